@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from spark_prof.ab.result import AARun, Run, detectable_in, effect_of  # noqa: E402  # noqa: E402
 from spark_prof.ab.statistics import Estimate, aa_test, compare, compare_starts  # noqa: E402
-from spark_prof.ab.steps import SETTLE, Quad, block_order, middle_mean  # noqa: E402  # noqa: E402
+from spark_prof.ab.timed_steps import SETTLE, Quad, block_order, middle_mean  # noqa: E402  # noqa: E402
 
 DATA = ROOT / "tests/data"
 STEPS = 12

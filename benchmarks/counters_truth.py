@@ -48,7 +48,7 @@ def main() -> None:
 def outside(options: argparse.Namespace) -> None:
     """Records the engine and reads the bundle."""
     from spark_prof.analyzers.summary import summarize
-    from spark_prof.profiler.record import record
+    from spark_prof.profiler.launcher import record
     from spark_prof.profiler.settings import Settings
 
     options.out.mkdir(parents=True, exist_ok=True)

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from spark_prof.traces.readers.cupti import read_cupti
 from spark_prof.traces.readers.cupti_blocks import HEADER, MAGIC, read_records
 from spark_prof.traces.readers.cupti_records import RUNTIME_CALL, record_dtype
+from spark_prof.traces.readers.cupti_trace import read_cupti
 
 VERSION, KERNEL, BUFFER = 130001, 10, 4 << 20
 BAR, RUNS = 20e6, 7

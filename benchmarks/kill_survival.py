@@ -40,8 +40,8 @@ from demo.models import write_model  # noqa: E402
 from spark_prof.errors import CommandError  # noqa: E402
 from spark_prof.profiler.settings import Settings  # noqa: E402
 from spark_prof.traces.bundle import META_FILE, Bundle  # noqa: E402
-from spark_prof.traces.pieces import pieces_folder  # noqa: E402
-from spark_prof.traces.salvage import salvage  # noqa: E402
+from spark_prof.traces.chunks import pieces_folder  # noqa: E402
+from spark_prof.traces.salvage_chunks import salvage  # noqa: E402
 from spark_prof.traces.step_counts import read_counts  # noqa: E402
 from tests.flushed import flushed_in, lacking  # noqa: E402
 
@@ -49,7 +49,7 @@ TOLD = re.compile(r"rank0: (at least )?([0-9]+) recorded steps (?:were not flush
 ENGINE = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_DO_NOT_TRACK": "1"}
 RECORD = """
 import sys
-from spark_prof.profiler.record import record
+from spark_prof.profiler.launcher import record
 from spark_prof.profiler.settings import Settings
 folder, *command = sys.argv[1:]
 record(command, Settings(folder, steps=0, backend="torch", steps_per_piece=4), print)

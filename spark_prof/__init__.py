@@ -43,7 +43,7 @@ def record(command: Sequence[str], out: str | Path, steps: int = 0) -> Bundle:
     Raises:
         CommandError: the command does not start vLLM, or nothing was recorded.
     """
-    from spark_prof.profiler.record import record as record_command
+    from spark_prof.profiler.launcher import record as record_command
     from spark_prof.profiler.settings import Settings
 
     settings = Settings(bundle=str(Path(out).absolute()), steps=steps)

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pytest
 
 from spark_prof.files import cache_folder, publish, write_whole
-from spark_prof.traces import pieces
+from spark_prof.traces import chunks
 from tests.rows import each_row
 
 
@@ -77,18 +77,18 @@ def test_only_what_is_new_or_has_changed_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(pieces, "sync", lambda path: synced.append(path.name))
+    monkeypatch.setattr(chunks, "sync", lambda path: synced.append(path.name))
     marks: dict[Path, tuple[int, int]] = {}
     for name in ("rank0.a", "rank0.b", "rank1.a", ".rank0.c"):
         (tmp_path / name).write_bytes(b"x")
-    assert pieces.sync_new(tmp_path, "rank0", marks) == 2
+    assert chunks.sync_new(tmp_path, "rank0", marks) == 2
     assert sorted(synced) == sorted(["rank0.a", "rank0.b", tmp_path.name])
-    assert pieces.sync_new(tmp_path, "rank0", marks) == 0
+    assert chunks.sync_new(tmp_path, "rank0", marks) == 0
     synced.clear()
     (tmp_path / "rank0.b").write_bytes(b"longer")
-    assert pieces.sync_new(tmp_path, "rank0", marks) == 1
+    assert chunks.sync_new(tmp_path, "rank0", marks) == 1
     assert synced == ["rank0.b", tmp_path.name]
-    assert pieces.sync_new(tmp_path / "gone", "rank0", marks) == 0
+    assert chunks.sync_new(tmp_path / "gone", "rank0", marks) == 0
 
 
 def test_the_cache_folder_is_that_of_the_user(

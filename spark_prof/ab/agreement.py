@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from spark_prof.ab.accuracy_gate import Bits, Depth, LayerError, Position, judge, judge_layer
-from spark_prof.ab.engine import Engine
+from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Batch, Compare, Compared, DescribeSwaps, Done, Facts, Swaps
 from spark_prof.ab.result import Gate, RankSwaps, read_swaps

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from spark_prof.ab.steps import Dropped, Quad
-from spark_prof.profiler.measuring.state import device_state
+from spark_prof.ab.timed_steps import Dropped, Quad
+from spark_prof.profiler.measuring.gpu_state import device_state
 from spark_prof.traces.measured import DeviceState
 
 _PERIOD_S = 0.1

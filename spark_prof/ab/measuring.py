@@ -9,10 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from spark_prof.ab.engine import Engine
+from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.messages import Batch, Done, Facts, Generate, Switch, Times
 from spark_prof.ab.statistics import FEWEST_QUADS
-from spark_prof.ab.steps import SETTLE, Block, Step, block_order, quads_within, running
+from spark_prof.ab.timed_steps import SETTLE, Block, Step, block_order, quads_within, running
 from spark_prof.errors import CommandError
 
 _STEPS = {"decode": 12, "prefill": SETTLE + 4}

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.ab.steps import Step
+from spark_prof.ab.timed_steps import Step
 from spark_prof.errors import CommandError
 
 _LONGEST = 64 << 20

@@ -18,7 +18,7 @@ from typing import Literal
 from spark_prof.ab.accuracy_gate import LayerError, Position
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.engine import Engine
+from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sampler, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads, time_side
 from spark_prof.ab.memory_check import check_memory, free_bytes
@@ -37,7 +37,7 @@ from spark_prof.ab.result import (
 from spark_prof.ab.setting import Keeper, Options, Setting, costs_of, keep_facts, keep_machine
 from spark_prof.ab.sides import Mode, Side, choose_mode
 from spark_prof.ab.statistics import Estimate, aa_test, compare, compare_starts
-from spark_prof.ab.steps import (
+from spark_prof.ab.timed_steps import (
     AGAIN,
     SETTLE,
     Step,
@@ -47,10 +47,10 @@ from spark_prof.ab.steps import (
     share_ahead,
 )
 from spark_prof.errors import CommandError
-from spark_prof.profiler.record import terminated_as_interrupt
+from spark_prof.profiler.launcher import terminated_as_interrupt
 from spark_prof.redact import redacted, redacted_value
-from spark_prof.swaps.settings import TWIN, SwapSettings
 from spark_prof.swaps.spec import format_swaps
+from spark_prof.swaps.swap_settings import TWIN, SwapSettings
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim
 

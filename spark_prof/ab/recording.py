@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from spark_prof.ab.engine import Engine
+from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Batch, Done, Generate, Switch, Times
 from spark_prof.ab.result import Recording, Result, host_ahead
@@ -15,11 +15,11 @@ from spark_prof.analyzers.comparing.attribute_gain import summarize
 from spark_prof.analyzers.comparing.swap_attribution import Swapped, Untraced
 from spark_prof.errors import CommandError
 from spark_prof.profiler.attach import recordable_among, request_recording
-from spark_prof.profiler.record import make_bundle, prepare_bundle, remove_empty
+from spark_prof.profiler.launcher import make_bundle, prepare_bundle, remove_empty
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.chunks import pieces_folder
 
 _STEPS = 60
 _WARM_STEPS = 20

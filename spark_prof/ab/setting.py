@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.engine import Engine
+from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sample
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
@@ -26,7 +26,7 @@ from spark_prof.ab.sides import Side
 from spark_prof.errors import CommandError, one_line
 from spark_prof.files import write_whole
 from spark_prof.redact import redacted_value
-from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
+from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings
 
 _PAGE = "report.html"
 

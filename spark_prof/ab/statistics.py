@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.ab.steps import Dropped, Quad
+from spark_prof.ab.timed_steps import Dropped, Quad
 from spark_prof.analyzers.t_distribution import student_quantile
 
 CAPTURES_APART = 0.002

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.model import Answer, Report
-from spark_prof.analyzers.roofline.model import ENOUGH_KNOWN
+from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 
 _QUESTION = "Does it compute on tensor cores, and in which precision?"

@@ -20,7 +20,7 @@ from spark_prof.analyzers.layer_consistency import (
     layers_alike,
 )
 from spark_prof.analyzers.model import Broken, Invariant, Report
-from spark_prof.analyzers.roofline.ceilings import (
+from spark_prof.analyzers.roofline.device_ceilings import (
     memory_us,
     surely_us,
     without_floors,

@@ -21,7 +21,7 @@ from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
-from spark_prof.analyzers.roofline.model import Roofline
+from spark_prof.analyzers.roofline.roofline_rows import Roofline
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.step_time import Ledger

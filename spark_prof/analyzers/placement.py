@@ -33,7 +33,7 @@ from spark_prof.analyzers.order import (
 )
 from spark_prof.rules.components import LM_HEAD, role_of
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.timeline import FINISH, MODEL_PATH
+from spark_prof.traces.host_timeline import FINISH, MODEL_PATH
 from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER
 
 __all__ = ["COPIES", "kernels_in_order", "most_exact", "place_kernels"]

@@ -34,8 +34,8 @@ from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.placement import COPIES, place_kernels
 from spark_prof.analyzers.ranks.rank_summary import RankShare, collectives_of
 from spark_prof.analyzers.recorded_run import gpu_of, markers_of, run_of
-from spark_prof.analyzers.roofline.summary import Recorded, roofline_of
-from spark_prof.analyzers.roofline.weights import stored_as
+from spark_prof.analyzers.roofline.step_roofline import Recorded, roofline_of
+from spark_prof.analyzers.roofline.weight_bytes import stored_as
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
 from spark_prof.analyzers.step_accounting import Books, Steps, books, step_books, steps_of
 from spark_prof.analyzers.step_time import token_ledgers

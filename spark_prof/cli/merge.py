@@ -32,7 +32,7 @@ def merge(
         raise CommandError("give at least two folders to merge, each with other ranks of one run")
     from spark_prof.analyzers.ranks.rank_clocks import untied, wanted_shifts
     from spark_prof.traces.claim import staged
-    from spark_prof.traces.merge import join_bundles, move_clocks, open_parts
+    from spark_prof.traces.merge_ranks import join_bundles, move_clocks, open_parts
 
     with staged(out) as staging:
         parts = open_parts(sources)

@@ -63,7 +63,7 @@ def query(
     if out is not None:
         check_folder(out.absolute().parent)
     from spark_prof.dashboards.query_result import WRITERS
-    from spark_prof.datasets.query import query as run
+    from spark_prof.datasets.sql_query import query as run
     from spark_prof.files import write_whole
 
     with _opened_bundles(sources[:-1]) as bundles, run(bundles, sources[-1]) as result:

@@ -125,7 +125,7 @@ def record(
 
         bundle, code = attach_to(attach, settings, _say), 0
     else:
-        from spark_prof.profiler.record import record as record_command
+        from spark_prof.profiler.launcher import record as record_command
 
         bundle, code = record_command(command or [], settings, _say)
     steps_found = sum(n for name, n in bundle.meta.tables.items() if name.startswith("steps-"))

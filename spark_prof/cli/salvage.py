@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from spark_prof.traces.salvage import Salvage
+    from spark_prof.traces.salvage_chunks import Salvage
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,7 +24,7 @@ def salvage(
     ],
 ) -> None:
     """Make a bundle of everything that a killed recording had flushed."""
-    from spark_prof.traces.salvage import salvage as salvage_folder
+    from spark_prof.traces.salvage_chunks import salvage as salvage_folder
 
     def progress(done: int, total: int) -> None:
         if total > 4 and (done == total or done % max(1, total // 4) == 0):

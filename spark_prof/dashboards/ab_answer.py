@@ -16,7 +16,7 @@ from spark_prof.ab.result import (
     outcome_of,
 )
 from spark_prof.ab.statistics import Interval
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.units import (
     MISSING,
     clean,
     count,

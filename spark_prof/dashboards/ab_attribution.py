@@ -12,7 +12,8 @@ from spark_prof.analyzers.comparing.swap_attribution import (
     LayerProof,
 )
 from spark_prof.dashboards.compare_gate import numbers
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards.units import (
     MISSING,
     clean,
     counted,
@@ -21,7 +22,6 @@ from spark_prof.dashboards.formats import (
     share,
     spans,
 )
-from spark_prof.dashboards.section import Column, Section
 
 _MOST_KERNELS = 12
 _MOST_NAMES = 3

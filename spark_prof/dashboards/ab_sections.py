@@ -24,8 +24,8 @@ from spark_prof.ab.result import (
 from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unknown
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time, what_ran
 from spark_prof.dashboards.compare_gate import numbers
-from spark_prof.dashboards.formats import MISSING, count, counted, figure, share, size
 from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards.units import MISSING, count, counted, figure, share, size
 
 _MOST_LINES = 3
 

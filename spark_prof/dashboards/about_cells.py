@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, OddCell
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards.units import (
     MISSING,
     clean,
     count,
@@ -16,7 +17,6 @@ from spark_prof.dashboards.formats import (
     microseconds,
     share,
 )
-from spark_prof.dashboards.section import Column, Section
 from spark_prof.vocabulary import BASIS_CLASSES
 
 _MOST_ROWS = 50

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Cell, Column, Kind
+from spark_prof.dashboards.units import (
     MISSING,
     bandwidth,
     count,
@@ -23,7 +24,6 @@ from spark_prof.dashboards.formats import (
     shorten,
     size,
 )  # fmt: skip
-from spark_prof.dashboards.section import Cell, Column, Kind
 
 Show = str | Callable[[Any], object]
 """An attribute of the record, such as `occupancy.share`, or what makes the value of the record."""

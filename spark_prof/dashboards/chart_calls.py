@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
 from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
-from spark_prof.dashboards.formats import count, microseconds
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
+from spark_prof.dashboards.units import count, microseconds
 
 _MOST_LAYERS = 1000
 _LEVELS = (("median_us", "median", "solid"), ("p99_us", "p99", "dot"))

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from spark_prof.analyzers.views.layer_outliers import Group
 from spark_prof.dashboards.charts import label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
-from spark_prof.dashboards.formats import microseconds
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
+from spark_prof.dashboards.units import microseconds
 
 MOST_CELLS = 2000
 NO_LAYER = "none"

@@ -17,8 +17,8 @@ from spark_prof.dashboards.ab_answer import what_ran
 from spark_prof.dashboards.charts import bars, label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.compare_gate import LETTERS, by_us, shown_part
-from spark_prof.dashboards.formats import microseconds
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
+from spark_prof.dashboards.units import microseconds
 
 _GAIN = "#0072B2"
 DIVERGING = (

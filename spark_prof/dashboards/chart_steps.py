@@ -14,7 +14,7 @@ from plotly.colors import sample_colorscale
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps, thinned
 from spark_prof.dashboards.charts import logarithmic_time_ticks, set_style, time_ticks
 from spark_prof.dashboards.colors import NEUTRAL, PHASE_COLORS, TEXT
-from spark_prof.dashboards.formats import counted, microseconds
+from spark_prof.dashboards.units import counted, microseconds
 from spark_prof.vocabulary import PHASES
 
 MOST_MARKS = 1000

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_prof.dashboards.colors import COLORS, LINES, TEXT
-from spark_prof.dashboards.formats import microseconds, shorten
+from spark_prof.dashboards.units import microseconds, shorten
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -8,10 +8,10 @@ from typing import Any
 
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import count, shorten
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Document, Section, document, table
 from spark_prof.dashboards.sections.kernel_section import products, ran_on
+from spark_prof.dashboards.units import count, shorten
 
 _LONGEST_TITLE = 120
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
-from spark_prof.dashboards.formats import MISSING, Figure, clean, count, microseconds, rate, share
 from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards.units import MISSING, Figure, clean, count, microseconds, rate, share
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """What sides are called: the reference is a."""

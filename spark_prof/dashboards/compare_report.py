@@ -16,10 +16,10 @@ from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.dashboards import compare_gate, compare_sections
 from spark_prof.dashboards.compare_gate import LETTERS, by_share, by_us, reason
-from spark_prof.dashboards.formats import clean, microseconds
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.render.json_report import write
 from spark_prof.dashboards.section import Document, Section, without_empty_columns
+from spark_prof.dashboards.units import clean, microseconds
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -25,7 +25,8 @@ from spark_prof.dashboards.compare_gate import (
     span,
     verdict,
 )
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards.units import (
     MISSING,
     clean,
     count,
@@ -37,7 +38,6 @@ from spark_prof.dashboards.formats import (
     shorten,
     spans,
 )
-from spark_prof.dashboards.section import Column, Section
 
 _LONGEST = 160
 _SMALL = 0.001

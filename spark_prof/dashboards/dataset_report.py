@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from spark_prof.analyzers.dataset import Dataset, RankFigures, Recording
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import counted, difference, figure, shorten
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.render.json_report import SCHEMA
 from spark_prof.dashboards.section import Column, Document, Section, document, table
+from spark_prof.dashboards.units import counted, difference, figure, shorten
 
 _LONGEST_NAME = 80
 _LONGEST_FIELD = 60

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_prof.analyzers.ceilings.model import Ceilings
+from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.analyzers.model import Finding
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import MISSING, bandwidth, microseconds, operations, shorten
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.render.json_report import SCHEMA
 from spark_prof.dashboards.section import Document, Section, document, listed, table
 from spark_prof.dashboards.sections import audit_section, ceiling_section, run_section
+from spark_prof.dashboards.units import MISSING, bandwidth, microseconds, operations, shorten
 from spark_prof.traces.measured import Measured
 
 _LONGEST = 300

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rich.cells import cell_len
 
-from spark_prof.dashboards.formats import MISSING, count, shorten
+from spark_prof.dashboards.units import MISSING, count, shorten
 
 MOST_LINES = 1_000
 """Rows of the text; CSV, JSON and Parquet have all of them."""

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.section import Section, document, table
+from spark_prof.dashboards.units import (
     MISSING,
     bandwidth,
     count,
     counted,
     microseconds,
 )
-from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import Section, document, table
 from spark_prof.kernels.registry import ReplacementKernel
 from spark_prof.kernels.tuning import Run, Work
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from spark_prof.dashboards.formats import MISSING, Figure, clean, shorten
+from spark_prof.dashboards.units import MISSING, Figure, clean, shorten
 
 Cell = str | float
 """A `Figure` or another text or, in a bar column, a fraction of 1."""

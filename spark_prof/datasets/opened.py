@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_prof.analyzers.roofline.ceilings import device_of
+from spark_prof.analyzers.roofline.device_ceilings import device_of
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import Measured, measured_for

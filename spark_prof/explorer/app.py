@@ -21,16 +21,16 @@ from spark_prof.explorer.cache import Reading
 from spark_prof.explorer.entries import Entry, client_results, find_entries
 from spark_prof.explorer.page import Page, ResultPage, Sources
 from spark_prof.explorer.pages import (
-    ab,
-    compare,
-    conversions,
-    fallbacks,
-    kernels,
-    layers,
-    overview,
-    ranks,
-    steps,
-    timeline,
+    ab_page,
+    compare_page,
+    conversions_page,
+    fallbacks_page,
+    kernels_page,
+    layers_page,
+    overview_page,
+    ranks_page,
+    steps_page,
+    timeline_page,
 )
 
 _AGAIN = 2.0
@@ -159,8 +159,9 @@ def _read(entry: Entry, rank: int | None) -> Prepared:
 
 
 PAGES: tuple[Page | ResultPage, ...] = (
-    overview.PAGE, layers.PAGE, timeline.PAGE, kernels.PAGE, conversions.PAGE, fallbacks.PAGE,
-    ranks.PAGE, steps.PAGE, compare.PAGE, ab.PAGE,
+    overview_page.PAGE, layers_page.PAGE, timeline_page.PAGE, kernels_page.PAGE,
+    conversions_page.PAGE, fallbacks_page.PAGE, ranks_page.PAGE, steps_page.PAGE,
+    compare_page.PAGE, ab_page.PAGE,
 )  # fmt: skip
 """In the order of the navigation."""
 

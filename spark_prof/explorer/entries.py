@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from spark_prof.dashboards.formats import clean
+from spark_prof.dashboards.units import clean
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.remote import is_url

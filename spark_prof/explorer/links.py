@@ -14,8 +14,8 @@ from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.ranking import PAGES
 from spark_prof.analyzers.model import Finding
-from spark_prof.dashboards.formats import counted, microseconds
 from spark_prof.dashboards.sections.run_section import findings
+from spark_prof.dashboards.units import counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
 

@@ -11,9 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from spark_prof.dashboards.formats import MISSING, Figure, clean, count
 from spark_prof.dashboards.render.html_page import draw_figure
 from spark_prof.dashboards.section import Section, cleaned_section, values_of, without_bars
+from spark_prof.dashboards.units import MISSING, Figure, clean, count
 from spark_prof.explorer import state
 
 MOST_ROWS = 2000

@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.errors import CommandError, one_line
-from spark_prof.importers.layers import Layers
-from spark_prof.importers.process import BehindTables, ProcessWriter
+from spark_prof.importers.imported_layers import Layers
+from spark_prof.importers.imported_process import BehindTables, ProcessWriter
 from spark_prof.traces.benchmarks.frames import client_frames
-from spark_prof.traces.benchmarks.result import BenchmarkResult
+from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 from spark_prof.traces.bundle import HIGHEST_RANK, IMPORTED, SCHEMA, Bundle, Meta, own_version
 from spark_prof.traces.claim import Claim, staged
 from spark_prof.traces.foreign import Foreign, Process, Window

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.quantized_rows import (
     ROW_FORMATS,
     THREADS,

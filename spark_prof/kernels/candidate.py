@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.routing import Scoring
 

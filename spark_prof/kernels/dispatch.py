@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from spark_prof.kernels import dense
 from spark_prof.kernels import moe as experts_
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import PackedExperts
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.pack import PackedLinear

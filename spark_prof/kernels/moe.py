@@ -8,8 +8,8 @@ from typing import Literal
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
     LARGEST_BATCH,
     check_operand,

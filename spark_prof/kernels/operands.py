@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.compiler import architecture_of
 
 LARGEST_BATCH = 16

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.kernel_error import KernelError
 
 _NVFP4_ROW = 2.0**20
 """weights.cuh makes 2^-20 of an NVFP4 scale of 1: exponent 10, plus 96, minus 126."""

@@ -13,8 +13,8 @@ from typing import Literal, get_args
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, MxRecipe, quantize_fp8_rows, quantize_mxfp4
+from spark_prof.kernels.kernel_error import KernelError
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Literal
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp8, NvFp4, unswizzle_128x4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import check_operand
 from spark_prof.kernels.runtime.code import KernelCode
 

@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 
 from spark_prof.ending import removed_afterwards
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.compiled import cache_folder
 
 

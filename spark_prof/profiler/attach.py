@@ -18,7 +18,7 @@ import psutil
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.control import request_name, start_of
-from spark_prof.profiler.record import (
+from spark_prof.profiler.launcher import (
     PATIENT,
     check_folder,
     has_steps,
@@ -32,8 +32,8 @@ from spark_prof.profiler.record import (
 from spark_prof.profiler.settings import Settings, registry_folder
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.claim import Claim
-from spark_prof.traces.pieces import pieces_folder
 
 
 def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:

@@ -26,7 +26,7 @@ from spark_prof.profiler.graphs import GraphWatch
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings, registry_folder
 from spark_prof.profiler.worker import WorkerRecording
-from spark_prof.traces.pieces import pieces_folder, sync_new, write_refusal
+from spark_prof.traces.chunks import pieces_folder, sync_new, write_refusal
 
 STOP_FILE = "stop"
 """Name of the file in the pieces folder that ends a recording."""

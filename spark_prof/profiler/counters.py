@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_prof.profiler.pm_sampling import CounterError, PmSampling, Samples
-from spark_prof.traces.pieces import COUNTER_DTYPE, array_name, write_array
+from spark_prof.traces.chunks import COUNTER_DTYPE, array_name, write_array
 
 METRICS = {
     "dram_read_bytes": ("dram__bytes_read.sum", 1.0),

@@ -14,7 +14,7 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import replace_attribute
 from spark_prof.profiler.settings import Settings
-from spark_prof.traces.pieces import ENGINE_DTYPE, array_name
+from spark_prof.traces.chunks import ENGINE_DTYPE, array_name
 
 _ROWS_PER_PIECE = 512
 _OPEN_AT_MOST = 64

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from spark_prof.profiler.measuring.state import device_state
+from spark_prof.profiler.measuring.gpu_state import device_state
 from spark_prof.redact import is_secret, redacted_text
 
 _PREFIXES = (

@@ -20,13 +20,13 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, replace_attribute
 from spark_prof.profiler.targets import MarkedModule, all_targets, models_of, phase_modules
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunks import (
     ARGUMENT_DTYPE,
     CAPTURE_DTYPE,
     EVENT_DTYPE,
     capture_name,
 )
-from spark_prof.traces.timeline import PHASE_MODULES
+from spark_prof.traces.host_timeline import PHASE_MODULES
 
 _PIECEWISE, _FULL = 1, 2
 """vLLM's CUDAGraphMode."""

@@ -123,7 +123,7 @@ def measure(progress: Callable[[str], None] | None = None) -> Measured:
             f"measuring needs torch ({error}); run it with the Python that runs vLLM"
         ) from error
     from spark_prof.profiler.facts import device_facts
-    from spark_prof.profiler.measuring.state import device_state
+    from spark_prof.profiler.measuring.gpu_state import device_state
     from spark_prof.profiler.measuring.timing import Device, room_of
 
     device = Device("cuda" if torch.cuda.is_available() else "cpu")

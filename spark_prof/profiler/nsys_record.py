@@ -18,9 +18,9 @@ import psutil
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, find_program, scan_options
 from spark_prof.profiler.settings import Settings
-from spark_prof.traces.nsys_pieces import link_exports
+from spark_prof.traces.chunks import append_log
+from spark_prof.traces.nsys_chunks import link_exports
 from spark_prof.traces.nsys_tool import Nsys, find_nsys
-from spark_prof.traces.pieces import append_log
 
 REPORT_SUFFIX = ".nsys-rep"
 UNIMPORTED_SUFFIX = ".qdstrm"

@@ -17,7 +17,7 @@ from spark_prof.profiler import ray
 from spark_prof.profiler.control import Control
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.vllm_names import NEWEST, OLDEST, SCHEDULER, WORKER, is_supported
-from spark_prof.traces.pieces import append_log, pieces_folder, write_refusal
+from spark_prof.traces.chunks import append_log, pieces_folder, write_refusal
 
 logger = logging.getLogger("spark_prof")
 
@@ -33,7 +33,7 @@ def install() -> None:
         settings = Settings.from_environment()
         import vllm
 
-        from spark_prof.swaps.settings import SwapSettings
+        from spark_prof.swaps.swap_settings import SwapSettings
 
         if not is_supported(vllm.__version__):
             supported = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"

@@ -16,7 +16,7 @@ import numpy as np
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import MarkedModule
 from spark_prof.profiler.window import Window
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunks import (
     RECORDING_FILE,
     append_log,
     facts_name,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_prof.profiler.fence import Fence
-from spark_prof.traces.pieces import EVENT_DTYPE
+from spark_prof.traces.chunks import EVENT_DTYPE
 
 _FAULT = "ranges"
 

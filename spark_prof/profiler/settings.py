@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.chunks import pieces_folder
 
 ENVIRONMENT = "SPARK_PROF"
 """The environment variable: settings as JSON to record, ``off`` to keep out of the process."""

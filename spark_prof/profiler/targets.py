@@ -15,7 +15,7 @@ from typing import Any
 from spark_prof.profiler.ranges import Target
 from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENTRY
 from spark_prof.rules.components import component_of, layer_of
-from spark_prof.traces.timeline import PHASE_MODULES
+from spark_prof.traces.host_timeline import PHASE_MODULES
 
 DRAFTER = "drafter."
 """What the paths of a drafter's modules begin with."""

@@ -25,8 +25,8 @@ from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import phase_modules
 from spark_prof.profiler.tensors import describe_tensors
 from spark_prof.profiler.window import SteadyWindow, Stretches, Take, Window
-from spark_prof.traces.pieces import STEP_DTYPE, array_name
-from spark_prof.traces.timeline import PHASE_MODULES
+from spark_prof.traces.chunks import STEP_DTYPE, array_name
+from spark_prof.traces.host_timeline import PHASE_MODULES
 
 _PREPARE, _SAMPLE = 1, 3
 

@@ -13,7 +13,7 @@ import torch
 
 from spark_prof.kernels.dense import LinearConfig, default_config, dense_code, linear
 from spark_prof.kernels.dispatch import choose_linear, choose_moe
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import (
     MoeConfig,
     PackedExperts,

@@ -19,7 +19,7 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.batch import read_batch
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.ranges import replace_attribute
-from spark_prof.swaps.settings import SIDES, Sides
+from spark_prof.swaps.swap_settings import SIDES, Sides
 
 
 class HostMarks:

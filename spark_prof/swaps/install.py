@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_prof.profiler.ranges import replace_attribute
-from spark_prof.swaps import dispatch, ops
+from spark_prof.swaps import layer_dispatch, ops
 from spark_prof.swaps.build import Swapped, build_all
-from spark_prof.swaps.graphs import capture_every_side, captured_graphs, keep_graphs_by_side
 from spark_prof.swaps.guard import deadline, logger
-from spark_prof.swaps.settings import SIDES, SWAPS_ENVIRONMENT, SwapSettings
+from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
 from spark_prof.swaps.spec import LAYER_BOUNDS
+from spark_prof.swaps.swap_settings import SIDES, SWAPS_ENVIRONMENT, SwapSettings
 
 
 @dataclass
@@ -207,8 +207,8 @@ def _before_layout(build: Callable[[Any], None]) -> Iterator[None]:
 
 
 def _build(worker: Any, state: Installed, model: Any) -> None:
+    from spark_prof.swaps.live_weights import read_layer
     from spark_prof.swaps.own import find_builder
-    from spark_prof.swaps.weights import read_layer
 
     if state.settings.fill and str(worker.vllm_config.load_config.load_format) == "dummy":
         from spark_prof.swaps.dummy import fill_dummy
@@ -250,13 +250,13 @@ def _put_in(worker: Any, state: Installed) -> None:
         if not any(guarded.live for guarded in place.choices.values()):
             continue
         if place.point.kind == "experts":
-            dispatch.swap_experts(place.point, place.choices)
+            layer_dispatch.swap_experts(place.point, place.choices)
         elif place.point.kind == "choice":
-            dispatch.swap_choice(place.point, place.choices)
+            layer_dispatch.swap_choice(place.point, place.choices)
         elif place.point.kind == "norm":
-            dispatch.swap_norm(place.point, place.choices, compiled)
+            layer_dispatch.swap_norm(place.point, place.choices, compiled)
         else:
-            dispatch.swap_linear(place.point, place.choices, compiled)
+            layer_dispatch.swap_linear(place.point, place.choices, compiled)
     try_dispatch(state.places, worker.vllm_config, state.settings.hang_seconds)
     state.trial_seconds = time.perf_counter() - begin
     _tell_compiler(worker.vllm_config, state)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.errors import CommandError
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import Builder, Layer, Replacement
 from spark_prof.swaps.spec import Swap
 

@@ -17,7 +17,7 @@ import torch
 
 from spark_prof.swaps.build import Swapped, SwapPoint
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline, logger
-from spark_prof.swaps.settings import SIDES
+from spark_prof.swaps.swap_settings import SIDES
 from spark_prof.swaps.trial_work import (
     MIXED,
     PLAIN,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.dispatch import features_of_experts
+from spark_prof.swaps.layer_dispatch import features_of_experts
 from spark_prof.swaps.spec import LAYER_BOUNDS
 
 _BAND = 1024

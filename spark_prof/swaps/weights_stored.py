@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Convention, Fp8Rows, GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import LinearLayer
 
 Format = Literal["plain", "nvfp4", "mxfp4", "fp8"]

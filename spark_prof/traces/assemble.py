@@ -22,7 +22,7 @@ import numpy.typing as npt
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted_text
 from spark_prof.traces.bundle import META_FILE, SCHEMA, Bundle, Meta, OtherSchemaError, own_version
-from spark_prof.traces.piece_files import (
+from spark_prof.traces.chunk_files import (
     assembling,
     being_recorded,
     json_files,
@@ -30,8 +30,8 @@ from spark_prof.traces.piece_files import (
     piece_numbers,
     processes,
 )
-from spark_prof.traces.piece_tables import PieceTables
-from spark_prof.traces.pieces import RECORDING_FILE, append_log, pieces_folder, progress_name
+from spark_prof.traces.chunk_tables import PieceTables
+from spark_prof.traces.chunks import RECORDING_FILE, append_log, pieces_folder, progress_name
 from spark_prof.traces.step_counts import StepCounts, read_counts
 from spark_prof.traces.table_files import TableFiles
 

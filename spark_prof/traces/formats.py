@@ -13,8 +13,8 @@ from pathlib import Path
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
+from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.compressed import open_stream
-from spark_prof.traces.pieces import pieces_folder
 from spark_prof.traces.readers.cupti_blocks import MAGIC
 from spark_prof.traces.readers.ncu_csv import is_details_page, is_raw_page
 from spark_prof.traces.readers.nsys_stats import REPORT_NAMES, report_of

@@ -15,8 +15,7 @@ import pandas as pd
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Trace, operator_rows
-from spark_prof.traces.tables import empty_frame
-from spark_prof.traces.timeline import (
+from spark_prof.traces.host_timeline import (
     FINISH,
     MODEL_PATH,
     PREPARE,
@@ -25,6 +24,7 @@ from spark_prof.traces.timeline import (
     Timeline,
     replay,
 )
+from spark_prof.traces.tables import empty_frame
 from spark_prof.vocabulary import PHASES
 
 Rows = npt.NDArray[Any]

@@ -16,10 +16,10 @@ from pathlib import Path, PurePosixPath
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
+from spark_prof.traces.chunk_files import being_recorded
+from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.code_files import holds_machine_code
 from spark_prof.traces.formats import BENCHMARK, format_of, named_as_trace
-from spark_prof.traces.piece_files import being_recorded
-from spark_prof.traces.pieces import pieces_folder
 from spark_prof.traces.remote import is_url, list_files, local_copy
 
 MOST_MEMBERS = 10_000

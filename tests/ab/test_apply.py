@@ -13,7 +13,7 @@ from spark_prof.ab.apply import lines_of, serve_line, side_of_result
 from spark_prof.ab.result import Gate, Result, SideFacts, read_result, to_json
 from spark_prof.ab.sides import parse_side
 from spark_prof.errors import CommandError
-from spark_prof.swaps.settings import SwapSettings
+from spark_prof.swaps.swap_settings import SwapSettings
 from tests.rows import each_row
 
 SIDES = [

@@ -14,7 +14,7 @@ import pytest
 
 from spark_prof.ab.agreement import _position
 from spark_prof.ab.driver import prompts_of
-from spark_prof.ab.engine import last_words
+from spark_prof.ab.engine_process import last_words
 from spark_prof.ab.measuring import Shape, impossible
 from spark_prof.ab.messages import Batch, Channel, Facts, Generate
 from spark_prof.errors import CommandError

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spark_prof.ab.machine import Sample, Sampler, Steady, keep_steady
-from spark_prof.ab.steps import Quad, block_order, make_quads
+from spark_prof.ab.timed_steps import Quad, block_order, make_quads
 from spark_prof.traces.measured import DeviceState
 from tests.ab.timed import STEP_US, timed
 from tests.rows import each_row

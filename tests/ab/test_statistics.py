@@ -20,7 +20,7 @@ from spark_prof.ab.statistics import (
     minimum_effect,
     why_unknown,
 )
-from spark_prof.ab.steps import Quad, block_order, make_quads
+from spark_prof.ab.timed_steps import Quad, block_order, make_quads
 from spark_prof.analyzers.t_distribution import student_quantile
 from tests.ab.timed import STEP_US, timed
 from tests.rows import each_row

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from spark_prof.ab.steps import (
+from spark_prof.ab.timed_steps import (
     SETTLE,
     Step,
     block_order,

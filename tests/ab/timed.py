@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spark_prof.ab.steps import Block, Step
+from spark_prof.ab.timed_steps import Block, Step
 
 STEP_US = 3000.0
 START_NS = 1_700_000_000_000_000_000

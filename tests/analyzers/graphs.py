@@ -15,7 +15,7 @@ import numpy as np
 
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunks import (
     CAPTURE_DTYPE,
     EVENT_DTYPE,
     NODE_DTYPE,

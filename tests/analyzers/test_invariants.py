@@ -28,8 +28,8 @@ from spark_prof.analyzers.layer_consistency import (
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.recorded_run import Clocks
-from spark_prof.analyzers.roofline.ceilings import memory_us, surely_us
-from spark_prof.analyzers.roofline.model import Bandwidth, Ceilings
+from spark_prof.analyzers.roofline.device_ceilings import memory_us, surely_us
+from spark_prof.analyzers.roofline.roofline_rows import Bandwidth, Ceilings
 from spark_prof.analyzers.summary import summarize, summary_of
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards.about_cells import placed_by

@@ -23,7 +23,7 @@ from spark_prof.analyzers.step_time import (
 )
 from spark_prof.analyzers.summary import summarize
 from spark_prof.importers.sources import open_source
-from spark_prof.traces.benchmarks.result import Latency
+from spark_prof.traces.benchmarks.load_test import Latency
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 from tests.support import Piece, Recorded, kineto, operator, step

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from spark_prof.traces.pieces import progress_name, write_json
+from spark_prof.traces.chunks import progress_name, write_json
 from tests.browser.served import EXPLORE, Served
 from tests.browser.view import View
 from tests.support import Recorded, eager_decode

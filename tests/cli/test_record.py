@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.profiler import record as record_module
+from spark_prof.profiler import launcher as record_module
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 from spark_prof.traces.bundle import Bundle
 from tests.cli.conftest import Refuses, Run

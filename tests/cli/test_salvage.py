@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.pieces import RECORDING_FILE, pieces_folder, progress_name, write_json
+from spark_prof.traces.chunks import RECORDING_FILE, pieces_folder, progress_name, write_json
 from tests.cli.conftest import Refuses, Run
 from tests.support import Recorded, eager_decode
 

@@ -24,7 +24,7 @@ from spark_prof.ab.result import (
     with_detectable,
 )
 from spark_prof.ab.statistics import AATest, Estimate, Interval
-from spark_prof.ab.steps import Dropped
+from spark_prof.ab.timed_steps import Dropped
 from spark_prof.analyzers.comparing.swap_attribution import (
     FOR_THE_HOST,
     Attribution,

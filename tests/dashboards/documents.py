@@ -26,7 +26,7 @@ from spark_prof.kernels.bench.results import Report as Bench
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find
 from spark_prof.kernels.tuning import Run
-from spark_prof.traces.benchmarks.result import BenchmarkResult
+from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 
 from .filled import filled, filled_as
 from .sample import HOSTILE_NAME

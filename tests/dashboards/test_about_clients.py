@@ -11,8 +11,8 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.client_report import render_clients
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.dashboards.sections.client_section import agreement, runs
+from spark_prof.traces.benchmarks.load_test import Latency
 from spark_prof.traces.benchmarks.read import read_benchmark
-from spark_prof.traces.benchmarks.result import Latency
 from tests.rows import each_row
 
 from .sample import SAMPLES

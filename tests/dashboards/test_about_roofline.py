@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_prof.analyzers.roofline.model import (
+from spark_prof.analyzers.roofline.roofline_rows import (
     Bandwidth,
     Ceilings,
     Roofline,
@@ -12,8 +12,8 @@ from spark_prof.analyzers.roofline.model import (
     RooflineRow,
     StreamedWeights,
 )
-from spark_prof.dashboards.formats import microseconds
 from spark_prof.dashboards.sections import roofline_section
+from spark_prof.dashboards.units import microseconds
 
 from .sample import SAMPLES
 

@@ -17,7 +17,7 @@ from spark_prof.analyzers.step_time import (
 from spark_prof.dashboards.render import json_report
 from spark_prof.dashboards.section import Section
 from spark_prof.dashboards.sections import token_section
-from spark_prof.traces.benchmarks.result import Latency
+from spark_prof.traces.benchmarks.load_test import Latency
 
 from .sample import SAMPLES
 

@@ -15,8 +15,8 @@ import pytest
 from plotly.offline import get_plotlyjs
 from rich.cells import cell_len
 
-from spark_prof.dashboards.formats import clean
 from spark_prof.dashboards.render import RENDERERS, markdown, render_report
+from spark_prof.dashboards.units import clean
 from tests.rows import each_row
 
 from .page import Page

@@ -18,12 +18,12 @@ from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import chart_steps
 from spark_prof.dashboards.charts import logarithmic_time_ticks, time_ticks
 from spark_prof.dashboards.colors import COLORS
-from spark_prof.dashboards.formats import microseconds
 from spark_prof.dashboards.outline import FIGURES, figures, outline
 from spark_prof.dashboards.sections import conversion_section, rank_section
 from spark_prof.dashboards.sections.kernel_section import evidence_bars, evidence_shares
 from spark_prof.dashboards.sections.layer_section import layer_heatmap
 from spark_prof.dashboards.sections.waterfall_section import floor_waterfall, verdict, waterfall
+from spark_prof.dashboards.units import microseconds
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.vocabulary import COMPONENTS, PHASES
 from tests.rows import each_row

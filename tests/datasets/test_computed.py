@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.datasets.query import query
+from spark_prof.datasets.sql_query import query
 from spark_prof.importers.sources import open_source
 from spark_prof.traces.bundle import Bundle
 

@@ -17,7 +17,7 @@ import pytest
 import spark_prof
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.errors import CommandError
-from spark_prof.traces.pieces import pieces_folder, progress_name, write_json
+from spark_prof.traces.chunks import pieces_folder, progress_name, write_json
 from spark_prof.traces.resolve import source_state
 from spark_prof.vocabulary import COMPONENTS
 from tests.support import Piece, Recorded, eager_decode, kernel, kineto, step

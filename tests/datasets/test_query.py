@@ -14,7 +14,7 @@ import pytest
 
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.dashboards.query_result import MOST_LINES, WRITERS
-from spark_prof.datasets.query import query
+from spark_prof.datasets.sql_query import query
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from spark_prof.ab import machine, steps
+from spark_prof.ab import machine, timed_steps
 from spark_prof.ab.accuracy_gate import (
     Depth,
     changed_bounds,
@@ -73,16 +73,16 @@ def test_the_words_of_the_sides_are_known() -> None:
 
 
 def test_the_figures_of_the_protocol_are_the_code_s() -> None:
-    assert f"The first {steps.SETTLE} steps of a block do not count" in PROTOCOL
+    assert f"The first {timed_steps.SETTLE} steps of a block do not count" in PROTOCOL
     assert f"fewer than {FEWEST_QUADS} quads give none" in PROTOCOL
     assert machine._CLOCKS_APART == 0.01
     assert "mean SM clocks of its sides are more than 1 % apart" in PROTOCOL
     assert machine._PERIOD_S == 0.1
     assert "ten times a second" in PROTOCOL
-    order = [block.side for block in steps.block_order(2, 9)]
+    order = [block.side for block in timed_steps.block_order(2, 9)]
     assert "a b b a, or b a a b" in PROTOCOL
     assert order == list("abbabaab")
-    middle = steps.middle_mean([1, 10, 20, 30, 40, 50, 60, 1000])
+    middle = timed_steps.middle_mean([1, 10, 20, 30, 40, 50, 60, 1000])
     assert middle == (20 + 30 + 40 + 50) / 4
     assert "counts the mean of the middle half" in PROTOCOL
 

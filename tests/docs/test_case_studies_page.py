@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from spark_prof.analyzers.ceilings import Ceilings, Question, ceilings_of
-from spark_prof.analyzers.ceilings.model import Choice
+from spark_prof.analyzers.ceilings.ceiling_rows import Choice
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.cli.main import app
 from spark_prof.rules.gpus import gpu_called

@@ -17,12 +17,12 @@ from spark_prof.analyzers.clients.client_rows import VERDICTS
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.grid_occupancy import occupancy_of
 from spark_prof.analyzers.views.layer_outliers import threshold
-from spark_prof.dashboards.formats import microseconds, share
 from spark_prof.dashboards.render import RENDERERS
+from spark_prof.dashboards.units import microseconds, share
 from spark_prof.profiler.settings import Settings
 from spark_prof.rules.gpus import SM_LIMITS
 from spark_prof.traces import formats as trace_formats
-from spark_prof.traces.benchmarks.result import CLOCKS
+from spark_prof.traces.benchmarks.load_test import CLOCKS
 from spark_prof.traces.bundle import Meta
 from tests.docs.pages import CAPTURE, DOCS, README_CAPTURE, ROOT, tables
 from tests.rows import each_row

@@ -17,7 +17,7 @@ from spark_prof.profiler.attach import recordable_among, request_recording
 from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
-from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.chunks import pieces_folder
 
 
 def main() -> None:

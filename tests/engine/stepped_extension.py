@@ -6,7 +6,7 @@ from typing import Any
 
 from spark_prof.profiler.ranges import replace_attribute
 from spark_prof.swaps.extension import Extension
-from spark_prof.swaps.settings import SIDES
+from spark_prof.swaps.swap_settings import SIDES
 
 
 class TestedExtension(Extension):

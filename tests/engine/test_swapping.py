@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spark_prof.swaps.settings import SWAPS_ENVIRONMENT, SwapSettings
 from spark_prof.swaps.spec import parse_swaps
+from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings
 from tests.engine.conftest import ROOT
 from tests.engine.swapped_engine import PROMPTS, TOKENS
 

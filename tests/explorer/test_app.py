@@ -15,7 +15,7 @@ from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.errors import CommandError
 from spark_prof.explorer import cache
 from spark_prof.explorer.cache import reading
-from spark_prof.traces.pieces import progress_name, write_json
+from spark_prof.traces.chunks import progress_name, write_json
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
 from tests.explorer.framed import DATA, PATHS, framed, sidebar_links, texts

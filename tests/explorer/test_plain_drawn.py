@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from spark_prof.dashboards.formats import clean
+from spark_prof.dashboards.units import clean
 from tests.browser.chromium import chromium, found
 from tests.browser.served import Served
 from tests.fuzz.hostile import TEXTS

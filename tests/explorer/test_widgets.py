@@ -13,9 +13,9 @@ import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from spark_prof.dashboards.formats import bandwidth, clean, decimal_size, microseconds, share, size
 from spark_prof.dashboards.render.html_page import draw_figure
 from spark_prof.dashboards.section import values_of
+from spark_prof.dashboards.units import bandwidth, clean, decimal_size, microseconds, share, size
 from spark_prof.explorer.widgets import MOST_ROWS, csv_of, plain, sortable
 from tests.fuzz.hostile import TEXTS
 

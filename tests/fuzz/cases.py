@@ -20,8 +20,8 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
-from spark_prof.analyzers.ceilings.model import Question
-from spark_prof.analyzers.ceilings.summary import ceilings_of
+from spark_prof.analyzers.ceilings.ceiling_rows import Question
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of
 from spark_prof.analyzers.classify.listing import list_code
 from spark_prof.analyzers.clients.client_comparison import with_clients
 from spark_prof.analyzers.comparing.attribute_gain import summarize as attribute

@@ -5,8 +5,8 @@ import pytest
 
 from spark_prof.analyzers.summary import summarize
 from spark_prof.errors import CommandError
+from spark_prof.importers.imported_process import BehindTables
 from spark_prof.importers.importing import Import, one_process, write_import
-from spark_prof.importers.process import BehindTables
 from spark_prof.traces.bundle import table_file
 from spark_prof.traces.foreign import Foreign, Process
 from spark_prof.traces.scopes import Scopes

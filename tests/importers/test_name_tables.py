@@ -1,8 +1,8 @@
 """Every row of the tables of names is tested by its own examples."""
 
-from spark_prof.importers import module_names, steps
+from spark_prof.importers import imported_steps, module_names
+from spark_prof.importers.imported_steps import batch_of, rule_of
 from spark_prof.importers.module_names import module_name, names_module
-from spark_prof.importers.steps import batch_of, rule_of
 from spark_prof.rules.components import CLASS_RULES, component_of_class, is_layer_class
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
@@ -59,7 +59,7 @@ def test_layer_classes():
 
 @each_row(
     ("rule", "name", "batch"),
-    [(i, *example) for i, rule in enumerate(steps.RULES) for example in rule.examples],
+    [(i, *example) for i, rule in enumerate(imported_steps.RULES) for example in rule.examples],
 )
 def test_names_of_steps(rule, name, batch):
     assert rule_of(name) == rule

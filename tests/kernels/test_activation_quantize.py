@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spark_prof.kernels.activation_quantize import activation_quantize, codes, moved_bytes
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.quantize import quantize_rows
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
 from tests.kernels.formats.values import every_bfloat16

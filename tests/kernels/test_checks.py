@@ -13,7 +13,7 @@ import torch
 
 from spark_prof.kernels import dense
 from spark_prof.kernels.check.runner import CHECKS, run_checks
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from spark_prof.kernels.check.oracles import linear_oracle
 from spark_prof.kernels.check.runner import W4A16
 from spark_prof.kernels.check.verdict import judge, same_bits
 from spark_prof.kernels.dense import LinearConfig, linear
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.pack import pack_linear
 from tests.rows import each_row
 

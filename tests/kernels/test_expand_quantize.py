@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.expand_quantize import codes, expand_quantize, most_scale_rows, moved_bytes
 from spark_prof.kernels.formats import GlobalScale, NvFp4, swizzle_128x4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, QuantizedRows, RowFormat
 from tests.kernels.row_oracles import quantized_rows
 from tests.kernels.rows import odd_rows, poisoned, rows

@@ -21,7 +21,7 @@ from spark_prof.kernels.check.inputs import (
     make_logits,
 )
 from spark_prof.kernels.check.verdict import same_bits
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import (
     Activation,
     MoeConfig,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.norm_quantize import codes, moved_bytes, norm_quantize
 from spark_prof.kernels.quantize import quantize_rows
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat

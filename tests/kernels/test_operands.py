@@ -16,9 +16,9 @@ from spark_prof.kernels.check.inputs import Bf16, Sizes, make_activations, make_
 from spark_prof.kernels.check.runner import refusals
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.dense import linear
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.expand_quantize import expand_quantize
 from spark_prof.kernels.formats import MxFp4, quantize_mxfp4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import Activation, moe, pack_experts
 from spark_prof.kernels.norm_quantize import norm_quantize
 from spark_prof.kernels.operands import check_apart, check_operand, token_tiles

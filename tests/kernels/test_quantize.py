@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, quantize_mxfp8, quantize_nvfp4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.quantize import codes, moved_bytes, quantize_rows
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, RowFormat
 from tests.kernels.row_oracles import quantized_rows

@@ -13,8 +13,8 @@ import torch
 
 from spark_prof.kernels import quantize_at_load
 from spark_prof.kernels.dense import linear
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, quantize_fp8_rows, quantize_mxfp4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.quantize_at_load import LoadFormat, quantize_linear
 from tests.rows import each_row

@@ -127,7 +127,7 @@ def test_a_norm_reads_its_rows_and_writes_codes_and_scales(name: str, tokens: in
 def test_the_numbers_of_tokens_are_those_that_the_operations_take() -> None:
     torch = pytest.importorskip("torch")
     from spark_prof.kernels.activation_quantize import activation_quantize
-    from spark_prof.kernels.errors import KernelError
+    from spark_prof.kernels.kernel_error import KernelError
     from spark_prof.kernels.norm_quantize import norm_quantize
     from spark_prof.kernels.operands import LARGEST_BATCH
 

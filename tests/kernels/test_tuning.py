@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_prof.kernels import tuning
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, merged, read, save, write_whole
 
 

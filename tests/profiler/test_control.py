@@ -19,7 +19,7 @@ from spark_prof.profiler import control as module
 from spark_prof.profiler import worker as worker_module
 from spark_prof.profiler.control import STOP_FILE, Control, request_name, start_of
 from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings, registry_folder
-from spark_prof.traces.pieces import REFUSED_FILE, pieces_folder
+from spark_prof.traces.chunks import REFUSED_FILE, pieces_folder
 
 from .fakes import Worker, config, decode, prefill, run
 

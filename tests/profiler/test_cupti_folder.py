@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler import record
+from spark_prof.profiler import launcher
 from spark_prof.profiler.commands import Command
-from spark_prof.profiler.record import _launch, newest_cupti, with_cupti
+from spark_prof.profiler.launcher import _launch, newest_cupti, with_cupti
 from spark_prof.profiler.settings import Settings
 
 
@@ -33,7 +33,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "METADATA").write_text("Name: nvidia-cuda-cupti\nVersion: 13.5.25\n")
     (info / "RECORD").write_text("nvidia/cu13/lib/libcupti.so.13,,\n")
     path = importlib.metadata.PathDistribution(info)
-    monkeypatch.setattr(record, "distribution", lambda _: path)
+    monkeypatch.setattr(launcher, "distribution", lambda _: path)
     return lib
 
 
@@ -42,7 +42,7 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(record, "distribution", absent)
+    monkeypatch.setattr(launcher, "distribution", absent)
 
 
 def test_the_newest_wins(tmp_path: Path, wheel: Path) -> None:

@@ -15,7 +15,7 @@ from spark_prof.profiler.batch import read_batch
 from spark_prof.profiler.engine import EngineRecording
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
-from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.chunks import pieces_folder
 
 from .fakes import batch, decode, prefill
 

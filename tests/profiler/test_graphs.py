@@ -20,8 +20,8 @@ from spark_prof.profiler.graphs import GraphWatch, marked_modules
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, Target
 from spark_prof.profiler.settings import Settings
-from spark_prof.traces.pieces import ARGUMENT_DTYPE, NODE_DTYPE, capture_name, pieces_folder
-from spark_prof.traces.timeline import place_nodes
+from spark_prof.traces.chunks import ARGUMENT_DTYPE, NODE_DTYPE, capture_name, pieces_folder
+from spark_prof.traces.host_timeline import place_nodes
 
 from .fakes import AddOne, Module, Worker
 

@@ -18,7 +18,7 @@ from spark_prof.profiler import control, plugin
 from spark_prof.profiler.plugin import install
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.vllm_names import SCHEDULER, WORKER
-from spark_prof.traces.pieces import REFUSED_FILE, pieces_folder
+from spark_prof.traces.chunks import REFUSED_FILE, pieces_folder
 
 from . import fakes
 

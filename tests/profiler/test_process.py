@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
-from spark_prof.traces.pieces import facts_name, pieces_folder
+from spark_prof.traces.chunks import facts_name, pieces_folder
 
 
 def test_who_it_is_and_which_clock_it_reads(tmp_path: Path) -> None:

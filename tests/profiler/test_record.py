@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.record import prepare_bundle, record
+from spark_prof.profiler.launcher import prepare_bundle, record
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.assemble import open_bundle
-from spark_prof.traces.pieces import pieces_folder
+from spark_prof.traces.chunks import pieces_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -276,7 +276,7 @@ def test_a_container_writes_into_the_folder_that_is_mounted(
 ) -> None:
     from spark_prof.profiler.commands import Command
     from spark_prof.profiler.container import BUNDLE_TARGET
-    from spark_prof.profiler.record import _launch
+    from spark_prof.profiler.launcher import _launch
 
     settings = Settings(str(tmp_path / "b"))
     pieces_folder(settings.folder).mkdir(parents=True)

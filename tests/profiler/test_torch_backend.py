@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from spark_prof.errors import CommandError  # noqa: E402
 from spark_prof.profiler.backends.torch import TorchBackend  # noqa: E402
-from spark_prof.traces.pieces import kineto_name  # noqa: E402
+from spark_prof.traces.chunks import kineto_name  # noqa: E402
 from spark_prof.traces.readers.kineto import read_kineto  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="watches operators on a CPU only")

@@ -11,7 +11,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.watch import Watcher
-from spark_prof.traces.pieces import REFUSED_FILE
+from spark_prof.traces.chunks import REFUSED_FILE
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.window import State, SteadyWindow, Take
 from spark_prof.profiler.worker import WorkerRecording
-from spark_prof.traces.pieces import pieces_folder
-from spark_prof.traces.timeline import PHASE_MODULES
+from spark_prof.traces.chunks import pieces_folder
+from spark_prof.traces.host_timeline import PHASE_MODULES
 
 from .fakes import Worker, batch, decode, prefill, run
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_prof.swaps import guard
-from spark_prof.swaps.settings import SIDES
+from spark_prof.swaps.swap_settings import SIDES
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from spark_prof.kernels import dispatch
 from spark_prof.kernels.candidate import Format
 from spark_prof.kernels.check.inputs import Bf16, make_weight
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.kernels.tuning import Run, Tuned, Work

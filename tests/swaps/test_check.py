@@ -15,7 +15,7 @@ from spark_prof.kernels.check.bound import Expected
 from spark_prof.kernels.check.called import Called, run_replacement
 from spark_prof.kernels.check.own_cases import check_own
 from spark_prof.kernels.check.verdict import Verdict
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
 from spark_prof.swaps.own import load_builder
 from tests.rows import each_row

@@ -11,7 +11,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.swaps.clock import MOST_STEPS, HostMarks, StepClock, clock_of
-from spark_prof.swaps.settings import Sides
+from spark_prof.swaps.swap_settings import Sides
 from tests.profiler.fakes import batch
 from tests.rows import each_row
 

@@ -9,9 +9,9 @@ import torch
 
 from spark_prof.swaps import ops
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.dispatch import swap_choice, swap_experts, swap_linear, swap_norm
 from spark_prof.swaps.guard import Guarded
-from spark_prof.swaps.settings import SIDES
+from spark_prof.swaps.layer_dispatch import swap_choice, swap_experts, swap_linear, swap_norm
+from spark_prof.swaps.swap_settings import SIDES
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
 pytestmark = pytest.mark.usefixtures("sides")

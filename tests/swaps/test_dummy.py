@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_prof.swaps.dummy import Fill, fill_dummy
-from spark_prof.swaps.weights import read_layer
+from spark_prof.swaps.live_weights import read_layer
 from spark_prof.swaps.weights_stored import EXPERTS, stored_as
 from tests.rows import each_row
 

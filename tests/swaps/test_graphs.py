@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from spark_prof.swaps.graphs import HOLDERS, BySide, capture_every_side, keep_graphs_by_side
-from spark_prof.swaps.settings import SIDES
+from spark_prof.swaps.sided_graphs import HOLDERS, BySide, capture_every_side, keep_graphs_by_side
+from spark_prof.swaps.swap_settings import SIDES
 
 pytestmark = pytest.mark.usefixtures("sides")
 

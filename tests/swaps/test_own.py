@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from spark_prof.errors import CommandError
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps import own
 from spark_prof.swaps.build import build_all, find_points
 from spark_prof.swaps.builtin import BUILDERS
 from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
 from spark_prof.swaps.own import find_builder, load_builder
-from spark_prof.swaps.settings import SwapSettings
 from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
+from spark_prof.swaps.swap_settings import SwapSettings
 from tests.rows import each_row
 from tests.swaps.layers import Model, replacing
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from spark_prof.swaps import dispatch
+from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.build import Kind, Swapped, SwapPoint
 from spark_prof.swaps.guard import Guarded
 from spark_prof.swaps.install import Installed, _refuse_wrong
-from spark_prof.swaps.settings import SIDES, SwapSettings
+from spark_prof.swaps.swap_settings import SIDES, SwapSettings
 from spark_prof.swaps.trial import try_all, try_dispatch
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
@@ -378,13 +378,13 @@ def test_without_vllms_kernel_the_numbers_of_rows_are_held_to_each_other(engine:
 def _put_in(place: Place, guarded: Guarded) -> Swapped:
     point = SwapPoint(place.slot, place.slot, place.module, place.kind)
     if place.kind == "experts":
-        dispatch.swap_experts(point, {"b": guarded})
+        layer_dispatch.swap_experts(point, {"b": guarded})
     elif place.kind == "choice":
-        dispatch.swap_choice(point, {"b": guarded})
+        layer_dispatch.swap_choice(point, {"b": guarded})
     elif place.kind == "norm":
-        dispatch.swap_norm(point, {"b": guarded}, compiled=False)
+        layer_dispatch.swap_norm(point, {"b": guarded}, compiled=False)
     else:
-        dispatch.swap_linear(point, {"b": guarded}, compiled=False)
+        layer_dispatch.swap_linear(point, {"b": guarded}, compiled=False)
     return Swapped(point, {}, {"b": guarded})
 
 
@@ -416,7 +416,7 @@ def test_what_is_dispatched_otherwise_is_turned_off(
     """A dispatcher that asks nobody how many rows a kernel takes, and one that never runs it."""
     place = PLACES[slot]()
     guarded = Guarded(slot, f"{slot}=mine", replacing(place.right, 4))
-    monkeypatch.setattr(dispatch, "_chosen", lambda *_: guarded if ran else None)
+    monkeypatch.setattr(layer_dispatch, "_chosen", lambda *_: guarded if ran else None)
     try_dispatch([_put_in(place, guarded)], engine, 60.0)
     assert not guarded.live
     assert f"it ran {ran} times" in guarded.why

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import Activation
 from spark_prof.swaps.layers import ExpertsLayer
-from spark_prof.swaps.weights import read_layer
+from spark_prof.swaps.live_weights import read_layer
 from spark_prof.swaps.weights_stored import EXPERTS, stored_as
 from tests.rows import each_row
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import LinearLayer
-from spark_prof.swaps.weights import read_layer
+from spark_prof.swaps.live_weights import read_layer
 from spark_prof.swaps.weights_stored import LINEAR, parameter, stored_as
 from tests.rows import each_row
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import UNREADABLE_FOLDER, assemble, open_bundle
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunks import (
     RECORDING_FILE,
     append_log,
     pieces_folder,
@@ -197,7 +197,7 @@ def test_damaged_tensors_are_told_as_lost(tmp_path: Path, left: str) -> None:
 def test_a_list_of_tensors_without_end_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_prof.traces.piece_files._MOST_TENSOR_BYTES", 100)
+    monkeypatch.setattr("spark_prof.traces.chunk_files._MOST_TENSOR_BYTES", 100)
     bundle = recording(tensors=TENSORS).assemble(tmp_path / "b")
     assert bundle.frame("tensors", 0).empty
     assert any("rank0.tensors.json is too large" in line for line in bundle.meta.lost)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_prof.traces.assemble import assemble
-from spark_prof.traces.pieces import COUNTER_DTYPE, array_name, write_array
+from spark_prof.traces.chunks import COUNTER_DTYPE, array_name, write_array
 from tests.support import ORIGIN, Recorded, eager_decode
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.chunks import cached_cubin_name, cubins_folder, names_name, write_json
 from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
-from spark_prof.traces.pieces import cached_cubin_name, cubins_folder, names_name, write_json
 from tests.rows import each_row
 from tests.support import Piece, Recorded, kernel, kineto, step
 

@@ -13,8 +13,8 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Trace
-from spark_prof.traces.readers.cupti import read_cupti
 from spark_prof.traces.readers.cupti_blocks import name_pointers
+from spark_prof.traces.readers.cupti_trace import read_cupti
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import spark_prof
+from spark_prof.traces.chunks import activity_name, names_name
 from spark_prof.traces.foreign import Trace
-from spark_prof.traces.pieces import activity_name, names_name
-from spark_prof.traces.readers.cupti import read_cupti
 from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
+from spark_prof.traces.readers.cupti_trace import read_cupti
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
 from tests.support import ORIGIN, Piece, Recorded, step

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_prof.traces.pieces import CAPTURE_DTYPE, EVENT_DTYPE, NODE_DTYPE
-from spark_prof.traces.timeline import GraphNodes, capture_rows, place_nodes
+from spark_prof.traces.chunks import CAPTURE_DTYPE, EVENT_DTYPE, NODE_DTYPE
+from spark_prof.traces.host_timeline import GraphNodes, capture_rows, place_nodes
 from tests.rows import each_row
 
 LAYERS = (-1, 0, 0, 1)

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_prof.traces.chunks import EVENT_DTYPE, STEP_DTYPE
+from spark_prof.traces.host_timeline import GraphNodes
 from spark_prof.traces.join import JoinedPiece, join_piece
-from spark_prof.traces.pieces import EVENT_DTYPE, STEP_DTYPE
 from spark_prof.traces.readers.kineto import read_kineto
-from spark_prof.traces.timeline import GraphNodes
 from tests.support import (
     ATTENTION,
     FINISH,

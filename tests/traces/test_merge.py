@@ -17,7 +17,7 @@ from spark_prof.analyzers.ranks.rank_clocks import untied, wanted_shifts
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.merge import (
+from spark_prof.traces.merge_ranks import (
     SHARED_TABLES,
     Shift,
     join_bundles,

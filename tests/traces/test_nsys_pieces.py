@@ -8,8 +8,8 @@ import numpy as np
 
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.nsys_pieces import link_exports, read_nsys_piece
-from spark_prof.traces.pieces import CAPTURE_DTYPE, EVENT_DTYPE, capture_name, write_array
+from spark_prof.traces.chunks import CAPTURE_DTYPE, EVENT_DTYPE, capture_name, write_array
+from spark_prof.traces.nsys_chunks import link_exports, read_nsys_piece
 from tests.nsys_files import BEGUN, GRAPH, PID, Export, global_pid
 from tests.rows import each_row
 from tests.support import (

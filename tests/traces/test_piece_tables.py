@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from spark_prof.traces.assemble import assemble
-from spark_prof.traces.pieces import ARGUMENT_DTYPE, array_name, capture_name, write_array
+from spark_prof.traces.chunks import ARGUMENT_DTYPE, array_name, capture_name, write_array
 from tests.analyzers.graphs import Captured, captured_node, graph_launch
 from tests.support import Piece, Recorded, step
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_prof.traces.pieces import CAPTURE_DTYPE, EVENT_DTYPE, NODE_DTYPE
-from spark_prof.traces.timeline import GraphNodes, capture_rows, place_nodes
+from spark_prof.traces.chunks import CAPTURE_DTYPE, EVENT_DTYPE, NODE_DTYPE
+from spark_prof.traces.host_timeline import GraphNodes, capture_rows, place_nodes
 
 FOLDER = Path(__file__).parents[1] / "data" / "graph-maps" / "h100-gpt-oss-20b"
 LAYERS = 24

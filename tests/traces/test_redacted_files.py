@@ -16,13 +16,13 @@ import pytest
 from spark_prof.ab.result import Result, SideFacts
 from spark_prof.ab.setting import Keeper
 from spark_prof.profiler.facts import visible_environment
+from spark_prof.profiler.launcher import prepare_bundle
 from spark_prof.profiler.process import Process
-from spark_prof.profiler.record import prepare_bundle
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle, Meta
-from spark_prof.traces.pieces import pieces_folder, write_refusal
+from spark_prof.traces.chunks import pieces_folder, write_refusal
 from spark_prof.traces.readers.engine_log import read_engine_log
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES

@@ -17,14 +17,14 @@ from spark_prof.errors import CommandError
 from spark_prof.traces import assemble as module
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunks import (
     activity_name,
     names_name,
     pieces_folder,
     progress_name,
     write_json,
 )
-from spark_prof.traces.salvage import salvage
+from spark_prof.traces.salvage_chunks import salvage
 from tests.flushed import flushed_in, lacking
 from tests.rows import each_row
 from tests.support import ORIGIN, Recorded, eager_decode

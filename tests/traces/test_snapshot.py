@@ -12,9 +12,9 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import assemble
-from spark_prof.traces.pieces import array_name, pieces_folder, progress_name, write_json
+from spark_prof.traces.chunks import array_name, pieces_folder, progress_name, write_json
 from spark_prof.traces.resolve import RecordingInProgress, resolve, source_state
-from spark_prof.traces.salvage import snapshot
+from spark_prof.traces.salvage_chunks import snapshot
 from tests.flushed import flushed_in, lacking
 from tests.support import Recorded, eager_decode
 

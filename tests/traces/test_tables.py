@@ -6,7 +6,7 @@ import hashlib
 
 import pyarrow as pa
 
-from spark_prof.traces.pieces import COUNTER_DTYPE, ENGINE_DTYPE, STEP_DTYPE
+from spark_prof.traces.chunks import COUNTER_DTYPE, ENGINE_DTYPE, STEP_DTYPE
 from spark_prof.traces.tables import TABLES, Column, Table, empty_table
 from tests.rows import each_row
 

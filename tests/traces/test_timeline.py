@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from spark_prof.traces.pieces import EVENT_DTYPE
-from spark_prof.traces.timeline import Call, replay
+from spark_prof.traces.chunks import EVENT_DTYPE
+from spark_prof.traces.host_timeline import Call, replay
 from tests.rows import each_row
 
 PREPARE, FINISH, SAMPLE, MODEL, LAYER, SHARED, ATTENTION = range(7)

@@ -23,8 +23,8 @@ from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle, Meta
-from spark_prof.traces.piece_files import other_recordings
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunk_files import other_recordings
+from spark_prof.traces.chunks import (
     RECORDING_FILE,
     array_name,
     facts_name,
@@ -32,7 +32,7 @@ from spark_prof.traces.pieces import (
     progress_name,
     write_json,
 )
-from spark_prof.traces.salvage import salvage
+from spark_prof.traces.salvage_chunks import salvage
 from spark_prof.traces.step_counts import counts_name, read_counts
 from tests.profiler import fakes
 

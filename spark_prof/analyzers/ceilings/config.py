@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_prof.analyzers.ceilings.model import Architecture, State
+from spark_prof.analyzers.ceilings.ceiling_rows import Architecture, State
 
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where the language model's part stands among others."""

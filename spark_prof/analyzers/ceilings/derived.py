@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spark_prof.analyzers.ceilings.ceiling_rows import Module
 from spark_prof.analyzers.ceilings.config import Config, layer_kinds
-from spark_prof.analyzers.ceilings.model import Module
 from spark_prof.analyzers.ceilings.schemes import BYTES, Schemes
 from spark_prof.rules.tensor_names import place_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from spark_prof.analyzers.ceilings.model import (
+from spark_prof.analyzers.ceilings.ceiling_rows import (
     Architecture,
     Ceiling,
     GpuCeilings,

@@ -16,7 +16,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.benchmarks.frames import imported_runs
-from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun, Latency
+from spark_prof.traces.benchmarks.load_test import BenchmarkResult, BenchmarkRun, Latency
 from spark_prof.traces.bundle import Bundle
 
 AGREES = 0.1

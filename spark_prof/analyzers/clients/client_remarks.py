@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
-from spark_prof.traces.benchmarks.result import Request
+from spark_prof.traces.benchmarks.load_test import Request
 
 _ENOUGH = 0.5
 """A request without single chunks counts when this share of its tokens' time is inside."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_prof.traces.benchmarks.result import Latency
+from spark_prof.traces.benchmarks.load_test import Latency
 
 BASES = ("window", "steps", "none")
 """What is compared: the same stretch of time by a shared clock; the run with recorded steps of as

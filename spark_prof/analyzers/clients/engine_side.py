@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.traces.benchmarks.result import BenchmarkRun
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun
 
 _ZONE_NS = 900_000_000_000
 """Time zones are whole quarters of an hour from UTC."""

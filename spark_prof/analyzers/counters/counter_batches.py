@@ -20,7 +20,7 @@ from spark_prof.analyzers.counters.counter_rows import (
 )
 from spark_prof.analyzers.counters.counter_slots import Estimate, sampled_steps, slotted
 from spark_prof.analyzers.counters.folding import MOST_SLOTS, find_lag, overlaps
-from spark_prof.analyzers.roofline.weights import needed_weights
+from spark_prof.analyzers.roofline.weight_bytes import needed_weights
 
 FEWEST_STEPS = 3
 """With fewer steps the layers of a model are all there is to tell kernels apart by."""

@@ -13,7 +13,7 @@ from spark_prof.analyzers.findings.rule import (
     rule,
 )
 from spark_prof.analyzers.model import Finding, Report
-from spark_prof.analyzers.roofline.model import RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.rules.gpus import find_gpu

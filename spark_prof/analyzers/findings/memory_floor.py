@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.rule import Rule, is_at_least, rule
 from spark_prof.analyzers.model import Finding, Report
-from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 
 _FAR = 2.0

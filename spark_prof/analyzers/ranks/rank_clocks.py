@@ -17,7 +17,7 @@ from spark_prof.analyzers.ranks.rank_teams import (
     teamwork_of,
 )
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.merge import Shift
+from spark_prof.traces.merge_ranks import Shift
 
 
 @dataclass(frozen=True)

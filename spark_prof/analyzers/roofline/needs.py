@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_prof.analyzers.roofline.shape import Shape
-from spark_prof.analyzers.roofline.weights import Weights
+from spark_prof.analyzers.roofline.weight_bytes import Weights
 
 _LOGIT_BYTES = 4
 """vLLM samples from logits in float32."""

@@ -12,8 +12,8 @@ from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.roofline.launches import Charge
-from spark_prof.analyzers.roofline.model import Ceilings, Place, RooflineRow
 from spark_prof.analyzers.roofline.needs import Need
+from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place, RooflineRow
 from spark_prof.vocabulary import BASES
 
 _METRIC = "dram__bytes_read.sum"

@@ -13,7 +13,7 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.model import RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.views.kernel_columns import KernelColumns, Launch
 from spark_prof.analyzers.views.layer_cells import grouped_percentiles

@@ -111,7 +111,7 @@ class StepCells:
 
 @dataclass(frozen=True)
 class CellTimes:
-    """The cells that some steps have, and how long one such step spends in each, in microseconds."""
+    """The cells of some steps, and how long one such step spends in each, in microseconds."""
 
     steps: int
     layer: tuple[int, ...]

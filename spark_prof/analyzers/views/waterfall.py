@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.model import ENOUGH_KNOWN, RooflinePhase
+from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, RooflinePhase
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger
 from spark_prof.vocabulary import COMPONENTS
 

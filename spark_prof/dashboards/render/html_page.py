@@ -18,9 +18,9 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from spark_prof.dashboards.formats import clean, shorten
 from spark_prof.dashboards.render.limits import shortened
 from spark_prof.dashboards.section import Document, cleaned, without_bars
+from spark_prof.dashboards.units import clean, shorten
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _MOST_BYTES = 600_000

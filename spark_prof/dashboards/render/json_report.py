@@ -18,7 +18,7 @@ from spark_prof.analyzers.client_tokens import beside_clients
 from spark_prof.analyzers.clients.client_rows import Comparison
 from spark_prof.analyzers.counters.counter_rows import WeightRow
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.model import Ceilings, RooflinePhase
+from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.step_accounting import Books
 

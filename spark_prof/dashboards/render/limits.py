@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from spark_prof.dashboards.formats import count, shorten
 from spark_prof.dashboards.section import Cell, Column, Document, Section
+from spark_prof.dashboards.units import count, shorten
 
 _MOST_ROWS = 400
 """Of a table; nobody reads more on a page."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from spark_prof.dashboards.formats import count, shorten
 from spark_prof.dashboards.render.limits import shortened
 from spark_prof.dashboards.section import Cell, Column, Document, Section, cleaned, without_bars
+from spark_prof.dashboards.units import count, shorten
 
 _LONGEST = 32_000
 _LONGEST_NAME = 200

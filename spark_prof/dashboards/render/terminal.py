@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_prof.dashboards.formats import shorten
 from spark_prof.dashboards.section import Cell, Column, Document, Section, cleaned
+from spark_prof.dashboards.units import shorten
 
 _BAR_WIDTH = 12
 _GAP = 2

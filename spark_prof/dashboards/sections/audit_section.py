@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import MISSING, count, shorten
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.sections.run_section import pairs
+from spark_prof.dashboards.units import MISSING, count, shorten
 
 _MOST_LINES = 60
 _LONGEST = 300

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.ceilings.model import Ceilings, Choice, GpuCeilings, Question
+from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Choice, GpuCeilings, Question
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Column, Section, listed, table
+from spark_prof.dashboards.units import (
     counted,
     decimal_size,
     figure,
@@ -13,7 +14,6 @@ from spark_prof.dashboards.formats import (
     share,
     shorten,
 )
-from spark_prof.dashboards.section import Column, Section, listed, table
 
 _SHORT_NAMES = {
     "GB10 (DGX Spark)": "GB10",

@@ -18,8 +18,8 @@ from spark_prof.dashboards.charts import (
     set_time_axes,
 )
 from spark_prof.dashboards.colors import NEUTRAL, SHADES
-from spark_prof.dashboards.formats import counted, difference, figure, shorten
 from spark_prof.dashboards.section import Section, listed, table
+from spark_prof.dashboards.units import counted, difference, figure, shorten
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

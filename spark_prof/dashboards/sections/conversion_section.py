@@ -22,8 +22,8 @@ from spark_prof.dashboards.charts import (
     time_ticks,
 )
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
-from spark_prof.dashboards.formats import MISSING, counted, figure, microseconds, share
 from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.units import MISSING, counted, figure, microseconds, share
 from spark_prof.vocabulary import CONVERSIONS
 
 if TYPE_CHECKING:

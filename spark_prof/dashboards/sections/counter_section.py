@@ -6,8 +6,8 @@ from spark_prof.analyzers.counters.counter_rows import CounterBatch, Counters
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import MISSING, count, counted, figure, size
 from spark_prof.dashboards.section import Section, listed, table
+from spark_prof.dashboards.units import MISSING, count, counted, figure, size
 
 _MOST_ROWS = 15
 _LEAST_SHARE = 0.01

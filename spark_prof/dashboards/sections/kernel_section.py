@@ -12,9 +12,9 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import about_cells, cells
 from spark_prof.dashboards.charts import empty_figure, set_style
 from spark_prof.dashboards.colors import LINES, SHADES, TEXT
-from spark_prof.dashboards.formats import MISSING, count, microseconds, share, size
 from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
+from spark_prof.dashboards.units import MISSING, count, microseconds, share, size
 from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
 
 if TYPE_CHECKING:

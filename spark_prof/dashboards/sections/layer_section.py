@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.charts import empty_figure, label, set_style
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards.units import (
     MISSING,
     count,
     difference,
@@ -24,7 +25,6 @@ from spark_prof.dashboards.formats import (
     shorten,
     spans,
 )
-from spark_prof.dashboards.section import Column, Section
 from spark_prof.vocabulary import COMPONENTS
 
 if TYPE_CHECKING:

@@ -9,11 +9,13 @@ from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import find_rule, short_name
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.model import Finding, Report
-from spark_prof.analyzers.roofline.model import RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow
 from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.sections.kernel_section import ran_on
+from spark_prof.dashboards.units import (
     MISSING,
     bandwidth,
     count,
@@ -21,8 +23,6 @@ from spark_prof.dashboards.formats import (
     microseconds,
     share,
 )
-from spark_prof.dashboards.section import Section, table
-from spark_prof.dashboards.sections.kernel_section import ran_on
 
 
 def facts(found: KernelFacts) -> Section:

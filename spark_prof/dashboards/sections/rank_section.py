@@ -20,7 +20,8 @@ from spark_prof.dashboards.charts import (
     set_time_axes,
 )
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.units import (
     MISSING,
     count,
     counted,
@@ -28,7 +29,6 @@ from spark_prof.dashboards.formats import (
     microseconds,
     shorten,
 )
-from spark_prof.dashboards.section import Section, table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

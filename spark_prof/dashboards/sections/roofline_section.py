@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.model import (
+from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
     Roofline,
     RooflinePhase,
@@ -19,7 +19,9 @@ from spark_prof.analyzers.roofline.model import (
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import bars, empty_figure, label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Cell, Section, listed, table
+from spark_prof.dashboards.sections.layer_section import in_decoder_order
+from spark_prof.dashboards.units import (
     MISSING,
     bandwidth,
     counted,
@@ -31,8 +33,6 @@ from spark_prof.dashboards.formats import (
     shorten,
     size,
 )
-from spark_prof.dashboards.section import Cell, Section, listed, table
-from spark_prof.dashboards.sections.layer_section import in_decoder_order
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.model import Finding, Report
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import count, microseconds, share, shorten
 from spark_prof.dashboards.section import Column, Section, listed, table
+from spark_prof.dashboards.units import count, microseconds, share, shorten
 from spark_prof.traces.bundle import IMPORTED
 
 _LONGEST_FIELD = 400

@@ -13,7 +13,10 @@ from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import bars, label
 from spark_prof.dashboards.colors import COLORS, NEUTRAL
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.sections.run_section import on_cpu
+from spark_prof.dashboards.sections.token_section import unnamed
+from spark_prof.dashboards.units import (
     MISSING,
     count,
     counted,
@@ -21,9 +24,6 @@ from spark_prof.dashboards.formats import (
     figure,
     microseconds,
 )
-from spark_prof.dashboards.section import Section, table
-from spark_prof.dashboards.sections.run_section import on_cpu
-from spark_prof.dashboards.sections.token_section import unnamed
 from spark_prof.vocabulary import PHASES
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from spark_prof.analyzers.step_time import (
     StepSpread,
 )
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.formats import (
+from spark_prof.dashboards.section import Cell, Column, Section, table
+from spark_prof.dashboards.sections.run_section import on_cpu
+from spark_prof.dashboards.units import (
     MISSING,
     count,
     counted,
@@ -22,8 +24,6 @@ from spark_prof.dashboards.formats import (
     share,
     shorten,
 )
-from spark_prof.dashboards.section import Cell, Column, Section, table
-from spark_prof.dashboards.sections.run_section import on_cpu
 
 _MOST_SIZES = 5
 _MOST_CLIENTS = 6

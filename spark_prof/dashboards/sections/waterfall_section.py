@@ -11,10 +11,10 @@ from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, wate
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import add_bars, empty_figure, label, set_style, set_time_axes
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
-from spark_prof.dashboards.formats import counted, microseconds, rate, share, shorten
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections import run_section
 from spark_prof.dashboards.sections.run_section import on_cpu
+from spark_prof.dashboards.units import counted, microseconds, rate, share, shorten
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

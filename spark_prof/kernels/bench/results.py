@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 import torch
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import architecture
 from spark_prof.kernels.tuning import Run, Tuned, Work, save, write_whole
 

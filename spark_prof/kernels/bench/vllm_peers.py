@@ -18,8 +18,8 @@ import torch
 from spark_prof.kernels.bench.race import clones
 from spark_prof.kernels.bench.random_weights import ExpertWeights
 from spark_prof.kernels.check.inputs import Bf16, Weight
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4, interleave_gate_up, interleave_rows
+from spark_prof.kernels.kernel_error import KernelError
 
 Multiply = Callable[[torch.Tensor, int], torch.Tensor]
 """Multiplies x [M, K] by the copy of the weight of that number."""

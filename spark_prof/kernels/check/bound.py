@@ -30,7 +30,7 @@ _STEEPEST = 1.1
 
 @dataclass(frozen=True)
 class Expected:
-    """An exact result and how far from it a right kernel may lie, both float64, element by element."""
+    """An exact result and how far from it a right kernel may lie, both float64, by element."""
 
     value: torch.Tensor  # NaN and infinities where the inputs make them
     # 0 or more; infinite where float32 cannot hold the sum, so that anything goes.

@@ -36,7 +36,7 @@ from spark_prof.kernels.check.oracles import (
     routing_weights,
 )
 from spark_prof.kernels.check.verdict import Judge, Judgement, first_difference, judge, same_bits
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 
 Scheme = Literal["softmax of the chosen", "softmax of all", "sigmoid", "corrected sigmoid"]
 Route = Callable[[torch.Tensor, int, RoutingRule], tuple[torch.Tensor, torch.Tensor]]

@@ -15,9 +15,9 @@ from spark_prof.kernels.check.cases import special
 from spark_prof.kernels.check.inputs import Layout, Tokens, make_activations, surrounded
 from spark_prof.kernels.check.oracles import activation_oracle, expanded_oracle, norm_oracle
 from spark_prof.kernels.check.verdict import Judgement, first_difference, judge_quantized, same_bits
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.expand_quantize import expand_quantize, most_scale_rows
 from spark_prof.kernels.formats import GlobalScale, swizzle_128x4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.norm_quantize import norm_quantize
 from spark_prof.kernels.quantized_rows import ROW_FORMATS, QuantizedRows, RowFormat
 

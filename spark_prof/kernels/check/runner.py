@@ -50,7 +50,7 @@ from spark_prof.kernels.check.inputs import (
 from spark_prof.kernels.check.verdict import Judgement, Status, Verdict
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.dispatch import choose_linear, choose_moe
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import moe, pack_experts
 from spark_prof.kernels.operands import LARGEST_BATCH
 from spark_prof.kernels.pack import pack_linear

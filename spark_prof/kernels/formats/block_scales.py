@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 
 _ROWS = 128
 _COLUMNS = 4

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 
 _QUANTIZABLE = (torch.bfloat16, torch.float16, torch.float32)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats.block_scales import MX_BLOCK, MxRecipe, e8m0_decode, e8m0_scales
 from spark_prof.kernels.formats.elements import (
     E2M1_LARGEST,
@@ -26,6 +25,7 @@ from spark_prof.kernels.formats.elements import (
     pack_nibbles,
     unpack_nibbles,
 )
+from spark_prof.kernels.kernel_error import KernelError
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ from typing import Literal, get_args
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats.elements import (
     E2M1_LARGEST,
     E4M3_LARGEST,
@@ -26,6 +25,7 @@ from spark_prof.kernels.formats.elements import (
     quotients,
     unpack_nibbles,
 )
+from spark_prof.kernels.kernel_error import KernelError
 
 Convention = Literal["divides", "multiplies"]
 

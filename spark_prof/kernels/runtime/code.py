@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 """The folder of the CUDA C++ sources."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from spark_prof.ending import temporary_folder
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.cpu_compiler import shared_library
 from spark_prof.kernels.runtime.gpu import Argument

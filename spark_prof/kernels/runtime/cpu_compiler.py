@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from spark_prof.ending import temporary_folder
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
 

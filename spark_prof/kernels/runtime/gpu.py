@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from spark_prof.cores import cores
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode, parameter_count
 from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
 

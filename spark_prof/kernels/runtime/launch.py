@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.cpu import run_on_cpu
 from spark_prof.kernels.runtime.gpu import Argument, prepare_on_gpu, run_on_gpu

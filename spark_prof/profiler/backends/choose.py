@@ -9,7 +9,7 @@ from spark_prof.profiler.backends.nsys_marks import NsysBackend, mark_clock
 from spark_prof.profiler.backends.nvtx import send_to_cupti
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings, registry_folder
-from spark_prof.traces.pieces import cubins_folder, write_refusal
+from spark_prof.traces.chunks import cubins_folder, write_refusal
 
 
 class Backend(Protocol):

@@ -20,8 +20,7 @@ from pathlib import Path
 from spark_prof.profiler.backends.native import Native, NativeError, on_device
 from spark_prof.profiler.backends.nvtx import read_texts
 from spark_prof.redact import redacted_value
-from spark_prof.traces.demangle import demangler
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunks import (
     activity_name,
     append_log,
     array_name,
@@ -31,6 +30,7 @@ from spark_prof.traces.pieces import (
     write_array,
     write_json,
 )
+from spark_prof.traces.demangle import demangler
 from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
 from spark_prof.traces.readers.cupti_records import (
     CALLS,

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.traces.pieces import ARGUMENT_DTYPE, NODE_DTYPE
+from spark_prof.traces.chunks import ARGUMENT_DTYPE, NODE_DTYPE
 
 Rows = npt.NDArray[np.void]
 

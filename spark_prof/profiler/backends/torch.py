@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.files import publish
-from spark_prof.traces.pieces import kineto_name
+from spark_prof.traces.chunks import kineto_name
 
 
 class TorchBackend:

@@ -14,7 +14,13 @@ from typing import Any
 import msgspec
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.benchmarks.result import COUNTS, TEXTS, BenchmarkRun, Latency, given_latency
+from spark_prof.traces.benchmarks.load_test import (
+    COUNTS,
+    TEXTS,
+    BenchmarkRun,
+    Latency,
+    given_latency,
+)
 
 LARGEST = 256 << 20
 """Larger result files are refused, in bytes: what is read takes several times as much memory."""

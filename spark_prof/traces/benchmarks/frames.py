@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.traces.benchmarks.result import (
+from spark_prof.traces.benchmarks.load_test import (
     CLOCKS,
     COUNTS,
     FIGURES,

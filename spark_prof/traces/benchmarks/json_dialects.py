@@ -22,7 +22,7 @@ from spark_prof.traces.benchmarks.document import (
     scaled,
     whole,
 )
-from spark_prof.traces.benchmarks.result import (
+from spark_prof.traces.benchmarks.load_test import (
     BenchmarkRun,
     Latency,
     Request,

@@ -21,7 +21,7 @@ from spark_prof.traces.benchmarks.json_dialects import (
     WHOLE_BATCH,
     inverse_speed,
 )
-from spark_prof.traces.benchmarks.result import COUNTS, BenchmarkRun, Latency, given_latency
+from spark_prof.traces.benchmarks.load_test import COUNTS, BenchmarkRun, Latency, given_latency
 
 # What vllm bench serve and SGLang's bench_serving print: a line of "=" signs around "Serving
 # Benchmark Result", one figure a line, and a line of "=" signs: vllm/benchmarks/serve.py,

@@ -12,7 +12,7 @@ from spark_prof.errors import CommandError
 from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.benchmarks import json_dialects, printed
 from spark_prof.traces.benchmarks.document import Document, documents, read_bytes, read_head
-from spark_prof.traces.benchmarks.result import BenchmarkResult, BenchmarkRun
+from spark_prof.traces.benchmarks.load_test import BenchmarkResult, BenchmarkRun
 
 _MOST_RUNS = 10_000
 _TEXTS = ("tool", "model", "label", "notes")

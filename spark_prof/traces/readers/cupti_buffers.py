@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.chunk_files import json_files
+from spark_prof.traces.chunks import facts_name
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
-from spark_prof.traces.piece_files import json_files
-from spark_prof.traces.pieces import facts_name
-from spark_prof.traces.readers.cupti import read_cupti
+from spark_prof.traces.readers.cupti_trace import read_cupti
 from spark_prof.traces.scopes import NO_SCOPE, Calls, Scopes
 
 FORMAT = "cupti"

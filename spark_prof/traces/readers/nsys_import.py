@@ -19,6 +19,7 @@ from pandas.api.types import union_categoricals
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, gpu_frame
+from spark_prof.traces.host_timeline import last_of_each, roots
 from spark_prof.traces.readers.nsys_buckets import BUCKET_ROWS
 from spark_prof.traces.readers.nsys_clock import Clock, read_clock, session_clock
 from spark_prof.traces.readers.nsys_events import Columns, Events, ModuleNames, RangeRows
@@ -40,7 +41,6 @@ from spark_prof.traces.readers.nsys_scan import OPEN, Scan, scan_export
 from spark_prof.traces.readers.nsys_work import GPU_COLUMNS, work_frame
 from spark_prof.traces.scopes import NO_SCOPE, groups
 from spark_prof.traces.tables import empty_frame
-from spark_prof.traces.timeline import last_of_each, roots
 
 _LAUNCH_WORDS = "launch|memcpy|memset"
 

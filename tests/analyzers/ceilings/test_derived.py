@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.ceilings import Question, ceilings_of
+from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.ceilings.config import architecture_of
 from spark_prof.analyzers.ceilings.step import step_of
-from spark_prof.analyzers.ceilings.weights import weights_of
 from spark_prof.traces.checkpoint import Checkpoint
 from spark_prof.traces.readers.safetensors_header import Tensor
 from tests.checkpoints import MODELS

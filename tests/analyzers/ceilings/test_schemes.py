@@ -2,8 +2,8 @@
 
 import pytest
 
+from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.ceilings.schemes import BYTES, schemes_of
-from spark_prof.analyzers.ceilings.weights import weights_of
 from spark_prof.traces.checkpoint import Checkpoint
 from tests.checkpoints import FORMATS, as_tensors
 from tests.rows import each_row

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.ceilings.model import (
+from spark_prof.analyzers.ceilings.ceiling_rows import (
     Architecture,
     Question,
     State,

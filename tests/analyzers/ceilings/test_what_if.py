@@ -1,7 +1,7 @@
 """Changes of format narrow what they are for, and nothing else."""
 
-from spark_prof.analyzers.ceilings.model import Architecture, Weights, WeightsOfModel
-from spark_prof.analyzers.ceilings.summary import CHANGES, changed
+from spark_prof.analyzers.ceilings.ceiling_rows import Architecture, Weights, WeightsOfModel
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import CHANGES, changed
 from tests.rows import each_row
 
 PARAMETERS = 1_000_000

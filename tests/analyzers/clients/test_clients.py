@@ -19,8 +19,8 @@ from spark_prof.analyzers.clients.client_rows import BASES, VERDICTS, ClientRow
 from spark_prof.analyzers.clients.engine_side import EngineSide, engine_side, place
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.windows import step_windows
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency, Request
 from spark_prof.traces.benchmarks.read import read_benchmark
-from spark_prof.traces.benchmarks.result import BenchmarkRun, Latency, Request
 from spark_prof.traces.bundle import Bundle
 from tests.rows import each_row
 

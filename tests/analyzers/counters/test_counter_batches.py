@@ -16,7 +16,7 @@ from spark_prof.analyzers.counters.counter_batches import FEWEST_STEPS, counters
 from spark_prof.analyzers.counters.counter_rows import CounterRow, Counters
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.assemble import assemble
-from spark_prof.traces.pieces import COUNTER_DTYPE, array_name, write_array
+from spark_prof.traces.chunks import COUNTER_DTYPE, array_name, write_array
 from tests.analyzers.counters.simulated import SLOW_ENDS, Simulated, simulate
 from tests.rows import each_row
 from tests.support import (

@@ -13,7 +13,12 @@ from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.findings.ranking import PAGES, RULES, findings_of
 from spark_prof.analyzers.model import ClockRow, Collectives, RankRow, Report
 from spark_prof.analyzers.recorded_run import Clocks, Gpu
-from spark_prof.analyzers.roofline.model import Ceilings, Roofline, RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import (
+    Ceilings,
+    Roofline,
+    RooflinePhase,
+    RooflineRow,
+)
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow, Tile
 from spark_prof.analyzers.step_accounting import Spread
 from tests.analyzers.findings.reports import (

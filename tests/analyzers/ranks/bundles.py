@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.pieces import facts_name, write_json
+from spark_prof.traces.chunks import facts_name, write_json
 from tests.analyzers.ranks.play import Play
 from tests.support import ORIGIN, Piece, Recorded, kernel, kineto
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
-from spark_prof.analyzers.roofline.ceilings import ceilings_of, device_of
-from spark_prof.analyzers.roofline.model import Place
+from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
+from spark_prof.analyzers.roofline.roofline_rows import Place
 from spark_prof.analyzers.roofline.rows import by_sampling, by_single_kernels
 from spark_prof.rules.gpus import gpu_called
 from spark_prof.traces.measured import DeviceState, Measured, Measurement

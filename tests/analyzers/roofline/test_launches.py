@@ -25,7 +25,7 @@ from spark_prof.analyzers.roofline.launches import (
 )
 from spark_prof.analyzers.roofline.needs import Work, attention, reading
 from spark_prof.analyzers.roofline.shape import Shape
-from spark_prof.analyzers.roofline.weights import Weights
+from spark_prof.analyzers.roofline.weight_bytes import Weights
 
 
 def steps(tokens: list[int], requests: list[int], phase: str = "decode") -> pd.DataFrame:

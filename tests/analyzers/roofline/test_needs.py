@@ -16,7 +16,7 @@ from spark_prof.analyzers.roofline.needs import (
     state,
 )
 from spark_prof.analyzers.roofline.shape import Shape, shape_of
-from spark_prof.analyzers.roofline.weights import Weights
+from spark_prof.analyzers.roofline.weight_bytes import Weights
 
 GPT_OSS = {
     "hidden_size": 2880,

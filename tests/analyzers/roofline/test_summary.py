@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_prof
-from spark_prof.analyzers.roofline.model import Roofline, RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflineRow
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.measured import Measured, Measurement
 from tests.analyzers.roofline.recorded import (

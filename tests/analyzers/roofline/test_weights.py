@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof import load
-from spark_prof.analyzers.roofline.model import RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.shape import Shape
-from spark_prof.analyzers.roofline.weights import (
+from spark_prof.analyzers.roofline.weight_bytes import (
     Weights,
     derived_weights,
     weights_of,
     weights_of_tensors,
 )
 from spark_prof.analyzers.summary import summarize
-from spark_prof.dashboards.formats import MISSING
 from spark_prof.dashboards.sections import kernel_section
+from spark_prof.dashboards.units import MISSING
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.roofline.recorded import FIRST, FLASH, GEMM, HEAD, SECOND, bundle

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.roofline.model import RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.views.kernel_calls import Wanted, facts_of, search
 from spark_prof.datasets.prepared import Prepared, prepare
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_prof.kernels.bench.results import LeftOut, Report, keep, machine_of, read_report, run_of
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import read
 from tests.rows import each_row
 

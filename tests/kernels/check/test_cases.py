@@ -28,7 +28,7 @@ from spark_prof.kernels.check.cases import (
 )
 from spark_prof.kernels.check.inputs import Layer, Sizes
 from spark_prof.kernels.check.oracles import RoutingRule
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from tests.kernels.check.plain import Wrong, plain_linear, plain_moe, plain_route
 from tests.rows import each_row
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import (
     Fp8Rows,
     e2m1_decode,
@@ -15,6 +14,7 @@ from spark_prof.kernels.formats import (
     quantize_fp8_rows,
     unpack_nibbles,
 )
+from spark_prof.kernels.kernel_error import KernelError
 from tests.rows import each_row
 
 from .values import around, every_bfloat16, every_byte, nearest, same_bits, wild_blocks

@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import (
     MxRecipe,
     e8m0_decode,
@@ -17,6 +16,7 @@ from spark_prof.kernels.formats import (
     swizzle_128x4,
     unswizzle_128x4,
 )
+from spark_prof.kernels.kernel_error import KernelError
 from tests.rows import each_row
 
 from .values import every_byte, same_bits

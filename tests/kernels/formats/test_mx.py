@@ -9,7 +9,6 @@ from typing import get_args
 import pytest
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import (
     MxFp4,
     MxFp8,
@@ -27,6 +26,7 @@ from spark_prof.kernels.formats import (
     quantize_mxfp8,
     unpack_nibbles,
 )
+from spark_prof.kernels.kernel_error import KernelError
 from tests.rows import each_row
 
 from .values import every_byte, same_bits, wild_blocks

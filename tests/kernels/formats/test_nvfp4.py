@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import (
     Convention,
     GlobalScale,
@@ -23,6 +22,7 @@ from spark_prof.kernels.formats import (
     quantize_nvfp4,
     unpack_nibbles,
 )
+from spark_prof.kernels.kernel_error import KernelError
 from tests.rows import each_row
 
 from .values import same_bits, wild_blocks

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from spark_prof.kernels.errors import KernelError  # noqa: E402
+from spark_prof.kernels.kernel_error import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.gpu import ArgumentSlots, Signature  # noqa: E402
 from tests.rows import each_row  # noqa: E402
 

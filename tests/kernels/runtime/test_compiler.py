@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.kernels import dense, moe, norm_quantize, routing
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime import compiled, compiler
 from spark_prof.kernels.runtime.code import KernelCode, parameter_count
 from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.cpu_compiler import compiler, shared_library
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-from spark_prof.kernels.errors import KernelError  # noqa: E402
+from spark_prof.kernels.kernel_error import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
 from spark_prof.kernels.runtime.launch import launch, prepare  # noqa: E402
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from spark_prof.kernels.errors import KernelError  # noqa: E402
+from spark_prof.kernels.kernel_error import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
 from spark_prof.kernels.runtime.cpu import run_on_cpu  # noqa: E402
 from spark_prof.kernels.runtime.cpu_compiler import compiler  # noqa: E402

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from spark_prof.profiler.backends.native import Native, NativeError, on_device
-from spark_prof.traces.pieces import ARGUMENT_DTYPE
+from spark_prof.traces.chunks import ARGUMENT_DTYPE
 
 from .fake import FakeCuda, FakeCupti
 

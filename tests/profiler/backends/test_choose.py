@@ -16,7 +16,7 @@ from spark_prof.profiler.backends.cupti import CuptiBackend
 from spark_prof.profiler.backends.native import Native, NativeError
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
-from spark_prof.traces.pieces import REFUSED_FILE, cubins_folder
+from spark_prof.traces.chunks import REFUSED_FILE, cubins_folder
 
 from .fake import FakeCupti
 

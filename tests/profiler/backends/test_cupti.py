@@ -16,8 +16,8 @@ import pytest
 
 from spark_prof.profiler.backends.cupti import CuptiBackend
 from spark_prof.profiler.backends.native import Native, NativeError
-from spark_prof.traces.piece_files import load_array
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunk_files import load_array
+from spark_prof.traces.chunks import (
     ARGUMENT_DTYPE,
     activity_name,
     array_name,

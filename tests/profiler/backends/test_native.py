@@ -15,7 +15,7 @@ import pytest
 
 from spark_prof.profiler.backends import native as native_module
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
-from spark_prof.traces.pieces import NODE_DTYPE
+from spark_prof.traces.chunks import NODE_DTYPE
 from spark_prof.traces.readers.cupti_blocks import HEADER, MAGIC, read_records
 
 from .conftest import MakeFake

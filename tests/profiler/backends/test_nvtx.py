@@ -23,7 +23,7 @@ from spark_prof.profiler.backends.native import Native, NativeError
 from spark_prof.profiler.backends.nvtx import INJECTION, read_texts, send_to_cupti
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
-from spark_prof.traces.pieces import names_name
+from spark_prof.traces.chunks import names_name
 from spark_prof.traces.readers.cupti_records import record_dtype
 
 from .fake import FakeCupti

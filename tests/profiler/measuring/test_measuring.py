@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler.measuring.state import THROTTLES, device_state, throttle_reasons
+from spark_prof.profiler.measuring.gpu_state import THROTTLES, device_state, throttle_reasons
 from spark_prof.profiler.measuring.timing import Room, room_of
 from spark_prof.traces.measured import DeviceState, read_measured
 from spark_prof.vocabulary import PRECISIONS

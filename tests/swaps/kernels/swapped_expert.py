@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch_layers import build as right
 
-from spark_prof.kernels.errors import KernelError
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import ExpertsLayer, Layer, Replacement, RouterLayer
 
 Weight = TypeVar("Weight", NvFp4, MxFp4, torch.Tensor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from spark_prof.kernels.errors import KernelError
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.builtin import build_insisted
 from spark_prof.swaps.layers import (
     ExpertsLayer,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun
 from spark_prof.traces.benchmarks.read import (
     JSON_DIALECTS,
     TEXT_DIALECTS,
@@ -16,7 +17,6 @@ from spark_prof.traces.benchmarks.read import (
     read_benchmark,
     recognise,
 )
-from spark_prof.traces.benchmarks.result import BenchmarkRun
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data" / "benchmarks"

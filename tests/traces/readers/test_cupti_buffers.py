@@ -11,8 +11,8 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, Window
-from spark_prof.traces.readers.cupti import read_cupti
 from spark_prof.traces.readers.cupti_buffers import cupti_buffers
+from spark_prof.traces.readers.cupti_trace import read_cupti
 from tests.rows import each_row
 from tests.traces.cupti_buffers import block, records
 from tests.traces.test_cupti_markers import THREAD, both

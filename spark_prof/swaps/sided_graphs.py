@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
-from spark_prof.swaps.settings import SIDES, Sides
+from spark_prof.swaps.swap_settings import SIDES, Sides
 
 HOLDERS = (
     ("vllm.compilation.cuda_graph", "CUDAGraphWrapper", "concrete_cudagraph_entries"),

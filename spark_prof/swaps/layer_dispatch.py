@@ -15,7 +15,7 @@ import torch
 from spark_prof.swaps import ops
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import NOT_TAKEN, Guarded
-from spark_prof.swaps.settings import SIDES, plain_side
+from spark_prof.swaps.swap_settings import SIDES, plain_side
 
 Choices = Mapping[str, Guarded]
 """The replacement of each side that has one."""

@@ -18,9 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, Process, Trace, Window, gpu_frame
-from spark_prof.traces.piece_files import json_files, load_array, piece_numbers
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunk_files import json_files, load_array, piece_numbers
+from spark_prof.traces.chunks import (
     NODE_DTYPE,
     STEP_DTYPE,
     append_log,
@@ -28,6 +27,7 @@ from spark_prof.traces.pieces import (
     capture_name,
     write_array,
 )
+from spark_prof.traces.foreign import Foreign, Process, Trace, Window, gpu_frame
 from spark_prof.traces.readers.nsys_facts import (
     missing_kernels,
     nsys_lacks,

@@ -13,16 +13,8 @@ from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes, bits_of
 from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.analyzers.roofline.ceilings import ceilings_of, device_of
+from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
 from spark_prof.analyzers.roofline.launches import Group, Launch, charges_of, groups_of, launches_of
-from spark_prof.analyzers.roofline.model import (
-    Ceilings,
-    Place,
-    Roofline,
-    RooflinePhase,
-    StreamedWeights,
-    UnplacedFloor,
-)
 from spark_prof.analyzers.roofline.needs import (
     Work,
     attention,
@@ -30,6 +22,14 @@ from spark_prof.analyzers.roofline.needs import (
     need_of,
     reading,
     state,
+)
+from spark_prof.analyzers.roofline.roofline_rows import (
+    Ceilings,
+    Place,
+    Roofline,
+    RooflinePhase,
+    StreamedWeights,
+    UnplacedFloor,
 )
 from spark_prof.analyzers.roofline.rows import (
     Moved,
@@ -40,7 +40,7 @@ from spark_prof.analyzers.roofline.rows import (
     rows_of,
 )
 from spark_prof.analyzers.roofline.shape import Shape, shape_of
-from spark_prof.analyzers.roofline.weights import (
+from spark_prof.analyzers.roofline.weight_bytes import (
     Weights,
     derived_weights,
     weights_of,

@@ -23,7 +23,6 @@ from spark_prof.analyzers.views.kernel_calls import (
 )
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
-from spark_prof.dashboards.formats import clean, count, counted, microseconds, share, spans
 from spark_prof.dashboards.section import Section
 from spark_prof.dashboards.sections import one_kernel_section, roofline_section
 from spark_prof.dashboards.sections.roofline_section import (
@@ -32,6 +31,7 @@ from spark_prof.dashboards.sections.roofline_section import (
     with_intensity,
     with_need,
 )
+from spark_prof.dashboards.units import clean, count, counted, microseconds, share, spans
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, state, widgets
 from spark_prof.explorer.page import Page, Sources

@@ -28,7 +28,7 @@ from spark_prof.analyzers.views.layer_outliers import (
 )
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
-from spark_prof.dashboards.formats import clean, count, counted, microseconds
+from spark_prof.dashboards.units import clean, count, counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, state, widgets
 from spark_prof.explorer.cache import BY_RECORDING

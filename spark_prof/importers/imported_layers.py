@@ -11,10 +11,10 @@ import pandas as pd
 from spark_prof.analyzers.order import CODES
 from spark_prof.importers.alignment import Reference, distinct
 from spark_prof.importers.captures import Capture, components_by_capture
+from spark_prof.importers.imported_steps import Steps
 from spark_prof.importers.modules import Modules
 from spark_prof.importers.repeats import Repeats, guess_layers
-from spark_prof.importers.steps import Steps
-from spark_prof.traces.timeline import FIRST_MODULE
+from spark_prof.traces.host_timeline import FIRST_MODULE
 from spark_prof.vocabulary import COMPONENTS
 
 Int64s = npt.NDArray[np.int64]

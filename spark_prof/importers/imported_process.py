@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.importers.layers import Layers
+from spark_prof.importers.imported_layers import Layers
+from spark_prof.importers.imported_steps import Steps, one_step, steps_by_graphs
 from spark_prof.importers.modules import Modules, modules_of
-from spark_prof.importers.steps import Steps, one_step, steps_by_graphs
 from spark_prof.traces.demangle import demangler
 from spark_prof.traces.foreign import Process, Window, operator_rows
+from spark_prof.traces.host_timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
 from spark_prof.traces.scopes import NO_SCOPE
 from spark_prof.traces.table_files import TableFiles
-from spark_prof.traces.timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
 
 Int64s = npt.NDArray[np.int64]
 

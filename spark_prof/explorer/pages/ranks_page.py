@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.formats import microseconds, share
 from spark_prof.dashboards.sections import rank_section
+from spark_prof.dashboards.units import microseconds, share
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards

@@ -15,8 +15,8 @@ from spark_prof.dashboards.chart_compare import (
 )
 from spark_prof.dashboards.compare_gate import verdict
 from spark_prof.dashboards.compare_report import answer
-from spark_prof.dashboards.formats import clean, spans
 from spark_prof.dashboards.section import Section, without_empty_columns
+from spark_prof.dashboards.units import clean, spans
 from spark_prof.datasets.compared import facts_of
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets

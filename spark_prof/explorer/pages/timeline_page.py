@@ -10,7 +10,7 @@ import numpy as np
 import streamlit as st
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.formats import count, counted
+from spark_prof.dashboards.units import count, counted
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import cache, links, perfetto_ui, state, widgets
 from spark_prof.explorer.page import Page, Sources

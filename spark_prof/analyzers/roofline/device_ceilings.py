@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from spark_prof.analyzers.roofline.model import (
+from spark_prof.analyzers.roofline.roofline_rows import (
     Bandwidth,
     Ceilings,
     Roofline,

@@ -15,14 +15,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
-from spark_prof.traces.cuda_tools import find_tool
-from spark_prof.traces.foreign import Trace
-from spark_prof.traces.join import join_piece
-from spark_prof.traces.machine_code import read_machine_code
-from spark_prof.traces.nsys_pieces import read_nsys_piece
-from spark_prof.traces.piece_files import load_array, load_tensors, log_lines, piece_numbers
-from spark_prof.traces.pieces import (
+from spark_prof.traces.chunk_files import load_array, load_tensors, log_lines, piece_numbers
+from spark_prof.traces.chunks import (
     ARGUMENT_DTYPE,
     CAPTURE_DTYPE,
     COUNTER_DTYPE,
@@ -38,10 +32,16 @@ from spark_prof.traces.pieces import (
     names_name,
     tensors_name,
 )
+from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
+from spark_prof.traces.cuda_tools import find_tool
+from spark_prof.traces.foreign import Trace
+from spark_prof.traces.host_timeline import GraphNodes, capture_rows, place_nodes
+from spark_prof.traces.join import join_piece
+from spark_prof.traces.machine_code import read_machine_code
+from spark_prof.traces.nsys_chunks import read_nsys_piece
 from spark_prof.traces.readers.kineto import read_kineto
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES
-from spark_prof.traces.timeline import GraphNodes, capture_rows, place_nodes
 from spark_prof.vocabulary import PHASES
 
 
@@ -53,7 +53,7 @@ def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
     """
     raw = pieces / activity_name(process, piece)
     if raw.exists():
-        from spark_prof.traces.readers.cupti import read_cupti
+        from spark_prof.traces.readers.cupti_trace import read_cupti
 
         names, lost = _names(pieces, process, piece)
         trace = read_cupti(raw, names)

@@ -21,8 +21,8 @@ from spark_prof.traces.assemble import (
     write_tables,
 )
 from spark_prof.traces.bundle import Bundle, table_file
-from spark_prof.traces.piece_files import being_recorded, other_recordings, piece_numbers, processes
-from spark_prof.traces.pieces import array_name, pieces_folder
+from spark_prof.traces.chunk_files import being_recorded, other_recordings, piece_numbers, processes
+from spark_prof.traces.chunks import array_name, pieces_folder
 
 SNAPSHOT = "recording"
 """State of a bundle whose recording goes on."""

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from spark_prof.analyzers.ceilings.model import Ceilings, Choice, Question, Weights, WeightsOfModel
+from spark_prof.analyzers.ceilings.ceiling_rows import (
+    Ceilings,
+    Choice,
+    Question,
+    Weights,
+    WeightsOfModel,
+)
+from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.ceilings.step import ceilings_on, step_of
-from spark_prof.analyzers.ceilings.weights import weights_of
 from spark_prof.rules.gpus import GPUS, Gpu
 from spark_prof.traces.checkpoint import Checkpoint
 

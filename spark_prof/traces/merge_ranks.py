@@ -17,9 +17,9 @@ from spark_prof.errors import CommandError
 from spark_prof.files import replacing
 from spark_prof.traces.assemble import SALVAGED, assemble, open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle, Meta, table_file
+from spark_prof.traces.chunk_files import being_recorded, json_files
+from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.cubins import CUBINS_FOLDER
-from spark_prof.traces.piece_files import being_recorded, json_files
-from spark_prof.traces.pieces import pieces_folder
 from spark_prof.traces.table_files import TableFiles
 
 _UNSET = 0

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from spark_prof.analyzers.ceilings.ceiling_rows import Architecture, Module, Weights, WeightsOfModel
 from spark_prof.analyzers.ceilings.config import Config, architecture_of
 from spark_prof.analyzers.ceilings.derived import derived_modules, is_known
-from spark_prof.analyzers.ceilings.model import Architecture, Module, Weights, WeightsOfModel
 from spark_prof.analyzers.ceilings.schemes import format_of, schemes_of
 from spark_prof.rules.tensor_names import Place, place_of, split_name
 from spark_prof.traces.checkpoint import Checkpoint
