@@ -19,6 +19,7 @@ import pyarrow as pa
 import typer
 
 import spark_prof
+from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.cli.app import app
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.kernels.registry import KERNELS
@@ -76,6 +77,13 @@ def with_kernels(page: str) -> str:
     ]
     head = ["| name | slot | formats | tokens | computes |", "| --- | --- | --- | --- | --- |"]
     return _between(page, "kernels", "\n".join([*head, *rows]) + "\n")
+
+
+def with_rules(page: str) -> str:
+    """docs/findings.md with the rules of today between its two markers."""
+    rows = [f"| `{rule.id}` | {rule.looks_for} |" for rule in RULES]
+    table = "\n".join(["| id | what fires it |", "| --- | --- |", *rows])
+    return _between(page, "rules", f"{table}\n")
 
 
 def with_report(readme: str) -> str:
@@ -153,6 +161,7 @@ def _readme_figures(text: str) -> str:
 GENERATED: dict[Path, tuple[Callable[[str], str], ...]] = {
     DOCS / "bundle.md": (with_schemas,),
     DOCS / "commands.md": (commands_page,),
+    DOCS / "findings.md": (with_rules,),
     DOCS / "kernels.md": (with_kernels, _with_figures),
     README: (with_report, _readme_figures),
 }
