@@ -26,8 +26,8 @@ class Figure(str):
     value: float
 
     def __new__(cls, text: str, value: float = math.nan) -> Figure:
-        """A text and what it says; NaN where it says nothing."""
-        made = super().__new__(cls, text)
+        """A text, cleaned as its unit may be foreign, and what it says; NaN for nothing."""
+        made = super().__new__(cls, text if text.isprintable() else clean(text))
         made.value = float(value)
         return made
 
