@@ -35,7 +35,6 @@ from tests.analyzers.findings.reports import (
     shape,
     shaped,
 )
-from tests.docs.pages import ROOT, tables
 from tests.rows import each_row
 
 GRAPHS = "torch.compile, CUDA graphs (FULL_AND_PIECEWISE)"
@@ -308,11 +307,8 @@ def test_the_evidence_says_what_slows_the_host_beside() -> None:
     assert not any("slows" in line for line in recorded.evidence)
 
 
-def test_the_page_about_findings_has_every_rule_and_no_other() -> None:
-    rows = {row[0].strip("`"): row for row in tables(ROOT / "docs" / "findings.md", "Rules")[0]}
+def test_every_rule_has_an_id_of_its_own() -> None:
     assert [rule.id for rule in RULES] == list(dict.fromkeys(rule.id for rule in RULES))
-    assert {rule.id: rule.looks_for for rule in RULES} == {name: r[1] for name, r in rows.items()}
-    assert all(row[2] for row in rows.values())
 
 
 @each_row(

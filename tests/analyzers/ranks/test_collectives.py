@@ -118,7 +118,7 @@ def one_call(*times: tuple[int, int]) -> pd.DataFrame:
 
 def test_the_worked_example_of_the_page_is_right() -> None:
     page: Path = ROOT / "docs" / "ranks.md"
-    [documented] = tables(page, "A worked example")
+    _, documented = tables(page, "Wait and transfer")
     rows = [[int(cell) for cell in row] for row in documented]
     calls = one_call(*((1000 * row[1], 1000 * row[2]) for row in rows))
     found = waits_of(calls, 0).calls
