@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_prof.analyzers.attribution.order import launch_order, nodes_of
+from spark_prof.analyzers.attribution.placement import kernels_in_order, place_kernels
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.order import launch_order, nodes_of
-from spark_prof.analyzers.placement import COPIES, kernels_in_order, place_kernels
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.rules.components import role_of
 from spark_prof.traces.bundle import Bundle
-from spark_prof.vocabulary import BASIS_CLASSES
+from spark_prof.vocabulary import BASIS_CLASSES, COPIES
 
 PROVEN = BASIS_CLASSES["proven"]
 DERIVED = BASIS_CLASSES["derived"]

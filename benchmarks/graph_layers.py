@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.order import launch_order, nodes_of
-from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.attribution.order import launch_order, nodes_of
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.bundle import Bundle
 

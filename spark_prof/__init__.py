@@ -60,8 +60,7 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> Report:
     Raises:
         CommandError: the source is none of these, or damaged.
     """
-    from spark_prof.analyzers.clients.client_comparison import with_clients
-    from spark_prof.analyzers.summary import summarize
+    from spark_prof.analyzers.summary import summarize, with_clients
     from spark_prof.datasets.opened import ceilings_for
     from spark_prof.traces.bundle import Bundle
 

@@ -66,3 +66,6 @@ BASIS_CLASSES = {
 
 PHASES = ("prefill", "decode", "mixed", "unknown")
 """What one engine iteration works on."""
+
+COPIES = ("memcpy", "memset")
+"""The kinds of rows that are no kernels."""

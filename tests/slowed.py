@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.assemble import open_bundle
 

@@ -19,9 +19,8 @@ from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.lookup import Integers, NameColumn, by_blocks, positions
-from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.step_time import Ledger
-from spark_prof.vocabulary import BASIS_CLASSES, PHASES
+from spark_prof.vocabulary import BASIS_CLASSES, COPIES, PHASES
 
 _OWNER = ("placed", "basis", "component", "role")
 """What place_kernels says of a kernel; of all combinations few occur."""

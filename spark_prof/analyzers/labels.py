@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.layer_consistency import with_known_layers
-from spark_prof.analyzers.placement import place_kernels
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import PHASES

@@ -19,6 +19,7 @@ from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
 from spark_prof.analyzers.roofline.roofline_rows import Roofline
@@ -124,18 +125,6 @@ class Answer:
     question: str
     text: str  # the answer with its figures
     evidence: str  # what it stands on, and how much of the time that covers
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something worth changing."""
-
-    id: str  # of the rule that found it
-    # What the fix should bring in each token's time, at most; None where unknown.
-    ms_per_token: float | None
-    text: str  # what was found, with its figures
-    fix: str
-    evidence: tuple[str, ...] = ()  # what it stands on, one sentence each
 
 
 @dataclass(frozen=True)

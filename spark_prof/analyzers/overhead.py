@@ -1,6 +1,6 @@
 """What watching cost, measured in the recording itself.
 
-In a recording with stretches (`--stretches`, `--steady`) watched steps take turns with steps that
+In a recording with stretches (`--duty-cycle`, `--steady`) watched steps take turns with steps that
 are only timed. Each watched stretch is compared with the timed ones right before and after it, of
 the same batch size, so that growing contexts and drifting clocks cancel.
 """

@@ -17,9 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, at_once, positions
-from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.windows import tokens_per_sequence
-from spark_prof.vocabulary import PHASES
+from spark_prof.vocabulary import COPIES, PHASES
 
 Int64s = npt.NDArray[np.int64]
 

@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.instants import Attributed, Work, attribute
 from spark_prof.analyzers.lookup import NameColumn
-from spark_prof.analyzers.order import CODES
-from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.windows import tokens_per_sequence
-from spark_prof.vocabulary import COMPONENTS, PHASES
+from spark_prof.vocabulary import COMPONENTS, COPIES, PHASES
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

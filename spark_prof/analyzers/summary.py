@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.answers import answers_of
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import (
     Coverage,
     code_of,
@@ -21,6 +23,7 @@ from spark_prof.analyzers.breakdown import (
     sums_of,
 )
 from spark_prof.analyzers.classify.evidence import evidence_of
+from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
 from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
@@ -31,7 +34,6 @@ from spark_prof.analyzers.layer_consistency import LayerTables, unknown_layers, 
 from spark_prof.analyzers.lookup import NameColumn, mapping_in, positions
 from spark_prof.analyzers.model import Collectives, ModuleRow, RankRow, Report
 from spark_prof.analyzers.overhead import overhead_of
-from spark_prof.analyzers.placement import COPIES, place_kernels
 from spark_prof.analyzers.ranks.rank_summary import RankShare, collectives_of
 from spark_prof.analyzers.recorded_run import gpu_of, markers_of, run_of
 from spark_prof.analyzers.roofline.step_roofline import Recorded, roofline_of
@@ -39,12 +41,15 @@ from spark_prof.analyzers.roofline.weight_bytes import stored_as
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
 from spark_prof.analyzers.step_accounting import Books, Steps, books, step_books, steps_of
 from spark_prof.analyzers.step_time import token_ledgers
-from spark_prof.analyzers.windows import timed_windows
+from spark_prof.analyzers.windows import step_windows, timed_windows
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
+from spark_prof.traces.benchmarks.frames import imported_runs
+from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import Measured
 from spark_prof.traces.readers.engine_log import EngineLog
+from spark_prof.vocabulary import COPIES
 
 _ENOUGH_LAYERS = 0.95
 _GOOD_BOOKS_PERCENT = 1.0
@@ -315,3 +320,21 @@ def _rank(
         rank, len(steps), float(sums["step_us"]), float(sums["kernels_us"]), float(sums["gap_us"])
     )
     return share.added_to(row) if share else row
+
+
+def with_clients(
+    report: Report, bundle: Bundle, rank: int | None, results: Sequence[BenchmarkResult] = ()
+) -> Report:
+    """The report with the runs that were imported into its bundle, and with those of results."""
+    runs = [*imported_runs(bundle), *(run for result in results for run in result.runs)]
+    if not runs:
+        return report
+    rank = bundle.ranks[0] if rank is None else rank
+    steps = pd.DataFrame()
+    # A trace of sums alone does not say when a step began.
+    if not bundle.meta.settings.get("summed"):
+        kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
+        steps = step_windows(bundle, rank, kernels)
+        steps["step_us"] = (steps["finish_ns"] - steps["begin_ns"]) / 1e3
+    clients = clients_of(runs, steps, bundle.facts(rank), report.overhead)
+    return replace(report, clients=clients)

@@ -21,7 +21,7 @@ from spark_prof.errors import CommandError
 if TYPE_CHECKING:
     from spark_prof.analyzers.ceilings import Ceilings, Question
     from spark_prof.analyzers.fallbacks.audit_rows import Audit
-    from spark_prof.analyzers.model import Finding
+    from spark_prof.analyzers.finding import Finding
     from spark_prof.rules.gpus import Gpu
     from spark_prof.traces.measured import Measured
     from spark_prof.traces.readers.engine_log import EngineLog

@@ -63,12 +63,14 @@ def record(
         str | None,
         typer.Option(metavar="N,N", help="With --steady: end when these batch sizes are done."),
     ] = None,
-    stretches: Annotated[
+    duty_cycle: Annotated[
         str | None,
         typer.Option(
-            metavar="WATCHED/PERIOD",
-            help="Watch so many steps of each period and only time the others, which shows what "
-            "watching costs; 25/50 with --steady.",
+            "--duty-cycle",
+            "--stretches",
+            metavar="STEPS/PERIOD",
+            help="Profile so many steps of each period and only time the others: the difference is "
+            "the profiling overhead; 25/50 with --steady.",
         ),
     ] = None,
     backend: Annotated[Backend, typer.Option(help="What watches the kernels.")] = Backend.AUTO,
@@ -92,8 +94,8 @@ def record(
     folder = (out or Path(time.strftime("spark-prof-%Y%m%d-%H%M%S"))).absolute()
     if batch_sizes is not None and not steady:
         raise CommandError("--batch-sizes belongs to --steady; give both")
-    if stretches is None and steady:
-        stretches = "25/50"
+    if duty_cycle is None and steady:
+        duty_cycle = "25/50"
     if steady and warmup_steps:
         raise CommandError("--steady waits by itself until steps settle; leave out --warmup-steps")
     if nvtx and (attach or backend not in (Backend.AUTO, Backend.CUPTI)):
@@ -101,7 +103,7 @@ def record(
             "--nvtx needs the CUPTI backend from the start of a command; leave it out "
             "(the nsys backend keeps NVTX in its own report)"
         )
-    stretch, period = (0, 0) if stretches is None else _stretches(stretches)
+    stretch, period = (0, 0) if duty_cycle is None else _duty_cycle(duty_cycle)
     settings = Settings(
         bundle=str(folder),
         steps=steps,
@@ -141,11 +143,11 @@ def record(
     return 1 if code else 0
 
 
-def _stretches(text: str) -> tuple[int, int]:
-    """Watched steps and period."""
-    numbers = _numbers(text, "/", "--stretches 50/1000")
+def _duty_cycle(text: str) -> tuple[int, int]:
+    """Profiled steps and period."""
+    numbers = _numbers(text, "/", "--duty-cycle 50/1000")
     if len(numbers) != 2 or numbers[0] >= numbers[1]:
-        raise CommandError(f"{text!r:.40} is no stretch; give --stretches 50/1000, say")
+        raise CommandError(f"{text!r:.40} is no duty cycle; give --duty-cycle 50/1000, say")
     return numbers[0], numbers[1]
 
 

@@ -64,8 +64,7 @@ def report(
 
             put(render_ab(read_result(named.file), *drawn_as), out)
         return
-    from spark_prof.analyzers.clients.client_comparison import with_clients
-    from spark_prof.analyzers.summary import summarize
+    from spark_prof.analyzers.summary import summarize, with_clients
     from spark_prof.dashboards.render import render_report
     from spark_prof.datasets.opened import ceilings_for, opened
     from spark_prof.traces.benchmarks.read import read_benchmark

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
-from spark_prof.analyzers.model import Finding
+from spark_prof.analyzers.finding import Finding
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.render.json_report import SCHEMA

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.clients.client_comparison import clients_of, with_clients
+from spark_prof.analyzers.attribution.placement import kernels_in_order
+from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.placement import kernels_in_order
 from spark_prof.analyzers.step_accounting import step_books
-from spark_prof.analyzers.summary import Summary, summary_of
+from spark_prof.analyzers.summary import Summary, summary_of, with_clients
 from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns, columns_of
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.ending import temporary_folder

@@ -12,8 +12,8 @@ import streamlit as st
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import PAGES
-from spark_prof.analyzers.model import Finding
 from spark_prof.dashboards.sections.run_section import findings
 from spark_prof.dashboards.units import counted, microseconds
 from spark_prof.datasets.prepared import Prepared

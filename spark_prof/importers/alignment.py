@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm, split_name
-from spark_prof.analyzers.placement import place_kernels
 from spark_prof.traces.bundle import Bundle
 
 Int64s = npt.NDArray[np.int64]

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.lookup import NameColumn
-from spark_prof.analyzers.order import CODES
 from spark_prof.importers.modules import modules_of
 from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.foreign import Foreign, Window

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.order import CODES
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.importers.alignment import Reference, distinct
 from spark_prof.importers.captures import Capture, components_by_capture
 from spark_prof.importers.imported_steps import Steps

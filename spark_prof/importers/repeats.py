@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.order import CODES, Launched, place_by_order
 from spark_prof.analyzers.classify.classifier import (
     classify,
     finishes_gemm,
@@ -24,7 +25,6 @@ from spark_prof.analyzers.classify.classifier import (
     is_gemm,
 )
 from spark_prof.analyzers.lookup import NameColumn
-from spark_prof.analyzers.order import CODES, Launched, place_by_order
 
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

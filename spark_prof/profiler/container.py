@@ -142,7 +142,7 @@ def stage_package(folder: Path) -> None:
         f"Metadata-Version: 2.1\nName: spark-prof\nVersion: {version}\n"
     )
     (metadata / "entry_points.txt").write_text(
-        "[vllm.general_plugins]\nspark_prof = spark_prof.profiler.plugin:install\n"
+        "[vllm.general_plugins]\nspark_prof = spark_prof.plugin:install\n"
     )
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)

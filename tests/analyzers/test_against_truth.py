@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import spark_prof
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.placement import place_kernels
 from spark_prof.rules.components import component_of, layer_of
 
 ROOT = Path(__file__).resolve().parents[2]

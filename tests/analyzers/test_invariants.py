@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import spark_prof
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, Counters, WeightRow
 from spark_prof.analyzers.invariants import CHECKS, Facts, checked, kernel_floors
@@ -26,7 +27,6 @@ from spark_prof.analyzers.layer_consistency import (
     without_layers,
 )
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.recorded_run import Clocks
 from spark_prof.analyzers.roofline.device_ceilings import memory_us, surely_us
 from spark_prof.analyzers.roofline.roofline_rows import Bandwidth, Ceilings

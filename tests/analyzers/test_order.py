@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.order import (
+from spark_prof.analyzers.attribution.order import (
     CODES,
     STRANGERS,
     Launched,

@@ -17,11 +17,11 @@ from spark_prof.analyzers.breakdown import (
     LayerRow,
 )
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import (
     ClockRow,
     CollectiveRow,
     Collectives,
-    Finding,
     ModuleRow,
     RankRow,
     Report,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.model import Finding
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.views.kernel_calls import LaunchUse, facts_of
 from spark_prof.analyzers.views.kernel_columns import Launch
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OddCell

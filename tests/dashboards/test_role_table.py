@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 import spark_prof
-from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.summary import Summary, summary_of
 from spark_prof.dashboards.render.terminal import draw
 from spark_prof.dashboards.section import Document, without_empty_columns
 from spark_prof.dashboards.sections import roofline_section
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
-from spark_prof.vocabulary import BASES
+from spark_prof.vocabulary import BASES, COPIES
 from tests.analyzers.test_invariants import sources
 
 DATA = Path(__file__).parents[1] / "data" / "architectures"

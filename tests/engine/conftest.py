@@ -16,7 +16,7 @@ import pytest
 
 from demo.models import write_model
 from spark_prof import load
-from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.attribution.placement import place_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_PROF = [sys.executable, "-m", "spark_prof.cli.main"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.clients.client_comparison import with_clients
+from spark_prof.analyzers.summary import with_clients
 from spark_prof.datasets.opened import opened
 from spark_prof.datasets.prepared import prepare
 from spark_prof.errors import CommandError

@@ -23,13 +23,12 @@ from types import FrameType
 from spark_prof.analyzers.ceilings.ceiling_rows import Question
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of
 from spark_prof.analyzers.classify.listing import list_code
-from spark_prof.analyzers.clients.client_comparison import with_clients
 from spark_prof.analyzers.comparing.attribute_gain import summarize as attribute
 from spark_prof.analyzers.comparing.swap_attribution import Swapped, Untraced
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.summary import summarize
+from spark_prof.analyzers.summary import summarize, with_clients
 from spark_prof.errors import CommandError
 from spark_prof.importers.sources import import_files
 from spark_prof.rules.gpus import GPUS

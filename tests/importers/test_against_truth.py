@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.summary import summarize
 from spark_prof.importers.sources import import_files, open_source
 from spark_prof.rules.components import component_of

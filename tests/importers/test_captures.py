@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.importers.captures import Capture, components_by_capture, holds_captures
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.bundle import Bundle

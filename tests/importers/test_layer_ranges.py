@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.bundle import Bundle
 from tests.nsys_files import PID, THREAD, Export, global_tid

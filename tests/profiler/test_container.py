@@ -221,7 +221,7 @@ def test_staged_package_is_found_by_a_plain_python(tmp_path: Path) -> None:
     )
     assert found.stdout.splitlines() == [
         str(folder / "spark_prof" / "errors.py"),
-        "spark_prof.profiler.plugin:install spark-prof",
+        "spark_prof.plugin:install spark-prof",
         "['spark_prof']",
     ]
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from spark_prof.profiler import control, plugin
-from spark_prof.profiler.plugin import install
+from spark_prof import plugin
+from spark_prof.plugin import install
+from spark_prof.profiler import control
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.vllm_names import SCHEDULER, WORKER
 from spark_prof.traces.chunks import REFUSED_FILE, pieces_folder

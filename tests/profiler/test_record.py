@@ -118,7 +118,7 @@ def test_a_process_that_refuses_says_why(tmp_path: Path, settings: Settings) -> 
     refuse = tmp_path / "refuse.py"
     refuse.write_text(
         "import sys, types; sys.modules['vllm'] = types.SimpleNamespace(__version__='0.1.0')\n"
-        "from spark_prof.profiler.plugin import install; install()\n"
+        "from spark_prof.plugin import install; install()\n"
     )
     with pytest.raises(CommandError, match=r"vLLM 0\.1\.0 is not supported"):
         record([sys.executable, str(refuse)], settings, lambda _: None)

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.lookup import Integers
-from spark_prof.analyzers.order import CODES
 from spark_prof.rules.components import LM_HEAD, layer_of, role_of
 
 Flags = npt.NDArray[np.bool_]

@@ -15,10 +15,10 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.dataflow import Held, Sequence, follow, use_of
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
+from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
 from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
 from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.lookup import Integers, positions
-from spark_prof.analyzers.order import CODES, launch_order, nodes_of
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.vocabulary import BASES, COMPONENTS
 

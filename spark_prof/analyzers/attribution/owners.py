@@ -45,9 +45,9 @@ from spark_prof.analyzers.attribution.memory_map import (
     OTHER_WEIGHT,
     MemoryMap,
 )
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.lookup import Integers
-from spark_prof.analyzers.order import CODES
 
 Flags = npt.NDArray[np.bool_]
 

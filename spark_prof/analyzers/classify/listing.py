@@ -10,9 +10,9 @@ import pandas as pd
 from spark_prof.analyzers.classify.classifier import find_rule
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
 from spark_prof.analyzers.classify.evidence import Evidence, evidence_of
-from spark_prof.analyzers.placement import COPIES
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.demangle import demangler
+from spark_prof.vocabulary import COPIES
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,8 @@ from spark_prof.analyzers.clients import client_remarks
 from spark_prof.analyzers.clients.client_remarks import in_window
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.clients.engine_side import Placement, engine_side, place
-from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.overhead import Overhead
-from spark_prof.analyzers.windows import step_windows
-from spark_prof.traces.benchmarks.frames import imported_runs
-from spark_prof.traces.benchmarks.load_test import BenchmarkResult, BenchmarkRun, Latency
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency
 
 AGREES = 0.1
 """Client and engine agree when their times per token differ by no more than this fraction."""
@@ -43,24 +39,6 @@ def clients_of(
         overhead: what watching cost, by batch size.
     """
     return tuple(_compared(run, steps, facts, overhead) for run in runs)
-
-
-def with_clients(
-    report: Report, bundle: Bundle, rank: int | None, results: Sequence[BenchmarkResult] = ()
-) -> Report:
-    """The report with the runs that were imported into its bundle, and with those of results."""
-    runs = [*imported_runs(bundle), *(run for result in results for run in result.runs)]
-    if not runs:
-        return report
-    rank = bundle.ranks[0] if rank is None else rank
-    steps = pd.DataFrame()
-    # A trace of sums alone does not say when a step began.
-    if not bundle.meta.settings.get("summed"):
-        kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
-        steps = step_windows(bundle, rank, kernels)
-        steps["step_us"] = (steps["finish_ns"] - steps["begin_ns"]) / 1e3
-    clients = clients_of(runs, steps, bundle.facts(rank), report.overhead)
-    return replace(report, clients=clients)
 
 
 def client_row(run: BenchmarkRun, sentences: tuple[str, ...] = ()) -> ClientRow:

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.comparing.noise import FEWEST_STEPS, Figure, stretch_of
-from spark_prof.analyzers.order import CODES
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.rules.kernel_names import NAME_LIMIT
 

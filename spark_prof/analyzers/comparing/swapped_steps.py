@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.comparing.kernel_time import KernelTime, TypicalStep, charge, typical_step
 from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.placement import place_kernels
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS

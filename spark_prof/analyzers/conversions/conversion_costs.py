@@ -37,9 +37,8 @@ from spark_prof.analyzers.conversions.conversion_rows import (
     RepeatedQuantization,
 )
 from spark_prof.analyzers.lookup import NameColumn, positions
-from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.step_accounting import Steps
-from spark_prof.vocabulary import COMPONENTS
+from spark_prof.vocabulary import COMPONENTS, COPIES
 
 _NEW_INPUT = frozenset(
     {"norm", "rope", "kv_write", "attention", "ssm", "embedding", "lm_head", "sampler"}

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import classify, find_rule, is_gemm
-from spark_prof.analyzers.order import CODES
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_prof.analyzers.model import Finding
+from spark_prof.analyzers.finding import Finding
 from spark_prof.rules.environment import UNKNOWN, SettingRow, version_of
 
 _FIRST_WITH_FAMILIES = 10

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
 from spark_prof.analyzers.fallbacks.causes import capability_of
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.engine_setup import SETUP
 from spark_prof.analyzers.findings.log_lines import LINES
 from spark_prof.analyzers.findings.rule import AuditRule, Look, Rule, ms_per_token
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.rules.gpus import find_gpu
 
 _NATIVE = {"FP4": 10.0, "FP8": 8.9}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import AuditRule
-from spark_prof.analyzers.model import Finding
 
 _PADDED = 1.5
 """A step that is padded to that many times its tokens could use a graph of its own size."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import (
     Rule,
     decode_steps_us,
@@ -15,7 +16,7 @@ from spark_prof.analyzers.findings.rule import (
     rule,
     runs_eagerly,
 )
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 
 _KV = ("attention", "kv_write")
 _MUCH_REPEATED = 0.005

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.classify.classifier import classify, short_name
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import Rule, ms_per_token, rule
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 
 _NAMED = 3
 _FP4 = re.compile(r"fp4|e2m1|float4", re.IGNORECASE)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import Rule, ms_per_token, rule
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 
 _HELD_DOWN = 0.9
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import (
     Rule,
     decode_steps_us,
@@ -12,7 +13,7 @@ from spark_prof.analyzers.findings.rule import (
     ms_per_token,
     rule,
 )
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.classify.classifier import is_gemm
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import Rule, decode_steps_us, ms_per_token, rule
-from spark_prof.analyzers.model import Finding, ModuleRow, Report
+from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.rules.gpus import find_gpu
 
 _WIDE = frozenset({"bfloat16", "float16"})

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, LogRow
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import AuditRule, Look
-from spark_prof.analyzers.model import Finding
 
 _LONGEST = 240
 _MOST_LINES = 20

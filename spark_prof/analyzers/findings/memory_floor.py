@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import Rule, is_at_least, rule
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 

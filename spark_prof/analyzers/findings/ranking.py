@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.audit_findings import FALLBACKS
 from spark_prof.analyzers.findings.format_conversions import CONVERSIONS
 from spark_prof.analyzers.findings.fp4_builds import EVIDENCE
@@ -13,7 +14,7 @@ from spark_prof.analyzers.findings.memory_floor import ROOFLINE
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.findings.small_work import WORK
 from spark_prof.analyzers.findings.stragglers import RANKS
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 
 RULES: tuple[Rule, ...] = (
     *TIME,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.model import Report
 from spark_prof.rules.environment import version_of
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import (
     BETWEEN_KERNELS_US,
     Rule,
@@ -14,7 +15,7 @@ from spark_prof.analyzers.findings.rule import (
     rule,
     runs_eagerly,
 )
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import LAUNCH_GAPS
 
 _SMALL_US = 3.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import (
     Rule,
     decode_step_us,
@@ -11,7 +12,7 @@ from spark_prof.analyzers.findings.rule import (
     ms_per_token,
     rule,
 )
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 
 _MOSTLY = 0.6
 _FEW_STEPS = 16

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.layer_consistency import with_known_layers
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.model import ClockRow, CollectiveRow, Collectives, RankRow, SlowStep
-from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.ranks.collective_calls import collective_kind
 from spark_prof.analyzers.ranks.collective_waits import aligned, slowest_of_steps, waits_of
 from spark_prof.analyzers.ranks.rank_clocks import RankClock, clocks_of

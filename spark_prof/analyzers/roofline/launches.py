@@ -12,11 +12,10 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.roofline.needs import Load, Work
 from spark_prof.analyzers.roofline.roofline_rows import Place
 from spark_prof.traces.host_timeline import MODEL_PATH
-from spark_prof.vocabulary import BASIS_CLASSES
+from spark_prof.vocabulary import BASIS_CLASSES, COPIES
 
 BY_TENSOR = "the tensors that its arguments point to"
 BY_ORDER = "the products in launch order"

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import NameColumn, positions
-from spark_prof.analyzers.placement import COPIES
 from spark_prof.analyzers.shapes.shape_rows import Occupancy
 from spark_prof.rules.gpus import SmLimits
 from spark_prof.traces.bundle import Bundle
+from spark_prof.vocabulary import COPIES
 
 _WARP = 32
 _MOST_THREADS = 1024

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import Integers, NameColumn, positions
-from spark_prof.analyzers.placement import COPIES
+from spark_prof.vocabulary import COPIES
 
 
 @dataclass(frozen=True)

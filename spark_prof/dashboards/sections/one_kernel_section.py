@@ -8,7 +8,8 @@ from dataclasses import replace
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import find_rule, short_name
 from spark_prof.analyzers.classify.code_rows import CodeRow
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow
 from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Column, Section, listed, table
 from spark_prof.dashboards.units import count, microseconds, share, shorten

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.rules.components import component_of, layer_of
 from spark_prof.traces.bundle import META_FILE, Bundle, table_file
 from spark_prof.traces.tables import TABLES

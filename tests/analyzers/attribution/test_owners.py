@@ -18,7 +18,7 @@ from spark_prof.analyzers.attribution.memory_map import (
     memory_map,
 )
 from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
-from spark_prof.analyzers.placement import most_exact
+from spark_prof.analyzers.attribution.placement import most_exact
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import COMPONENTS
 from tests.analyzers.attribution.memory import tensor

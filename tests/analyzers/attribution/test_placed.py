@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_prof.analyzers.placement import place_kernels
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.summary import summarize
 from tests.analyzers.attribution.memory import (
     COMPILED,

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from spark_prof.analyzers.breakdown import ComponentRow, Copies, Coverage, KernelRow
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import RULES
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.recorded_run import Gpu, Run
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.step_accounting import Books, Spread, Steps

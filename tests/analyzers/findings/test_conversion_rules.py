@@ -12,9 +12,10 @@ from spark_prof.analyzers.conversions.conversion_rows import (
     AttributedConversion,
     RepeatedQuantization,
 )
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.format_conversions import CONVERSIONS
 from spark_prof.analyzers.findings.lm_head import LM_HEAD
-from spark_prof.analyzers.model import Finding, ModuleRow, Report
+from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
 from tests.dashboards.sample import SAMPLES

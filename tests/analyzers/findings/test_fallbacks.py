@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.audit_findings import FALLBACKS, findings_of_audit
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 from tests.analyzers.fallbacks.runs import (
     CUTLASS,
     GB10,

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import spark_prof
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.memory_floor import ROOFLINE
-from spark_prof.analyzers.model import Finding, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from tests.analyzers.roofline.recorded import FIRST, HEAD, LAYERS, SECOND, bundle
 

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.shapes import grid_occupancy
 from spark_prof.analyzers.shapes.grid_occupancy import SHAPE, busy_share, launches_of, occupancy_of
 from spark_prof.analyzers.windows import step_windows

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import spark_prof
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
-from spark_prof.analyzers.placement import place_kernels
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow, Shapes
 from spark_prof.analyzers.shapes.shape_summary import rows_per_expert, shapes_of
 from spark_prof.analyzers.windows import step_windows

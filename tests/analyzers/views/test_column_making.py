@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.placement import kernels_in_order, place_kernels
+from spark_prof.analyzers.attribution.placement import kernels_in_order, place_kernels
 from spark_prof.analyzers.views import kernel_columns
 from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns, columns_of
 from spark_prof.traces.bundle import Bundle

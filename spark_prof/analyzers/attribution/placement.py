@@ -14,6 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.order import (
+    CODES,
+    Launched,
+    launch_order,
+    nodes_of,
+    place_by_order,
+    products_of,
+)
 from spark_prof.analyzers.attribution.owned_launches import (
     BASIS,
     Evidence,
@@ -23,26 +31,16 @@ from spark_prof.analyzers.attribution.owned_launches import (
 )
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
-from spark_prof.analyzers.order import (
-    CODES,
-    Launched,
-    launch_order,
-    nodes_of,
-    place_by_order,
-    products_of,
-)
 from spark_prof.rules.components import LM_HEAD, role_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.host_timeline import FINISH, MODEL_PATH
-from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER
+from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER, COPIES
 
 __all__ = ["COPIES", "kernels_in_order", "most_exact", "place_kernels"]
 
 Codes = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
 
-COPIES = ("memcpy", "memset")
-"""The kinds of rows that are no kernels."""
 
 _SWAPPED = ".spark_prof_body.run"
 """How the marked call of a layer ends whose kernel is swapped in a compiled model."""
