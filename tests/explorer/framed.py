@@ -40,7 +40,7 @@ def framed(
 def _one(page: str, given: object) -> None:
     import importlib
 
-    importlib.import_module(f"spark_prof.explorer.pages.{page}").PAGE.show(given)
+    importlib.import_module(f"spark_prof.explorer.pages.{page}_page").PAGE.show(given)
 
 
 def one_page(page: str, given: object, **address: object) -> AppTest:
