@@ -121,7 +121,7 @@ class Place:
 
 def page_of(finding: Finding) -> str:
     """Path of the page that shows what a finding stands on."""
-    return PAGES[finding.id]
+    return PAGES.get(finding.id, "overview")
 
 
 def place_of_finding(finding: Finding, shown: Prepared) -> Place:
