@@ -7,8 +7,6 @@ so that a file of another kind is refused and nothing in it is executed.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,9 +16,9 @@ from typing import Annotated
 
 import msgspec
 
-from spark_prof.ending import removed_afterwards
+from spark_prof import files
+from spark_prof.files import cache_folder
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.runtime.compiled import cache_folder
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -29,11 +27,8 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         KernelError: it cannot be written; nothing is left of it.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
-        with removed_afterwards(temporary):
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
+        files.write_whole(path, content)
     except OSError as error:
         raise KernelError(f"cannot write {path}: {error.strerror or error}") from error
 

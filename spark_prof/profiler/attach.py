@@ -7,7 +7,6 @@ request file. Server and recorder are the same user on the same host (or in the 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from spark_prof.errors import CommandError
+from spark_prof.files import write_whole
 from spark_prof.profiler.control import request_name, start_of
 from spark_prof.profiler.launcher import (
     PATIENT,
@@ -65,9 +65,7 @@ def request_recording(processes: Sequence[psutil.Process], settings: Settings) -
     """Asks processes that `recordable_among` found to record; they begin within a second."""
     registry = registry_folder()
     for process in processes:
-        temporary = registry / f".{process.pid}.request.{os.getpid()}"
-        temporary.write_text(settings.to_json(), encoding="utf-8")
-        os.replace(temporary, registry / request_name(process.pid))
+        write_whole(registry / request_name(process.pid), settings.to_json())
 
 
 def _follow(

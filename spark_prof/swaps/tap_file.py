@@ -8,7 +8,6 @@ logits have; the bits are stored as integers, because NumPy has no bfloat16.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,8 +18,8 @@ import numpy.lib.format
 import numpy.typing as npt
 import torch
 
-from spark_prof.ending import removed_afterwards
 from spark_prof.errors import CommandError
+from spark_prof.files import replacing
 
 _FORCED = 1e4
 """The logit of a forced token, beside 0 for all others: any sampling takes it."""
@@ -109,16 +108,13 @@ def write_logits(path: Path, rows: Sequence[TappedRow]) -> None:
         raise CommandError(f"{path}: no logits came while the tap was on; nothing is written")
     dtype = str(rows[0].logits.dtype).removeprefix("torch.")
     record = _record(dtype, len(rows[0].logits))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with removed_afterwards(temporary):
-            with temporary.open("wb") as stream:
-                header = {"descr": record.descr, "fortran_order": False, "shape": (len(rows),)}
-                numpy.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call, unused-ignore]
-                for row in rows:
-                    keys = (row.request, row.step, row.token, row.prompt)
-                    stream.write(np.array([(*keys, _bits(row.logits))], dtype=record).tobytes())
-            os.replace(temporary, path)
+        with replacing(path) as temporary, temporary.open("wb") as stream:
+            header = {"descr": record.descr, "fortran_order": False, "shape": (len(rows),)}
+            numpy.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call, unused-ignore]
+            for row in rows:
+                keys = (row.request, row.step, row.token, row.prompt)
+                stream.write(np.array([(*keys, _bits(row.logits))], dtype=record).tobytes())
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
 

@@ -13,22 +13,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from spark_prof.ending import removed_afterwards
-
-
-def cache_folder() -> Path | None:
-    """The folder of the package for this user, by the XDG base directory specification.
-
-    None where neither XDG_CACHE_HOME nor a home folder is known, as in some containers.
-    """
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(given):
-        return Path(given) / "spark-prof"
-    try:
-        return Path.home() / ".cache" / "spark-prof"
-    except RuntimeError:
-        return None
-
+from spark_prof.files import cache_folder, write_whole
 
 _DIGEST = 32
 _LARGEST = 64 << 20
@@ -62,9 +47,7 @@ def keep_compiled(key: str, code: bytes) -> None:
         return
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with removed_afterwards(folder / f".{os.urandom(8).hex()}") as temporary:
-            temporary.write_bytes(_digest(key, code) + code)
-            os.replace(temporary, folder / key)
+        write_whole(folder / key, _digest(key, code) + code)
         _remove_oldest(folder)
 
 
