@@ -53,12 +53,12 @@ def test_every_table_and_figure(
 
 
 def assert_same(cells: list[str], row: list[str]) -> None:
-    """A drawn row and its row of the CSV: the same texts, the same numbers."""
+    """A drawn row and its row of the CSV: the same texts, the same numbers to three digits."""
     for cell, value in zip(cells, row, strict=True):
         if cell == value or {cell, value} <= {"-", "None", "", "nan"}:
             continue
         drawn, saved = number(cell), number(value)
-        assert drawn == pytest.approx(saved, rel=1e-3, abs=0.006), (cell, value)
+        assert drawn == pytest.approx(saved, rel=5e-3, abs=0.006), (cell, value)
 
 
 _UNITS = {
