@@ -18,6 +18,7 @@ from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.sections.token_section import unnamed
 from spark_prof.dashboards.units import (
     MISSING,
+    Figure,
     count,
     counted,
     difference,
@@ -199,9 +200,7 @@ def slowest(steps: Steps) -> Section:
         cells.Time("Took", lambda place: float(steps.us[place])),
         cells.Count("Requests", lambda place: int(steps.requests[place])),
         cells.SomeCount("Prompt tokens", lambda place: int(steps.prompt_tokens[place])),
-        cells.Written(
-            "Began after", lambda place: figure(float(steps.begin_s[place]), ",.3f", " s")
-        ),
+        cells.Written("Began after", lambda place: _seconds(float(steps.begin_s[place]))),
     )
     intro = (
         f"{counted(len(places), 'step')} took at least 1.5 times the median of the steps of the "
@@ -220,3 +219,8 @@ def component_bars(report: Report) -> go.Figure:
         [(label(name), times[name], COLORS.get(name, NEUTRAL)) for name in names],
         [0.0] * len(names),
     )
+
+
+def _seconds(value: float) -> Figure:
+    """Seconds to the millisecond, which sort beside other times."""
+    return Figure(f"{value:,.3f} s", 1e6 * value)
