@@ -173,3 +173,8 @@ def test_the_program_is_looked_up_on_this_path(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(CommandError, match="not found on PATH"):
         recognise(["vllm", "serve", "m"])
+
+
+def test_a_plugin_whose_name_holds_ours_is_another_one() -> None:
+    allowed = with_plugin_allowed({"VLLM_PLUGINS": "my_spark_prof"})
+    assert allowed == {"VLLM_PLUGINS": "my_spark_prof,spark_prof"}
