@@ -267,9 +267,6 @@ def _plain(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-RESULT_FILE = "result.json"
-"""Its name in the folder of a run."""
-
 _LARGEST_FILE = 64 << 20
 
 

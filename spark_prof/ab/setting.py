@@ -14,7 +14,6 @@ from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.result import (
     RANDOM_WEIGHTS,
-    RESULT_FILE,
     Machine,
     Range,
     RankSwaps,
@@ -27,6 +26,7 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.files import write_whole
 from spark_prof.redact import redacted_value
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings
+from spark_prof.traces.resolve import RESULT_FILE
 
 _PAGE = "report.html"
 

@@ -36,6 +36,3 @@ NEUTRAL = "#8a9099"
 
 PHASE_COLORS = {"prefill": "#a67c1e", "decode": "#5f7486", "mixed": "#8468a8", "unknown": NEUTRAL}
 """The colour of what a step does, none of which is a component's."""
-
-PHASE_GROUNDS = {"prefill": "#d2bd94", "mixed": "#bfb0cf"}
-"""The same, paler, for areas that bear text; decode steps alternate in two greys."""

@@ -161,11 +161,11 @@ def _describe(path: str, module: Any) -> dict[str, Any] | None:
         "component": component_of(path, type(module).__name__),
         "quant_method": " ".join(type(item).__name__ for item in (method, scheme) if item),
         "kernel": kernel,
-        "weight_dtype": _dtype(largest[1]) if largest else "",
+        "weight_dtype": dtype_name(largest[1]) if largest else "",
         "shape": "x".join(map(str, largest[1].shape)) if largest else "",
         "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in tensors),
         "parameters": " ".join(
-            f"{name}:{_dtype(tensor)}:{'x'.join(map(str, tensor.shape))}"
+            f"{name}:{dtype_name(tensor)}:{'x'.join(map(str, tensor.shape))}"
             for name, tensor in tensors
         ),
     }
@@ -189,7 +189,8 @@ def _wrapped_tensors(module: Any) -> Iterator[tuple[str, Any]]:
             yield name, tensor
 
 
-def _dtype(tensor: Any) -> str:
+def dtype_name(tensor: Any) -> str:
+    """Torch's name of a tensor's element type, such as bfloat16."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +34,6 @@ class Target:
     attribute: str
     path: str
     may_be_traced: bool = False
-
-
-class _Nvtx(Protocol):
-    def push_range(self, attributes: Any) -> Any: ...
-    def pop_range(self) -> Any: ...
 
 
 class CallMarker:

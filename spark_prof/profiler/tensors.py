@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_prof.profiler.introspect import WrappedTensors, kernel_of, kind_of_wrapped
+from spark_prof.profiler.introspect import WrappedTensors, dtype_name, kernel_of, kind_of_wrapped
 from spark_prof.profiler.targets import DRAFTER, models_of
 from spark_prof.rules.components import component_of, layer_of
 from spark_prof.rules.stored_formats import SCALE, stored_format
@@ -140,7 +140,7 @@ class _Found:
         if where is None or len(self.rows) >= _MOST_ROWS:
             return
         self.known.add(where)
-        dtype = _dtype(tensor)
+        dtype = dtype_name(tensor)
         row = {"address": where[0], "bytes": where[1], "kind": what, "name": name,
                "module": place.path, "type": kind, "layer": place.layer,
                "component": place.component, "shape": "x".join(map(str, tensor.shape)),
@@ -169,7 +169,9 @@ class _Quantized:
         found = (method, getattr(module, "scheme", None), config)
         parts = [part for part in found if part is not None]
         names = [type(part).__name__ for part in parts]
-        scales = {_dtype(t) for name, t in tensors if stored_format(name, _dtype(t)) == SCALE}
+        scales = {
+            dtype_name(t) for name, t in tensors if stored_format(name, dtype_name(t)) == SCALE
+        }
         return cls(" ".join([*names, kernel_of(module)]), frozenset(scales), _bits(*parts))
 
 
@@ -244,10 +246,6 @@ def _where(tensor: Any, device: str) -> tuple[int, int] | None:
     except Exception:  # a sparse one, a subclass that holds others
         return None
     return (address, (last + 1) * tensor.element_size()) if address else None
-
-
-def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _segments() -> list[Row]:

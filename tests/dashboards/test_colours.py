@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from spark_prof.dashboards.colors import COLORS, PHASE_COLORS, PHASE_GROUNDS, SHADES
+from spark_prof.dashboards.colors import COLORS, PHASE_COLORS, SHADES
 from tests.rows import each_row
 
 from .colours import VISIONS, contrast, difference, lab
@@ -45,7 +45,7 @@ def test_the_shades_of_what_is_no_component_look_different(vision: str) -> None:
 
 
 def test_no_shade_is_a_component_or_a_phase() -> None:
-    others = [*COLORS.values(), *PHASE_COLORS.values(), *PHASE_GROUNDS.values()]
+    others = [*COLORS.values(), *PHASE_COLORS.values()]
     seen = [(lab(shade, "normal"), lab(other, "normal")) for shade in SHADES for other in others]
     assert min(difference(*pair) for pair in seen) > 8
 

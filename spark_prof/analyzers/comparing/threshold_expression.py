@@ -18,8 +18,6 @@ from spark_prof.errors import CommandError
 
 Unit = Literal["%", "us", "tokens/s", ""]
 
-OPERATORS = (">", ">=", "<", "<=", "missing")
-
 _UNITS: Mapping[str, tuple[Unit, float]] = MappingProxyType(
     {
         "%": ("%", 0.01),

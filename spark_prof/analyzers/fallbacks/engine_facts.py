@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_prof.analyzers.fallbacks.audit_rows import Engine
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.traces.readers.engine_log import Statement
 
@@ -18,12 +19,12 @@ _MOST_SIZES = 2000
 
 def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
     """The engine of a recorded process."""
-    config = _object(facts, "engine_config")
-    compilation = _object(config, "compilation_config")
-    model = _object(config, "model_config")
-    gpu = _object(facts, "gpu")
-    kernels = _object(config, "kernel_config")
-    cache = _object(config, "cache_config")
+    config = mapping_in(facts, "engine_config")
+    compilation = mapping_in(config, "compilation_config")
+    model = mapping_in(config, "model_config")
+    gpu = mapping_in(facts, "gpu")
+    kernels = mapping_in(config, "kernel_config")
+    cache = mapping_in(config, "cache_config")
     # An imported trace has no configuration and may have no execution.
     execution = str(facts.get("execution") or "")
     eager = _flag(model.get("enforce_eager"))
@@ -44,7 +45,7 @@ def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
         serves=bool(_SERVERS.search(" ".join(command))),
         environment=tuple(
             (name, value)
-            for name, value in _object(facts, "environment").items()
+            for name, value in mapping_in(facts, "environment").items()
             if isinstance(value, str)
         ),
     )
@@ -156,8 +157,3 @@ def _flag(value: object) -> bool | None:
 def _sizes(text: str) -> tuple[int, ...]:
     found = re.findall(r"\d{1,7}", text)[:_MOST_SIZES]
     return tuple(sorted({int(size) for size in found}))
-
-
-def _object(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = value.get(name)
-    return found if isinstance(found, dict) else {}

@@ -10,6 +10,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.counters.counter_rows import Counters
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.shapes.grid_occupancy import (
     busy_share,
     counted_phase,
@@ -37,7 +38,7 @@ def shapes_of(
     if phase is None or launches.empty:
         return None
     facts = bundle.facts(rank)
-    gpu, config = (_object(facts, name) for name in ("gpu", "model_config"))
+    gpu, config = (mapping_in(facts, name) for name in ("gpu", "model_config"))
     device = _Device(gpu)
     achieved = _achieved(counters)
     whole = float(sums.loc[sums["phase"] == phase, "ns"].sum()) or 1.0
@@ -166,11 +167,6 @@ def _product(triple: object) -> int:
     except ValueError:
         return 0
     return math.prod(sides) if len(sides) == 3 and all(0 < s < 1 << 32 for s in sides) else 0
-
-
-def _object(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = facts.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
