@@ -101,6 +101,16 @@ def test_meta_is_that_of_all_parts(tmp_path: Path) -> None:
     assert len(whole.frame("engine", 0)) == 1
 
 
+def test_without_a_command_the_settings_are_those_of_the_lowest_rank(tmp_path: Path) -> None:
+    parts = two_hosts(tmp_path, Play())
+    for part, steps in zip(parts, (64, 8), strict=True):
+        meta = json.loads((part.path / "meta.json").read_text())
+        meta |= {"command": [], "settings": {"steps": steps}}
+        (part.path / "meta.json").write_text(json.dumps(meta))
+    here, there = (Bundle(part.path) for part in parts)
+    assert merged(tmp_path / "whole", there, here).meta.settings == {"steps": 64}
+
+
 def test_a_folder_of_pieces_is_a_part(tmp_path: Path) -> None:
     """What a host has whose recorder ran elsewhere: no command, and ranks that had finished."""
     play = Play()
