@@ -23,7 +23,6 @@ from spark_prof.kernels.bench.configurations import (
     bf16_candidates,
     known_config,
 )
-from spark_prof.kernels.bench.passes import PASS_CONTESTANTS, chosen_passes, race_pass
 from spark_prof.kernels.bench.race import (
     Call,
     Contestant,
@@ -73,10 +72,9 @@ from spark_prof.kernels.moe import default_config as default_moe_config
 from spark_prof.kernels.moe import moe, pack_experts
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.pack import pack_linear
-from spark_prof.kernels.quantized_rows import ROW_FORMATS
 from spark_prof.kernels.tuning import Work
 
-KINDS: tuple[Kind, ...] = ("dense", "moe", "fused")
+KINDS: tuple[Kind, ...] = ("dense", "moe")
 
 CUBLAS, MARLIN = "cuBLAS BF16", "vLLM Marlin"
 
@@ -92,14 +90,12 @@ def _cublas(weight: Weight, copies: int) -> Callable[..., torch.Tensor]:
 PEERS: Mapping[Kind, Mapping[str, Make]] = {
     "dense": {CUBLAS: _cublas, MARLIN: marlin},
     "moe": {MARLIN: marlin_experts, "vLLM Triton": triton_experts},
-    "fused": {},
 }
-"""The other implementations of each kind of work; those of passes come with their task."""
+"""The other implementations of each kind of work."""
 
 CONTESTANTS: Mapping[Kind, tuple[str, ...]] = {
     "dense": (OURS, *PEERS["dense"]),
     "moe": (OURS, *PEERS["moe"]),
-    "fused": PASS_CONTESTANTS,
 }
 
 _TOLERANCE = 0.01
@@ -175,12 +171,6 @@ def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterat
             what = f"experts of {experts.model}"
             names = request.names("moe")
             yield what, race_experts(experts, tokens, device, seconds, names, tune, own)
-    if "fused" in kinds:
-        for each in chosen_passes(request.models):
-            for row_format in ROW_FORMATS:
-                what = f"{each.name} of {each.columns} columns to {row_format}"
-                names = request.names("fused")
-                yield what, race_pass(each, row_format, tokens, device, seconds, names)
 
 
 def _broken(device: torch.device) -> str:

@@ -31,7 +31,7 @@ from spark_prof.kernels.check.oracles import (
     exact_experts,
     linear_oracle,
     moe_oracle,
-    plain_norm_oracle,
+    norm_oracle,
     routing_oracle,
     routing_weights,
 )
@@ -368,7 +368,7 @@ def run_norm_case(case: NormCase, build: BuildNorm, device: str) -> Judgement:
     weight = make_activations("plain", 1, case.columns, 3, device)[0]
     norm = build(weight, EPSILON)
     results = norm(x, residual)
-    expected = plain_norm_oracle(x, residual, weight, EPSILON)
+    expected = norm_oracle(x, residual, weight, EPSILON)
     judged = [judge(*pair) for pair in zip(results, expected, strict=True)]
     wrong = next((judgement for judgement in judged if judgement.detail), None)
     if wrong is not None:

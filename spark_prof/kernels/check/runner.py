@@ -38,7 +38,6 @@ from spark_prof.kernels.check.cases import (
     run_moe_case,
     run_routing_case,
 )
-from spark_prof.kernels.check.fused_cases import fused_cases
 from spark_prof.kernels.check.inputs import (
     Recipe,
     Sizes,
@@ -206,9 +205,6 @@ CHECKS: Mapping[str, Callable[[str], Cases]] = {
     "w16a16": partial(_dense, W16A16),
     "routing": partial(_routing, ROUTING),
     "moe": partial(_moe, EXPERTS),
-    "norm_quantize": partial(fused_cases, ("norm", "norm with residual")),
-    "activation_quantize": partial(fused_cases, ("activation",)),
-    "expand_quantize": partial(fused_cases, ("expand",)),
 }
 """The cases on a device, by what the registry's kernels name as their check."""
 

@@ -101,13 +101,6 @@ INLINE u32 shuffle(u32 value, u32 lane) { return __shfl_sync(~0u, value, lane); 
 INLINE u32 ballot(bool vote) { return __ballot_sync(~0u, vote); }
 INLINE u32 count_bits(u32 bits) { return __popc(bits); }
 
-// rcp.approx.ftz: within one unit in the last place, not reproducible elsewhere.
-INLINE float approximate_reciprocal(float value) {
-    float got;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(got) : "f"(value));
-    return got;
-}
-
 // Programmatic dependent launch: wait until the kernel before has written, or let the next start.
 // Without that launch attribute, and before sm_90, both do nothing.
 #if __CUDA_ARCH__ >= 900

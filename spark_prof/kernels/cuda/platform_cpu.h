@@ -147,12 +147,6 @@ INLINE u32 ballot(bool vote) {
 }
 INLINE u32 count_bits(u32 bits) { return u32(__popc(bits)); }
 
-// The nearest float; a subnormal value or result counts as 0. A GPU may be one unit off.
-INLINE float approximate_reciprocal(float value) {
-    float got = 1.0f / (fabsf(value) < 0x1p-126f ? copysignf(0.0f, value) : value);
-    return fabsf(got) < 0x1p-126f ? copysignf(0.0f, got) : got;
-}
-
 // Kernels run one after another; what would be wrong if they overlapped is noted.
 UNCHECKED static void wait_for_previous_kernel() {
     cpu::running->has_waited = cpu::launch.order.waits = true;

@@ -1,19 +1,16 @@
-"""Dense layers, experts and fused passes in small races on any device."""
+"""Dense layers and experts in small races on any device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 import torch
 
 from spark_prof.kernels.bench.ceilings import measure_ceilings
-from spark_prof.kernels.bench.passes import PASSES, SEPARATE, Pass, race_pass
 from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result
 from spark_prof.kernels.bench.run import CUBLAS, Request, race_dense, race_experts, run
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
-from spark_prof.kernels.quantized_rows import RowFormat
 from tests.rows import each_row
 
 GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)
@@ -48,12 +45,6 @@ def test_marlin(form: WeightFormat, rows: int, columns: int, gpu: torch.device) 
 )
 def test_experts_of_vllm(shape: ExpertsShape, name: str, gpu: torch.device) -> None:
     assert failures(race_experts(shape, [1, 3], gpu, 0.0, [name])) == []
-
-
-@pytest.mark.parametrize("work", PASSES[::3], ids=lambda work: work.name)
-def test_separate_kernels(work: Pass, gpu: torch.device) -> None:
-    for row_format in ("nvfp4", "mxfp8"):
-        assert failures(race_pass(work, row_format, [2], gpu, 0.0, [SEPARATE])) == []
 
 
 SHAPE = DenseShape(48, 160, (Layer("small", "o", 48, 160),))
@@ -113,19 +104,6 @@ def test_experts(shape: ExpertsShape, device: str) -> None:
     # Two tokens read at least the experts of one, and at most twice as many.
     assert one.weight_bytes < two.weight_bytes <= 2 * one.weight_bytes
     assert one.work.top_k == shape.top_k
-
-
-@each_row("name", ["norm", "activation", "expand"])
-@each_row("form", ["nvfp4", "mxfp8"])
-def test_a_fused_pass_is_held_against_the_separate_steps(
-    name: str, form: RowFormat, device: str
-) -> None:
-    work = replace(next(each for each in PASSES if each.name == name), columns=64)
-    (cell,) = race_pass(work, form, [2], torch.device(device), 0.0, [OURS])
-    assert of(cell, OURS).failed == ""
-    # A rounding apart in one of the 16 scales moves the 16 values of its block.
-    assert (of(cell, OURS).error or 0) < 0.05
-    assert cell.bytes > 0
 
 
 def test_what_there_is_no_time_for_is_left_out_by_name() -> None:

@@ -28,10 +28,6 @@ KERNEL halves_and_turns(const u32* given, const int* turns, u32* got, int count)
     got[3 * at() + 2] = rotate_left(given[at()], turns[at()]);
 }
 
-KERNEL reciprocals(const float* of, float* got, int count) {
-    if (at() < count) got[at()] = approximate_reciprocal(of[at()]);
-}
-
 // a: 16 x 16, b: 16 x 8, d: 16 x 8, each row by row; the host knows nothing of the lanes.
 KERNEL product(const u16* a, const u16* b, float* d) {
     const int group = lane_id() / 4, member = lane_id() % 4;
