@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.inputs import Bf16, Sizes, make_activations, make_layer
+from spark_prof.kernels.check.inputs import Sizes, make_activations, make_layer
 from spark_prof.kernels.check.runner import refusals
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.dense import linear
@@ -104,8 +104,8 @@ def _spread(device: str) -> dict[str, tuple[Callable[..., object], dict[str, tor
     weights, scales, row_scale = (part.to(device) for part in weight.tensors)
     moved = replace(weight, weights=weights, scales=scales, row_scale=row_scale)
     layer = make_layer("mxfp4", Sizes(4, 2, 64, 64), "swiglu", "cpu")
-    assert not isinstance(layer.gate_up, Bf16)
-    assert not isinstance(layer.down, Bf16)
+    assert isinstance(layer.gate_up, MxFp4)
+    assert isinstance(layer.down, MxFp4)
     experts = pack_experts(layer.gate_up, layer.down, None, None, Activation("swiglu"))
     gate_up = replace(experts.gate_up, weights=experts.gate_up.weights.to(device))
     experts = replace(experts, gate_up=gate_up)

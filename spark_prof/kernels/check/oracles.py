@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 
 import torch
 
+from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.check.bound import (
     Expected,
     accumulated,
@@ -16,7 +17,8 @@ from spark_prof.kernels.check.bound import (
     maybe_rounded,
     rounded,
 )
-from spark_prof.kernels.check.inputs import Layer, expert_of
+from spark_prof.kernels.check.inputs import decode, part_of
+from spark_prof.kernels.moe import Activation
 
 _ROUNDING = 2.0**-24
 
@@ -83,25 +85,11 @@ def routing_weights(logits: torch.Tensor, experts: torch.Tensor, rule: RoutingRu
     return Expected(weights, error + 2.0**-126)
 
 
-@dataclass(frozen=True)
-class ExactExperts:
-    """The experts of a layer, decoded."""
-
-    # The [2 I, H] float64 weight of an expert by its number, gate rows before up rows.
-    gate_up: Callable[[int], torch.Tensor]
-    down: Callable[[int], torch.Tensor]  # its [H, I] weight
-    gate_up_bias: torch.Tensor | None  # [E, 2 I] or None
-    down_bias: torch.Tensor | None  # [E, H] or None
-    alpha: float  # of the activation, with `limit` and `shift`: see `bound.activated`
-    limit: float
-    shift: float
-
-
 def moe_oracle(
     x: torch.Tensor,
     experts: torch.Tensor,
     weights: Expected,
-    layer: ExactExperts,
+    layer: ExpertsLayer,
     rounded_between: bool = False,
 ) -> Expected:
     """What the chosen experts make of x [M, H], summed by their weights in float32.
@@ -126,20 +114,21 @@ def moe_oracle(
     return combined(results, weights)
 
 
-def _expert(x: torch.Tensor, layer: ExactExperts, expert: int, rounded_between: bool) -> Expected:
+def _expert(x: torch.Tensor, layer: ExpertsLayer, expert: int, rounded_between: bool) -> Expected:
     gate_up_bias, down_bias = (
         None if bias is None else bias[expert] for bias in (layer.gate_up_bias, layer.down_bias)
     )
-    both = accumulated(exact(x), layer.gate_up(expert), gate_up_bias)
+    gate_up, down = (decode(part_of(weight, expert)) for weight in (layer.gate_up, layer.down))
+    both = accumulated(exact(x), gate_up, gate_up_bias)
     both = maybe_rounded(both) if rounded_between else both
     gate, up = (
         Expected(*halves)
         for halves in zip(both.value.chunk(2, -1), both.error.chunk(2, -1), strict=True)
     )
-    inner = activated(gate, up, layer.alpha, layer.limit, layer.shift)
+    inner = activated(gate, up, *constants(layer.activation))
     if not rounded_between:
-        return accumulated(rounded(inner), layer.down(expert), down_bias)
-    return maybe_rounded(accumulated(maybe_rounded(inner), layer.down(expert), down_bias))
+        return accumulated(rounded(inner), down, down_bias)
+    return maybe_rounded(accumulated(maybe_rounded(inner), down, down_bias))
 
 
 _BF16_ROUNDING = 2.0**-8 * (1 + 2.0**-6)
@@ -169,15 +158,7 @@ def norm_oracle(
     return (normed,) if residual is None else (normed, Expected(sums, torch.zeros_like(sums)))
 
 
-def exact_experts(layer: Layer) -> ExactExperts:
-    """The layer for the oracle."""
-    swiglu = layer.activation == "swiglu"
-    return ExactExperts(
-        lambda expert: expert_of(layer.gate_up, expert).decode(),
-        lambda expert: expert_of(layer.down, expert).decode(),
-        layer.gate_up_bias,
-        layer.down_bias,
-        alpha=1.702 if swiglu else 1.0,
-        limit=7.0 if swiglu else torch.inf,
-        shift=1.0 if swiglu else 0.0,
-    )
+def constants(activation: Activation) -> tuple[float, float, float]:
+    """The alpha, limit and shift of `bound.activated`."""
+    silu = activation.name == "silu"
+    return (1.0, math.inf, 0.0) if silu else (activation.alpha, activation.limit, 1.0)

@@ -17,6 +17,10 @@ GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)
 QWEN = ExpertsShape("Qwen", "nvfp4", 16, 8, 256, 192, "silu", False)
 
 
+def asked(tokens: list[int], *contestants: str, tune: bool = False) -> Request:
+    return Request(tokens=tokens, contestants=contestants, seconds_each=0.0, tune=tune)
+
+
 @pytest.fixture
 def gpu() -> torch.device:
     if not torch.cuda.is_available():
@@ -35,7 +39,7 @@ def failures(cells: Iterable[Cell]) -> list[str]:
 @pytest.mark.parametrize(("rows", "columns"), [(256, 320), (192, 256)])
 def test_marlin(form: WeightFormat, rows: int, columns: int, gpu: torch.device) -> None:
     shape = DenseShape(rows, columns, (Layer("small", "o", rows, columns),))
-    assert failures(race_dense(shape, form, [1, 3], gpu, 0.0, ["vLLM Marlin"])) == []
+    assert failures(race_dense(shape, form, asked([1, 3], "vLLM Marlin"), gpu)) == []
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,7 @@ def test_marlin(form: WeightFormat, rows: int, columns: int, gpu: torch.device) 
     ids=["gpt-oss Marlin", "gpt-oss Triton", "Qwen Marlin"],
 )
 def test_experts_of_vllm(shape: ExpertsShape, name: str, gpu: torch.device) -> None:
-    assert failures(race_experts(shape, [1, 3], gpu, 0.0, [name])) == []
+    assert failures(race_experts(shape, asked([1, 3], name), gpu)) == []
 
 
 SHAPE = DenseShape(48, 160, (Layer("small", "o", 48, 160),))
@@ -57,7 +61,7 @@ def of(cell: Cell, name: str) -> Result:
 
 @each_row("form", ["nvfp4", "mxfp4", "fp8"])
 def test_a_dense_layer(form: WeightFormat, device: str) -> None:
-    (cell,) = race_dense(SHAPE, form, [3], torch.device(device), 0.0, [OURS, CUBLAS])
+    (cell,) = race_dense(SHAPE, form, asked([3], OURS, CUBLAS), torch.device(device))
     for name in (OURS, CUBLAS):
         result = of(cell, name)
         assert result.failed == ""
@@ -75,7 +79,7 @@ def test_a_bfloat16_layer_is_held_against_cublas_alone(
     few = {1: ((1, 0, 16),), 2: ((1, 0, 16),)}
     monkeypatch.setattr("spark_prof.kernels.bench.configurations._IN_FLIGHT", few)
     router = DenseShape(32, 160, (Layer("small", "router", 32, 160),))
-    (cell,) = race_dense(router, "bf16", [2], torch.device(device), 0.0, tune=True)
+    (cell,) = race_dense(router, "bf16", asked([2], tune=True), torch.device(device))
     assert [result.contestant for result in cell.results] == [OURS, CUBLAS]
     assert all(result.failed == "" and result.us for result in cell.results)
     assert cell.label == "small router"
@@ -93,7 +97,7 @@ def test_a_bfloat16_layer_is_held_against_cublas_alone(
 def test_experts(shape: ExpertsShape, device: str) -> None:
     # What Triton cannot compute it refuses before vLLM is imported, which takes long.
     names = [OURS, "vLLM Triton"] if shape.format == "nvfp4" else [OURS]
-    one, two = race_experts(shape, [1, 2], torch.device(device), 0.0, names)
+    one, two = race_experts(shape, asked([1, 2], *names), torch.device(device))
     for cell in (one, two):
         assert of(cell, OURS).failed == ""
         assert (of(cell, OURS).error or 0) < 0.01
@@ -135,6 +139,6 @@ def test_a_layer_is_timed_with_the_best_configuration_found(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_prof.kernels.bench.configurations.VALUES", {"depth": (1, 2)})
-    (cell,) = race_dense(SHAPE, "nvfp4", [1], torch.device(device), 0.0, [OURS], tune=True)
+    (cell,) = race_dense(SHAPE, "nvfp4", asked([1], OURS, tune=True), torch.device(device))
     assert of(cell, OURS).failed == ""
     assert cell.config["depth"] in (1, 2)
