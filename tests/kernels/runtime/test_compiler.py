@@ -103,7 +103,7 @@ def test_without_a_home_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) 
 
 
 PRIMITIVES = str(Path(__file__).with_name("primitives.cu"))
-KNOWN = {"to_bf16": 4, "product": 3, "exchange": 2, "turn_in_warp": 1, "change_together": 5}
+KNOWN = {"to_bf16": 4, "product": 3, "exchange": 2, "turn_in_warp": 1, "change_together": 3}
 OURS = {"dense": 9, "gate_up": 13, "down": 11, "route": 9}
 
 
