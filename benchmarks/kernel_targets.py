@@ -102,8 +102,6 @@ BARS = (
         "smallest ratio", 1.2),
     Bar("MoE block, M = 1 to 16: nowhere under 0.97 x, before the dispatcher", "moe", ALL,
         "smallest ratio", 0.97),
-    Bar("fused passes, M = 1 to 16: everywhere at least 1.5 x", "fused", ALL,
-        "smallest ratio", 1.5),
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ reads its weights, its floor (all bytes at that bandwidth, and one launch), and 
 The last lines are the bars that the kernels have to reach on an H100. --show prints a result again,
 each bar with all that it is about.
 
-usage: python benchmarks/kernels.py RESULT.json [--only dense moe fused] [--models PART...]
+usage: python benchmarks/kernels.py RESULT.json [--only dense moe] [--models PART...]
            [--tokens N...] [--formats nvfp4 mxfp4 fp8 bf16] [--contestants PART...]
            [--seconds S] [--tune] [--save TUNED.json]
        python benchmarks/kernels.py RESULT.json --show

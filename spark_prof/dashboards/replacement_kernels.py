@@ -30,10 +30,9 @@ _MOST_FAILURES = 8
 """That a page shows: the others are in the JSON."""
 _LETTERS = (
     "Bytes: M tokens, N rows and K columns of a weight, w bytes a weight with its scales. Of "
-    "experts: D of E take part, k a token, H hidden and I intermediate size. Of quantized rows: c "
-    "bytes a code and s of scales for each, P: M filled up to a multiple of 128."
+    "experts: D of E take part, k a token, H hidden and I intermediate size."
 )
-_TITLES = {"dense": "Dense layers", "moe": "Mixtures of experts", "fused": "Fused passes"}
+_TITLES = {"dense": "Dense layers", "moe": "Mixtures of experts"}
 
 
 def render_kernels(
@@ -74,7 +73,7 @@ def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Secti
     everywhere = ", ".join(dict.fromkeys(a for kernel in kernels for a in kernel.architectures))
     intro = (
         f"The tests compile them for {everywhere} and look at the machine code. Tuned on: whose "
-        "measurements the dispatcher goes by; passes that quantize activations have no choices."
+        "measurements the dispatcher goes by."
     )
     return table("kernels", "Kernels", kernels, columns, (intro,))
 

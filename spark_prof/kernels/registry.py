@@ -12,11 +12,8 @@ from typing import Any, Literal
 from spark_prof.errors import CommandError
 from spark_prof.kernels.tuning import Work
 
-Slot = Literal["qkv", "o", "mlp", "moe", "router", "norm", "lm_head"]
+Slot = Literal["qkv", "o", "mlp", "moe", "router", "lm_head"]
 """Which part of a model a kernel stands in for."""
-
-SLOTS: tuple[Slot, ...] = ("qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
-"""In the order in which a decoder layer runs them."""
 
 ARCHITECTURES = ("sm_90a", "sm_100f", "sm_120f", "sm_121a")
 """Targets for which the tests compile every kernel and look at its machine code."""
@@ -54,18 +51,17 @@ class ReplacementKernel:
     name: str  # what `spark-prof kernels check NAME` takes
     slot: Slot
     does: str
-    # Of the weights that it reads, or of what it writes where it quantizes.
-    formats: tuple[str, ...]
+    formats: tuple[str, ...]  # of the weights, or logits, that it reads
     tokens: tuple[int, int]  # the fewest and the most rows of activations
     shapes: str
     operation: Late
-    reference: Late  # the same in float64, or bit by bit, in plain PyTorch
+    reference: Late  # the same in float64, in plain PyTorch
     codes: Late
     bytes: Traffic
     tolerance: str  # how far a result may be from the reference
     check: str  # the name of its cases in `check`; kernels with the same name share them
     # What `spark-prof kernels bench` times for it; None if that has nothing to compare.
-    bench: Literal["dense", "moe", "fused"] | None = None
+    bench: Literal["dense", "moe"] | None = None
     # The name of its measurements in tuned.json, empty if there is nothing to choose.
     tuned_as: str = ""
     # What it is compiled for and looked at; other GPUs from compute capability 8.0 on may run it
@@ -117,82 +113,6 @@ MOE = Traffic("D (3 H I w + 4 (2 I + H)) + 4 M k I + 2 M (2 H + E)", _moe)
 """D: the experts that take part, at most the smaller of M k and E; 4 M k I: what lies between."""
 
 ROUTING = Traffic("w M E + 8 M k", _routing)
-
-
-_TOLERANCE = (
-    "none: bit for bit what vLLM's separate kernels give; on the CPU reciprocals and roots are "
-    "rounded correctly, which a GPU's need not be"
-)
-_OUT = "c M K + s P K"
-"""c: bytes a code, 1/2 or 1; s: of scales for each, 1/16 or 1/32; P: M filled up to 128."""
-
-
-def _fused(
-    slot: Slot,
-    name: str,
-    format: Literal["nvfp4", "mxfp8"],  # noqa: A002 - the word of the formats
-    does: str,
-    module: str,
-    oracle: str,
-    bytes_: Traffic,
-) -> ReplacementKernel:
-    return ReplacementKernel(
-        name=f"{name}-{format}",
-        slot=slot,
-        does=f"{does}, quantized to {format.upper()}",
-        formats=(format,),
-        tokens=(1, 4096),
-        shapes=f"K a multiple of {16 if format == 'nvfp4' else 32}",
-        operation=Late(f"spark_prof.kernels.{module}:{module}"),
-        reference=Late(f"spark_prof.kernels.check.oracles:{oracle}"),
-        codes=Late(f"spark_prof.kernels.{module}:codes"),
-        bytes=bytes_,
-        tolerance=_TOLERANCE,
-        check=module,
-        bench="fused",
-    )
-
-
-def _traffic(read: str, module: str) -> Traffic:
-    moved = Late(f"spark_prof.kernels.{module}:moved_bytes")
-    return Traffic(
-        f"{read} + {_OUT}", lambda work: int(moved(work.tokens, work.columns, work.format))
-    )
-
-
-def _expanded(work: Work) -> int:
-    moved = Late("spark_prof.kernels.expand_quantize:moved_bytes")
-    return int(moved(work.tokens, work.tokens * work.top_k, work.columns, work.format))
-
-
-_NORM = (
-    "RMSNorm(x + residual) * weight",
-    "norm_quantize",
-    "norm_oracle",
-    _traffic("2 K + 6 M K", "norm_quantize"),
-)
-_SILU = (
-    "SiLU(gate) * up",
-    "activation_quantize",
-    "activation_oracle",
-    _traffic("4 M K", "activation_quantize"),
-)
-_EXPAND = (
-    "each token once for each of its experts, rows sorted by expert",
-    "expand_quantize",
-    "expanded_oracle",
-    Traffic("2 M K + (c + s) k M K", _expanded),
-)
-
-FUSED = (
-    _fused("norm", "norm", "nvfp4", *_NORM),
-    _fused("norm", "norm", "mxfp8", *_NORM),
-    _fused("mlp", "mlp-silu", "nvfp4", *_SILU),
-    _fused("mlp", "mlp-silu", "mxfp8", *_SILU),
-    _fused("moe", "moe-expand", "nvfp4", *_EXPAND),
-    _fused("moe", "moe-expand", "mxfp8", *_EXPAND),
-)
-"""They write scales in the order 128x4, padded with 0, as tensor cores of Blackwell read them."""
 
 
 EXPERTS = (
@@ -276,7 +196,7 @@ DENSE = (
 made of it: mxfp4 or fp8. A router's matrix is small, and is BF16 in all models."""
 
 
-KERNELS: tuple[ReplacementKernel, ...] = (*DENSE, *EXPERTS, *FUSED)
+KERNELS: tuple[ReplacementKernel, ...] = (*DENSE, *EXPERTS)
 """In the order in which they are listed."""
 
 

@@ -937,13 +937,6 @@ _OWN = (
     Rule("own-experts", r"^(?:gate_up|down)$", _TENSOR, "gate_up",
          component="experts", precision="bf16", weights="fp4", gemm=True),
     Rule("own-router", r"^route$", _CUDA, "route", component="router"),
-    Rule("own-norm-and-quantize", r"^norm_quantize$", _CUDA, "norm_quantize",
-         component="norm", fused_conversion="quantize"),
-    Rule("own-activation-and-quantize", r"^activation_quantize$", _CUDA, "activation_quantize",
-         fused_conversion="quantize"),
-    Rule("own-expand-and-quantize", r"^expand_quantize$", _CUDA, "expand_quantize",
-         component="experts", conversion="permute", fused_conversion="quantize"),
-    Rule("own-quantize", r"^quantize$", _CUDA, "quantize", conversion="quantize"),
 )
 
 _GENERIC = (

@@ -16,8 +16,8 @@ from spark_prof.kernels.registry import KERNELS
 from spark_prof.kernels.tuning import Run as Measured
 from spark_prof.kernels.tuning import Tuned, Work, known_runs, save
 
-SLOTS = {"qkv", "o", "mlp", "moe", "router", "norm", "lm_head"}
-QUICK = "mlp-silu-mxfp8"
+SLOTS = {"qkv", "o", "mlp", "moe", "router", "lm_head"}
+QUICK = "router-topk"
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -112,14 +112,14 @@ def test_a_right_kernel_passes_on_the_cpu(run: Run) -> None:
     assert "on the CPU" in err
     assert (found["device"], found["failed"], found["skipped"]) == ("cpu", 0, 0)
     assert found["passed"] == len(found["cases"]) > 10
-    assert {case["kernel"] for case in found["cases"]} == {"activation_quantize"}
+    assert {case["kernel"] for case in found["cases"]} == {"routing"}
 
 
 def test_a_wrong_kernel_fails(cache: Path, tmp_path: Path) -> None:
     """What makes it wrong here is a compiler that takes one function for another."""
     on_cpu()
     wrong = tmp_path / "wrong.h"
-    wrong.write_text("#define fmaxf fminf\n")
+    wrong.write_text("#define expf exp2f\n")
     done = subprocess.run(
         [sys.executable, "-m", "spark_prof.cli.main", "kernels", "check", QUICK, "--device", "cpu"],
         env={**os.environ, "CXX": f"c++ -include {wrong}"},
@@ -128,7 +128,7 @@ def test_a_wrong_kernel_fails(cache: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "blocks wrong" in done.stdout.partition("Failures")[2]
+    assert "elements wrong" in done.stdout.partition("Failures")[2]
     assert "Traceback" not in done.stderr
 
 

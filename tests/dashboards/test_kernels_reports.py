@@ -80,12 +80,6 @@ def test_a_bench_in_json_and_what_is_kept_of_it() -> None:
     assert [row.wins for row in run.rows] == [True, True, False]
 
 
-def test_fused_passes_are_not_kept() -> None:
-    fused = cell(1, 5.0, 10.0, kind="fused", work=Work("norm", "nvfp4", 1, 4096, 1))
-    assert run_of(report(fused)).rows == ()
-    assert "Fused passes" in render_bench(report(fused), "text")
-
-
 def test_what_was_left_out_is_told_in_every_format() -> None:
     left = report(cell(1, 5.0, 10.0))
     left.add(LeftOut("experts of \x1b[2J<b>", "out of\nmemory"))

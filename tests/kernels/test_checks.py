@@ -36,13 +36,7 @@ def test_a_case_that_cannot_run_does_not_end_the_others(
     assert all(said in verdict.detail for verdict in verdicts)
 
 
-PASSES = ("norm_quantize", "activation_quantize", "expand_quantize")
-"""Long on the CPU; their own tests compare them bit by bit."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in PASSES else n for n in CHECKS]
-)
+@pytest.mark.parametrize("name", CHECKS)
 def test_every_case_passes(name: str, device: str) -> None:
     verdicts = list(run_checks([name], device))
     labels = {verdict.case for verdict in verdicts}

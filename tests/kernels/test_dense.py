@@ -13,7 +13,7 @@ import torch
 from spark_prof.kernels.candidate import Format
 from spark_prof.kernels.check.called import Called
 from spark_prof.kernels.check.cases import DenseCase, run_dense_case
-from spark_prof.kernels.check.inputs import Bf16, Weight, make_activations, make_weight
+from spark_prof.kernels.check.inputs import Weight, make_activations, make_weight
 from spark_prof.kernels.check.oracles import linear_oracle
 from spark_prof.kernels.check.runner import W4A16
 from spark_prof.kernels.check.verdict import judge, same_bits
@@ -55,7 +55,7 @@ def test_a_case(case: DenseCase, device: str) -> None:
 @each_row(("config", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device: str) -> None:
     def configured(weight: Weight) -> object:
-        packed = pack_linear(weight.values if isinstance(weight, Bf16) else weight)
+        packed = pack_linear(weight)
         return lambda x, bias, out: linear(x, packed, bias, out, config)
 
     case = DenseCase(kind, (144, 448), tokens, bias=True)

@@ -40,11 +40,8 @@ NEVER = {
     "addresses whose space is unknown": r"(LD|ST)\.",
 }
 
-VECTOR_LOAD = r"LDG\.E\..*\b128\b"
 STREAMED = r"LDG\.E\.NA\..*\b128\b.*CONSTANT"
 TENSOR_CORES = r"HMMA\.16816\.F32\.BF16"
-TO_E4M3 = r"F2FP\.SATFINITE\.E4M3\."
-TO_E2M1 = r"F2FP\.SATFINITE\.E2M1\."
 
 WAITS = r"ACQBULK\b"
 """Every kernel may be launched before the one before it has ended, so every kernel waits."""
@@ -58,7 +55,6 @@ class Expected:
         entry: the name of the kernel.
         only: where a constant of the compilation has this value; empty for all.
         holds: patterns of opcodes of which each must be found.
-        native: patterns that must be found on targets of a family, and nowhere else.
         threads: of a multiprocessor that the registers must suffice for: two blocks of 8 warps, of
         BF16 one, as its units take the most registers.
     """
@@ -66,25 +62,15 @@ class Expected:
     entry: str
     holds: tuple[str, ...]
     only: tuple[tuple[str, int], ...] = ()
-    native: tuple[str, ...] = ()
     threads: int = 512
 
 
-NVFP4, MXFP8 = (("FORMAT", 0),), (("FORMAT", 3),)
 EXPECTED = (
     *(Expected("dense", (STREAMED, TENSOR_CORES), (("FORMAT", packed),)) for packed in range(3)),
     Expected("dense", (STREAMED, TENSOR_CORES), (("FORMAT", FORMATS["bf16"]),), threads=256),
     Expected("route", ()),
     Expected("gate_up", (STREAMED, TENSOR_CORES)),
     Expected("down", (STREAMED, TENSOR_CORES)),
-    Expected("quantize", (VECTOR_LOAD, TO_E4M3), NVFP4, native=(TO_E2M1,)),
-    Expected("quantize", (VECTOR_LOAD, TO_E4M3), MXFP8),
-    Expected("activation_quantize", (VECTOR_LOAD, TO_E4M3), NVFP4, native=(TO_E2M1,)),
-    Expected("activation_quantize", (VECTOR_LOAD, TO_E4M3), MXFP8),
-    Expected("expand_quantize", (VECTOR_LOAD, TO_E4M3), NVFP4, native=(TO_E2M1,)),
-    Expected("expand_quantize", (VECTOR_LOAD, TO_E4M3), MXFP8),
-    Expected("norm_quantize", (VECTOR_LOAD, TO_E4M3), NVFP4, (TO_E2M1,), threads=1024),
-    Expected("norm_quantize", (VECTOR_LOAD, TO_E4M3), MXFP8, threads=1024),
 )
 
 
@@ -204,18 +190,14 @@ def faults_in(
         yield f"{len(rows)} rows of EXPECTED are for it"
         return
     (row,) = rows
-    in_family = not arch.startswith("sm_90")
     if function.architecture + function.suffix != arch:
         yield f"it was compiled for {function.architecture}{function.suffix}"
     for what, pattern in NEVER.items():
         if found := matching(pattern, opcodes):
             yield f"{what}: {found}"
-    for pattern in (WAITS, *row.holds, *(row.native if in_family else ())):
+    for pattern in (WAITS, *row.holds):
         if not matching(pattern, opcodes):
             yield f"no {pattern}"
-    for pattern in () if in_family else (TO_E2M1,):
-        if found := matching(pattern, opcodes):
-            yield f"{found}, which {arch} does not have"
     if function.registers * row.threads > REGISTERS:
         yield f"{function.registers} registers for each of {row.threads} threads do not fit"
     elif not function.registers:
@@ -239,8 +221,6 @@ WAITING = '#include "platform.cuh"\nKERNEL wrong(%s) { wait_for_previous_kernel(
         ("float* x", "", Expected("wrong", (TENSOR_CORES,)), "sm_90a", "no HMMA"),
         ("u32* x", "x[0] = load_once_8(x + 2).y;", Expected("wrong", (STREAMED,)), "sm_90a",
          "no LDG"),
-        ("u32* x", "", Expected("wrong", (), native=(TO_E2M1,)), "sm_121a", "no F2FP"),
-        ("u32* x", "", Expected("wrong", (), native=(TO_E2M1,)), "sm_90a", "no fault"),
         ("float* x", "", Expected("wrong", (), threads=1 << 20), "sm_90a", "do not fit"),
         ("float* x", "", Expected("another", ()), "sm_90a", "0 rows of EXPECTED"),
         ("float* x", "} KERNEL other(float* x) {", Expected("wrong", ()), "sm_90a", "no fault"),

@@ -11,9 +11,9 @@ pytest.importorskip("torch")
 
 import torch
 
+from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.check.cases import MoeCase, run_moe_case
 from spark_prof.kernels.check.inputs import (
-    Layer,
     Logits,
     Sizes,
     make_activations,
@@ -80,17 +80,17 @@ CONFIGURED: list[tuple[MoeConfig, Kind, int]] = [
 
 @each_row(("config", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(config: MoeConfig, kind: Kind, tokens: int, device: str) -> None:
-    def configured(layer: Layer) -> object:
+    def configured(layer: ExpertsLayer) -> object:
         packed = packed_of(layer)
-        return lambda x, logits, top_k, out: moe(x, logits, packed, top_k, out=out, config=config)
+        return lambda x, logits, out: moe(x, logits, packed, SMALL.top_k, out=out, config=config)
 
     case = MoeCase(kind, SMALL, tokens, "swiglu")
     assert run_moe_case(case, configured, device).detail == ""  # type: ignore[arg-type]
 
 
-def packed_of(layer: Layer) -> object:
+def packed_of(layer: ExpertsLayer) -> object:
     biases = (layer.gate_up_bias, layer.down_bias)
-    return pack_experts(layer.gate_up, layer.down, *biases, Activation(layer.activation))
+    return pack_experts(layer.gate_up, layer.down, *biases, layer.activation)
 
 
 def test_routed_ahead_is_the_same(device: str) -> None:

@@ -15,10 +15,10 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels import dense, moe, routing
-from spark_prof.kernels.candidate import Format
+from spark_prof.kernels.candidate import ExpertsLayer, Format
 from spark_prof.kernels.check.called import Called
 from spark_prof.kernels.check.cases import DenseCase, MoeCase, run_dense_case, run_moe_case
-from spark_prof.kernels.check.inputs import Bf16, Layer, Sizes, Weight
+from spark_prof.kernels.check.inputs import Sizes, Weight
 from spark_prof.kernels.check.runner import EXPERTS as MOE
 from spark_prof.kernels.check.runner import W4A16
 from spark_prof.kernels.check.verdict import Judgement
@@ -141,10 +141,10 @@ WRONG_VALUES: dict[str, Edit] = {
 @each_row("what", WRONG_VALUES)
 def test_wrong_bfloat16_weights_fail(what: str, device: str) -> None:
     def mutated(weight: Weight) -> Callable[..., object]:
-        assert isinstance(weight, Bf16)
-        values = weight.values.clone()
+        assert isinstance(weight, torch.Tensor)
+        values = weight.clone()
         WRONG_VALUES[what](values)
-        return packed_linear(Bf16(values))
+        return packed_linear(values)
 
     case = DenseCase("bf16", SHAPE, 3, "one element a row" if "one" in what else "plain")
     assert "wrong" in run_dense_case(case, mutated, device).detail
@@ -179,7 +179,7 @@ def test_wrong_packing_fails(what: str, kind: Format, device: str) -> None:
     assert "wrong" in run_dense_case(DenseCase(kind, SHAPE, 3), mutated, device).detail
 
 
-def halves_swapped(layer: Layer) -> Layer:
+def halves_swapped(layer: ExpertsLayer) -> ExpertsLayer:
     """Gate where up should be, and up where gate should be."""
 
     def swapped(rows: torch.Tensor) -> torch.Tensor:
@@ -191,11 +191,11 @@ def halves_swapped(layer: Layer) -> Layer:
     return replace(layer, gate_up=gate_up)
 
 
-WRONG_LAYERS: dict[str, Callable[[Layer], Layer]] = {
+WRONG_LAYERS: dict[str, Callable[[ExpertsLayer], ExpertsLayer]] = {
     "gate and up swapped": halves_swapped,
     "the bias of gate and up dropped": lambda layer: replace(layer, gate_up_bias=None),
     "the bias of down dropped": lambda layer: replace(layer, down_bias=None),
-    "SiLU for SwiGLU": lambda layer: replace(layer, activation="silu"),
+    "SiLU for SwiGLU": lambda layer: replace(layer, activation=moe.Activation("silu")),
     "the next expert's weights": lambda layer: replace(
         layer, down=replace(layer.down, packed=layer.down.packed.roll(1, 0))
     ),

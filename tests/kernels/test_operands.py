@@ -12,18 +12,15 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.check.inputs import Bf16, Sizes, make_activations, make_layer
+from spark_prof.kernels.check.inputs import Sizes, make_activations, make_layer
 from spark_prof.kernels.check.runner import refusals
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.dense import linear
-from spark_prof.kernels.expand_quantize import expand_quantize
 from spark_prof.kernels.formats import MxFp4, quantize_mxfp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import Activation, moe, pack_experts
-from spark_prof.kernels.norm_quantize import norm_quantize
 from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
 from spark_prof.kernels.pack import PackedLinear, pack_linear
-from spark_prof.kernels.quantize import quantize_rows
 from spark_prof.kernels.routing import route
 from tests.rows import each_row
 
@@ -47,7 +44,6 @@ def test_what_wants_a_gradient_is_refused_unless_none_is_taken(
     calls: list[Callable[[], object]] = [
         lambda: linear(wanting, weight),
         lambda: linear(x, weight, bias=x.new_zeros(64).requires_grad_()),
-        lambda: quantize_rows(wanting, "mxfp8"),
         lambda: route(wanting, 4),
     ]
     for call in calls:
@@ -108,13 +104,12 @@ def _spread(device: str) -> dict[str, tuple[Callable[..., object], dict[str, tor
     weights, scales, row_scale = (part.to(device) for part in weight.tensors)
     moved = replace(weight, weights=weights, scales=scales, row_scale=row_scale)
     layer = make_layer("mxfp4", Sizes(4, 2, 64, 64), "swiglu", "cpu")
-    assert not isinstance(layer.gate_up, Bf16)
-    assert not isinstance(layer.down, Bf16)
+    assert isinstance(layer.gate_up, MxFp4)
+    assert isinstance(layer.down, MxFp4)
     experts = pack_experts(layer.gate_up, layer.down, None, None, Activation("swiglu"))
     gate_up = replace(experts.gate_up, weights=experts.gate_up.weights.to(device))
     experts = replace(experts, gate_up=gate_up)
     x, out = tensor(3, 64), tensor(3, 64)
-    offsets = tensor(3, dtype=torch.int32)
     return {
         "linear": (
             lambda **given: linear(weight=moved, **given),
@@ -127,19 +122,6 @@ def _spread(device: str) -> dict[str, tuple[Callable[..., object], dict[str, tor
         "route": (
             lambda **given: route(top_k=2, scoring="sigmoid", **given),
             {"logits": tensor(3, 4), "correction": tensor(4, dtype=torch.float32)},
-        ),
-        "norm_quantize": (
-            lambda **given: norm_quantize(epsilon=1e-6, row_format="mxfp8", **given),
-            {"x": x, "weight": tensor(64), "residual": tensor(3, 64)},
-        ),
-        "expand_quantize": (
-            lambda **given: expand_quantize(row_format="mxfp8", **given),
-            {
-                "x": x,
-                "token_of_row": tensor(3, dtype=torch.int32),
-                "expert_offsets": offsets,
-                "scale_offsets": offsets.clone(),
-            },
         ),
     }
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.kernels.registry import BYTES_A_WEIGHT, KERNELS, SLOTS, ReplacementKernel, find
+from spark_prof.kernels.registry import BYTES_A_WEIGHT, KERNELS, ReplacementKernel, find
 from spark_prof.kernels.tuning import Work
 from tests.rows import each_row
 
@@ -20,9 +20,8 @@ def each(kernel: ReplacementKernel) -> str:
     return kernel.name
 
 
-def test_names_are_unique_and_every_slot_has_a_kernel() -> None:
+def test_names_are_unique() -> None:
     assert len(BY_NAME) == len(KERNELS)
-    assert {kernel.slot for kernel in KERNELS} == set(SLOTS)
 
 
 def test_listing_needs_no_torch() -> None:
@@ -114,33 +113,6 @@ def test_experts_that_all_take_part_are_read_once() -> None:
         packed.gate_up.bytes + packed.down.bytes + logits.nbytes + 2 * (x.nbytes + between.nbytes)
     )
     assert BY_NAME["moe-w4a16"].bytes.of(Work("moe", "mxfp4", 256, 256, 2, 4, 2)) == moved
-
-
-@pytest.mark.parametrize(("name", "tokens"), [("norm-nvfp4", 3), ("norm-nvfp4", 128)])
-def test_a_norm_reads_its_rows_and_writes_codes_and_scales(name: str, tokens: int) -> None:
-    pytest.importorskip("torch")
-    rows = tokens * 512
-    moved = 2 * 512 + 6 * rows + rows // 2 + 128 * 512 // 16
-    assert BY_NAME[name].bytes.of(Work("k", "nvfp4", 1, 512, tokens)) == moved
-
-
-def test_the_numbers_of_tokens_are_those_that_the_operations_take() -> None:
-    torch = pytest.importorskip("torch")
-    from spark_prof.kernels.activation_quantize import activation_quantize
-    from spark_prof.kernels.kernel_error import KernelError
-    from spark_prof.kernels.norm_quantize import norm_quantize
-    from spark_prof.kernels.operands import LARGEST_BATCH
-
-    for name in ("o-fp8", "router-w16a16", "moe-w4a16", "router-topk"):
-        assert BY_NAME[name].tokens == (1, LARGEST_BATCH)
-    most = BY_NAME["norm-mxfp8"].tokens[1]
-    rows = torch.zeros(most + 1, 32).bfloat16()
-    for refused in (
-        lambda: norm_quantize(rows, rows[0], 1e-6, "mxfp8"),
-        lambda: activation_quantize(rows.repeat(1, 2), "mxfp8"),
-    ):
-        with pytest.raises(KernelError, match=str(most)):
-            refused()
 
 
 def test_finding() -> None:

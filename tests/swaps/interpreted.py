@@ -17,8 +17,7 @@ from spark_prof.kernels.check.inputs import (
     make_logits,
     make_weight,
 )
-from spark_prof.kernels.moe import Activation
-from spark_prof.swaps.layers import ExpertsLayer, Layer, LinearLayer, NormLayer, RouterLayer
+from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, RouterLayer
 from spark_prof.swaps.templates import experts, matrix, norm, router
 
 
@@ -59,15 +58,6 @@ for kind in ("nvfp4", "mxfp4"):
     bias = activations(1, 40, 3)[0]
     compare(f"matrix, {kind}", matrix, LinearLayer("q", "qkv", weight), activations(2, 160), bias)
     for activation in ("silu",) if kind == "nvfp4" else ("swiglu",):
-        made = make_layer(kind, Sizes(4, 2, 96, 64), activation, "cpu")
-        mixture = ExpertsLayer(
-            "m",
-            made.gate_up,
-            made.down,
-            made.gate_up_bias,
-            made.down_bias,
-            Activation(activation),
-            RouterLayer("r", 4, 2, True, "softmax", None, 1.0),
-        )
+        mixture = make_layer(kind, Sizes(4, 2, 96, 64), activation, "cpu")
         scores = make_logits("plain", 2, 4, torch.bfloat16, "cpu")
         compare(f"experts, {kind}, {activation}", experts, mixture, activations(2, 96), scores)

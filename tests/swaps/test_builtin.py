@@ -9,7 +9,7 @@ import torch
 
 from spark_prof.kernels import dispatch
 from spark_prof.kernels.candidate import Format
-from spark_prof.kernels.check.inputs import Bf16, make_weight
+from spark_prof.kernels.check.inputs import make_weight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.runtime.cpu_compiler import compiler
@@ -27,7 +27,7 @@ ROUTER = RouterLayer("m", 8, 3, True, "softmax", None, 1.0)
 
 def matrix(kind: Format = "nvfp4") -> LinearLayer:
     weight = make_weight(kind, "plain", SHAPE, 1, "cpu")
-    return LinearLayer("model.q", "qkv", weight.values if isinstance(weight, Bf16) else weight)
+    return LinearLayer("model.q", "qkv", weight)
 
 
 def mixture(**fields: object) -> ExpertsLayer:

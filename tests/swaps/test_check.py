@@ -172,27 +172,25 @@ def test_what_is_no_result(run: Callable[..., Any], said: str) -> None:
 def test_rounding_between_the_kernels_of_experts_is_allowed_and_more_is_not() -> None:
     """As vLLM's Marlin, which rounds gate and up and each expert's result to bfloat16."""
     from spark_prof.kernels.check.cases import SMALL_EXPERTS, MoeCase, run_moe_case
-    from spark_prof.kernels.check.inputs import make_layer
-    from spark_prof.kernels.check.oracles import exact_experts, routing_oracle
+    from spark_prof.kernels.check.inputs import decode, make_layer
+    from spark_prof.kernels.check.oracles import routing_oracle
 
     case = MoeCase("nvfp4", SMALL_EXPERTS, 5, "swiglu")
 
     def rounding(keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         def packed(layer: Any) -> Any:
-            experts = exact_experts(layer)
+            gate_up_weight, down_weight = decode(layer.gate_up), decode(layer.down)
 
-            def compute(
-                x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor
-            ) -> None:
-                chosen, weights = routing_oracle(logits, top_k)
+            def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> None:
+                chosen, weights = routing_oracle(logits, layer.router.top_k)
                 for token, its in enumerate(chosen.tolist()):
                     total = torch.zeros(x.shape[1], dtype=torch.float64)
                     for expert, weight in zip(its, weights.value[token], strict=True):
-                        both = experts.gate_up(expert) @ x[token].double()
+                        both = gate_up_weight[expert] @ x[token].double()
                         gate, up = keep(both + layer.gate_up_bias[expert]).chunk(2)
                         gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
                         inner = keep(gate * torch.sigmoid(1.702 * gate) * (up + 1))
-                        result = keep(experts.down(expert) @ inner + layer.down_bias[expert])
+                        result = keep(down_weight[expert] @ inner + layer.down_bias[expert])
                         total += keep(weight) * result
                     out[token] = total.bfloat16()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 
 import torch
@@ -77,14 +76,13 @@ def _triton_reader(buffers: list[torch.Tensor]) -> Call:
 
 
 def _launch_us(device: torch.device) -> Spread:
-    nothing: Callable[[], object] = lambda: None  # noqa: E731
-    if device.type == "cuda":
-        # A kernel that waits for no cycles and touches no memory.
-        nothing = lambda: torch.cuda._sleep(0)  # noqa: E731
+    empty = torch.empty(0)
 
-    def call(_: int) -> tuple[torch.Tensor, ...]:
-        nothing()
-        return ()
+    def call(_: int) -> torch.Tensor:
+        if device.type == "cuda":
+            # A kernel that waits for no cycles and touches no memory.
+            torch.cuda._sleep(0)
+        return empty
 
     runs = repeated(call, _EMPTY_KERNELS, device)
     runs.seconds()

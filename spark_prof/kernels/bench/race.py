@@ -21,9 +21,8 @@ import torch
 from spark_prof.errors import one_line
 from spark_prof.kernels.bench.results import Result, spread
 
-Output = tuple[torch.Tensor, ...]
-Call = Callable[[int], torch.Tensor | Output]
-"""Runs the call of that number and gives its results."""
+Call = Callable[[int], torch.Tensor]
+"""Runs the call of that number and gives its result."""
 
 _WARM_UPS = 2
 _QUEUE_CYCLES = 600_000
@@ -33,20 +32,16 @@ _QUEUE_CYCLES = 600_000
 class Repeated(ABC):
     """Calls 0 to N - 1 in order, as often as wanted."""
 
-    outputs: Sequence[Output]
+    outputs: list[torch.Tensor]
 
     @abstractmethod
     def seconds(self) -> float:
         """Runs all calls once and tells how long they took."""
 
     def poison(self) -> None:
-        """Writes NaN, or bytes of 0xFF, over all results: what is not written again shows."""
+        """Writes NaN over all results: what is not written again shows."""
         for output in self.outputs:
-            for tensor in output:
-                if tensor.dtype.is_floating_point and tensor.dtype.itemsize > 1:
-                    tensor.fill_(torch.nan)
-                else:
-                    tensor.view(torch.uint8).fill_(0xFF)
+            output.fill_(torch.nan)
 
 
 class _Graph(Repeated):
@@ -66,7 +61,7 @@ class _Graph(Repeated):
         try:
             with torch.cuda.graph(self._graph):
                 try:
-                    self.outputs = [_as_tuple(call(number)) for number in range(calls)]
+                    self.outputs = [call(number) for number in range(calls)]
                 except Exception as found:
                     failure = found
                     raise
@@ -91,12 +86,11 @@ class _Loop(Repeated):
 
     def __init__(self, call: Call, calls: int) -> None:
         self._call = call
-        self._calls = calls
-        self.outputs = [_as_tuple(call(number)) for number in range(calls)]
+        self.outputs = [call(number) for number in range(calls)]
 
     def seconds(self) -> float:
         begun = time.perf_counter()
-        self.outputs = [_as_tuple(self._call(number)) for number in range(self._calls)]
+        self.outputs = [self._call(number) for number in range(len(self.outputs))]
         return time.perf_counter() - begun
 
 
@@ -109,13 +103,9 @@ def repeated(call: Call, calls: int, device: torch.device) -> Repeated:
     return _Graph(call, calls) if device.type == "cuda" else _Loop(call, calls)
 
 
-def _as_tuple(output: torch.Tensor | Output) -> Output:
-    return output if isinstance(output, tuple) else (output,)
-
-
 T = TypeVar("T")
 
-Error = Callable[[Sequence[Output]], float]
+Error = Callable[[Sequence[torch.Tensor]], float]
 """How far the outputs of calls 0, 1 ... are from what is right; no NaN."""
 
 _CACHES_BETWEEN = 3
@@ -144,7 +134,7 @@ class Setting:
     """What all contestants of a race do, and where."""
 
     calls: int
-    before: Callable[[int], None]  # writes the activations of the call of a number
+    before: Call  # writes the activations of the call of a number
     error: Error
     tolerance: float
     device: torch.device
@@ -191,13 +181,8 @@ def race(
     Returns:
         One result a contestant, in their order.
     """
-
-    def written(number: int) -> Output:
-        setting.before(number)
-        return ()
-
     calls, tolerance = setting.calls, setting.tolerance
-    alone = repeated(written, calls, setting.device)
+    alone = repeated(setting.before, calls, setting.device)
     results: dict[int, Result] = {}
     ready: dict[int, tuple[Contestant, Repeated]] = {}
     for place, contestant in enumerate(contestants):
@@ -230,16 +215,16 @@ def race(
     return tuple(results[place] for place in range(len(contestants)))
 
 
-def largest_relative_l2(outputs: Sequence[Output], expected: torch.Tensor) -> float:
+def largest_relative_l2(outputs: Sequence[torch.Tensor], expected: torch.Tensor) -> float:
     """The L2 norm of the difference over that of what was expected, of the worst call.
 
     Args:
-        outputs: of each call one matrix or row of numbers.
+        outputs: of each call.
 
     Returns:
         Infinity if anything is NaN.
     """
-    found = torch.stack([output for (output,) in outputs]).to(torch.float64).flatten(1)
+    found = torch.stack([*outputs]).to(torch.float64).flatten(1)
     right = expected.to(torch.float64).flatten(1)
     errors = (found - right).norm(dim=1) / right.norm(dim=1)
     return float(errors.nan_to_num(nan=torch.inf, posinf=torch.inf).max())
@@ -264,8 +249,8 @@ def reason(failure: BaseException) -> str:
     return one_line(f"{type(failure).__name__}: {lines[0]}")[:300]
 
 
-def _behind(before: Callable[[int], None], call: Call) -> Call:
-    def both(number: int) -> torch.Tensor | Output:
+def _behind(before: Call, call: Call) -> Call:
+    def both(number: int) -> torch.Tensor:
         before(number)
         return call(number)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
-from spark_prof.kernels.check.inputs import Bf16, Layer, Weight, rows_of
-from spark_prof.kernels.check.oracles import ExactExperts, exact_experts
+from spark_prof.kernels.candidate import ExpertsLayer, RouterLayer
+from spark_prof.kernels.check.inputs import Weight, decode, part_of
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.moe import Activation
 
@@ -39,7 +38,7 @@ def random_weight(
     dice = torch.Generator(device).manual_seed(seed)
     if format == "bf16":
         values = torch.randn(shape, dtype=torch.bfloat16, device=device, generator=dice)
-        return Bf16(values.mul_(_BF16_SCALE))
+        return values.mul_(_BF16_SCALE)
     # Every E4M3 but NaN; each row another power of two, 2^-13 to 2^-11.
     values = _integers(0, 0x7F, shape, dice) | _integers(0, 2, shape, dice) << 7
     powers = _integers(114, 117, shape[:1], dice).to(torch.int32) << 23
@@ -68,9 +67,9 @@ def random_fp4(
 
 def decoded(weight: Weight) -> torch.Tensor:
     """A matrix [N, K] in BF16, exactly; one that is BF16 is not copied."""
-    if isinstance(weight, Bf16):
-        return weight.values
-    return torch.cat([part.decode(torch.bfloat16) for part in row_slices(weight)])
+    if isinstance(weight, torch.Tensor):
+        return weight
+    return torch.cat([decode(part, torch.bfloat16) for part in row_slices(weight)])
 
 
 def row_slices(weight: Weight) -> Iterator[Weight]:
@@ -78,13 +77,13 @@ def row_slices(weight: Weight) -> Iterator[Weight]:
     rows, columns = weight.shape
     step = max(1, _SLICE_ELEMENTS // columns)
     for begin in range(0, rows, step):
-        yield rows_of(weight, slice(begin, begin + step))
+        yield part_of(weight, slice(begin, begin + step))
 
 
 def stored_bytes(weight: Weight) -> int:
     """Of codes and scales."""
-    if isinstance(weight, Bf16):
-        return int(weight.values.nbytes)
+    if isinstance(weight, torch.Tensor):
+        return int(weight.nbytes)
     codes = weight.values if isinstance(weight, Fp8Rows) else weight.packed
     return int(codes.nbytes + weight.scales.nbytes)
 
@@ -93,36 +92,14 @@ def _integers(low: int, high: int, size: tuple[int, ...], dice: torch.Generator)
     return torch.randint(low, high, size, dtype=torch.uint8, device=dice.device, generator=dice)
 
 
-@dataclass(frozen=True)
-class ExpertWeights:
-    """All experts of a layer."""
-
-    shape: ExpertsShape
-    gate_up: NvFp4 | MxFp4  # [E, 2 I, H], all rows of the gate before those of up
-    down: NvFp4 | MxFp4  # [E, H, I]
-    gate_up_bias: torch.Tensor | None  # BF16 [E, 2 I] or None
-    down_bias: torch.Tensor | None  # BF16 [E, H] or None
-
-    @property
-    def activation(self) -> Activation:
-        """What joins gate and up: gpt-oss's SwiGLU or SiLU."""
-        return Activation(self.shape.activation)
-
-    @property
-    def bytes_each(self) -> int:
-        """Of one expert's codes, scales and biases."""
-        size = stored_bytes(self.gate_up) + stored_bytes(self.down)
-        size += sum(b.nbytes for b in (self.gate_up_bias, self.down_bias) if b is not None)
-        return int(size // self.shape.experts)
-
-    def exact(self) -> ExactExperts:
-        """As the oracle takes them."""
-        biases = (self.gate_up_bias, self.down_bias)
-        shape = self.shape
-        return exact_experts(Layer(self.gate_up, self.down, *biases, shape.activation, shape.top_k))
+def bytes_of_expert(layer: ExpertsLayer) -> int:
+    """Of one expert's codes, scales and biases."""
+    size = stored_bytes(layer.gate_up) + stored_bytes(layer.down)
+    size += sum(b.nbytes for b in (layer.gate_up_bias, layer.down_bias) if b is not None)
+    return int(size // layer.router.experts)
 
 
-def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertWeights:
+def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertsLayer:
     """Experts as `random_fp4` makes matrices, with biases of about 0.1."""
     count, hidden, inner = shape.experts, shape.hidden, shape.intermediate
     dice = torch.Generator(device).manual_seed(2)
@@ -133,10 +110,12 @@ def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertWeights:
         values = torch.randn((count, rows), device=device, generator=dice)
         return (values * 0.1).to(torch.bfloat16)
 
-    return ExpertWeights(
-        shape=shape,
+    return ExpertsLayer(
+        name="",
         gate_up=random_fp4(shape.format, (count, 2 * inner, hidden), device, seed=0),
         down=random_fp4(shape.format, (count, hidden, inner), device, seed=1),
         gate_up_bias=bias(2 * inner),
         down_bias=bias(hidden),
+        activation=Activation(shape.activation),
+        router=RouterLayer("", count, shape.top_k, True, "softmax", None, 1.0),
     )

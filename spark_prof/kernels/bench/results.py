@@ -23,7 +23,7 @@ from spark_prof.kernels.tuning import Run, Tuned, Work, save, write_whole
 OURS = "spark-prof"
 """The name of this project's kernels among contestants."""
 
-Kind = Literal["dense", "moe", "fused"]
+Kind = Literal["dense", "moe"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Result:
 
     contestant: str
     us: Spread | None  # microseconds a call, None if it failed
-    # How far its output is from the reference, None if it was not computed: the relative L2
-    # distance, or the share of wrong bytes where every byte must agree.
+    # The relative L2 distance of its output from the reference, None if it was not computed.
     error: float | None
     failed: str = ""  # why there is no time, one line; empty if there is one
 
@@ -246,7 +245,7 @@ def run_of(report: Report) -> Run:
     """What the dispatcher needs of a run: our kernels' times and those of the fastest others."""
     rows = []
     for cell in report.cells:
-        if cell.ours is not None and cell.kind != "fused":
+        if cell.ours is not None:
             other, us = cell.best_peer() or ("", None)
             rows.append(Tuned(cell.work, cell.config, cell.ours, other, us))
     machine = report.machine
@@ -260,8 +259,7 @@ def work_text(cell: Cell) -> str:
     """What was computed: `dense nvfp4 5120 x 2880, M 4`."""
     work = cell.work
     experts = f", {work.experts} experts, top {work.top_k}" if work.experts > 1 else ""
-    shape = f"{work.rows} x {work.columns}" if work.rows > 1 else str(work.columns)
-    return f"{work.kernel} {work.format} {shape}{experts}, M {work.tokens}"
+    return f"{work.kernel} {work.format} {work.rows} x {work.columns}{experts}, M {work.tokens}"
 
 
 def cell_line(cell: Cell, ceilings: Ceilings) -> str:
@@ -271,8 +269,7 @@ def cell_line(cell: Cell, ceilings: Ceilings) -> str:
     if ours is not None:
         floor = ceilings.floor_us(cell)
         parts.append(_us(cell))
-        if cell.kind != "fused":
-            parts.append(f"{ceilings.share(cell, ours):4.0%} of read")
+        parts.append(f"{ceilings.share(cell, ours):4.0%} of read")
         parts.append(f"floor {floor:6.2f} x {ours / floor:.2f}")
     parts += [_other(r, ours) for r in cell.results if r.contestant != cell.subject or r.us is None]
     return "  ".join(parts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,11 +23,9 @@ from spark_prof.kernels.bench.configurations import (
     bf16_candidates,
     known_config,
 )
-from spark_prof.kernels.bench.passes import PASS_CONTESTANTS, chosen_passes, race_pass
 from spark_prof.kernels.bench.race import (
     Call,
     Contestant,
-    Output,
     Setting,
     clones,
     largest_relative_l2,
@@ -37,7 +35,7 @@ from spark_prof.kernels.bench.race import (
     reason,
 )
 from spark_prof.kernels.bench.random_weights import (
-    ExpertWeights,
+    bytes_of_expert,
     decoded,
     random_experts,
     random_weight,
@@ -60,23 +58,20 @@ from spark_prof.kernels.candidate import (
     Abstained,
     Candidate,
     ExpertsLayer,
-    Layer,
     LinearLayer,
     Replacement,
-    RouterLayer,
     check_taken,
 )
-from spark_prof.kernels.check.inputs import Bf16, Weight
+from spark_prof.kernels.check.inputs import Weight
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
 from spark_prof.kernels.dense import default_config, linear
 from spark_prof.kernels.moe import default_config as default_moe_config
 from spark_prof.kernels.moe import moe, pack_experts
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.pack import pack_linear
-from spark_prof.kernels.quantized_rows import ROW_FORMATS
 from spark_prof.kernels.tuning import Work
 
-KINDS: tuple[Kind, ...] = ("dense", "moe", "fused")
+KINDS: tuple[Kind, ...] = ("dense", "moe")
 
 CUBLAS, MARLIN = "cuBLAS BF16", "vLLM Marlin"
 
@@ -92,15 +87,8 @@ def _cublas(weight: Weight, copies: int) -> Callable[..., torch.Tensor]:
 PEERS: Mapping[Kind, Mapping[str, Make]] = {
     "dense": {CUBLAS: _cublas, MARLIN: marlin},
     "moe": {MARLIN: marlin_experts, "vLLM Triton": triton_experts},
-    "fused": {},
 }
-"""The other implementations of each kind of work; those of passes come with their task."""
-
-CONTESTANTS: Mapping[Kind, tuple[str, ...]] = {
-    "dense": (OURS, *PEERS["dense"]),
-    "moe": (OURS, *PEERS["moe"]),
-    "fused": PASS_CONTESTANTS,
-}
+"""The other implementations of each kind of work."""
 
 _TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred
@@ -133,7 +121,7 @@ class Request:
 
     def names(self, kind: Kind) -> list[str]:
         """The contestants of a kind of work that take part."""
-        return [name for name in CONTESTANTS[kind] if matches(name, self.contestants)]
+        return [name for name in (OURS, *PEERS[kind]) if matches(name, self.contestants)]
 
 
 def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
@@ -158,29 +146,17 @@ def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
 
 def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterator[Cell]]]:
     """Each shape with what times it; nothing is begun before its cells are asked for."""
-    tokens, seconds, tune, own = (
-        request.tokens, request.seconds_each, request.tune, request.own,
-    )  # fmt: skip
-    kinds, formats, layers = request.only, request.formats, None
+    own, kinds, formats, layers = request.own, request.only, request.formats, None
     if own is not None:
         kinds = ("moe",) if own.slot == "moe" else ("dense",)
         formats, layers = _OWN_FORMATS, [each for each in LAYERS if each.slot == own.slot]
     if "dense" in kinds:
         for shape, form in dense_work(request.models, formats, layers):
             what = f"dense {form} {shape.rows} x {shape.columns}"
-            names = request.names("dense")
-            yield what, race_dense(shape, form, tokens, device, seconds, names, tune, own)
+            yield what, race_dense(shape, form, request, device)
     if "moe" in kinds:
         for experts in chosen_experts(request.models):
-            what = f"experts of {experts.model}"
-            names = request.names("moe")
-            yield what, race_experts(experts, tokens, device, seconds, names, tune, own)
-    if "fused" in kinds:
-        for each in chosen_passes(request.models):
-            for row_format in ROW_FORMATS:
-                what = f"{each.name} of {each.columns} columns to {row_format}"
-                names = request.names("fused")
-                yield what, race_pass(each, row_format, tokens, device, seconds, names)
+            yield f"experts of {experts.model}", race_experts(experts, request, device)
 
 
 def _broken(device: torch.device) -> str:
@@ -196,104 +172,108 @@ def _broken(device: torch.device) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _Ours:
-    """The package's kernel at one piece of work: its configurations, and the calls of one."""
-
-    default: Any
-    call_of: Callable[[Any], Call]
-    # All that a search tries; None where it goes from neighbour to neighbour.
-    tried: Iterator[Any] | None = None
-
-
-def _measured(
-    cell: Cell,
-    setting: Setting,
-    ours: _Ours | None,
-    others: Mapping[str, Call | Result],
-    tune: bool,
-    seconds: float,
-) -> Cell:
-    """A piece of work with how all did at it: the package's kernel, in its best configuration."""
-    entered: list[Contestant | Result] = []
-    config = None
-    if ours is not None:
-        if not tune:
-            config = known_config(ours.default, cell.work, architecture(setting.device))
-        elif ours.tried is not None:
-            config = best_of((ours.default, *ours.tried), ours.call_of, setting)
-        else:
-            config = best_config(ours.default, ours.call_of, setting)
-        entered.append(Contestant(OURS, ours.call_of(config)))
-    for name, other in others.items():
-        entered.append(other if isinstance(other, Result) else Contestant(name, other))
-    results = race(entered, setting, seconds)
-    return replace(cell, results=results, config={} if config is None else asdict(config))
-
-
 def _ready(
-    kind: Kind, names: Sequence[str], own: Candidate | None, weights: Any, copies: int
+    kind: Kind, request: Request, weights: Any, copies: int
 ) -> dict[str, Callable[..., torch.Tensor] | Result]:
     """The others, with copies of the weights; somebody's own kernel first."""
+    own = request.own
     makes: dict[str, Make] = {} if own is None else {own.name: partial(_make_own, own)}
+    names = request.names(kind)
     makes |= {name: make for name, make in PEERS[kind].items() if name in names}
     return {name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()}
 
 
-def _setting(
-    calls: int, x: torch.Tensor, written: torch.Tensor, expected: torch.Tensor, tolerance: float
-) -> Setting:
-    def write(number: int) -> None:
-        written[number].copy_(x[number])
+@dataclass(frozen=True)
+class _Inputs:
+    """Of all calls with one number of tokens, the number of the call being the first dimension."""
 
-    def error(outputs: Sequence[Output]) -> float:
+    source: torch.Tensor  # bfloat16 [calls, M, K]
+    given: tuple[torch.Tensor, ...]  # where a call's are written, and of experts the logits
+    copies: int  # of the weights
+
+    def call(self, compute: Callable[..., torch.Tensor]) -> Call:
+        """What does the call of a number by what takes its inputs and the number of a copy."""
+        return lambda number: compute(*(each[number] for each in self.given), number % self.copies)
+
+
+def _raced(
+    cell: Cell,
+    request: Request,
+    inputs: _Inputs,
+    others: Mapping[str, Callable[..., torch.Tensor] | Result],
+    expected: torch.Tensor,
+    tolerance: float,
+    default: Any,
+    ours: Callable[[Any], Callable[..., torch.Tensor]] | None,
+    tried: Iterable[Any] | None = None,
+) -> Cell:
+    """A piece of work with how all did at it: the package's kernel, in its best configuration.
+
+    Args:
+        default: its configuration where nothing is known.
+        ours: what computes in a configuration; None where it does not take part.
+        tried: all that a search tries; None where it goes from neighbour to neighbour.
+    """
+
+    def write(number: int) -> torch.Tensor:
+        return inputs.given[0][number].copy_(inputs.source[number])
+
+    def error(outputs: Sequence[torch.Tensor]) -> float:
         return largest_relative_l2(outputs, expected)
 
-    return Setting(calls, write, error, tolerance, x.device)
+    device = expected.device
+    setting = Setting(len(expected), write, error, tolerance, device)
+    entered: list[Contestant | Result] = []
+    config = {}
+    if ours is not None:
+
+        def call_of(config: Any) -> Call:
+            return inputs.call(ours(config))
+
+        if not request.tune:
+            best = known_config(default, cell.work, architecture(device))
+        elif tried is not None:
+            best = best_of((default, *tried), call_of, setting)
+        else:
+            best = best_config(default, call_of, setting)
+        entered.append(Contestant(OURS, call_of(best)))
+        config = asdict(best)
+    for name, other in others.items():
+        if isinstance(other, Result):
+            entered.append(other)
+        else:
+            entered.append(Contestant(name, inputs.call(other)))
+    subject = OURS if request.own is None else request.own.name
+    results = race(entered, setting, request.seconds_each)
+    return replace(cell, results=results, config=config, subject=subject)
 
 
 def race_dense(
     shape: DenseShape,
     format: WeightFormat,  # noqa: A002 - the word of the formats
-    tokens: Sequence[int],
+    request: Request,
     device: torch.device,
-    seconds: float = 0.5,
-    contestants: Sequence[str] = CONTESTANTS["dense"],
-    tune: bool = False,
-    own: Candidate | None = None,
 ) -> Iterator[Cell]:
-    """Times one weight with each number of tokens.
-
-    Args:
-        own: somebody's own kernel, which the others are held against.
-    """
+    """Times one weight with each number of tokens."""
     weight = random_weight(format, (shape.rows, shape.columns), device)
     size = stored_bytes(weight)
     planned = plan(size, cache_bytes(device))
-    copies = planned.copies
-    packed = clones(pack_linear(_given(weight)), copies) if OURS in contestants else []
-    # BF16 weights are not Marlin's.
-    names = [name for name in contestants if not (format == "bf16" and name == MARLIN)]
-    ready = _ready("dense", names, own, weight, copies)
+    with_ours = OURS in request.names("dense")
+    packed = clones(pack_linear(weight), planned.copies) if with_ours else []
+
+    def ours(config: Any) -> Callable[..., torch.Tensor]:
+        return lambda x, number: linear(x, packed[number], config=config)
+
+    ready = _ready("dense", request, weight, planned.copies)
+    if format == "bf16":
+        ready.pop(MARLIN, None)  # BF16 weights are not its
     exact = decoded(weight)
-    for count in tokens:
+    for count in request.tokens:
         dice = torch.Generator(device).manual_seed(count)
         size_x = (planned.calls, count, shape.columns)
         x = torch.randn(size_x, dtype=torch.bfloat16, device=device, generator=dice)
-        written = torch.empty_like(x)
-
-        def call_of(config: Any, x: torch.Tensor = written) -> Call:
-            return lambda number: linear(x[number], packed[number % copies], config=config)
-
-        def calls(multiply: Callable[..., torch.Tensor], x: torch.Tensor = written) -> Call:
-            return lambda number: multiply(x[number], number % copies)
-
-        ours = None
-        if packed:
-            config = default_config(shape.rows, shape.columns, count, format)
-            tried = bf16_candidates(shape.rows, shape.columns, count, multiprocessors(device))
-            ours = _Ours(config, call_of, tried if format == "bf16" else None)
-        yield _measured(
+        tried = bf16_candidates(shape.rows, shape.columns, count, multiprocessors(device))
+        yield _raced(
             Cell(
                 kind="dense",
                 work=Work("dense", format, shape.rows, shape.columns, count),
@@ -302,13 +282,15 @@ def race_dense(
                 bytes=size + 2 * count * (shape.rows + shape.columns),
                 is_lm_head=shape.is_lm_head,
                 results=(),
-                subject=OURS if own is None else own.name,
             ),
-            _setting(planned.calls, x, written, _products(x, exact), _TOLERANCE),
-            ours,
-            {name: m if isinstance(m, Result) else calls(m) for name, m in ready.items()},
-            tune,
-            seconds,
+            request,
+            _Inputs(x, (torch.empty_like(x),), planned.copies),
+            ready,
+            _products(x, exact),
+            _TOLERANCE,
+            default_config(shape.rows, shape.columns, count, format),
+            ours if packed else None,
+            tried if format == "bf16" else None,
         )
 
 
@@ -323,107 +305,75 @@ def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return out.unflatten(0, x.shape[:2])
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """Of all calls with one number of tokens: x [calls, M, H] and where it is written, logits."""
-
-    source: torch.Tensor
-    x: torch.Tensor
-    logits: torch.Tensor
-    copies: int
-
-
-def race_experts(
-    shape: ExpertsShape,
-    tokens: Sequence[int],
-    device: torch.device,
-    seconds: float = 0.5,
-    contestants: Sequence[str] = CONTESTANTS["moe"],
-    tune: bool = False,
-    own: Candidate | None = None,
-) -> Iterator[Cell]:
+def race_experts(shape: ExpertsShape, request: Request, device: torch.device) -> Iterator[Cell]:
     """Times the experts of one model with each number of tokens, as `race_dense` a weight."""
-    weights = random_experts(shape, device)
-    cache = cache_bytes(device)
-    all_inputs = {count: _inputs(weights, count, cache, device) for count in tokens}
+    layer = random_experts(shape, device)
+    each = bytes_of_expert(layer)
+    all_inputs = {count: _expert_inputs(shape, each, count, device) for count in request.tokens}
     copies = max((inputs.copies for inputs in all_inputs.values()), default=1)
     packed = []
-    if OURS in contestants:
-        biases = (weights.gate_up_bias, weights.down_bias)
-        packed = clones(
-            pack_experts(weights.gate_up, weights.down, *biases, weights.activation), copies
-        )
-    ready = _ready("moe", contestants, own, weights, copies)
-    references = _references(weights, list(all_inputs.values()))
+    if OURS in request.names("moe"):
+        assert not isinstance(layer.gate_up, torch.Tensor)
+        assert not isinstance(layer.down, torch.Tensor)
+        biases = (layer.gate_up_bias, layer.down_bias)
+        packed = clones(pack_experts(layer.gate_up, layer.down, *biases, layer.activation), copies)
+
+    def ours(config: Any) -> Callable[..., torch.Tensor]:
+        return lambda x, logits, number: moe(x, logits, packed[number], shape.top_k, config=config)
+
+    ready = _ready("moe", request, layer, copies)
+    references = _references(layer, list(all_inputs.values()))
     for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
-
-        def call_of(config: Any, its: _Inputs = inputs) -> Call:
-            return lambda number: moe(
-                its.x[number],
-                its.logits[number],
-                packed[number % copies],
-                shape.top_k,
-                config=config,
-            )
-
-        def calls(mix: Callable[..., torch.Tensor], its: _Inputs = inputs) -> Call:
-            return lambda number: mix(its.x[number], its.logits[number], number % copies)
-
-        config = default_moe_config(shape.hidden, count, multiprocessors(device))
-        used = round(_mean_distinct(inputs.logits, shape.top_k) * weights.bytes_each)
-        work = Work(
-            "moe",
-            shape.format,
-            2 * shape.intermediate,
-            shape.hidden,
-            count,
-            shape.experts,
-            shape.top_k,
-        )
-        yield _measured(
+        used = round(_mean_distinct(inputs.given[1], shape.top_k) * each)
+        sizes = (2 * shape.intermediate, shape.hidden, count, shape.experts, shape.top_k)
+        yield _raced(
             Cell(
                 kind="moe",
-                work=work,
+                work=Work("moe", shape.format, *sizes),
                 label=shape.model,
                 weight_bytes=used,
                 bytes=used + 2 * count * (2 * shape.hidden + shape.experts),
                 is_lm_head=False,
                 results=(),
-                subject=OURS if own is None else own.name,
             ),
-            _setting(len(inputs.x), inputs.source, inputs.x, expected, _EXPERTS_TOLERANCE),
-            _Ours(config, call_of) if packed else None,
-            {name: m if isinstance(m, Result) else calls(m) for name, m in ready.items()},
-            tune,
-            seconds,
+            request,
+            replace(inputs, copies=copies),
+            ready,
+            expected,
+            _EXPERTS_TOLERANCE,
+            default_moe_config(shape.hidden, count, multiprocessors(device)),
+            ours if packed else None,
         )
 
 
-def _inputs(weights: ExpertWeights, count: int, cache: int, device: torch.device) -> _Inputs:
-    """Random ones; a token's logits all differ, or contestants could rightly differ in experts."""
-    shape = weights.shape
+def _expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.device) -> _Inputs:
+    """Random ones; a token's logits all differ, or contestants could rightly differ in experts.
+
+    Args:
+        each: bytes of an expert.
+    """
     dice = torch.Generator(device).manual_seed(count)
     expected = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** count)
-    stored = shape.experts * weights.bytes_each
-    planned = plan(math.ceil(expected * weights.bytes_each), cache, stored)
-    size = (planned.calls, count)
-    x = torch.randn((*size, shape.hidden), dtype=torch.bfloat16, device=device, generator=dice)
-    order = torch.rand((*size, shape.experts), device=device, generator=dice).argsort(-1)
+    planned = plan(math.ceil(expected * each), cache_bytes(device), shape.experts * each)
+    size = (planned.calls, count, shape.hidden)
+    x = torch.randn(size, dtype=torch.bfloat16, device=device, generator=dice)
+    order = torch.rand((*size[:2], shape.experts), device=device, generator=dice).argsort(-1)
     steps = torch.linspace(-_LARGEST_LOGIT, _LARGEST_LOGIT, shape.experts, device=device)
-    return _Inputs(x, torch.empty_like(x), steps.to(torch.bfloat16)[order], planned.copies)
+    return _Inputs(x, (torch.empty_like(x), steps.to(torch.bfloat16)[order]), planned.copies)
 
 
-def _references(weights: ExpertWeights, inputs: Sequence[_Inputs]) -> list[torch.Tensor]:
+def _references(layer: ExpertsLayer, inputs: Sequence[_Inputs]) -> list[torch.Tensor]:
     """The exact output of all calls: [calls, M, H] for each number of tokens.
 
     All are computed at once, so that each expert is decoded once.
     """
     x = torch.cat([its.source.flatten(0, 1) for its in inputs])
-    logits = torch.cat([its.logits.flatten(0, 1) for its in inputs])
-    chosen, shares = routing_oracle(logits, weights.shape.top_k)
-    exact = moe_oracle(x, chosen, shares, weights.exact()).value
-    parts = exact.split([its.x.shape[0] * its.x.shape[1] for its in inputs])
-    return [part.unflatten(0, its.x.shape[:2]) for part, its in zip(parts, inputs, strict=True)]
+    logits = torch.cat([its.given[1].flatten(0, 1) for its in inputs])
+    chosen, shares = routing_oracle(logits, layer.router.top_k)
+    exact = moe_oracle(x, chosen, shares, layer).value
+    sizes = [its.source.shape[:2] for its in inputs]
+    parts = exact.split([size.numel() for size in sizes])
+    return [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]
 
 
 def _mean_distinct(logits: torch.Tensor, top_k: int) -> float:
@@ -432,15 +382,17 @@ def _mean_distinct(logits: torch.Tensor, top_k: int) -> float:
     return sum(len(call.unique()) for call in chosen) / len(chosen)
 
 
-def _given(weight: Weight) -> Any:
-    return weight.values if isinstance(weight, Bf16) else weight
-
-
 def _make_own(own: Candidate, weights: Any, copies: int) -> Callable[..., torch.Tensor]:
     """Somebody's own kernel, built for each copy of the weights."""
     replacements: list[Replacement] = []
     for number, copy in enumerate(clones(weights, copies)):
-        replacement = own.build(_layer(own, copy, number))
+        name, layer = f"model.layers.{number}", copy
+        if isinstance(copy, ExpertsLayer):
+            router = replace(copy.router, name=f"{name}.mlp")
+            layer = replace(copy, name=router.name, router=router)
+        else:
+            layer = LinearLayer(f"{name}.{own.slot}", own.slot, copy)
+        replacement = own.build(layer)
         if replacement.bits == "changed":
             raise Abstained("it changes the weights' bits: the others compute something else")
         replacements.append(replacement)
@@ -452,18 +404,3 @@ def _make_own(own: Candidate, weights: Any, copies: int) -> Callable[..., torch.
         return result
 
     return compute
-
-
-def _layer(own: Candidate, weights: Any, number: int) -> Layer:
-    if not isinstance(weights, ExpertWeights):
-        return LinearLayer(f"model.layers.{number}.{own.slot}", own.slot, _given(weights))
-    name, shape = f"model.layers.{number}.mlp", weights.shape
-    return ExpertsLayer(
-        name,
-        weights.gate_up,
-        weights.down,
-        weights.gate_up_bias,
-        weights.down_bias,
-        weights.activation,
-        RouterLayer(name, shape.experts, shape.top_k, True, "softmax", None, 1.0),
-    )

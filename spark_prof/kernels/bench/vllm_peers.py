@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from spark_prof.kernels.bench.race import clones
-from spark_prof.kernels.bench.random_weights import ExpertWeights
-from spark_prof.kernels.check.inputs import Bf16, Weight
+from spark_prof.kernels.candidate import ExpertsLayer
+from spark_prof.kernels.check.inputs import Weight
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4, interleave_gate_up, interleave_rows
 from spark_prof.kernels.kernel_error import KernelError
 
@@ -38,7 +38,7 @@ def marlin(weight: Weight, copies: int) -> Multiply:
         ImportError: there is no vLLM, or none of a version that has these functions.
         KernelError: Marlin has no kernel for the weight's format.
     """
-    if isinstance(weight, Bf16):
+    if isinstance(weight, torch.Tensor):
         raise KernelError("Marlin multiplies by weights of fewer bits than BF16")
     import vllm._custom_ops  # noqa: F401 - loads its kernels
 
@@ -101,7 +101,7 @@ def _parameter(values: torch.Tensor) -> torch.nn.Parameter:
     return torch.nn.Parameter(values.clone(), requires_grad=False)
 
 
-def marlin_experts(weights: ExpertWeights, copies: int) -> MixExperts:
+def marlin_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
     """Marlin's products for experts, with the routing and summing kernels around them.
 
     Raises:
@@ -113,16 +113,16 @@ def marlin_experts(weights: ExpertWeights, copies: int) -> MixExperts:
     from vllm.model_executor.layers.fused_moe.router.fused_topk_router import fused_topk
     from vllm.scalar_type import scalar_types
 
-    shape = weights.shape
+    experts, own_hidden, inner = weights.down.shape
+    hidden, top_k = own_hidden, weights.router.top_k
     if isinstance(weights.gate_up, NvFp4):
-        hidden, inner = shape.hidden, shape.intermediate
         prepared = _marlin_nvfp4(weights)
     else:
-        hidden = _rounded_up(shape.hidden, _MARLIN_HIDDEN)
-        inner = _rounded_up(shape.intermediate, _MARLIN_INNER)
+        hidden = -(-hidden // _MARLIN_HIDDEN) * _MARLIN_HIDDEN
+        inner = -(-inner // _MARLIN_INNER) * _MARLIN_INNER
         prepared = _marlin_mxfp4(weights, hidden, inner)
     layers = clones(prepared, copies)
-    gpt_oss = shape.activation == "swiglu"
+    gpt_oss = weights.activation.name == "swiglu"
     activation = MoEActivation.SWIGLUOAI if gpt_oss else MoEActivation.SILU
     scratch: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
@@ -131,7 +131,7 @@ def marlin_experts(weights: ExpertWeights, copies: int) -> MixExperts:
 
     def mix(x: torch.Tensor, logits: torch.Tensor, number: int) -> torch.Tensor:
         layer = layers[number]
-        pairs = len(x) * shape.top_k
+        pairs = len(x) * top_k
         if pairs not in scratch:
             # vLLM has the first two in a workspace that all layers share.
             scratch[pairs] = (
@@ -139,12 +139,12 @@ def marlin_experts(weights: ExpertWeights, copies: int) -> MixExperts:
                 x.new_empty((pairs, max(inner, hidden))),
                 x.new_zeros((len(x), hidden)),
             )
-        if hidden != shape.hidden:
+        if hidden != own_hidden:
             # torch.compile makes one kernel of vLLM's padding; this is one too.
             padded = scratch[pairs][2]
-            padded[:, : shape.hidden].copy_(x)
+            padded[:, :own_hidden].copy_(x)
             x = padded
-        shares, chosen, _ = fused_topk(x, logits, shape.top_k, renormalize=True)
+        shares, chosen, _ = fused_topk(x, logits, top_k, renormalize=True)
         out = torch.empty_like(x)
         fused_marlin_moe(
             hidden_states=x,
@@ -157,7 +157,7 @@ def marlin_experts(weights: ExpertWeights, copies: int) -> MixExperts:
             topk_weights=shares,
             topk_ids=chosen,
             quant_type_id=scalar_types.float4_e2m1f.id,
-            global_num_experts=shape.experts,
+            global_num_experts=experts,
             activation=activation,
             moe_sum=add_up,
             global_scale1=layer.gate_up_global,
@@ -166,12 +166,12 @@ def marlin_experts(weights: ExpertWeights, copies: int) -> MixExperts:
             intermediate_cache2=scratch[pairs][1],
             output=out,
         )
-        return out[:, : shape.hidden]
+        return out[:, :own_hidden]
 
     return mix
 
 
-def _marlin_nvfp4(weights: ExpertWeights) -> SimpleNamespace:
+def _marlin_nvfp4(weights: ExpertsLayer) -> SimpleNamespace:
     from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
         prepare_nvfp4_moe_layer_for_marlin,
     )
@@ -179,10 +179,11 @@ def _marlin_nvfp4(weights: ExpertWeights) -> SimpleNamespace:
     gate_up, down = weights.gate_up, weights.down
     if not (isinstance(gate_up, NvFp4) and isinstance(down, NvFp4)):
         raise TypeError("gate and up are NVFP4, down is not")
+    experts, hidden, inner = down.shape
     layer = SimpleNamespace(
-        num_experts=weights.shape.experts,
-        hidden_size=weights.shape.hidden,
-        intermediate_size_per_partition=weights.shape.intermediate,
+        num_experts=experts,
+        hidden_size=hidden,
+        intermediate_size_per_partition=inner,
         params_dtype=torch.bfloat16,
     )
     w13, w13_scales, w13_global, w2, w2_scales, w2_global = prepare_nvfp4_moe_layer_for_marlin(
@@ -198,7 +199,7 @@ def _marlin_nvfp4(weights: ExpertWeights) -> SimpleNamespace:
     return _layer(w13, w13_scales, w2, w2_scales, globals_=(w13_global, w2_global))
 
 
-def _marlin_mxfp4(weights: ExpertWeights, hidden: int, inner: int) -> SimpleNamespace:
+def _marlin_mxfp4(weights: ExpertsLayer, hidden: int, inner: int) -> SimpleNamespace:
     from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import (
         prepare_moe_mxfp4_layer_for_marlin,
     )
@@ -217,16 +218,17 @@ def _marlin_mxfp4(weights: ExpertWeights, hidden: int, inner: int) -> SimpleName
     return _layer(w13, w13_scales, w2, w2_scales, biases=(w13_bias, w2_bias))
 
 
-def triton_experts(weights: ExpertWeights, copies: int) -> MixExperts:
+def triton_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
     """The Triton kernels of gpt-oss, their routing among them.
 
     Raises:
         ImportError: there is no vLLM, or none of a version that has these functions.
         ValueError: the experts are not of the only kind that they compute.
     """
-    shape = weights.shape
-    if shape.format != "mxfp4" or shape.activation != "swiglu":
-        raise ValueError(f"computes MXFP4 with SwiGLU only, not {shape.format}, {shape.activation}")
+    activation = weights.activation.name
+    if not isinstance(weights.gate_up, MxFp4) or activation != "swiglu":
+        form = "mxfp4" if isinstance(weights.gate_up, MxFp4) else "nvfp4"
+        raise ValueError(f"computes MXFP4 with SwiGLU only, not {form}, {activation}")
     from vllm.model_executor.layers.fused_moe.config import mxfp4_w4a16_moe_quant_config
     from vllm.model_executor.layers.fused_moe.experts.gpt_oss_triton_kernels_moe import (
         triton_kernel_moe_forward,
@@ -261,17 +263,17 @@ def triton_experts(weights: ExpertWeights, copies: int) -> MixExperts:
             w1=w13,
             w2=w2,
             gating_output=logits,
-            topk=shape.top_k,
+            topk=weights.router.top_k,
             renormalize=True,
             quant_config=config,
-            global_num_experts=shape.experts,
+            global_num_experts=weights.router.experts,
         )
         return out
 
     return mix
 
 
-def _as_in_checkpoint(weights: ExpertWeights) -> tuple[MxFp4, torch.Tensor | None, MxFp4]:
+def _as_in_checkpoint(weights: ExpertsLayer) -> tuple[MxFp4, torch.Tensor | None, MxFp4]:
     """Gate and up in turns, as gpt-oss stores them and vLLM leaves them; the bias too; down."""
     if not (isinstance(weights.gate_up, MxFp4) and isinstance(weights.down, MxFp4)):
         raise TypeError("not MXFP4")
@@ -304,7 +306,3 @@ def _padded(values: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     """Zeros to the right and below."""
     right, below = columns - values.shape[-1], rows - values.shape[-2]
     return torch.nn.functional.pad(values, (0, right, 0, below))
-
-
-def _rounded_up(size: int, step: int) -> int:
-    return -(-size // step) * step

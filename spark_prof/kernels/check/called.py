@@ -18,12 +18,10 @@ from spark_prof.kernels.candidate import (
     WrongResult,
     check_taken,
 )
-from spark_prof.kernels.check import inputs
 from spark_prof.kernels.check.bound import Expected
-from spark_prof.kernels.check.inputs import Bf16, Weight
+from spark_prof.kernels.check.inputs import Weight
 from spark_prof.kernels.check.oracles import RoutingRule
 from spark_prof.kernels.check.verdict import Judgement, judge, same_bits
-from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.routing import Scoring
 
 CHANGED = 0.25
@@ -54,30 +52,19 @@ class Called:
 
     def linear(self, weight: Weight) -> Callable[..., object]:
         """As `cases.Linear`."""
-        given = weight.values if isinstance(weight, Bf16) else weight
         slot = self._candidate.slot
-        replacement = self.build(LinearLayer(f"model.layers.0.{slot}", slot, given))
+        replacement = self.build(LinearLayer(f"model.layers.0.{slot}", slot, weight))
 
         def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
             return self._write(replacement, (x, bias), out)
 
         return compute
 
-    def experts(self, layer: inputs.Layer) -> Callable[..., object]:
+    def experts(self, layer: ExpertsLayer) -> Callable[..., object]:
         """As `cases.Moe`."""
-        gate_up, down = (
-            weight.values if isinstance(weight, Bf16) else weight
-            for weight in (layer.gate_up, layer.down)
-        )
-        name, count = "model.layers.0.mlp", int(gate_up.shape[0])
-        router = RouterLayer(name, count, layer.top_k, True, "softmax", None, 1.0)
-        biases = (layer.gate_up_bias, layer.down_bias)
-        replacement = self.build(
-            ExpertsLayer(name, gate_up, down, *biases, Activation(layer.activation), router)
-        )
+        replacement = self.build(layer)
 
-        def compute(x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor) -> object:
-            assert top_k == layer.top_k, "a layer has the number of its experts"
+        def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> object:
             return self._write(replacement, (x, logits), out)
 
         return compute

@@ -8,30 +8,29 @@ from typing import Literal
 
 import torch
 
-from spark_prof.kernels.candidate import Format
+from spark_prof.kernels.candidate import ExpertsLayer, Format
 from spark_prof.kernels.check.bound import Expected
 from spark_prof.kernels.check.inputs import (
     Guarded,
-    Layer,
     Layout,
     Logits,
     Recipe,
     Sizes,
     Tokens,
     Weight,
+    decode,
     make_activations,
     make_layer,
     make_logits,
     make_weight,
-    rows_of,
+    part_of,
     surrounded,
 )
 from spark_prof.kernels.check.oracles import (
     RoutingRule,
-    exact_experts,
     linear_oracle,
     moe_oracle,
-    plain_norm_oracle,
+    norm_oracle,
     routing_oracle,
     routing_weights,
 )
@@ -233,15 +232,15 @@ def _expected(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> Exp
     parts = []
     for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
-        part = rows_of(weight, rows).decode()
+        part = decode(part_of(weight, rows))
         parts.append(linear_oracle(x, part, None if bias is None else bias[rows]))
     return Expected(
         torch.cat([part.value for part in parts], 1), torch.cat([part.error for part in parts], 1)
     )
 
 
-Moe = Callable[[Layer], Callable[[torch.Tensor, torch.Tensor, int, torch.Tensor], object]]
-"""Packs a layer; what it returns computes x, logits, top_k, out: it writes out [M, H]."""
+Moe = Callable[[ExpertsLayer], Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]]
+"""Packs a layer; what it returns computes x, logits, out: it writes out [M, H]."""
 
 
 SMALL_EXPERTS = Sizes(8, 3, 192, 96)
@@ -311,11 +310,11 @@ def run_moe_case(
 
     def build() -> Callable[[torch.Tensor], object]:
         compute = moe(layer)
-        return lambda out: compute(x, logits, sizes.top_k, out)
+        return lambda out: compute(x, logits, out)
 
     def expected() -> Expected:
         experts, weights = routing_oracle(logits, sizes.top_k)
-        return moe_oracle(x, experts, weights, exact_experts(layer), rounded_between)
+        return moe_oracle(x, experts, weights, layer, rounded_between)
 
     return _run(case, sizes.hidden, build, expected, device, judged)
 
@@ -368,7 +367,7 @@ def run_norm_case(case: NormCase, build: BuildNorm, device: str) -> Judgement:
     weight = make_activations("plain", 1, case.columns, 3, device)[0]
     norm = build(weight, EPSILON)
     results = norm(x, residual)
-    expected = plain_norm_oracle(x, residual, weight, EPSILON)
+    expected = norm_oracle(x, residual, weight, EPSILON)
     judged = [judge(*pair) for pair in zip(results, expected, strict=True)]
     wrong = next((judgement for judgement in judged if judgement.detail), None)
     if wrong is not None:

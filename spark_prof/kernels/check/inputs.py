@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
-from spark_prof.kernels.candidate import Format
+from spark_prof.kernels.candidate import ExpertsLayer, Format, RouterLayer
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.moe import Activation
 
 _BAND = 512
 """Elements before and behind; a multiple of what any alignment asks for."""
@@ -89,23 +90,15 @@ def _laid_out(values: torch.Tensor, layout: Layout) -> torch.Tensor:
     return values
 
 
-@dataclass(frozen=True, eq=False)
-class Bf16:
-    """A matrix or a stack of matrices that is not quantized."""
-
-    values: torch.Tensor  # bfloat16 [..., N, K]
-
-    @property
-    def shape(self) -> torch.Size:
-        """[..., N, K]."""
-        return self.values.shape
-
-    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """The values, by default in float64."""
-        return self.values.to(dtype)
+Weight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows | torch.Tensor
+"""A matrix [N, K] or a stack of matrices; a tensor is one in bfloat16."""
 
 
-Weight = NvFp4 | MxFp4 | Fp8Rows | Bf16
+def decode(weight: Weight, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """The values of a weight."""
+    return weight.to(dtype) if isinstance(weight, torch.Tensor) else weight.decode(dtype)
+
+
 Recipe = Literal[
     "plain",
     "zero blocks",
@@ -140,8 +133,7 @@ def make_weight(
         device: where it is wanted; it is made on the CPU.
     """
     if kind == "bf16":
-        fp4 = make_weight("nvfp4", recipe, shape, seed, device)
-        return Bf16(fp4.decode().to(torch.bfloat16))
+        return decode(make_weight("nvfp4", recipe, shape, seed, device), torch.bfloat16)
     generator = torch.Generator().manual_seed(seed)
     codes = _bytes(generator, (*shape[:-1], shape[-1] // (1 if kind == "fp8" else 2)), 0, 256)
     low, high = {"nvfp4": (0x30, 0x48), "mxfp4": (119, 126), "fp8": (1, 2)}[kind]
@@ -162,17 +154,18 @@ class _Raw:
     scales: torch.Tensor
 
 
-def rows_of(weight: Weight, rows: slice) -> Weight:
-    """Some rows of a matrix."""
-    if isinstance(weight, Bf16):
-        return Bf16(weight.values[rows])
+def part_of(weight: Weight, part: slice | int) -> Weight:
+    """Some rows of a matrix, or a matrix of a stack by its number."""
+    if isinstance(weight, torch.Tensor):
+        return weight[part]
     if isinstance(weight, Fp8Rows):
-        return Fp8Rows(weight.values[rows], weight.scales[rows])
+        return Fp8Rows(weight.values[part], weight.scales[part])
     if isinstance(weight, MxFp4):
-        return MxFp4(weight.packed[rows], weight.scales[rows])
+        return MxFp4(weight.packed[part], weight.scales[part])
     value = weight.global_scale.value
-    scale = GlobalScale(value[rows] if value.ndim else value, weight.global_scale.convention)
-    return NvFp4(weight.packed[rows], weight.scales[rows], scale)
+    value = value[part] if value.ndim == weight.packed.ndim else value
+    scale = GlobalScale(value, weight.global_scale.convention)
+    return NvFp4(weight.packed[part], weight.scales[part], scale)
 
 
 def _zero_blocks(raw: _Raw) -> None:
@@ -308,19 +301,6 @@ def make_logits(
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A layer's experts, as a checkpoint has them."""
-
-    gate_up: NvFp4 | MxFp4 | Bf16  # [E, 2 I, H], gate rows before up rows
-    down: NvFp4 | MxFp4 | Bf16  # [E, H, I]
-    gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2 I] or None
-    down_bias: torch.Tensor | None  # bfloat16 [E, H] or None
-    # `silu`, or `swiglu` of gpt-oss with alpha 1.702 and limit 7.
-    activation: Literal["silu", "swiglu"]
-    top_k: int = 1
-
-
-@dataclass(frozen=True)
 class Sizes:
     """Of a layer: experts, how many a token takes, its width H and the width I within an expert."""
 
@@ -336,7 +316,7 @@ def make_layer(
     activation: Literal["silu", "swiglu"],
     device: str,
     recipe: Recipe = "plain",
-) -> Layer:
+) -> ExpertsLayer:
     """A layer of that format; the same for the same arguments. SwiGLU has biases."""
     up_shape = (sizes.experts, 2 * sizes.inner, sizes.hidden)
     down_shape = (sizes.experts, sizes.hidden, sizes.inner)
@@ -344,22 +324,12 @@ def make_layer(
     down = make_weight(kind, recipe, down_shape, 2, device)
     assert not isinstance(gate_up, Fp8Rows)
     assert not isinstance(down, Fp8Rows)
-    if activation == "silu":
-        return Layer(gate_up, down, None, None, activation, sizes.top_k)
     up_bias, down_bias = (
         make_activations("plain", sizes.experts, rows, 3, device)
+        if activation == "swiglu"
+        else None
         for rows in (2 * sizes.inner, sizes.hidden)
     )
-    return Layer(gate_up, down, up_bias, down_bias, activation, sizes.top_k)
-
-
-def expert_of(weight: NvFp4 | MxFp4 | Bf16, expert: int) -> NvFp4 | MxFp4 | Bf16:
-    """The weight of one expert."""
-    if isinstance(weight, Bf16):
-        return Bf16(weight.values[expert])
-    if isinstance(weight, MxFp4):
-        return MxFp4(weight.packed[expert], weight.scales[expert])
-    value = weight.global_scale.value
-    value = value[expert] if value.ndim == 3 else value
-    scale = GlobalScale(value, weight.global_scale.convention)
-    return NvFp4(weight.packed[expert], weight.scales[expert], scale)
+    name = "model.layers.0.mlp"
+    router = RouterLayer(name, sizes.experts, sizes.top_k, True, "softmax", None, 1.0)
+    return ExpertsLayer(name, gate_up, down, up_bias, down_bias, Activation(activation), router)

@@ -1,15 +1,13 @@
-"""The exact results of the kernels, in float64 and plain PyTorch, from the bytes they are given.
-
-Of passes that quantize on the way it is what they quantize: vLLM's separate kernels, in float64.
-"""
+"""The exact results of the kernels, in float64 and plain PyTorch, from the bytes they are given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 
 import torch
 
+from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.check.bound import (
     Expected,
     accumulated,
@@ -19,65 +17,8 @@ from spark_prof.kernels.check.bound import (
     maybe_rounded,
     rounded,
 )
-from spark_prof.kernels.check.inputs import Layer, expert_of
-
-_HALF_UNIT = 2.0**-24
-_ADDITIONS = 40
-"""That a square goes through besides those in its thread: 5 in its warp, 32 over the warps, then
-division and epsilon, and its own rounding."""
-_THREADS = 1024
-_ROOT = 4
-"""Halves of a unit in the last place by which CUDA's rsqrtf may be off."""
-_EXPONENTIAL = 2.0**-21
-"""Of expf, off by a unit, 1 more and the division: four units in the last place are enough."""
-
-
-def norm_oracle(
-    x: torch.Tensor, weight: torch.Tensor, epsilon: float, residual: torch.Tensor | None
-) -> Expected:
-    """RMSNorm(x + residual) * weight in bfloat16, the sum being rounded to bfloat16 before.
-
-    All squares are positive, so their sum is off by no more than the roundings that one of them
-    goes through; the root halves that.
-
-    Args:
-        x: bfloat16 [M, K].
-        weight: bfloat16 [K].
-        residual: bfloat16 [M, K] or None, as it is before.
-    """
-    added = x if residual is None else (x.float() + residual.float()).to(torch.bfloat16)
-    values = added.to(torch.float64)
-    inverse = (values.square().mean(-1, keepdim=True) + epsilon).rsqrt()
-    normed = values * inverse * weight.to(torch.float64)
-    in_thread = 8 * -(-x.shape[1] // (8 * _THREADS))
-    products = 2
-    roundings = (in_thread + _ADDITIONS) / 2 + _ROOT + products
-    return rounded(Expected(normed, normed.abs() * roundings * _HALF_UNIT))
-
-
-def activation_oracle(gate_up: torch.Tensor) -> Expected:
-    """SiLU(gate) * up in bfloat16, SiLU being rounded to bfloat16 before.
-
-    Args:
-        gate_up: bfloat16 [M, 2 K], gate before up.
-    """
-    gate, up = (half.to(torch.float64) for half in gate_up.chunk(2, -1))
-    exactly = gate * torch.sigmoid(gate)
-    # Below -80 the exponential may overflow, and the result be 0.
-    lost = torch.where(gate < -80, 2.0**-100, 0.0)
-    silu = rounded(Expected(exactly, exactly.abs() * _EXPONENTIAL + lost))
-    # vLLM adds 0 to up, so that -0 counts as 0.
-    factor = up + 0.0
-    value = silu.value * factor
-    return rounded(Expected(value, silu.error * factor.abs() + value.abs() * _HALF_UNIT))
-
-
-def expanded_oracle(x: torch.Tensor, token_of_row: torch.Tensor) -> Expected:
-    """The rows of x [M, K] in the order of a list; zeros where it names no row."""
-    there = (token_of_row >= 0) & (token_of_row < x.shape[0])
-    rows = x[token_of_row.clamp(0, x.shape[0] - 1).long()]
-    return exact(torch.where(there[:, None], rows, torch.zeros_like(rows)))
-
+from spark_prof.kernels.check.inputs import decode, part_of
+from spark_prof.kernels.moe import Activation
 
 _ROUNDING = 2.0**-24
 
@@ -144,25 +85,11 @@ def routing_weights(logits: torch.Tensor, experts: torch.Tensor, rule: RoutingRu
     return Expected(weights, error + 2.0**-126)
 
 
-@dataclass(frozen=True)
-class ExactExperts:
-    """The experts of a layer, decoded."""
-
-    # The [2 I, H] float64 weight of an expert by its number, gate rows before up rows.
-    gate_up: Callable[[int], torch.Tensor]
-    down: Callable[[int], torch.Tensor]  # its [H, I] weight
-    gate_up_bias: torch.Tensor | None  # [E, 2 I] or None
-    down_bias: torch.Tensor | None  # [E, H] or None
-    alpha: float  # of the activation, with `limit` and `shift`: see `bound.activated`
-    limit: float
-    shift: float
-
-
 def moe_oracle(
     x: torch.Tensor,
     experts: torch.Tensor,
     weights: Expected,
-    layer: ExactExperts,
+    layer: ExpertsLayer,
     rounded_between: bool = False,
 ) -> Expected:
     """What the chosen experts make of x [M, H], summed by their weights in float32.
@@ -187,20 +114,21 @@ def moe_oracle(
     return combined(results, weights)
 
 
-def _expert(x: torch.Tensor, layer: ExactExperts, expert: int, rounded_between: bool) -> Expected:
+def _expert(x: torch.Tensor, layer: ExpertsLayer, expert: int, rounded_between: bool) -> Expected:
     gate_up_bias, down_bias = (
         None if bias is None else bias[expert] for bias in (layer.gate_up_bias, layer.down_bias)
     )
-    both = accumulated(exact(x), layer.gate_up(expert), gate_up_bias)
+    gate_up, down = (decode(part_of(weight, expert)) for weight in (layer.gate_up, layer.down))
+    both = accumulated(exact(x), gate_up, gate_up_bias)
     both = maybe_rounded(both) if rounded_between else both
     gate, up = (
         Expected(*halves)
         for halves in zip(both.value.chunk(2, -1), both.error.chunk(2, -1), strict=True)
     )
-    inner = activated(gate, up, layer.alpha, layer.limit, layer.shift)
+    inner = activated(gate, up, *constants(layer.activation))
     if not rounded_between:
-        return accumulated(rounded(inner), layer.down(expert), down_bias)
-    return maybe_rounded(accumulated(maybe_rounded(inner), layer.down(expert), down_bias))
+        return accumulated(rounded(inner), down, down_bias)
+    return maybe_rounded(accumulated(maybe_rounded(inner), down, down_bias))
 
 
 _BF16_ROUNDING = 2.0**-8 * (1 + 2.0**-6)
@@ -210,7 +138,7 @@ _NORM_ADDITIONS = 64
 """Besides those of the squares: of partial sums, of epsilon, the root and three products."""
 
 
-def plain_norm_oracle(
+def norm_oracle(
     x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, epsilon: float
 ) -> tuple[Expected, ...]:
     """The norm, and the sum with the residual.
@@ -230,15 +158,7 @@ def plain_norm_oracle(
     return (normed,) if residual is None else (normed, Expected(sums, torch.zeros_like(sums)))
 
 
-def exact_experts(layer: Layer) -> ExactExperts:
-    """The layer for the oracle."""
-    swiglu = layer.activation == "swiglu"
-    return ExactExperts(
-        lambda expert: expert_of(layer.gate_up, expert).decode(),
-        lambda expert: expert_of(layer.down, expert).decode(),
-        layer.gate_up_bias,
-        layer.down_bias,
-        alpha=1.702 if swiglu else 1.0,
-        limit=7.0 if swiglu else torch.inf,
-        shift=1.0 if swiglu else 0.0,
-    )
+def constants(activation: Activation) -> tuple[float, float, float]:
+    """The alpha, limit and shift of `bound.activated`."""
+    silu = activation.name == "silu"
+    return (1.0, math.inf, 0.0) if silu else (activation.alpha, activation.limit, 1.0)

@@ -267,7 +267,7 @@ def _mix(kind: Format, called: Called, device: str, tokens: int) -> tuple[Run, t
 
     def mix(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
-        compute(x, logits, sizes.top_k, out)
+        compute(x, logits, out)
         return out
 
     return mix, make_activations("plain", tokens, sizes.hidden, 2, device)

@@ -28,8 +28,6 @@ from spark_prof.kernels.candidate import (
 from spark_prof.kernels.check.called import Called
 from spark_prof.kernels.check.cases import (
     DenseCase,
-    Linear,
-    Moe,
     MoeCase,
     dense_cases,
     moe_cases,
@@ -38,7 +36,6 @@ from spark_prof.kernels.check.cases import (
     run_moe_case,
     run_routing_case,
 )
-from spark_prof.kernels.check.fused_cases import fused_cases
 from spark_prof.kernels.check.inputs import (
     Recipe,
     Sizes,
@@ -145,7 +142,8 @@ def _dense(candidate: Candidate, device: str) -> Cases:
             "out": make_activations("plain", 3, 32, 2, device),
             "bias": make_activations("plain", 1, 32, 3, device)[0],
         }
-        for label, run in refusals(partial(_small_linear, linear_of, kind, device), operands, "x"):
+        weight = make_weight(kind, "plain", (32, 64), 1, device)
+        for label, run in refusals(partial(linear_of, weight), operands, "x"):
             yield f"{kind}, {label}", run
 
 
@@ -153,10 +151,6 @@ def _shapes(kind: Format, device: str) -> tuple[tuple[int, int], ...]:
     if kind != "bf16":
         return _SMALL_SHAPES if device == "cpu" else _MODEL_SHAPES
     return _SMALL_BF16_SHAPES if device == "cpu" else (*_MODEL_SHAPES, *_ROUTER_SHAPES)
-
-
-def _small_linear(linear_of: Linear, kind: Format, device: str) -> Callable[..., object]:
-    return linear_of(make_weight(kind, "plain", (32, 64), 1, device))
 
 
 def _moe(candidate: Candidate, device: str) -> Cases:
@@ -174,15 +168,9 @@ def _moe(candidate: Candidate, device: str) -> Cases:
             "logits": make_logits("plain", 3, 4, torch.bfloat16, device),
             "out": make_activations("plain", 3, 64, 2, device),
         }
-        for label, run in refusals(partial(_small_moe, experts_of, kind, device), operands, "x"):
+        layer = make_layer(kind, Sizes(4, 2, 64, 64), "swiglu", device)
+        for label, run in refusals(partial(experts_of, layer), operands, "x"):
             yield f"{kind}, {label}", run
-
-
-def _small_moe(experts_of: Moe, kind: Format, device: str) -> Callable[..., object]:
-    compute: Callable[..., object] = experts_of(
-        make_layer(kind, Sizes(4, 2, 64, 64), "swiglu", device)
-    )
-    return partial(compute, top_k=2)
 
 
 def _routing(candidate: Candidate, device: str) -> Cases:
@@ -206,9 +194,6 @@ CHECKS: Mapping[str, Callable[[str], Cases]] = {
     "w16a16": partial(_dense, W16A16),
     "routing": partial(_routing, ROUTING),
     "moe": partial(_moe, EXPERTS),
-    "norm_quantize": partial(fused_cases, ("norm", "norm with residual")),
-    "activation_quantize": partial(fused_cases, ("activation",)),
-    "expand_quantize": partial(fused_cases, ("expand",)),
 }
 """The cases on a device, by what the registry's kernels name as their check."""
 

@@ -60,15 +60,11 @@ UNCHECKED static void check_race(Access& seen, bool is_write, bool is_atomic) {
     }
 }
 
-// Where an access lies in shared memory, counted from the static part on; -1 elsewhere.
+// Where an access lies in shared memory; -1 elsewhere.
 UNCHECKED static long shared_offset(u64 at, u32 size) {
-    u64 from_static = at - reinterpret_cast<u64>(__start_kernel_shared);
-    u64 static_size = u64(__stop_kernel_shared - __start_kernel_shared);
-    if (from_static < static_size && from_static + size <= static_size) return long(from_static);
-    u64 from_dynamic = at - reinterpret_cast<u64>(launch.dynamic_shared);
-    u64 dynamic_size = launch.dynamic_shared_size;
-    if (from_dynamic >= dynamic_size || from_dynamic + size > dynamic_size) return -1;
-    return long(static_size + from_dynamic);
+    u64 offset = at - reinterpret_cast<u64>(__start_kernel_shared);
+    u64 all = u64(__stop_kernel_shared - __start_kernel_shared);
+    return offset < all && offset + size <= all ? long(offset) : -1;
 }
 
 // Whether an access lies in a tensor, which then is marked as used.

@@ -11,7 +11,7 @@
 namespace cpu {
 namespace {
 
-constexpr size_t STACK = 128 << 10, ALIGNMENT = 1024;
+constexpr size_t STACK = 128 << 10;
 
 // The life of a thread: one kernel call a block.
 UNCHECKED static void live() {
@@ -40,7 +40,6 @@ UNCHECKED static __attribute__((noinline)) void run_from(Thread& thread) {
 
 UNCHECKED static void start_block(u32 x, u32 y, u32 z) {
     memset(__start_kernel_shared, 0xff, size_t(__stop_kernel_shared - __start_kernel_shared));
-    memset(launch.dynamic_shared, 0xff, launch.dynamic_shared_size);
     launch.block_at = {x, y, z};
     launch.alive = launch.block_size.x;
     launch.at_barrier = launch.ready_warps = 0;
@@ -57,12 +56,9 @@ UNCHECKED static void start_block(u32 x, u32 y, u32 z) {
 
 // Returns null, or what went wrong.
 UNCHECKED static const char* run(void (*kernel)(void**), void** arguments, const u32* grid,
-                                 u32 block, u32 shared_bytes, Range* ranges, u32 range_count,
-                                 Order* order) {
-    size_t static_shared = size_t(__stop_kernel_shared - __start_kernel_shared);
-    size_t dynamic_shared = (shared_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    size_t accesses = (static_shared + shared_bytes) * sizeof(Access);
-    size_t size = block * STACK + dynamic_shared + accesses;
+                                 u32 block, Range* ranges, u32 range_count, Order* order) {
+    size_t shared = size_t(__stop_kernel_shared - __start_kernel_shared);
+    size_t size = block * STACK + shared * sizeof(Access);
     void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return "no memory for the threads' stacks";
@@ -75,9 +71,7 @@ UNCHECKED static const char* run(void (*kernel)(void**), void** arguments, const
     launch.order = {};
     launch.stacks = static_cast<unsigned char*>(memory);
     launch.stacks_size = block * STACK;
-    launch.dynamic_shared = launch.stacks + launch.stacks_size;
-    launch.dynamic_shared_size = shared_bytes;
-    launch.accesses = reinterpret_cast<Access*>(launch.dynamic_shared + dynamic_shared);
+    launch.accesses = reinterpret_cast<Access*>(launch.stacks + launch.stacks_size);
     launch.kernel = kernel;
     launch.arguments = arguments;
     for (u32 i = 0; i < block; ++i) {
@@ -143,8 +137,7 @@ UNCHECKED static void call(void (*kernel)(Parameter...), void** arguments) {
 #define CPU_LAUNCH(kernel)                                                                         \
     UNCHECKED static void run_thread(void** arguments) { cpu::call(kernel, arguments); }           \
     CPU_EXPORT kernel_parameters() { return cpu::letters(kernel); }                                \
-    CPU_EXPORT kernel_launch(void** arguments, const u32* grid, u32 block, u32 shared_bytes,       \
-                             cpu::Range* ranges, u32 range_count, cpu::Order* order) {             \
-        return cpu::run(run_thread, arguments, grid, block, shared_bytes, ranges, range_count,     \
-                        order);                                                                    \
+    CPU_EXPORT kernel_launch(void** arguments, const u32* grid, u32 block, cpu::Range* ranges,     \
+                             u32 range_count, cpu::Order* order) {                                 \
+        return cpu::run(run_thread, arguments, grid, block, ranges, range_count, order);           \
     }

@@ -69,9 +69,9 @@ struct Launch {
     Range* ranges;
     u32 range_count;
     Order order;
-    unsigned char *stacks, *dynamic_shared;
-    u64 stacks_size, dynamic_shared_size;
-    Access* accesses;  // of static, then of dynamic shared memory
+    unsigned char* stacks;
+    u64 stacks_size;
+    Access* accesses;  // of shared memory
     void (*kernel)(void** arguments);
     void** arguments;
     Warp warps[MOST_WARPS];

@@ -16,9 +16,6 @@ using u64 = unsigned long long;
 
 #define KERNEL extern "C" __global__ void
 #define SHARED __shared__
-// Dynamic shared memory: DYNAMIC_SHARED(float, name);
-#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) unsigned char name##_bytes[]; \
-    type* const name = reinterpret_cast<type*>(name##_bytes)
 #define INLINE __device__ __forceinline__
 
 INLINE u32 lane_id() { return threadIdx.x & 31u; }
@@ -98,15 +95,7 @@ INLINE float shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(~0u, va
 INLINE u32 shuffle_xor(u32 value, u32 mask) { return __shfl_xor_sync(~0u, value, mask); }
 INLINE float shuffle(float value, u32 lane) { return __shfl_sync(~0u, value, lane); }
 INLINE u32 shuffle(u32 value, u32 lane) { return __shfl_sync(~0u, value, lane); }
-INLINE u32 ballot(bool vote) { return __ballot_sync(~0u, vote); }
 INLINE u32 count_bits(u32 bits) { return __popc(bits); }
-
-// rcp.approx.ftz: within one unit in the last place, not reproducible elsewhere.
-INLINE float approximate_reciprocal(float value) {
-    float got;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(got) : "f"(value));
-    return got;
-}
 
 // Programmatic dependent launch: wait until the kernel before has written, or let the next start.
 // Without that launch attribute, and before sm_90, both do nothing.

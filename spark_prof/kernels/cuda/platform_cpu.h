@@ -9,8 +9,6 @@
 
 // Not inlined into what calls it, which is not checked.
 #define KERNEL extern "C" __attribute__((noinline)) void
-#define DYNAMIC_SHARED(type, name)                                                                 \
-    type* const name = reinterpret_cast<type*>(cpu::launch.dynamic_shared)
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE u32 lane_id() { return threadIdx.x & 31u; }
@@ -126,32 +124,7 @@ INLINE float shuffle_xor(float value, u32 mask) {
     return float_of_bits(shuffle_xor(bits_of_float(value), mask));
 }
 
-struct CpuVote {
-    bool vote;
-    u32 got;
-};
-UNCHECKED static void cpu_ballot(cpu::Warp& warp) {
-    u32 got = 0;
-    for (u32 lane = 0; lane < 32; ++lane) {
-        if (!(warp.arrived >> lane & 1)) continue;
-        got |= u32(static_cast<CpuVote*>(warp.operands[lane])->vote) << lane;
-    }
-    for (u32 lane = 0; lane < 32; ++lane) {
-        if (warp.arrived >> lane & 1) static_cast<CpuVote*>(warp.operands[lane])->got = got;
-    }
-}
-INLINE u32 ballot(bool vote) {
-    CpuVote operand = {vote, 0};
-    cpu::collect("ballot", cpu_ballot, &operand);
-    return operand.got;
-}
 INLINE u32 count_bits(u32 bits) { return u32(__popc(bits)); }
-
-// The nearest float; a subnormal value or result counts as 0. A GPU may be one unit off.
-INLINE float approximate_reciprocal(float value) {
-    float got = 1.0f / (fabsf(value) < 0x1p-126f ? copysignf(0.0f, value) : value);
-    return fabsf(got) < 0x1p-126f ? copysignf(0.0f, got) : got;
-}
 
 // Kernels run one after another; what would be wrong if they overlapped is noted.
 UNCHECKED static void wait_for_previous_kernel() {
@@ -174,10 +147,6 @@ UNCHECKED static T cpu_atomic(T* at, Change change) {
     INLINE T name(T* at, T value) {                                                                \
         return cpu_atomic(at, [=](T old) { return T(changed); });                                  \
     }
-CPU_ATOMIC(atomicExch, (void(old), value))
 CPU_ATOMIC(atomicAdd, old + value)
-CPU_ATOMIC(atomicMax, max(old, value))
-CPU_ATOMIC(atomicMin, min(old, value))
 CPU_ATOMIC(atomicOr, old | value)
-CPU_ATOMIC(atomicAnd, old & value)
 #undef CPU_ATOMIC

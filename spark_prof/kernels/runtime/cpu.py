@@ -116,8 +116,6 @@ class KernelsInFlight:
 
 _MOST_BLOCKS = 2**31 - 1
 _MOST_THREADS = 1024
-_MOST_SHARED_BYTES = 227 << 10
-"""Of any GPU: 9.0 and 10.x (CUDA C++ Programming Guide, compute capabilities)."""
 _KINDS = {"p": "a tensor or None", "i": "an int", "f": "a float"}
 _ONE_AT_A_TIME = threading.Lock()
 """A library holds the state of one launch."""
@@ -137,7 +135,6 @@ def run_on_cpu(
     grid: tuple[int, int, int],
     block: int,
     arguments: Sequence[Argument],
-    shared_bytes: int = 0,
     dependent: bool = False,
 ) -> None:
     """Compiles a kernel's source for the CPU if need be and runs it to its end.
@@ -152,11 +149,8 @@ def run_on_cpu(
         KernelError: it does not compile, the arguments are not the entry's, its threads wait for
             each other without end, or what it does with memory is wrong (cuda/cpu_checks.h).
     """
-    fits = 1 <= min(grid) <= max(grid) <= _MOST_BLOCKS and 1 <= block <= _MOST_THREADS
-    if not fits or not 0 <= shared_bytes <= _MOST_SHARED_BYTES:
-        raise KernelError(
-            f"{code.label}: no launch of {grid} blocks of {block} threads with {shared_bytes} bytes"
-        )
+    if not (1 <= min(grid) <= max(grid) <= _MOST_BLOCKS and 1 <= block <= _MOST_THREADS):
+        raise KernelError(f"{code.label}: no launch of {grid} blocks of {block} threads")
     kernel = _kernel(code)
     values = _values(code, kernel.parameters, arguments)
     addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
@@ -168,7 +162,6 @@ def run_on_cpu(
             addresses,
             (ctypes.c_uint32 * 3)(*grid),
             ctypes.c_uint32(block),
-            ctypes.c_uint32(shared_bytes),
             ranges,
             ctypes.c_uint32(len(ranges)),
             ctypes.byref(order),

@@ -113,7 +113,6 @@ class _Loaded:
     function: Any
     context: Any
     signature: Signature
-    shared_limit: int  # bytes of dynamic shared memory that a launch may ask for
 
 
 class _Thread(threading.local):
@@ -121,7 +120,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.slots = ArgumentSlots()
-        self.settings: dict[tuple[tuple[int, int, int], int, int, bool], Any] = {}
+        self.settings: dict[tuple[tuple[int, int, int], int, bool], Any] = {}
 
 
 _loaded: dict[tuple[KernelCode, int], _Loaded] = {}
@@ -148,7 +147,6 @@ def run_on_gpu(
     grid: tuple[int, int, int],
     block: int,
     arguments: Sequence[Argument],
-    shared_bytes: int,
     dependent: bool,
 ) -> None:
     """Launches a kernel.
@@ -162,11 +160,9 @@ def run_on_gpu(
         KernelError: it does not compile or load, the arguments do not fit, or CUDA refuses.
     """
     kernel = _loaded.get((code, index)) or _load(code, index, _cubin(code, index))
-    if shared_bytes > kernel.shared_limit:
-        _raise_shared_limit(kernel, shared_bytes)
     kernel.signature.write(arguments, _thread.slots)
     dependent = dependent and torch.cuda.is_current_stream_capturing()
-    asked = (grid, block, shared_bytes, dependent)
+    asked = (grid, block, dependent)
     settings = _thread.settings.get(asked)
     if settings is None:
         settings = _thread.settings[asked] = _launch_settings(*asked)
@@ -183,13 +179,10 @@ def run_on_gpu(
     _check(kernel.label, result)
 
 
-def _launch_settings(
-    grid: tuple[int, int, int], block: int, shared_bytes: int, dependent: bool
-) -> Any:
+def _launch_settings(grid: tuple[int, int, int], block: int, dependent: bool) -> Any:
     settings = driver.CUlaunchConfig()
     settings.gridDimX, settings.gridDimY, settings.gridDimZ = grid
     settings.blockDimX, settings.blockDimY, settings.blockDimZ = block, 1, 1
-    settings.sharedMemBytes = shared_bytes
     if dependent:
         names = driver.CUlaunchAttributeID
         attribute = driver.CUlaunchAttribute()
@@ -220,13 +213,11 @@ def _load(code: KernelCode, index: int, cubin: bytes) -> _Loaded:
         try:
             module = _check(label, *driver.cuModuleLoadData(cubin))
             function = _check(label, *driver.cuModuleGetFunction(module, code.entry.encode()))
-            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            shared_limit = _check(label, *driver.cuFuncGetAttribute(limit, function))
         finally:
             driver.cuThreadExchangeStreamCaptureMode(mode)
             driver.cuCtxPopCurrent()
         signature = Signature(label, _parameter_bytes(code, function))
-        _loaded[code, index] = _Loaded(label, function, context, signature, shared_limit)
+        _loaded[code, index] = _Loaded(label, function, context, signature)
         return _loaded[code, index]
 
 
@@ -238,15 +229,6 @@ def _parameter_bytes(code: KernelCode, function: Any) -> list[int]:
         _check(code.label, result)
         sizes.append(size)
     return sizes
-
-
-def _raise_shared_limit(kernel: _Loaded, shared_bytes: int) -> None:
-    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    label = f"{kernel.label} with {shared_bytes} bytes of shared memory"
-    with _loading:
-        if shared_bytes > kernel.shared_limit:
-            _check(label, *driver.cuFuncSetAttribute(kernel.function, limit, shared_bytes))
-            kernel.shared_limit = shared_bytes
 
 
 def _check(label: str, result: Any, value: Any = None) -> Any:

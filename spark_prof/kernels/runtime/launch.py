@@ -29,7 +29,6 @@ def launch(
     grid: tuple[int, int, int],
     block: int,
     arguments: Sequence[Argument],
-    shared_bytes: int = 0,
     dependent: bool = False,
 ) -> None:
     """Launches a kernel on the device of its tensors, on a GPU on torch's current stream.
@@ -56,8 +55,8 @@ def launch(
     if device is None:
         raise KernelError(f"{code.label}: no argument is a tensor, so no device is known")
     if device.type == "cuda":
-        run_on_gpu(code, device.index, grid, block, arguments, shared_bytes, dependent)
+        run_on_gpu(code, device.index, grid, block, arguments, dependent)
     elif device.type == "cpu":
-        run_on_cpu(code, grid, block, arguments, shared_bytes, dependent)
+        run_on_cpu(code, grid, block, arguments, dependent)
     else:
         raise KernelError(f"{code.label}: the tensors are on {device}, not on a GPU or CPU")

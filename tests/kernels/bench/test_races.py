@@ -1,23 +1,24 @@
-"""Dense layers, experts and fused passes in small races on any device."""
+"""Dense layers and experts in small races on any device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 import torch
 
 from spark_prof.kernels.bench.ceilings import measure_ceilings
-from spark_prof.kernels.bench.passes import PASSES, SEPARATE, Pass, race_pass
 from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result
 from spark_prof.kernels.bench.run import CUBLAS, Request, race_dense, race_experts, run
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
-from spark_prof.kernels.quantized_rows import RowFormat
 from tests.rows import each_row
 
 GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)
 QWEN = ExpertsShape("Qwen", "nvfp4", 16, 8, 256, 192, "silu", False)
+
+
+def asked(tokens: list[int], *contestants: str, tune: bool = False) -> Request:
+    return Request(tokens=tokens, contestants=contestants, seconds_each=0.0, tune=tune)
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def failures(cells: Iterable[Cell]) -> list[str]:
 @pytest.mark.parametrize(("rows", "columns"), [(256, 320), (192, 256)])
 def test_marlin(form: WeightFormat, rows: int, columns: int, gpu: torch.device) -> None:
     shape = DenseShape(rows, columns, (Layer("small", "o", rows, columns),))
-    assert failures(race_dense(shape, form, [1, 3], gpu, 0.0, ["vLLM Marlin"])) == []
+    assert failures(race_dense(shape, form, asked([1, 3], "vLLM Marlin"), gpu)) == []
 
 
 @pytest.mark.parametrize(
@@ -47,13 +48,7 @@ def test_marlin(form: WeightFormat, rows: int, columns: int, gpu: torch.device) 
     ids=["gpt-oss Marlin", "gpt-oss Triton", "Qwen Marlin"],
 )
 def test_experts_of_vllm(shape: ExpertsShape, name: str, gpu: torch.device) -> None:
-    assert failures(race_experts(shape, [1, 3], gpu, 0.0, [name])) == []
-
-
-@pytest.mark.parametrize("work", PASSES[::3], ids=lambda work: work.name)
-def test_separate_kernels(work: Pass, gpu: torch.device) -> None:
-    for row_format in ("nvfp4", "mxfp8"):
-        assert failures(race_pass(work, row_format, [2], gpu, 0.0, [SEPARATE])) == []
+    assert failures(race_experts(shape, asked([1, 3], name), gpu)) == []
 
 
 SHAPE = DenseShape(48, 160, (Layer("small", "o", 48, 160),))
@@ -66,7 +61,7 @@ def of(cell: Cell, name: str) -> Result:
 
 @each_row("form", ["nvfp4", "mxfp4", "fp8"])
 def test_a_dense_layer(form: WeightFormat, device: str) -> None:
-    (cell,) = race_dense(SHAPE, form, [3], torch.device(device), 0.0, [OURS, CUBLAS])
+    (cell,) = race_dense(SHAPE, form, asked([3], OURS, CUBLAS), torch.device(device))
     for name in (OURS, CUBLAS):
         result = of(cell, name)
         assert result.failed == ""
@@ -84,7 +79,7 @@ def test_a_bfloat16_layer_is_held_against_cublas_alone(
     few = {1: ((1, 0, 16),), 2: ((1, 0, 16),)}
     monkeypatch.setattr("spark_prof.kernels.bench.configurations._IN_FLIGHT", few)
     router = DenseShape(32, 160, (Layer("small", "router", 32, 160),))
-    (cell,) = race_dense(router, "bf16", [2], torch.device(device), 0.0, tune=True)
+    (cell,) = race_dense(router, "bf16", asked([2], tune=True), torch.device(device))
     assert [result.contestant for result in cell.results] == [OURS, CUBLAS]
     assert all(result.failed == "" and result.us for result in cell.results)
     assert cell.label == "small router"
@@ -102,7 +97,7 @@ def test_a_bfloat16_layer_is_held_against_cublas_alone(
 def test_experts(shape: ExpertsShape, device: str) -> None:
     # What Triton cannot compute it refuses before vLLM is imported, which takes long.
     names = [OURS, "vLLM Triton"] if shape.format == "nvfp4" else [OURS]
-    one, two = race_experts(shape, [1, 2], torch.device(device), 0.0, names)
+    one, two = race_experts(shape, asked([1, 2], *names), torch.device(device))
     for cell in (one, two):
         assert of(cell, OURS).failed == ""
         assert (of(cell, OURS).error or 0) < 0.01
@@ -113,19 +108,6 @@ def test_experts(shape: ExpertsShape, device: str) -> None:
     # Two tokens read at least the experts of one, and at most twice as many.
     assert one.weight_bytes < two.weight_bytes <= 2 * one.weight_bytes
     assert one.work.top_k == shape.top_k
-
-
-@each_row("name", ["norm", "activation", "expand"])
-@each_row("form", ["nvfp4", "mxfp8"])
-def test_a_fused_pass_is_held_against_the_separate_steps(
-    name: str, form: RowFormat, device: str
-) -> None:
-    work = replace(next(each for each in PASSES if each.name == name), columns=64)
-    (cell,) = race_pass(work, form, [2], torch.device(device), 0.0, [OURS])
-    assert of(cell, OURS).failed == ""
-    # A rounding apart in one of the 16 scales moves the 16 values of its block.
-    assert (of(cell, OURS).error or 0) < 0.05
-    assert cell.bytes > 0
 
 
 def test_what_there_is_no_time_for_is_left_out_by_name() -> None:
@@ -157,6 +139,6 @@ def test_a_layer_is_timed_with_the_best_configuration_found(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_prof.kernels.bench.configurations.VALUES", {"depth": (1, 2)})
-    (cell,) = race_dense(SHAPE, "nvfp4", [1], torch.device(device), 0.0, [OURS], tune=True)
+    (cell,) = race_dense(SHAPE, "nvfp4", asked([1], OURS, tune=True), torch.device(device))
     assert of(cell, OURS).failed == ""
     assert cell.config["depth"] in (1, 2)

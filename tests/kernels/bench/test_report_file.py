@@ -20,7 +20,6 @@ def report() -> Report:
     found = Report(machine_of(torch.device("cpu")), CEILINGS)
     found.add(cell(ours(12.0, marlin=20.0, cublas=15.0)))
     found.add(cell({"spark-prof": None, MARLIN: 20.0}, tokens=2))
-    found.add(cell(ours(3.0), kind="fused", tokens=4))
     found.add(LeftOut("dense nvfp4 1 x 2", "no time"))
     return found
 

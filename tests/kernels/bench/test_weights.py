@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import get_args
 
 import pytest
 import torch
 
 from spark_prof.kernels.bench.random_weights import (
+    bytes_of_expert,
     decoded,
     random_experts,
     random_weight,
@@ -24,6 +26,7 @@ from spark_prof.kernels.bench.shapes import (
     dense_shapes,
     dense_work,
 )
+from spark_prof.kernels.check.inputs import decode, part_of
 from tests.rows import each_row
 
 
@@ -78,7 +81,7 @@ FORMATS = get_args(WeightFormat)
 @each_row("form", FORMATS)
 def test_bfloat16_holds_every_weight(form: WeightFormat) -> None:
     weight = random_weight(form, (64, 1024), CPU)
-    exact = weight.decode()
+    exact = decode(weight)
     assert torch.equal(decoded(weight).to(torch.float64), exact)
     assert 0.01 < float(exact.std()) < 0.1
     assert exact.unique().numel() > 20
@@ -95,12 +98,12 @@ def test_slices_are_the_matrix(form: WeightFormat, monkeypatch: pytest.MonkeyPat
     weight = random_weight(form, (11, 64), CPU)
     parts = list(row_slices(weight))
     assert len(parts) > 1
-    assert torch.equal(torch.cat([part.decode() for part in parts]), weight.decode())
+    assert torch.equal(torch.cat([decode(part) for part in parts]), decode(weight))
 
 
 @each_row("form", FORMATS)
 def test_a_seed_gives_the_same_weights(form: WeightFormat) -> None:
-    first, again, other = (random_weight(form, (4, 64), CPU, seed).decode() for seed in (0, 0, 1))
+    first, again, other = (decode(random_weight(form, (4, 64), CPU, seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -115,11 +118,9 @@ def test_a_seed_gives_the_same_weights(form: WeightFormat) -> None:
 )
 def test_an_expert_is_its_slice_of_all(shape: ExpertsShape) -> None:
     weights = random_experts(shape, CPU)
-    exact = weights.exact()
-    for expert in range(shape.experts):
-        assert torch.equal(exact.gate_up(expert), weights.gate_up.decode()[expert])
-        assert torch.equal(exact.down(expert), weights.down.decode()[expert])
+    for expert, weight in product(range(shape.experts), (weights.gate_up, weights.down)):
+        assert torch.equal(decode(part_of(weight, expert)), decode(weight)[expert])
     elements = 3 * shape.hidden * shape.intermediate
     biases = 2 * (2 * shape.intermediate + shape.hidden) if shape.bias else 0
     bits = 4.5 if shape.format == "nvfp4" else 4.25
-    assert weights.bytes_each == elements * bits / 8 + biases
+    assert bytes_of_expert(weights) == elements * bits / 8 + biases

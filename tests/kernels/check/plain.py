@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.check.cases import Linear, Moe
-from spark_prof.kernels.check.inputs import Layer, Weight
-from spark_prof.kernels.check.oracles import RoutingRule, exact_experts
+from spark_prof.kernels.check.inputs import Weight, decode
+from spark_prof.kernels.check.oracles import RoutingRule, constants
 
 _USUAL = RoutingRule()
 
@@ -22,7 +23,7 @@ def plain_linear(
     """A linear layer; `change` is done to the decoded weight, `after` to the float32 result."""
 
     def pack(weight: Weight) -> Callable[..., object]:
-        decoded = change(weight.decode())
+        decoded = change(decode(weight))
 
         def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
             # In float64, as float32 cannot hold all that a tensor core's exact products are.
@@ -79,26 +80,27 @@ class Wrong:
 def plain_moe(wrong: Wrong = Wrong()) -> Moe:
     """A block of experts in float32, its hidden activations rounded to bfloat16."""
 
-    def pack(layer: Layer) -> Callable[..., object]:
-        exact = exact_experts(layer)
-        gate_up, down = layer.gate_up.decode(), layer.down.decode()
-        alpha = 1.0 if wrong.alpha_one else exact.alpha
-        limit = torch.inf if wrong.no_limit else exact.limit
-        shift = 0.0 if wrong.no_shift else exact.shift
+    def pack(layer: ExpertsLayer) -> Callable[..., object]:
+        gate_up, down = decode(layer.gate_up), decode(layer.down)
+        alpha, limit, shift = constants(layer.activation)
+        alpha = 1.0 if wrong.alpha_one else alpha
+        limit = torch.inf if wrong.no_limit else limit
+        shift = 0.0 if wrong.no_shift else shift
 
         def expert(x: torch.Tensor, number: int) -> torch.Tensor:
             both = (gate_up[number] @ x.double()).float()
-            if exact.gate_up_bias is not None and not wrong.no_biases:
-                both = both + exact.gate_up_bias[number].float()
+            if layer.gate_up_bias is not None and not wrong.no_biases:
+                both = both + layer.gate_up_bias[number].float()
             gate, up = reversed(both.chunk(2)) if wrong.gate_is_up else both.chunk(2)
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
             inner = gate * torch.sigmoid(alpha * gate) * (up + shift)
             result = (down[number] @ inner.to(torch.bfloat16).double()).float()
-            if exact.down_bias is not None and not wrong.no_biases:
-                result = result + exact.down_bias[number].float()
+            if layer.down_bias is not None and not wrong.no_biases:
+                result = result + layer.down_bias[number].float()
             return result
 
-        def compute(x: torch.Tensor, logits: torch.Tensor, top_k: int, out: torch.Tensor) -> object:
+        def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> object:
+            top_k = layer.router.top_k
             experts, weights = plain_route(logits, top_k)
             if wrong.equal_weights:
                 weights = torch.full_like(weights, 1 / top_k)

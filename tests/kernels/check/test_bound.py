@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
 
+from spark_prof.kernels.candidate import ExpertsLayer, RouterLayer
 from spark_prof.kernels.check.bound import Expected, activated, exact, rounded
-from spark_prof.kernels.check.oracles import ExactExperts, linear_oracle, moe_oracle, routing_oracle
+from spark_prof.kernels.check.oracles import constants, linear_oracle, moe_oracle, routing_oracle
 from spark_prof.kernels.check.verdict import judge, same_bits
+from spark_prof.kernels.moe import Activation
 from tests.rows import each_row
 
 BF16 = torch.bfloat16
@@ -154,39 +158,37 @@ def test_routing_weights_in_float32_are_within() -> None:
 
 
 def moe_in_float32(
-    x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, layer: ExactExperts
+    x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, layer: ExpertsLayer
 ) -> torch.Tensor:
     """The same block in float32, its hidden activations rounded to bfloat16."""
+    alpha, limit, shift = constants(layer.activation)
     out = torch.zeros(x.shape)
     for token, chosen in enumerate(experts.tolist()):
         for place, expert in enumerate(chosen):
-            both = layer.gate_up(expert).float() @ x[token].float()
+            both = layer.gate_up[expert].float() @ x[token].float()
             if layer.gate_up_bias is not None:
                 both = both + layer.gate_up_bias[expert].float()
             gate, up = both.chunk(2)
-            gate, up = gate.clamp(max=layer.limit), up.clamp(-layer.limit, layer.limit)
-            inner = gate * torch.sigmoid(layer.alpha * gate) * (up + layer.shift)
-            result = layer.down(expert).float() @ inner.to(BF16).float()
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+            inner = gate * torch.sigmoid(alpha * gate) * (up + shift)
+            result = layer.down[expert].float() @ inner.to(BF16).float()
             if layer.down_bias is not None:
                 result = result + layer.down_bias[expert].float()
             out[token] += weights[token, place] * result
     return out.to(BF16)
 
 
-@each_row(("alpha", "limit", "shift"), [(1.0, torch.inf, 0.0), (1.702, 7.0, 1.0)])
+@each_row("activation", ["silu", "swiglu"])
 @each_row("biased", [False, True])
-def test_a_float32_block_of_experts_is_within(
-    alpha: float, limit: float, shift: float, biased: bool
-) -> None:
-    gate_up, down = numbers(6, 2 * 96, 160, scale=0.3), numbers(6, 160, 96, seed=1, scale=0.3)
-    layer = ExactExperts(
-        lambda e: gate_up[e].double(),
-        lambda e: down[e].double(),
+def test_a_float32_block_of_experts_is_within(activation: Any, biased: bool) -> None:
+    layer = ExpertsLayer(
+        "",
+        numbers(6, 2 * 96, 160, scale=0.3),
+        numbers(6, 160, 96, seed=1, scale=0.3),
         numbers(6, 2 * 96, seed=2) if biased else None,
         numbers(6, 160, seed=3) if biased else None,
-        alpha,
-        limit,
-        shift,
+        Activation(activation),
+        RouterLayer("", 6, 3, True, "softmax", None, 1.0),
     )
     x = numbers(7, 160, seed=4)
     experts, weights = routing_oracle(numbers(7, 6, seed=5, scale=2.0), 3)

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.candidate import Format
+from spark_prof.kernels.candidate import ExpertsLayer, Format
 from spark_prof.kernels.check.cases import (
     DenseCase,
     MoeCase,
@@ -26,7 +26,7 @@ from spark_prof.kernels.check.cases import (
     run_moe_case,
     run_routing_case,
 )
-from spark_prof.kernels.check.inputs import Layer, Sizes
+from spark_prof.kernels.check.inputs import Sizes
 from spark_prof.kernels.check.oracles import RoutingRule
 from spark_prof.kernels.kernel_error import KernelError
 from tests.kernels.check.plain import Wrong, plain_linear, plain_moe, plain_route
@@ -140,7 +140,7 @@ def test_wrong_arithmetic_is_seen(what: str, kind: Literal["nvfp4", "mxfp4"]) ->
 @each_row("name", ["gate_up", "down"])
 @each_row("kind", MOE_FORMATS)
 def test_weights_of_another_expert_are_seen(name: str, kind: Literal["nvfp4", "mxfp4"]) -> None:
-    def rotated(layer: Layer) -> object:
+    def rotated(layer: ExpertsLayer) -> object:
         weight = getattr(layer, name)
         return plain_moe()(
             replace(layer, **{name: replace(weight, packed=weight.packed.roll(1, dims=0))})

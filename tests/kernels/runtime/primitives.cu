@@ -28,10 +28,6 @@ KERNEL halves_and_turns(const u32* given, const int* turns, u32* got, int count)
     got[3 * at() + 2] = rotate_left(given[at()], turns[at()]);
 }
 
-KERNEL reciprocals(const float* of, float* got, int count) {
-    if (at() < count) got[at()] = approximate_reciprocal(of[at()]);
-}
-
 // a: 16 x 16, b: 16 x 8, d: 16 x 8, each row by row; the host knows nothing of the lanes.
 KERNEL product(const u16* a, const u16* b, float* d) {
     const int group = lane_id() / 4, member = lane_id() % 4;
@@ -50,14 +46,13 @@ KERNEL product(const u16* a, const u16* b, float* d) {
 
 KERNEL exchange(const u32* given, u32* got) {
     const u32 own = given[threadIdx.x];
-    u32* results = got + 7 * threadIdx.x;
+    u32* results = got + 6 * threadIdx.x;
     results[0] = shuffle_xor(own, 5u);
     results[1] = shuffle(own, (lane_id() * 7 + 3) % 32);
     results[2] = bits_of_float(shuffle_xor(float_of_bits(own), 16u));
     results[3] = bits_of_float(shuffle(float_of_bits(own), 31u));
-    results[4] = ballot(own % 3 == 0);
-    results[5] = count_bits(own);
-    results[6] = warp_max(own);
+    results[4] = count_bits(own);
+    results[5] = warp_max(own);
 }
 
 KERNEL loads(const u8* from, u32* to) {
@@ -98,34 +93,10 @@ KERNEL turn_in_warp(u32* got) {
     got[threadIdx.x] = held[threadIdx.x ^ 31];
 }
 
-// All threads of all blocks change the same five numbers.
-KERNEL change_together(int* sum, float* real_sum, u32* bits, u32* common_bits, int* extremes) {
+// All threads of all blocks change the same numbers.
+KERNEL change_together(int* sum, float* real_sum, u32* bits) {
     const int own = at();
     atomicAdd(sum, own);
     atomicAdd(real_sum, 0.25f * own);
     atomicOr(bits, 1u << own % 32);
-    atomicAnd(common_bits, ~(1u << own % 5));
-    atomicMin(extremes, 7 - own);
-    atomicMax(extremes + 1, 7 - own);
-}
-
-// What CUDA has built in and cpu_builtins.h has for the CPU.
-KERNEL builtins(const float* given, int* whole, float* real) {
-    const float nan = given[0], half = given[1], big = given[2], three = given[3];
-    const int minus = -int(three);
-    const int wholes[] = {
-        min(minus, 2),           int(max(minus, 2u) == u32(minus)), int(min(5ll, -7ll)),
-        __float2int_rn(half),    __float2int_rn(three + half),      __float2int_rz(-three - half),
-        __float2int_rd(-half),   __float2int_ru(half),              __float2int_rn(big),
-        __float2int_rn(nan),     __popc(minus),                     __clz(0),
-        __clz(int(three)),       __ffs(8),                          __ffs(0),
-        isnan(nan) && !isnan(big), isinf(big * big),                isfinite(big) && !isfinite(nan),
-    };
-    const float reals[] = {
-        min(nan, three), max(three, nan), fmaxf(nan, half), fmaf(big, big, -three) / big,
-        __fadd_rn(half, three), __fmul_rn(half, three), __fdiv_rn(three, half), __frcp_rn(half),
-        __fsqrt_rn(16.f), rsqrtf(16.f), __uint_as_float(0x40400000u), exp2f(three),
-    };
-    for (int i = 0; i < 18; ++i) whole[i] = wholes[i];
-    for (int i = 0; i < 12; ++i) real[i] = reals[i];
 }

@@ -27,15 +27,6 @@ KERNEL tell(u32* out, const u8* pointer, int whole, float real, const float* nul
     }
 }
 
-// Reverses what each block holds, by way of dynamic shared memory.
-KERNEL reverse(u32* out, const u32* in, int each) {
-    DYNAMIC_SHARED(u32, held);
-    for (int i = threadIdx.x; i < each; i += blockDim.x) held[i] = in[blockIdx.x * each + i];
-    sync_block();
-    for (int i = threadIdx.x; i < each; i += blockDim.x)
-        out[blockIdx.x * each + i] = held[each - 1 - i];
-}
-
 KERNEL add_one(u32* out, int n) {
     wait_for_previous_kernel();
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -74,14 +65,6 @@ def test_a_tensor_is_passed_from_its_first_element(device: str, source: Path) ->
     data = torch.arange(16, dtype=torch.uint8, device=device)
     launch(code(source, "tell"), (1, 1, 1), 32, [out, data[5:], 2, 0.0, None])
     assert out[2] == 7
-
-
-@each_row("each", [64, 1000, 12288, 16384])
-def test_dynamic_shared_memory_up_to_64_kib(device: str, source: Path, each: int) -> None:
-    given = torch.randint(0, 2**31 - 1, (3, each), dtype=torch.int32, device=device)
-    out = torch.empty_like(given)
-    launch(code(source, "reverse"), (3, 1, 1), 128, [out, given, each], shared_bytes=4 * each)
-    assert torch.equal(out, given.flip(1))
 
 
 @each_row("dependent", [False, True])

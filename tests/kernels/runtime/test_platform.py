@@ -103,22 +103,6 @@ def test_halves_are_doubled_and_words_turned(device: str) -> None:
     assert torch.equal(got.cpu(), torch.stack([*doubled, turned], 1))
 
 
-def test_reciprocals_are_within_one_unit_and_flush_subnormals(device: str) -> None:
-    values = random_bits(20_000, "cpu").view(torch.float32)
-    values = values[values.isfinite()]
-    edges = torch.tensor([0.0, 1e-45, 1e-38, 2.0**-126, 2.0**126, 2.0**127, float("inf")])
-    values = torch.cat([values, edges, -edges])
-    got = torch.zeros_like(values, device=device)
-    each("reciprocals", values.to(device), got)
-    flushed = torch.where(values.abs() < 2.0**-126, values * 0.0, values)
-    exact = 1.0 / flushed.double()
-    exact = torch.where(exact.abs() < 2.0**-126, exact * 0.0, exact)
-    error = (got.cpu().double() - exact).abs()
-    same = got.cpu().double() == exact
-    assert (same | (error <= exact.abs() * 2.0**-23)).all()
-    assert torch.equal(got.cpu().signbit(), values.signbit())
-
-
 @each_row("seed", range(8))
 def test_a_product_of_integers_is_exact(device: str, seed: int) -> None:
     seeded = torch.Generator().manual_seed(seed)
@@ -154,22 +138,20 @@ def test_a_product_is_near_the_exact_one(device: str, spread: int) -> None:
 @each_row("block", [32, 256, 1024])
 def test_lanes_of_a_warp_exchange(device: str, block: int) -> None:
     given = random_bits(block, "cpu")
-    got = torch.zeros(block, 7, dtype=torch.int32, device=device)
+    got = torch.zeros(block, 6, dtype=torch.int32, device=device)
     run("exchange", block, given.to(device), got)
     warps, lane = given.view(-1, 32), torch.arange(32)
     unsigned = warps.long() & 0xFFFFFFFF
-    votes = ((unsigned % 3 == 0).long() << lane).sum(1, keepdim=True).expand(-1, 32)
     bits = (unsigned.unsqueeze(-1) >> lane & 1).sum(-1)
     expected = [
         warps[:, lane ^ 5],
         warps[:, (lane * 7 + 3) % 32],
         warps[:, lane ^ 16],
         warps[:, 31:].expand(-1, 32),
-        votes.to(torch.int32),
         bits.to(torch.int32),
         unsigned.amax(1, keepdim=True).expand(-1, 32).to(torch.int32),
     ]
-    assert torch.equal(got.cpu(), torch.stack(expected, -1).view(block, 7))
+    assert torch.equal(got.cpu(), torch.stack(expected, -1).view(block, 6))
 
 
 def test_loads_of_each_size(device: str) -> None:
@@ -206,20 +188,5 @@ def test_atomics_of_many_threads(device: str) -> None:
         torch.zeros(1, dtype=dtype, device=device)
         for dtype in (torch.int32, torch.float32, torch.int32)
     ]
-    common = torch.full((1,), -1, dtype=torch.int32, device=device)
-    extremes = torch.zeros(2, dtype=torch.int32, device=device)
-    run("change_together", 64, *changed, common, extremes, grid=4)
-    numbers = [tensor.item() for tensor in (*changed, common)]
-    assert numbers == [255 * 128, 0.25 * 255 * 128, -1, ~31]
-    assert extremes.tolist() == [7 - 255, 7]
-
-
-def test_what_cuda_has_built_in(device: str) -> None:
-    given = torch.tensor([float("nan"), 0.5, 2.0**40, 3.0])
-    whole = torch.zeros(18, dtype=torch.int32, device=device)
-    real = torch.zeros(12, device=device)
-    run("builtins", 1, given.to(device), whole, real)
-    integers = [-3, 1, -7, 0, 4, -3, -1, 1, 2**31 - 1, 0, 31, 32, 30, 4, 0]
-    assert whole.tolist() == [*integers, 1, 0, 1]
-    reals = [3.0, 3.0, 0.5, 2.0**40, 3.5, 1.5, 6.0, 2.0, 4.0, 0.25, 3.0, 8.0]
-    assert real.tolist() == pytest.approx(reals, rel=2.0**-22)
+    run("change_together", 64, *changed, grid=4)
+    assert [tensor.item() for tensor in changed] == [255 * 128, 0.25 * 255 * 128, -1]
