@@ -164,7 +164,6 @@ class Position:
     row: int  # the request in it
     token_a: int  # the largest logit of side a
     token_b: int  # the largest logit of side b
-    agree: bool  # both are the same
     margin_a: float  # how far side a's largest logit is above its second
     kl_nats: float  # of side b's distribution from side a's, KL(a || b)
     worst: float  # largest difference of two logits of a token

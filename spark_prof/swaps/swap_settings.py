@@ -84,14 +84,12 @@ class SwapSettings:
             return cls({"a": parse_swaps(text)}, serve=True)
         try:
             value = json.loads(text)
-            sides = {side: parse_swaps(str(value[side])) for side in ("a", "b") if side in value}
-            seconds = float(value.get("hang_seconds", cls.hang_seconds))
-            twin, fill = (bool(value.get(name)) for name in ("twin", "fill"))
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            sides = {"a": parse_swaps(value.pop("a"))}
+            if "b" in value:
+                sides["b"] = parse_swaps(value.pop("b"))
+            return cls(sides, **value)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CommandError(f"{SWAPS_ENVIRONMENT} is damaged: {error}") from error
-        if "a" not in sides:
-            raise CommandError(f"{SWAPS_ENVIRONMENT} names no side a")
-        return cls(sides, twin, fill, seconds)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> SwapSettings | None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
 from spark_prof.ab.accuracy_gate import Figures
-from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, from_json, read_result, to_json
+from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, from_json, read_result
 from spark_prof.dashboards.ab_answer import agreement, answer, headline
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.chart_compare import gain_points, layer_bars, waterfall
@@ -27,12 +25,12 @@ from .page import OWN_TAGS, Page
 FAILED = AB_SAMPLES["ab_gate_failed"]
 
 
-@pytest.mark.parametrize("sample", AB_SAMPLES)
-@pytest.mark.parametrize(("kind", "ending"), [("text", "txt"), ("md", "md")])
-def test_snapshot(
-    sample: str, kind: str, ending: str, snapshot: Callable[[str, str], None]
-) -> None:
-    snapshot(f"{sample}.{ending}", render_ab(AB_SAMPLES[sample], kind))
+@pytest.mark.parametrize(
+    "name", [*(f"{s}.txt" for s in AB_SAMPLES), "ab_faster.md", "ab_hostile.md"]
+)
+def test_snapshot(name: str, snapshot: Callable[[str, str], None]) -> None:
+    sample, _, ending = name.partition(".")
+    snapshot(name, render_ab(AB_SAMPLES[sample], "text" if ending == "txt" else ending))
 
 
 @each_row("sample", AB_SAMPLES)
@@ -163,28 +161,6 @@ def test_the_points_carry_their_intervals_and_the_band() -> None:
         assert (value - down, value, value + up) == pytest.approx((gain.low, gain.value, gain.high))
     bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
     assert {band.y1 for band in bands} == {1.001}
-
-
-def _with_numbers(value: Any, chance: random.Random) -> Any:
-    """JSON with some of its numbers replaced by ones that no run measures."""
-    if isinstance(value, dict):
-        return {key: _with_numbers(entry, chance) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_with_numbers(entry, chance) for entry in value]
-    if type(value) is int and chance.random() < 0.1:
-        return chance.choice([0, -1, -2, 1 << 60])
-    if type(value) is float and chance.random() < 0.1:
-        return chance.choice([0.0, -1.0, 1e18, -1e18, 5e-324])
-    return value
-
-
-@each_row("seed", range(40))
-def test_any_numbers_can_be_drawn(seed: int) -> None:
-    record = json.loads(to_json(FASTER))
-    changed = _with_numbers(record, random.Random(seed)) | {"schema": record["schema"]}
-    result = from_json(json.dumps(changed).encode())
-    for kind in ("text", "md", "json", "html")[: 4 if seed < 5 else 3]:
-        assert render_ab(result, kind)
 
 
 def test_why_nothing_is_live_is_said_once() -> None:

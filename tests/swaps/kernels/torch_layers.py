@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps.builtin import build_insisted
+from spark_prof.swaps.builtin import build_kept
 from spark_prof.swaps.layers import (
     ExpertsLayer,
     Layer,
@@ -29,10 +29,12 @@ def build(layer: Layer) -> Replacement | None:
     if isinstance(layer, ExpertsLayer):
         if isinstance(layer.gate_up, torch.Tensor):
             raise KernelError(f"{layer.name}: only experts of 4 bits are computed here")
-        return build_insisted(layer)
+        return build_kept(layer, insist=True)
     if isinstance(layer.weight, torch.Tensor):
         return _linear(layer, layer.weight)
-    return build_insisted(layer) if _on_gpu(layer) else _linear(layer, layer.weight.decode())
+    return (
+        build_kept(layer, insist=True) if _on_gpu(layer) else _linear(layer, layer.weight.decode())
+    )
 
 
 def _on_gpu(layer: LinearLayer) -> bool:
