@@ -49,8 +49,7 @@ from spark_prof.ab.timed_steps import (
 from spark_prof.errors import CommandError
 from spark_prof.profiler.launcher import terminated_as_interrupt
 from spark_prof.redact import redacted, redacted_value
-from spark_prof.swaps.spec import format_swaps
-from spark_prof.swaps.swap_settings import TWIN, SwapSettings
+from spark_prof.swaps.swap_settings import TWIN, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim
 

@@ -32,7 +32,7 @@ from spark_prof.errors import CommandError
 class SwappedModule:
     """One module that a side wanted to swap."""
 
-    slot: str  # a word of swaps.spec.SLOTS
+    slot: str  # a word of swaps.swap_settings.SLOTS
     name: str  # the module's path
     kernel: str  # as it was asked for
     side: str  # which asked
@@ -119,7 +119,7 @@ class SideFacts:
 
     side: Literal["a", "b"]
     name: str  # what it is in one line, such as ``moe=spark_prof``
-    swaps: str = ""  # as `swaps.spec` writes them; empty for none
+    swaps: str = ""  # as `swaps.swap_settings` writes them; empty for none
     arguments: tuple[str, ...] = ()  # the engine's, all of them
     environment: dict[str, str] = field(default_factory=dict)  # variables that the side sets
     notes: tuple[str, ...] = ()  # what a word of the side means beyond what it says

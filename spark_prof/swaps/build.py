@@ -16,7 +16,7 @@ from spark_prof.errors import SparkProfError
 from spark_prof.rules.components import component_of
 from spark_prof.swaps.guard import Guarded, logger
 from spark_prof.swaps.layers import Builder, Layer
-from spark_prof.swaps.spec import Swap
+from spark_prof.swaps.swap_settings import Swap
 
 SLOT_OF_COMPONENT = {
     "qkv": "qkv",

@@ -15,8 +15,7 @@ from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.build import Swapped, build_all
 from spark_prof.swaps.guard import deadline, logger
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
-from spark_prof.swaps.spec import LAYER_BOUNDS
-from spark_prof.swaps.swap_settings import SIDES, SWAPS_ENVIRONMENT, SwapSettings
+from spark_prof.swaps.swap_settings import LAYER_BOUNDS, SIDES, SWAPS_ENVIRONMENT, SwapSettings
 
 
 @dataclass

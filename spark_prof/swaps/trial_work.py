@@ -14,7 +14,7 @@ import torch
 
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.layer_dispatch import features_of_experts
-from spark_prof.swaps.spec import LAYER_BOUNDS
+from spark_prof.swaps.swap_settings import LAYER_BOUNDS
 
 _BAND = 1024
 """Elements before and behind an argument; a multiple of what any alignment asks for."""

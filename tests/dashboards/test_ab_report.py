@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,18 @@ from .page import OWN_TAGS, Page
 FAILED = AB_SAMPLES["ab_gate_failed"]
 
 
-@pytest.mark.parametrize(
-    "name", [*(f"{s}.txt" for s in AB_SAMPLES), "ab_faster.md", "ab_hostile.md"]
-)
-def test_snapshot(name: str, snapshot: Callable[[str, str], None]) -> None:
-    sample, _, ending = name.partition(".")
-    snapshot(name, render_ab(AB_SAMPLES[sample], "text" if ending == "txt" else ending))
+@pytest.mark.parametrize("name", ["ab_faster", "ab_hostile"])
+@pytest.mark.parametrize(("kind", "ending"), [("text", "txt"), ("md", "md")])
+def test_snapshot(name: str, kind: str, ending: str, snapshot: Callable[[str, str], None]) -> None:
+    snapshot(f"{name}.{ending}", render_ab(AB_SAMPLES[name], kind))
+
+
+@pytest.mark.parametrize("name", sorted(set(AB_SAMPLES) - {"ab_faster", "ab_hostile"}))
+def test_snapshot_beside_ab_faster(name: str, snapshot: Callable[[str, str], None]) -> None:
+    """What a report has in place of which lines of ab_faster.txt."""
+    texts = [render_ab(each, "text").splitlines() for each in (FASTER, AB_SAMPLES[name])]
+    changed = unified_diff(*texts, "ab_faster.txt", name, n=0, lineterm="")
+    snapshot(f"{name}.diff", "".join(f"{line}\n" for line in changed if line[0] in "@+"))
 
 
 @each_row("sample", AB_SAMPLES)

@@ -21,8 +21,8 @@ from spark_prof.swaps.own import load_builder
 from tests.rows import each_row
 from tests.swaps import own_checks
 
-KERNELS = Path(__file__).parent / "kernels"
-RIGHT = load_builder(f"{KERNELS / 'right.py'}:build")
+KERNELS = Path(__file__).parent / "kernels" / "faulty.py"
+RIGHT = load_builder(f"{KERNELS}:right")
 
 FAULTS = {
     "throws_at_build": "RuntimeError: made to fail when it is built",
@@ -35,11 +35,11 @@ FAULTS = {
     "wrong_dtype": "it returns torch.float64",
     "returns_nan": "nan, expected",
 }
-"""What is said of each file of `kernels`."""
+"""What is said of each kernel."""
 
 
 def verdicts(kernel: str, slot: str) -> list[Verdict]:
-    builder = load_builder(f"{KERNELS / kernel}.py:build")
+    builder = load_builder(f"{KERNELS}:{kernel}")
     return list(check_own(Candidate(kernel, slot, builder), "cpu"))
 
 

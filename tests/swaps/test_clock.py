@@ -79,7 +79,7 @@ def test_durations_are_the_time_between_the_steps() -> None:
     assert epoch <= ends[0] <= ends[-1] <= later
 
 
-@each_row("other", [decode(1), decode(3), PREFILL, CHUNK, DRAFTS, NOTHING])
+@each_row("other", [decode(1), decode(3), PREFILL, CHUNK, DRAFTS])
 def test_a_step_that_does_not_fit_runs_on_the_side_to_come_and_does_not_count(other: Any) -> None:
     worker, clock = clocked()
     clock.plan([("a", 1), ("b", 1)], 2, prefill=False)
@@ -122,6 +122,14 @@ def test_a_plan_of_prefills() -> None:
         [4, 0, 8, None],
         [4, 0, 8, None],
     ]
+
+
+def test_steps_without_tokens_are_no_steps() -> None:
+    worker, clock = clocked()
+    clock.plan([("a", 1), ("b", 1)], 2, prefill=False)
+    for output in (decode(), NOTHING, NOTHING, decode(), NOTHING, decode()):
+        worker.execute_model(output)
+    assert [step[1] for step in clock.times()] == ["a", "b"]
 
 
 def test_choosing_a_side_ends_the_plan() -> None:

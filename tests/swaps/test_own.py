@@ -16,8 +16,7 @@ from spark_prof.swaps.build import build_all, find_points
 from spark_prof.swaps.builtin import BUILDERS
 from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
 from spark_prof.swaps.own import load_builder
-from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
-from spark_prof.swaps.swap_settings import SwapSettings
+from spark_prof.swaps.swap_settings import SLOTS, Swap, SwapSettings, format_swaps, parse_swaps
 from tests.rows import each_row
 from tests.swaps.layers import Model, replacing
 
@@ -128,7 +127,6 @@ def test_a_damaged_environment_is_one_line(text: str) -> None:
         SwapSettings.from_text(text)
 
 
-KERNELS = Path(__file__).parent / "kernels"
 NORM = NormLayer("model.norm", torch.ones(32, dtype=torch.bfloat16), 1e-6)
 
 GOOD = """
