@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from demo.models import write_model  # noqa: E402
 from spark_prof.ab.result import Result, Run, from_json  # noqa: E402
 
-FAULTY = ROOT / "tests/swaps/kernels"
+FAULTY = ROOT / "tests/swaps/kernels/faulty.py"
 OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
 ENGINE = ("--max-model-len", "2048", "--max-num-seqs", "16", "--load-format", "dummy")
 GRAPHS = '{"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}'
@@ -60,7 +60,7 @@ class Case:
 
 def faulty(name: str, ends: int = 0, live: bool = True) -> Case:
     """A kernel of tests/swaps/kernels in the experts of a model of four layers."""
-    return Case("gpt-oss-20b", f"moe={FAULTY / name}.py:build", layers=4, ends=ends, live=live)
+    return Case("gpt-oss-20b", f"moe={FAULTY}:{name}", layers=4, ends=ends, live=live)
 
 
 CASES = {

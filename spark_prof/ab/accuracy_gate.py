@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import Literal
 
-from spark_prof.swaps.spec import LAYER_BOUNDS
+from spark_prof.swaps.swap_settings import LAYER_BOUNDS
 
 _ROUNDING = 2.0**-7 / math.sqrt(12 * 1.5 / math.log(2))
 _IN_A_BLOCK = 6
@@ -164,7 +164,6 @@ class Position:
     row: int  # the request in it
     token_a: int  # the largest logit of side a
     token_b: int  # the largest logit of side b
-    agree: bool  # both are the same
     margin_a: float  # how far side a's largest logit is above its second
     kl_nats: float  # of side b's distribution from side a's, KL(a || b)
     worst: float  # largest difference of two logits of a token
@@ -266,10 +265,10 @@ def judge_layer(
         beyond: an element of it is too far off.
     """
     bound = LAYER_BOUNDS[bits]
-    if relative is None or not math.isfinite(relative):
-        return LayerError(layer, slot, bits, None, bound, passed=False, where=where)
-    passed = relative <= bound and not beyond
-    return LayerError(layer, slot, bits, relative, bound, passed=passed, where=where)
+    if relative is not None and not math.isfinite(relative):
+        relative = None
+    passed = relative is not None and relative <= bound and not beyond
+    return LayerError(layer, slot, bits, relative, bound, passed, where)
 
 
 def _is_finite(position: Position) -> bool:

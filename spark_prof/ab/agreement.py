@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from spark_prof.ab.accuracy_gate import Bits, Depth, LayerError, Position, judge
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Batch, Compare, Compared, DescribeSwaps, Done, Facts, Swaps
-from spark_prof.ab.result import Gate, RankSwaps, read_swaps
+from spark_prof.ab.result import Gate, RankSwaps
 from spark_prof.ab.setting import Setting
 from spark_prof.errors import CommandError
 
@@ -20,47 +21,25 @@ from spark_prof.errors import CommandError
 def describe(engine: Engine) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, ...]]:
     """What became of the swaps, a rank each, and each live one that was tried by itself.
 
-    Raises:
-        CommandError: the engine failed, or answered something else.
+    A module and kernel that both sides have is told once.
     """
-    answer = engine.ask(DescribeSwaps(), Swaps, "telling what is swapped")
-    ranks = tuple(read_swaps(_without_nulls(rank)) for rank in answer.ranks)
-    return ranks, _errors(answer.ranks, ranks)
-
-
-def _errors(answers: list[dict[str, Any]], ranks: tuple[RankSwaps, ...]) -> tuple[LayerError, ...]:
-    """Of each module and kernel once, also where both sides have it."""
+    answers = engine.ask(DescribeSwaps(), Swaps, "telling what is swapped").ranks
+    ranks = tuple(msgspec.convert(answer, RankSwaps) for answer in answers)
     found: dict[tuple[int, str, str, str], LayerError] = {}
     for answer, rank in zip(answers, ranks, strict=True):
-        for row, swap in zip(answer.get("swaps") or (), rank.swaps, strict=True):
-            error = row.get("layer_error")
-            if not swap.live or not isinstance(error, Mapping):
+        for row, swap in zip(answer["swaps"], rank.swaps, strict=True):
+            error = row["layer_error"]
+            if not swap.live or error is None:
                 continue
-            relative = error.get("relative_l2")
-            name = swap.name if len(ranks) == 1 else f"{swap.name} of rank {rank.rank}"
             found[rank.rank, swap.slot, swap.name, swap.kernel] = judge_layer(
-                name,
+                swap.name if len(ranks) == 1 else f"{swap.name} of rank {rank.rank}",
                 swap.slot,
-                "changed" if swap.bits == "changed" else "kept",
-                float(relative) if isinstance(relative, int | float) else None,
-                f"row {error['row']} of {error['tokens']}" if error.get("tokens") else "",
-                beyond=error.get("beyond") is True,
+                swap.bits or "kept",
+                error["relative_l2"],
+                f"row {error['row']} of {error['tokens']}" if error["tokens"] else "",
+                beyond=error["beyond"],
             )
-    return tuple(found.values())
-
-
-def _without_nulls(rank: dict[str, Any]) -> dict[str, Any]:
-    """The answer without what is null in its rows: nothing was built there."""
-    rows = rank.get("swaps")
-    if not isinstance(rows, list):
-        return rank
-    kept = [
-        {key: value for key, value in row.items() if value is not None}
-        if isinstance(row, dict)
-        else row
-        for row in rows
-    ]
-    return {**rank, "swaps": kept}
+    return ranks, tuple(found.values())
 
 
 _POSITIONS = 256
@@ -131,13 +110,5 @@ def compare_logits(
 
 def _position(row: dict[str, Any]) -> Position:
     # JSON has no NaN and no infinity: they come as null.
-    figures = {
-        name: float("nan") if row.get(name) is None else row[name]
-        for name in ("margin_a", "kl_nats", "worst", "scale")
-    }
-    try:
-        return msgspec.convert({**row, **figures}, Position)
-    except msgspec.ValidationError as error:
-        raise CommandError(
-            f"the engine's comparison is not of this version of spark-prof ({error})"
-        ) from error
+    known: dict[str, Any] = {key: nan if value is None else value for key, value in row.items()}
+    return Position(**known)

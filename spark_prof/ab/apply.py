@@ -17,8 +17,7 @@ from spark_prof.ab.result import SideFacts, outcome_of, read_result
 from spark_prof.ab.sides import BACKENDS, Side, is_own_or_installed, is_reserved
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
-from spark_prof.swaps.spec import Swap, format_swaps, parse_swaps
-from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT
+from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, Swap, format_swaps, parse_swaps
 
 # No shape takes a path, a dotted name of Python or a URL: those can load code.
 _SWITCH = "[01]|[Tt]rue|[Ff]alse"

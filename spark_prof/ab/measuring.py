@@ -82,13 +82,6 @@ def time_quads(
     return _in_turns(engine, shape, facts, block_order(quads, steps, sides))
 
 
-def time_side(
-    engine: Engine, shape: Shape, facts: Facts, seconds: float, side: str
-) -> tuple[Step, ...]:
-    """Steps of one side, as `time_quads`; its blocks come in fours as well."""
-    return time_quads(engine, shape, facts, seconds, (side, side))
-
-
 def _in_turns(
     engine: Engine, shape: Shape, facts: Facts, blocks: Sequence[Block]
 ) -> tuple[Step, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from spark_prof.ab.command import EngineCommand
@@ -13,7 +12,7 @@ from spark_prof.ab.sides import Side
 from spark_prof.analyzers.comparing.swap_proof import COMPONENTS_OF_SLOT
 from spark_prof.errors import CommandError
 from spark_prof.rules.components import component_of
-from spark_prof.swaps.spec import Swap
+from spark_prof.swaps.swap_settings import Swap
 from spark_prof.traces.checkpoint import read_checkpoint
 from spark_prof.traces.readers.safetensors_header import BITS, Tensor
 
@@ -25,15 +24,9 @@ _BITS_OF_FORMAT = {"mxfp4": 4.25, "fp8": 8.0}
 """Of a weight, scales included."""
 
 
-@dataclass(frozen=True)
-class MemoryCheck:
-    """What is known about memory."""
-
-    fits: bool | None  # whether both sides do; None where that is not known
-    line: str  # the figures, or why they are not known
-
-
-def check_memory(command: EngineCommand, a: Side, b: Side, free: int | None) -> MemoryCheck:
+def check_memory(
+    command: EngineCommand, a: Side, b: Side, free: int | None
+) -> tuple[bool | None, str]:
     """Adds up the model and the copies of its weights, by the headers of its files.
 
     Args:
@@ -41,16 +34,19 @@ def check_memory(command: EngineCommand, a: Side, b: Side, free: int | None) -> 
         a: one side.
         b: the other one.
         free: bytes of the GPU's memory, None where that is not known.
+
+    Returns:
+        Whether both sides fit, None where that is not known, and the figures or why not.
     """
     if free is None:
-        return MemoryCheck(None, "memory for both sides was not checked: NVML tells of no GPU here")
+        return (None, "memory for both sides was not checked: NVML tells of no GPU here")
     folder = _folder(command.model)
     tensors: tuple[Tensor, ...] = ()
     if folder is not None:
         with suppress(CommandError):
             tensors = read_checkpoint(folder).tensors
     if not tensors:
-        return MemoryCheck(
+        return (
             None,
             "memory for both sides was not checked: the model's files, which tell how large its "
             "weights are, are not on this machine",
@@ -65,7 +61,7 @@ def check_memory(command: EngineCommand, a: Side, b: Side, free: int | None) -> 
         f"{copies / 1e9:.1f} GB for swapped ones), of {share * free / 1e9:.1f} GB that the engine "
         "may use"
     )
-    return MemoryCheck(needed <= share * free, line)
+    return needed <= share * free, line
 
 
 def _copy(swap: Swap, tensors: Iterable[Tensor]) -> float:

@@ -20,7 +20,7 @@ from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_l
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sampler, keep_steady
-from spark_prof.ab.measuring import Shape, impossible, time_quads, time_side
+from spark_prof.ab.measuring import Shape, impossible, time_quads
 from spark_prof.ab.memory_check import check_memory, free_bytes
 from spark_prof.ab.messages import Check, Done, Facts
 from spark_prof.ab.recording import attribute, record
@@ -49,8 +49,7 @@ from spark_prof.ab.timed_steps import (
 from spark_prof.errors import CommandError
 from spark_prof.profiler.launcher import terminated_as_interrupt
 from spark_prof.redact import redacted, redacted_value
-from spark_prof.swaps.spec import format_swaps
-from spark_prof.swaps.swap_settings import TWIN, SwapSettings
+from spark_prof.swaps.swap_settings import TWIN, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim
 
@@ -99,14 +98,14 @@ def _with_memory(
     """The mode that memory allows, and what could not be checked."""
     if not mode.one:
         return mode, ()
-    found = check_memory(command, a, b, free_bytes())
-    if found.fits is None:
-        return mode, (found.line,)
-    if found.fits:
+    fits, line = check_memory(command, a, b, free_bytes())
+    if fits is None:
+        return mode, (line,)
+    if fits:
         return mode, ()
     if asked == "one":
-        raise CommandError(f"--mode one: {found.line}; leave --mode out, or swap fewer slots")
-    return Mode(False, found.line), ()
+        raise CommandError(f"--mode one: {line}; leave --mode out, or swap fewer slots")
+    return Mode(False, line), ()
 
 
 def _empty(command: EngineCommand, a: Side, b: Side, mode: Mode, words: Sequence[str]) -> Result:
@@ -340,7 +339,7 @@ class _Starts:
         setting = self._setting
         for shape in self._shapes:
             setting.say(f"timing {shape.words} on side {name}")
-            steps = time_side(engine, shape, facts, setting.options.seconds, _ALONE)
+            steps = time_quads(engine, shape, facts, setting.options.seconds, (_ALONE, _ALONE))
             counted = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
             if counted:
                 each_us = middle_mean(counted) / 1e3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from spark_prof.ab.engine_process import Engine
@@ -27,20 +27,23 @@ _BEGIN_SECONDS = 60.0
 _FLUSH_SECONDS = 120.0
 
 
-def record_side(
-    engine: Engine,
-    side: str,
-    requests: int,
-    context: int,
-    folder: Path,
-    command: Sequence[str],
-    say: Callable[[str], None],
-) -> Bundle:
-    """Records steps that decode, all of them watched.
+def record(setting: Setting, engine: Engine, side: str, name: str, shape: Shape) -> Bundle | None:
+    """A recording of one side, None where none could be made; the result says why."""
+    folder = setting.options.folder / f"recording-{side}-{shape.requests}"
+    setting.say(f"recording side {side} at batch size {shape.requests}")
+    try:
+        bundle = _recorded(setting, engine, name, shape, folder)
+    except CommandError as error:
+        engine.check_alive()
+        setting.keeper.miss(f"side {side} was not recorded: {error}")
+        return None
+    kept = Recording("a" if side == "a" else "b", shape.requests, folder.name)
+    setting.keeper.add(recordings=(kept,))
+    return bundle
 
-    Raises:
-        CommandError: it cannot be recorded; what was written stays.
-    """
+
+def _recorded(setting: Setting, engine: Engine, side: str, shape: Shape, folder: Path) -> Bundle:
+    """Records steps that decode, all of them watched; what was written before a failure stays."""
     settings = Settings(
         str(folder.absolute()),
         steps=_STEPS,
@@ -52,21 +55,20 @@ def record_side(
     if not processes:
         raise CommandError("no process of the engine can be recorded; see the engine's log")
     engine.ask(Switch(side), Done, f"switching to side {side}")
-    claim = prepare_bundle(settings.folder, command, settings)
-    watcher = Watcher(pieces_folder(settings.folder), settings.watched_steps, say)
+    claim = prepare_bundle(settings.folder, setting.command.text, settings)
+    watcher = Watcher(pieces_folder(settings.folder), settings.watched_steps, setting.say)
     try:
         request_recording(processes, settings)
         # Everybody has taken the request when the ranks and the scheduler have said who they are.
         watcher.wait(lambda: _all_there(watcher), _BEGIN_SECONDS)
         watcher.check()
-        tokens = _WARM_STEPS + 2 * _STEPS + requests
-        batch = Batch(requests, context, tokens)
+        tokens = _WARM_STEPS + 2 * _STEPS + shape.requests
+        batch = Batch(shape.requests, shape.prompt_tokens, tokens)
         engine.ask(Generate(batch), Times, f"recording side {side}")
-        if not watcher.wait(watcher.done, 5.0):
-            watcher.stop()
+        done = watcher.wait(watcher.done, 5.0)
+        watcher.stop()
+        if not done:
             watcher.wait(watcher.done, _FLUSH_SECONDS)
-        else:
-            watcher.stop()
         watcher.wait_for_engine()
         return make_bundle(settings.folder, watcher, lambda _: None, "complete")
     finally:
@@ -78,29 +80,6 @@ def _all_there(watcher: Watcher) -> bool:
     return bool(watcher.refused()) or (
         bool(watcher.ranks()) and any(watcher.pieces.glob("engine*.facts.json"))
     )
-
-
-def record(setting: Setting, engine: Engine, side: str, name: str, shape: Shape) -> Bundle | None:
-    """A recording of one side, None where none could be made; the result says why."""
-    folder = setting.options.folder / f"recording-{side}-{shape.requests}"
-    setting.say(f"recording side {side} at batch size {shape.requests}")
-    try:
-        bundle = record_side(
-            engine,
-            name,
-            shape.requests,
-            shape.prompt_tokens,
-            folder,
-            setting.command.text,
-            setting.say,
-        )
-    except CommandError as error:
-        engine.check_alive()
-        setting.keeper.miss(f"side {side} was not recorded: {error}")
-        return None
-    kept = Recording("a" if side == "a" else "b", shape.requests, folder.name)
-    setting.keeper.add(recordings=(kept,))
-    return bundle
 
 
 def attribute(setting: Setting, bundles: Mapping[str, Bundle | None], shape: Shape) -> None:

@@ -32,7 +32,7 @@ from spark_prof.errors import CommandError
 class SwappedModule:
     """One module that a side wanted to swap."""
 
-    slot: str  # a word of swaps.spec.SLOTS
+    slot: str  # a word of swaps.swap_settings.SLOTS
     name: str  # the module's path
     kernel: str  # as it was asked for
     side: str  # which asked
@@ -72,26 +72,6 @@ class RankSwaps:
     seconds: Seconds = Seconds()  # what it took
     memory_bytes: dict[str, int] = field(default_factory=dict)  # by what holds it
 
-
-def read_swaps(answer: object) -> RankSwaps:
-    """Checks what a worker answered.
-
-    Raises:
-        CommandError: it is no such answer.
-    """
-    try:
-        return msgspec.convert(answer, RankSwaps)
-    except msgspec.ValidationError as error:
-        raise CommandError(
-            f"the engine's answer about its swaps is not of this version of spark-prof ({error})"
-        ) from error
-
-
-KIND = "spark-prof ab"
-"""Stands in each file, by which it is told from other JSON."""
-
-_SCHEMA = 1
-_LARGEST_FIGURE = 1 << 62
 
 Mode = Literal["one engine", "two engines"]
 
@@ -139,7 +119,7 @@ class SideFacts:
 
     side: Literal["a", "b"]
     name: str  # what it is in one line, such as ``moe=spark_prof``
-    swaps: str = ""  # as `swaps.spec` writes them; empty for none
+    swaps: str = ""  # as `swaps.swap_settings` writes them; empty for none
     arguments: tuple[str, ...] = ()  # the engine's, all of them
     environment: dict[str, str] = field(default_factory=dict)  # variables that the side sets
     notes: tuple[str, ...] = ()  # what a word of the side means beyond what it says
@@ -189,10 +169,13 @@ class Recording:
     folder: str  # where it lies, beside the result unless it is a whole path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """Everything that a run found until now."""
 
+    # Others tell the file by its first bytes.
+    kind: Literal["spark-prof ab"] = "spark-prof ab"
+    schema: Literal[1] = 1  # of the file
     model: str  # name or folder
     mode: Mode  # how the sides were run
     mode_why: str  # one line
@@ -214,16 +197,11 @@ class Result:
     failure: str = ""  # why the run ended early, one line; empty if it did not
     finished: bool = False
     """Every part was done. A result that is not was written by a run that goes on or was killed."""
-    kind: str = KIND
-    schema: int = _SCHEMA  # of the file
 
 
 def to_json(result: Result) -> bytes:
     """Writes a result as JSON, the kind first; a figure that is not finite is null."""
-    record = _plain(asdict(result))
-    # Others tell the file by its first bytes.
-    ordered = {"kind": record.pop("kind"), "schema": record.pop("schema"), **record}
-    return msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(_plain(asdict(result))), indent=2) + b"\n"
 
 
 def from_json(text: bytes, source: str = "the result") -> Result:
@@ -233,29 +211,11 @@ def from_json(text: bytes, source: str = "the result") -> Result:
         CommandError: it is none, or of another version.
     """
     try:
-        marks = msgspec.json.decode(text, type=_Marks)
-        if marks.kind != KIND:
-            raise CommandError(f"{source} is no result of spark-prof ab; give the file it wrote")
-        if marks.schema != _SCHEMA:
-            raise CommandError(f"{source} is of another version of spark-prof; run ab again")
-        result = msgspec.json.decode(text, type=Result)
+        return msgspec.json.decode(text, type=Result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CommandError(f"{source} is no result of spark-prof ab ({error})") from error
-    if (largest := _largest(asdict(result))) >= _LARGEST_FIGURE:
-        raise CommandError(f"{source} says {largest:g}, which nothing measures; run ab again")
-    return result
-
-
-class _Marks(msgspec.Struct):
-    kind: str = ""
-    schema: int = 0
-
-
-def _largest(value: Any) -> float:
-    """The largest number of what JSON is made of, without its sign."""
-    if isinstance(value, dict | list | tuple):
-        return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0.0)
-    return abs(value) if isinstance(value, float | int) else 0.0
+        raise CommandError(
+            f"{source} is no result of spark-prof ab of this version; run ab again ({error})"
+        ) from error
 
 
 def _plain(value: Any) -> Any:
@@ -267,9 +227,6 @@ def _plain(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-_LARGEST_FILE = 64 << 20
-
-
 def read_result(path: Path) -> Result:
     """Reads a result.
 
@@ -277,13 +234,9 @@ def read_result(path: Path) -> Result:
         CommandError: it cannot be read, or is none.
     """
     try:
-        with open(path, "rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
+        return from_json(path.read_bytes(), str(path))
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(text) > _LARGEST_FILE:
-        raise CommandError(f"{path} is too long for a result of spark-prof ab; run it again")
-    return from_json(text, str(path))
 
 
 Effect = Literal["faster", "slower", "no effect", "not told"]

@@ -14,7 +14,6 @@ from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.result import (
     RANDOM_WEIGHTS,
-    Machine,
     Range,
     RankSwaps,
     Result,
@@ -184,23 +183,16 @@ def keep_facts(
 
 
 def keep_machine(setting: Setting, samples: Sequence[Sample]) -> None:
-    """Puts how the GPUs were while steps were timed into the result."""
-    keeper = setting.keeper
-    keeper.set(machine=with_states(keeper.result.machine, samples))
-
-
-def with_states(machine: Machine, samples: Sequence[Sample]) -> Machine:
-    """The machine with the ranges of what was seen of it, and of what was known before."""
+    """Puts how the GPUs were while steps were timed into the result, beside what was known."""
     states = [sample.state for sample in samples]
-    reasons = {reason for state in states for reason in state.throttled}
-    return replace(
-        machine,
-        sm_mhz=_range(machine.sm_mhz, [state.sm_mhz for state in states]),
-        memory_mhz=_range(machine.memory_mhz, [state.memory_mhz for state in states]),
-        temperature_c=_range(machine.temperature_c, [state.temperature_c for state in states]),
-        power_w=_range(machine.power_w, [state.power_w for state in states]),
-        throttled=tuple(sorted({*machine.throttled, *reasons})),
-    )
+    before = setting.keeper.result.machine
+    ranges: dict[str, Any] = {
+        name: _range(getattr(before, name), [getattr(state, name) for state in states])
+        for name in ("sm_mhz", "memory_mhz", "temperature_c", "power_w")
+    }
+    reasons = {*before.throttled, *(why for state in states for why in state.throttled)}
+    machine = replace(before, **ranges, throttled=tuple(sorted(reasons)))
+    setting.keeper.set(machine=machine)
 
 
 def _range(before: Range | None, values: Sequence[float | None]) -> Range | None:

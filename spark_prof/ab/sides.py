@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted
-from spark_prof.swaps.spec import SLOTS, Swap, format_swaps, parse_swaps
+from spark_prof.swaps.swap_settings import SLOTS, Swap, format_swaps, parse_swaps
 
 BACKENDS: dict[str, tuple[str, ...]] = {
     "--moe-backend": (

@@ -107,7 +107,7 @@ def minimum_effect(run: Spread, tests: Sequence[Spread] = ()) -> float:
 def _intervals(spread: Spread, place: int) -> tuple[Array, Array]:
     """Both ends of the interval in each simulated run, around a gain of exp(off)."""
     scale, deviation = _draws(spread.free, place)
-    error = spread.half_width / (spread.wider * student_quantile(0.975, spread.free))
+    error = spread.half_width / (spread.wider * student_quantile(_TAIL, spread.free))
     gain = np.exp(spread.off + error * deviation)
     wide = np.exp(spread.half_width * scale)
     return gain * (1 / wide - spread.clock), gain * (wide + spread.clock)
@@ -139,7 +139,7 @@ _FAR = 8.0
 _RESAMPLES = 4000
 _SEED = 20251121
 _TRIMMED = 0.2
-_CONFIDENCE = 0.95
+_TAIL = 0.975  # of both ends of a 95 % interval
 _CLOCK_US = 0.5
 """What a CUDA event resolves (CUDA Runtime API, cudaEventElapsedTime): no mean of a step knows
 more, however many there are. An interval is that much wider at either end."""
@@ -255,7 +255,7 @@ def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> 
     free = starts - 2
     spread = sum(float(((np.log(side) - np.log(side).mean()) ** 2).sum()) for side in (a_us, b_us))
     error = math.sqrt(spread / free * (1 / len(a_us) + 1 / len(b_us)))
-    gain, wide = means[0] / means[1], math.exp(_student(_CONFIDENCE, free) * error)
+    gain, wide = means[0] / means[1], math.exp(student_quantile(_TAIL, free) * error)
     # With g the gain, a - b is b (g - 1): b's own error is small beside that of g - 1.
     saved = [means[1] * (value - 1) for value in (gain, gain / wide, gain * wide)]
     clock = _CLOCK_US / min(means[0], means[1])
@@ -359,10 +359,6 @@ def _outliers(ratios: Array, clock: float) -> int:
     return int((apart > _FAR * max(1.4826 * float(np.median(apart)), clock)).sum())
 
 
-def _student(confidence: float, free: int) -> float:
-    return student_quantile((1 + confidence) / 2, free)
-
-
 def _middle_quads(ranked: Array, drawn: npt.NDArray[np.int64]) -> Array:
     """Both sides' means over the quads in the middle, by their ratio."""
     count = drawn.shape[1]
@@ -377,7 +373,7 @@ def _widened(found: Interval, by: float) -> Interval:
 
 def _percentiles(value: float, drawn: Array, quads: int) -> Interval:
     """The interval of resampled values, widened for the number of quads."""
-    wide = math.sqrt(quads / (quads - 1)) * _student(_CONFIDENCE, quads - 1)
+    wide = math.sqrt(quads / (quads - 1)) * student_quantile(_TAIL, quads - 1)
     tail = NormalDist().cdf(-wide)
     low, high = np.quantile(drawn, (tail, 1 - tail)).tolist()
     if low <= drawn.min() or high >= drawn.max():

@@ -64,7 +64,9 @@ def components(found: Attribution, *, has_gain: bool) -> Section:
     if found.residual_us is not None:
         residual = (microseconds(found.residual_us), "", _part(found.residual_us, total))
         rows.append(("residual", "", "", *residual, "", "", ""))
-    rows.append(("step", *_step(found), "", "", *_kernels_of_steps(found), ""))
+    rows.append(
+        ("step", *_step(found), "", "", _number(found.a.kernels), _number(found.b.kernels), "")
+    )
     intro = (
         f"Mean decode step of {counted(found.batch_size, 'request')}: {found.a.steps:,} recorded "
         f"steps of a, {found.b.steps:,} of b, gaps before kernels included, time in which several "
@@ -231,10 +233,6 @@ def _step(found: Attribution) -> tuple[str, str, str]:
     b = found.b.corrected_us if found.b.untraced_us is None else found.b.untraced_us
     gain = found.explained_us if found.gain_us is None else found.gain_us
     return microseconds(a), microseconds(b), microseconds(gain)
-
-
-def _kernels_of_steps(found: Attribution) -> tuple[str, str]:
-    return _number(found.a.kernels), _number(found.b.kernels)
 
 
 def _part(us: float, total: float) -> str:

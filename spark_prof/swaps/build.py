@@ -16,7 +16,7 @@ from spark_prof.errors import SparkProfError
 from spark_prof.rules.components import component_of
 from spark_prof.swaps.guard import Guarded, logger
 from spark_prof.swaps.layers import Builder, Layer
-from spark_prof.swaps.spec import Swap
+from spark_prof.swaps.swap_settings import Swap
 
 SLOT_OF_COMPONENT = {
     "qkv": "qkv",
@@ -88,7 +88,7 @@ class Swapped:
 def build_all(
     model: Any,
     sides: Mapping[str, tuple[Swap, ...]],
-    find_builder: Callable[[Swap], Builder],
+    load_builder: Callable[[str], Builder],
     read_layer: ReadLayer,
 ) -> list[Swapped]:
     """Builds what the sides ask for, in every place of the model that fits.
@@ -103,38 +103,34 @@ def build_all(
             side: swap for side, swaps in sides.items() for swap in swaps if swap.slot == point.slot
         }
         if wanted:
-            found.append(_build(point, wanted, find_builder, read_layer))
+            found.append(_build(point, wanted, load_builder, read_layer))
     return found
 
 
 def _build(
     point: SwapPoint,
     wanted: dict[str, Swap],
-    find_builder: Callable[[Swap], Builder],
+    load_builder: Callable[[str], Builder],
     read_layer: ReadLayer,
 ) -> Swapped:
     built: dict[Swap, Guarded] = {}
-    for swap in wanted.values():
-        if swap in built:
-            continue
-        label = f"{point.name} ({swap.slot}={swap.kernel})"
-        built[swap] = Guarded(label, f"{swap.slot}={swap.kernel}", None)
+    for swap in dict.fromkeys(wanted.values()):
+        name = f"{swap.slot}={swap.kernel}"
+        guarded = built[swap] = Guarded(f"{point.name} ({name})", name, None)
         try:
             _check_memory()
             with torch.no_grad():
                 layer = read_layer(point.name, point.module, point.slot)
-                replacement = find_builder(swap)(layer)
+                guarded.replacement = load_builder(swap.kernel)(layer)
         except SparkProfError as error:
-            built[swap].fail(str(error), quiet=True)
+            guarded.fail(str(error), quiet=True)
         except Exception as error:  # somebody's own builder may raise anything
-            built[swap].fail(f"{type(error).__name__}: {error}", quiet=True)
+            guarded.fail(f"{type(error).__name__}: {error}", quiet=True)
         else:
-            if replacement is None:
-                built[swap].fail("it has none for this layer", quiet=True)
-            else:
-                built[swap] = Guarded(label, f"{swap.slot}={swap.kernel}", replacement)
-                if replacement.line:
-                    logger.info("%s: %s", label, replacement.line)
+            if guarded.replacement is None:
+                guarded.fail("it has none for this layer", quiet=True)
+            elif guarded.replacement.line:
+                logger.info("%s: %s", guarded.label, guarded.replacement.line)
     return Swapped(point, wanted, {side: built[swap] for side, swap in wanted.items()})
 
 

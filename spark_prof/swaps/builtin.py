@@ -41,22 +41,23 @@ from spark_prof.swaps.layers import (
 _COUNTS = range(1, LARGEST_BATCH + 1)
 
 
-def build_measured(layer: Layer) -> Replacement:
-    """The package's kernel, for those numbers of tokens at which it was measured to be faster.
+def build_kept(layer: Layer, insist: bool) -> Replacement:
+    """The package's kernel, which computes with the checkpoint's own bits.
+
+    Args:
+        insist: also for numbers of tokens at which nobody measured it to be faster: `spark_prof!`.
 
     Raises:
         KernelError: there is none for this layer, or none that was measured to be faster.
     """
-    return _kept(layer, insist=False)
-
-
-def build_insisted(layer: Layer) -> Replacement:
-    """The package's kernel, also where nobody measured it: `spark_prof!`.
-
-    Raises:
-        KernelError: there is none for this layer.
-    """
-    return _kept(layer, insist=True)
+    with torch.no_grad():
+        if isinstance(layer, LinearLayer):
+            return _kept_linear(layer, insist)
+        if isinstance(layer, ExpertsLayer):
+            return _kept_experts(layer, insist)
+        if isinstance(layer, RouterLayer):
+            return _router(layer)
+    raise KernelError("spark_prof has no kernel for a norm alone; give norm=FILE.py:FUNCTION")
 
 
 def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
@@ -84,24 +85,12 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
 
 
 BUILDERS: Mapping[str, Builder] = {
-    "spark_prof": build_measured,
-    "spark_prof!": build_insisted,
+    "spark_prof": partial(build_kept, insist=False),
+    "spark_prof!": partial(build_kept, insist=True),
     "mxfp4": partial(build_quantized, kind="mxfp4"),
     "fp8": partial(build_quantized, kind="fp8"),
 }
 """What each kernel name of a swap stands for."""
-
-
-def _kept(layer: Layer, insist: bool) -> Replacement:
-    """A kernel that computes with the checkpoint's own bits."""
-    with torch.no_grad():
-        if isinstance(layer, LinearLayer):
-            return _kept_linear(layer, insist)
-        if isinstance(layer, ExpertsLayer):
-            return _kept_experts(layer, insist)
-        if isinstance(layer, RouterLayer):
-            return _router(layer)
-    raise KernelError("spark_prof has no kernel for a norm alone; give norm=FILE.py:FUNCTION")
 
 
 def _kept_linear(layer: LinearLayer, insist: bool) -> Replacement:

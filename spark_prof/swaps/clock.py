@@ -104,48 +104,22 @@ MOST_STEPS = 100_000
 _OF_WORKER = "_spark_prof_clock"
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A place in the plan: the block's number, its side, and which step of the block it is."""
-
-    block: int
-    side: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """One step of the plan as it was measured."""
-
-    planned: PlannedStep
-    duration_ns: int  # from its start to the next step's start, on the device's clock
-    end_epoch_ns: int  # when the host began the next step, which may be one step before the GPU did
-    prefill_tokens: int
-    decode_requests: int
-    context_tokens: int  # tokens that its requests had computed before
-    # Whether the device was still at the step before when the host had launched this one, so that
-    # it did not wait; None where host and device are one.
-    ahead: bool | None
-
-    def row(self) -> list[int | str | bool | None]:
-        """The values in the order of `Extension.spark_prof_times`."""
-        place = self.planned
-        return [
-            place.block, place.side, place.index, self.duration_ns, self.end_epoch_ns,
-            self.prefill_tokens, self.decode_requests, self.context_tokens, self.ahead,
-        ]  # fmt: skip
+_Place = tuple[int, str, int]
+"""A place in the plan: the block's number, its side, and which step of the block it is."""
 
 
 @dataclass(slots=True)
 class _Begun:
     """A step of the plan that has begun: its first mark, its last one, and its batch."""
 
-    planned: PlannedStep
+    place: _Place
     first: int
     requests: dict[str, int]
-    counts: tuple[int, int, int]
+    counts: tuple[int, int, int]  # prefill tokens, decoding requests, context tokens
     last: int = -1
-    end_epoch_ns: int = 0
+    end_epoch_ns: int = 0  # when the host began the next step, maybe one before the GPU did
+    # Whether the device was still at the step before when the host had launched this one, so that
+    # it did not wait; None where host and device are one.
     ahead: bool | None = None
 
 
@@ -162,7 +136,7 @@ class StepClock:
         self._faults: list[str] = []
         self._fence = Fence(self._faults.append)
         self._planning = False
-        self._places: list[PlannedStep] = []
+        self._places: list[_Place] = []
         self._next = self._requests = 0
         self._count: Callable[[Any], tuple[int, int, int] | None] = _count_prefill
         self._open: _Begun | None = None
@@ -216,12 +190,21 @@ class StepClock:
         self._marks.reset(2 * total)
         self._requests = requests
         self._count = _count_prefill if prefill else self._count_decode
-        self._begin_plan(_places(blocks))
+        self._begin_plan(
+            [
+                (number, side, index)
+                for number, (side, steps) in enumerate(blocks)
+                for index in range(steps)
+            ]
+        )
         if blocks:
             self._sides.switch(blocks[0][0])
 
-    def times(self) -> list[StepTime]:
+    def times(self) -> list[list[int | str | bool | None]]:
         """The steps of the plan that were measured since the last call, oldest first.
+
+        Each is ``[block, side, index in the block, duration in ns, end in ns since the epoch,
+        prefill tokens, decoding requests, context tokens, whether the host was ahead]``.
 
         A step whose requests were all gone at the next one was the last of its burst: the time
         after it may be a pause, so that it has no duration and is left out.
@@ -232,17 +215,11 @@ class StepClock:
         self._check_works()
         ended, self._ended = self._ended, []
         return [
-            StepTime(
-                b.planned,
-                self._marks.between(b.first, b.last),
-                b.end_epoch_ns,
-                *b.counts,
-                ahead=b.ahead,
-            )
+            [*b.place, self._marks.between(b.first, b.last), b.end_epoch_ns, *b.counts, b.ahead]
             for b in ended
         ]
 
-    def _begin_plan(self, places: list[PlannedStep]) -> None:
+    def _begin_plan(self, places: list[_Place]) -> None:
         self._places, self._next = places, 0
         self._open = None
         self._ended = []
@@ -269,7 +246,7 @@ class StepClock:
             self._planning = False
             return
         place = self._places[self._next]
-        self._sides.switch(place.side)
+        self._sides.switch(place[1])
         counts = self._count(output)
         if counts is None:
             return
@@ -309,14 +286,6 @@ def _count_prefill(output: Any) -> tuple[int, int, int] | None:
     if not batch.prefill_tokens:
         return None
     return batch.prefill_tokens, batch.decode_requests, batch.context_tokens
-
-
-def _places(blocks: Sequence[tuple[str, int]]) -> list[PlannedStep]:
-    return [
-        PlannedStep(number, side, index)
-        for number, (side, steps) in enumerate(blocks)
-        for index in range(steps)
-    ]
 
 
 def _refuse_other_steps(worker: Any) -> None:

@@ -39,12 +39,9 @@ class LayerError:
     """How far a replacement's result is from that of vLLM's own kernel, for the same tokens."""
 
     relative_l2: float  # the L2 norm of a row's difference over that of vLLM's row
-    worst: float
-    scale: float  # the root mean square of vLLM's result
-    rows: int = 0
-    row: int = 0  # the one that is furthest off, which `relative_l2` is of
-    tokens: str = ""  # the call in words: `2 rows (large tokens)`
-    beyond: bool = False  # that row, or one element of it, is further off than is allowed
+    row: int  # the one that is furthest off, which `relative_l2` is of
+    tokens: str  # the call in words: `2 rows (large tokens)`
+    beyond: bool  # that row, or one element of it, is further off than is allowed
 
 
 class Guarded:
@@ -59,13 +56,11 @@ class Guarded:
         error: how far its result was from vLLM's on trial; None where that was not compared.
     """
 
-    def __init__(
-        self, label: str, kernel: str, replacement: Replacement | None, why: str = ""
-    ) -> None:
+    def __init__(self, label: str, kernel: str, replacement: Replacement | None) -> None:
         self.label = label
         self.kernel = kernel
         self.replacement = replacement
-        self.why = why
+        self.why = ""
         self.calls: Counter[str] = Counter()
         self.error: LayerError | None = None
 

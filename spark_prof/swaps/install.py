@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_prof.profiler.ranges import replace_attribute
-from spark_prof.swaps import layer_dispatch, ops
+from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.build import Swapped, build_all
 from spark_prof.swaps.guard import deadline, logger
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
-from spark_prof.swaps.spec import LAYER_BOUNDS
-from spark_prof.swaps.swap_settings import SIDES, SWAPS_ENVIRONMENT, SwapSettings
+from spark_prof.swaps.swap_settings import LAYER_BOUNDS, SIDES, SWAPS_ENVIRONMENT, SwapSettings
 
 
 @dataclass
@@ -32,7 +31,6 @@ class Installed:
     build_seconds: float = 0.0
     trial_seconds: float = 0.0
     capture_seconds: dict[str, float] = field(default_factory=dict)
-    filled: bool = False  # whether dummy weights were given random values
     fault: str = ""  # what of this package failed, empty if nothing did
 
     def fence(self, step: Callable[[], None]) -> None:
@@ -54,14 +52,15 @@ def rows_of(state: Installed) -> list[dict[str, Any]]:
             "side": side,
             "state": "live" if guarded.live else "fell back",
             "why": guarded.why,
-            "bits": guarded.replacement.bits if guarded.replacement else None,
-            "bytes": guarded.replacement.bytes if guarded.replacement else 0,
-            "line": guarded.replacement.line if guarded.replacement else "",
+            "bits": built.bits if built else "",
+            "bytes": built.bytes if built else 0,
+            "line": built.line if built else "",
             "layer_error": asdict(guarded.error) if guarded.error else None,
             "calls": dict(guarded.calls),
         }
         for place in state.places
         for side, guarded in place.choices.items()
+        for built in (guarded.replacement,)
     ]
 
 
@@ -109,7 +108,7 @@ def install(worker: Any, settings: SwapSettings) -> None:
     SIDES.names, SIDES.active = settings.names, settings.names[0]
     state = _INSTALLED[id(worker)] = Installed(settings)
     keep_graphs_by_side()
-    ops.register_ops()
+    layer_dispatch.register_ops()
     _wrap(worker, "load_model", lambda load: _loading(worker, state, load))
     for name in _NEW_WEIGHTS:
         if hasattr(worker, name):
@@ -132,7 +131,6 @@ def describe(worker: Any) -> dict[str, Any]:
             "capture": state.capture_seconds,
         },
         "memory_bytes": {"second_copy": second_copy(state), **_device_memory(worker)},
-        "dummy_weights_filled": state.filled,
         "fault": state.fault,
     }
 
@@ -208,19 +206,18 @@ def _before_layout(build: Callable[[Any], None]) -> Iterator[None]:
 
 def _build(worker: Any, state: Installed, model: Any) -> None:
     from spark_prof.swaps.live_weights import read_layer
-    from spark_prof.swaps.own import find_builder
+    from spark_prof.swaps.own import load_builder
 
     if state.settings.fill and str(worker.vllm_config.load_config.load_format) == "dummy":
         from spark_prof.swaps.dummy import fill_dummy
 
         fill_dummy(model, _SEED)
-        state.filled = True
     begin = time.perf_counter()
     with (
         deadline(10 * state.settings.hang_seconds, "building the replacement kernels has run"),
         _float32_by_default(),
     ):
-        state.places = build_all(model, state.settings.sides, find_builder, read_layer)
+        state.places = build_all(model, state.settings.sides, load_builder, read_layer)
     state.build_seconds = time.perf_counter() - begin
 
 

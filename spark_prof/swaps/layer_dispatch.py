@@ -2,6 +2,10 @@
 
 Every wrapper asks at each call which side is active. What it calls otherwise is the method that was
 there before, so that a layer without a live replacement computes as it always did.
+
+Where torch.compile traces the model it sees one opaque operator with a layer's inputs and outputs;
+its body is Python and runs when the model runs or a CUDA graph is captured. The layer is found by a
+tensor of its own, not by its name: layers of one shape then stay one piece of code to compile.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ from typing import Any
 
 import torch
 
-from spark_prof.swaps import ops
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import NOT_TAKEN, Guarded
 from spark_prof.swaps.swap_settings import SIDES, plain_side
@@ -56,11 +59,11 @@ def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     layer = point.module
     body = layer.spark_prof_body = _LinearBody(layer, choices)
     if compiled and point.slot != "lm_head":
-        ops.key_of(layer, body, next(layer.parameters()).device)
+        _give_key(layer, body, next(layer.parameters()).device)
         rows = _rows(layer)
 
         def apply(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
-            return ops.linear(x, bias, layer.spark_prof_key, rows)
+            return torch.ops.spark_prof.linear(x, bias, layer.spark_prof_key, rows)
     else:
 
         def apply(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> Any:  # noqa: ARG001 vLLM's signature
@@ -211,12 +214,12 @@ def swap_norm(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     if not compiled:
         module._forward_method = body.run
         return
-    ops.key_of(module, body, module.weight.device)
+    _give_key(module, body, module.weight.device)
 
     def forward(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         if residual is None:
-            return ops.norm(x, module.spark_prof_key)
-        return ops.norm_residual(x, residual, module.spark_prof_key)
+            return torch.ops.spark_prof.norm(x, module.spark_prof_key)
+        return torch.ops.spark_prof.norm_residual(x, residual, module.spark_prof_key)
 
     module._forward_method = forward
 
@@ -231,6 +234,47 @@ def _not_in_place(module: Any) -> Callable[..., Any]:
         return kernel(x.clone(), residual.clone())
 
     return own
+
+
+_BODIES: dict[int, _LinearBody | _NormBody] = {}
+_LIBRARY: list[torch.library.Library] = []
+
+
+def _give_key(module: Any, body: _LinearBody | _NormBody, device: torch.device) -> None:
+    """Gives a module the buffer by which the operators find its body."""
+    key = torch.zeros(16, dtype=torch.uint8, device=device)
+    module.register_buffer("spark_prof_key", key, persistent=False)
+    _BODIES[key.data_ptr()] = body
+
+
+def register_ops() -> None:
+    """Registers the operators, once a process."""
+    if _LIBRARY:
+        return
+    library = torch.library.Library("spark_prof", "FRAGMENT")
+    _LIBRARY.append(library)
+    operators: tuple[tuple[str, Callable[..., Any], Callable[..., Any]], ...] = (
+        (
+            "linear(Tensor x, Tensor? bias, Tensor key, int rows) -> Tensor",
+            lambda x, bias, key, _: _BODIES[key.data_ptr()].run(x, bias),
+            lambda x, _bias, _key, rows: x.new_empty((*x.shape[:-1], rows)),
+        ),
+        (
+            "norm(Tensor x, Tensor key) -> Tensor",
+            lambda x, key: _BODIES[key.data_ptr()].run(x, None),
+            lambda x, _: torch.empty_like(x),
+        ),
+        (
+            "norm_residual(Tensor x, Tensor residual, Tensor key) -> (Tensor, Tensor)",
+            lambda x, residual, key: _BODIES[key.data_ptr()].run(x, residual),
+            lambda x, residual, _: (torch.empty_like(x), torch.empty_like(residual)),
+        ),
+    )
+    for schema, run, fake in operators:
+        name = schema.partition("(")[0]
+        library.define(schema)
+        library.impl(name, run, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"spark_prof::{name}", fake, lib=library)
 
 
 def _first_two(

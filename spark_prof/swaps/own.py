@@ -18,27 +18,19 @@ from typing import Any
 from spark_prof.errors import CommandError
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import Builder, Layer, Replacement
-from spark_prof.swaps.spec import Swap
 
 GROUP = "spark_prof.kernels"
 """The group of entry points that bring kernels by name."""
 
 
-def find_builder(swap: Swap) -> Builder:
-    """The builder that a swap names: the package's own, a file's function or an entry point.
+@cache
+def load_builder(kernel: str) -> Builder:
+    """The package's own builder of that name, a file's function or an entry point's.
+
+    A file is executed once a process.
 
     Raises:
         CommandError: there is none, or what it names cannot be loaded.
-    """
-    return load_builder(swap.kernel)
-
-
-@cache
-def load_builder(kernel: str) -> Builder:
-    """The builder of a kernel's name; a file is executed once a process.
-
-    Raises:
-        CommandError: as `find_builder`.
     """
     from spark_prof.swaps.builtin import BUILDERS
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping
+from collections import Counter, UserDict
+from collections.abc import Callable
 from typing import Any
 
-from spark_prof.swaps.swap_settings import SIDES, Sides
+from spark_prof.swaps.swap_settings import SIDES
 
 HOLDERS = (
     ("vllm.compilation.cuda_graph", "CUDAGraphWrapper", "concrete_cudagraph_entries"),
@@ -27,37 +27,19 @@ _MARK = "_spark_prof_by_side"
 _ALL: weakref.WeakSet[BySide] = weakref.WeakSet()
 
 
-class BySide(MutableMapping[Any, Any]):
+class BySide(UserDict[Any, Any]):
     """A dictionary with a content for each side, of which the active one is seen."""
 
     __hash__ = object.__hash__  # which a mapping has not; each is itself, whatever it holds
 
-    def __init__(self, sides: Sides = SIDES) -> None:
-        self._sides = sides
+    def __init__(self) -> None:
         self._contents: dict[str, dict[Any, Any]] = {}
         _ALL.add(self)
 
     @property
-    def _active(self) -> dict[Any, Any]:
-        return self._contents.setdefault(self._sides.active, {})
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._active[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._active[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._active[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._active)
-
-    def __len__(self) -> int:
-        return len(self._active)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._active
+    def data(self) -> dict[Any, Any]:  # type: ignore[override]
+        """The content of the active side, by which a `UserDict` does all that it does."""
+        return self._contents.setdefault(SIDES.active, {})
 
     def clear(self) -> None:
         """Forgets the graphs of all sides: vLLM does so when their memory is about to go."""

@@ -1,4 +1,4 @@
-"""What a vLLM process shall swap, as the environment says it, and which side it computes now.
+"""What is swapped, as a command line and the environment say it, and which side is computed now.
 
 Switching a side costs nothing: the dispatchers of eager layers and the CUDA graphs of `graphs.py`
 look at `SIDES.active` when they are called.
@@ -12,7 +12,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_prof.errors import CommandError
-from spark_prof.swaps.spec import Swap, format_swaps, parse_swaps
+
+SLOTS = ("qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
+"""The places of a model whose kernel can be swapped."""
+
+LAYER_BOUNDS = {"kept": 2.0**-6, "changed": 0.3}
+"""The largest relative L2 error of a layer by itself, by what becomes of the weights' bits.
+
+Where they are kept two kernels round at most five times each on the way, by 0.0015 of the size:
+sqrt(10) * 0.0015 = 0.005, and three times that is allowed. To quantize to MXFP4 brings 0.112 on
+normally distributed weights, to FP8 0.026 (docs/kernels.md)."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One slot and what runs in it."""
+
+    slot: str
+    # ``spark_prof`` (the package's own, the weights keep their bits), ``mxfp4`` or ``fp8`` (a BF16
+    # weight is quantized at load), ``path/to/file.py:function``, or the name of an entry point of
+    # the group ``spark_prof.kernels``.
+    kernel: str
+
+
+def parse_swaps(text: str) -> tuple[Swap, ...]:
+    """Reads swaps with commas between them; an empty text is none.
+
+    Raises:
+        CommandError: a word is no swap, names no slot, or a slot comes twice.
+    """
+    swaps: dict[str, Swap] = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        slot, equals, kernel = word.partition("=")
+        if not equals or not kernel:
+            raise CommandError(f"{word} is no swap; write slot=kernel, such as moe=spark_prof")
+        if slot not in SLOTS:
+            raise CommandError(f"{word}: there is no slot {slot}; give {', '.join(SLOTS)}")
+        if slot in swaps:
+            raise CommandError(f"{text}: {slot} is given twice; give it one kernel")
+        swaps[slot] = Swap(slot, kernel)
+    return tuple(swaps.values())
+
+
+def format_swaps(swaps: tuple[Swap, ...]) -> str:
+    """The text that `parse_swaps` reads back."""
+    return ",".join(f"{swap.slot}={swap.kernel}" for swap in swaps)
+
 
 TWIN = "a2"
 """Side a once more, with CUDA graphs of its own: what an A/A run compares side a with."""
@@ -84,14 +129,12 @@ class SwapSettings:
             return cls({"a": parse_swaps(text)}, serve=True)
         try:
             value = json.loads(text)
-            sides = {side: parse_swaps(str(value[side])) for side in ("a", "b") if side in value}
-            seconds = float(value.get("hang_seconds", cls.hang_seconds))
-            twin, fill = (bool(value.get(name)) for name in ("twin", "fill"))
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            sides = {"a": parse_swaps(value.pop("a"))}
+            if "b" in value:
+                sides["b"] = parse_swaps(value.pop("b"))
+            return cls(sides, **value)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CommandError(f"{SWAPS_ENVIRONMENT} is damaged: {error}") from error
-        if "a" not in sides:
-            raise CommandError(f"{SWAPS_ENVIRONMENT} names no side a")
-        return cls(sides, twin, fill, seconds)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> SwapSettings | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,49 @@ from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.ranges import replace_attribute
 from spark_prof.swaps.tap_file import Comparison, Recording, TappedRequest, Use, force_tokens
 
+_OF_WORKER = "_spark_prof_tap"
 
-class TappedRequests:
-    """Follows the requests of one worker from step to step.
+
+class _Tapping:
+    """A tap that is on: which requests it follows, what it does with their rows, what went wrong.
 
     Args:
         limit: so many requests are tapped; those that come later are left alone.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, runner: Any, use: Use, limit: int) -> None:
+        self.use = use
+        self.seen = 0
+        self._runner = runner
         self._limit = limit
         self._known: dict[str, TappedRequest] = {}
-        self._positions: dict[str, int] = {}
+        self._positions: dict[str, int] = {}  # of a step that has begun and has no logits yet
+        self._order: list[str] | None = None
+        self._faults: list[str] = []
+        self._fence = Fence(self._faults.append)
+
+    def check(self) -> None:
+        """Raises CommandError with what went wrong."""
+        if self._faults:
+            raise CommandError(f"the tap of the logits is off: {self._faults[0]}")
 
     def begin_step(self, output: Any) -> None:
+        """Notes which requests the step has."""
+        self._order = None
+        self._fence.call("tap", self._begin_step, output)
+
+    def begin_sample(self, _: Any) -> None:
+        """Notes the order of the rows, which the second model runner keeps only until now."""
+        self._fence.call("tap", self._note_order)
+
+    def tap(self, logits: torch.Tensor) -> torch.Tensor:
+        """Uses the logits of a step; what is to be sampled from in their place."""
+        if not self._positions:
+            return logits  # of a prompt, after those of the step
+        forced = self._fence.call("tap", self._tap, logits)
+        return logits if forced is None else forced
+
+    def _begin_step(self, output: Any) -> None:
         """Reads a vllm.v1.core.sched.output.SchedulerOutput."""
         for new in output.scheduled_new_reqs:
             # The second model runner is given a preempted request as a new one.
@@ -51,70 +80,6 @@ class TappedRequests:
         scheduled = output.num_scheduled_tokens
         self._positions = {name: computed[name] + count for name, count in scheduled.items()}
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a step has begun and its logits have not come."""
-        return bool(self._positions)
-
-    def take_rows(self, order: Sequence[str], count: int) -> list[tuple[int, TappedRequest]]:
-        """The rows of the step from which a token of a tapped request is sampled; once a step.
-
-        Args:
-            order: the requests as the model runner has ordered them.
-
-        Raises:
-            CommandError: there is not one row for each request.
-        """
-        positions, self._positions = self._positions, {}
-        if len(order) != count:
-            raise CommandError(f"{count} rows of logits came for {len(order)} requests")
-        rows = []
-        for row, name in enumerate(order):
-            request = self._known.get(name)
-            if request is None or request.number >= self._limit:
-                continue
-            # Part of a prompt has a row too, but no token is sampled from it.
-            if positions.get(name) == request.prompt_tokens + request.sampled:
-                rows.append((row, request))
-        return rows
-
-
-_OF_WORKER = "_spark_prof_tap"
-
-
-class _Tapping:
-    """A tap that is on: what it does with which rows, and what went wrong."""
-
-    def __init__(self, runner: Any, use: Use, requests: int) -> None:
-        self.use = use
-        self.seen = 0
-        self._runner = runner
-        self._requests = TappedRequests(requests)
-        self._order: list[str] | None = None
-        self._faults: list[str] = []
-        self._fence = Fence(self._faults.append)
-
-    def check(self) -> None:
-        """Raises CommandError with what went wrong."""
-        if self._faults:
-            raise CommandError(f"the tap of the logits is off: {self._faults[0]}")
-
-    def begin_step(self, output: Any) -> None:
-        """Notes which requests the step has."""
-        self._order = None
-        self._fence.call("tap", self._requests.begin_step, output)
-
-    def begin_sample(self, _: Any) -> None:
-        """Notes the order of the rows, which the second model runner keeps only until now."""
-        self._fence.call("tap", self._note_order)
-
-    def tap(self, logits: torch.Tensor) -> torch.Tensor:
-        """Uses the logits of a step; what is to be sampled from in their place."""
-        if not self._requests.waiting:
-            return logits  # of a prompt, after those of the step
-        forced = self._fence.call("tap", self._tap, logits)
-        return logits if forced is None else forced
-
     def _note_order(self) -> None:
         state = self._runner.execute_model_state
         if hasattr(state, "input_batch"):
@@ -122,10 +87,20 @@ class _Tapping:
 
     def _tap(self, logits: torch.Tensor) -> torch.Tensor | None:
         order = self._runner.input_batch.req_ids if self._order is None else self._order
-        found = self._requests.take_rows(order, logits.shape[0])
-        if not found:
+        positions, self._positions = self._positions, {}
+        if len(order) != len(logits):
+            raise CommandError(f"{len(logits)} rows of logits came for {len(order)} requests")
+        rows, requests = [], []
+        for row, name in enumerate(order):
+            request = self._known.get(name)
+            if request is None or request.number >= self._limit:
+                continue
+            # Part of a prompt has a row too, but no token is sampled from it.
+            if positions.get(name) == request.prompt_tokens + request.sampled:
+                rows.append(row)
+                requests.append(request)
+        if not rows:
             return None
-        rows, requests = [row for row, _ in found], [request for _, request in found]
         tokens = self.use.take(requests, logits[rows])
         for request in requests:
             request.sampled += 1

@@ -320,9 +320,7 @@ class _Trial:
                 " of tokens",
                 count,
             )
-        kept = LayerError(
-            error.relative, error.worst, error.scale, count, error.row, what, error.beyond
-        )
+        kept = LayerError(error.relative, error.row, what, error.beyond)
         if error.beyond or self._error is None or kept.relative_l2 > self._error.relative_l2:
             self._error = kept
         if error.beyond:

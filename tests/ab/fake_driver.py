@@ -104,16 +104,19 @@ def swaps() -> dict[str, Any]:
                 {
                     "slot": slot, "name": f"model.layers.{layer}.{slot}", "kernel": kernel,
                     "side": side, "state": "fell back" if why else "live", "why": why,
-                    "bits": None if why else MODEL.get("bits", "kept"), "bytes": 1 << 20,
+                    "bits": "" if why else MODEL.get("bits", "kept"), "bytes": 1 << 20,
                     "line": "", "calls": {"a": 0, "b": 3},
-                    "layer_error": {"relative_l2": MODEL.get("layer_error", 0.001)},
+                    "layer_error": {
+                        "relative_l2": MODEL.get("layer_error", 0.001), "row": 0, "tokens": "",
+                        "beyond": False,
+                    },
                 }
                 for layer in range(3)
             ]  # fmt: skip
     return {
         "rank": 0, "swaps": rows, "sides": SIDES, "captured": dict.fromkeys(SIDES, 5),
         "seconds": {"build": 2.0, "trial": 0.1, "capture": dict.fromkeys(SIDES, 0.5)},
-        "memory_bytes": {"second_copy": 3 << 20}, "dummy_weights_filled": False,
+        "memory_bytes": {"second_copy": 3 << 20},
     }  # fmt: skip
 
 
@@ -155,7 +158,7 @@ def compared(request: Compare) -> Answer:
     rows = [
         {
             "step": step, "row": row, "token_a": 5, "token_b": 6 if wrong else 5,
-            "agree": not wrong, "margin_a": 2.0, "kl_nats": wrong or 1e-6,
+            "margin_a": 2.0, "kl_nats": wrong or 1e-6,
             "worst": wrong or 0.01, "scale": 2.0,
         }
         for step in range(request.batch.tokens)

@@ -43,7 +43,7 @@ from tests.rows import each_row  # noqa: E402
 POSITIONS = 64
 DENSE = Depth(24, routed=False)
 ROUTED = Depth(12, routed=True)
-AGREEING = Position(0, 0, 5, 5, True, 1.0, 1e-5, 0.02, 1.0)
+AGREEING = Position(0, 0, 5, 5, 1.0, 1e-5, 0.02, 1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +70,7 @@ def stock(layers: int, experts: int = 0, seed: int = 0) -> torch.Tensor:
 
 
 def against(a: torch.Tensor, b: torch.Tensor) -> list[Position]:
-    return [
-        Position(step, 0, found.token_a, found.token_b, found.token_a == found.token_b,
-                 found.margin_a, found.kl_nats, found.worst, found.scale)
-        for step, found in enumerate(compare_logits(a, b))
-    ]  # fmt: skip
+    return [Position(step, 0, *astuple(found)) for step, found in enumerate(compare_logits(a, b))]
 
 
 @cache
@@ -238,7 +234,7 @@ def test_bounds_are_what_rounding_may_do_and_no_more(scale: float, depth: Depth)
 
 
 def test_near_ties_are_no_error_and_other_tokens_elsewhere_are() -> None:
-    tie = replace(AGREEING, token_b=6, agree=False, margin_a=0.01)
+    tie = replace(AGREEING, token_b=6, margin_a=0.01)
     verdict = judge([AGREEING] * 24 + [tie] * 8, "kept", depth=DENSE)
     assert verdict.passed
     assert verdict.figures is not None
@@ -255,7 +251,7 @@ def test_near_ties_are_no_error_and_other_tokens_elsewhere_are() -> None:
 
 def test_a_loss_is_stated_and_does_not_fail() -> None:
     """A side that quantizes fails only where nothing of the model is left."""
-    lossy = [replace(AGREEING, token_b=6, agree=False, kl_nats=0.2, worst=1.5)] * 8
+    lossy = [replace(AGREEING, token_b=6, kl_nats=0.2, worst=1.5)] * 8
     verdict = judge([AGREEING] * 24 + lossy, "changed", depth=DENSE)
     assert verdict.passed
     assert "25.0% of the most likely tokens are others" in verdict.notes[0]

@@ -95,9 +95,14 @@ def result(tmp_path: Path, b: str, *, passed: bool = True, one: bool = True) -> 
     ]
     verdict = Verdict(passed, "kept", () if passed else ("no",), (), None, None, None, ())
     found = Result(
-        "m", "one engine" if one else "two engines", "", (), "", (facts[0], facts[1]),
+        model="m",
+        mode="one engine" if one else "two engines",
+        mode_why="",
+        command=(),
+        taken="",
+        sides=(facts[0], facts[1]),
         gates=(Gate(1, verdict),),
-    )  # fmt: skip
+    )
     path = tmp_path / "result.json"
     path.write_bytes(to_json(found))
     return path

@@ -73,7 +73,7 @@ def base(environment: dict[str, str] | None = None) -> dict[str, Any]:
     """A result of two engines, which is applied as it is."""
     a = SideFacts("a", "stock", "", ("m",))
     b = SideFacts("b", "moe=spark_prof", "moe=spark_prof", ("m",), environment or {})
-    found = Result("m", "two engines", "", (), "", (a, b), versions={"vllm": "0.30"})
+    found = Result(model="m", mode="two engines", mode_why="", command=(), taken="", sides=(a, b))
     record: dict[str, Any] = json.loads(to_json(found))
     return record
 

@@ -32,7 +32,7 @@ def needed(folder: Path, b: str, *options: str) -> float:
     low, high = 0, 400 * GB
     while high - low > GB // 1000:
         middle = (low + high) // 2
-        fits = check_memory(command(folder, *options), STOCK, parse_side(b), middle).fits
+        fits, _ = check_memory(command(folder, *options), STOCK, parse_side(b), middle)
         low, high = (low, middle) if fits else (middle, high)
     return high / GB
 
@@ -60,16 +60,16 @@ def test_ranks_share_and_the_user_gives_less(gpt_oss: Path) -> None:
 
 
 def test_the_line_has_the_figures(gpt_oss: Path) -> None:
-    found = check_memory(command(gpt_oss), STOCK, parse_side("moe=spark_prof"), 24 * GB)
-    assert found.fits is False
-    assert found.line.startswith("both sides need 2")
-    assert found.line.endswith("of 21.6 GB that the engine may use")
+    fits, line = check_memory(command(gpt_oss), STOCK, parse_side("moe=spark_prof"), 24 * GB)
+    assert fits is False
+    assert line.startswith("both sides need 2")
+    assert line.endswith("of 21.6 GB that the engine may use")
 
 
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     b = parse_side("moe=spark_prof")
     for folder, free in ((tmp_path, GB), (tmp_path / "gone", GB), (tmp_path, None)):
         words = [str(folder)] if folder.exists() else ["some/model"]
-        found = check_memory(engine_command(words), STOCK, b, free)
-        assert found.fits is None
-        assert found.line.startswith("memory for both sides was not checked")
+        fits, line = check_memory(engine_command(words), STOCK, b, free)
+        assert fits is None
+        assert line.startswith("memory for both sides was not checked")

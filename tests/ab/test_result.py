@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.result import Machine, Range, Result, from_json, read_result, read_swaps, to_json
+from spark_prof.ab.result import Machine, Range, Result, from_json, read_result, to_json
 from spark_prof.errors import CommandError
 from spark_prof.traces.resolve import find_result
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
@@ -54,14 +54,12 @@ def _changed(**parts: object) -> bytes:
         (b"[" * 100_000, "Expected `object`"),
         (b"{}", "no result"),
         (b"null", "Expected `object`"),
-        (_changed(kind="another"), "no result"),
-        (_changed(schema=2), "another version"),
+        (_changed(kind="another"), "Invalid enum value 'another'"),
+        (_changed(schema=2), "Invalid enum value 2"),
         (_changed(mode="three engines"), r"Invalid enum value 'three engines'"),
         (_changed(runs=[{"phase": "decode"}]), r"missing required field `requests`"),
         (_changed(sides=[]), "length 2"),
         (_changed(missing="text"), "Expected `array`"),
-        (_changed(machine={"gpus": 1 << 62}), "says 4.61169e"),
-        (_changed(machine={"power_w": {"lowest": -1e308, "highest": 0}}), "says 1e"),
         (to_json(FASTER)[:-20], "truncated"),
     ],
 )
@@ -97,26 +95,3 @@ def test_other_files_are_no_result(tmp_path: Path) -> None:
     assert find_result(tmp_path / "absent") is find_result(Path("\0")) is None
     with pytest.raises(CommandError, match="cannot read"):
         read_result(tmp_path)
-
-
-ANSWER = {
-    "rank": 0,
-    "swaps": [
-        {"slot": "moe", "name": "model.layers.0.mlp", "kernel": "spark_prof", "side": "b",
-         "state": "live", "why": "", "bits": "kept", "bytes": 12, "line": "", "layer_error": None,
-         "calls": {"b": 3}},
-    ],
-    "sides": ["a", "b"],
-    "captured": {"a": 3, "b": 3},
-    "seconds": {"build": 1.5, "capture": {"a": 2.0}},
-    "memory_bytes": {"swaps": 12},
-}  # fmt: skip
-
-
-def test_an_engine_s_answer_is_checked() -> None:
-    found = read_swaps(ANSWER)
-    assert found.swaps[0].live
-    assert (found.seconds.build, found.sides, found.captured["b"]) == (1.5, ("a", "b"), 3)
-    for damaged in (None, [], ANSWER | {"rank": "0"}, ANSWER | {"swaps": [{"slot": "moe"}]}):
-        with pytest.raises(CommandError, match="not of this version"):
-            read_swaps(damaged)

@@ -10,7 +10,7 @@ import pytest
 
 from spark_prof.ab.sides import BACKENDS, OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.errors import CommandError
-from spark_prof.swaps.spec import SLOTS, Swap, format_swaps
+from spark_prof.swaps.swap_settings import SLOTS, Swap, format_swaps
 from tests.rows import each_row
 
 KERNEL = "def build(layer):\n    return None\n"

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from spark_prof.cli import main as cli
 
-KERNELS = Path(__file__).parents[1] / "swaps" / "kernels"
+KERNELS = Path(__file__).parents[1] / "swaps" / "kernels" / "faulty.py"
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -54,16 +54,16 @@ def test_a_template_is_shown_and_never_written_over(run: Run, tmp_path: Path) ->
 
 
 def test_a_wrong_kernel_fails(run: Run) -> None:
-    words = ("check", f"{KERNELS / 'doubled_scale.py'}:build", "--slot", "norm")
+    words = ("check", f"{KERNELS}:doubled_scale", "--slot", "norm")
     code, out, _ = run(*words, "--device", "cpu")
     assert code == 1
-    assert "norm=doubled_scale.py:build" in out
+    assert "norm=faulty.py:doubled_scale" in out
     assert "elements wrong" in out.replace("\n", " ")
     assert "The first 8 of" in out
 
 
 def test_a_kernel_that_always_abstains_is_not_checked(run: Run) -> None:
-    words = ("check", f"{KERNELS / 'swapped_expert.py'}:build", "--slot", "norm")
+    words = ("check", f"{KERNELS}:swapped_expert", "--slot", "norm")
     code, out, err = run(*words)
     assert code == 2
     assert "model.norm has no experts to swap" in out
@@ -104,7 +104,7 @@ def test_without_a_gpu_nothing_is_timed(run: Run) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    code, out, err = run("bench", f"{KERNELS / 'right.py'}:build", "--slot", "moe")
+    code, out, err = run("bench", f"{KERNELS}:right", "--slot", "moe")
     assert (code, out) == (2, "")
     assert "no GPU" in err
     assert err.count("\n") == 1

@@ -24,7 +24,7 @@ from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_forma
 from spark_prof.ab.statistics import FEWEST_QUADS
 from spark_prof.cli import main as cli
 from spark_prof.dashboards.ab_report import render_ab
-from spark_prof.swaps.spec import SLOTS
+from spark_prof.swaps.swap_settings import SLOTS
 from tests.docs.pages import PAGES, ROOT, commands, tables
 from tests.rows import each_row
 

@@ -16,7 +16,7 @@ from spark_prof.kernels.candidate import Candidate
 from spark_prof.kernels.check.own_cases import check_own
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.own import GROUP, load_builder
-from spark_prof.swaps.spec import SLOTS
+from spark_prof.swaps.swap_settings import SLOTS
 from tests.docs.pages import ROOT, commands, tables
 
 PAGE = ROOT / "docs" / "own-kernels.md"

@@ -12,7 +12,7 @@ import pytest
 from spark_prof.ab.result import Result, read_result
 from tests.engine.conftest import ROOT, SPARK_PROF, report_of, share_with_component
 
-KERNELS = ROOT / "tests" / "swaps" / "kernels"
+KERNELS = ROOT / "tests" / "swaps" / "kernels" / "faulty.py"
 ENGINE = [
     "--load-format", "dummy", "--max-model-len", "256", "--max-num-seqs", "4",
     "--gpu-memory-utilization", "0.3", "--enforce-eager",
@@ -53,7 +53,7 @@ def right(
     return compare(
         folder / "right",
         environment,
-        f"norm={norm}:build,o={KERNELS / 'right.py'}:build",
+        f"norm={norm}:build,o={KERNELS}:right",
         "--batch-sizes 1,2 --prefill 16 --context 16 --gate-tokens 8 --seconds 1",
         [str(models["tiny-dense"]), *ENGINE],
     )
@@ -68,7 +68,7 @@ def wrong(
     return compare(
         tmp_path_factory.mktemp("ab") / "wrong",
         environment,
-        f"o={KERNELS / 'doubled_scale.py'}:build",
+        f"o={KERNELS}:doubled_scale",
         "--batch-sizes 1 --prefill none --context 16 --gate-tokens 8 --seconds 1",
         [*server, "--model", str(models["tiny-dense"]), *ENGINE],
     )
@@ -154,8 +154,8 @@ def test_a_wrong_kernel_is_not_applied(wrong: Done, environment: dict[str, str])
 
 
 def test_a_right_kernel_is_applied(right: Done, environment: dict[str, str]) -> None:
-    norm, o = right.folder.parent / "my_norm.py", KERNELS / "right.py"
-    typed = f"norm={norm}:build,o={o}:build"
+    norm = right.folder.parent / "my_norm.py"
+    typed = f"norm={norm}:build,o={KERNELS}:right"
     argv = [*SPARK_PROF, "ab", "--apply", "--b", typed, "--", str(right.folder / "result.json")]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True)
-    assert done.stdout == f"export SPARK_PROF_SWAPS=norm={norm}:build,o={o}:build\n"
+    assert done.stdout == f"export SPARK_PROF_SWAPS={typed}\n"

@@ -83,7 +83,9 @@ def test_an_engine_compared_with_itself_differs_nowhere(stepped: dict[str, Any])
         for row, answer in enumerate(stepped["warm"])
         for step, token in enumerate(answer)
     }
-    assert all(c["agree"] and c["kl_nats"] == c["worst"] == 0 for c in same["compared"])
+    assert all(
+        c["token_a"] == c["token_b"] and c["kl_nats"] == c["worst"] == 0 for c in same["compared"]
+    )
 
 
 def test_another_model_differs_everywhere_and_gets_the_same_tokens(stepped: dict[str, Any]) -> None:
@@ -93,7 +95,7 @@ def test_another_model_differs_everywhere_and_gets_the_same_tokens(stepped: dict
     assert len(negated["compared"]) == negated["seen"] == 3 * TOKENS
     for c in negated["compared"]:
         assert c["kl_nats"] > 0
-        assert not c["agree"]
+        assert c["token_a"] != c["token_b"]
         assert c["worst"] > c["scale"] > 0
 
 

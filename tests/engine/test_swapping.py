@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from spark_prof.swaps.spec import parse_swaps
-from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings
+from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, parse_swaps
 from tests.engine.conftest import ROOT
 from tests.engine.swapped_engine import PROMPTS, TOKENS
 
-KERNELS = ROOT / "tests/swaps/kernels"
+KERNELS = ROOT / "tests/swaps/kernels/faulty.py"
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Answered:
 
 
 def _kernel(slot: str, name: str) -> str:
-    return f"{slot}={KERNELS / name}.py:build"
+    return f"{slot}={KERNELS}:{name}"
 
 
 def _answer(environment: dict[str, str], model: Path, mode: str, swaps: str, *sides: str) -> Any:

@@ -21,7 +21,7 @@ from tests.rows import each_row
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the package's own")
 
-RIGHT = load_builder(f"{Path(__file__).parent / 'kernels' / 'right.py'}:build")
+RIGHT = load_builder(f"{Path(__file__).parent / 'kernels' / 'faulty.py'}:right")
 CPU = torch.device("cpu")
 SHAPE = DenseShape(32, 64, (Layer("tiny", "o", 32, 64),))
 EXPERTS = ExpertsShape("tiny", "mxfp4", 4, 2, 64, 64, "swiglu", True)

@@ -14,7 +14,7 @@ from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import Activation
 from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.kernels.tuning import Run, Tuned, Work
-from spark_prof.swaps.builtin import BUILDERS, build_measured
+from spark_prof.swaps.builtin import BUILDERS
 from spark_prof.swaps.layers import ExpertsLayer, LinearLayer, NormLayer, RouterLayer
 from tests.rows import each_row
 from tests.swaps.own_checks import some
@@ -82,7 +82,7 @@ def test_what_is_quantized_says_what_is_lost(kind: str) -> None:
 
 def test_it_runs_where_it_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     measured(monkeypatch, t1=(1.0, 2.0), t4=(1.0, 2.0), t8=(1.0, 0.5))
-    replacement = build_measured(matrix())
+    replacement = BUILDERS["spark_prof"](matrix())
     taken = [tokens for tokens in range(1, 20) if replacement.takes(tokens)]
     assert taken == [1, 2, 3, 4]
     assert "1 to 4 tokens" in replacement.line
@@ -92,13 +92,13 @@ def test_it_runs_where_it_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPa
 
 def test_it_says_where_else_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     measured(monkeypatch, t1=(1.0, 2.0), t2=(1.0, 0.9), t3=(1.0, 1.5), t5=(1.0, 2.0))
-    assert "1 and 3 to 5 tokens" in build_measured(matrix()).line
+    assert "1 and 3 to 5 tokens" in BUILDERS["spark_prof"](matrix()).line
 
 
 def test_what_was_measured_to_be_slower_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     measured(monkeypatch, t1=(1.0, 0.5), t16=(1.0, 0.5))
     with pytest.raises(KernelError, match="other is faster"):
-        build_measured(matrix())
+        BUILDERS["spark_prof"](matrix())
     with pytest.raises(KernelError, match="other is faster"):
         BUILDERS["spark_prof!"](matrix())
 
@@ -106,7 +106,7 @@ def test_what_was_measured_to_be_slower_is_not_run(monkeypatch: pytest.MonkeyPat
 def test_where_nobody_measured_it_does_not_run_by_itself() -> None:
     for layer in (matrix(), mixture()):
         with pytest.raises(KernelError, match=r"nothing was measured on cpu; spark_prof! runs it"):
-            build_measured(layer)
+            BUILDERS["spark_prof"](layer)
 
 
 @each_row(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from spark_prof.swaps.own import load_builder
 from tests.rows import each_row
 from tests.swaps import own_checks
 
-KERNELS = Path(__file__).parent / "kernels"
-RIGHT = load_builder(f"{KERNELS / 'right.py'}:build")
+KERNELS = Path(__file__).parent / "kernels" / "faulty.py"
+RIGHT = load_builder(f"{KERNELS}:right")
 
 FAULTS = {
     "throws_at_build": "RuntimeError: made to fail when it is built",
@@ -35,11 +35,11 @@ FAULTS = {
     "wrong_dtype": "it returns torch.float64",
     "returns_nan": "nan, expected",
 }
-"""What is said of each file of `kernels`."""
+"""What is said of each kernel."""
 
 
 def verdicts(kernel: str, slot: str) -> list[Verdict]:
-    builder = load_builder(f"{KERNELS / kernel}.py:build")
+    builder = load_builder(f"{KERNELS}:{kernel}")
     return list(check_own(Candidate(kernel, slot, builder), "cpu"))
 
 
@@ -86,16 +86,20 @@ def test_a_right_matrix_passes_in_every_format(kind: str) -> None:
     assert sum("tokens" in verdict.case for verdict in found) >= 18
 
 
-def changed(change: Callable[[torch.Tensor], torch.Tensor], **fields: Any) -> Any:
-    """A right kernel with another result."""
+def wrapped(around: Callable[[Callable[..., Any]], Callable[..., Any]], **fields: Any) -> Any:
+    """A builder of right kernels with something around their calls."""
 
     def build(layer: Layer) -> Replacement | None:
         right = RIGHT(layer)
         assert right is not None
-        run = right.run
-        return replace(right, run=lambda *given: change(run(*given)), **fields)
+        return replace(right, run=around(right.run), **fields)
 
     return build
+
+
+def changed(change: Callable[[torch.Tensor], torch.Tensor], **fields: Any) -> Any:
+    """A right kernel with another result."""
+    return wrapped(lambda run: lambda *given: change(run(*given)), **fields)
 
 
 def test_a_small_error_in_one_element_is_found() -> None:
@@ -109,13 +113,8 @@ def test_a_small_error_in_one_element_is_found() -> None:
 
 
 def test_a_dropped_bias_is_found() -> None:
-    def build(layer: Layer) -> Replacement | None:
-        right = RIGHT(layer)
-        assert right is not None
-        run = right.run
-        return replace(right, run=lambda x, bias: run(x, None))
-
-    (verdict,) = some("o", build, "mxfp4|1 tokens|48 x 448, bias")
+    dropped = wrapped(lambda run: lambda x, bias: run(x, None))
+    (verdict,) = some("o", dropped, "mxfp4|1 tokens|48 x 448, bias")
     assert verdict.status == "failed"
 
 
@@ -132,19 +131,11 @@ def test_a_kernel_that_quantizes_is_held_against_its_own_error() -> None:
 
 
 def test_a_kernel_that_remembers_its_first_result_is_found() -> None:
-    def build(layer: Layer) -> Replacement | None:
-        right = RIGHT(layer)
-        assert right is not None
+    def around(run: Callable[..., Any]) -> Callable[..., Any]:
         kept: dict[int, torch.Tensor] = {}
+        return lambda x, bias: kept.setdefault(x.data_ptr(), run(x, bias)).clone()
 
-        def run(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-            if x.data_ptr() not in kept:
-                kept[x.data_ptr()] = right.run(x, bias)
-            return kept[x.data_ptr()].clone()
-
-        return replace(right, run=run)
-
-    (verdict,) = some("mlp", build, "bf16|the same tensor with other values")
+    (verdict,) = some("mlp", wrapped(around), "bf16|the same tensor with other values")
     assert verdict.detail == "it does not compute with the activations of the moment"
 
 
@@ -229,67 +220,57 @@ def test_a_kernel_error_of_the_builder_is_an_abstention() -> None:
 def faulty(fault: Callable[..., Any]) -> Any:
     """A right kernel whose result and arguments something is done to."""
 
-    def build(layer: Layer) -> Replacement | None:
-        right = RIGHT(layer)
-        assert right is not None
-        run = right.run
-
+    def around(run: Callable[..., Any]) -> Callable[..., Any]:
         def spoiled(*given: Any) -> Any:
             result = run(*given)
             fault(result[0] if isinstance(result, tuple) else result, *given)
             return result
 
-        return replace(right, run=spoiled)
+        return spoiled
 
-    return build
+    return wrapped(around)
 
 
-def found_of(slot: str, fault: Callable[..., Any], words: str) -> bool:
-    return any(verdict.status == "failed" for verdict in some(slot, faulty(fault), words))
+COUNTS = (*range(1, 17), 17, 130)
+
+
+def not_found(slot: str, fault: Callable[..., Any], words: str, counts: Sequence[int]) -> list[int]:
+    """The numbers of rows at which a fault is planted, one at a time, and not found."""
+
+    def at(count: int) -> Callable[..., Any]:
+        return lambda y, x, *others: fault(y, x, *others) if len(x) == count else None
+
+    return [
+        count
+        for count in counts
+        if not any(
+            verdict.status == "failed"
+            for verdict in some(slot, faulty(at(count)), words.format(count))
+        )
+    ]
 
 
 @pytest.mark.slow
 @each_row("slot", ["norm", "router", "qkv", "lm_head"])
 def test_a_fault_at_one_number_of_rows_is_found(slot: str) -> None:
-    left = []
-    for count in (*range(1, 17), 17, 130):
-
-        def fault(y: torch.Tensor, x: torch.Tensor, *_: Any, count: int = count) -> None:
-            if len(x) == count:
-                y[-1] *= 1.1
-
-        formats = "" if slot in ("norm", "router") else "bf16|"
-        if not found_of(slot, fault, f"{formats}{count} tokens"):
-            left.append(count)
-    assert left == []
+    words = "{} tokens" if slot in ("norm", "router") else "bf16|{} tokens"
+    assert not_found(slot, lambda y, *_: y[-1].mul_(1.1), words, COUNTS) == []
 
 
-@pytest.mark.parametrize("residual", [False, True])
+@each_row("residual", [False, True])
 def test_a_norm_is_tried_in_both_forms_with_each_number_of_rows(residual: bool) -> None:
-    left = []
-    for count in (*range(1, 17), 17, 130):
+    def fault(y: torch.Tensor, _: torch.Tensor, other: Any) -> None:
+        if (other is not None) == residual:
+            y[-1] *= 1.1
 
-        def fault(y: torch.Tensor, x: torch.Tensor, other: Any, count: int = count) -> None:
-            if len(x) == count and (other is not None) == residual:
-                y[-1] *= 1.1
-
-        if not found_of("norm", fault, f"{count} tokens, 448 columns"):
-            left.append(count)
-    assert left == []
+    assert not_found("norm", fault, "{} tokens, 448 columns", COUNTS) == []
 
 
-@pytest.mark.parametrize("slot", ["norm", "qkv"])
+@each_row("slot", ["norm", "qkv"])
 def test_rows_of_zeros_are_tried_with_each_number_of_rows(slot: str) -> None:
-    left = []
-    for count in range(1, 17):
-
-        def fault(y: torch.Tensor, x: torch.Tensor, *_: Any, count: int = count) -> None:
-            if len(x) == count:
-                y += 0.1 * (x == 0).all(-1, keepdim=True)
-
-        if not found_of(slot, fault, f"{count} tokens|zeros" + ("|bf16" if slot == "qkv" else "")):
-            left.append(count)
-    assert left == []
+    words = "{} tokens|zeros" + ("|bf16" if slot == "qkv" else "")
+    fault = lambda y, x, *_: y.add_(0.1 * (x == 0).all(-1, keepdim=True))  # noqa: E731
+    assert not_found(slot, fault, words, range(1, 17)) == []
 
 
 @pytest.mark.parametrize("slot", ["norm", "qkv"])
@@ -310,20 +291,18 @@ def test_each_of_many_experts_has_a_token() -> None:
     assert sorted(logits.topk(4).indices.flatten().tolist()) == list(range(64))
 
 
-@pytest.mark.parametrize("kind", ["norm", "router"])
+@each_row("kind", ["norm", "router"])
 def test_what_is_kept_of_a_number_of_rows_is_found(kind: str) -> None:
-    def build(layer: Layer) -> Replacement | None:
-        right = RIGHT(layer)
-        assert right is not None
-        kept: dict[int, Any] = {}
+    def around(run: Callable[..., Any]) -> Callable[..., Any]:
+        kept: list[Any] = []
 
-        def run(*given: Any) -> Any:
-            result = kept.get(len(given[0]), right.run(*given))
-            if len(given[0]) == 11:
-                kept[11] = result
-            return result
+        def again(*given: Any) -> Any:
+            if len(given[0]) != 11:
+                return run(*given)
+            kept.append(run(*given))
+            return kept[0]
 
-        return replace(right, run=run)
+        return again
 
-    (verdict,) = some(kind, build, "11 tokens, other values in the same memory")
+    (verdict,) = some(kind, wrapped(around), "11 tokens, other values in the same memory")
     assert verdict.status == "failed"

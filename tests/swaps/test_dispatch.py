@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from spark_prof.swaps import ops
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import Guarded
-from spark_prof.swaps.layer_dispatch import swap_choice, swap_experts, swap_linear, swap_norm
+from spark_prof.swaps.layer_dispatch import (
+    register_ops,
+    swap_choice,
+    swap_experts,
+    swap_linear,
+    swap_norm,
+)
 from spark_prof.swaps.swap_settings import SIDES
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
@@ -30,7 +35,7 @@ class TestLinear:
     """A matrix, called by Python and through the operator that torch.compile sees."""
 
     def _layer(self, guarded: Guarded, compiled: bool) -> tuple[Linear, Any]:
-        ops.register_ops()
+        register_ops()
         layer = Linear(24, 16)
         swap_linear(SwapPoint("qkv", "qkv_proj", layer, "matrix"), {"b": guarded}, compiled)
         if not compiled:
@@ -88,7 +93,7 @@ def test_layers_that_share_a_quantization_method_are_swapped_one_by_one() -> Non
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
 def test_a_norm_chooses_and_leaves_its_arguments_alone(compiled: bool, residual: bool) -> None:
-    ops.register_ops()
+    register_ops()
     layer = TinyRMSNorm(16)
     guarded = _guarded(
         lambda x, r: x.new_zeros(x.shape) if r is None else (x.new_zeros(x.shape), x + r)

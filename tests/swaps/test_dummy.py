@@ -13,6 +13,7 @@ from spark_prof.swaps.weights_stored import EXPERTS, stored_as
 from tests.rows import each_row
 
 from . import vllm_layers
+from .vllm_checkpoints import values
 from .vllm_layers import HIDDEN, INNER
 
 pytestmark = pytest.mark.usefixtures("vllm_world")
@@ -28,11 +29,6 @@ def model(**modules: Any) -> torch.nn.Module:
     for name, module in modules.items():
         made.add_module(name, module)
     return made
-
-
-def values(weight: Any) -> torch.Tensor:
-    decoded: torch.Tensor = weight.double() if isinstance(weight, torch.Tensor) else weight.decode()
-    return decoded
 
 
 def bits(module: torch.nn.Module) -> dict[str, torch.Tensor]:

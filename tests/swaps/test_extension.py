@@ -49,7 +49,7 @@ def test_answers_are_json_values(tmp_path: Path) -> None:
     assert answers[:4] == [0, 12, None, None]
     assert len(answers[5]) == 12
     assert set(answers[5][0]) == {
-        "step", "row", "token_a", "token_b", "agree", "margin_a", "kl_nats", "worst", "scale",
+        "step", "row", "token_a", "token_b", "margin_a", "kl_nats", "worst", "scale",
     }  # fmt: skip
 
 

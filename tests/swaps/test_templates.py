@@ -12,7 +12,7 @@ import torch
 
 from spark_prof.cli.kernels import Slot, _template_text
 from spark_prof.swaps.own import load_builder
-from spark_prof.swaps.spec import SLOTS
+from spark_prof.swaps.swap_settings import SLOTS
 from tests.rows import each_row
 from tests.swaps.own_checks import some
 

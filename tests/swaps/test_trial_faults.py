@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +14,11 @@ import torch
 
 from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.build import Kind, Swapped, SwapPoint
-from spark_prof.swaps.guard import Guarded
+from spark_prof.swaps.guard import HUNG, Guarded
 from spark_prof.swaps.install import Installed, _refuse_wrong
 from spark_prof.swaps.swap_settings import SIDES, SwapSettings
 from spark_prof.swaps.trial import try_all, try_dispatch
+from tests.rows import each_row
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
 
 pytestmark = pytest.mark.usefixtures("sides")
@@ -95,8 +99,10 @@ PLACES: dict[str, Callable[[], Place]] = {
 }
 
 
-def _on_trial(places: list[Place], runs: list[Run], engine: Any, tokens: int = 0) -> list[Guarded]:
-    """The replacements after their trial, where an engine serves."""
+def _on_trial(
+    places: list[Place], runs: list[Run], engine: Any, tokens: int = 0, *, serve: bool = True
+) -> list[Guarded]:
+    """The replacements after their trial, in an engine that serves or one that is measured."""
     swapped = []
     for number, (place, run) in enumerate(zip(places, runs, strict=True)):
         name = f"layers.{number}.{place.slot}"
@@ -105,15 +111,31 @@ def _on_trial(places: list[Place], runs: list[Run], engine: Any, tokens: int = 0
             Swapped(SwapPoint(place.slot, name, place.module, place.kind), {}, {"b": guarded})
         )
     try_all(swapped, engine, 60.0)
-    _refuse_wrong(Installed(SwapSettings({}), swapped))
+    if serve:
+        _refuse_wrong(Installed(SwapSettings({}), swapped))
     return [swap.choices["b"] for swap in swapped]
 
 
-def _changed(result: Any, change: Callable[[torch.Tensor], None]) -> Any:
+def _changed(result: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """The result with something done to its first tensor, which stays the kernel's own."""
     parts = [each.clone() for each in (result if isinstance(result, tuple) else (result,))]
     change(parts[0])
     return tuple(parts) if isinstance(result, tuple) else parts[0]
+
+
+def _spoils(
+    change: Callable[[torch.Tensor, torch.Tensor], Any], only: Callable[[int], bool] = bool
+) -> Fault:
+    """Something is done to the result for some tokens, where their number is meant."""
+
+    def fault(right: Run) -> Run:
+        def run(x: torch.Tensor, *others: Any) -> Any:
+            result = right(x, *others)
+            return _changed(result, lambda y: change(y, x)) if only(len(x)) else result
+
+        return run
+
+    return fault
 
 
 def _scaled(count: int, row: int, only: Callable[[int], bool] = lambda _: True) -> Fault:
@@ -122,63 +144,28 @@ def _scaled(count: int, row: int, only: Callable[[int], bool] = lambda _: True) 
     def fault(right: Run) -> Run:
         calls = [0]
 
-        def run(x: torch.Tensor, *others: Any) -> Any:
-            result = right(x, *others)
-            if len(x) != count:
-                return result
-            calls[0] += 1
-            if not only(calls[0]):
-                return result
-            return _changed(result, lambda y: y[row].mul_(1.1))
+        def meant(rows: int) -> bool:
+            calls[0] += rows == count
+            return rows == count and only(calls[0])
 
-        return run
+        return _spoils(lambda y, _: y[row].mul_(1.1), meant)(right)
 
     return fault
 
 
 def _beyond(count: int) -> Fault:
     """Wrong for more rows than that."""
+    return _spoils(lambda y, _: y.mul_(1.1), lambda rows: rows > count)
+
+
+def _keeps(key: Callable[[torch.Tensor], Any]) -> Fault:
+    """Keeps what it returned first for tokens that are alike in something."""
 
     def fault(right: Run) -> Run:
-        def run(x: torch.Tensor, *others: Any) -> Any:
-            result = right(x, *others)
-            return _changed(result, lambda y: y.mul_(1.1)) if len(x) > count else result
-
-        return run
+        kept: dict[Any, Any] = {}
+        return lambda x, *others: kept.setdefault(key(x), right(x, *others))
 
     return fault
-
-
-def _mixed_up(right: Run) -> Run:
-    """Two rows of five change places."""
-
-    def run(x: torch.Tensor, *others: Any) -> Any:
-        result = right(x, *others)
-        if len(x) != 5:
-            return result
-        return _changed(result, lambda y: y.copy_(y[[0, 3, 2, 1, 4]]))
-
-    return run
-
-
-def _of_the_first(right: Run) -> Run:
-    """Keeps what it returned first for a number of rows."""
-    kept: dict[int, Any] = {}
-
-    def run(x: torch.Tensor, *others: Any) -> Any:
-        return kept.setdefault(len(x), right(x, *others))
-
-    return run
-
-
-def _of_the_memory(right: Run) -> Run:
-    """Keeps what it returned for an address."""
-    kept: dict[tuple[int, int], Any] = {}
-
-    def run(x: torch.Tensor, *others: Any) -> Any:
-        return kept.setdefault((x.data_ptr(), len(x)), right(x, *others))
-
-    return run
 
 
 def _of_the_last(right: Run) -> Run:
@@ -209,16 +196,6 @@ def _writes(at: int) -> Fault:
     return fault
 
 
-def _writes_its_input(right: Run) -> Run:
-    def run(x: torch.Tensor, *others: Any) -> Any:
-        result = right(x, *others)
-        if len(x) == 3:
-            x[1].mul_(2)
-        return result
-
-    return run
-
-
 def _returns_its_input(right: Run) -> Run:
     def run(x: torch.Tensor, *others: Any) -> Any:
         result = right(x, *others)
@@ -231,42 +208,11 @@ def _returns_its_input(right: Run) -> Run:
     return run
 
 
-def _nothing_is_something(right: Run) -> Run:
-    """Rows of zeros, as those that pad a CUDA graph, get what they should not."""
-
-    def run(x: torch.Tensor, *others: Any) -> Any:
-        result = right(x, *others)
-        return _changed(result, lambda y: y.add_((x == 0).all(-1, keepdim=True) * 0.3))
-
-    return run
-
-
-def _clamps(right: Run) -> Run:
-    """Saturates what is large."""
-
-    def run(x: torch.Tensor, *others: Any) -> Any:
-        return right(x.clamp(-20, 20), *others)
-
-    return run
-
-
-def _repeats(right: Run) -> Run:
-    """Takes a row that is there twice for its first one only."""
-
-    def run(x: torch.Tensor, *others: Any) -> Any:
-        result = right(x, *others)
-        twice = [any(torch.equal(x[i], x[j]) for j in range(i)) for i in range(min(16, len(x)))]
-        first = 1 - torch.tensor(twice).to(torch.float32)[:, None]
-        return _changed(result, lambda y: y[: len(first)].mul_(first))
-
-    return run
-
-
-def _one_column(right: Run) -> Run:
-    def run(x: torch.Tensor, *others: Any) -> Any:
-        return _changed(right(x, *others), lambda y: y[:, -1].zero_())
-
-    return run
+def _once(y: torch.Tensor, x: torch.Tensor) -> None:
+    """A row that is there twice counts for its first one only."""
+    twice = [any(torch.equal(x[i], x[j]) for j in range(i)) for i in range(min(16, len(x)))]
+    first = 1 - torch.tensor(twice).to(torch.float32)[:, None]
+    y[: len(first)].mul_(first)
 
 
 FAULTS: dict[str, Fault] = {
@@ -275,23 +221,26 @@ FAULTS: dict[str, Fault] = {
     **{f"the first call with {n} rows": _scaled(n, 0, lambda c: c == 1) for n in (1, 2, 16)},
     "more than 16 rows": _beyond(16),
     "a prefill": _beyond(130),
-    "two rows change places": _mixed_up,
-    "keeps the first result of a number of rows": _of_the_first,
-    "keeps the result of an address": _of_the_memory,
+    "two rows change places": _spoils(
+        lambda y, _: y.copy_(y[[0, 3, 2, 1, 4]]), lambda rows: rows == 5
+    ),
+    "keeps the first result of a number of rows": _keeps(len),
+    "keeps the result of an address": _keeps(lambda x: (x.data_ptr(), len(x))),
     "adds something of the call before": _of_the_last,
     "writes behind its rows": _writes(0),
     "writes far behind its rows": _writes(500),
     "writes before its rows": _writes(-1),
-    "writes to its input": _writes_its_input,
+    "writes to its input": _spoils(lambda _, x: x[1].mul_(2), lambda rows: rows == 3),
     "returns its input": _returns_its_input,
-    "one column": _one_column,
+    "one column": _spoils(lambda y, _: y[:, -1].zero_()),
 }
 """In every slot."""
 
 OF_TOKENS: dict[str, Fault] = {
-    "clamps large values": _clamps,
-    "takes repeated rows once": _repeats,
-    "rows of zeros": _nothing_is_something,
+    # Rows of zeros, as those that pad a CUDA graph, get what they should not.
+    "rows of zeros": _spoils(lambda y, x: y.add_((x == 0).all(-1, keepdim=True) * 0.3)),
+    "takes repeated rows once": _spoils(_once),
+    "clamps large values": lambda right: lambda x, *others: right(x.clamp(-20, 20), *others),
 }
 """In slots that take activations."""
 
@@ -302,11 +251,10 @@ def _planted() -> Iterator[tuple[str, str, Fault]]:
             # One request has one row there, and the engine of these tests takes 128 of them.
             if slot != "lm_head" or what not in ("a prefill", "the last of 130 rows"):
                 yield slot, what, fault
-        if slot not in ("router", "norm"):
-            for what, fault in OF_TOKENS.items():
+        for what, fault in OF_TOKENS.items():
+            # A norm's result does not depend on how large a token is.
+            if slot != "router" and (slot, what) != ("norm", "clamps large values"):
                 yield slot, what, fault
-    yield "norm", "rows of zeros", _nothing_is_something
-    yield "norm", "takes repeated rows once", _repeats
 
 
 @pytest.mark.parametrize("slot", PLACES)
@@ -421,3 +369,48 @@ def test_what_is_dispatched_otherwise_is_turned_off(
     assert not guarded.live
     assert f"it ran {ran} times" in guarded.why
     assert f"with {5 if ran else 4} rows" in guarded.why
+
+
+def test_a_doubled_scale_shows_as_an_error_of_one(engine: Any) -> None:
+    """Where a gate follows it runs."""
+    place = _linear("qkv")
+    double = [lambda x, bias: 2 * place.right(x, bias)]
+    (guarded,) = _on_trial([place], double, engine, serve=False)
+    assert guarded.live
+    assert guarded.error is not None
+    assert guarded.error.relative_l2 == pytest.approx(1.0)
+
+
+def _sleeps(x: torch.Tensor, _: Any) -> torch.Tensor:
+    time.sleep(2.1)
+    return x.new_zeros(x.shape[0], 24)
+
+
+@each_row(
+    ("run", "says"),
+    [
+        (lambda x, _: x / "two", "TypeError"),
+        (lambda x, _: x[:, :3], "where vLLM's kernel returns"),
+        (lambda x, _: x.new_zeros(x.shape[0], 24, dtype=torch.float64), "torch.float64"),
+        (lambda x, _: torch.randn(int(torch.randint(1, 99, ())), 24), "it returns"),
+        (lambda *_: None, "TypeError"),
+        (lambda x, _: x.new_full((x.shape[0], 24), float("nan")), "NaN or infinity"),
+        (_sleeps, "a call took"),
+    ],
+)
+def test_a_wrong_kernel_is_off(run: Any, says: str, engine: Any) -> None:
+    (guarded,) = _on_trial([_linear("qkv")], [run], engine)
+    assert not guarded.live
+    assert says in guarded.why
+
+
+def test_a_kernel_that_never_comes_back_ends_the_process_with_a_line() -> None:
+    program = (
+        "import time\nfrom spark_prof.swaps.guard import deadline\n"
+        "with deadline(0.2, 'o_proj (o=mine) has not ended'):\n    time.sleep(60)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == HUNG
+    assert done.stderr == "spark-prof: o_proj (o=mine) has not ended for 0 s: the process ends\n"

@@ -1,7 +1,8 @@
-"""What the tap and the clock read of vLLM is there in the installed version.
+"""What the swaps, the tap and the clock read of vLLM is there.
 
-The same was looked at in the sources of vLLM 0.24.0, 0.26.0, 0.27.1, 0.29.0, 0.31.0, 0.32.0 and
-0.33.0, by running this file with SPARK_PROF_VLLM_SOURCES set to each one's folder.
+Looked at are the sources of the vLLM that is installed, and of those in the folders that the
+environment variable VLLM_SOURCES names, with `:` between them: it was in 0.24.0, 0.26.0, 0.27.1,
+0.29.0, 0.31.0, 0.32.0 and 0.33.0.
 """
 
 from __future__ import annotations
@@ -9,114 +10,99 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is None and "SPARK_PROF_VLLM_SOURCES" not in os.environ,
-    reason="vLLM is not installed here",
-)
+from tests.rows import each_row
 
+
+def sources() -> Iterator[Path]:
+    found = importlib.util.find_spec("vllm")
+    if found is not None and found.origin is not None:
+        yield Path(found.origin).parent
+    for folder in filter(None, os.environ.get("VLLM_SOURCES", "").split(":")):
+        yield Path(folder)
+
+
+SOURCES = list(sources())
+LAYERS = "model_executor/layers/"
 FIRST, SECOND = "v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_runner.py"
 SCHEDULED = "v1/core/sched/output.py"
 
-
-def tree(path: str) -> ast.Module:
-    folder = os.environ.get("SPARK_PROF_VLLM_SOURCES", "")
-    if not folder:
-        spec = importlib.util.find_spec("vllm")
-        assert spec is not None
-        assert spec.submodule_search_locations
-        folder = spec.submodule_search_locations[0]
-    return ast.parse((Path(folder) / path).read_text())
-
-
-def found_class(path: str, name: str) -> ast.ClassDef:
-    return next(
-        node
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ClassDef) and node.name == name
-    )
-
-
-def method(path: str, owner: str, name: str) -> ast.FunctionDef:
-    body = found_class(path, owner).body
-    return next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
-
-
-def calls(node: ast.AST) -> list[str]:
-    """The methods that are called, in the order of the source."""
-    return [
-        call.func.attr
-        for call in ast.walk(node)
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-    ]
-
-
-def fields(path: str, owner: str) -> set[str]:
-    return {
-        node.target.id
-        for node in found_class(path, owner).body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
-
-
-@pytest.mark.parametrize(
-    ("path", "name"), [(FIRST, "execute_model"), (SECOND, "sample")], ids=["first", "second"]
-)
-def test_the_step_computes_its_logits_through_the_model(path: str, name: str) -> None:
-    runner = method(path, "GPUModelRunner", name)
-    models = [
-        ast.unparse(call.func.value)
-        for call in ast.walk(runner)
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr == "compute_logits"
-    ]
-    assert models
-    assert set(models) == {"self.model"}
+READ = (
+    (LAYERS + "fused_moe/routed_experts.py", "RoutedExperts", "moe_config quant_method activation"
+     " swiglu_limit swiglu_alpha swiglu_beta apply_router_weight_on_input _expert_map"),
+    (LAYERS + "fused_moe/config.py", "FusedMoEConfig", "moe_parallel_config hidden_dim"
+     " hidden_dim_unpadded intermediate_size intermediate_size_per_partition_unpadded"
+     " is_lora_enabled tp_size dp_size pcp_size"),
+    (LAYERS + "fused_moe/config.py", "FusedMoEParallelConfig", "use_ep enable_eplb"
+     " is_sequence_parallel"),
+    (LAYERS + "fused_moe/activation.py", "MoEActivation", "is_gated silu swigluoai"
+     " swigluoai_uninterleave"),
+    (LAYERS + "fused_moe/runner/moe_runner.py", "MoERunner", "routed_experts router"
+     " _fse_fuse_gate"),
+    (LAYERS + "fused_moe/router/fused_moe_router.py", "FusedMoERouter", "eplb_state"),
+    (LAYERS + "fused_moe/router/base_router.py", "BaseRouter", "top_k global_num_experts"),
+    (LAYERS + "fused_moe/router/fused_topk_router.py", "FusedTopKRouter", "renormalize"
+     " scoring_func"),
+    (LAYERS + "fused_moe/router/fused_topk_bias_router.py", "FusedTopKBiasRouter", "renormalize"
+     " scoring_func e_score_correction_bias routed_scaling_factor _hash_indices_table"),
+    (LAYERS + "fused_moe/router/grouped_topk_router.py", "GroupedTopKRouter", "renormalize"
+     " scoring_func e_score_correction_bias routed_scaling_factor num_expert_group topk_group"
+     " num_fused_shared_experts"),
+    (LAYERS + "layernorm.py", "RMSNorm", "weight variance_epsilon variance_size_override"),
+    (LAYERS + "layernorm.py", "GemmaRMSNorm", "weight variance_epsilon"),
+    (LAYERS + "linear.py", "LinearBase", "input_size quant_method tp_size"),
+    (LAYERS + "linear.py", "ReplicatedLinear", ""),
+    (LAYERS + "vocab_parallel_embedding.py", "VocabParallelEmbedding", "embedding_dim quant_method"
+     " tp_size"),
+    (LAYERS + "vocab_parallel_embedding.py", "ParallelLMHead", ""),
+    (FIRST, "GPUModelRunner", "execute_model get_model"),
+    (SECOND, "GPUModelRunner", "sample sample_tokens get_model"),
+    (SECOND, "ExecuteModelState", "input_batch"),
+    ("v1/worker/gpu_input_batch.py", "InputBatch", "req_ids"),
+    ("v1/worker/gpu/input_batch.py", "InputBatch", "req_ids"),
+    (SCHEDULED, "NewRequestData", "req_id prompt_token_ids num_computed_tokens"),
+    (SCHEDULED, "CachedRequestData", "req_ids num_computed_tokens is_context_phase"),
+    (SCHEDULED, "SchedulerOutput", "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens"
+     " total_num_scheduled_tokens"),
+    ("config/vllm.py", "VllmConfig", "speculative_config"),
+    ("config/parallel.py", "ParallelConfig", "pipeline_parallel_size data_parallel_size"),
+)  # fmt: skip
+"""Files of vLLM, classes, and what is read of them."""
 
 
-@pytest.mark.parametrize("path", [FIRST, SECOND], ids=["first", "second"])
-def test_both_model_runners_hand_out_their_model(path: str) -> None:
-    assert method(path, "GPUModelRunner", "get_model")
+def words_of(source: Path, file: str, name: str) -> set[str]:
+    """All names in a class."""
+    tree = ast.parse((source / file).read_text())
+    [found] = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == name]
+    words: set[str] = set()
+    for node in ast.walk(found):
+        if isinstance(node, ast.Attribute | ast.FunctionDef):
+            words.add(node.attr if isinstance(node, ast.Attribute) else node.name)
+        elif isinstance(node, ast.Constant | ast.Name):
+            words.add(str(node.value) if isinstance(node, ast.Constant) else node.id)
+    return words
 
 
-def test_the_second_model_runner_keeps_the_order_of_the_rows_until_it_samples() -> None:
-    assert "input_batch" in fields(SECOND, "ExecuteModelState")
-    assert "sample" in calls(method(SECOND, "GPUModelRunner", "sample_tokens"))
-    assert "req_ids" in fields("v1/worker/gpu/input_batch.py", "InputBatch")
+@each_row("source", SOURCES)
+@each_row(("file", "name", "attributes"), READ)
+def test_what_is_read_of_a_class_is_there(
+    source: Path, file: str, name: str, attributes: str
+) -> None:
+    assert set(attributes.split()) <= words_of(source, file, name)
 
 
-def test_the_first_model_runner_has_no_state_of_its_own_in_its_batch() -> None:
-    assert "input_batch" not in fields(FIRST, "ExecuteModelState")
-    assert method("v1/worker/gpu_input_batch.py", "InputBatch", "req_ids")
-
-
-def test_what_the_scheduler_tells_of_a_step() -> None:
-    assert {"req_id", "prompt_token_ids", "num_computed_tokens"} <= fields(
-        SCHEDULED, "NewRequestData"
-    )
-    assert {"req_ids", "num_computed_tokens"} <= fields(SCHEDULED, "CachedRequestData")
-    assert {
-        "scheduled_new_reqs", "scheduled_cached_reqs", "num_scheduled_tokens",
-        "total_num_scheduled_tokens",
-    } <= fields(SCHEDULED, "SchedulerOutput")  # fmt: skip
-    assert method(SCHEDULED, "CachedRequestData", "is_context_phase")
-
-
-def test_the_rank_among_those_that_share_a_matrix() -> None:
-    functions = [
-        node.name
-        for node in tree("distributed/parallel_state.py").body
-        if isinstance(node, ast.FunctionDef)
-    ]
-    assert "get_tensor_model_parallel_rank" in functions
-
-
-def test_engines_that_are_refused_are_told_apart() -> None:
-    assert "speculative_config" in fields("config/vllm.py", "VllmConfig")
-    assert {"pipeline_parallel_size", "data_parallel_size"} <= fields(
-        "config/parallel.py", "ParallelConfig"
-    )
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+def test_the_logits_of_a_step_are_the_models_and_the_order_of_the_rows_is_known(
+    source: Path,
+) -> None:
+    for path in (FIRST, SECOND):
+        assert re.search(r"\bself\.model\.compute_logits\(", (source / path).read_text())
+    # The first model runner's order is that of its batch.
+    assert "input_batch" not in words_of(source, FIRST, "ExecuteModelState")
+    ranks = (source / "distributed" / "parallel_state.py").read_text()
+    assert "def get_tensor_model_parallel_rank(" in ranks

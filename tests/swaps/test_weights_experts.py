@@ -15,7 +15,7 @@ from spark_prof.swaps.weights_stored import EXPERTS, stored_as
 from tests.rows import each_row
 
 from . import vllm_layers
-from .vllm_checkpoints import load_experts, load_gpt_oss
+from .vllm_checkpoints import load_experts, load_gpt_oss, values
 from .vllm_layers import HIDDEN, INNER
 
 pytestmark = pytest.mark.usefixtures("vllm_world")
@@ -36,11 +36,6 @@ def read(runner: Any) -> ExpertsLayer:
     layer = read_layer("experts", runner, "moe")
     assert isinstance(layer, ExpertsLayer)
     return layer
-
-
-def values(weight: Any) -> torch.Tensor:
-    decoded: torch.Tensor = weight.double() if isinstance(weight, torch.Tensor) else weight.decode()
-    return decoded
 
 
 @each_row("quantization", READ)

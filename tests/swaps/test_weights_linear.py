@@ -15,7 +15,7 @@ from spark_prof.swaps.weights_stored import LINEAR, parameter, stored_as
 from tests.rows import each_row
 
 from . import vllm_layers
-from .vllm_checkpoints import load_shards, random_weight
+from .vllm_checkpoints import load_shards, random_weight, values
 
 pytestmark = pytest.mark.usefixtures("vllm_world")
 
@@ -32,32 +32,20 @@ def loaded(module: Any) -> torch.Tensor:
     return load_shards(module, stored_as(module, LINEAR), shards)
 
 
-def values(layer: Any) -> torch.Tensor:
-    assert isinstance(layer, LinearLayer)
-    weight = layer.weight
-    return weight.double() if isinstance(weight, torch.Tensor) else weight.decode()
-
-
 @each_row("quantization", READ)
 def test_shards_that_were_quantized_apart_keep_their_values(quantization: str) -> None:
     module = vllm_layers.qkv(quantization)
     exact = loaded(module)
     layer = read_layer("qkv_proj", module, "qkv")
-    assert (layer.name, getattr(layer, "slot", "")) == ("qkv_proj", "qkv")
-    assert isinstance(getattr(layer, "weight", None), KINDS[stored_as(module, LINEAR).format])
-    torch.testing.assert_close(values(layer), exact, rtol=1e-12, atol=0)
-
-
-@each_row("quantization", READ)
-def test_codes_are_not_copied(quantization: str) -> None:
-    module = vllm_layers.qkv(quantization)
-    loaded(module)
-    layer: Any = read_layer("qkv_proj", module, "qkv")
-    weight = layer.weight
-    codes = weight.packed if isinstance(weight, NvFp4 | MxFp4) else weight
-    codes = codes.values if isinstance(codes, Fp8Rows) else codes
-    row = stored_as(module, LINEAR)
-    assert codes.data_ptr() == parameter(module, row.weight).data_ptr()
+    assert isinstance(layer, LinearLayer)
+    assert (layer.name, layer.slot) == ("qkv_proj", "qkv")
+    assert isinstance(layer.weight, KINDS[stored_as(module, LINEAR).format])
+    torch.testing.assert_close(values(layer.weight), exact, rtol=1e-12, atol=0)
+    # Codes are not copied.
+    weight: Any = layer.weight
+    codes = getattr(weight, "packed", getattr(weight, "values", weight))
+    codes = weight if isinstance(weight, torch.Tensor) else codes
+    assert codes.data_ptr() == parameter(module, stored_as(module, LINEAR).weight).data_ptr()
 
 
 @pytest.mark.parametrize("quantization", ["modelopt nvfp4", "compressed nvfp4"])
@@ -79,7 +67,8 @@ def test_an_lm_head_has_the_rows_of_its_padding(quantization: str) -> None:
     module = vllm_layers.lm_head(quantization, vocabulary=100)
     row = stored_as(module, LINEAR)
     exact = load_shards(module, row, {None: random_weight(100, vllm_layers.HIDDEN, 1)})
-    read = values(read_layer("lm_head", module, "lm_head"))
+    layer: Any = read_layer("lm_head", module, "lm_head")
+    read = values(layer.weight)
     assert read.shape == (128, vllm_layers.HIDDEN)
     torch.testing.assert_close(read[:100], exact, rtol=1e-12, atol=0)
 

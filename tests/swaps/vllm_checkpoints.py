@@ -45,6 +45,12 @@ def store(
     return stored | {row.global_scale: nv.global_scale.value.reshape(())}, nv.decode()
 
 
+def values(weight: Any) -> torch.Tensor:
+    """A weight in float64, whatever its format."""
+    decoded: torch.Tensor = weight.double() if isinstance(weight, torch.Tensor) else weight.decode()
+    return decoded
+
+
 def load_shards(module: Any, row: StoredAs, shards: dict[Any, torch.Tensor]) -> torch.Tensor:
     """Loads what was quantized apart, by the names of vLLM's shards; returns what it stands for."""
     parameters = dict(module.named_parameters())

@@ -106,7 +106,12 @@ def test_results_of_ab_and_of_load_generators_and_logs(tmp_path: Path) -> None:
         "b", f"HF_TOKEN={HUB}", arguments=("--api-key", SECRET), environment={"X_KEY": SECRET}
     )
     result = Result(
-        "m", "one engine", LINE, ("spark-prof",), "now", (replace(side, side="a"), side)
+        model="m",
+        mode="one engine",
+        mode_why=LINE,
+        command=("spark-prof",),
+        taken="now",
+        sides=(replace(side, side="a"), side),
     )
     keeper = Keeper(tmp_path, result)
     keeper.miss(LINE)

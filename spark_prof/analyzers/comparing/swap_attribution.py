@@ -22,7 +22,7 @@ class Swapped:
     """One module whose kernel was swapped on one side."""
 
     side: str  # a or b; others are passed over
-    slot: str  # a word of swaps.spec.SLOTS
+    slot: str  # a word of swaps.swap_settings.SLOTS
     name: str  # the module's path, such as ``model.layers.3.mlp.experts``
     kernel: str  # what runs there
 

@@ -16,7 +16,7 @@ from spark_prof.analyzers.comparing.swap_proof import (
     differing,
     touched_components,
 )
-from spark_prof.swaps.spec import SLOTS
+from spark_prof.swaps.swap_settings import SLOTS
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 

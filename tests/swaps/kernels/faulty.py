@@ -1,0 +1,232 @@
+"""Right kernels for every slot, in plain torch, and faulty ones: each function here is a builder.
+
+The right ones sum in float32 and round where vLLM's own kernels do. Experts, and on a GPU weights
+of 4 or 8 bits, are the package's own kernels: plain torch would decode them in every step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.swaps.builtin import build_kept
+from spark_prof.swaps.layers import (
+    ExpertsLayer,
+    Layer,
+    LinearLayer,
+    NormLayer,
+    Replacement,
+    RouterLayer,
+)
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+Weight = TypeVar("Weight", NvFp4, MxFp4, torch.Tensor)
+
+TOO_MANY = 1 << 50
+"""Elements, of which no machine has the memory."""
+
+RIGHT_CALLS = 300
+"""More than a trial of three layers takes."""
+
+_seen: list[Any] = []
+"""Of the calls in this process."""
+
+
+def right(layer: Layer) -> Replacement:
+    """A right kernel for any layer."""
+    if isinstance(layer, NormLayer):
+        return _norm(layer)
+    if isinstance(layer, RouterLayer):
+        return _router(layer)
+    if isinstance(layer, ExpertsLayer):
+        if isinstance(layer.gate_up, torch.Tensor):
+            raise KernelError(f"{layer.name}: only experts of 4 bits are computed here")
+        return build_kept(layer, insist=True)
+    if isinstance(layer.weight, torch.Tensor):
+        return _linear(layer, layer.weight)
+    if _on_gpu(layer):
+        return build_kept(layer, insist=True)
+    return _linear(layer, layer.weight.decode())
+
+
+def _on_gpu(layer: LinearLayer) -> bool:
+    weight = layer.weight
+    return bool((weight.packed if hasattr(weight, "packed") else weight.values).is_cuda)
+
+
+def _linear(layer: LinearLayer, weight: torch.Tensor) -> Replacement:
+    exact = weight.detach().to(torch.float32).clone()
+
+    def run(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        product = x.to(torch.float32) @ exact.T
+        return (product if bias is None else product + bias).to(x.dtype)
+
+    return Replacement(run, 0, "kept", exact.nbytes, f"{layer.slot} in plain torch")
+
+
+def _norm(layer: NormLayer) -> Replacement:
+    weight, epsilon = layer.weight.detach().clone(), layer.epsilon
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        root = torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+        return (x * root).to(weight.dtype) * weight
+
+    def run(
+        x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        if residual is None:
+            return normed(x.to(torch.float32)).to(x.dtype)
+        both = x.to(torch.float32) + residual.to(torch.float32)
+        return normed(both).to(x.dtype), both.to(x.dtype)
+
+    return Replacement(run, 0, "kept", weight.nbytes, "norm in plain torch")
+
+
+def _router(layer: RouterLayer) -> Replacement:
+    def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values = logits.to(torch.float32)
+        scores = values.sigmoid() if layer.scoring == "sigmoid" else values.softmax(-1)
+        choice = scores if layer.correction is None else scores + layer.correction
+        chosen = choice.sort(dim=-1, descending=True, stable=True).indices[:, : layer.top_k]
+        weights = scores.gather(1, chosen)
+        if layer.renormalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights * layer.scale, chosen.to(torch.int32)
+
+    return Replacement(run, 0, "kept", 0, "router in plain torch")
+
+
+def _with_result(layer: Layer, change: Change) -> Replacement:
+    """The right kernel; `change` makes of its first result what it returns."""
+    replacement = right(layer)
+    run = replacement.run
+
+    def changed(*arguments: Any) -> Any:
+        result = run(*arguments)
+        return (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
+
+    return replace(replacement, run=changed)
+
+
+def _before_result(layer: Layer, act: Callable[[], None]) -> Replacement:
+    """The right kernel; `act` is called before each of its calls."""
+    replacement = right(layer)
+    run = replacement.run
+
+    def late(*arguments: Any) -> Any:
+        act()
+        return run(*arguments)
+
+    return replace(replacement, run=late)
+
+
+def throws_at_build(layer: Layer) -> Replacement:
+    raise RuntimeError("made to fail when it is built")
+
+
+def throws_at_call(layer: Layer) -> Replacement:
+    def fail() -> None:
+        raise RuntimeError("made to fail when it is called")
+
+    return _before_result(layer, fail)
+
+
+def throws_later(layer: Layer) -> Replacement:
+    def fail_later() -> None:
+        _seen.append(None)
+        if len(_seen) > RIGHT_CALLS:
+            raise RuntimeError("made to fail while it serves")
+
+    return _before_result(layer, fail_later)
+
+
+def hangs(layer: Layer) -> Replacement:
+    """For ten seconds, in its first call in a process, in whichever layer that is."""
+
+    def wait_once() -> None:
+        if not _seen:
+            _seen.append(None)
+            time.sleep(10.0)
+
+    return _before_result(layer, wait_once)
+
+
+def allocates_at_build(layer: Layer) -> Replacement:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.empty(TOO_MANY, dtype=torch.bfloat16, device=device)
+    return right(layer)
+
+
+def allocates_at_call(layer: Layer) -> Replacement:
+    return _with_result(layer, lambda result: result + result.new_empty(TOO_MANY)[0])
+
+
+def keeps_memory(layer: Layer) -> Replacement:
+    def keep(result: torch.Tensor) -> torch.Tensor:
+        _seen.append(result.clone())
+        return result
+
+    return _with_result(layer, keep)
+
+
+def doubled_scale(layer: Layer) -> Replacement:
+    return _with_result(layer, lambda result: result * 2)
+
+
+def wrong_shape(layer: Layer) -> Replacement:
+    return _with_result(layer, lambda result: result[..., :-1].contiguous())
+
+
+def wrong_dtype(layer: Layer) -> Replacement:
+    return _with_result(layer, lambda result: result.double())
+
+
+def returns_nan(layer: Layer) -> Replacement:
+    def spoiled(result: torch.Tensor) -> torch.Tensor:
+        result[..., 0, 0] = torch.nan
+        return result
+
+    return _with_result(layer, spoiled)
+
+
+def swapped_expert(layer: Layer) -> Replacement:
+    """Uses the weights of expert 1 for expert 0 and the other way round: slots moe and router."""
+    if isinstance(layer, RouterLayer):
+        replacement = right(layer)
+        run = replacement.run
+
+        def swapped(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            weights, experts = run(logits)
+            return weights, torch.where(experts < 2, 1 - experts, experts)
+
+        return replace(replacement, run=swapped)
+    if not isinstance(layer, ExpertsLayer):
+        raise KernelError(f"{layer.name} has no experts to swap")
+    biases = (layer.gate_up_bias, layer.down_bias)
+    gate_up_bias, down_bias = (None if bias is None else _swapped(bias) for bias in biases)
+    gate_up, down = _weight(layer.gate_up), _weight(layer.down)
+    biased = replace(layer, gate_up_bias=gate_up_bias, down_bias=down_bias)
+    return right(replace(biased, gate_up=gate_up, down=down))
+
+
+def _weight(weight: Weight) -> Weight:
+    if isinstance(weight, torch.Tensor):
+        return _swapped(weight)
+    if isinstance(weight, MxFp4):
+        return MxFp4(_swapped(weight.packed), _swapped(weight.scales))
+    scale = weight.global_scale
+    value = _swapped(scale.value) if scale.value.ndim == 3 else scale.value
+    scales = _swapped(weight.scales.view(torch.uint8)).view(torch.float8_e4m3fn)
+    return NvFp4(_swapped(weight.packed), scales, GlobalScale(value, scale.convention))
+
+
+def _swapped(experts: torch.Tensor) -> torch.Tensor:
+    order = torch.arange(experts.shape[0], device=experts.device)
+    order[:2] = order[:2].flip(0)
+    return experts[order]
