@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import (
-    FormatOption,
-    OutOption,
-    page,
-    put,
-)
+from spark_prof.cli.options import FormatOption, OutOption, page, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -91,11 +85,6 @@ def model_ceilings(
         why = [line.rstrip(".") for line in found.model.lost[:_MOST_REASONS]]
         raise CommandError(f"{folder} tells no weights: {'; '.join(why) or 'it holds none'}")
     return found
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(doctor)
 
 
 def doctor(
@@ -218,6 +207,6 @@ def _measured() -> Measured:
     from spark_prof.profiler.measure import measure
     from spark_prof.traces.measured import keep_measured
 
-    found = measure(lambda line: print(f"spark-prof: {line}", file=sys.stderr))
-    print(f"spark-prof: wrote {keep_measured(found)}", file=sys.stderr)
+    found = measure(say)
+    say(f"wrote {keep_measured(found)}")
     return found

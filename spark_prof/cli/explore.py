@@ -12,14 +12,10 @@ from typing import Annotated
 
 import typer
 
+from spark_prof.cli.options import say
 from spark_prof.errors import CommandError
 
 TOKEN = "SPARK_PROF_TOKEN"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(explore)
 
 
 def explore(
@@ -68,10 +64,9 @@ def explore(
     names = sources or _newest()
     if not is_loopback(host):
         key = " and has the token" if token else ""
-        print(
-            f"spark-prof: anybody who reaches {host}:{listening.getsockname()[1]}{key} can read "
-            "this; it is not encrypted",
-            file=sys.stderr,
+        say(
+            f"anybody who reaches {host}:{listening.getsockname()[1]}{key} can read this; "
+            "it is not encrypted"
         )
     from spark_prof.explorer.server import serve
 

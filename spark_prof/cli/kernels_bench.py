@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 import torch
 
+from spark_prof.cli.options import say
 from spark_prof.errors import CommandError
 from spark_prof.kernels.bench.ceilings import measure_ceilings
 from spark_prof.kernels.bench.results import Cell, Report, cell_line, machine_of
@@ -46,7 +46,7 @@ def measured(
     for found in run(_request(timed, models, tokens, seconds, tune), device):
         report.add(found)
         line = cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what
-        print(f"spark-prof: {line}", file=sys.stderr)
+        say(line)
     if not report.cells and not report.left_out:
         raise CommandError(f"no layer is of a model named like {' or '.join(models)}")
     results = [
