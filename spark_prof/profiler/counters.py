@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -69,17 +68,6 @@ _MISSING = 0.01
 _STARTING_NS, _SPARE_SAMPLES = 1_000_000, 512
 
 
-class _Sampling(Protocol):
-    """What the sampler needs of `PmSampling`."""
-
-    def configure(self, metrics: list[str], interval_ns: int, buffer_bytes: int) -> None: ...
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def read(self, most: int) -> Samples: ...
-    def timestamp_ns(self) -> int: ...
-    def close(self) -> None: ...
-
-
 class CounterSampler:
     """A backend beside the one that records kernels; what fails is logged once and then left out.
 
@@ -97,10 +85,10 @@ class CounterSampler:
         process: str,
         log: Callable[[str], None],
         device: int,
-        sampling: Callable[[int], _Sampling] = PmSampling,
+        sampling: Callable[[int], PmSampling] = PmSampling,
     ) -> None:
         self._folder, self._process, self._piece, self._log = folder, process, 0, log
-        self._counters: _Sampling | None = None
+        self._counters: PmSampling | None = None
         self._columns: tuple[str, ...] = ()
         self._interval, self._most = 0, _MOST_SAMPLES
         self._lock = threading.Lock()
@@ -244,7 +232,7 @@ class CounterSampler:
                 counters.close()
 
 
-def _clock_offset(counters: _Sampling) -> int:
+def _clock_offset(counters: PmSampling) -> int:
     """What must be added to CUPTI's clock to get the system's, from the closest of some pairs."""
     pairs = []
     for _ in range(16):
