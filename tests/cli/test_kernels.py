@@ -71,17 +71,6 @@ def test_the_list_keeps_the_contract(run: Run) -> None:
     assert {kernel["slot"] for kernel in found} == SLOTS
 
 
-@pytest.mark.parametrize("ending", ["txt", "md"])
-def test_the_list_names_every_kernel(run: Run, tmp_path: Path, ending: str) -> None:
-    out = tmp_path / f"list.{ending}"
-    code, shown, err = run("list", "-o", out)
-    assert (code, shown) == (0, "")
-    assert "wrote" in err
-    text = out.read_text()
-    assert all(kernel.name in text for kernel in KERNELS)
-    assert ("| ---" in text) == (ending == "md")
-
-
 def test_the_list_says_where_a_kernel_was_measured(run: Run, cache: Path) -> None:
     rows = (Tuned(Work("dense", "nvfp4", 64, 64, 1), {}, 5.0, "other", 6.0),)
     save(Measured("sm_1", "My\x1b[2J GPU", "2026-01-01", "", {}, rows))

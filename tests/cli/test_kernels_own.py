@@ -99,17 +99,6 @@ def test_bad_input_is_one_line(run: Run, words: list[str], says: str) -> None:
     assert says in err
 
 
-def test_without_a_gpu_nothing_is_timed(run: Run) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    code, out, err = run("bench", f"{KERNELS / 'right.py'}:build", "--slot", "moe")
-    assert (code, out) == (2, "")
-    assert "no GPU" in err
-    assert err.count("\n") == 1
-
-
 def test_on_a_gpu_a_template_is_timed(run: Run) -> None:
     import torch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -51,13 +50,3 @@ def test_fields_of_a_newer_spark_prof_are_left_out() -> None:
 def test_anything_else_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Settings.from_json(text)
-
-
-@pytest.mark.parametrize("environment", [{}, {ENVIRONMENT: ""}, {ENVIRONMENT: "off"}])
-def test_an_environment_that_asks_for_nothing(environment: dict[str, str]) -> None:
-    assert Settings.from_environment(environment) is None
-
-
-def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENVIRONMENT, json.dumps({"bundle": "/b"}))
-    assert Settings.from_environment() == Settings("/b")
