@@ -24,7 +24,6 @@ from spark_prof.profiler.nsys_record import (
     NsysRun,
     descendants,
     end_processes,
-    launched,
     plan_nsys,
 )
 from spark_prof.profiler.ray import with_ray_copies
@@ -176,7 +175,8 @@ def _run(
     vanished: CommandError | None = None
     patience = PATIENT
     with ExitStack() as stack:
-        child = _start(launched(nsys, command), settings, staging, apart=nsys is not None)
+        started = replace(command, argv=tuple(nsys.argv)) if nsys else command
+        child = _start(started, settings, staging, apart=nsys is not None)
         stack.callback(lambda: _end(child, patience, apart=nsys is not None))
         try:
             while child.poll() is None and not watcher.done():

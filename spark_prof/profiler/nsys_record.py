@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -132,10 +131,12 @@ class NsysRun:
         self._session = f"spark-prof-{os.getpid()}"
         self._begun = time.time()
         self.by_ray = runs_on_ray(command)
-        if self.by_ray:
-            self.argv = with_ray_workers(command.argv)
-        else:
-            self.argv = profile_command(nsys.path, command, settings.folder / REPORT, self._session)
+        report = settings.folder / REPORT
+        self.argv = (
+            with_ray_workers(command.argv)
+            if self.by_ray
+            else profile_command(nsys.path, command, report, self._session)
+        )
 
     def stop(self) -> None:
         """Lets nsys write its report while the command goes on; Ray's workers must end for it."""
@@ -217,11 +218,6 @@ def ray_reports(environment: Mapping[str, str], since: float) -> Iterator[Path]:
                 if real not in seen and real.stat().st_mtime >= since:
                     seen.add(real)
                     yield real
-
-
-def launched(plan: NsysRun | None, command: Command) -> Command:
-    """The command as it is started: under nsys, where there is a plan."""
-    return command if plan is None else replace(command, argv=tuple(plan.argv))
 
 
 def descendants(pid: int) -> list[psutil.Process]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spark_prof.profiler.settings import DEFAULT_STEPS, ENVIRONMENT, Settings
@@ -47,6 +48,6 @@ def test_fields_of_a_newer_spark_prof_are_left_out() -> None:
 
 
 @each_row("text", ["", "{", "[]", "null", "3", "{}", '{"bundle": 3}', '{"steps": 3}'])
-def test_anything_else_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
+def test_anything_else_is_an_error(text: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
         Settings.from_json(text)
