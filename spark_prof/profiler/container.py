@@ -6,7 +6,6 @@ be read in two ways, the command is refused rather than guessed at.
 """
 
 import importlib.metadata
-import importlib.util
 import os
 import posixpath
 import shutil
@@ -111,15 +110,12 @@ def stage_package(folder: Path) -> None:
 
     Any user of a container may read them, whatever this process's umask is.
     """
-    spec = importlib.util.find_spec("spark_prof")
-    for root in (spec.submodule_search_locations or ()) if spec else ():
-        shutil.copytree(
-            root,
-            folder / "spark_prof",
-            ignore=_everything_but_source,
-            copy_function=shutil.copyfile,
-            dirs_exist_ok=True,
-        )
+    shutil.copytree(
+        Path(__file__).parents[1],
+        folder / "spark_prof",
+        ignore=_everything_but_source,
+        copy_function=shutil.copyfile,
+    )
     try:
         version = importlib.metadata.version("spark-prof")
     except importlib.metadata.PackageNotFoundError:

@@ -180,7 +180,7 @@ def _run(
         stack.callback(lambda: _end(child, patience, apart=nsys is not None))
         try:
             while child.poll() is None and not watcher.done():
-                if vanished is None and (vanished := _vanished(claim)):
+                if vanished is None and (vanished := vanished_folder(claim)):
                     say(f"{settings.folder} was removed or moved; the command goes on without")
                     child.wait()
                     break
@@ -203,7 +203,7 @@ def _run(
         except KeyboardInterrupt as error:
             interrupted = True
             patience = patience_of(error)
-            if bundle is None and not (vanished := vanished or _vanished(claim)):
+            if bundle is None and not (vanished := vanished or vanished_folder(claim)):
                 say("ending the recording and keeping what there is")
                 watcher.stop()
                 watcher.wait(
@@ -223,7 +223,7 @@ def _run(
     code = child.returncode
     watcher.ended(child.pid, code)
     if bundle is None:
-        if vanished or (vanished := _vanished(claim)):
+        if vanished or (vanished := vanished_folder(claim)):
             raise vanished
         watcher.wait(watcher.settled, patience.flush_s)
         if not has_steps(watcher.pieces):
@@ -236,25 +236,14 @@ def _run(
     return bundle, 0 if interrupted else code
 
 
-def check_folder(claim: Claim) -> None:
-    """Looks whether the folder that is recorded into is still there.
-
-    Raises:
-        CommandError: it was removed, moved or emptied.
-    """
-    if not (claim.intact() and (pieces_folder(claim.folder) / RECORDING_FILE).exists()):
-        raise CommandError(
-            f"{claim.folder} was removed or moved while it was recorded into, and the recording "
-            "is lost; record again, and leave the folder in place until the bundle is ready"
-        )
-
-
-def _vanished(claim: Claim) -> CommandError | None:
-    try:
-        check_folder(claim)
-    except CommandError as error:
-        return error
-    return None
+def vanished_folder(claim: Claim) -> CommandError | None:
+    """What is said where the folder that is recorded into was removed, moved or emptied."""
+    if claim.intact() and (pieces_folder(claim.folder) / RECORDING_FILE).exists():
+        return None
+    return CommandError(
+        f"{claim.folder} was removed or moved while it was recorded into, and the recording "
+        "is lost; record again, and leave the folder in place until the bundle is ready"
+    )
 
 
 def _start(

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import Command, find_program, scan_options
+from spark_prof.profiler.commands import Command, find_program
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import append_log
 from spark_prof.traces.nsys_chunks import link_exports
@@ -80,16 +80,10 @@ def runs_on_ray(command: Command) -> bool:
     """Whether a vLLM command line asks for workers that Ray starts, outside its process tree."""
     if command.kind not in ("vllm-serve", "vllm-bench"):
         return False
-    start = find_program(command.argv).index
-    words = command.argv[start:]
-    for at, word in enumerate(words):
-        options, _ = scan_options([word.replace("_", "-")], 0, "")
-        if not options or options[0].name not in (_EXECUTOR, _RAY_OPTION):
-            continue
-        if options[0].name == _RAY_OPTION:
-            return True
-        value = options[0].value or (words[at + 1] if at + 1 < len(words) else "")
-        if value == "ray":
+    words = [word.replace("_", "-") for word in command.argv[find_program(command.argv).index :]]
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == _RAY_OPTION or (name == _EXECUTOR and (value if equals else following) == "ray"):
             return True
     return False
 
