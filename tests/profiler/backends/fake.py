@@ -49,9 +49,6 @@ class FakeCupti:
     def deliver(self, records: bytes) -> bool:
         return not self._call.fake_deliver(records, ctypes.c_size_t(len(records)))
 
-    def deliver_none(self) -> None:
-        self._call.fake_deliver_none()
-
     def hold(self, records: bytes) -> bool:
         return not self._call.fake_hold(records, ctypes.c_size_t(len(records)))
 
@@ -62,9 +59,6 @@ class FakeCupti:
     def module(self, code: bytes | None, size: int | None = None) -> bool:
         count = len(code or b"") if size is None else size
         return not self._call.fake_module(code, ctypes.c_size_t(count))
-
-    def others(self) -> None:
-        self._call.fake_others()
 
     def threads(self, count: int, times: int, records: bytes, *, locked: bool = False) -> None:
         """Threads of the library's own; `locked` keeps Python's interpreter lock meanwhile."""
@@ -81,9 +75,6 @@ class FakeCupti:
         """The API functions whose calls are recorded."""
         return {number for number in range(1, 901) if self.call(number, driver=driver)}
 
-    def resource(self, number: int) -> bool:
-        return bool(self._call.fake_watched(3, number))
-
     def launch(
         self, cuda: FakeCuda, kernel: int, call: int, correlation: int, *, outer: int = 0
     ) -> None:
@@ -92,18 +83,10 @@ class FakeCupti:
         pointers = map(ctypes.c_void_p, (kernel, arguments, extra))
         self._call.fake_launch(outer, call, *pointers, ctypes.c_uint32(correlation))
 
-    def watched(self, domain: int, number: int) -> bool:
-        return bool(self._call.fake_watched(domain, number))
-
     @property
     def unzeroed(self) -> int:
         """Bytes that were not 0 in the buffers that it was given."""
         return int(self._call.fake_unzeroed())
-
-    @property
-    def requested(self) -> int:
-        """Buffers that it was given."""
-        return int(self._call.fake_requested())
 
 
 class FakeCuda:
