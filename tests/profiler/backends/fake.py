@@ -49,6 +49,9 @@ class FakeCupti:
     def deliver(self, records: bytes) -> bool:
         return not self._call.fake_deliver(records, ctypes.c_size_t(len(records)))
 
+    def deliver_none(self) -> None:
+        self._call.fake_deliver_none()
+
     def hold(self, records: bytes) -> bool:
         return not self._call.fake_hold(records, ctypes.c_size_t(len(records)))
 
@@ -59,6 +62,9 @@ class FakeCupti:
     def module(self, code: bytes | None, size: int | None = None) -> bool:
         count = len(code or b"") if size is None else size
         return not self._call.fake_module(code, ctypes.c_size_t(count))
+
+    def others(self) -> None:
+        self._call.fake_others()
 
     def threads(self, count: int, times: int, records: bytes, *, locked: bool = False) -> None:
         """Threads of the library's own; `locked` keeps Python's interpreter lock meanwhile."""

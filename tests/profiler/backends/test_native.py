@@ -209,6 +209,13 @@ def test_nodes_of_several_threads_are_all_kept_in_each_thread_s_order(
         assert (np.diff(mine["created_ns"]) >= 0).all()
 
 
+def test_what_is_none_of_ours_is_ignored(prepared: Native, cupti: FakeCupti) -> None:
+    cupti.others()
+    cupti.deliver_none()
+    assert prepared.statistics().nodes == 0
+    assert cupti.deliver(b"records")
+
+
 def test_machine_code_is_written_whole(prepared: Native, cupti: FakeCupti, tmp_path: Path) -> None:
     codes = [b"\x7fELF" + random_bytes(size, size) for size in (1, 1000, 3_000_000)]
     folder = tmp_path / "cubins"
