@@ -127,9 +127,11 @@ def doctor(
     """Say which kernels were chosen and why, what is set to no effect, and what would be faster."""
     drawn_as = page(format, out)
     from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
+    from spark_prof.rules.gpus import find_gpu
+    from spark_prof.traces.readers.engine_log import read_engine_log
 
     named = _gpu(gpu)
-    read = _log(log)
+    read = read_engine_log(log) if log else None
     audit: Audit | None = None
     findings: tuple[Finding, ...] = ()
     if source is not None:
@@ -140,7 +142,7 @@ def doctor(
         batch=batch, context=context, drafts=drafts, accepted=accepted, ranks=ranks
     )
     measured = _measured() if measure else None
-    first = named or _recorded_gpu(audit)
+    first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
     ceilings = model_ceilings(model, question, first, measured) if model else None
     machine = None
     if source is None and log is None and model is None and not measure:
@@ -170,14 +172,6 @@ def _gpu(name: str | None) -> Gpu | None:
     return found
 
 
-def _log(path: Path | None) -> EngineLog | None:
-    if path is None:
-        return None
-    from spark_prof.traces.readers.engine_log import read_engine_log
-
-    return read_engine_log(path)
-
-
 def _of_source(
     source: str, rank: int | None, log: EngineLog | None
 ) -> tuple[Audit | None, tuple[Finding, ...]]:
@@ -195,12 +189,6 @@ def _of_log(log: EngineLog, gpu: Gpu | None) -> tuple[Audit, tuple[Finding, ...]
 
     audit = audit_of_log(log, gpu.name if gpu else "", gpu.compute_capability if gpu else "")
     return audit, findings_of_audit(audit)
-
-
-def _recorded_gpu(audit: Audit | None) -> Gpu | None:
-    from spark_prof.rules.gpus import find_gpu
-
-    return find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None
 
 
 def _measured() -> Measured:

@@ -137,12 +137,8 @@ class CounterSampler:
             taken = (self._ended - self._begun) // interval + _SPARE_SAMPLES
             samples = self._counters.read(min(taken, 2 * self._most))
             offset = (self._offset + _clock_offset(self._counters)) // 2
-        except CounterError as error:
-            self._give_up(error)
-            return
-        rows = counter_rows(samples, self._columns, offset)
-        write_array(self._folder, array_name(self._process, "counters", self._piece), rows)
-        try:
+            rows = counter_rows(samples, self._columns, offset)
+            write_array(self._folder, array_name(self._process, "counters", self._piece), rows)
             self._judge(samples)
         except CounterError as error:
             self._give_up(error)
