@@ -77,7 +77,6 @@ def redacted_value(value: Any, name: str = "") -> Any:
     """Values as JSON has them, and dataclasses of such, with what is secret hidden.
 
     Args:
-        value: what to go through; it is not changed.
         name: what it is called where it stands.
     """
     return _value(value, name_strength(name), _DEEPEST)

@@ -61,8 +61,6 @@ def model_ceilings(
 
     Args:
         folder: as `traces.checkpoint.read_checkpoint` takes it.
-        question: the use that they are for.
-        first: the GPU to show first.
         measured: what a machine reached; its GPU is shown first and read at that bandwidth.
 
     Raises:

@@ -41,8 +41,6 @@ def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
 
     Args:
         url: where the server listens, such as http://127.0.0.1:8000.
-        settings: what to record.
-        say: shows one line of progress.
 
     Raises:
         CommandError: nothing listens there, it cannot be recorded, or it ran no step.

@@ -44,8 +44,6 @@ def counter_rows(samples: Samples, columns: Sequence[str], offset_ns: int) -> np
     """The samples as rows of pieces.COUNTER_DTYPE; NaN in columns that were not sampled.
 
     Args:
-        samples: one value a column in each sample.
-        columns: the columns that were sampled.
         offset_ns: what to add to CUPTI's clock to get the system's.
     """
     rows = np.zeros(len(samples.start_ns), COUNTER_DTYPE)
@@ -69,15 +67,7 @@ _STARTING_NS, _SPARE_SAMPLES = 1_000_000, 512
 
 
 class CounterSampler:
-    """A backend beside the one that records kernels; what fails is logged once and then left out.
-
-    Args:
-        folder: where the pieces go.
-        process: name of the recorded process.
-        log: takes one line for the bundle's log.
-        device: number of the worker's GPU in this process.
-        sampling: opens the counters of a GPU.
-    """
+    """A backend beside the one of kernels; what fails is logged once and then left out."""
 
     def __init__(
         self,

@@ -139,7 +139,6 @@ def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, i
     Args:
         argv: the command line that starts vLLM.
         settings: what to record; `bundle` is the folder to make.
-        say: shows one line of progress.
 
     Returns:
         The bundle and the command's exit code.

@@ -43,10 +43,6 @@ class Device:
 
     Args:
         name: cuda or cpu, as torch calls them.
-
-    Attributes:
-        torch: the module.
-        is_gpu: whether it is a GPU.
     """
 
     def __init__(self, name: str) -> None:
@@ -150,12 +146,7 @@ _PROGRAMS_PER_SM = 8
 
 
 def bandwidths(device: Device, room: Room) -> Iterator[Measurement]:
-    """Read, write and copy bandwidth of a buffer that is much larger than the cache.
-
-    Args:
-        device: whose memory.
-        room: how large the buffer may be.
-    """
+    """Read, write and copy bandwidth of a buffer that is much larger than the cache."""
     torch = device.torch
     count = room.buffer_bytes // 4
     buffer = torch.empty(count, device=device.name).fill_(1.0)
@@ -208,11 +199,7 @@ _KERNELS = 1000
 
 
 def launches(device: Device) -> Iterator[Measurement]:
-    """Time per kernel of a thousand that do nothing, back to back on one stream of a GPU.
-
-    Args:
-        device: the GPU; of a processor nothing is measured.
-    """
+    """Time per kernel of a thousand that do nothing, back to back on one stream of a GPU."""
     if not device.is_gpu:
         return
     cuda = device.torch.cuda
@@ -249,10 +236,6 @@ Product = Callable[[], object]
 
 def products(device: Device, room: Room) -> Iterator[Measurement | str]:
     """The best rate in each precision, over square products of growing size.
-
-    Args:
-        device: what multiplies.
-        room: how much memory may be taken.
 
     Yields:
         A measurement, or a sentence on a precision that could not be measured.
@@ -360,9 +343,6 @@ def measure(progress: Callable[[str], None]) -> Measured:
     """Measures the GPU of this process, or the processor where torch sees no GPU.
 
     It takes about half a minute and at most 2 GiB of memory.
-
-    Args:
-        progress: is told, in a line, what is measured next.
 
     Raises:
         CommandError: torch is not installed.

@@ -94,9 +94,6 @@ class Samples:
 class PmSampling:
     """The counters of one GPU.
 
-    Args:
-        device: number of the GPU in this process.
-
     Raises:
         CounterError: cupti-python, libcupti, the driver or a permission is missing.
     """

@@ -36,9 +36,7 @@ class Watcher:
     """What is known about a recording that others make.
 
     Args:
-        pieces: the folder that they write into.
         steps: steps that were asked for, 0 for all.
-        say: shows one line to the person who waits.
     """
 
     pieces: Path

@@ -48,14 +48,11 @@ class WorkerRecording:
 
     Args:
         worker: the vLLM worker, constructed but perhaps not yet loaded.
-        settings: what to record.
-        process: writes the pieces of this process.
         graphs: what was seen while the worker captured its CUDA graphs.
 
     Attributes:
         process: where this recording's pieces go.
         fence: what keeps this recording's faults away from the engine.
-        window: for progress.
         flush_when_idle: leave the last flush to whoever watches `wants_flush`.
     """
 
