@@ -71,8 +71,8 @@ class WorkerRecording:
         # Recorded NVTX would hold spark-prof's own ranges, which the bundle has already.
         self._marker = CallMarker(self.fence, nvtx=not settings.nvtx)
         self.window = _window(settings)
-        self._backend: Backend | None = None
-        self._counters: Backend | None = None
+        # By what their hooks' names end with.
+        self._backends: dict[str, Backend] = {}
         self._prepared = self._watching = self._loading = self._stop = False
         self._entered = self._finishing = self._reading = False
         self.flush_when_idle = False
@@ -138,11 +138,9 @@ class WorkerRecording:
         self.fence.call("flush", self._flush)
         if self.fence.failed & _VITAL:
             self.process.counter.fail()
-        if self._backend is not None:
+        for name, backend in self._backends.items():
             # A profiler that ran on would grow, and break the next one.
-            self.fence.call("discard", self._backend.discard)
-        if self._counters is not None:
-            self.fence.call("discard_counters", self._counters.discard)
+            self.fence.call(f"discard{name}", backend.discard)
         self._remove()
         self.fence.call("progress", self.process.progress, self.window, finished=True)
 
@@ -235,8 +233,9 @@ class WorkerRecording:
             return
         if take is Take.WATCH and not self._watching:
             self._watch()
-        if take is Take.WATCH and isinstance(self._backend, ArgumentReader):
-            self.fence.call("read_launches", self._read_launches, self._backend, batch)
+        reader = self._backends.get("")
+        if take is Take.WATCH and isinstance(reader, ArgumentReader):
+            self.fence.call("read_launches", self._read_launches, reader, batch)
         self.process.counter.begin(self._number)
         now = time.time_ns()
         self._open = (batch, now, take is Take.WATCH)
@@ -299,11 +298,15 @@ class WorkerRecording:
         layers = self.fence.call("introspect", describe_layers, model) if model is not None else []
         facts = self.fence.call("facts", engine_facts, self._worker) or {}
         chosen = self.fence.call("backend", choose_backend, self._settings, self.process)
-        facts["backend"], self._backend = chosen or ("none", None)
+        facts["backend"], backend = chosen or ("none", None)
+        if backend is not None:
+            self._backends[""] = backend
         self._describe = lambda: self.process.write_facts(facts, marked, layers or [])
         self._facts = facts
         if self._settings.counters:
-            self._counters = self.fence.call("counters", _sampler, self.process)
+            counters = self.fence.call("counters", _sampler, self.process)
+            if counters is not None:
+                self._backends["_counters"] = counters
         self._describe()
         self.fence.call("tensors", self._write_tensors)
         first = len(PHASE_MODULES)
@@ -317,10 +320,8 @@ class WorkerRecording:
 
     def _watch(self) -> None:
         self._watching = True
-        if self._backend is not None:
-            self.fence.call("start", self._backend.start, self._piece)
-        if self._counters is not None:
-            self.fence.call("start_counters", self._counters.start, self._piece)
+        for name, backend in self._backends.items():
+            self.fence.call(f"start{name}", backend.start, self._piece)
         self._marker.start()
 
     def _flush(self) -> None:
@@ -328,11 +329,10 @@ class WorkerRecording:
         self.process.check()
         self._marker.stop()
         watching, self._watching = self._watching, False
-        if watching and self._counters is not None:
-            self.fence.call("stop_counters", self._counters.stop)
-        if watching and self._backend is not None:
-            self.fence.call("stop", self._backend.stop)
+        if watching:
             self._reading = False
+            for name, backend in reversed(self._backends.items()):
+                self.fence.call(f"stop{name}", backend.stop)
         if not self._steps:
             return
         events = self._marker.take_rows()
