@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -354,8 +354,17 @@ def _why_nothing(watcher: Watcher, code: int, interrupted: bool) -> str:
 
 def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:
     """The folder of the newest libcupti 13.4 or later, installed by pip or with a CUDA toolkit."""
-    found = [item for item in (*_wheel(), *_in_toolkits(toolkits)) if item[0] >= OLDEST_CUPTI]
-    return max(found, default=((), None), key=lambda item: item[0])[1]
+    found: list[tuple[tuple[int, ...], Path]] = []
+    with suppress(PackageNotFoundError):
+        package = distribution("nvidia-cuda-cupti")
+        files = [file for file in package.files or () if file.name == _LIBRARY]
+        paths = (Path(str(package.locate_file(file))).resolve() for file in files)
+        found += [(_numbers(package.version), path.parent) for path in paths if path.exists()]
+    for folder in toolkits.glob("cuda-*/extras/CUPTI/lib64"):
+        if (folder / _LIBRARY).exists():
+            found.append((_numbers(folder.parents[2].name), folder))
+    new = [item for item in found if item[0] >= OLDEST_CUPTI]
+    return max(new, default=((), None), key=lambda item: item[0])[1]
 
 
 def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -367,25 +376,6 @@ def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
     anew = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     return anew | dict(environment) | {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
-
-
-def _wheel() -> Iterator[tuple[tuple[int, ...], Path]]:
-    try:
-        package = distribution("nvidia-cuda-cupti")
-    except PackageNotFoundError:
-        return
-    for file in package.files or ():
-        if file.name == _LIBRARY:
-            path = Path(str(package.locate_file(file)))
-            if path.exists():
-                yield _numbers(package.version), path.resolve().parent
-
-
-def _in_toolkits(root: Path) -> Iterator[tuple[tuple[int, ...], Path]]:
-    for toolkit in root.glob("cuda-*"):
-        folder = toolkit / "extras" / "CUPTI" / "lib64"
-        if (folder / _LIBRARY).exists():
-            yield _numbers(toolkit.name), folder
 
 
 def _numbers(version: str) -> tuple[int, ...]:
