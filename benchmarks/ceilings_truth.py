@@ -14,9 +14,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from statistics import median
 
-from spark_prof.profiler.measure import measure
-from spark_prof.profiler.measuring.timing import Device, room_of
+from spark_prof.profiler.measure import Device, measure, room_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.traces.measured import keep_measured
 from spark_prof.vocabulary import PRECISIONS
@@ -64,11 +64,11 @@ def matrix_vector() -> float:
     torch = device.torch
     columns = 4096
     rows = room_of(device).buffer_bytes // (2 * columns)
-    matrix = device.empty(rows * columns, torch.bfloat16).normal_().view(rows, columns)
-    vector = device.empty(columns, torch.bfloat16).normal_()
-    spoil = device.empty(1 << 26, torch.float32)
+    matrix = torch.randn(rows, columns, dtype=torch.bfloat16, device="cuda")
+    vector = torch.randn(columns, dtype=torch.bfloat16, device="cuda")
+    spoil = torch.empty(1 << 26, device="cuda")
     seconds = device.seconds(lambda: torch.mv(matrix, vector), lambda: spoil.fill_(0.0))
-    return float(matrix.numel() * 2 / seconds.median)
+    return float(matrix.numel() * 2 / median(seconds))
 
 
 if __name__ == "__main__":

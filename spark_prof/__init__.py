@@ -8,6 +8,7 @@ report.components[0].name
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,15 +62,10 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> Report:
         CommandError: the source is none of these, or damaged.
     """
     from spark_prof.analyzers.summary import summarize, with_clients
-    from spark_prof.datasets.opened import ceilings_for
+    from spark_prof.datasets.opened import ceilings_for, opened
     from spark_prof.traces.bundle import Bundle
 
-    if isinstance(source, Bundle):
-        found = summarize(source, rank, measured=ceilings_for(source, rank))
-        return with_clients(found, source, rank)
-    from spark_prof.datasets.opened import opened
-
-    with opened(str(source)) as bundle:
+    with nullcontext(source) if isinstance(source, Bundle) else opened(str(source)) as bundle:
         found = summarize(bundle, rank, measured=ceilings_for(bundle, rank))
         return with_clients(found, bundle, rank)
 

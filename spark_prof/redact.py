@@ -77,7 +77,6 @@ def redacted_value(value: Any, name: str = "") -> Any:
     """Values as JSON has them, and dataclasses of such, with what is secret hidden.
 
     Args:
-        value: what to go through; it is not changed.
         name: what it is called where it stands.
     """
     return _value(value, name_strength(name), _DEEPEST)
@@ -178,12 +177,9 @@ def _before_script(word: str) -> bool:
 
 def _login_word(word: str, before: str, option: str) -> str:
     """``user:password`` after its option, or joined to it, hidden; empty where it is none."""
-    start = ""
-    if word.startswith(f"{option}="):
-        start, word = f"{option}=", word[len(option) + 1 :]
-    elif not option.startswith("--") and word.startswith(option):
-        start, word = option, word[len(option) :]
-    elif before != option:
+    joined = re.match(re.escape(option) + ("=" if option.startswith("--") else "=?"), word)
+    if not joined and before != option:
         return ""
-    user, colon, _ = word.partition(":")
+    start = joined[0] if joined else ""
+    user, colon, _ = word[len(start) :].partition(":")
     return f"{start}{user}:{HIDDEN}" if colon else ""

@@ -231,7 +231,7 @@ FAULTS = (
         "PLUGIN in allowed",
         "profiler/test_commands.py profiler/test_container.py",
     ),
-    Fault("profiler/measuring/gpu_state.py", "if bits & bit)", "if bits >= bit)", "profiler"),
+    Fault("profiler/facts.py", "if bits & bit)", "if bits >= bit)", "profiler"),
     # What is shown, read and let in.
     Fault(
         "traces/archives.py",

@@ -13,7 +13,15 @@ from detect_secrets.core.scan import scan_line
 from detect_secrets.settings import transient_settings
 
 from spark_prof.redact import HIDDEN, is_secret, redacted, redacted_text, redacted_value
-from spark_prof.secret_rules import NAMES, PHRASES, PROGRAMS, SHAPES
+from spark_prof.secret_rules import (
+    KEYS_OF,
+    NAMES,
+    ORDINARY_WORDS,
+    PASSES_OF,
+    PHRASES,
+    PROGRAMS,
+    SHAPES,
+)
 from tests.rows import each_row
 from tests.secret_corpus import ORDINARY, ORDINARY_COMMANDS, planted
 
@@ -183,57 +191,23 @@ PMAK-abcdefghijklmnop shpat_abcdefghijklmnop shpca_abcdefghijklmnop shppa_abcdef
 shpss_abcdefghijklmnop nfp_abcdefghijklmnop eyJhbGciOi.eyJzdWIiOi
 """
 
-_KEYS_OF = """
-api access private account encryption encrypt decryption decrypt signing master ssh license auth
-shared preshared subscription consumer client app application service admin root server ssl tls rsa
-ed25519 aes hmac jwt pgp gpg webhook tenant session deploy crypto cipher fernet sas functions openai
-azure hf anthropic mistral cohere groq together wandb ngc nvidia gemini google aws gcp openrouter
-deepseek datadog sentry stripe twilio sendgrid mailgun pinecone qdrant langfuse s3 minio
-"""
-_PASSES_OF = """
-db database user smtp mail email imap redis admin root ftp sftp http https proxy rabbitmq mysql
-postgres pg mongo mongodb ssh key store keystore ldap login sudo auth api docker registry service
-server client
-"""
 _ENDINGS = """
 value values string text b64 base64 hash old new prod production dev staging test read write primary
 secondary backup default 2 17
 """
-_OF_A_MODEL = {
-    "token": """
-eos bos pad sep unk cls mask image img video audio vision multimodal media patch start end begin
-stop next prev previous last first per num number valid max min draft bonus context tool think
-thinking reasoning response boi eoi boa eoa placeholder special decoded decode prefill topk best
-output input prompt generated sampled target logical newline step cur current cached scheduled
-rejected accepted accept sp stride role row position text speech fim sink window block frame soft
-fake global local class decoder logprob word sub total each every pos computed time turn header
-""",
-    "KEY": """
-cache sort primary public foreign partition type source hash index group block layer config dict map
-query input output quant compile weight activation dispatch batch image data metric host device tag
-pattern routing shard row column search graph value
-""",
-    "PASS": """
-forward backward first second third last next fusion multi single one two inductor custom opt
-optimization compile post pre all num max min render radix merge
-""",
-    "auth": "no require skip disable enable allow use has",
-}
 
 
 def test_each_word_by_itself() -> None:
-    names = [f"{word}_key" for word in _KEYS_OF.split()]
-    names += [f"{word}_pass" for word in _PASSES_OF.split()]
+    names = [f"{word}_key" for word in KEYS_OF]
+    names += [f"{word}_pass" for word in PASSES_OF]
     for end in _ENDINGS.split():
         of = ("hf_token", "api_key", "a_password", "smtp_pass", "a_pwd", "a_pw", "creds", "secret")
         names += [f"{name}_{end}" for name in of]
         names += [f"X_PASS_{end}".upper(), f"X_KEY_{end}".upper()]
     assert [name for name in names if redacted_text(f"{name}=x9y8z7w6") != f"{name}=***"] == []
+    pairs = [(end, f"{word}_{end}") for end, words in ORDINARY_WORDS.items() for word in words]
     ordinary = [
-        f"{word}_{ending}={value}" if ending.islower() else f"{word}_{ending}={value}".upper()
-        for value in ("x9y8z7w6",)
-        for ending, words in _OF_A_MODEL.items()
-        for word in words.split()
+        f"{name.upper() if end in ('key', 'pass') else name}=x9y8z7w6" for end, name in pairs
     ]
     assert [text for text in ordinary if redacted_text(text) != text] == []
     strong = """password client_secret api_key authorization cookie smtp_pass a_pwd JSESSIONID NETRC

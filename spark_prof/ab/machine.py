@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from spark_prof.ab.timed_steps import Dropped, Quad
-from spark_prof.profiler.measuring.gpu_state import device_state
+from spark_prof.profiler.facts import device_state
 from spark_prof.traces.measured import DeviceState
 
 _PERIOD_S = 0.1

@@ -11,20 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import Format, terminal_width
-from spark_prof.errors import CommandError, one_line
+from spark_prof.cli.options import Format, say, terminal_width
+from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.ab.sides import Side
 
 _MOST = 1_000_000
 _LONGEST_SERVE = 900
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    # Everything after the first word that is no option of ours belongs to the command.
-    app.command(context_settings={"allow_interspersed_args": False})(ab)
 
 
 def ab(
@@ -143,13 +137,13 @@ def ab(
         mode,
         options,
         sys.argv[1:],
-        _say,
+        say,
         lambda found: render_ab(found, "html"),
     )
     print(render_ab(result, kind.value, terminal_width()))
-    _say(f"result.json and report.html are in {folder}")
+    say(f"result.json and report.html are in {folder}")
     if result.failure:
-        _say(result.failure)
+        say(result.failure)
     return exit_code(result)
 
 
@@ -175,7 +169,7 @@ def _apply(side: Side, words: list[str], kind: Format) -> int:
         print(line)
     if serve:
         readable = serve.isprintable() and len(serve) <= _LONGEST_SERVE
-        _say(
+        say(
             f"start it with: {serve}"
             if readable
             else "its options cannot be shown in a line; --format json has them"
@@ -191,7 +185,3 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     if len(set(numbers)) < len(numbers) or not all(0 < number <= _MOST for number in numbers):
         raise CommandError(f"{option} {text!r:.40}: give each number from 1 on once")
     return numbers
-
-
-def _say(line: str) -> None:
-    print(f"spark-prof: {one_line(line)}", file=sys.stderr, flush=True)

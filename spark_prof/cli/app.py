@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from spark_prof.cli import (
-    ab,
-    classify,
-    compare,
-    doctor,
-    explore,
-    export,
-    import_,
-    kernels,
-    merge,
-    query,
-    record,
-    report,
-    salvage,
-)
+from spark_prof.cli import kernels
+from spark_prof.cli.ab import ab
+from spark_prof.cli.classify import classify
+from spark_prof.cli.compare import compare
+from spark_prof.cli.doctor import doctor
+from spark_prof.cli.explore import explore
+from spark_prof.cli.export import export
+from spark_prof.cli.import_ import import_traces
+from spark_prof.cli.merge import merge
+from spark_prof.cli.query import query
+from spark_prof.cli.record import record
+from spark_prof.cli.report import report
+from spark_prof.cli.salvage import salvage
 
 app = typer.Typer(
     name="spark-prof",
@@ -28,19 +26,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-record.add_to(app)
-import_.add_to(app)
-report.add_to(app)
-compare.add_to(app)
-classify.add_to(app)
-doctor.add_to(app)
-merge.add_to(app)
-salvage.add_to(app)
-explore.add_to(app)
-export.add_to(app)
-query.add_to(app)
-kernels.add_to(app)
-ab.add_to(app)
+# Everything after the first word that is no option of ours belongs to the command.
+_OF_A_COMMAND = {"allow_interspersed_args": False}
+app.command(context_settings=_OF_A_COMMAND)(record)
+app.command("import")(import_traces)
+for command in (
+    report, compare, classify, doctor, merge, salvage, explore, export, query,
+):  # fmt: skip
+    app.command()(command)
+app.add_typer(kernels.group)
+app.command(context_settings=_OF_A_COMMAND)(ab)
 
 
 @app.callback(invoke_without_command=True)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, OutOption, page, put
-from spark_prof.errors import CommandError, one_line
+from spark_prof.cli.options import FormatOption, OutOption, page, put, say
+from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.classify.listing import Classified
 
 
 _WIDE = 160
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(classify)
 
 
 def classify(
@@ -48,7 +42,7 @@ def classify(
 
     rows, lost = _of_names(name) if name else _of_source(source or "", arch)
     for line in lost:
-        print(f"spark-prof: {one_line(line)}", file=sys.stderr)
+        say(line)
     title = source or "kernels by name"
     drawn = render_classification(title, rows, kind, _WIDE)
     put(drawn.removesuffix("\n") if out is None else drawn, out)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, OutOption, page, put
+from spark_prof.cli.options import FormatOption, OutOption, page, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -15,11 +14,6 @@ if TYPE_CHECKING:
 
 _MOST = 25
 _MOST_RECORDINGS = 200
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(compare)
 
 
 def compare(
@@ -84,6 +78,6 @@ def _failed(compared: Compared, strict: bool) -> bool:
     for letter, checked in zip(LETTERS[1:], compared.gate, strict=False):
         for each in checked:
             if each.outcome != "passed":
-                print(f"spark-prof: gate {reason(each, letter)}", file=sys.stderr)
+                say(f"gate {reason(each, letter)}")
                 failed |= each.outcome == "failed" or strict
     return failed

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import (
-    FormatOption,
-    OutOption,
-    page,
-    put,
-)
+from spark_prof.cli.options import FormatOption, OutOption, page, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -67,8 +61,6 @@ def model_ceilings(
 
     Args:
         folder: as `traces.checkpoint.read_checkpoint` takes it.
-        question: the use that they are for.
-        first: the GPU to show first.
         measured: what a machine reached; its GPU is shown first and read at that bandwidth.
 
     Raises:
@@ -91,11 +83,6 @@ def model_ceilings(
         why = [line.rstrip(".") for line in found.model.lost[:_MOST_REASONS]]
         raise CommandError(f"{folder} tells no weights: {'; '.join(why) or 'it holds none'}")
     return found
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(doctor)
 
 
 def doctor(
@@ -138,9 +125,11 @@ def doctor(
     """Say which kernels were chosen and why, what is set to no effect, and what would be faster."""
     drawn_as = page(format, out)
     from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
+    from spark_prof.rules.gpus import find_gpu
+    from spark_prof.traces.readers.engine_log import read_engine_log
 
     named = _gpu(gpu)
-    read = _log(log)
+    read = read_engine_log(log) if log else None
     audit: Audit | None = None
     findings: tuple[Finding, ...] = ()
     if source is not None:
@@ -151,7 +140,7 @@ def doctor(
         batch=batch, context=context, drafts=drafts, accepted=accepted, ranks=ranks
     )
     measured = _measured() if measure else None
-    first = named or _recorded_gpu(audit)
+    first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
     ceilings = model_ceilings(model, question, first, measured) if model else None
     machine = None
     if source is None and log is None and model is None and not measure:
@@ -181,14 +170,6 @@ def _gpu(name: str | None) -> Gpu | None:
     return found
 
 
-def _log(path: Path | None) -> EngineLog | None:
-    if path is None:
-        return None
-    from spark_prof.traces.readers.engine_log import read_engine_log
-
-    return read_engine_log(path)
-
-
 def _of_source(
     source: str, rank: int | None, log: EngineLog | None
 ) -> tuple[Audit | None, tuple[Finding, ...]]:
@@ -208,16 +189,10 @@ def _of_log(log: EngineLog, gpu: Gpu | None) -> tuple[Audit, tuple[Finding, ...]
     return audit, findings_of_audit(audit)
 
 
-def _recorded_gpu(audit: Audit | None) -> Gpu | None:
-    from spark_prof.rules.gpus import find_gpu
-
-    return find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None
-
-
 def _measured() -> Measured:
     from spark_prof.profiler.measure import measure
     from spark_prof.traces.measured import keep_measured
 
-    found = measure(lambda line: print(f"spark-prof: {line}", file=sys.stderr))
-    print(f"spark-prof: wrote {keep_measured(found)}", file=sys.stderr)
+    found = measure(say)
+    say(f"wrote {keep_measured(found)}")
     return found

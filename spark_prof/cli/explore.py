@@ -12,14 +12,10 @@ from typing import Annotated
 
 import typer
 
+from spark_prof.cli.options import say
 from spark_prof.errors import CommandError
 
 TOKEN = "SPARK_PROF_TOKEN"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(explore)
 
 
 def explore(
@@ -60,21 +56,19 @@ def explore(
     """Look at recordings in the browser: where each token's time goes, down to single kernels."""
     if importlib.util.find_spec("streamlit") is None:
         raise CommandError("the explorer needs Streamlit; pip install 'spark-prof[explore]'")
-    from spark_prof.explorer.server import is_loopback, listen
+    from spark_prof.explorer.entries import newest_here
+    from spark_prof.explorer.server import is_loopback, listen, serve
 
     allowed = _names(allow_host or ())
     token = None if no_token else _token()
     listening = listen(host, port)
-    names = sources or _newest()
+    names = sources or newest_here(Path())
     if not is_loopback(host):
         key = " and has the token" if token else ""
-        print(
-            f"spark-prof: anybody who reaches {host}:{listening.getsockname()[1]}{key} can read "
-            "this; it is not encrypted",
-            file=sys.stderr,
+        say(
+            f"anybody who reaches {host}:{listening.getsockname()[1]}{key} can read this; "
+            "it is not encrypted"
         )
-    from spark_prof.explorer.server import serve
-
     serve(
         names, rank or (), host, listening, allowed=allowed, token=token,
         show=_on_desktop() if show is None else show,
@@ -102,12 +96,6 @@ def _token() -> str:
     if not re.fullmatch(r"[A-Za-z0-9._~-]{8,200}", token):
         raise CommandError(f"{TOKEN} needs 8 to 200 letters, digits or any of . _ ~ -")
     return token
-
-
-def _newest() -> list[str]:
-    from spark_prof.explorer.entries import newest_here
-
-    return newest_here(Path())
 
 
 def _on_desktop() -> bool:

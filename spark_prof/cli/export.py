@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from spark_prof.cli.options import check_folder
+from spark_prof.cli.options import check_folder, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -23,11 +22,6 @@ class Format(StrEnum):
     PERFETTO = "perfetto"
     CSV = "csv"
     PARQUET = "parquet"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(export)
 
 
 def export(
@@ -66,7 +60,7 @@ def export(
                 write_tables(bundle, selection, staging, chosen.value)
     except OSError as error:
         raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
-    print(f"spark-prof: wrote {out}", file=sys.stderr)
+    say(f"wrote {out}")
 
 
 def _format_of(out: Path) -> Format:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from spark_prof.cli.options import next_report, say
 from spark_prof.datasets.engines import Engine
-from spark_prof.errors import CommandError, one_line
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command("import")(import_traces)
+from spark_prof.errors import CommandError
 
 
 def import_traces(
@@ -62,10 +56,9 @@ def import_traces(
         bundle = import_files(paths, claim, like)
     ranks = ", ".join(map(str, bundle.ranks))
     words = f"ranks {ranks}" if len(bundle.ranks) > 1 else f"rank {ranks}"
-    following = f"spark-prof report {shlex.quote(str(out))}"
-    print(f"spark-prof: {words} in {out}; next: {following}", file=sys.stderr)
+    say(f"{words} in {out}; {next_report(out)}")
     for line in bundle.meta.lost:
-        print(f"spark-prof: {one_line(line)}", file=sys.stderr)
+        say(line)
 
 
 def _import_each(files: list[str], out: Path, like: Path | None, engine: Engine) -> None:
@@ -76,11 +69,7 @@ def _import_each(files: list[str], out: Path, like: Path | None, engine: Engine)
     done = import_each(files[0], out, like, engine)
     failed = [(name, outcome.reason) for name, outcome in done if outcome.value is None]
     for name, reason in failed:
-        print(f"spark-prof: {one_line(f'{name}: {reason}')}", file=sys.stderr)
+        say(f"{name}: {reason}")
     if len(failed) == len(done):
         raise CommandError(f"none of the {len(done)} recordings in {files[0]} could be imported")
-    print(
-        f"spark-prof: {len(done) - len(failed)} of {len(done)} recordings in {out}; "
-        f"next: spark-prof report {shlex.quote(str(out))}",
-        file=sys.stderr,
-    )
+    say(f"{len(done) - len(failed)} of {len(done)} recordings in {out}; {next_report(out)}")

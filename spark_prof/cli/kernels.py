@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.resources import files
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, OutOption, check_folder, page, put
+from spark_prof.cli.options import FormatOption, OutOption, check_folder, page, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -60,19 +59,14 @@ _Slot = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command and what it can do to the command line."""
-    group = typer.Typer(
-        help="Replacement kernels: list them, check them here, time them against others.",
-        rich_markup_mode=None,
-    )
-    group.command("list")(list_kernels)
-    group.command()(template)
-    group.command()(check)
-    group.command()(bench)
-    app.add_typer(group, name="kernels")
+group = typer.Typer(
+    name="kernels",
+    help="Replacement kernels: list them, check them here, time them against others.",
+    rich_markup_mode=None,
+)
 
 
+@group.command("list")
 def list_kernels(
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
@@ -86,6 +80,7 @@ def list_kernels(
     put(render_kernels(KERNELS, known_runs(), *drawn_as), out)
 
 
+@group.command()
 def template(
     slot: Annotated[Slot, typer.Argument(help="What the kernel is for.")],
     out: Annotated[
@@ -100,6 +95,7 @@ def template(
     put(_template_text(slot), out)
 
 
+@group.command()
 def check(
     name: _Name = None,
     slot: _Slot = None,
@@ -124,7 +120,7 @@ def check(
 
         checks = list(dict.fromkeys(kernel.check for kernel in kernels))
         for number, cases in enumerate(checks, 1):
-            _tell(f"checking {cases} on {where}, {number} of {len(checks)}")
+            say(f"checking {cases} on {where}, {number} of {len(checks)}")
             verdicts += run_checks([cases], device_type)
         found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
     from spark_prof.dashboards.replacement_kernels import render_checks
@@ -136,6 +132,7 @@ def check(
         raise CommandError(f"nothing could be checked on {found.where}; the skipped cases say why")
 
 
+@group.command()
 def bench(
     name: _Name = None,
     slot: _Slot = None,
@@ -182,7 +179,7 @@ def bench(
     if save:
         from spark_prof.kernels.bench.results import keep
 
-        _tell(f"wrote {keep(report)}")
+        say(f"wrote {keep(report)}")
     if not right:
         raise typer.Exit(1)
 
@@ -213,7 +210,7 @@ def _checked_own(kernel: str, slot: Slot | None, cuda: bool) -> Checked:
     assert slot is not None
     candidate = Candidate(f"{slot.value}={Path(kernel).name}", slot.value, load_builder(kernel))
     where = torch.cuda.get_device_name() if cuda else "the CPU"
-    _tell(f"checking {slot.value}={kernel} on {where}")
+    say(f"checking {slot.value}={kernel} on {where}")
     device = Device.CUDA.value if cuda else Device.CPU.value
     return Checked((), where, device, tuple(check_own(candidate, device)))
 
@@ -234,10 +231,6 @@ def _template_text(slot: Slot) -> str:
     name = _TEMPLATES.get(slot, "matrix")
     text = files("spark_prof.swaps.templates").joinpath(f"{name}.py").read_text(encoding="utf-8")
     return re.sub(_FOR_THIS_PROJECT, "", text)
-
-
-def _tell(line: str) -> None:
-    print(f"spark-prof: {line}", file=sys.stderr)
 
 
 def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:

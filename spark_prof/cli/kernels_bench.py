@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 import torch
 
+from spark_prof.cli.options import say
 from spark_prof.errors import CommandError
 from spark_prof.kernels.bench.ceilings import measure_ceilings
 from spark_prof.kernels.bench.results import Cell, Report, cell_line, machine_of
@@ -41,12 +41,22 @@ def measured(
     Raises:
         CommandError: there is nothing to time, or somebody's own kernel always abstained.
     """
+    counts = tokens or TOKENS
+    if isinstance(timed, Candidate):
+        request = Request(models=models, tokens=counts, seconds=seconds, own=timed)
+    else:
+        kinds = [kind for kind in KINDS if any(kernel.bench == kind for kernel in timed)]
+        if not kinds:
+            raise CommandError(f"{timed[0].name} has nothing to be timed beside; check can test it")
+        named = {kind for kernel in timed if kernel.bench == "dense" for kind in kernel.formats}
+        formats = [kind for kind in get_args(WeightFormat) if kind in named]
+        request = Request(kinds, models, counts, formats, seconds=seconds, tune=tune)
     device = torch.device("cuda", torch.cuda.current_device())
     report = Report(machine_of(device), measure_ceilings(device))
-    for found in run(_request(timed, models, tokens, seconds, tune), device):
+    for found in run(request, device):
         report.add(found)
         line = cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what
-        print(f"spark-prof: {line}", file=sys.stderr)
+        say(line)
     if not report.cells and not report.left_out:
         raise CommandError(f"no layer is of a model named like {' or '.join(models)}")
     results = [
@@ -61,24 +71,6 @@ def measured(
             raise CommandError(f"{timed.name} was not timed anywhere: {failures[0]}")
         return report, _abstained(failures)
     return report, not failures
-
-
-def _request(
-    timed: Sequence[ReplacementKernel] | Candidate,
-    models: Sequence[str],
-    tokens: Sequence[int],
-    seconds: float,
-    tune: bool,
-) -> Request:
-    counts = tokens or TOKENS
-    if isinstance(timed, Candidate):
-        return Request(models=models, tokens=counts, seconds=seconds, own=timed)
-    kinds = [kind for kind in KINDS if any(kernel.bench == kind for kernel in timed)]
-    if not kinds:
-        raise CommandError(f"{timed[0].name} has nothing to be timed beside; check can test it")
-    named = {kind for kernel in timed if kernel.bench == "dense" for kind in kernel.formats}
-    formats = [kind for kind in get_args(WeightFormat) if kind in named]
-    return Request(kinds, models, counts, formats, seconds=seconds, tune=tune)
 
 
 def _abstained(failures: Sequence[str]) -> bool:

@@ -6,23 +6,9 @@ The subcommands are imported only where signals are heeded: that takes most of a
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
 
 from spark_prof.ending import TerminatedError, end_at_once, ended_by_signals, stopped_with
 from spark_prof.errors import CommandError, SparkProfError
-
-if TYPE_CHECKING:
-    from spark_prof.cli.app import app
-
-__all__ = ["app", "main"]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "app":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from spark_prof.cli.app import app as commands
-
-    return commands
 
 
 def main() -> int:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spark_prof.errors import CommandError, one_line
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(merge)
+from spark_prof.cli.options import next_report, say
+from spark_prof.errors import CommandError
 
 
 def merge(
@@ -40,15 +34,13 @@ def merge(
         shifts, lost = wanted_shifts(bundle), untied(bundle)
         bundle = move_clocks(bundle, shifts, lost)
     ranks = ", ".join(map(str, bundle.ranks))
-    following = f"spark-prof report {shlex.quote(str(out))}"
-    print(f"spark-prof: ranks {ranks} in {out}; next: {following}", file=sys.stderr)
+    say(f"ranks {ranks} in {out}; {next_report(out)}")
     for process, shift in shifts.items():
         done = "moved" if shift.applied else "left as they were"
-        print(
-            f"spark-prof: {process}: clock {shift.offset_ns / 1e3:+,.1f} us "
+        say(
+            f"{process}: clock {shift.offset_ns / 1e3:+,.1f} us "
             f"± {shift.uncertainty_ns / 1e3:,.1f} us against rank {shift.reference_rank}; "
-            f"times {done}",
-            file=sys.stderr,
+            f"times {done}"
         )
     for line in lost:
-        print(f"spark-prof: {one_line(line)}", file=sys.stderr)
+        say(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
@@ -11,7 +12,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, one_line
 
 Kind = TypeVar("Kind")
 
@@ -69,7 +70,7 @@ def put(drawn: str, out: Path | None) -> None:
         show(drawn)
     else:
         write_whole(out, drawn)
-        print(f"spark-prof: wrote {out}", file=sys.stderr)
+        say(f"wrote {out}")
 
 
 def show(text: str) -> None:
@@ -79,6 +80,16 @@ def show(text: str) -> None:
     except BrokenPipeError:
         # Nothing may be left to flush when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(line: str) -> None:
+    """Tells the person who waits one line, on stderr."""
+    print(f"spark-prof: {one_line(line)}", file=sys.stderr, flush=True)
+
+
+def next_report(folder: Path | str) -> str:
+    """The command to go on with once there is a bundle."""
+    return f"next: spark-prof report {shlex.quote(str(folder))}"
 
 
 def check_folder(folder: Path) -> None:

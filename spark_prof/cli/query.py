@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import check_folder, format_by_ending, show
-from spark_prof.errors import CommandError, one_line
+from spark_prof.cli.options import check_folder, format_by_ending, say, show
+from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.traces.bundle import Bundle
@@ -32,11 +31,6 @@ _ENDINGS = {
     ".txt": Format.TEXT, "": Format.TEXT, ".csv": Format.CSV, ".json": Format.JSON,
     ".parquet": Format.PARQUET,
 }  # fmt: skip
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(query)
 
 
 def query(
@@ -81,7 +75,7 @@ def query(
                 write_whole(out, lambda file: file.writelines(text.encode() for text in texts))
         except OSError as error:
             raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
-    print(f"spark-prof: wrote {out}", file=sys.stderr)
+    say(f"wrote {out}")
 
 
 @contextmanager
@@ -107,5 +101,5 @@ def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
         if not bundles:
             raise CommandError(failed[0])
         for line in failed:
-            print(f"spark-prof: left out: {one_line(line)}", file=sys.stderr)
+            say(f"left out: {line}")
         yield bundles

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from spark_prof.cli.options import next_report, say
 from spark_prof.errors import CommandError
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 
@@ -22,13 +21,6 @@ class Backend(StrEnum):
     CUPTI = "cupti"
     NSYS = "nsys"
     TORCH = "torch"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    # Everything after the first word that is no option of ours belongs to the command.
-    settings = {"allow_interspersed_args": False}
-    app.command(context_settings=settings)(record)
 
 
 def record(
@@ -125,21 +117,21 @@ def record(
             )
         from spark_prof.profiler.attach import attach as attach_to
 
-        bundle, code = attach_to(attach, settings, _say), 0
+        bundle, code = attach_to(attach, settings, say), 0
     else:
         from spark_prof.profiler.launcher import record as record_command
 
-        bundle, code = record_command(command or [], settings, _say)
+        bundle, code = record_command(command or [], settings, say)
     steps_found = sum(n for name, n in bundle.meta.tables.items() if name.startswith("steps-"))
     ranks = len(bundle.ranks)
     shown = out or folder.name
-    _say(
+    say(
         f"{steps_found // max(ranks, 1)} steps"
         + (f" on each of {ranks} ranks" if ranks > 1 else "")
-        + f" in {shown}; next: spark-prof report {shlex.quote(str(shown))}"
+        + f" in {shown}; {next_report(shown)}"
     )
     if code:
-        _say(f"the command itself ended with exit code {code}")
+        say(f"the command itself ended with exit code {code}")
     return 1 if code else 0
 
 
@@ -163,7 +155,3 @@ def _numbers(text: str, separator: str, example: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise CommandError(f"{text!r:.40} is no list of whole numbers; give {example}, say")
     return tuple(map(int, parts))
-
-
-def _say(line: str) -> None:
-    print(f"spark-prof: {line}", file=sys.stderr, flush=True)

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from spark_prof.traces.resolve import Folder
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(report)
-
-
 def report(
     source: Annotated[
         str,

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_prof.cli.options import next_report, say
+
 if TYPE_CHECKING:
     from spark_prof.traces.salvage_chunks import Salvage
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command to the command line."""
-    app.command()(salvage)
 
 
 def salvage(
@@ -28,15 +23,15 @@ def salvage(
 
     def progress(done: int, total: int) -> None:
         if total > 4 and (done == total or done % max(1, total // 4) == 0):
-            _say(f"writing piece {done} of {total}")
+            say(f"writing piece {done} of {total}")
 
     found = salvage_folder(folder, progress=progress)
     for line in _lines(found):
         print(line)
     if found.made:
-        _say(f"{folder} is a bundle now; next: spark-prof report {shlex.quote(str(folder))}")
+        say(f"{folder} is a bundle now; {next_report(folder)}")
     else:
-        _say(f"{folder} is a whole bundle ({found.bundle.meta.state}); there is nothing to salvage")
+        say(f"{folder} is a whole bundle ({found.bundle.meta.state}); there is nothing to salvage")
 
 
 def _lines(found: Salvage) -> list[str]:
@@ -52,7 +47,3 @@ def _lines(found: Salvage) -> list[str]:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def _say(line: str) -> None:
-    print(f"spark-prof: {line}", file=sys.stderr, flush=True)

@@ -20,7 +20,6 @@ from spark_prof.files import write_whole
 from spark_prof.profiler.control import request_name, start_of
 from spark_prof.profiler.launcher import (
     PATIENT,
-    check_folder,
     has_steps,
     make_bundle,
     patience_of,
@@ -28,6 +27,7 @@ from spark_prof.profiler.launcher import (
     remove_empty,
     terminated_as_interrupt,
     unwritten,
+    vanished_folder,
 )
 from spark_prof.profiler.settings import Settings, registry_folder
 from spark_prof.profiler.watch import Watcher
@@ -41,8 +41,6 @@ def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
 
     Args:
         url: where the server listens, such as http://127.0.0.1:8000.
-        settings: what to record.
-        say: shows one line of progress.
 
     Raises:
         CommandError: nothing listens there, it cannot be recorded, or it ran no step.
@@ -80,7 +78,8 @@ def _follow(
     patience = PATIENT
     try:
         while not watcher.done():
-            check_folder(claim)
+            if vanished := vanished_folder(claim):
+                raise vanished
             watcher.check()
             if watcher.broken() or not any(map(_runs, processes)):
                 state = "interrupted"
@@ -91,7 +90,8 @@ def _follow(
         state = "interrupted"
         patience = patience_of(error)
         say("ending the recording and keeping what there is")
-    check_folder(claim)
+    if vanished := vanished_folder(claim):
+        raise vanished
     watcher.stop()
     watcher.wait(
         lambda: watcher.done() or (watcher.broken() and watcher.settled()),

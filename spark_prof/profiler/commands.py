@@ -53,38 +53,23 @@ class Program:
     cleared_by: str
 
 
-@dataclass(frozen=True)
-class Wrapper:
-    """A program that starts another one: its options with a value, and its other arguments."""
-
-    valued: str = ""
-    operands: int = 0
-    subcommand: str = ""
-
-
+# Programs that start another one, and their options that take a value.
 WRAPPERS = {
-    "env": Wrapper("-u --unset -C --chdir -S --split-string -a --argv0"),
-    "nice": Wrapper("-n --adjustment"),
-    "nohup": Wrapper(),
-    "numactl": Wrapper(
-        "-i --interleave -w --weighted-interleave -m --membind -N --cpunodebind"
-        " -C --physcpubind -p --preferred -P --preferred-many"
-    ),
-    "stdbuf": Wrapper("-i --input -o --output -e --error"),
-    "sudo": Wrapper(
-        "-u --user -g --group -h --host -p --prompt -C --close-from -D --chdir -R --chroot"
-        " -r --role -t --type -T --command-timeout -U --other-user"
-    ),
-    "taskset": Wrapper("", operands=1),
-    "time": Wrapper("-f --format -o --output"),
-    "timeout": Wrapper("-k --kill-after -s --signal", operands=1),
-    "uv": Wrapper(
-        "-p --python --with --with-editable --with-requirements --extra --group --only-group"
-        " --no-extra --no-group --env-file --package --project --directory --config-file"
-        " --cache-dir --index --default-index -i --index-url --extra-index-url -f --find-links"
-        " -P --upgrade-package --refresh-package --reinstall-package -C --config-setting --color",
-        subcommand="run",
-    ),
+    "env": "-u --unset -C --chdir -S --split-string -a --argv0",
+    "nice": "-n --adjustment",
+    "nohup": "",
+    "numactl": "-i --interleave -w --weighted-interleave -m --membind -N --cpunodebind"
+    " -C --physcpubind -p --preferred -P --preferred-many",
+    "stdbuf": "-i --input -o --output -e --error",
+    "sudo": "-u --user -g --group -h --host -p --prompt -C --close-from -D --chdir -R --chroot"
+    " -r --role -t --type -T --command-timeout -U --other-user",
+    "taskset": "",
+    "time": "-f --format -o --output",
+    "timeout": "-k --kill-after -s --signal",
+    "uv": "-p --python --with --with-editable --with-requirements --extra --group --only-group"
+    " --no-extra --no-group --env-file --package --project --directory --config-file"
+    " --cache-dir --index --default-index -i --index-url --extra-index-url -f --find-links"
+    " -P --upgrade-package --refresh-package --reinstall-package -C --config-setting --color",
 }
 
 # The options of a container engine that take a value and come before its subcommand.
@@ -203,14 +188,13 @@ def find_program(argv: Sequence[str]) -> Program:
     """Finds the program that the wrappers in front of it start in the end."""
     at, local, cleared_by = 0, True, ""
     while (name := PurePath(argv[at]).name) in WRAPPERS:
-        wrapper = WRAPPERS[name]
         if local:
             _look_up(argv[at])
-        options, end = scan_options(argv, at + 1, wrapper.valued)
-        if wrapper.subcommand:
-            if _word(argv, end) != wrapper.subcommand:
-                raise CommandError(f"{name!r} starts vLLM only as '{name} {wrapper.subcommand} …'")
-            options, end = scan_options(argv, end + 1, wrapper.valued)
+        options, end = scan_options(argv, at + 1, WRAPPERS[name])
+        if name == "uv":
+            if _word(argv, end) != "run":
+                raise CommandError("'uv' starts vLLM only as 'uv run …'")
+            options, end = scan_options(argv, end + 1, WRAPPERS[name])
         names = {option.name for option in options}
         if name == "env" and (_word(argv, end) == "-" or names & {"-i", "--ignore-environment"}):
             cleared_by = "'env -i' drops the environment that starts the recording; leave -i out"
@@ -222,12 +206,13 @@ def find_program(argv: Sequence[str]) -> Program:
                 "'sudo' drops the environment that starts the recording; write 'sudo -E', or"
                 " record as root with 'sudo spark-prof record …'"
             )
-        at = end + (_word(argv, end) in ("-", "--")) + wrapper.operands
+        at = end + (_word(argv, end) in ("-", "--"))
+        at += name in ("taskset", "timeout")  # a mask, a duration
         while re.match(r"[A-Za-z_]\w*=", _word(argv, at)):
             names.add(_word(argv, at).partition("=")[0])
             at += 1
         elsewhere = name in ("env", "sudo") and names & {"-C", "-D", "--chdir", "PATH"}
-        local = local and not (wrapper.subcommand or elsewhere)
+        local = local and not (name == "uv" or elsewhere)
         if at >= len(argv):
             raise CommandError(f"no program after {name!r}; give one, as in {EXAMPLE}")
     return Program(at, name, local, cleared_by)

@@ -6,12 +6,10 @@ be read in two ways, the command is refused rather than guessed at.
 """
 
 import importlib.metadata
-import importlib.util
 import os
 import posixpath
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from spark_prof.errors import CommandError
@@ -65,16 +63,6 @@ KNOWN = frozenset((VALUED + SWITCHES).split())
 _COPIED = (".py", ".c", ".cu", ".cuh", ".h", ".json")
 
 
-@dataclass(frozen=True)
-class Run:
-    """A `docker run` command line taken apart: its options, where they end, where IMAGE stands."""
-
-    program: Program
-    options: tuple[Option, ...]
-    end: int
-    image: int
-
-
 def container_command(
     argv: Sequence[str], *, staging: Path, bundle: Path, environment: Mapping[str, str]
 ) -> list[str]:
@@ -91,31 +79,30 @@ def container_command(
     The bundle folder must be writable by the user that the container runs as (--user, or the
     image's own), and the staged files readable; that is the caller's to see to.
     """
-    run = _parse(argv)
+    program, options, end = _parse(argv)
     for target in (STAGING_TARGET, BUNDLE_TARGET):
-        if target in _mount_targets(run.options):
+        if target in _mount_targets(options):
             raise CommandError(
                 f"{target} is where spark-prof mounts its own folder; mount yours elsewhere"
             )
-    given = _given_environment(argv, run)
+    # `-e NAME` passes on the engine's own value, and none if it has none.
+    own = {} if program.cleared_by else dict(os.environ)
+    own |= dict(word.split("=", 1) for word in argv[: program.index] if "=" in word)
+    set_here = [option for option in options if option.name in ("-e", "--env") and option.value]
+    words = [str(option.value).partition("=") for option in set_here]
+    given = {name: value if equals else own.get(name) for name, equals, value in words}
     ours = _environment(given, environment, bundle)
 
     result = list(argv)
-    for option in _environment_options(run):
-        name = str(option.value).partition("=")[0]
+    for option, (name, _, _) in zip(set_here, words, strict=True):
         if name in ours:
             word = argv[option.position]
             result[option.position] = f"{word.removesuffix(str(option.value))}{name}={ours[name]}"
     added = ["-v", _mount(staging, STAGING_TARGET, ":ro"), "-v", _mount(bundle, BUNDLE_TARGET, "")]
     for name in (name for name in ours if name not in given):
         added += ["-e", f"{name}={ours[name]}"]
-    result[run.end : run.end] = added
+    result[end:end] = added
     return result
-
-
-def image_of(argv: Sequence[str]) -> str:
-    """Returns the IMAGE of a `docker run` command line."""
-    return argv[_parse(argv).image]
 
 
 def stage_package(folder: Path) -> None:
@@ -123,15 +110,12 @@ def stage_package(folder: Path) -> None:
 
     Any user of a container may read them, whatever this process's umask is.
     """
-    spec = importlib.util.find_spec("spark_prof")
-    for root in (spec.submodule_search_locations or ()) if spec else ():
-        shutil.copytree(
-            root,
-            folder / "spark_prof",
-            ignore=_everything_but_source,
-            copy_function=shutil.copyfile,
-            dirs_exist_ok=True,
-        )
+    shutil.copytree(
+        Path(__file__).parents[1],
+        folder / "spark_prof",
+        ignore=_everything_but_source,
+        copy_function=shutil.copyfile,
+    )
     try:
         version = importlib.metadata.version("spark-prof")
     except importlib.metadata.PackageNotFoundError:
@@ -157,7 +141,8 @@ def _everything_but_source(folder: str, names: list[str]) -> set[str]:
     }
 
 
-def _parse(argv: Sequence[str]) -> Run:
+def _parse(argv: Sequence[str]) -> tuple[Program, list[Option], int]:
+    """The engine's program, the options of `run`, and the index where these end."""
     program = find_program(argv)
     start = find_run(argv, program)
     options, end = scan_options(argv, start, VALUED)
@@ -175,26 +160,9 @@ def _parse(argv: Sequence[str]) -> Run:
                 f"{program.name} run: {option.name} ends the command while the container goes on,"
                 " and the recording with it; leave it out"
             )
-    image = end + (list(argv[end : end + 1]) == ["--"])
-    if image >= len(argv):
+    if list(argv[end:]) in ([], ["--"]):
         raise CommandError(f"{program.name} run: no IMAGE; give one after the options")
-    return Run(program, tuple(options), end, image)
-
-
-def _environment_options(run: Run) -> list[Option]:
-    return [option for option in run.options if option.name in ("-e", "--env") and option.value]
-
-
-def _given_environment(argv: Sequence[str], run: Run) -> dict[str, str | None]:
-    """Returns what -e sets; `-e NAME` passes on the engine's own value, and none if it has none."""
-    prefix = argv[: run.program.index]
-    own = {} if run.program.cleared_by else dict(os.environ)
-    own |= dict(word.split("=", 1) for word in prefix if "=" in word)
-    given: dict[str, str | None] = {}
-    for option in _environment_options(run):
-        name, equals, value = str(option.value).partition("=")
-        given[name] = value if equals else own.get(name)
-    return given
+    return program, options, end
 
 
 def _environment(

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from spark_prof.profiler.backends.choose import early_native
 from spark_prof.profiler.backends.nsys_marks import mark_clock
 from spark_prof.profiler.engine import EngineRecording
@@ -186,7 +188,7 @@ class Control:
             settings = Settings.from_json(text)
             pieces = pieces_folder(settings.folder)
             pieces.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, msgspec.DecodeError) as error:
             # A request that asks for the impossible must not close the door to the next one.
             logger.warning("spark-prof cannot take a request to record: %s", error)
             return

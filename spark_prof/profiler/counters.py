@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +44,6 @@ def counter_rows(samples: Samples, columns: Sequence[str], offset_ns: int) -> np
     """The samples as rows of pieces.COUNTER_DTYPE; NaN in columns that were not sampled.
 
     Args:
-        samples: one value a column in each sample.
-        columns: the columns that were sampled.
         offset_ns: what to add to CUPTI's clock to get the system's.
     """
     rows = np.zeros(len(samples.start_ns), COUNTER_DTYPE)
@@ -69,27 +66,8 @@ _MISSING = 0.01
 _STARTING_NS, _SPARE_SAMPLES = 1_000_000, 512
 
 
-class _Sampling(Protocol):
-    """What the sampler needs of `PmSampling`."""
-
-    def configure(self, metrics: list[str], interval_ns: int, buffer_bytes: int) -> None: ...
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def read(self, most: int) -> Samples: ...
-    def timestamp_ns(self) -> int: ...
-    def close(self) -> None: ...
-
-
 class CounterSampler:
-    """A backend beside the one that records kernels; what fails is logged once and then left out.
-
-    Args:
-        folder: where the pieces go.
-        process: name of the recorded process.
-        log: takes one line for the bundle's log.
-        device: number of the worker's GPU in this process.
-        sampling: opens the counters of a GPU.
-    """
+    """A backend beside the one of kernels; what fails is logged once and then left out."""
 
     def __init__(
         self,
@@ -97,10 +75,10 @@ class CounterSampler:
         process: str,
         log: Callable[[str], None],
         device: int,
-        sampling: Callable[[int], _Sampling] = PmSampling,
+        sampling: Callable[[int], PmSampling] = PmSampling,
     ) -> None:
         self._folder, self._process, self._piece, self._log = folder, process, 0, log
-        self._counters: _Sampling | None = None
+        self._counters: PmSampling | None = None
         self._columns: tuple[str, ...] = ()
         self._interval, self._most = 0, _MOST_SAMPLES
         self._lock = threading.Lock()
@@ -149,12 +127,8 @@ class CounterSampler:
             taken = (self._ended - self._begun) // interval + _SPARE_SAMPLES
             samples = self._counters.read(min(taken, 2 * self._most))
             offset = (self._offset + _clock_offset(self._counters)) // 2
-        except CounterError as error:
-            self._give_up(error)
-            return
-        rows = counter_rows(samples, self._columns, offset)
-        write_array(self._folder, array_name(self._process, "counters", self._piece), rows)
-        try:
+            rows = counter_rows(samples, self._columns, offset)
+            write_array(self._folder, array_name(self._process, "counters", self._piece), rows)
             self._judge(samples)
         except CounterError as error:
             self._give_up(error)
@@ -244,7 +218,7 @@ class CounterSampler:
                 counters.close()
 
 
-def _clock_offset(counters: _Sampling) -> int:
+def _clock_offset(counters: PmSampling) -> int:
     """What must be added to CUPTI's clock to get the system's, from the closest of some pairs."""
     pairs = []
     for _ in range(16):

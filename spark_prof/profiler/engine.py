@@ -25,8 +25,8 @@ class EngineRecording:
 
     def __init__(self, scheduler: Any, settings: Settings, process: Process) -> None:
         self._scheduler = scheduler
-        self._process = process
-        self._fence = Fence(process.log, settings.faults)
+        self.process = process
+        self.fence = Fence(process.log, settings.faults)
         self._open: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
         self._rows: list[tuple[int, ...]] = []
         self._piece = self._number = 0
@@ -34,35 +34,25 @@ class EngineRecording:
         self._seen = 0
         self._undo: list[Callable[[], None]] = []
 
-    @property
-    def fence(self) -> Fence:
-        """What keeps this recording's faults away from the engine."""
-        return self._fence
-
-    @property
-    def process(self) -> Process:
-        """Where this recording's pieces go."""
-        return self._process
-
     def install(self) -> None:
         """Wraps the scheduler's two methods on the object."""
-        if self._fence.call("counts", self._process.begin) is False:
+        if self.fence.call("counts", self.process.begin) is False:
             self._finished = True
             return
-        self._fence.call("facts", self._process.write_facts, {})
+        self.fence.call("facts", self.process.write_facts, {})
         schedule = self._scheduler.schedule
         update = self._scheduler.update_from_output
 
         def wrapped_schedule(*arguments: Any, **named: Any) -> Any:
             begin = time.time_ns()
             output = schedule(*arguments, **named)
-            self._fence.call("schedule", self._scheduled, output, begin)
+            self.fence.call("schedule", self._scheduled, output, begin)
             return output
 
         def wrapped_update(*arguments: Any, **named: Any) -> Any:
             result = update(*arguments, **named)
             output = arguments[0] if arguments else named.get("scheduler_output")
-            self._fence.call("update", self._updated, output, result)
+            self.fence.call("update", self._updated, output, result)
             return result
 
         self._undo = [
@@ -84,7 +74,7 @@ class EngineRecording:
         rows, self._rows = self._rows, []
         if rows:
             piece = np.array(rows, dtype=ENGINE_DTYPE)
-            self._process.write(array_name(self._process.name, "engine", self._piece), piece)
+            self.process.write(array_name(self.process.name, "engine", self._piece), piece)
             self._piece += 1
 
     def abandon(self) -> None:
@@ -101,8 +91,8 @@ class EngineRecording:
         self._finished = True
         for undo in self._undo:
             undo()
-        self._fence.call("flush", self.flush)
-        self._fence.call("progress", self._process.finished)
+        self.fence.call("flush", self.flush)
+        self.fence.call("progress", self.process.finished)
 
     def _scheduled(self, output: Any, begin: int) -> None:
         tokens = output.total_num_scheduled_tokens
@@ -127,6 +117,6 @@ class EngineRecording:
             (key, begin, time.time_ns(), tokens, sum(counts), len(counts), unfinished)
         )
         self._number += 1
-        self._process.counter.end(self._number)
+        self.process.counter.end(self._number)
         if len(self._rows) >= _ROWS_PER_PIECE:
             self.flush()

@@ -36,9 +36,7 @@ class GraphWatch:
     """The graph captures of one worker.
 
     Args:
-        worker: the vLLM worker, constructed but not yet loaded.
         native: what keeps the nodes; None where nsys does, or nothing.
-        fence: keeps faults away from the engine.
         mark: called when the captures begin and end; marks nsys's clock.
     """
 

@@ -138,11 +138,7 @@ _SMALLEST_WRAPPED = 1024
 
 
 def describe_layers(model: Any) -> list[dict[str, Any]]:
-    """One row of the `layers` table for each module with tensors of its own or a kernel choice.
-
-    Args:
-        model: a torch.nn.Module whose weights are loaded.
-    """
+    """One row of the `layers` table for each module with tensors or a kernel of its own."""
     return [row for path, module in model.named_modules() if (row := _describe(path, module))]
 
 

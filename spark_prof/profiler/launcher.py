@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -24,7 +24,6 @@ from spark_prof.profiler.nsys_record import (
     NsysRun,
     descendants,
     end_processes,
-    launched,
     plan_nsys,
 )
 from spark_prof.profiler.ray import with_ray_copies
@@ -140,7 +139,6 @@ def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, i
     Args:
         argv: the command line that starts vLLM.
         settings: what to record; `bundle` is the folder to make.
-        say: shows one line of progress.
 
     Returns:
         The bundle and the command's exit code.
@@ -176,11 +174,12 @@ def _run(
     vanished: CommandError | None = None
     patience = PATIENT
     with ExitStack() as stack:
-        child = _start(launched(nsys, command), settings, staging, apart=nsys is not None)
+        started = replace(command, argv=tuple(nsys.argv)) if nsys else command
+        child = _start(started, settings, staging, apart=nsys is not None)
         stack.callback(lambda: _end(child, patience, apart=nsys is not None))
         try:
             while child.poll() is None and not watcher.done():
-                if vanished is None and (vanished := _vanished(claim)):
+                if vanished is None and (vanished := vanished_folder(claim)):
                     say(f"{settings.folder} was removed or moved; the command goes on without")
                     child.wait()
                     break
@@ -203,7 +202,7 @@ def _run(
         except KeyboardInterrupt as error:
             interrupted = True
             patience = patience_of(error)
-            if bundle is None and not (vanished := vanished or _vanished(claim)):
+            if bundle is None and not (vanished := vanished or vanished_folder(claim)):
                 say("ending the recording and keeping what there is")
                 watcher.stop()
                 watcher.wait(
@@ -223,7 +222,7 @@ def _run(
     code = child.returncode
     watcher.ended(child.pid, code)
     if bundle is None:
-        if vanished or (vanished := _vanished(claim)):
+        if vanished or (vanished := vanished_folder(claim)):
             raise vanished
         watcher.wait(watcher.settled, patience.flush_s)
         if not has_steps(watcher.pieces):
@@ -236,25 +235,14 @@ def _run(
     return bundle, 0 if interrupted else code
 
 
-def check_folder(claim: Claim) -> None:
-    """Looks whether the folder that is recorded into is still there.
-
-    Raises:
-        CommandError: it was removed, moved or emptied.
-    """
-    if not (claim.intact() and (pieces_folder(claim.folder) / RECORDING_FILE).exists()):
-        raise CommandError(
-            f"{claim.folder} was removed or moved while it was recorded into, and the recording "
-            "is lost; record again, and leave the folder in place until the bundle is ready"
-        )
-
-
-def _vanished(claim: Claim) -> CommandError | None:
-    try:
-        check_folder(claim)
-    except CommandError as error:
-        return error
-    return None
+def vanished_folder(claim: Claim) -> CommandError | None:
+    """What is said where the folder that is recorded into was removed, moved or emptied."""
+    if claim.intact() and (pieces_folder(claim.folder) / RECORDING_FILE).exists():
+        return None
+    return CommandError(
+        f"{claim.folder} was removed or moved while it was recorded into, and the recording "
+        "is lost; record again, and leave the folder in place until the bundle is ready"
+    )
 
 
 def _start(
@@ -366,8 +354,17 @@ def _why_nothing(watcher: Watcher, code: int, interrupted: bool) -> str:
 
 def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:
     """The folder of the newest libcupti 13.4 or later, installed by pip or with a CUDA toolkit."""
-    found = [item for item in (*_wheel(), *_in_toolkits(toolkits)) if item[0] >= OLDEST_CUPTI]
-    return max(found, default=((), None), key=lambda item: item[0])[1]
+    found: list[tuple[tuple[int, ...], Path]] = []
+    with suppress(PackageNotFoundError):
+        package = distribution("nvidia-cuda-cupti")
+        files = [file for file in package.files or () if file.name == _LIBRARY]
+        paths = (Path(str(package.locate_file(file))).resolve() for file in files)
+        found += [(_numbers(package.version), path.parent) for path in paths if path.exists()]
+    for folder in toolkits.glob("cuda-*/extras/CUPTI/lib64"):
+        if (folder / _LIBRARY).exists():
+            found.append((_numbers(folder.parents[2].name), folder))
+    new = [item for item in found if item[0] >= OLDEST_CUPTI]
+    return max(new, default=((), None), key=lambda item: item[0])[1]
 
 
 def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -379,25 +376,6 @@ def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
     anew = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     return anew | dict(environment) | {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
-
-
-def _wheel() -> Iterator[tuple[tuple[int, ...], Path]]:
-    try:
-        package = distribution("nvidia-cuda-cupti")
-    except PackageNotFoundError:
-        return
-    for file in package.files or ():
-        if file.name == _LIBRARY:
-            path = Path(str(package.locate_file(file)))
-            if path.exists():
-                yield _numbers(package.version), path.resolve().parent
-
-
-def _in_toolkits(root: Path) -> Iterator[tuple[tuple[int, ...], Path]]:
-    for toolkit in root.glob("cuda-*"):
-        folder = toolkit / "extras" / "CUPTI" / "lib64"
-        if (folder / _LIBRARY).exists():
-            yield _numbers(toolkit.name), folder
 
 
 def _numbers(version: str) -> tuple[int, ...]:

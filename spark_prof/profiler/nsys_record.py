@@ -10,13 +10,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import Command, find_program, scan_options
+from spark_prof.profiler.commands import Command, find_program
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import append_log
 from spark_prof.traces.nsys_chunks import link_exports
@@ -81,16 +80,10 @@ def runs_on_ray(command: Command) -> bool:
     """Whether a vLLM command line asks for workers that Ray starts, outside its process tree."""
     if command.kind not in ("vllm-serve", "vllm-bench"):
         return False
-    start = find_program(command.argv).index
-    words = command.argv[start:]
-    for at, word in enumerate(words):
-        options, _ = scan_options([word.replace("_", "-")], 0, "")
-        if not options or options[0].name not in (_EXECUTOR, _RAY_OPTION):
-            continue
-        if options[0].name == _RAY_OPTION:
-            return True
-        value = options[0].value or (words[at + 1] if at + 1 < len(words) else "")
-        if value == "ray":
+    words = [word.replace("_", "-") for word in command.argv[find_program(command.argv).index :]]
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == _RAY_OPTION or (name == _EXECUTOR and (value if equals else following) == "ray"):
             return True
     return False
 
@@ -132,10 +125,12 @@ class NsysRun:
         self._session = f"spark-prof-{os.getpid()}"
         self._begun = time.time()
         self.by_ray = runs_on_ray(command)
-        if self.by_ray:
-            self.argv = with_ray_workers(command.argv)
-        else:
-            self.argv = profile_command(nsys.path, command, settings.folder / REPORT, self._session)
+        report = settings.folder / REPORT
+        self.argv = (
+            with_ray_workers(command.argv)
+            if self.by_ray
+            else profile_command(nsys.path, command, report, self._session)
+        )
 
     def stop(self) -> None:
         """Lets nsys write its report while the command goes on; Ray's workers must end for it."""
@@ -217,11 +212,6 @@ def ray_reports(environment: Mapping[str, str], since: float) -> Iterator[Path]:
                 if real not in seen and real.stat().st_mtime >= since:
                     seen.add(real)
                     yield real
-
-
-def launched(plan: NsysRun | None, command: Command) -> Command:
-    """The command as it is started: under nsys, where there is a plan."""
-    return command if plan is None else replace(command, argv=tuple(plan.argv))
 
 
 def descendants(pid: int) -> list[psutil.Process]:

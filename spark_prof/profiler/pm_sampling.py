@@ -32,49 +32,6 @@ class CounterError(Exception):
     """The counters cannot be read; one line that says why and what would help."""
 
 
-class Cupti:
-    """cupti-python's bindings on the libcupti of this process.
-
-    Attributes:
-        calls: the module of the bindings.
-        version: cuptiGetVersion of the libcupti, such as 130401; 0 where it cannot be asked.
-
-    Raises:
-        CounterError: cupti-python is missing, too old or does not work here.
-    """
-
-    def __init__(self) -> None:
-        self.calls = _bindings()
-        self.version = _library_version()
-
-    def params(self, name: str, **values: Any) -> Any:
-        """A parameter structure of CUPTI, such as PmSamplingEnable, with those fields set."""
-        params = getattr(self.calls, f"{name}Params")()
-        params.struct_size = getattr(self.calls, f"{_constant(name)}_PARAMS_STRUCT_SIZE")
-        for field, value in values.items():
-            setattr(params, field, value)
-        return params
-
-    def call(self, function: str, params: Any) -> None:
-        """Calls the function; a refusal is a CounterError."""
-        with self.explained(function):
-            getattr(self.calls, function)(params.ptr)
-
-    @contextmanager
-    def explained(self, function: str) -> Iterator[None]:
-        """Turns libcupti's refusals inside it into CounterErrors."""
-        try:
-            yield
-        except self.calls.cuptiError as error:
-            raise _explained(function, error, self.version) from error
-
-
-def _constant(name: str) -> str:
-    """PmSamplingEnable as the bindings write it in a constant: PM_SAMPLING_ENABLE."""
-    parts = "".join(f"_{letter}" if letter.isupper() else letter for letter in name)
-    return parts.upper().lstrip("_").replace("DE_INITIALIZE", "DEINITIALIZE")
-
-
 def _bindings() -> Any:
     """cupti-python's bindings, new enough for PM sampling."""
     try:
@@ -98,7 +55,7 @@ def _library_version() -> int:
     return version.value
 
 
-def _explained(doing: str, error: Any, version: int) -> CounterError:
+def _explanation(doing: str, error: Any, version: int) -> CounterError:
     status = int(error.status)
     if status in _NO_PRIVILEGES:
         return CounterError(_PRIVILEGE)
@@ -137,29 +94,22 @@ class Samples:
 class PmSampling:
     """The counters of one GPU.
 
-    Args:
-        device: number of the GPU in this process.
-
     Raises:
         CounterError: cupti-python, libcupti, the driver or a permission is missing.
     """
 
     def __init__(self, device: int) -> None:
-        self._cupti = Cupti()
-        self._metrics: tuple[str, ...] = ()
-        self._host = 0
-        self._cupti.call("profiler_initialize", self._cupti.params("ProfilerInitialize"))
-        chip = self._cupti.params("DeviceGetChipName", device_index=device)
-        self._cupti.call("device_get_chip_name", chip)
-        self.chip = str(chip.p_chip_name)
-        enable = self._cupti.params("PmSamplingEnable", device_index=device)
+        self._calls, self._version = _bindings(), _library_version()
+        self._host: dict[str, int] = {}
+        self._do("ProfilerInitialize")
+        self.chip = str(self._do("DeviceGetChipName", device_index=device).p_chip_name)
         try:
-            self._cupti.call("pm_sampling_enable", enable)
+            enabled = self._do("PmSamplingEnable", device_index=device)
         except CounterError:
             with suppress(CounterError):
-                self._end()
+                self._do("ProfilerDeInitialize")
             raise
-        self._object = int(enable.p_pm_sampling_object)
+        self._object = {"p_pm_sampling_object": int(enabled.p_pm_sampling_object)}
 
     def configure(self, metrics: Sequence[str], interval_ns: int, buffer_bytes: int) -> None:
         """Chooses what to sample and how often; not while it samples.
@@ -168,34 +118,36 @@ class PmSampling:
             CounterError: the chip has no such metric, or needs more than one pass for them.
         """
         self._close_host()
-        host = self._cupti.params(
-            "ProfilerHostInitialize", profiler_type=_PM_SAMPLING, p_chip_name=self.chip
-        )
-        self._cupti.call("profiler_host_initialize", host)
-        self._host = int(host.p_host_object)
-        self._metrics = tuple(metrics)
+        host = self._do("ProfilerHostInitialize", profiler_type=_PM_SAMPLING, p_chip_name=self.chip)
+        self._host = {"p_host_object": int(host.p_host_object)}
         self._names = (ctypes.c_char_p * len(metrics))(*(name.encode() for name in metrics))
+        self._metrics = {
+            "pp_metric_names": ctypes.addressof(self._names), "num_metrics": len(metrics),
+        }  # fmt: skip
+        self._do("ProfilerHostConfigAddMetrics", **self._host, **self._metrics)
+        size = self._do("ProfilerHostGetConfigImageSize", **self._host).config_image_size
         # Kept: nothing says that libcupti copies it.
-        self._config = image = self._config_image()
-        config = self._cupti.params(
+        self._config = np.zeros(int(size), np.uint8)
+        where = {"p_config_image": self._config.ctypes.data, "config_image_size": int(size)}
+        self._do("ProfilerHostGetConfigImage", **self._host, **where)
+        self._do(
             "PmSamplingSetConfig",
-            p_pm_sampling_object=self._object,
-            config_size=len(image),
-            p_config=image.ctypes.data,
+            **self._object,
+            config_size=int(size),
+            p_config=self._config.ctypes.data,
             hardware_buffer_size=buffer_bytes,
             sampling_interval=interval_ns,
             trigger_mode=_EVERY_SO_MANY_NS,
             hw_buffer_append_mode=_KEEP_OLDEST,
         )
-        self._cupti.call("pm_sampling_set_config", config)
 
     def start(self) -> None:
         """Begins to sample."""
-        self._cupti.call("pm_sampling_start", self._of_object("PmSamplingStart"))
+        self._do("PmSamplingStart", **self._object)
 
     def stop(self) -> None:
         """Ends sampling; callable from any thread."""
-        self._cupti.call("pm_sampling_stop", self._of_object("PmSamplingStop"))
+        self._do("PmSamplingStop", **self._object)
 
     def read(self, most: int) -> Samples:
         """Takes up to `most` samples out of the hardware's buffer, the oldest first, after `stop`.
@@ -203,12 +155,16 @@ class PmSampling:
         Needs about 15 kB of memory for each. After an overflow there are none, and libcupti
         refuses to start again: open the counters anew.
         """
-        image = self._new_image(most)
+        size = self._do(
+            "PmSamplingGetCounterDataSize",
+            **self._object,
+            p_metric_names=self._metrics["pp_metric_names"],
+            num_metrics=self._metrics["num_metrics"],
+            max_samples=most,
+        )
+        image = np.zeros(int(size.counter_data_size), np.uint8)
         count, overflowed = self._decode(image)
-        with self._cupti.explained("pm_sampling_counter_data_get_sample_info"):
-            times = self._times(image, count)
-        with self._cupti.explained("profiler_host_evaluate_to_gpu_values"):
-            values = self._values(image, count)
+        times, values = self._times(image, count), self._values(image, count)
         # What was counted before `start` is in the first sample, which begins at 0 or at the last
         # stop; a sample that libcupti counts but did not fill has no times.
         known = (times[:, 0] > 0) & (times[:, 1] > times[:, 0])
@@ -217,104 +173,90 @@ class PmSampling:
 
     def timestamp_ns(self) -> int:
         """CUPTI's clock now."""
-        return int(self._cupti.calls.get_timestamp())
+        return int(self._calls.get_timestamp())
 
     def close(self) -> None:
         """Gives the counters back."""
         self._close_host()
-        if self._object:
-            disable = self._of_object("PmSamplingDisable")
-            self._object = 0
-            self._cupti.call("pm_sampling_disable", disable)
-            self._end()
+        opened, self._object = self._object, {}
+        if opened:
+            self._do("PmSamplingDisable", **opened)
+            self._do("ProfilerDeInitialize")
 
-    def _end(self) -> None:
-        self._cupti.call("profiler_deinitialize", self._cupti.params("ProfilerDeInitialize"))
+    def _do(self, name: str, **values: Any) -> Any:
+        """Calls the function, such as PmSamplingEnable, with those fields; what it has filled."""
+        params = self._params(name, **values)
+        function = _constant(name).lower()
+        with self._explained(function):
+            getattr(self._calls, function)(params.ptr)
+        return params
 
-    def _config_image(self) -> Image:
-        added = self._of_host(
-            "ProfilerHostConfigAddMetrics",
-            pp_metric_names=ctypes.addressof(self._names),
-            num_metrics=len(self._metrics),
-        )
-        self._cupti.call("profiler_host_config_add_metrics", added)
-        size = self._of_host("ProfilerHostGetConfigImageSize")
-        self._cupti.call("profiler_host_get_config_image_size", size)
-        image = np.zeros(int(size.config_image_size), np.uint8)
-        wanted = self._of_host(
-            "ProfilerHostGetConfigImage",
-            p_config_image=image.ctypes.data,
-            config_image_size=len(image),
-        )
-        self._cupti.call("profiler_host_get_config_image", wanted)
-        return image
+    def _params(self, name: str, **values: Any) -> Any:
+        params = getattr(self._calls, f"{name}Params")()
+        params.struct_size = getattr(self._calls, f"{_constant(name)}_PARAMS_STRUCT_SIZE")
+        for field, value in values.items():
+            setattr(params, field, value)
+        return params
 
-    def _new_image(self, most: int) -> Image:
-        size = self._of_object(
-            "PmSamplingGetCounterDataSize",
-            p_metric_names=ctypes.addressof(self._names),
-            num_metrics=len(self._metrics),
-            max_samples=most,
-        )
-        self._cupti.call("pm_sampling_get_counter_data_size", size)
-        return np.zeros(int(size.counter_data_size), np.uint8)
+    @contextmanager
+    def _explained(self, function: str) -> Iterator[None]:
+        """Turns libcupti's refusals inside it into CounterErrors."""
+        try:
+            yield
+        except self._calls.cuptiError as error:
+            raise _explanation(function, error, self._version) from error
 
     def _decode(self, image: Image) -> tuple[int, bool]:
         """Fills the image with the next samples; how many, and whether the buffer was full."""
         where = {"p_counter_data": image.ctypes.data, "counter_data_size": len(image)}
-        emptied = self._of_object("PmSamplingCounterDataImageInitialize", **where)
-        self._cupti.call("pm_sampling_counter_data_image_initialize", emptied)
-        decode = self._of_object("PmSamplingDecodeData", **_in(image))
-        calls = self._cupti.calls
-        try:
-            calls.pm_sampling_decode_data(decode.ptr)
-        except calls.cuptiError as error:
-            if error.status == calls.Result.ERROR_OUT_OF_MEMORY:
-                return 0, True
-            with self._cupti.explained("pm_sampling_decode_data"):
+        self._do("PmSamplingCounterDataImageInitialize", **self._object, **where)
+        decode = self._params("PmSamplingDecodeData", **self._object, **_in(image))
+        calls = self._calls
+        with self._explained("pm_sampling_decode_data"):
+            try:
+                calls.pm_sampling_decode_data(decode.ptr)
+            except calls.cuptiError as error:
+                if error.status == calls.Result.ERROR_OUT_OF_MEMORY:
+                    return 0, True
                 raise
-        info = self._cupti.params("PmSamplingGetCounterDataInfo", **_in(image))
-        self._cupti.call("pm_sampling_get_counter_data_info", info)
+        info = self._do("PmSamplingGetCounterDataInfo", **_in(image))
         return int(info.num_completed_samples), bool(decode.overflow)
 
     def _times(self, image: Image, count: int) -> Times:
-        info = self._of_object("PmSamplingCounterDataGetSampleInfo", **_in(image))
-        call, pointer = self._cupti.calls.pm_sampling_counter_data_get_sample_info, info.ptr
+        info = self._params("PmSamplingCounterDataGetSampleInfo", **self._object, **_in(image))
+        call, pointer = self._calls.pm_sampling_counter_data_get_sample_info, info.ptr
         times = np.empty((count, 2), np.int64)
-        for index in range(count):
-            info.sample_index = index
-            call(pointer)
-            times[index] = info.start_timestamp, info.end_timestamp
+        with self._explained("pm_sampling_counter_data_get_sample_info"):
+            for index in range(count):
+                info.sample_index = index
+                call(pointer)
+                times[index] = info.start_timestamp, info.end_timestamp
         return times
 
     def _values(self, image: Image, count: int) -> Values:
-        values = np.full((count, len(self._metrics)), np.nan)
-        wanted = self._of_host(
-            "ProfilerHostEvaluateToGpuValues",
-            **_in(image),
-            pp_metric_names=ctypes.addressof(self._names),
-            num_metrics=len(self._metrics),
-        )
+        values = np.full((count, len(self._names)), np.nan)
+        fields = {**self._host, **_in(image), **self._metrics}
+        wanted = self._params("ProfilerHostEvaluateToGpuValues", **fields)
         # CUPTI has no call for many samples: the loop touches nothing but the two changing fields.
-        call, pointer = self._cupti.calls.profiler_host_evaluate_to_gpu_values, wanted.ptr
+        call, pointer = self._calls.profiler_host_evaluate_to_gpu_values, wanted.ptr
         address, row_bytes = values.ctypes.data, values.strides[0]
-        for index in range(count):
-            wanted.range_index = index
-            wanted.p_metric_values = address + index * row_bytes
-            call(pointer)
+        with self._explained("profiler_host_evaluate_to_gpu_values"):
+            for index in range(count):
+                wanted.range_index = index
+                wanted.p_metric_values = address + index * row_bytes
+                call(pointer)
         return values
 
     def _close_host(self) -> None:
-        if self._host:
-            closed = self._of_host("ProfilerHostDeinitialize")
-            self._host = 0
-            self._cupti.call("profiler_host_deinitialize", closed)
+        host, self._host = self._host, {}
+        if host:
+            self._do("ProfilerHostDeinitialize", **host)
 
-    def _of_object(self, name: str, **values: Any) -> Any:
-        return self._cupti.params(name, p_pm_sampling_object=self._object, **values)
 
-    def _of_host(self, name: str, **values: Any) -> Any:
-        return self._cupti.params(name, p_host_object=self._host, **values)
+def _constant(name: str) -> str:
+    """PmSamplingEnable as the bindings write it in a constant: PM_SAMPLING_ENABLE."""
+    parts = "".join(f"_{letter}" if letter.isupper() else letter for letter in name)
+    return parts.upper().lstrip("_").replace("DE_INITIALIZE", "DEINITIALIZE")
 
 
 def _in(image: Image) -> dict[str, int]:

@@ -43,7 +43,6 @@ class CallMarker:
     leaving it, 0 for leaving everything. Calls on other threads are not logged.
 
     Args:
-        fence: keeps faults away from the engine.
         nvtx: set an NVTX range for each call too, where the nvtx package is installed.
     """
 

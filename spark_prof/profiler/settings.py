@@ -5,12 +5,13 @@ Beside it the private folder where processes that can be attached to are listed.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from spark_prof.traces.chunks import pieces_folder
 
@@ -66,20 +67,16 @@ class Settings:
 
     def to_json(self) -> str:
         """The settings as one line of JSON."""
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Reads what `to_json` wrote; ValueError when it is anything else."""
-        value = json.loads(text)
-        if not isinstance(value, dict):
-            raise ValueError("settings are not a JSON object")
-        known = {field.name for field in fields(cls)}
-        value = {name: item for name, item in value.items() if name in known}
-        if not isinstance(value.get("bundle"), str):
-            raise ValueError("settings name no bundle")
-        lists = {name: tuple(value.get(name) or ()) for name in ("faults", "batch_sizes")}
-        return cls(**(value | lists))
+        """Reads what `to_json` wrote, leaving out what it does not know.
+
+        Raises:
+            msgspec.DecodeError: it is anything else.
+        """
+        return msgspec.json.decode(text, type=cls)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings | None:

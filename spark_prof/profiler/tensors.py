@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from spark_prof.profiler.introspect import WrappedTensors, dtype_name, kernel_of, kind_of_wrapped
@@ -20,6 +21,7 @@ _BITS = ("num_bits", "weight_bits", "quant_type.size_bits", "bits")
 """Where quantization methods, schemes and configurations keep the bits of a packed weight."""
 
 Row = dict[str, Any]
+_Format = Callable[[str, str], str]
 
 
 def describe_tensors(worker: Any) -> list[Row]:
@@ -82,10 +84,10 @@ class _Found:
         own += [("buffer", *item) for item in module.named_buffers(recurse=False)]
         if not own:
             return
-        quantized = _Quantized.of(module, ((name, tensor) for _, name, tensor in own))
+        form = _formats(module, ((name, tensor) for _, name, tensor in own))
         for kind, name, tensor in own:
             for place in holder.places:
-                self._add(place, holder.type, kind, name, tensor, quantized)
+                self._add(place, holder.type, kind, name, tensor, form)
 
     def add_wrapped(self, holders: Iterable[_Holder]) -> None:
         """Adds what modules hold otherwise; what several layers hold belongs to none."""
@@ -102,8 +104,8 @@ class _Found:
             layers = {place.layer for other, *_ in found for place in other.places}
             layer = place.layer if len(layers) == 1 else -1
             place = _Place(place.path, layer, place.component)
-            quantized = _Quantized.of(holder.module, [(name, tensor)])
-            self._add(place, holder.type, kind_of_wrapped(name), name, tensor, quantized)
+            form = _formats(holder.module, [(name, tensor)])
+            self._add(place, holder.type, kind_of_wrapped(name), name, tensor, form)
 
     def add_caches(self, layers: Mapping[str, Any], holders: Mapping[int, _Holder]) -> None:
         """Adds the KV cache or the states of each layer, by its name in the forward context."""
@@ -114,14 +116,15 @@ class _Found:
             place = _Place(name, layer_of(name), component_of(name, kind))
             if holder is not None:
                 place = holder.places[0]
-            stored = _Quantized(str(getattr(layer, "kv_cache_dtype", "")), frozenset(), 0)
+            stored = str(getattr(layer, "kv_cache_dtype", ""))
+            form = partial(stored_format, classes=stored)
             tensors = _tensors_of_cache(layer.kv_cache)
             for number, tensor in enumerate(tensors):
                 if is_state:
                     part = _state_name(layer, number, len(tensors))
                 else:
                     part = "kv_cache" if len(tensors) == 1 else f"kv_cache.{number}"
-                self._add(place, kind, "state" if is_state else "kv", part, tensor, stored)
+                self._add(place, kind, "state" if is_state else "kv", part, tensor, form)
 
     def add_other_caches(self, caches: Iterable[Any]) -> None:
         """Adds the runner's caches that no layer has."""
@@ -129,12 +132,11 @@ class _Found:
             for tensor in _tensors_of_cache(cache):
                 where = _where(tensor, self.device)
                 if where is not None and where not in self.known:
-                    stored = _Quantized("", frozenset(), 0)
                     name = f"kv_caches.{number}"
-                    self._add(_Place("", -1, ""), "", "kv", name, tensor, stored)
+                    self._add(_Place("", -1, ""), "", "kv", name, tensor, stored_format)
 
     def _add(
-        self, place: _Place, kind: str, what: str, name: str, tensor: Any, quantized: _Quantized
+        self, place: _Place, kind: str, what: str, name: str, tensor: Any, form: _Format
     ) -> None:
         where = _where(tensor, self.device)
         if where is None or len(self.rows) >= _MOST_ROWS:
@@ -145,34 +147,21 @@ class _Found:
                "module": place.path, "type": kind, "layer": place.layer,
                "component": place.component, "shape": "x".join(map(str, tensor.shape)),
                "dtype": dtype}  # fmt: skip
-        of_name = "kv_cache" if what in ("kv", "state") else name
-        row["format"] = stored_format(
-            of_name, dtype, quantized.classes, quantized.scales, quantized.bits
-        )
+        row["format"] = form("kv_cache" if what in ("kv", "state") else name, dtype)
         self.rows.append(row)
 
 
-@dataclass(frozen=True)
-class _Quantized:
-    """What tells the format of a module's tensors; see `stored_format`."""
-
-    classes: str
-    scales: frozenset[str]
-    bits: int
-
-    @classmethod
-    def of(cls, module: Any, tensors: Iterable[tuple[str, Any]]) -> _Quantized:
-        method = getattr(module, "quant_method", None)
-        if method is None:
-            return cls("", frozenset(), 0)
-        config = getattr(method, "quant_config", None)
-        found = (method, getattr(module, "scheme", None), config)
-        parts = [part for part in found if part is not None]
-        names = [type(part).__name__ for part in parts]
-        scales = {
-            dtype_name(t) for name, t in tensors if stored_format(name, dtype_name(t)) == SCALE
-        }
-        return cls(" ".join([*names, kernel_of(module)]), frozenset(scales), _bits(*parts))
+def _formats(module: Any, tensors: Iterable[tuple[str, Any]]) -> _Format:
+    """What tells the format of each of a module's tensors from its name and type."""
+    method = getattr(module, "quant_method", None)
+    if method is None:
+        return stored_format
+    found = (method, getattr(module, "scheme", None), getattr(method, "quant_config", None))
+    parts = [part for part in found if part is not None]
+    classes = " ".join([*(type(part).__name__ for part in parts), kernel_of(module)])
+    dtypes = ((name, dtype_name(tensor)) for name, tensor in tensors)
+    scales = frozenset(dtype for name, dtype in dtypes if stored_format(name, dtype) == SCALE)
+    return partial(stored_format, classes=classes, scales=scales, bits=_bits(*parts))
 
 
 def _bits(*parts: Any) -> int:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,7 @@ class Watcher:
     """What is known about a recording that others make.
 
     Args:
-        pieces: the folder that they write into.
         steps: steps that were asked for, 0 for all.
-        say: shows one line to the person who waits.
     """
 
     pieces: Path
@@ -73,7 +72,7 @@ class Watcher:
         ranks = self.ranks()
         facts = [_read(path) for path in self.pieces.glob("rank*.facts.json")]
         sizes = [value.get("parallel", {}) for value in facts if value]
-        expected = max((_product(size.values()) for size in sizes), default=1)
+        expected = max((prod(size.values()) for size in sizes), default=1)
         if any(map(_by_ray, facts)):
             # The others may write on other hosts: those that will write here have by now.
             expected = len(facts)
@@ -244,14 +243,5 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _by_ray(facts: dict[str, Any]) -> bool:
     """Whether Ray started that rank, perhaps beside ranks on other hosts."""
-    config = facts.get("engine_config")
-    parallel = config.get("parallel_config") if isinstance(config, dict) else None
-    backend = parallel.get("distributed_executor_backend") if isinstance(parallel, dict) else None
-    return "ray" in str(backend).lower()
-
-
-def _product(values: Any) -> int:
-    result = 1
-    for value in values:
-        result *= int(value)
-    return result
+    parallel = facts.get("engine_config", {}).get("parallel_config", {})
+    return "ray" in str(parallel.get("distributed_executor_backend")).lower()

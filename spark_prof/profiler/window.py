@@ -61,7 +61,6 @@ class Window:
         steps: steps to watch, 0 for no limit.
         warmup_steps: steps to let pass first.
         decode_only: leave out steps that hold any prefill.
-        stretches: how watched and timed steps take turns.
     """
 
     steps: int

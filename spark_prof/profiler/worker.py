@@ -48,11 +48,11 @@ class WorkerRecording:
 
     Args:
         worker: the vLLM worker, constructed but perhaps not yet loaded.
-        settings: what to record.
-        process: writes the pieces of this process.
         graphs: what was seen while the worker captured its CUDA graphs.
 
     Attributes:
+        process: where this recording's pieces go.
+        fence: what keeps this recording's faults away from the engine.
         flush_when_idle: leave the last flush to whoever watches `wants_flush`.
     """
 
@@ -66,13 +66,13 @@ class WorkerRecording:
         self._worker = worker
         self._graphs = graphs
         self._settings = settings
-        self._process = process
-        self._fence = Fence(process.log, settings.faults)
+        self.process = process
+        self.fence = Fence(process.log, settings.faults)
         # Recorded NVTX would hold spark-prof's own ranges, which the bundle has already.
-        self._marker = CallMarker(self._fence, nvtx=not settings.nvtx)
-        self._window = _window(settings)
-        self._backend: Backend | None = None
-        self._counters: Backend | None = None
+        self._marker = CallMarker(self.fence, nvtx=not settings.nvtx)
+        self.window = _window(settings)
+        # By what their hooks' names end with.
+        self._backends: dict[str, Backend] = {}
         self._prepared = self._watching = self._loading = self._stop = False
         self._entered = self._finishing = self._reading = False
         self.flush_when_idle = False
@@ -86,21 +86,6 @@ class WorkerRecording:
         self._describe: Callable[[], None] = lambda: None
 
     @property
-    def window(self) -> Window:
-        """The window, for progress."""
-        return self._window
-
-    @property
-    def fence(self) -> Fence:
-        """What keeps this recording's faults away from the engine."""
-        return self._fence
-
-    @property
-    def process(self) -> Process:
-        """Where this recording's pieces go."""
-        return self._process
-
-    @property
     def idle(self) -> bool:
         """Whether none of this recording's code is running and no recorded step is."""
         return self._open is None and not self._entered
@@ -108,7 +93,7 @@ class WorkerRecording:
     @property
     def wants_flush(self) -> bool:
         """Whether the recording has ended but its last piece is still in memory."""
-        return self._window.closed and bool(self._undo)
+        return self.window.closed and bool(self._undo)
 
     @property
     def rests(self) -> bool:
@@ -117,7 +102,7 @@ class WorkerRecording:
         vLLM kills its processes when it is told to end, so that what waits would be lost.
         """
         quiet = time.monotonic() - self._latest > _REST_SECONDS
-        return quiet and self.idle and bool(self._steps) and not self._window.closed
+        return quiet and self.idle and bool(self._steps) and not self.window.closed
 
     def install(self) -> None:
         """Wraps the worker's methods; everything else waits until the model is loaded."""
@@ -136,7 +121,7 @@ class WorkerRecording:
             self.finish()
         elif self.rests:
             self._entered = True  # a flush may take longer than the next reminder to flush
-            self._fence.call("flush", self._flush)
+            self.fence.call("flush", self._flush)
             self._entered = False
 
     def abandon(self) -> None:
@@ -146,20 +131,18 @@ class WorkerRecording:
 
     def finish(self) -> None:
         """Ends the recording: flushes the last piece and takes everything off the worker."""
-        self._window.closed = True
+        self.window.closed = True
         if self._open is not None or not self._undo or self._finishing:
             return
         self._finishing = True  # a flush takes longer than the next reminder to flush
-        self._fence.call("flush", self._flush)
-        if self._fence.failed & _VITAL:
-            self._process.counter.fail()
-        if self._backend is not None:
+        self.fence.call("flush", self._flush)
+        if self.fence.failed & _VITAL:
+            self.process.counter.fail()
+        for name, backend in self._backends.items():
             # A profiler that ran on would grow, and break the next one.
-            self._fence.call("discard", self._backend.discard)
-        if self._counters is not None:
-            self._fence.call("discard_counters", self._counters.discard)
+            self.fence.call(f"discard{name}", backend.discard)
         self._remove()
-        self._fence.call("progress", self._process.progress, self._window, finished=True)
+        self.fence.call("progress", self.process.progress, self.window, finished=True)
 
     def _wrap(self, name: str, around: Any) -> None:
         original = getattr(self._worker, name, None)
@@ -172,7 +155,7 @@ class WorkerRecording:
         self._undo.append(replace_attribute(self._worker, name, wrapped))
 
     def _remove(self) -> None:
-        self._fence.call("remove", self._marker.remove)
+        self.fence.call("remove", self._marker.remove)
         while self._undo:
             self._undo.pop()()
         if self._graphs is not None:
@@ -186,25 +169,25 @@ class WorkerRecording:
         finally:
             self._loading = False
         # Everything is loaded and captured, and no request waits yet.
-        self._fence.call("ready", self._get_ready)
+        self.fence.call("ready", self._get_ready)
         return result
 
     def _get_ready(self) -> None:
         """Prepares before the first request, so that no step waits for it."""
-        if self._prepared or self._window.closed:
+        if self._prepared or self.window.closed:
             return
         self._prepare()
         settings = self._settings
         later = settings.warmup_steps or settings.decode_only or settings.steady
-        if not (later or self._window.closed):
+        if not (later or self.window.closed):
             self._watch()
 
     def _around_execute(self, original: Any, *arguments: Any, **named: Any) -> Any:
         self._entered = True
         output = arguments[0] if arguments else named.get("scheduler_output")
-        self._fence.call("begin_step", self._begin_step, output)
+        self.fence.call("begin_step", self._begin_step, output)
         self._entered = False
-        if self._fence.failed & _VITAL and not self._window.closed:
+        if self.fence.failed & _VITAL and not self.window.closed:
             self._open = None
             self.finish()
         try:
@@ -213,17 +196,17 @@ class WorkerRecording:
             self._open = None
             raise
         if result is not None:
-            self._fence.call("end_step", self._end_step)
+            self.fence.call("end_step", self._end_step)
         else:
-            self._fence.call("between", self._event, -_PREPARE)
+            self.fence.call("between", self._event, -_PREPARE)
         return result
 
     def _around_sample(self, original: Any, *arguments: Any, **named: Any) -> Any:
-        self._fence.call("begin_sample", self._event, _SAMPLE)
+        self.fence.call("begin_sample", self._event, _SAMPLE)
         try:
             return original(*arguments, **named)
         finally:
-            self._fence.call("end_step", self._end_step)
+            self.fence.call("end_step", self._end_step)
 
     def _around_shutdown(self, original: Any, *arguments: Any, **named: Any) -> Any:
         self.abandon()
@@ -233,26 +216,27 @@ class WorkerRecording:
         self._open = None
         if self._loading or not output.total_num_scheduled_tokens:
             return
-        if self._stop or self._window.closed:
+        if self._stop or self.window.closed:
             self.finish()
             return
         batch = read_batch(output)
         if not self._prepared:
             self._prepare()
-            if self._window.closed:
+            if self.window.closed:
                 return
         now = time.time_ns()
-        take = self._window.wants(batch, now)
+        take = self.window.wants(batch, now)
         ended = self._watching and take is not Take.WATCH
         if ended or take is Take.SKIP or len(self._steps) >= self._settings.steps_per_piece:
-            self._fence.call("flush", self._flush)
+            self.fence.call("flush", self._flush)
         if take is Take.SKIP:
             return
         if take is Take.WATCH and not self._watching:
             self._watch()
-        if take is Take.WATCH and isinstance(self._backend, ArgumentReader):
-            self._fence.call("read_launches", self._read_launches, self._backend, batch)
-        self._process.counter.begin(self._number)
+        reader = self._backends.get("")
+        if take is Take.WATCH and isinstance(reader, ArgumentReader):
+            self.fence.call("read_launches", self._read_launches, reader, batch)
+        self.process.counter.begin(self._number)
         now = time.time_ns()
         self._open = (batch, now, take is Take.WATCH)
         self._event(_PREPARE, now)
@@ -282,20 +266,20 @@ class WorkerRecording:
                 self._number, batch.key, batch.phase, start, end,
                 batch.prefill_requests, batch.prefill_tokens,
                 batch.decode_requests, batch.decode_tokens,
-                batch.context_tokens, self._process.thread, watched,
+                batch.context_tokens, self.process.thread, watched,
             )
         )  # fmt: skip
         self._number += 1
-        self._process.counter.end(self._number)
+        self.process.counter.end(self._number)
         if watched:
-            self._window.count()
+            self.window.count()
         if self._stop:
-            self._window.closed = True
-        if self._window.closed:
+            self.window.closed = True
+        if self.window.closed:
             # Now the GPU has just worked: when the next request comes it may have rested.
-            self._fence.call("device", self._look_at_device)
+            self.fence.call("device", self._look_at_device)
         # Flushing takes long enough to be felt by a request: if it can, it waits for a pause.
-        if self._window.closed and not self.flush_when_idle:
+        if self.window.closed and not self.flush_when_idle:
             self.finish()
 
     def _look_at_device(self) -> None:
@@ -306,54 +290,55 @@ class WorkerRecording:
     def _prepare(self) -> None:
         """Reads the model and marks it, in the thread of the steps, before the first of them."""
         self._prepared = True
-        if self._fence.call("counts", self._process.begin) is False:
+        if self.fence.call("counts", self.process.begin) is False:
             self.finish()
             return
-        found = self._fence.call("targets", marked_modules, self._worker)
+        found = self.fence.call("targets", marked_modules, self._worker)
         model, marked = found or (None, phase_modules())
-        layers = self._fence.call("introspect", describe_layers, model) if model is not None else []
-        facts = self._fence.call("facts", engine_facts, self._worker) or {}
-        chosen = self._fence.call("backend", choose_backend, self._settings, self._process)
-        facts["backend"], self._backend = chosen or ("none", None)
-        self._describe = lambda: self._process.write_facts(facts, marked, layers or [])
+        layers = self.fence.call("introspect", describe_layers, model) if model is not None else []
+        facts = self.fence.call("facts", engine_facts, self._worker) or {}
+        chosen = self.fence.call("backend", choose_backend, self._settings, self.process)
+        facts["backend"], backend = chosen or ("none", None)
+        if backend is not None:
+            self._backends[""] = backend
+        self._describe = lambda: self.process.write_facts(facts, marked, layers or [])
         self._facts = facts
         if self._settings.counters:
-            self._counters = self._fence.call("counters", _sampler, self._process)
+            counters = self.fence.call("counters", _sampler, self.process)
+            if counters is not None:
+                self._backends["_counters"] = counters
         self._describe()
-        self._fence.call("tensors", self._write_tensors)
+        self.fence.call("tensors", self._write_tensors)
         first = len(PHASE_MODULES)
-        self._fence.call("mark", self._marker.mark, [m.target for m in marked[first:]], first)
+        self.fence.call("mark", self._marker.mark, [m.target for m in marked[first:]], first)
         if self._graphs is not None:
-            self._fence.call("graphs", self._graphs.write, self._process)
-        self._process.use_current_thread()
+            self.fence.call("graphs", self._graphs.write, self.process)
+        self.process.use_current_thread()
 
     def _write_tensors(self) -> None:
-        self._process.write_tensors(describe_tensors(self._worker))
+        self.process.write_tensors(describe_tensors(self._worker))
 
     def _watch(self) -> None:
         self._watching = True
-        if self._backend is not None:
-            self._fence.call("start", self._backend.start, self._piece)
-        if self._counters is not None:
-            self._fence.call("start_counters", self._counters.start, self._piece)
+        for name, backend in self._backends.items():
+            self.fence.call(f"start{name}", backend.start, self._piece)
         self._marker.start()
 
     def _flush(self) -> None:
         """Writes the steps since the last flush, with their ranges and kernels, as one piece."""
-        self._process.check()
+        self.process.check()
         self._marker.stop()
         watching, self._watching = self._watching, False
-        if watching and self._counters is not None:
-            self._fence.call("stop_counters", self._counters.stop)
-        if watching and self._backend is not None:
-            self._fence.call("stop", self._backend.stop)
+        if watching:
             self._reading = False
+            for name, backend in reversed(self._backends.items()):
+                self.fence.call(f"stop{name}", backend.stop)
         if not self._steps:
             return
         events = self._marker.take_rows()
-        self._process.write(array_name(self._process.name, "events", self._piece), events)
+        self.process.write(array_name(self.process.name, "events", self._piece), events)
         steps = np.array(self._steps, dtype=STEP_DTYPE)
-        self._process.write(array_name(self._process.name, "steps", self._piece), steps)
+        self.process.write(array_name(self.process.name, "steps", self._piece), steps)
         self._steps.clear()
         self._piece += 1
 

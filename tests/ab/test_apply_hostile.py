@@ -16,10 +16,11 @@ import typer
 from spark_prof.ab.apply import OPTIONS, VARIABLES
 from spark_prof.ab.result import Result, SideFacts, to_json
 from spark_prof.cli import main as cli
+from spark_prof.cli.app import app
 from tests.docs.pages import ROOT
 
 # Typer makes the command anew each time, which takes longer than all else here.
-COMMAND = typer.main.get_command(cli.app)
+COMMAND = typer.main.get_command(app)
 Run = Callable[[dict[str, Any]], tuple[int, str, str]]
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LC_ALL": "C.UTF-8"}
 SET_BY_A_SHELL = {"_", "PWD", "OLDPWD", "SHLVL"}
@@ -81,7 +82,7 @@ def base(environment: dict[str, str] | None = None) -> dict[str, Any]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "app", COMMAND)
+    monkeypatch.setattr("spark_prof.cli.app.app", COMMAND)
     monkeypatch.delenv("VLLM_PLUGINS", raising=False)
 
     def apply(record: dict[str, Any], *more: str) -> tuple[int, str, str]:

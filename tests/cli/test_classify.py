@@ -90,13 +90,6 @@ def test_a_library(run: Run, tmp_path: Path) -> None:
     assert "sm_80 PTX, compiled by the driver" in out
 
 
-def test_a_file_is_written(run: Run, tmp_path: Path) -> None:
-    for ending in ("txt", "md", "json"):
-        out = tmp_path / f"out.{ending}"
-        assert run(SM_90, "-o", out)[:2] == (0, "")
-        assert "void add<int>(int*, int)" in out.read_text()
-
-
 def test_usage_errors_are_one_line(refuses: Refuses) -> None:
     for words, says in (
         ((), "give either a source or --name"),

@@ -6,35 +6,25 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_prof.cli import main as cli
 from spark_prof.kernels.registry import KERNELS
 from spark_prof.kernels.tuning import Run as Measured
 from spark_prof.kernels.tuning import Tuned, Work, known_runs, save
+from tests.cli.conftest import Refuses, Run
 
 SLOTS = {"qkv", "o", "mlp", "moe", "router", "lm_head"}
+COMMAND = "kernels"
 QUICK = "router-topk"
-Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Run]:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
     known_runs.cache_clear()
-
-    def runner(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", "kernels", *map(str, words)])
-        code = cli.main()
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    yield runner
+    yield
     known_runs.cache_clear()
 
 
@@ -69,17 +59,6 @@ def test_the_list_keeps_the_contract(run: Run) -> None:
         assert kernel["formats"]
         assert all(isinstance(each, str) for each in kernel["formats"])
     assert {kernel["slot"] for kernel in found} == SLOTS
-
-
-@pytest.mark.parametrize("ending", ["txt", "md"])
-def test_the_list_names_every_kernel(run: Run, tmp_path: Path, ending: str) -> None:
-    out = tmp_path / f"list.{ending}"
-    code, shown, err = run("list", "-o", out)
-    assert (code, shown) == (0, "")
-    assert "wrote" in err
-    text = out.read_text()
-    assert all(kernel.name in text for kernel in KERNELS)
-    assert ("| ---" in text) == (ending == "md")
 
 
 def test_the_list_says_where_a_kernel_was_measured(run: Run, cache: Path) -> None:
@@ -170,9 +149,8 @@ def test_a_bench_that_is_kept_is_what_the_dispatcher_goes_by(run: Run, cache: Pa
     assert len(kept) == len(timed)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_bad_input_is_one_line(refuses: Refuses) -> None:
+    for words, says in (
         ([], "Missing command"),
         (["nosuch"], "nosuch"),
         (["list", "-o", "x.pdf"], "x.pdf"),
@@ -189,14 +167,5 @@ def test_a_bench_that_is_kept_is_what_the_dispatcher_goes_by(run: Run, cache: Pa
         (["bench", "--tokens", "0"], "--tokens"),
         (["bench", "--seconds", "-1"], "--seconds"),
         (["bench", "--seconds", "nan"], "--seconds"),
-    ],
-    ids=str,
-)
-def test_bad_input_is_one_line(run: Run, words: list[str], says: str) -> None:
-    code, out, err = run(*words)
-    assert code == 2
-    assert out == ""
-    assert err.startswith("spark-prof: ")
-    assert err.count("\n") == 1
-    assert "\x1b" not in err
-    assert says in err
+    ):
+        refuses(words, says)

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.cli import main as cli
+from tests.cli.conftest import Refuses, Run
 
+COMMAND = "kernels"
 KERNELS = Path(__file__).parents[1] / "swaps" / "kernels" / "faulty.py"
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.chdir(tmp_path)
-
-    def runner(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", "kernels", *map(str, words)])
-        code = cli.main()
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return runner
 
 
 def test_from_the_template_to_the_check(run: Run, tmp_path: Path) -> None:
@@ -70,9 +55,8 @@ def test_a_kernel_that_always_abstains_is_not_checked(run: Run) -> None:
     assert "nothing could be checked" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_bad_input_is_one_line(refuses: Refuses) -> None:
+    for words, says in (
         (["template", "attention"], "attention"),
         (["template"], "Missing argument"),
         (["template", "norm", "-o", "nosuch/my.py"], "does not exist"),
@@ -89,25 +73,8 @@ def test_a_kernel_that_always_abstains_is_not_checked(run: Run) -> None:
         (["bench", "my.py:build", "--slot", "norm"], "told by `spark-prof ab --b norm="),
         (["bench", "my.py:build", "--slot", "moe", "--save"], "leave out --slot"),
         (["bench", "my.py:build", "--slot", "moe", "--tune"], "leave out --slot"),
-    ],
-    ids=str,
-)
-def test_bad_input_is_one_line(run: Run, words: list[str], says: str) -> None:
-    code, out, err = run(*words)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert says in err
-
-
-def test_without_a_gpu_nothing_is_timed(run: Run) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    code, out, err = run("bench", f"{KERNELS}:right", "--slot", "moe")
-    assert (code, out) == (2, "")
-    assert "no GPU" in err
-    assert err.count("\n") == 1
+    ):
+        refuses(words, says)
 
 
 def test_on_a_gpu_a_template_is_timed(run: Run) -> None:

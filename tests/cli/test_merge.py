@@ -35,11 +35,6 @@ def test_two_hosts_become_one_bundle(run: Run, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["whole"]
 
 
-def test_an_empty_folder_is_taken(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "whole").mkdir()
-    assert run("a", "b", "-o", "whole")[0] == 0
-
-
 def test_bad_input_is_one_line(refuses: Refuses) -> None:
     for words in (
         "a -o whole", "a b", "a b -o full", "a b -o a", "a a -o whole", "a c -o whole",

@@ -48,12 +48,6 @@ def test_a_whole_bundle_is_left_alone(run: Run, dead: Path) -> None:
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in dead.iterdir()} == files
 
 
-def test_a_rank_of_which_nothing_came(run: Run, tmp_path: Path) -> None:
-    parallel = {"tensor_parallel_size": 2, "pipeline_parallel_size": 1}
-    Recorded({0: [eager_decode()]}, facts={"parallel": parallel}).write(tmp_path / "b")
-    assert run("b")[1].splitlines()[-1] == "missing: 1 of 2 ranks left nothing here"
-
-
 def test_pieces_that_came_after_the_bundle_are_left(run: Run, dead: Path) -> None:
     run(dead)
     pieces_folder(dead).mkdir()

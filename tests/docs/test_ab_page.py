@@ -22,7 +22,7 @@ from spark_prof.ab.command import engine_command
 from spark_prof.ab.result import Result, from_json, read_result
 from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.ab.statistics import FEWEST_QUADS
-from spark_prof.cli import main as cli
+from spark_prof.cli.app import app
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.swaps.swap_settings import SLOTS
 from tests.docs.pages import PAGES, ROOT, commands, tables
@@ -31,7 +31,7 @@ from tests.rows import each_row
 PAGE = ROOT / "docs" / "ab.md"
 PROTOCOL = " ".join((ROOT / "docs" / "ab-protocol.md").read_text(encoding="utf-8").split())
 COMMANDS = sorted({tuple(w) for page in PAGES for w in commands(page) if w[0] == "ab"})
-GROUP: Any = typer.main.get_command(cli.app)
+GROUP: Any = typer.main.get_command(app)
 
 
 def parsed(words: tuple[str, ...]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from spark_prof.analyzers.ceilings import Ceilings, Question, ceilings_of
 from spark_prof.analyzers.ceilings.ceiling_rows import Choice
 from spark_prof.analyzers.ceilings.schemes import BYTES
-from spark_prof.cli.main import app
+from spark_prof.cli.app import app
 from spark_prof.rules.gpus import gpu_called
 from spark_prof.traces.checkpoint import read_checkpoint
 from tests.analyzers.ceilings.test_published import CHECKPOINTS, GIGABYTES

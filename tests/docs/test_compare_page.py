@@ -19,7 +19,7 @@ from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.noise import CALL_FLOOR_US, GAP_FLOOR, KERNEL_FLOOR, START
 from spark_prof.analyzers.comparing.threshold_expression import parse
 from spark_prof.analyzers.comparing.thresholds import check
-from spark_prof.cli import main as cli
+from spark_prof.cli.app import app
 from spark_prof.datasets.compared import read_side
 from tests.docs.pages import ROOT, tables
 from tests.slowed import slowed
@@ -113,7 +113,7 @@ def _run_lines() -> list[str]:
 
 
 def test_the_workflow_s_commands_are_real() -> None:
-    group: Any = typer.main.get_command(cli.app)
+    group: Any = typer.main.get_command(app)
     commands = [shlex.split(line) for line in _run_lines()]
     ours = [words[1:] for words in commands if words[0] == "spark-prof"]
     assert [words[0] for words in ours] == ["record", "compare", "compare"]

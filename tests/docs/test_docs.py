@@ -14,6 +14,7 @@ import typer
 
 from spark_prof.analyzers.step_accounting import step_books
 from spark_prof.cli import main as cli
+from spark_prof.cli.app import app
 from spark_prof.profiler import vllm_names
 from spark_prof.profiler.commands import recognise
 from spark_prof.profiler.container import container_command
@@ -25,7 +26,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.M)
 COMMANDS = sorted({tuple(words) for page in PAGES for words in commands(page)})
 REPORTS = [words for words in COMMANDS if words[0] == "report" and "tests/data" in words[1]]
-GROUP: Any = typer.main.get_command(cli.app)
+GROUP: Any = typer.main.get_command(app)
 
 
 def prose(page: Path) -> str:

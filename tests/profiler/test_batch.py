@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from spark_prof.profiler.batch import DECODE, MIXED, PREFILL, read_batch
-from spark_prof.vocabulary import PHASES
 from tests.rows import each_row
 
 from .fakes import batch
@@ -33,10 +32,6 @@ def test_counts_and_phase(output: Any, phase: int, counts: tuple[int, ...]) -> N
         found.prefill_requests, found.prefill_tokens, found.decode_requests,
         found.decode_tokens, found.context_tokens,
     ) == counts  # fmt: skip
-
-
-def test_phases_are_in_the_order_of_the_vocabulary() -> None:
-    assert [PHASES[index] for index in (PREFILL, DECODE, MIXED)] == ["prefill", "decode", "mixed"]
 
 
 def test_a_cached_request_that_is_not_scheduled_does_not_count() -> None:

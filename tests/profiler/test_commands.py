@@ -1,11 +1,10 @@
-import os
 import shlex
 from pathlib import Path
 
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import find_program, recognise, with_plugin_allowed
+from spark_prof.profiler.commands import recognise, with_plugin_allowed
 
 PROGRAMS = (
     "vllm python python3 python3.12 docker podman nerdctl docker-compose uv torchrun ray mpirun"
@@ -138,12 +137,6 @@ def test_refusal(line: str, says: str) -> None:
     assert raised.value.exit_code == 2
 
 
-@pytest.mark.parametrize("line", ["vllm bench serve", "docker exec box vllm", "docker compose up"])
-def test_refusal_says_how_to_attach(line: str) -> None:
-    with pytest.raises(CommandError, match="spark-prof record --attach URL"):
-        recognise(line.split())
-
-
 @pytest.mark.parametrize(
     ("allowed", "expected"),
     [
@@ -152,6 +145,7 @@ def test_refusal_says_how_to_attach(line: str) -> None:
         ({"VLLM_PLUGINS": "a,b"}, {"VLLM_PLUGINS": "a,b,spark_prof"}),
         ({"VLLM_PLUGINS": ""}, {"VLLM_PLUGINS": "spark_prof"}),
         ({"VLLM_PLUGINS": "spark_prof,a"}, {"VLLM_PLUGINS": "spark_prof,a"}),
+        ({"VLLM_PLUGINS": "my_spark_prof"}, {"VLLM_PLUGINS": "my_spark_prof,spark_prof"}),
     ],
 )
 def test_with_plugin_allowed(allowed: dict[str, str], expected: dict[str, str]) -> None:
@@ -162,19 +156,3 @@ def test_an_allow_list_in_front_of_the_program_is_extended() -> None:
     line = "env VLLM_PLUGINS=a A=b=c vllm serve VLLM_PLUGINS=a"
     expected = "env VLLM_PLUGINS=a,spark_prof A=b=c vllm serve VLLM_PLUGINS=a"
     assert recognise(line.split()).argv == tuple(expected.split())
-
-
-def test_find_program_reads_past_every_wrapper() -> None:
-    line = "sudo -E env A=1 nice -n 5 numactl -N 0 taskset -c 0 timeout 60 nohup vllm serve"
-    assert line.split()[find_program(line.split()).index] == "vllm"
-
-
-def test_the_program_is_looked_up_on_this_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", os.devnull)
-    with pytest.raises(CommandError, match="not found on PATH"):
-        recognise(["vllm", "serve", "m"])
-
-
-def test_a_plugin_whose_name_holds_ours_is_another_one() -> None:
-    allowed = with_plugin_allowed({"VLLM_PLUGINS": "my_spark_prof"})
-    assert allowed == {"VLLM_PLUGINS": "my_spark_prof,spark_prof"}

@@ -105,27 +105,6 @@ def test_the_registry_is_for_this_user_alone(control: Control) -> None:
     assert registry_folder() == folder
 
 
-def test_nothing_is_registered_before_there_is_a_worker_or_scheduler(control: Control) -> None:
-    time.sleep(0.05)
-    assert list(Path(tempfile.gettempdir()).iterdir()) == []
-
-
-def test_a_process_s_start_stays_and_differs_from_its_parent_s() -> None:
-    own = start_of(os.getpid())
-    assert own.isdigit()
-    assert start_of(os.getpid()) == own
-    assert int(start_of(1)) < int(own) or os.getpid() == 1
-
-
-def test_the_start_of_a_process_that_is_not() -> None:
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    with pytest.raises(OSError, match=str(child)):
-        start_of(child)
-
-
 def test_without_settings_nothing_is_recorded(control: Control) -> None:
     worker, scheduler = Worker(), Scheduler()
     control.add_worker(worker, None)
@@ -145,16 +124,6 @@ def test_a_server_may_watch_its_graphs_for_a_recording_that_comes_later(
     control.add_worker(worker, None)
     assert list(control.graphs) == [id(worker)]
     assert control.recordings == []
-
-
-def test_with_settings_both_are_recorded_from_the_start(control: Control, tmp_path: Path) -> None:
-    worker, scheduler = Worker(), Scheduler()
-    control.add_worker(worker, settings(tmp_path))
-    control.add_scheduler(scheduler, settings(tmp_path))
-    assert [r.process.name for r in control.recordings] == ["rank0"]
-    assert [e.process.name for e in control.engines] == ["engine0"]
-    assert "execute_model" in vars(worker)
-    assert "schedule" in vars(scheduler)
 
 
 @pytest.mark.parametrize(
@@ -204,16 +173,6 @@ def test_a_request_after_the_first_window_is_taken(control: Control, tmp_path: P
     ask(settings(tmp_path, "second"))
     wait(lambda: control.recordings)
     assert control.recordings[0].process.folder == pieces_folder(tmp_path / "second")
-
-
-def test_a_request_to_another_process_is_left_alone(control: Control, tmp_path: Path) -> None:
-    other = registry_folder() / request_name(os.getpid() + 1)
-    other.write_text(settings(tmp_path).to_json())
-    control.add_worker(Worker(), None)
-    wait((registry_folder() / f"{os.getpid()}.json").exists)
-    time.sleep(0.05)
-    assert other.exists()
-    assert control.recordings == []
 
 
 def test_an_engine_that_rests_is_flushed_in_the_main_thread_and_goes_on(

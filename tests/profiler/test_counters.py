@@ -200,14 +200,3 @@ def test_a_failure_in_the_timer_is_told_at_the_end_of_the_piece(
     found, log = sampler(tmp_path, Gpu(refuse=lambda call: call == "stop"))
     piece(found, 0, 0.05)
     assert log == ["counters: none, cannot stop"]
-
-
-def test_discarding_writes_nothing_and_gives_the_counters_back(tmp_path: Path) -> None:
-    gpu = Gpu()
-    found, log = sampler(tmp_path, gpu)
-    found.start(0)
-    found.discard()
-    found.discard()
-    found.stop()
-    assert gpu.calls[-2:] == ["stop", "close"]
-    assert (log, list(tmp_path.iterdir())) == ([], [])

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler.backends import cupti as cubins_module
 from spark_prof.profiler.backends.cupti import code_caches, copy_cached
 from tests.rows import each_row
 
@@ -66,16 +65,6 @@ def test_only_cubins_named_after_the_functions_are_copied(tmp_path: Path) -> Non
     assert all(path.suffix == ".cubin" for path in folder.iterdir())
 
 
-def test_one_name_in_two_places_is_copied_twice(tmp_path: Path) -> None:
-    """Triton compiles a function anew for other arguments, under the same name."""
-    triton = _cache(tmp_path / "t" / "a", one__cubin="1").parent
-    _cache(tmp_path / "t" / "b", one__cubin="2")
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    assert copy_cached({"one"}, {"triton": triton}, folder) == 2
-    assert sorted(path.read_text() for path in folder.iterdir()) == ["1", "2"]
-
-
 def test_what_vanishes_meanwhile_is_left_out(tmp_path: Path) -> None:
     triton = _cache(tmp_path / "t", one__cubin="1", two__cubin="2")
     (triton / "key0" / "one.cubin").unlink()
@@ -97,13 +86,3 @@ def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(folder.iterdir()) == []
-
-
-def test_a_huge_cache_is_not_searched_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cubins_module, "_MOST_FILES", 3)
-    triton = _cache(tmp_path / "t", **{f"f{n}__cubin": "x" for n in range(9)})
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    assert copy_cached({f"f{n}" for n in range(9)}, {"triton": triton}, folder) == 3

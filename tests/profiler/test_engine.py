@@ -91,14 +91,6 @@ def test_empty_batches_and_batches_from_before_are_no_iterations(
     assert len(rows(tmp_path)) == 0
 
 
-def test_the_answers_are_the_scheduler_s(record: Any) -> None:
-    output = prefill()
-    scheduler = Scheduler(output)
-    record(scheduler)
-    assert scheduler.schedule() is output
-    assert scheduler.update_from_output(output, [[4]])[0].outputs[0].new_token_ids == [4]
-
-
 def test_an_exception_of_the_scheduler_passes(record: Any) -> None:
     scheduler = Scheduler()
     record(scheduler)
@@ -132,12 +124,6 @@ def test_finishing_takes_the_wraps_off_and_happens_once(record: Any, tmp_path: P
     assert len(rows(tmp_path)) == 1
     progress = json.loads((pieces_folder(tmp_path / "b") / "engine0.progress.json").read_text())
     assert progress["finished"]
-
-
-def test_an_output_given_by_its_name(record: Any) -> None:
-    scheduler = Scheduler()
-    record(scheduler)
-    assert scheduler.update_from_output(scheduler_output=prefill(), tokens=[]) is None
 
 
 def test_batches_that_never_come_back_are_forgotten(record: Any, tmp_path: Path) -> None:

@@ -65,21 +65,6 @@ def test_the_facts_of_a_small_engine(facts: Any, name: str, value: Any) -> None:
     assert facts()[name] == value
 
 
-def test_the_facts_can_be_written_as_json(facts: Any) -> None:
-    found = facts()
-    assert json.loads(json.dumps(found)) == found
-
-
-def test_the_processor_or_gpu_has_a_name(facts: Any) -> None:
-    assert facts()["gpu"]["name"]
-
-
-def test_the_version_of_torch(facts: Any) -> None:
-    import torch
-
-    assert facts()["torch"] == torch.__version__
-
-
 def test_the_model_s_configuration_is_whole(facts: Any) -> None:
     class HfConfig:
         def to_json_string(self, use_diff: bool) -> str:
@@ -117,21 +102,9 @@ def test_how_the_model_is_executed(facts: Any, mode: Any, graphs: Any, execution
     assert found["execution"] == execution
 
 
-def test_the_second_model_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
-    worker = Worker()
-    worker.use_v2_model_runner = True
-    assert engine_facts(worker)["model_runner"] == "V2"
-
-
 def test_a_configuration_is_short_strings_without_secrets(facts: Any) -> None:
     found = facts(lambda config: setattr(config, "cache_config", CacheConfig()))
     assert found["engine_config"]["cache_config"] == {"block_size": "16", "long": "x" * 2000}
-
-
-def test_a_configuration_that_this_vllm_has_not_is_empty(facts: Any) -> None:
-    assert facts()["engine_config"]["attention_config"] == {}
 
 
 def test_no_secret_of_the_environment_is_among_the_facts(
@@ -161,14 +134,3 @@ def test_variables_that_are_kept(name: str) -> None:
 )  # fmt: skip
 def test_variables_that_are_left_out(name: str) -> None:
     assert visible_environment({name: "1"}) == {}
-
-
-@pytest.mark.parametrize(("length", "kept"), [(2000, True), (2001, False)])
-def test_long_values_are_left_out(length: int, kept: bool) -> None:
-    assert ("CUDA_LONG" in visible_environment({"CUDA_LONG": "x" * length})) is kept
-
-
-def test_variables_are_in_order() -> None:
-    assert list(visible_environment({"VLLM_B": "", "CUDA_A": "", "VLLM_A": ""})) == [
-        "CUDA_A", "VLLM_A", "VLLM_B",
-    ]  # fmt: skip

@@ -296,27 +296,6 @@ def test_the_size_of_the_batch(
     assert load(process.folder, "captures")["tokens"].tolist() == [tokens]
 
 
-def test_a_runner_that_hands_out_its_model(graph_class: type[FakeGraph]) -> None:
-    worker = Worker()
-    model = worker.model_runner.model
-    worker.model_runner = SimpleNamespace(get_model=lambda: model, model="a wrapper", sampler=None)
-    assert marked_modules(worker)[0] is model
-
-
-def test_without_a_capture_nothing_is_written(
-    watch: Watch, process: Process, graph_class: type[FakeGraph]
-) -> None:
-    graphs = watch(CapturingWorker(graph_class, FULL, sizes=()), FakeNative())
-    graphs.write(process)
-    assert list(process.folder.glob("*.npy")) == []
-
-
-def test_a_worker_that_captures_nothing(watch: Watch) -> None:
-    worker = SimpleNamespace()
-    watch(worker)
-    assert vars(worker) == {}
-
-
 def test_an_exception_of_the_engine_passes_and_everything_is_undone(
     watch: Watch, process: Process, graph_class: type[FakeGraph]
 ) -> None:

@@ -61,12 +61,6 @@ def test_a_command_that_ends_by_itself(nsys: Path, settings: Settings, tmp_path:
     assert any("exporting the nsys report" in line for line in said)
 
 
-def test_a_command_that_fails(nsys: Path, settings: Settings, tmp_path: Path) -> None:
-    bundle, code = record(script(tmp_path, code=3), settings, lambda _: None)
-    assert code == 3
-    assert len(bundle.frame("kernels", 0)) == 1
-
-
 def test_the_command_goes_on_after_the_window(
     nsys: Path, settings: Settings, tmp_path: Path
 ) -> None:
@@ -136,9 +130,3 @@ def test_clock_marks_name_the_time() -> None:
     named = [int(mark.removeprefix("spark_prof clock ")) for mark in marks]
     assert len(named) > 1
     assert before <= named[0] <= named[-1] <= time.time_ns()
-
-
-def test_no_step_leaves_no_folder(nsys: Path, settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="the engine ran no step"):
-        record(script(tmp_path, steps=0), settings, lambda _: None)
-    assert not settings.folder.exists()

@@ -90,12 +90,6 @@ def refusal(bundle: Path) -> str:
     return reason
 
 
-def test_off_does_nothing(vllm: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENVIRONMENT, "off")
-    install()
-    assert not vllm.touched
-
-
 def test_off_does_not_even_ask_for_vllm(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,16 +105,6 @@ def test_workers_and_schedulers_become_known(vllm: Vllm, controls: list[Any]) ->
     assert worker.arguments == ("a", 3)
     assert controls[0].workers == [(worker, None)]
     assert controls[0].schedulers == [(scheduler, None)]
-
-
-def test_they_come_with_the_settings_of_the_environment(
-    vllm: Vllm, controls: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    settings = Settings(str(tmp_path / "b"), steps=7)
-    monkeypatch.setenv(ENVIRONMENT, settings.to_json())
-    install()
-    vllm.worker("a")
-    assert controls[0].workers[0][1] == settings
 
 
 def test_subclasses_become_known_once_when_their_base_is_ready(
@@ -155,15 +139,6 @@ def test_an_unsupported_vllm_is_refused_and_left_alone(
     assert refusal(tmp_path / "b") == f"vLLM {version} is not supported; 0.24 to 0.33 are"
     line = (pieces_folder(tmp_path / "b") / f"pid{os.getpid()}.log.jsonl").read_text()
     assert json.loads(line)["message"] == refusal(tmp_path / "b")
-
-
-def test_an_unsupported_vllm_that_nobody_records_writes_nothing(
-    vllm: Vllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.1.0")
-    install()
-    assert not vllm.touched
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("missing", ["vllm", WORKER[0], SCHEDULER[0]])

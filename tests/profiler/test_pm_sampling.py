@@ -132,14 +132,6 @@ def test_samples_have_their_times_and_values_but_the_first_is_left_out(
     assert not samples.overflowed
 
 
-def test_no_more_are_taken_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    bindings = Bindings(samples=50_000)
-    found = opened(monkeypatch, bindings)
-    found.configure(["a"], 2_000, 1 << 20)
-    assert found.read(3_000).values.shape == (2_999, 1)
-    assert bindings.left > 40_000
-
-
 def test_an_overflow_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     found = opened(monkeypatch, Bindings(50, {"pm_sampling_decode_data": 8}))
     found.configure(["a"], 2_000, 1 << 20)

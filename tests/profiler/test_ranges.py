@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,15 +85,6 @@ def test_other_threads_are_not_logged_and_get_their_answers() -> None:
     assert codes(found) == []
 
 
-def test_events_of_one_s_own() -> None:
-    found = marker()
-    found.start()
-    found.add(7, 123)
-    found.close(456)
-    assert found.take().tolist() == [123, 7, 456, 0]
-    assert found.take().tolist() == []
-
-
 def test_removal_restores_exactly() -> None:
     plain, own = Adder(), Adder()
     own.forward = lambda value: value * 10  # type: ignore[assignment,misc]
@@ -105,16 +95,6 @@ def test_removal_restores_exactly() -> None:
     assert "forward" not in vars(plain)
     assert own.forward is before
     found.remove()
-
-
-def test_removal_undoes_two_marks_of_one_call() -> None:
-    owner = Adder()
-    found = marker(owner, owner)
-    found.start()
-    owner.forward(1)
-    assert codes(found) == [2, 1, -1, -2]
-    found.remove()
-    assert "forward" not in vars(owner)
 
 
 def test_removal_leaves_what_somebody_else_put_over_the_mark() -> None:
@@ -136,11 +116,6 @@ def test_a_fault_ends_the_log_and_the_answer_stays() -> None:
     assert codes(found) == []
     assert fence.failed == {"ranges"}
     assert len(said) == 1
-
-
-def test_a_target_without_the_call_marks_nothing_more() -> None:
-    with pytest.raises(AttributeError):
-        marker(SimpleNamespace())
 
 
 def test_a_call_that_torch_traces_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:

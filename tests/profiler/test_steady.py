@@ -90,10 +90,6 @@ def test_what_never_settles_is_watched_in_the_end(start: Start) -> None:
     assert start().steps(decode(1), times) == "-" * PATIENCE + "WWW"
 
 
-def test_a_clock_that_stands_still(start: Start) -> None:
-    assert "W" in start().steps(decode(1), [0] * (PATIENCE + 3))
-
-
 def test_batch_sizes_settle_apart(start: Start) -> None:
     run = start(2)
     run.steps(decode(1), SETTLING)

@@ -16,7 +16,6 @@ from spark_prof.profiler.targets import (  # noqa: E402
     all_targets,
     choose_targets,
 )
-from tests.rows import each_row  # noqa: E402
 
 nn = torch.nn
 
@@ -206,11 +205,6 @@ def test_modules_without_a_component_and_second_paths_are_left_out(name: str) ->
     assert LAYER + name not in by_path(choose_targets(ForCausalLM(Decoder())))
 
 
-@pytest.mark.parametrize("container", ["model.layers", "model.model"])
-def test_containers_are_left_out(container: str) -> None:
-    assert container not in by_path(choose_targets(ForCausalLM(Decoder())))
-
-
 def test_each_row_names_its_callable() -> None:
     model = ForCausalLM(Decoder())
     found = by_path(choose_targets(model))
@@ -223,22 +217,6 @@ def test_each_row_names_its_callable() -> None:
     assert (entry.owner, entry.attribute) == (runner, "_forward_impl")
     write = found[LAYER + "self_attn.attn.impl.do_kv_cache_update"].target
     assert write.owner is model.get_submodule(LAYER + "self_attn.attn").impl
-
-
-@each_row(
-    ("path", "layer"),
-    [
-        ("model", -1),
-        ("lm_head", -1),
-        ("model.layers.0", 0),
-        ("model.layers.1.self_attn.qkv_proj", 1),
-        ("model.layers.1.self_attn.attn.impl.forward", 1),
-        ("model.layers.1.mlp.experts.router.select_experts", 1),
-        ("model.layers.1.mlp.gate", 1),
-    ],
-)
-def test_the_layer_of_a_row(path: str, layer: int) -> None:
-    assert by_path(choose_targets(ForCausalLM(Decoder())))[path].layer == layer
 
 
 def test_a_module_that_the_layers_share_is_marked_once_and_has_no_layer() -> None:
@@ -267,27 +245,6 @@ def test_a_drafter_is_marked_beside_the_model() -> None:
     assert (projection.component, projection.target.path) == ("qkv", projection.path)
     assert not [row for row in own if row.target.owner is model.lm_head]
     assert len(found) == len(choose_targets(model, Sampler())) + len(own)
-
-
-def test_a_drafter_without_a_model_is_none() -> None:
-    model = ForCausalLM(Decoder())
-    runner = SimpleNamespace(model=model, sampler=None, drafter=SimpleNamespace())
-    assert by_path(all_targets(runner)).keys() == by_path(choose_targets(model)).keys()
-
-
-def test_no_callable_is_marked_twice() -> None:
-    marked = choose_targets(ForCausalLM(Decoder()), Sampler())
-    calls = {(id(m.target.owner), m.target.attribute) for m in marked}
-    assert len(calls) == len(marked)
-
-
-def test_an_implementation_that_two_modules_share_is_marked_once() -> None:
-    decoder = Decoder()
-    decoder.layers[1].self_attn.attn.impl = decoder.layers[0].self_attn.attn.impl
-    found = by_path(choose_targets(ForCausalLM(decoder)))
-    assert [path for path in found if path.endswith("impl.forward")] == [
-        "model.layers.0.self_attn.attn.impl.forward"
-    ]
 
 
 def test_only_the_outside_and_the_opaque_ops_of_a_compiled_model() -> None:
@@ -321,13 +278,6 @@ def test_a_compilable_model_that_is_not_compiled_is_eager() -> None:
     assert by_path(choose_targets(ForCausalLM(NotCompiledDecoder()))).keys() == eager.keys()
 
 
-def test_a_name_that_only_begins_like_the_compiled_part_is_outside() -> None:
-    model = ForCausalLM(CompiledDecoder())
-    model.model_norm = RMSNorm()
-    found = by_path(choose_targets(model))
-    assert found["model_norm"].target.may_be_traced is False
-
-
 def test_shared_experts_in_the_runner_of_a_compiled_model() -> None:
     model = ForCausalLM(CompiledDecoder())
     model.model.layers[1].mlp.experts._shared_experts = SharedMLP()
@@ -341,13 +291,3 @@ def test_shared_experts_in_the_runner_of_a_compiled_model() -> None:
 def test_the_sampler(sampler: Any, chosen: list[str]) -> None:
     marked = choose_targets(ForCausalLM(Decoder()), sampler)
     assert [m.type for m in marked if m.component == "sampler"] == chosen
-
-
-def test_an_attribute_named_as_an_opaque_body_is_no_runner() -> None:
-    class Other(Leaf):
-        def _forward_impl(self, value: Any) -> Any:
-            return value
-
-    model = ForCausalLM(Decoder())
-    model.vision = Other()
-    assert not [m for m in choose_targets(model) if m.path.startswith("vision")]

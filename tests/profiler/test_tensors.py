@@ -103,15 +103,6 @@ def test_an_embedding_that_is_the_head_too_has_a_row_for_each() -> None:
     assert {row["address"] for row in found.values()} == {embedding.weight.data_ptr()}
 
 
-def test_a_parameter_of_two_modules_has_a_row_for_each() -> None:
-    tied = weight(32, 4)
-    found = rows(Linear(embed_tokens=Linear(weight=tied), lm_head=Linear(weight=tied)))
-    assert [(row["module"], row["address"]) for row in found.values()] == [
-        ("embed_tokens", tied.data_ptr()),
-        ("lm_head", tied.data_ptr()),
-    ]
-
-
 def test_a_gate_that_its_experts_hold_too_is_one_row() -> None:
     gate = Linear(weight=weight(8, 4))
     found = rows(model(Linear(mlp=Linear(gate=gate, experts=Linear(gate=gate)))))
@@ -274,17 +265,6 @@ class TestCaches:
         assert (row["address"], row["bytes"]) == (cache.data_ptr(), 128)
         assert (row["component"], row["format"]) == ("attention", "fp8")
 
-    def test_lists_of_virtual_engines(self) -> None:
-        one, two = torch.zeros(4), torch.zeros(5)
-        context = {"layers.0.attn": Linear(kv_cache=[one]), "layers.1.attn": Linear(kv_cache=[])}
-        context["layers.2.attn"] = Linear(kv_cache=[one, two])
-        found = rows(Linear(), context)
-        assert [(m, n, row["layer"]) for (m, n), row in found.items()] == [
-            ("layers.0.attn", "kv_cache", 0),
-            ("layers.2.attn", "kv_cache.0", 2),
-            ("layers.2.attn", "kv_cache.1", 2),
-        ]
-
     @pytest.mark.parametrize("in_list", [False, True])
     def test_states_of_mamba(self, in_list: bool) -> None:
         states = (torch.zeros(3, 4), torch.zeros(3, 2, 2), torch.zeros(7))
@@ -304,13 +284,6 @@ class TestCaches:
     def test_a_single_state(self, kind: str, name: str) -> None:
         layer = MambaMixer2(kv_cache=(torch.zeros(4),), mamba_type=kind)
         assert list(rows(Linear(), {"layers.0.conv": layer})) == [("layers.0.conv", name)]
-
-    def test_layers_that_share_a_cache_have_a_row_each(self) -> None:
-        cache = torch.zeros(64)
-        context = {f"model.layers.{n}.self_attn.attn": Linear(kv_cache=cache) for n in range(2)}
-        found = rows(Linear(), context)
-        assert [row["layer"] for row in found.values()] == [0, 1]
-        assert {row["address"] for row in found.values()} == {cache.data_ptr()}
 
     def test_the_runner_s_other_caches(self) -> None:
         known, other = torch.zeros(4), torch.zeros(8)
@@ -334,15 +307,6 @@ class TestDrafter:
             ("drafter.model.layers.0.mtp_block.self_attn.o_proj", -1, "o_proj"),
         ]
 
-    def test_what_it_shares_with_the_model_is_in_both(self) -> None:
-        head = Linear(weight=weight(8, 4))
-        drafter = SimpleNamespace(model=Linear(lm_head=head))
-        found = rows(Linear(lm_head=head), drafter=drafter)
-        assert [module for module, _ in found] == ["lm_head", "drafter.lm_head"]
-
-    def test_one_without_a_model(self) -> None:
-        assert rows(Linear(), drafter=SimpleNamespace()) == {}
-
 
 def test_the_segments_of_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
     segments = [
@@ -359,9 +323,3 @@ def test_the_segments_of_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
         (2 << 40, 1 << 22, "pool"),
     ]
     assert [list(row) for row in found] == [TABLES["tensors"].schema.names] * 2
-
-
-def test_no_more_rows_than_a_file_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_prof.profiler.tensors._MOST_ROWS", 3)
-    layers = [Linear(mlp=Linear(weight=weight(2), bias=weight(2))) for _ in range(4)]
-    assert len(describe_tensors(worker(model(*layers)))) == 3

@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from spark_prof.errors import CommandError  # noqa: E402
 from spark_prof.profiler.backends.torch import TorchBackend  # noqa: E402
 from spark_prof.traces.chunks import kineto_name  # noqa: E402
 from spark_prof.traces.readers.kineto import read_kineto  # noqa: E402
@@ -75,26 +74,6 @@ def test_a_discarded_piece_leaves_nothing_and_a_second_start_works(
     assert "aten::mm" in operators(tmp_path, 1)
 
 
-@pytest.mark.parametrize("action", ["discard", "stop"])
-def test_ending_what_never_began(backend: TorchBackend, tmp_path: Path, action: str) -> None:
-    if action == "discard":
-        backend.discard()
-    else:
-        backend.stop()
-    assert not running()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_second_backend_takes_over(backend: TorchBackend, tmp_path: Path) -> None:
-    backend.start(0)
-    backend.stop()
-    second = TorchBackend(tmp_path, "rank0")
-    second.start(1)
-    multiply()
-    second.stop()
-    assert "aten::mm" in operators(tmp_path, 1)
-
-
 def test_a_folder_that_vanished_leaves_no_profiler_running(
     tmp_path: Path,
 ) -> None:
@@ -108,13 +87,3 @@ def test_a_folder_that_vanished_leaves_no_profiler_running(
     backend.start(1)
     backend.stop()
     assert (tmp_path / "gone" / kineto_name("rank0", 1)).exists()
-
-
-def test_a_cut_trace_is_told_from_a_whole_one(backend: TorchBackend, tmp_path: Path) -> None:
-    backend.start(0)
-    multiply()
-    backend.stop()
-    path = tmp_path / kineto_name("rank0", 0)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(CommandError, match="not a whole"):
-        read_kineto(path)

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from spark_prof.errors import CommandError
-from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.chunks import REFUSED_FILE
 
@@ -33,12 +31,6 @@ def rank(
 
 def facts(folder: Path, number: int, **parallel: int) -> None:
     (folder / f"rank{number}.facts.json").write_text(json.dumps({"parallel": parallel}))
-
-
-def test_nothing_has_happened_yet(watcher: Watcher) -> None:
-    assert (watcher.ranks(), watcher.recorded(), watcher.refused()) == ([], 0, None)
-    assert not watcher.done()
-    watcher.check()
 
 
 @pytest.mark.parametrize(
@@ -78,12 +70,6 @@ def test_ranks_that_ray_started_may_write_elsewhere(
     assert watcher.done() is done
 
 
-def test_the_slowest_rank_counts(watcher: Watcher) -> None:
-    rank(watcher.pieces, 0, recorded=7)
-    rank(watcher.pieces, 1, recorded=3)
-    assert watcher.recorded() == 3
-
-
 def test_damaged_files_say_nothing(watcher: Watcher) -> None:
     for name in ("rank0.progress.json", "rank0.facts.json", REFUSED_FILE):
         (watcher.pieces / name).write_text("[")
@@ -106,12 +92,6 @@ def test_progress_is_said_when_it_changes(watcher: Watcher, said: list[str]) -> 
     ]
 
 
-def test_without_a_limit_no_total_is_said(tmp_path: Path, said: list[str]) -> None:
-    rank(tmp_path, 0, recorded=5)
-    Watcher(tmp_path, 0, said.append).show()
-    assert said == ["recording step 5"]
-
-
 @pytest.mark.parametrize(
     ("states", "line"),
     [
@@ -126,24 +106,6 @@ def test_the_state_of_the_slowest_rank_is_said(
         rank(watcher.pieces, number, state, 5)
     watcher.show()
     assert said == [line]
-
-
-def test_a_refusal_ends_the_wait(watcher: Watcher) -> None:
-    (watcher.pieces / REFUSED_FILE).write_text('{"reason": "vLLM 0.1 is not supported"}')
-    with pytest.raises(CommandError, match=r"cannot record: vLLM 0\.1 is not supported"):
-        watcher.check()
-
-
-def test_stop_leaves_the_file_that_stops(watcher: Watcher) -> None:
-    watcher.stop()
-    watcher.stop()
-    assert (watcher.pieces / STOP_FILE).exists()
-
-
-def test_waiting_ends_with_the_condition_or_with_the_time(watcher: Watcher) -> None:
-    answers = iter([False, True])
-    assert watcher.wait(lambda: next(answers), 60)
-    assert not watcher.wait(lambda: False, 0)
 
 
 def test_waiting_for_the_scheduler_ends_when_it_has_finished(

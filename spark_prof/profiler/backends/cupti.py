@@ -95,9 +95,6 @@ class CuptiBackend:
     """Records kernels, copies, fills, launches, CUPTI's own overhead, and NVTX if wanted.
 
     Args:
-        native: capture.c on this process's libcupti.
-        folder: where the pieces go.
-        process: name of the recorded process.
         nvtx: record NVTX markers too; NVTX must report to this libcupti.
 
     Raises:

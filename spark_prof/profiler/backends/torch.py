@@ -16,12 +16,7 @@ from spark_prof.traces.chunks import kineto_name
 
 
 class TorchBackend:
-    """Runs torch.profiler.profile and saves each piece as a Kineto trace.
-
-    Args:
-        folder: where the pieces go.
-        process: name of the recorded process.
-    """
+    """Runs torch.profiler.profile and saves each piece as a Kineto trace."""
 
     def __init__(self, folder: Path, process: str) -> None:
         import torch

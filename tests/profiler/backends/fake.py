@@ -81,9 +81,6 @@ class FakeCupti:
         """The API functions whose calls are recorded."""
         return {number for number in range(1, 901) if self.call(number, driver=driver)}
 
-    def resource(self, number: int) -> bool:
-        return bool(self._call.fake_watched(3, number))
-
     def launch(
         self, cuda: FakeCuda, kernel: int, call: int, correlation: int, *, outer: int = 0
     ) -> None:
@@ -92,18 +89,10 @@ class FakeCupti:
         pointers = map(ctypes.c_void_p, (kernel, arguments, extra))
         self._call.fake_launch(outer, call, *pointers, ctypes.c_uint32(correlation))
 
-    def watched(self, domain: int, number: int) -> bool:
-        return bool(self._call.fake_watched(domain, number))
-
     @property
     def unzeroed(self) -> int:
         """Bytes that were not 0 in the buffers that it was given."""
         return int(self._call.fake_unzeroed())
-
-    @property
-    def requested(self) -> int:
-        """Buffers that it was given."""
-        return int(self._call.fake_requested())
 
 
 class FakeCuda:

@@ -26,7 +26,7 @@ static callback_function callback;
 static void *callback_data;
 static uint32_t version = 130000;
 static int64_t behind_ns;
-static size_t dropped, unzeroed, requested;
+static size_t dropped, unzeroed;
 static int refused_kind, injected;
 static uint8_t kinds[KINDS], watched[RESOURCE + 1][CALLS], calls[2][CALLS];
 static struct {
@@ -157,9 +157,7 @@ void fake_refuse_kind(int kind) { refused_kind = kind; }
 int fake_injected(void) { return injected; }
 int fake_kind(int kind) { return kinds[kind]; }
 int fake_call(int driver, int id) { return calls[driver][id]; }
-int fake_watched(int domain, int id) { return watched[domain][id]; }
 size_t fake_unzeroed(void) { return unzeroed; }
-size_t fake_requested(void) { return requested; }
 
 void fake_refuse(const char *function, int code) {
   strncpy(refusal.function, function, sizeof refusal.function - 1);
@@ -172,7 +170,7 @@ static uint8_t *filled(const uint8_t *records, size_t size) {
   request(&buffer, &room, &most);
   for (size_t i = 0; buffer && i < room; i++) dirty += buffer[i] != 0;
   pthread_mutex_lock(&lock);
-  unzeroed += dirty, requested++;
+  unzeroed += dirty;
   pthread_mutex_unlock(&lock);
   if (!buffer || most || size > room) return NULL;
   if (size) memcpy(buffer, records, size);

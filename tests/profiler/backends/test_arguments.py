@@ -44,8 +44,10 @@ def taken(native: Native) -> list[tuple[int, ...]]:
     return [tuple(map(int, row)) for row in rows[names].tolist()]
 
 
-def test_pointers_of_a_captured_kernel(opened: Native, cuda: FakeCuda) -> None:
-    cuda.kernel(9, 1, words(WEIGHT), struct.pack("<i", 7), words(CACHE), struct.pack("<f", 1.0))
+@pytest.mark.parametrize("library", [False, True])
+def test_pointers_of_a_captured_kernel(opened: Native, cuda: FakeCuda, library: bool) -> None:
+    given = (words(WEIGHT), struct.pack("<i", 7), words(CACHE), struct.pack("<f", 1.0))
+    cuda.kernel(9, 1, *given, library=library)
     opened.read_capture(9)
     assert taken(opened) == [(1, -1, 0, 0, 8, WEIGHT), (1, -1, 2, 0, 8, CACHE)]
 
@@ -64,12 +66,6 @@ def test_a_packed_buffer(opened: Native, cuda: FakeCuda) -> None:
     cuda.kernel(9, 1, words(OTHER), words(5, WEIGHT), packed=True)
     opened.read_capture(9)
     assert taken(opened) == [(1, -1, -1, 0, 24, OTHER), (1, -1, -1, 16, 24, WEIGHT)]
-
-
-def test_a_kernel_of_a_library(opened: Native, cuda: FakeCuda) -> None:
-    cuda.kernel(9, 1, words(WEIGHT), library=True)
-    opened.read_capture(9)
-    assert taken(opened) == [(1, -1, 0, 0, 8, WEIGHT)]
 
 
 def test_numbers_are_no_addresses(opened: Native, cuda: FakeCuda) -> None:
@@ -96,15 +92,6 @@ def test_a_graph_inside_itself_ends(opened: Native, cuda: FakeCuda) -> None:
     cuda.kernel(9, 1, words(WEIGHT))
     opened.read_capture(9)
     assert {row[0] for row in taken(opened)} == {1}
-
-
-def test_what_was_taken_is_gone(opened: Native, cuda: FakeCuda) -> None:
-    cuda.kernel(9, 1, words(WEIGHT))
-    opened.read_capture(9)
-    assert len(taken(opened)) == 1
-    assert taken(opened) == []
-    opened.read_capture(9)
-    assert len(taken(opened)) == 1
 
 
 def test_a_stream_that_does_not_capture(opened: Native, cuda: FakeCuda) -> None:

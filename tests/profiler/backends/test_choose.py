@@ -110,15 +110,6 @@ def test_cupti_by_name_is_refused_without_an_nvidia_gpu(tmp_path: Path, on_nvidi
     assert "needs an NVIDIA GPU" in refusal(process)
 
 
-def test_buffers_that_are_refused_let_torch_take_its_place(
-    tmp_path: Path, on_nvidia: On, works: Native, cupti: FakeCupti
-) -> None:
-    cupti.refuse("RegisterCallbacks", 39)
-    settings, process = wanted(tmp_path, "auto")
-    assert choose_backend(settings, process)[0] == "torch"
-    assert "another profiler holds it" in log(process)[0]
-
-
 @pytest.mark.parametrize(
     ("backend", "cuda", "expected"),
     [

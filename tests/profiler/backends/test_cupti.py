@@ -164,19 +164,6 @@ def test_the_arguments_of_a_piece(
     assert not (folder / array_name("rank0", "arguments", 1)).exists()
 
 
-def test_arguments_without_room_are_told_and_end_nothing(
-    backend: CuptiBackend, native: Native, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native, "take_arguments", lambda: (np.empty(0, ARGUMENT_DTYPE), 7))
-    for piece in range(2):
-        backend.start(piece)
-        backend.stop()
-    lines = (folder / "rank0.log.jsonl").read_text().splitlines()
-    told = [json.loads(line)["message"] for line in lines]
-    assert told == ["7 arguments of launched kernels had no room"] * 2
-    assert names_of(folder, 1)
-
-
 def test_a_clock_that_drifts_is_told(backend: CuptiBackend, cupti: FakeCupti, folder: Path) -> None:
     backend.start(0)
     cupti.behind(2_000_000_000)
@@ -227,13 +214,6 @@ def test_an_address_that_got_another_name(
         assert names_of(folder, piece)["names"] == {str(pointer): name.decode()}
 
 
-def test_a_piece_without_kernels(backend: CuptiBackend, folder: Path) -> None:
-    backend.start(0)
-    backend.stop()
-    assert (folder / activity_name("rank0", 0)).read_bytes() == b""
-    assert names_of(folder, 0)["names"] == {}
-
-
 def test_a_discarded_piece_ends_the_recording(
     backend: CuptiBackend, cupti: FakeCupti, folder: Path, named: Names
 ) -> None:
@@ -247,15 +227,6 @@ def test_a_discarded_piece_ends_the_recording(
     backend.start(1)
     backend.stop()
     assert names_of(folder, 1)["names"] == {}
-
-
-@pytest.mark.parametrize("action", ["discard", "stop"])
-def test_ending_what_never_began(
-    backend: CuptiBackend, folder: Path, action: str, synchronized: list[int]
-) -> None:
-    getattr(backend, action)()
-    assert list(folder.iterdir()) == []
-    assert synchronized == []
 
 
 def test_a_library_that_refuses_a_kind_is_told_and_nothing_goes_on(
@@ -282,17 +253,6 @@ def test_no_file_stays_open(backend: CuptiBackend, cupti: FakeCupti) -> None:
     cupti.refuse("", 0)
     backend.discard()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_full_disk_is_told_after_the_names_were_tried(
-    backend: CuptiBackend, cupti: FakeCupti, folder: Path, named: Names
-) -> None:
-    (folder / activity_name("rank0", 0)).symlink_to("/dev/full")
-    backend.start(0)
-    cupti.deliver(kernels(named(b"kernel")))
-    with pytest.raises((NativeError, OSError), match=r"could not be written|nvalid argument"):
-        backend.stop()
-    assert recorded(cupti) == set()
 
 
 def test_a_full_disk_is_told_of_its_own_piece_only(
@@ -327,12 +287,3 @@ def test_code_of_new_functions_is_looked_for_in_the_caches(
 
     assert kept(0, b"triton_one", b"other") == ["triton_one"]
     assert kept(1, b"triton_one", b"triton_two") == ["triton_one", "triton_two"]
-
-
-def test_without_a_folder_for_it_no_code_is_looked_for(
-    backend: CuptiBackend, cupti: FakeCupti, folder: Path, named: Names
-) -> None:
-    backend.start(0)
-    cupti.deliver(kernels(named(b"kernel")))
-    backend.stop()
-    assert not cubins_folder(folder).exists()

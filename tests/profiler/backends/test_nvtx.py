@@ -199,9 +199,3 @@ def test_memory_that_nobody_may_look_into(monkeypatch: pytest.MonkeyPatch) -> No
     kept = ctypes.create_string_buffer(b"text")
     monkeypatch.setattr("spark_prof.profiler.backends.nvtx.os.open", refuse)
     assert read_texts([ctypes.addressof(kept)]) == {}
-
-
-def test_texts_are_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = [ctypes.create_string_buffer(b"%d" % number) for number in range(5)]
-    monkeypatch.setattr("spark_prof.profiler.backends.nvtx._MOST_TEXTS", 3)
-    assert list(read_texts(map(ctypes.addressof, kept)).values()) == ["0", "1", "2"]

@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler.measuring.gpu_state import THROTTLES, device_state, throttle_reasons
-from spark_prof.profiler.measuring.timing import Room, room_of
+from spark_prof.profiler.facts import THROTTLES, device_state, throttle_reasons
 from spark_prof.traces.measured import DeviceState, read_measured
 from spark_prof.vocabulary import PRECISIONS
 
 torch = pytest.importorskip("torch")
 
-from spark_prof.profiler.measure import bandwidths, launches, measure  # noqa: E402
-from spark_prof.profiler.measuring.products import products  # noqa: E402
-from spark_prof.profiler.measuring.timing import Device, Seconds  # noqa: E402
+from spark_prof.profiler.measure import (  # noqa: E402
+    Device,
+    Room,
+    bandwidths,
+    measure,
+    products,
+    rate,
+    room_of,
+)
 from tests.rows import each_row  # noqa: E402
 
 MIB = 1 << 20
@@ -26,7 +31,7 @@ SMALL = Room(1 << 30, MIB, 16 * MIB, 16 * MIB)
 
 
 def test_a_rate_is_the_amount_over_the_median() -> None:
-    found = Seconds((4.0, 1.0, 2.0)).rate("read", 8.0, "B/s", "by hand")
+    found = rate("read", [4.0, 1.0, 2.0], 8.0, "B/s", "by hand")
     assert (found.value, found.lowest, found.highest, found.repeats) == (4.0, 2.0, 8.0, 3)
 
 
@@ -35,8 +40,8 @@ def test_what_makes_the_cache_cold_runs_before_every_repeat_and_is_not_timed() -
     device = Device("cpu")
     seconds = device.seconds(lambda: events.append("work"), lambda: events.append("cold"))
     assert events == ["cold", "work"] * (len(events) // 2)
-    assert 5 <= len(seconds.repeats) <= 25
-    assert min(seconds.repeats) > 0
+    assert 5 <= len(seconds) <= 25
+    assert min(seconds) > 0
 
 
 def test_the_bandwidth_of_a_buffer() -> None:
@@ -65,10 +70,6 @@ def test_every_precision_is_measured_or_said_to_be_missing() -> None:
 def test_no_product_is_larger_than_the_room() -> None:
     found = list(products(Device("cpu"), Room(1 << 20, MIB, MIB, 0)))
     assert all(isinstance(entry, str) and "too little memory" in entry for entry in found)
-
-
-def test_a_processor_launches_no_kernels() -> None:
-    assert list(launches(Device("cpu"))) == []
 
 
 def test_the_room_is_bounded_and_a_whole_number_of_mebibytes() -> None:
@@ -104,7 +105,7 @@ def test_the_triton_kernel_adds_up_every_value_once() -> None:
         "    reader(buffer, sums)()\n"
         "    assert sums.sum() == buffer.sum(), (blocks, programs)\n"
     )
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     env = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     if "torch" in done.stderr and "No module" in done.stderr:
@@ -125,15 +126,3 @@ def test_the_machine_s_ceilings(tmp_path: Path) -> None:
     assert {"bf16", "fp32"} <= set(quantities)
     assert all(entry.value > 0 for entry in found.measurements)
     assert read_measured(keep_measured(found, tmp_path)) == found
-
-
-def test_nothing_that_analyzes_imports_torch() -> None:
-    program = (
-        "import sys\n"
-        "import spark_prof.analyzers.summary, spark_prof.datasets.opened\n"
-        "import spark_prof.dashboards.render\n"
-        "assert 'torch' not in sys.modules and 'triton' not in sys.modules\n"
-    )
-    root = Path(__file__).parents[3]
-    env = os.environ | {"PYTHONPATH": str(root)}
-    subprocess.run([sys.executable, "-c", program], env=env, check=True)
