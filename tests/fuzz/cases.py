@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import faulthandler
 import json
+import multiprocessing
+import os
 import resource
 import shutil
 import signal
@@ -12,10 +15,11 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -49,6 +53,9 @@ MOST_SECONDS = 60
 MOST_BYTES = 500 << 20
 """A case may need so much memory; the files are below 2 MiB."""
 
+_ADDRESS_SPACE = 4 << 30
+"""Bytes that a worker may have beyond what it starts with; most of them are never touched."""
+
 _FORMATS = ("text", "md", "json", "text", "json", "md", "json", "md", "html")
 
 
@@ -62,7 +69,7 @@ class Case:
     @property
     def again(self) -> str:
         """The command that runs this case alone."""
-        return f"python -m tests.fuzz --case {self.fixture.name}:{self.number}"
+        return f"FUZZ_CASE={self.fixture.name}:{self.number} pytest tests/fuzz/test_mutated.py"
 
 
 @dataclass(frozen=True)
@@ -87,12 +94,33 @@ class _HangsError(BaseException):
     """The case took too long; no handler of Exception may take it."""
 
 
-def limit_memory(more: int) -> None:
-    """Lets this process have so many bytes of address space more; beyond it is a MemoryError."""
-    with open("/proc/self/statm") as file:
-        pages = int(file.read().split()[0])
-    most = pages * resource.getpagesize() + more
+@contextmanager
+def workers(folder: Path) -> Iterator[Callable[[Iterable[Case]], Iterator[Outcome]]]:
+    """Gives a function that says what becomes of cases, in their order; the folder stays empty.
+
+    A worker that ends, or hangs where no signal reaches Python, breaks the pool: that is an error
+    of its own, `BrokenProcessPool`.
+    """
+    context = multiprocessing.get_context("forkserver")
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, context, _begin) as pool:
+        yield lambda cases: pool.map(partial(_bounded, folder), cases, chunksize=2)
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + _ADDRESS_SPACE
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _bounded(folder: Path, case: Case) -> Outcome:
+    # A case that hangs is told by itself; this is for one that hangs outside of Python.
+    faulthandler.dump_traceback_later(2 * MOST_SECONDS, exit=True)
+    try:
+        return run(case, folder)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def run(case: Case, folder: Path) -> Outcome:

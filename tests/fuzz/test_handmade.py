@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from tests.fuzz.command_line import Finished, spark_prof
-from tests.fuzz.fixtures import DATA
 from tests.fuzz.hostile import TEXTS
 from tests.nsys_files import Export
 from tests.rows import each_row
@@ -248,14 +247,3 @@ def test_an_array_that_declares_100_gb(tmp_path: Path) -> None:
     (pieces / "rank0.00001.steps.npy").write_bytes(array)
     done = shown_by("salvage", tmp_path / "run")
     assert "rank0.00001.steps.npy is missing or damaged" in done.output + done.errors
-
-
-def test_damaged_bundles_are_refused(tmp_path: Path) -> None:
-    source = DATA / "benchmarks" / "vllm-serve-bundle"
-    for name in ("meta.json", "kernels-rank0.parquet", "steps-rank0.parquet"):
-        folder = tmp_path / name
-        folder.mkdir()
-        for path in source.iterdir():
-            data = path.read_bytes()
-            (folder / path.name).write_bytes(data[: len(data) // 2] if path.name == name else data)
-        spark_prof("report", folder).assert_refused()

@@ -43,13 +43,6 @@ def change(folder: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_a_whole_bundle_opens(folder: Path) -> None:
-    bundle = Bundle(folder)
-    assert bundle.ranks == (0,)
-    assert bundle.facts(0)["vllm"] == "0.32.0"
-    assert bundle.facts(7) == {}
-
-
 @pytest.mark.parametrize("group", [1, 2, 3, 100])
 @pytest.mark.parametrize("wanted", [1, 2, 3, 4, 1000])
 def test_row_groups_that_are_spread_are_those_rows_of_the_table(
@@ -74,12 +67,6 @@ def test_every_table_has_its_columns(folder: Path, table: str) -> None:
         assert bundle.arrow(table, rank).schema.names == TABLES[table].schema.names
         assert list(bundle.frame(table, rank)) == TABLES[table].schema.names
     assert len(bundle.frame(table, 3)) == 0
-
-
-def test_columns_come_as_asked_and_names_are_categories(folder: Path) -> None:
-    frame = Bundle(folder).frame("kernels", 0, ["end_ns", "name"])
-    assert list(frame) == ["end_ns", "name"]
-    assert frame["name"].dtype == "category"
 
 
 @pytest.mark.parametrize(
@@ -216,14 +203,6 @@ def test_a_bundle_from_before_a_column_was_added_is_read_with_its_default(folder
     assert set(found["cubin"]) == {""}
     assert bundle.frame("kernels", 0, ["cubin"]).shape == (4, 1)
     assert list(bundle.frame("steps", 0, ["step"])) == ["step"]
-
-
-def test_a_bundle_without_rows_from_before_a_column_was_added(folder: Path) -> None:
-    path = folder / table_file("kernels", 0)
-    pq.write_table(pq.read_table(path, partitioning=None).drop(["cubin"])[:0], path)
-    tables = json.loads((folder / META_FILE).read_text())["tables"]
-    change(folder, tables=tables | {path.name: 0})
-    assert list(Bundle(folder).frame("kernels", 0)) == TABLES["kernels"].schema.names
 
 
 @pytest.mark.parametrize("column", ["bytes", "name"])

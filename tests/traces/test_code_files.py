@@ -11,7 +11,6 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.code_files import code_files, holds_machine_code, library_code
 from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, find_tool
-from spark_prof.traces.readers.binary_utilities import FatFile
 from tests.rows import each_row
 
 from .cubins import SM_90, SM_121, library
@@ -73,14 +72,6 @@ def test_what_a_gpu_loads_of_a_library(
     assert ("mma_bf16" in found["ptx"]) == (loaded == {"ptx"})
 
 
-def test_the_newest_of_several_fitting_cubins_counts() -> None:
-    files = [FatFile("a", 80, ""), FatFile("b", 86, ""), FatFile("c", 89, "")]
-    assert [file.name for file in files if file.runs_on(86, "")] == ["a", "b"]
-    assert not FatFile("d", 120, "a").runs_on(121, "")
-    assert FatFile("d.ptx", 80, "").runs_on(121, "")
-    assert not FatFile("d.ptx", 90, "a").runs_on(121, "")
-
-
 @each_row(
     ("architecture", "words"),
     [("sm_75", "holds nothing for sm_75, only sm_80"), ("Blackwell", "is no architecture"),
@@ -101,24 +92,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(CommandError, match="cannot read"):
         symbols(tmp_path / "nosuch")
-
-
-def test_damage_inside_a_library(tmp_path: Path) -> None:
-    """Whatever the tool makes of it: what can be read, or one line."""
-    whole = library(tmp_path).read_bytes()
-    said = []
-    start = whole.index(b"\x50\xed\x55\xba")  # the fat binary's magic number
-    for offset in (4, 8, 12, 16, 20, 24, 64, 100, 5000, 60000):
-        content = bytearray(whole)
-        content[start + offset : start + offset + 4] = b"\xff\xff\xff\x7f"
-        path = tmp_path / "damaged.so"
-        path.write_bytes(content)
-        try:
-            symbols(path)
-        except CommandError as error:
-            said.append(str(error))
-    assert said
-    assert not any("\n" in line for line in said)
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

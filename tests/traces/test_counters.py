@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.chunks import COUNTER_DTYPE, array_name, write_array
@@ -40,20 +39,3 @@ def test_samples_of_all_pieces_are_a_table(tmp_path: Path) -> None:
     assert found["dram_read_bytes"].tolist() == [0, 1, 2, 0, 1, 2]
     assert found["warps_active"].isna().all()
     assert (found["tensor_active"] == 0.5).all()
-
-
-def test_without_counters_there_is_no_table(tmp_path: Path) -> None:
-    folder, _ = two_pieces(tmp_path)
-    bundle = assemble(folder, state="complete")
-    assert "counters-rank0.parquet" not in bundle.meta.tables
-    assert bundle.frame("counters", 0).empty
-
-
-@pytest.mark.parametrize("damage", [b"", b"\x93NUMPY\x01\x00"])
-def test_damaged_samples_are_told_and_nothing_else_is_lost(tmp_path: Path, damage: bytes) -> None:
-    folder, pieces = two_pieces(tmp_path)
-    name = array_name("rank0", "counters", 1)
-    (pieces / name).write_bytes(damage)
-    bundle = assemble(folder, state="complete")
-    assert bundle.meta.lost == (f"rank0, piece 1: {name} is missing or damaged",)
-    assert len(bundle.frame("steps", 0)) == 4

@@ -76,14 +76,6 @@ def test_what_ran_is_kept_and_the_rest_is_listed(folder: Path, tmp_path: Path) -
     assert kept[0].read_bytes() == SM_121.read_bytes()
 
 
-def test_without_cubins(tmp_path: Path) -> None:
-    cubins = Cubins(tmp_path / "nosuch")
-    assert cubins.find("scale", 8) == ()
-    assert len(cubins.keep(tmp_path)) == 0
-    assert not (tmp_path / CUBINS_FOLDER).exists()
-    assert cubins.lost == []
-
-
 def test_damaged_machine_code_is_told_and_the_rest_is_read(folder: Path) -> None:
     (folder / "42-0.cubin").write_bytes(SM_121.read_bytes()[:5000])
     (folder / "42-2.cubin.part").write_bytes(b"half")  # is not looked at

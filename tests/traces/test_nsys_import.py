@@ -32,7 +32,6 @@ from tests.nsys_files import (
     global_pid,
     global_tid,
 )
-from tests.rows import each_row
 
 REAL = Path(__file__).parents[3] / "shared" / "traces" / "nsys"
 
@@ -301,50 +300,6 @@ def test_texts_that_are_no_texts(read: Callable[..., object], tmp_path: Path) ->
     foreign, windows = read(path)
     assert [row[1] for row in work(foreign, windows)] == ["\ufffd\ufffd"]
     assert windows[0].trace.markers["name"].tolist() == ["m\ufffd"]
-
-
-@each_row("content", [b"", b"no database", b"SQLite format 3\x00" + b"\xff" * 200])
-def test_a_file_that_is_no_export(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "cut.sqlite").write_bytes(content)
-    for name in ("cut.sqlite", "missing.sqlite"):
-        with pytest.raises(CommandError, match=name):
-            nsys_export(tmp_path / name, model_name)
-
-
-def test_a_damaged_definition_of_a_table_is_told_in_one_line(tmp_path: Path) -> None:
-    export, _ = random_export(1)
-    path = export.write(tmp_path / "x.sqlite")
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute(
-            "UPDATE sqlite_master SET sql = 'CREATE TABLE NVTX_EVENTS (' || char(10) || 'start' "
-            "WHERE name = 'NVTX_EVENTS'"
-        )
-    with pytest.raises(CommandError) as caught:
-        nsys_export(path, model_name)
-    assert "\n" not in str(caught.value)
-
-
-def test_values_of_the_wrong_type_and_size(tmp_path: Path) -> None:
-    export, _ = random_export(3)
-    path = export.write(tmp_path / "x.sqlite")
-    with sqlite3.connect(path) as connection:
-        for number, value in enumerate((2**62, -(2**63), 1e300, "text", b"\xff", None)):
-            for table, rows in export.rows.items():
-                if "start" in rows[0]:
-                    for column in rows[0]:
-                        connection.execute(
-                            f"UPDATE {table} SET {column} = ? WHERE rowid % 97 = ?",
-                            (value, (number * 13 + len(column)) % 97),
-                        )
-    foreign = nsys_export(path, model_name)
-    windows = list(foreign.windows)
-    assert windows
-    assert any("times that cannot be" in line for line in foreign.lost)
-    for window in windows:
-        gpu = window.trace.gpu
-        assert gpu[["registers", "shared_bytes", "device"]].to_numpy().max() < 1 << 31
-        assert (gpu["end_ns"] >= gpu["start_ns"]).all()
 
 
 def test_an_export_without_cuda(tmp_path: Path) -> None:

@@ -181,8 +181,3 @@ def test_an_export_without_the_start_of_its_session_gives_no_kernels(tmp_path: P
     bundle = finished(tmp_path / "b", export)
     assert bundle.frame("kernels", 0).empty
     assert any("does not say when its session started" in line for line in bundle.meta.lost)
-
-
-def test_without_nsys_there_is_no_link(tmp_path: Path) -> None:
-    pieces = recorded(tmp_path / "b")
-    assert read_nsys_piece(pieces, "rank0", 0) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from spark_prof.traces.tables import TABLES
 from tests.analyzers.clients.test_clients import ORIGIN, steps
 from tests.rows import each_row
 
-from .test_read import DATA, FILES
+from .test_read import DATA
 
 CASES = 60
 STEPS = steps(*[(10.0, 2, 0, 0, 2.0, 2.0)] * 20)
@@ -39,31 +38,6 @@ def survives(path: Path) -> None:
     except CommandError as error:
         refusal = str(error)
     assert "\n" not in refusal
-
-
-@each_row("name", FILES)
-def test_mutated_files(name: str, tmp_path: Path) -> None:
-    content = (DATA / name).read_bytes()
-    chance = random.Random(name)
-    path = tmp_path / name
-    for _ in range(CASES):
-        changed = bytearray(content)
-        kind = chance.randrange(4)
-        at = chance.randrange(len(changed))
-        if kind == 0:
-            del changed[at:]
-        elif kind == 1:
-            for _ in range(chance.randrange(1, 6)):
-                changed[chance.randrange(len(changed))] = chance.randrange(256)
-        elif kind == 2:
-            changed[at:at] = chance.choice((b"[" * 5000, b'{"a":', b"1e999", b"-7", b"\xff\xfe"))
-        else:
-            digits = [i for i, byte in enumerate(changed) if 48 <= byte < 58]
-            changed[(i := chance.choice(digits)) : i + 1] = chance.choice(
-                (b"NaN", b"-9" * 9, b"9" * 400, b"null", b'"x"', b"1e308")
-            )
-        path.write_bytes(changed)
-        survives(path)
 
 
 @each_row(
