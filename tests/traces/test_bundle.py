@@ -13,7 +13,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces import bundle as bundles
-from spark_prof.traces.bundle import META_FILE, Bundle, table_batches, table_file
+from spark_prof.traces.bundle import META_FILE, Bundle, table_file
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
 from tests.support import Recorded, eager_decode
@@ -220,16 +220,16 @@ def test_together_they_are_the_table(
     bundle = Bundle(DATA / capture)
     # Captures of before a column came have its default.
     for table in ("steps", "kernels") if rows > 1 else ("steps",):
-        found = pa.concat_tables(table_batches(bundle, table, 0))
+        found = pa.concat_tables(bundle.batches(table, 0))
         assert found.schema.names == TABLES[table].schema.names
         assert found.to_pandas().astype(str).equals(bundle.frame(table, 0).astype(str))
 
 
 def test_batches_of_a_table_that_is_not_there_and_of_one_with_holes(folder: Path) -> None:
-    assert list(table_batches(Bundle(folder), "counters", 0)) == []
+    assert list(Bundle(folder).batches("counters", 0)) == []
     found = pq.read_table(folder / STEPS)
     place = found.schema.get_field_index("start_ns")
     holes = pa.array([None] * len(found), pa.int64())
     pq.write_table(found.set_column(place, found.schema.field(place), holes), folder / STEPS)
     with pytest.raises(CommandError, match="lacks values"):
-        list(table_batches(Bundle(folder), "steps", 0))
+        list(Bundle(folder).batches("steps", 0))

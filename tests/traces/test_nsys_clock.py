@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_prof.traces.readers.nsys_clock import CLOCK_MARK, Clock, read_clock
-from spark_prof.traces.readers.nsys_file import open_export
+from spark_prof.traces.chunks import CLOCK_MARK
+from spark_prof.traces.readers.nsys_file import Clock, open_export, read_clock
 from tests.nsys_files import BEGUN, Export
 from tests.rows import each_row
 

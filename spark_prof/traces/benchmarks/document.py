@@ -19,7 +19,6 @@ from spark_prof.traces.benchmarks.load_test import (
     TEXTS,
     BenchmarkRun,
     Latency,
-    given_latency,
 )
 
 LARGEST = 256 << 20
@@ -85,7 +84,7 @@ class Document:
 
     def latency(self, path: str, statistics: Iterable[str], factor: float) -> Latency:
         """Mean, median, p90, p99 and std by their names, which stand for {} in the path, in us."""
-        return given_latency(scaled(self.number(path.format(s)), factor) for s in statistics)
+        return Latency(*(scaled(self.number(path.format(s)), factor) for s in statistics))
 
     def run(self, fields: Mapping[str, str], **more: Any) -> BenchmarkRun:
         """A run with the fields at these paths, and more."""

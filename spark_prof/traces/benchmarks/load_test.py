@@ -7,7 +7,6 @@ ITL is per streamed chunk, which with speculative decoding holds several tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,12 +15,7 @@ import numpy.typing as npt
 
 TEXTS = ("tool", "model", "label", "clock")
 COUNTS = ("concurrency", "completed", "failed", "input_tokens", "output_tokens")
-"""Fields of a run that are no figures, as `FIGURES` are."""
-
-FIGURES = (
-    "mean_concurrency", "request_rate", "duration_s", "request_throughput", "output_throughput",
-    "total_throughput", "tokens_per_chunk", "acceptance_length",
-)  # fmt: skip
+"""Fields of a run that are no figures."""
 
 CLOCKS = ("epoch", "monotonic", "none")
 """What start times count from: the Unix epoch, the boot of the client's host, or unknown."""
@@ -114,12 +108,6 @@ class BenchmarkResult:
     source: str
     runs: tuple[BenchmarkRun, ...]
     lost: tuple[str, ...] = ()  # what the format does not tell, one line each
-
-
-def given_latency(figures: Iterable[float | None]) -> Latency:
-    """A latency of which a tool gives mean, median, p90, p99 and std, in this order and in us."""
-    mean, median, p90, p99, std = figures
-    return Latency(mean, median, p90, p99, std)
 
 
 def latency_of(values_us: npt.ArrayLike, derived: str) -> Latency:

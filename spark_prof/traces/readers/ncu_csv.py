@@ -16,7 +16,14 @@ import pandas as pd
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, KernelSum, Process, Window, end_to_end
-from spark_prof.traces.readers.printed_tables import PrintedTable, number, time_ns, whole
+from spark_prof.traces.readers.printed_tables import (
+    PrintedTable,
+    number,
+    small,
+    time_ns,
+    triple,
+    whole,
+)
 from spark_prof.traces.tables import TABLES
 
 FORMAT = "ncu"
@@ -133,9 +140,9 @@ def _sum(kernel: Measured) -> KernelSum:
         name=about["Kernel Name"],
         instances=1,
         total_ns=kernel.duration_ns() or 0,
-        device=_device(about["Device"]),
-        grid=_triple(about["Grid Size"]),
-        block=_triple(about["Block Size"]),
+        device=small(about["Device"], 1 << 16),
+        grid=triple(about["Grid Size"]),
+        block=triple(about["Block Size"]),
     )
 
 
@@ -169,14 +176,3 @@ def _value(text: str) -> float | None:
         return float("nan")
     value = number(text)
     return None if value is None else float(value)
-
-
-def _device(text: str) -> int:
-    value = whole(text)
-    return value if value is not None and 0 <= value < 1 << 16 else 0
-
-
-def _triple(text: str) -> str:
-    """A grid such as "(152, 4, 1)" as the `kernels` table has it."""
-    cells = [cell.strip() for cell in text.strip().strip("()").split(",")]
-    return ",".join(cells) if len(cells) == 3 and all(c.isdecimal() for c in cells) else ""

@@ -21,7 +21,6 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, gpu_frame
 from spark_prof.traces.host_timeline import last_of_each, roots
 from spark_prof.traces.readers.nsys_buckets import BUCKET_ROWS
-from spark_prof.traces.readers.nsys_clock import Clock, read_clock, session_clock
 from spark_prof.traces.readers.nsys_events import Columns, Events, ModuleNames, RangeRows
 from spark_prof.traces.readers.nsys_facts import (
     created_nodes,
@@ -34,7 +33,10 @@ from spark_prof.traces.readers.nsys_file import (
     OVERHEADS,
     PROCESS_SHIFT,
     RUNTIME,
+    Clock,
     open_export,
+    read_clock,
+    session_clock,
 )
 from spark_prof.traces.readers.nsys_ranges import Launched, Pending, ScopeWalk
 from spark_prof.traces.readers.nsys_scan import OPEN, Scan, scan_export
