@@ -13,7 +13,7 @@ from spark_prof.errors import CommandError
 from spark_prof.importers.alignment import Reference, reference_of
 from spark_prof.importers.captures import Capture, captures_of, holds_captures
 from spark_prof.importers.imported_layers import Layers
-from spark_prof.importers.importing import Import, one_process, write_import
+from spark_prof.importers.importing import Import, write_import
 from spark_prof.importers.module_names import names_module
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
@@ -21,6 +21,7 @@ from spark_prof.traces.claim import Claim
 from spark_prof.traces.foreign import Foreign
 from spark_prof.traces.formats import BENCHMARK, BUNDLE, BY_NAME, FOLDER, PIECES, format_of
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
+from spark_prof.traces.readers.ncu_csv import ncu_csv
 
 
 def read_trace(kind: str, path: Path) -> Foreign:
@@ -154,9 +155,8 @@ def _read(traces: Sequence[tuple[str, Path]]) -> Iterator[Foreign]:
     for kind, path in traces:
         if kind != NCU:
             yield read_trace(kind, path)
-    alone = [read_trace(NCU, path) for kind, path in traces if kind == NCU]
-    if alone:
-        yield one_process(alone)
+    if alone := [path for kind, path in traces if kind == NCU]:
+        yield ncu_csv(*alone)
 
 
 def _without_captures(

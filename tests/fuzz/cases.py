@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -79,15 +78,11 @@ class Outcome:
     Attributes:
         refused: the error line; empty where the file was read.
         failure: what must not have happened; empty where all was well.
-        peak: bytes of memory that the case took at most, above what was there before.
-        seconds: how long it took.
     """
 
     case: str
     refused: str
     failure: str
-    peak: int
-    seconds: float
 
 
 class _HangsError(BaseException):
@@ -128,13 +123,13 @@ def run(case: Case, folder: Path) -> Outcome:
     chance = Random(f"{case.fixture.name}:{case.number}")
     place = Path(tempfile.mkdtemp(dir=folder))
     done, refused, failure = "", "", ""
-    before, began = 0, time.monotonic()
+    before = 0
     try:
         source = _copy(case.fixture, place / "source")
         done = mutate(chance.choice(sorted(p for p in source.rglob("*") if p.is_file())), chance)
         if case.fixture.path.is_file():
             source = next(source.iterdir())
-        before, began = _resident(reset=True), time.monotonic()
+        before = _resident(reset=True)
         with _watched(place), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             try:
@@ -144,13 +139,13 @@ def run(case: Case, folder: Path) -> Outcome:
                 checks.check_line(refused, source, place)
     except (Exception, _HangsError):
         failure = traceback.format_exc(limit=-12)
-    peak, seconds = _resident(reset=False) - before, time.monotonic() - began
+    peak = _resident(reset=False) - before
     if not failure and peak > MOST_BYTES:
         failure = f"{peak >> 20} MiB of memory"
     if failure:
         failure = f"{case.again}\n({done})\n{failure}"
     shutil.rmtree(place)
-    return Outcome(f"{case.fixture.name}:{case.number}", refused, failure, peak, seconds)
+    return Outcome(f"{case.fixture.name}:{case.number}", refused, failure)
 
 
 def _use(fixture: Fixture, source: Path, place: Path, chance: Random) -> None:

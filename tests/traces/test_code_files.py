@@ -10,7 +10,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.code_files import code_files, holds_machine_code, library_code
-from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, find_tool
+from spark_prof.traces.cuda_tools import find_tool
 from tests.rows import each_row
 
 from .cubins import SM_90, SM_121, library
@@ -105,15 +105,6 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(place.iterdir()) == []
 
 
-def test_without_the_tool_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = library(tmp_path)
-    monkeypatch.setenv(FOLDER_VARIABLE, "/nonexistent")
-    with pytest.raises(CommandError, match=r"pip install 'spark-prof\[sass\]'"):
-        symbols(path)
-
-
 @needs_tool
 @each_row(("generation", "newest"), [(12, "sm_120f"), (10, "sm_120"), (0, "sm_120")])
 def test_a_family_build_is_told_where_it_is_asked_for(
@@ -122,20 +113,3 @@ def test_a_family_build_is_told_where_it_is_asked_for(
     code = library_code(library(tmp_path), generation, 60)
     assert code.cubins == ((newest, 1), ("sm_80", 1), ("sm_90a", 1))
     assert code.ptx == ("sm_80",)
-
-
-@needs_tool
-def test_what_is_no_library_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.so"
-    for data in (b"", b"text"):
-        path.write_bytes(data)
-        with pytest.raises(CommandError) as caught:
-            library_code(path, 12, 60)
-        assert "\n" not in str(caught.value)
-    path.write_bytes(b"\x7fELF" + bytes(60))
-    assert library_code(path, 12, 60).cubins == ()
-    with pytest.raises(CommandError, match="stopped"):
-        library_code(library(tmp_path), 12, 0)
-    monkeypatch.setenv(FOLDER_VARIABLE, "/nonexistent")
-    with pytest.raises(CommandError, match="pip install"):
-        library_code(path, 12, 60)

@@ -114,11 +114,6 @@ def test_too_many_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         find_members(str(tmp_path))
 
 
-def test_a_bundle_is_its_own_member(tmp_path: Path) -> None:
-    (tmp_path / "meta.json").write_text("{}")
-    assert [member.source for member in find_members(str(tmp_path))] == [str(tmp_path)]
-
-
 DATA = Path(__file__).parents[1] / "data"
 
 

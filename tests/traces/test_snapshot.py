@@ -79,14 +79,6 @@ def test_a_piece_that_is_not_whole_is_left_out(folder: Path, tmp_path: Path) -> 
     assert taken(folder, tmp_path / "a") == [0, 1, 2, 3]
 
 
-def test_what_a_process_writes_all_the_time_changes_nothing(
-    folder: Path, recorder: subprocess.Popen[bytes]
-) -> None:
-    state = source_state(str(folder))
-    write_json(pieces_folder(folder), progress_name("rank0"), {"pid": recorder.pid, "recorded": 99})
-    assert source_state(str(folder)) == state
-
-
 @pytest.mark.parametrize("limits", [{"most_pieces": 1}, {"most_bytes": 1}])
 def test_of_a_long_recording_the_newest_pieces_are_taken(
     folder: Path, tmp_path: Path, limits: dict[str, int]
@@ -120,8 +112,3 @@ def test_a_recording_that_ended_is_none(folder: Path, recorder: subprocess.Popen
     recorder.wait()
     assemble(folder, state="salvaged")
     assert not isinstance(resolve(str(folder)), RecordingInProgress)
-
-
-def test_a_snapshot_that_cannot_be_written_says_so(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="cannot look at the pieces"):
-        snapshot(folder, tmp_path / "missing")

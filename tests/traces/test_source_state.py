@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from spark_prof.traces.resolve import source_state
-from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
 
@@ -65,13 +64,3 @@ def test_a_folder_of_traces_counts_what_lies_below_it(tmp_path: Path) -> None:
     before = source_state(str(tmp_path / "traces"))
     (tmp_path / "traces" / "rank0" / "a.json").write_text("{}")
     assert source_state(str(tmp_path / "traces")) != before
-
-
-@each_row("source", ["", "\0", "s3://bucket/run", "/no/such/file", "a" * 5000])
-def test_what_is_no_local_path_has_no_state(source: str) -> None:
-    assert source_state(source) is None or source == ""
-
-
-def test_a_folder_that_ends_nowhere_ends_soon(tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to(tmp_path)
-    assert source_state(str(tmp_path))

@@ -19,6 +19,7 @@ from spark_prof.traces.benchmarks.load_test import (
     TEXTS,
     BenchmarkRun,
     Latency,
+    given_latency,
 )
 
 LARGEST = 256 << 20
@@ -84,7 +85,7 @@ class Document:
 
     def latency(self, path: str, statistics: Iterable[str], factor: float) -> Latency:
         """Mean, median, p90, p99 and std by their names, which stand for {} in the path, in us."""
-        return Latency(*(scaled(self.number(path.format(s)), factor) for s in statistics))
+        return given_latency(scaled(self.number(path.format(s)), factor) for s in statistics)
 
     def run(self, fields: Mapping[str, str], **more: Any) -> BenchmarkRun:
         """A run with the fields at these paths, and more."""

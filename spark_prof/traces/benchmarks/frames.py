@@ -19,6 +19,7 @@ from spark_prof.traces.benchmarks.load_test import (
     BenchmarkRun,
     Latency,
     Request,
+    given_latency,
 )
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES, Column
@@ -30,7 +31,7 @@ _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _STATISTICS = ("mean", "median", "p90", "p99", "std")
 
 
-def client_frames(result: BenchmarkResult, first_run: int = 0) -> dict[str, pd.DataFrame]:
+def client_frames(result: BenchmarkResult, first_run: int) -> dict[str, pd.DataFrame]:
     """The rows that a result adds to the tables `clients` and `requests`."""
     runs = list(enumerate(result.runs, first_run))
     clients = [_client(run) | {"run": number, "source": result.source} for number, run in runs]
@@ -60,7 +61,7 @@ def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
     found = {item.name: row[item.name] for item in fields(BenchmarkRun) if item.name in row}
     for name in _LATENCIES:
         figures = (row[f"{name}_{s}_us"] for s in _STATISTICS)
-        found[name] = Latency(*figures, row[f"{name}_derived"])
+        found[name] = given_latency(figures, row[f"{name}_derived"])
     if found["clock"] not in CLOCKS:
         found["clock"] = "none"
     found["notes"] = tuple(filter(None, row["notes"].split("\n")))

@@ -7,6 +7,7 @@ ITL is per streamed chunk, which with speculative decoding holds several tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -108,6 +109,12 @@ class BenchmarkResult:
     source: str
     runs: tuple[BenchmarkRun, ...]
     lost: tuple[str, ...] = ()  # what the format does not tell, one line each
+
+
+def given_latency(figures: Iterable[float | None], derived: str = "") -> Latency:
+    """A latency of which a tool gives mean, median, p90, p99 and std, in this order and in us."""
+    mean, median, p90, p99, std = figures
+    return Latency(mean, median, p90, p99, std, derived)
 
 
 def latency_of(values_us: npt.ArrayLike, derived: str) -> Latency:

@@ -21,7 +21,7 @@ from spark_prof.traces.benchmarks.json_dialects import (
     WHOLE_BATCH,
     inverse_speed,
 )
-from spark_prof.traces.benchmarks.load_test import COUNTS, BenchmarkRun, Latency
+from spark_prof.traces.benchmarks.load_test import COUNTS, BenchmarkRun, Latency, given_latency
 
 # What vllm bench serve and SGLang's bench_serving print: a line of "=" signs around "Serving
 # Benchmark Result", one figure a line, and a line of "=" signs: vllm/benchmarks/serve.py,
@@ -91,7 +91,7 @@ def _run(found: Mapping[str, str]) -> BenchmarkRun:
         if match := _LATENCY.fullmatch(label):
             statistics.setdefault(match[2], {})[match[1]] = scaled(_number(value), 1e3)
     latencies = {
-        name: Latency(*map(given.get, ("mean", "median", "p90", "p99", "std")))
+        name: given_latency(map(given.get, ("mean", "median", "p90", "p99", "std")))
         for name, given in statistics.items()
     }
     native = found.get("backend") == "sglang"

@@ -31,7 +31,7 @@ def survives(path: Path) -> None:
     try:
         result = read_benchmark(path)
         assert result.runs
-        for table, frame in client_frames(result).items():
+        for table, frame in client_frames(result, 0).items():
             schema = TABLES[table].schema
             assert pa.Table.from_pandas(frame, schema, preserve_index=False).num_rows == len(frame)
         clients_of(result.runs, STEPS, FACTS)

@@ -18,7 +18,7 @@ from .test_read import DATA, FILES
 def test_a_round_trip(name: str, tmp_path: Path) -> None:
     result = read_benchmark(DATA / name)
     with TableFiles(tmp_path) as files:
-        for table, frame in client_frames(result).items():
+        for table, frame in client_frames(result, 0).items():
             files.add(table, 0, frame)
     meta = Meta(1, "0", "complete", (), "2026-11-21T00:00:00+00:00", "import", tables=files.rows)
     meta.write(tmp_path)
