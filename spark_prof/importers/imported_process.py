@@ -75,12 +75,6 @@ def call_rows(window: Window, modules: Modules, steps: Steps) -> pd.DataFrame:
     return rows.sort_values("start_ns", kind="stable")
 
 
-def marker_rows(window: Window, steps: Steps) -> pd.DataFrame:
-    """The window's rows of the `markers` table."""
-    markers = window.trace.markers
-    return markers.assign(step=steps.of(markers["start_ns"].to_numpy(np.int64)))
-
-
 def node_rows(nodes: pd.DataFrame, modules: Modules) -> pd.DataFrame:
     """Rows of the `graph_nodes` table, in order of their number."""
     scope = nodes["scope"].to_numpy(np.int64)
@@ -204,7 +198,8 @@ class ProcessWriter:
         add("host", self.rank, window.trace.launches)
         add("overhead", self.rank, window.trace.overhead)
         if len(window.trace.markers):
-            add("markers", self.rank, marker_rows(window, steps))
+            began = window.trace.markers["start_ns"].to_numpy(np.int64)
+            add("markers", self.rank, window.trace.markers.assign(step=steps.of(began)))
         self.lost += window.trace.lost
 
     def finish(self) -> None:

@@ -14,7 +14,7 @@ from spark_prof.importers.alignment import Reference, reference_of
 from spark_prof.importers.captures import Capture, captures_of, holds_captures
 from spark_prof.importers.imported_layers import Layers
 from spark_prof.importers.importing import Import, write_import
-from spark_prof.importers.module_names import names_module
+from spark_prof.importers.modules import names_module
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim

@@ -70,7 +70,7 @@ class TableFiles:
             self.rows[name] = 0
         if frame.empty:
             return
-        later = {column.name: column for column in TABLES[table].columns_with_default}
+        later = {c.name: c for c in TABLES[table].columns if c.default is not None}
         # A NaN says that something was not measured: only in a text is it a missing value.
         columns = [
             pa.array(frame[f.name], type=f.type, from_pandas=not pa.types.is_floating(f.type))

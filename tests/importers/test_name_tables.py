@@ -1,14 +1,14 @@
 """Every row of the tables of names is tested by its own examples."""
 
-from spark_prof.importers import imported_steps, module_names
+from spark_prof.importers import imported_steps, modules
 from spark_prof.importers.imported_steps import batch_of, rule_of
-from spark_prof.importers.module_names import module_name, names_module
+from spark_prof.importers.modules import module_name, names_module
 from spark_prof.rules.components import CLASS_RULES, component_of_class, is_layer_class
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 
 
-@each_row(("name", "found"), [row for rule in module_names.RULES for row in rule.examples])
+@each_row(("name", "found"), [row for rule in modules.RULES for row in rule.examples])
 def test_names_of_modules(name, found):
     assert module_name(name) == found
 

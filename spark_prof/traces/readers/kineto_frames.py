@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.traces.readers.kineto_collect import DRIVER, GPU_KINDS, Collected
-from spark_prof.traces.readers.kineto_events import Rows
+from spark_prof.traces.readers.kineto_events import GPU_NUMBERS, Rows
 from spark_prof.traces.scopes import Calls, Scopes
 
 
@@ -182,15 +182,9 @@ def gpu_frame(found: Collected) -> pd.DataFrame:
             "name": _texts(rows.column("name"), found.texts),
             "kind": _texts(rows.column("category"), kinds),
             **_times(rows, found.base_ns),
-            "device": rows.column("device"),
-            "stream": rows.column("stream"),
-            "correlation": rows.column("correlation"),
-            "graph_node": rows.column("graph_node"),
             "grid": _texts(rows.column("grid"), shapes),
             "block": _texts(rows.column("block"), shapes),
-            "registers": rows.column("registers"),
-            "shared_bytes": rows.column("shared_bytes"),
-            "bytes": rows.column("bytes"),
+            **{name: rows.column(name) for name in GPU_NUMBERS},
             "cubin": _texts(np.zeros(len(rows), np.int64), [""]),
         }
     )

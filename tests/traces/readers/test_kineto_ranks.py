@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.importers.module_names import names_module
+from spark_prof.importers.modules import names_module
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.readers.kineto import kineto_trace
 from tests.nsys_files import PID, Export
