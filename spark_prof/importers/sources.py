@@ -76,7 +76,7 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
 
 
 @contextmanager
-def open_source(path: Path, like: Path | None = None) -> Iterator[Bundle]:
+def open_source(path: Path) -> Iterator[Bundle]:
     """A bundle, or a trace as a bundle that is gone afterwards.
 
     Raises:
@@ -86,7 +86,7 @@ def open_source(path: Path, like: Path | None = None) -> Iterator[Bundle]:
         yield open_bundle(path)
         return
     with temporary_folder() as folder:
-        yield import_files([path], folder / path.name, like)
+        yield import_files([path], folder / path.name)
 
 
 def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import re
+from itertools import accumulate
+from typing import Any
 
+import numpy as np
 import pytest
 
+from spark_prof.traces.readers import cupti_blocks
+from spark_prof.traces.readers.cupti_blocks import walk
 from spark_prof.traces.readers.cupti_records import (
     CALLS,
     DRIVER_CALL,
@@ -35,3 +41,108 @@ def test_calls_have_the_header_s_numbers(kind: int, api: str) -> None:
         assert re.sub(r"_v\d+(?=_pt|$)", "", headers[str(number)]).removesuffix("_v2") == re.sub(
             r"_v\d+$", "", name
         )
+
+
+SIZES = (0, 96, 88, 216, 40, 40, 0, 24)
+LONG = 3000
+
+
+def buffer(kinds: list[int]) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Records of those kinds; all their other bytes look like kinds too."""
+    parts = [np.full(SIZES[kind] // 4, 3, np.uint32) for kind in kinds]
+    for part, kind in zip(parts, kinds, strict=True):
+        part[0] = kind
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint32)
+
+
+def expected(kinds: list[int]) -> dict[int, list[int]]:
+    places: dict[int, list[int]] = {}
+    at = 0
+    for kind in kinds:
+        places.setdefault(kind, []).append(at)
+        at += SIZES[kind]
+    return places
+
+
+def found(words: Any) -> tuple[dict[int, list[int]], int, str]:
+    places: dict[int, list[int]] = {}
+    end, problem = 0, ""
+    for group in walk(words, SIZES):
+        assert not problem
+        for kind, mine in group.places.items():
+            places.setdefault(kind, []).extend(mine.tolist())
+        end, problem = group.end, group.problem
+    return places, end, problem
+
+
+def mixed(seed: int) -> list[int]:
+    """Stretches of one kind, of patterns, and of no order."""
+    dice = random.Random(seed)
+    kinds: list[int] = []
+    for _ in range(dice.randrange(12)):
+        pattern = [dice.choice((1, 2, 3, 4, 5, 7)) for _ in range(dice.randrange(1, 12))]
+        kinds += pattern * dice.choice((1, 2, 40, 700))
+    return kinds
+
+
+@each_row(
+    "kinds",
+    [
+        [],
+        [3],
+        [3] * LONG,
+        [4, 3] * LONG,
+        [4, 3, 3, 1, 4] * 700 + [2],
+        [3] * LONG + [4] * LONG + [3] * LONG,
+        [1, 2, 3, 4, 5, 7, 3, 2, 1] * 500,
+        [3] * 31,
+        [3] * 32,
+        [3] * 97 + [2],
+    ],
+)
+def test_all_records_are_found(kinds: list[int]) -> None:
+    assert found(buffer(kinds)) == (expected(kinds), sum(SIZES[kind] for kind in kinds), "")
+
+
+@each_row("seed", range(40))
+def test_all_records_of_a_mixture_are_found(seed: int) -> None:
+    kinds = mixed(seed)
+    assert found(buffer(kinds))[0] == expected(kinds)
+
+
+def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupti_blocks, "_MOST", 1000)
+    kinds = [3] * 5000 + mixed(1) + [4, 3] * 2000
+    groups = list(walk(buffer(kinds), SIZES))
+    assert max(sum(map(len, group.places.values())) for group in groups) < 2100
+    assert found(buffer(kinds))[0] == expected(kinds)
+
+
+@each_row("before", [0, 1, 31, 32, 33, 500])
+@each_row(
+    ("damage", "problem"),
+    [
+        ([0], "no record is of kind 0"),
+        ([6], "no record is of kind 6"),
+        ([8], "no record is of kind 8"),
+        ([0xFFFFFFFF], "no record is of kind 4294967295"),
+        ([3, 3, 3], "a record of kind 3 is cut off"),
+    ],
+)
+def test_the_walk_stops_at_damage(before: int, damage: list[int], problem: str) -> None:
+    words = np.concatenate([buffer([3] * before), np.array(damage, np.uint32)])
+    places, end, why = found(words)
+    assert (places, end, why) == (expected([3] * before), before * SIZES[3], problem)
+
+
+@each_row("seed", range(60))
+def test_any_bytes_end_the_walk(seed: int) -> None:
+    random_words = np.random.default_rng(seed)
+    words = random_words.integers(0, 9, random_words.integers(20_000), dtype=np.uint32)
+    places, end, problem = found(words)
+    total = sum(SIZES[kind] * len(mine) for kind, mine in places.items())
+    assert total == end <= 4 * len(words)
+    assert problem or end == 4 * len(words)
+    everything = sorted((at, SIZES[kind]) for kind, mine in places.items() for at in mine)
+    ends = accumulate(size for _, size in everything)
+    assert [at for at, _ in everything] == [0, *ends][: len(everything)]
