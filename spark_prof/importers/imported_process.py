@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -266,9 +265,7 @@ class BehindTables:
     def __enter__(self) -> BehindTables:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._thread.shutdown(wait=True, cancel_futures=kind is not None)
         if kind is None:
             self._wait(0)

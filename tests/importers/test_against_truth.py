@@ -129,13 +129,6 @@ def test_encoders_have_no_layers_that_are_guessed(name, tmp_path):
     assert len(notes) == 1
 
 
-@needs_shared
-def test_two_towers_have_no_decoder_layers():
-    (path,) = SHARED.glob("google_owlv2*.json.gz")
-    with open_source(path) as bundle:
-        assert (placed(bundle)["layer"] == -1).all()
-
-
 @pytest.mark.parametrize("model", ["gpt-oss", "qwen3"])
 def test_captures_and_repeats_say_what_an_eager_run_says(model, tmp_path):
     graphs = DATA / f"{model}-graphs"

@@ -14,7 +14,7 @@ from spark_prof.profiler.nsys_record import (
     runs_on_ray,
     with_ray_workers,
 )
-from spark_prof.traces.nsys_tool import export_command, find_nsys, stop_command
+from spark_prof.traces.nsys_tool import find_nsys
 from tests.rows import each_row
 
 NSYS = Path("/opt/nsys")
@@ -71,14 +71,6 @@ def test_what_nsys_would_not_see_is_refused(
     with pytest.raises(CommandError, match=says) as caught:
         profile_command(NSYS, command(line, kind), Path("/b/nsys"), "s1")
     assert "\n" not in str(caught.value)
-
-
-def test_stop_and_export() -> None:
-    assert stop_command(NSYS, "s1") == [str(NSYS), "stop", "--session=s1"]
-    assert export_command(NSYS, Path("/b/r.nsys-rep"), Path("/b/r.sqlite")) == [
-        str(NSYS), "export", "--type=sqlite", "--force-overwrite=true", "--output=/b/r.sqlite",
-        "/b/r.nsys-rep",
-    ]  # fmt: skip
 
 
 @each_row(

@@ -128,14 +128,6 @@ def test_a_trace_of_another_accelerator_is_refused_by_its_name(
     assert "\n" not in str(refused.value)
 
 
-def test_the_command_ends_with_two_and_one_line(tmp_path: Path, report: Report) -> None:
-    path = trace(tmp_path, OPERATOR | {"cat": "mtia_ccp_events", "name": "gemm"})
-    code, out, error = report(path)
-    assert (code, out) == (2, "")
-    assert len(error.strip().splitlines()) == 1
-    assert "an MTIA" in error
-
-
 def test_launches_without_any_device_activity_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="has no device activity, though it launched kernels"):
         import_files([trace(tmp_path, LAUNCH)], tmp_path / "bundle")
