@@ -31,7 +31,7 @@ from spark_prof.exporters.rank_tracks import (
 )
 from spark_prof.exporters.selection import Selection
 from spark_prof.exporters.trace_events import Int64s, RankTrace, Tracks, numbers, slices
-from spark_prof.traces.bundle import Bundle, table_batches
+from spark_prof.traces.bundle import Bundle
 
 _TIMED = ("kernels", "host", "ranges", "steps", "counters")
 
@@ -128,7 +128,7 @@ def _process_name(bundle: Bundle, rank: int) -> str:
 def _devices(bundle: Bundle, ranks: tuple[int, ...]) -> list[int]:
     found: set[int] = set()
     for rank in ranks:
-        for batch in table_batches(bundle, "kernels", rank, ["device"]):
+        for batch in bundle.batches("kernels", rank, ["device"]):
             found.update(pc.unique(batch["device"]).to_pylist())
     return sorted(device for device in found if device >= 0)
 
@@ -139,7 +139,7 @@ def _origin(bundle: Bundle, ranks: tuple[int, ...]) -> int:
         pc.min(batch["start_ns"]).as_py()
         for rank in ranks
         for table in _TIMED
-        for batch in table_batches(bundle, table, rank, ["start_ns"])
+        for batch in bundle.batches(table, rank, ["start_ns"])
         if len(batch)
     ]
     if not earliest:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.exporters.selection import Selection
-from spark_prof.traces.bundle import ROWS, Bundle, table_batches
+from spark_prof.traces.bundle import ROWS, Bundle
 from spark_prof.traces.tables import TABLES
 
 PLACED = "placed"
@@ -52,7 +52,7 @@ def write_tables(bundle: Bundle, selection: Selection, folder: Path, kind: str) 
         table, _, number = name.removesuffix(".parquet").rpartition("-rank")
         if table in _OF_NO_RANK or int(number) in ranks:
             path = folder / f"{table}-rank{number}.{kind}"
-            found = table_batches(bundle, table, int(number))
+            found = bundle.batches(table, int(number))
             rows[name] = _write(path, TABLES[table].schema, _selected(found, selection))
     for rank in ranks:
         kernels = label_kernels(bundle, rank)

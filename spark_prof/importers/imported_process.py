@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -73,12 +72,6 @@ def call_rows(window: Window, modules: Modules, steps: Steps) -> pd.DataFrame:
         step=steps.of(calls["start_ns"].to_numpy(np.int64)),
     )
     return rows.sort_values("start_ns", kind="stable")
-
-
-def marker_rows(window: Window, steps: Steps) -> pd.DataFrame:
-    """The window's rows of the `markers` table."""
-    markers = window.trace.markers
-    return markers.assign(step=steps.of(markers["start_ns"].to_numpy(np.int64)))
 
 
 def node_rows(nodes: pd.DataFrame, modules: Modules) -> pd.DataFrame:
@@ -204,7 +197,8 @@ class ProcessWriter:
         add("host", self.rank, window.trace.launches)
         add("overhead", self.rank, window.trace.overhead)
         if len(window.trace.markers):
-            add("markers", self.rank, marker_rows(window, steps))
+            began = window.trace.markers["start_ns"].to_numpy(np.int64)
+            add("markers", self.rank, window.trace.markers.assign(step=steps.of(began)))
         self.lost += window.trace.lost
 
     def finish(self) -> None:
@@ -271,9 +265,7 @@ class BehindTables:
     def __enter__(self) -> BehindTables:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._thread.shutdown(wait=True, cancel_futures=kind is not None)
         if kind is None:
             self._wait(0)

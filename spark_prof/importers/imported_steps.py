@@ -21,7 +21,7 @@ from spark_prof.analyzers.classify.classifier import is_attention
 from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.importers.repeats import keeps_cache
 from spark_prof.traces.foreign import Window
-from spark_prof.traces.join import stretch_at
+from spark_prof.traces.host_timeline import stretch_at
 
 
 @dataclass(frozen=True)

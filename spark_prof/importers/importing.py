@@ -7,15 +7,12 @@ they are looked for in what repeats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from spark_prof.errors import CommandError, one_line
 from spark_prof.importers.imported_layers import Layers
@@ -24,12 +21,9 @@ from spark_prof.traces.benchmarks.frames import client_frames
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 from spark_prof.traces.bundle import HIGHEST_RANK, IMPORTED, SCHEMA, Bundle, Meta, own_version
 from spark_prof.traces.claim import Claim, staged
-from spark_prof.traces.foreign import Foreign, Process, Window
+from spark_prof.traces.foreign import Foreign, Process
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.table_files import TableFiles
-
-_ALONE = "ncu"
-"""The format whose kernels were measured one by one, outside the run."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,6 @@ class _Writer:
         self._refused: list[str] = []
         self._lost_by_rank: dict[str, list[int]] = {}
         self._summed = False
-        self._measured = 0
 
     def add(self, foreign: Foreign) -> None:
         """Adds the processes of one trace; beside others Nsight Compute's only as counters."""
@@ -103,11 +96,7 @@ class _Writer:
     def _add_counters(self, foreign: Foreign) -> None:
         """Adds what was measured of kernels to the first rank: a name is the same on all."""
         rank = int(next(iter(self._facts)).removeprefix("rank"))
-        for process in foreign.processes:
-            metrics = process.metrics
-            launch = metrics["launch"] + self._measured
-            self._tables.add("metrics", rank, metrics.assign(launch=launch))
-            self._measured += int(metrics["launch"].max()) + 1 if len(metrics) else 0
+        self._tables.add("metrics", rank, foreign.processes[0].metrics)
         self._formats.append(foreign.format)
 
     def finish(self) -> None:
@@ -116,9 +105,11 @@ class _Writer:
             reason = f"{self._wanted.source} holds no work on a GPU or CPU"
             raise CommandError("; ".join(dict.fromkeys(self._refused)) or reason)
         self._lost += [f"not imported: {reason}" for reason in self._refused]
+        runs = 0
         for result in self._wanted.results:
-            for table, frame in client_frames(result).items():
+            for table, frame in client_frames(result, runs).items():
                 self._tables.add(table, 0, frame)
+            runs += len(result.runs)
 
     def meta(self, rows: dict[str, int]) -> Meta:
         """What the bundle says about itself."""
@@ -167,41 +158,3 @@ class _Writer:
             taken.add(rank)
             ranks.append(rank)
         return ranks
-
-
-def one_process(traces: Iterable[Foreign]) -> Foreign:
-    """One process of several files of Nsight Compute, which often writes one for each kernel.
-
-    The kernels follow one another; the facts are those of the first.
-    """
-    whole = list(traces)
-    metrics, launches = [], 0
-    for trace in whole:
-        for process in trace.processes:
-            rows = process.metrics
-            metrics.append(rows.assign(launch=rows["launch"] + launches))
-            launches += int(rows["launch"].max()) + 1 if len(rows) else 0
-    process = replace(whole[0].processes[0], metrics=pd.concat(metrics, ignore_index=True))
-    lost = list(dict.fromkeys(line for trace in whole for line in trace.lost))
-    return Foreign(whole[0].format, [process], _in_a_row(whole), lost)
-
-
-def _in_a_row(traces: list[Foreign]) -> Iterator[Window]:
-    """One window of all; each file's kernels begin where those before them end."""
-    windows = [window for trace in traces for window in trace.windows]
-    frames, end = [], 0
-    for window in windows:
-        gpu = window.trace.gpu
-        if gpu.empty:
-            continue
-        shift = end - int(gpu["start_ns"].min())
-        times = {name: gpu[name] + shift for name in ("start_ns", "end_ns")}
-        frames.append(gpu.assign(**times, name=gpu["name"].astype("str")))
-        end = int(frames[-1]["end_ns"].max())
-    if not frames:
-        return
-    gpu = pd.concat(frames, ignore_index=True)
-    gpu["name"] = gpu["name"].astype("category")
-    first = windows[0]
-    unknown = np.full(len(gpu), -1, np.int64)
-    yield Window(0, replace(first.trace, gpu=gpu), unknown, unknown, unknown, first.calls)

@@ -13,14 +13,15 @@ from spark_prof.errors import CommandError
 from spark_prof.importers.alignment import Reference, reference_of
 from spark_prof.importers.captures import Capture, captures_of, holds_captures
 from spark_prof.importers.imported_layers import Layers
-from spark_prof.importers.importing import Import, one_process, write_import
-from spark_prof.importers.module_names import names_module
+from spark_prof.importers.importing import Import, write_import
+from spark_prof.importers.modules import names_module
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.foreign import Foreign
 from spark_prof.traces.formats import BENCHMARK, BUNDLE, BY_NAME, FOLDER, PIECES, format_of
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
+from spark_prof.traces.readers.ncu_csv import ncu_csv
 
 
 def read_trace(kind: str, path: Path) -> Foreign:
@@ -75,7 +76,7 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
 
 
 @contextmanager
-def open_source(path: Path, like: Path | None = None) -> Iterator[Bundle]:
+def open_source(path: Path) -> Iterator[Bundle]:
     """A bundle, or a trace as a bundle that is gone afterwards.
 
     Raises:
@@ -85,7 +86,7 @@ def open_source(path: Path, like: Path | None = None) -> Iterator[Bundle]:
         yield open_bundle(path)
         return
     with temporary_folder() as folder:
-        yield import_files([path], folder / path.name, like)
+        yield import_files([path], folder / path.name)
 
 
 def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
@@ -154,9 +155,8 @@ def _read(traces: Sequence[tuple[str, Path]]) -> Iterator[Foreign]:
     for kind, path in traces:
         if kind != NCU:
             yield read_trace(kind, path)
-    alone = [read_trace(NCU, path) for kind, path in traces if kind == NCU]
-    if alone:
-        yield one_process(alone)
+    if alone := [path for kind, path in traces if kind == NCU]:
+        yield ncu_csv(*alone)
 
 
 def _without_captures(

@@ -55,7 +55,7 @@ def profile_command(nsys: Path, command: Command, report: Path, session: str) ->
 
     Args:
         report: the report to write, without its suffix.
-        session: the name by which nsys_tool.stop_command finds this run.
+        session: the name by which `Nsys.stop` finds this run.
 
     Raises:
         CommandError: nsys would not see vLLM through this command.

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
@@ -147,13 +148,13 @@ def write_tables(
         state = "interrupted" if absent and state == "complete" else state
         absent += absent_ranks(facts) if state == SALVAGED else []
         missing += absent
-    if _wants_markers(pieces, facts.values()) and not any(
-        n.startswith("markers-") for n in tables.rows
-    ):
+    meta = _meta(pieces, state, facts, tables.rows)
+    markers = any(name.startswith("markers-") for name in tables.rows)
+    if meta.settings.get("nvtx") and meta.backend == "cupti" and not markers:
         missing.append(
             "no NVTX marker came: either nothing set any, or NVTX was in use before vLLM"
         )
-    _meta(pieces, state, facts, missing, tables.rows).write(folder)
+    replace(meta, lost=tuple(dict.fromkeys(missing))).write(folder)
     return added.unreadable
 
 
@@ -188,44 +189,27 @@ def _assemble(
 
 
 def _meta(
-    pieces: Path,
-    state: str,
-    facts: Mapping[str, dict[str, Any]],
-    lost: Iterable[str],
-    rows: dict[str, int],
+    pieces: Path, state: str, facts: Mapping[str, dict[str, Any]], rows: dict[str, int]
 ) -> Meta:
     recording = next(json_files(pieces, RECORDING_FILE), {})
+    command, settings = recording.get("command"), recording.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
+    wanted = str(settings.get("backend", "torch"))
     return Meta(
         schema=SCHEMA,
         spark_prof=own_version(),
         state=state,
-        command=_command(recording),
+        command=tuple(map(str, command)) if isinstance(command, list) else (),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        backend=_backend(recording, facts.values()),
-        settings=_settings(recording),
-        facts={name: _without_rows(fact) for name, fact in facts.items()},
-        lost=tuple(dict.fromkeys(lost)),
+        # What watched the kernels: what a worker says, else what was asked for.
+        backend=next((str(f["backend"]) for f in facts.values() if "backend" in f), wanted),
+        settings=settings,
+        facts={
+            name: {key: value for key, value in fact.items() if key not in ("modules", "layers")}
+            for name, fact in facts.items()
+        },
         tables=rows,
     )
-
-
-def _wants_markers(pieces: Path, facts: Iterable[dict[str, Any]]) -> bool:
-    """Whether NVTX was asked for, and what watched the kernels can record it."""
-    recording = next(json_files(pieces, RECORDING_FILE), {})
-    wanted = bool(_settings(recording).get("nvtx"))
-    return wanted and _backend(recording, facts) == "cupti"
-
-
-def _command(recording: dict[str, Any]) -> tuple[str, ...]:
-    """The command line; nothing where the file is damaged there."""
-    found = recording.get("command")
-    return tuple(map(str, found)) if isinstance(found, list) else ()
-
-
-def _settings(recording: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for; nothing where the file is damaged there."""
-    found = recording.get("settings")
-    return found if isinstance(found, dict) else {}
 
 
 def _put_others_aside(pieces: Path, folder: Path) -> None:
@@ -253,16 +237,6 @@ def _put_aside(files: Iterable[Path], folder: Path) -> None:
                 path.unlink()
             else:
                 path.replace(folder / path.name)
-
-
-def _backend(recording: dict[str, Any], facts: Iterable[dict[str, Any]]) -> str:
-    """What watched the kernels: what a worker says, else what was asked for."""
-    wanted = str(_settings(recording).get("backend", "torch"))
-    return next((str(fact["backend"]) for fact in facts if "backend" in fact), wanted)
-
-
-def _without_rows(fact: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fact.items() if key not in ("modules", "layers")}
 
 
 def unflushed(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -33,15 +34,13 @@ IMPORTED = "imported: "
 """What the backend of an imported bundle begins with; the trace's format follows."""
 
 META_FILE = "meta.json"
+ROWS = 1 << 18
+"""Rows of a batch; a row group may hold more."""
+
 _META_LIMIT = 64 << 20
 _LARGE = 1 << 18
 """Rows from which on a table is read a few row groups at a time."""
 
-_JSON_TYPES: Mapping[str, type] = MappingProxyType(
-    dict.fromkeys(("spark_prof", "state", "created", "backend"), str)
-    | dict.fromkeys(("command", "lost"), list)
-    | dict.fromkeys(("settings", "facts", "tables"), dict)
-)
 HIGHEST_RANK = 2**16 - 1
 """The highest rank that is written or read: analyses count up to it."""
 
@@ -95,27 +94,13 @@ class Meta:
                     f"{folder} has bundle schema {value['schema']!r:.20}, this spark-prof reads "
                     f"{SCHEMA}; update spark-prof"
                 )
-            return cls._from_json(value)
+            return msgspec.convert({item.name: value[item.name] for item in fields(cls)}, cls)
         except FileNotFoundError as error:
             raise CommandError(f"{folder} holds no {META_FILE}, so it is no bundle") from error
         except KeyError as error:
             raise CommandError(f"{path} is damaged (it has no {error}); record again") from error
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise CommandError(f"{path} is damaged ({error}); record again") from error
-
-    @classmethod
-    def _from_json(cls, value: dict[str, Any]) -> Meta:
-        """Checks the type of every field; KeyError or TypeError where one is missing or wrong."""
-        for name, kind in _JSON_TYPES.items():
-            if not isinstance(value[name], kind):
-                raise TypeError(f"{name} is a {type(value[name]).__name__}")
-        for name in ("command", "lost"):
-            if not all(isinstance(item, str) for item in value[name]):
-                raise TypeError(f"{name} holds something that is no text")
-        if not all(isinstance(facts, dict) for facts in value["facts"].values()):
-            raise TypeError("facts holds something that is no object")
-        known = {item.name: value[item.name] for item in fields(cls)}
-        return cls(**(known | {"command": tuple(value["command"]), "lost": tuple(value["lost"])}))
 
 
 def own_version() -> str:
@@ -187,9 +172,8 @@ class Bundle:
             return empty_table(table).select(names)
         # Threads cost more than they bring where a table has many small row groups.
         threads = self.meta.tables[name] >= _LARGE
-        return self._read(
-            table, name, names, lambda file, there: file.read(there, use_threads=threads)
-        )
+        with self._opened(table, name, names) as (file, there, whole):
+            return whole(file.read(there, use_threads=threads))
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
@@ -216,45 +200,59 @@ class Bundle:
         total = self.meta.tables.get(name, 0)
         if total <= rows:
             return self.frame(table, rank, columns), np.arange(total)
-        place: list[npt.NDArray[np.int64]] = []
-
-        def read(file: pq.ParquetFile, there: list[str]) -> pa.Table:
+        with self._opened(table, name, columns) as (file, there, whole):
             groups = file.num_row_groups
             wanted = max(1, groups * rows // total)
             chosen = np.unique(np.linspace(0, groups - 1, wanted, dtype=int))
             sizes = [file.metadata.row_group(group).num_rows for group in range(groups)]
             first = np.append(0, np.cumsum(sizes))
-            place.extend(np.arange(first[group], first[group + 1]) for group in chosen)
-            return file.read_row_groups(chosen.tolist(), columns=there)
+            place = np.concatenate([np.arange(first[g], first[g + 1]) for g in chosen])
+            found = whole(file.read_row_groups(chosen.tolist(), columns=there))
+        return found.unify_dictionaries().to_pandas(split_blocks=True), place
 
-        found = self._read(table, name, columns, read)
-        return found.unify_dictionaries().to_pandas(split_blocks=True), np.concatenate(place)
+    def batches(
+        self, table: str, rank: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """The rows of one table of a rank in their order, at most `ROWS` at a time.
 
-    def _read(
-        self,
-        table: str,
-        name: str,
-        names: Sequence[str],
-        read: Callable[[pq.ParquetFile, list[str]], pa.Table],
-    ) -> pa.Table:
-        """Columns of a table's file, what it was written before among them; `read` chooses rows."""
+        Nothing comes of a table that the bundle lacks.
+
+        Raises:
+            CommandError: the file is damaged.
+        """
+        name = table_file(table, rank)
+        if name in self.meta.tables:
+            names = list(columns) if columns is not None else TABLES[table].schema.names
+            with self._opened(table, name, names) as (file, there, whole):
+                for batch in file.iter_batches(ROWS, columns=there):
+                    yield whole(pa.Table.from_batches([batch]))
+
+    @contextmanager
+    def _opened(
+        self, table: str, name: str, names: Sequence[str]
+    ) -> Iterator[tuple[pq.ParquetFile, list[str], Callable[[pa.Table], pa.Table]]]:
+        """A table's file, which of the columns to read of it, and what adds the later ones."""
         schema = TABLES[table].schema
         later = self._later_columns(table, name)
         # One column at least, which tells how many rows there are.
         there = [n for n in names if n not in later] or schema.names[:1]
         strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
+
+        def whole(found: pa.Table) -> pa.Table:
+            for column in later.values():
+                if column.name in names:
+                    field = schema.field(column.name)
+                    found = found.append_column(field, column.repeated(len(found)))
+            found = found.select(list(names))
+            if any(column.null_count for column in found.columns):
+                raise CommandError(f"{self.path / name} lacks values; record again")
+            return found
+
         try:
             with pq.ParquetFile(self.path / name, read_dictionary=strings) as file:
-                found = read(file, there)
+                yield file, there, whole
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
-        for column in later.values():
-            if column.name in names:
-                found = found.append_column(schema.field(column.name), column.repeated(len(found)))
-        found = found.select(list(names))
-        if any(column.null_count for column in found.columns):
-            raise CommandError(f"{self.path / name} lacks values; record again")
-        return found
 
     def _large_frame(self, table: str, name: str, names: Sequence[str]) -> pd.DataFrame:
         """The same of a table of many rows."""
@@ -291,48 +289,3 @@ class Bundle:
         found = metadata.schema.to_arrow_schema()
         if metadata.num_rows != rows or TABLES[name.split("-rank")[0]].later_columns(found) is None:
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")
-
-
-ROWS = 1 << 18
-"""Rows of a batch; a row group may hold more."""
-
-
-def table_batches(
-    bundle: Bundle, table: str, rank: int, columns: Sequence[str] | None = None
-) -> Iterator[pa.Table]:
-    """The rows of one table of a rank in their order, at most `ROWS` at a time.
-
-    Columns that came after the bundle was written have their default. Nothing comes of a table
-    that the bundle lacks.
-
-    Raises:
-        CommandError: the file is damaged.
-    """
-    name = table_file(table, rank)
-    if name not in bundle.meta.tables:
-        return
-    schema = TABLES[table].schema
-    names = list(columns) if columns is not None else schema.names
-    path = bundle.path / name
-    try:
-        later = TABLES[table].later_columns(pq.read_schema(path)) or []
-        absent = {column.name: column for column in later}
-        texts = [f.name for f in schema if pa.types.is_dictionary(f.type) and f.name not in absent]
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
-            there = [n for n in names if n not in absent]
-            for batch in file.iter_batches(ROWS, columns=there):
-                arrays = {
-                    n: pa.repeat(pa.scalar(absent[n].default), len(batch)).cast(absent[n].type)
-                    if n in absent
-                    else batch[n].cast(schema.field(n).type)
-                    for n in names
-                }
-                yield _checked(pa.table(arrays), path)
-    except (OSError, pa.ArrowException) as error:
-        raise CommandError(f"{path} is damaged; record again") from error
-
-
-def _checked(found: pa.Table, path: object) -> pa.Table:
-    if any(column.null_count for column in found.columns):
-        raise CommandError(f"{path} lacks values; record again")
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,6 @@ class Checkpoint:
     lost: tuple[str, ...] = ()  # what could not be read and what that means, a line each
 
 
-@dataclass
-class _Found:
-    """What is gathered over the files of a folder."""
-
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    lost: list[str] = field(default_factory=list)
-    repeated: int = 0
-
-
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Reads config.json, hf_quant_config.json and the headers of the safetensors files.
 
@@ -62,16 +53,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         quantization = _json(folder / "hf_quant_config.json", lost, needed=False)
         inner = quantization.get("quantization")
         quantization = inner if isinstance(inner, dict) else {}
-    found = _Found(lost=lost)
-    _read_files(folder, found)
-    if not config and not found.tensors:
+    tensors = _read_files(folder, lost)
+    if not config and not tensors:
         raise CommandError(
             f"{folder} holds neither a readable config.json nor safetensors files; give the folder "
             "of a model"
         )
-    return Checkpoint(
-        str(folder), config, quantization, tuple(found.tensors.values()), tuple(found.lost)
-    )
+    return Checkpoint(str(folder), config, quantization, tensors, tuple(lost))
 
 
 def _snapshot(folder: Path) -> Path:
@@ -105,50 +93,53 @@ def _json(path: Path, lost: list[str], *, needed: bool = True) -> dict[str, Any]
     return {}
 
 
-def _read_files(folder: Path, found: _Found) -> None:
-    """Reads the header of every file of the model; what is wrong with one becomes a line."""
-    names = _listed(folder, found)
+def _read_files(folder: Path, lost: list[str]) -> tuple[Tensor, ...]:
+    """The tensors of every file of the model; what is wrong with one becomes a line."""
+    names = _listed(folder, lost)
+    tensors: dict[str, Tensor] = {}
+    repeated = 0
     unread: list[str] = []
     for name in names[:_MOST_FILES]:
         try:
             header = read_header(folder / name)
         except HeaderError as error:
-            found.lost.append(f"{name} {error}; its tensors are not counted.")
+            lost.append(f"{name} {error}; its tensors are not counted.")
             continue
         except OSError:
             unread.append(name)
             continue
         if header.missing_bytes:
-            found.lost.append(
+            lost.append(
                 f"{name} is {header.missing_bytes:,} bytes shorter than its header says; its "
                 "tensors are counted as the header has them."
             )
         if header.overlapping:
-            found.lost.append(f"{name} has tensors that share their data; each is counted whole.")
+            lost.append(f"{name} has tensors that share their data; each is counted whole.")
         if header.refused:
-            found.lost.append(
+            lost.append(
                 f"{name} describes {header.refused} tensors as none can be; they are not counted."
             )
         for tensor in header.tensors:
-            found.repeated += tensor.name in found.tensors
-            found.tensors.setdefault(tensor.name, tensor)
-        if len(found.tensors) > _MOST_TENSORS:
-            found.lost.append(
+            repeated += tensor.name in tensors
+            tensors.setdefault(tensor.name, tensor)
+        if len(tensors) > _MOST_TENSORS:
+            lost.append(
                 f"There are more than {_MOST_TENSORS:,} tensors; those after {name} are left."
             )
             break
     if unread:
-        found.lost.append(
+        lost.append(
             f"{len(unread)} of {len(names)} files are not there, such as "
             f"{', '.join(unread[:_NAMED])}; their tensors are not counted."
         )
     if len(names) > _MOST_FILES:
-        found.lost.append(f"Only the first {_MOST_FILES:,} of {len(names):,} files were read.")
-    if found.repeated:
-        found.lost.append(f"{found.repeated} tensors are there twice; each was counted once.")
+        lost.append(f"Only the first {_MOST_FILES:,} of {len(names):,} files were read.")
+    if repeated:
+        lost.append(f"{repeated} tensors are there twice; each was counted once.")
+    return tuple(tensors.values())
 
 
-def _listed(folder: Path, found: _Found) -> list[str]:
+def _listed(folder: Path, lost: list[str]) -> list[str]:
     """Names of the model's files: those of the index, else all that hold weights of the model."""
     index = folder / _INDEX
     if index.exists() and index.stat().st_size <= _LARGEST_INDEX:
@@ -158,7 +149,7 @@ def _listed(folder: Path, found: _Found) -> list[str]:
             # A path that leads out of the folder is no file of this model.
             return sorted({name for name in shards if name == Path(name).name and name})
         except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            found.lost.append(f"{_INDEX} cannot be read ({error}); all files were taken.")
+            lost.append(f"{_INDEX} cannot be read ({error}); all files were taken.")
     names = sorted(path.name for path in folder.glob("*.safetensors"))
     names = [name for name in names if not name.startswith("adapter_")]
     if "model.safetensors" in names:

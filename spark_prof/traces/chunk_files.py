@@ -38,9 +38,6 @@ _OF_PIECE = re.compile(
     r"(?:[a-z-]+\.npy|activity\.bin|(?:names|kineto)\.json)"
 )
 
-_MOST_TENSOR_BYTES = 256 << 20
-"""Three times what the most tensors that a process lists take."""
-
 _PROCESS = re.compile(r"(?P<name>(?:rank|engine)(?P<rank>[0-9]{1,9}))\..*(?:facts\.json|npy|bin)")
 
 
@@ -122,13 +119,8 @@ def load_tensors(path: Path) -> list[dict[str, Any]]:
     """The rows of the `tensors` table that a process wrote.
 
     Raises:
-        CommandError: the file is damaged, has other columns, or more rows than any model.
+        CommandError: the file is damaged, or has other columns.
     """
-    try:
-        if path.stat().st_size > _MOST_TENSOR_BYTES:
-            raise CommandError(f"{path.name} is too large to be read")
-    except OSError as error:
-        raise CommandError(f"{path.name} is missing or damaged") from error
     rows = next(json_files(path.parent, path.name), {}).get("tensors")
     if not _are_rows(rows, "tensors", TABLES["tensors"].schema.names):
         raise CommandError(f"{path.name} is damaged or was written by another spark-prof")

@@ -71,13 +71,11 @@ def _names(pieces: Path, process: str, piece: int) -> tuple[Path, list[str]]:
     change while a process lives, so the last piece before it has most of them.
     """
     own = pieces / names_name(process, piece)
-    if own.exists():
+    before = [n for n in range(piece) if (pieces / names_name(process, n)).exists()]
+    if own.exists() or not before:
         return own, []
-    for number in reversed(range(piece)):
-        other = pieces / names_name(process, number)
-        if other.exists():
-            return other, [f"its names were not flushed: those of piece {number} are used"]
-    return own, []
+    lost = f"its names were not flushed: those of piece {before[-1]} are used"
+    return pieces / names_name(process, before[-1]), [lost]
 
 
 def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:

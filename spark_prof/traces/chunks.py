@@ -27,6 +27,9 @@ _LONGEST_RUN = 256
 RECORDING_FILE = "recording.json"
 """Holds the command and the settings of the recording."""
 
+CLOCK_MARK = "spark_prof clock "
+"""What an NVTX mark begins with that names the time, in ns since the epoch."""
+
 REFUSED_FILE = "refused.json"
 """Holds the reason, where a process cannot be recorded."""
 

@@ -7,7 +7,6 @@ kernels the same name: where more than one cubin fits, the kernel ran one of the
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import pandas as pd
 
 from spark_prof.errors import CommandError
 from spark_prof.files import sync
+from spark_prof.traces.chunk_files import json_files
 from spark_prof.traces.readers.cubin import read_functions
 
 CUBINS_FOLDER = "cubins"
@@ -101,11 +101,5 @@ class Cubins:
 
 def function_symbols(names: Path) -> dict[str, str]:
     """The function of each kernel name, from the file of names that belongs to a piece."""
-    try:
-        value = json.loads(names.read_text(encoding="utf-8"))
-        functions = value["functions"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}
-    if not isinstance(functions, dict):
-        return {}
-    return {name: symbol for name, symbol in functions.items() if isinstance(symbol, str)}
+    functions: dict[str, str] = next(json_files(names.parent, names.name), {}).get("functions", {})
+    return functions

@@ -145,14 +145,14 @@ def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]
     rows = nodes[last_of_each(nodes["node"], nodes["original"])]
     number = rows["node"].astype(np.int64)
     root = roots(number, rows["original"].astype(np.int64))
-    created = rows["created_ns"].astype(np.int64)[root] if len(rows) else np.empty(0, np.int64)
-    capture = _capture_of(created, captures)
-    module, layer = _open_at(timeline, created, capture)
+    created = rows["created_ns"].astype(np.int64)[root]
+    capture = stretch_at(created, captures["start_ns"], captures["end_ns"])
+    module, layer = (np.where(capture >= 0, found, -1) for found in timeline.at(created))
     return GraphNodes(
         pd.DataFrame(
             {
                 "node": number,
-                "original": number[root] if len(rows) else number,
+                "original": number[root],
                 "graph": rows["graph"].astype(np.int64),
                 "created_ns": created,
                 "module": module,
@@ -200,14 +200,10 @@ def roots(number: Int64s, original: Int64s) -> Int64s:
     return parent
 
 
-def _capture_of(created: Int64s, captures: Rows) -> Int64s:
-    if not len(captures):
-        return np.full(len(created), -1, np.int64)
-    index = np.searchsorted(captures["start_ns"], created, side="right") - 1
-    inside = (index >= 0) & (created <= captures["end_ns"][np.maximum(index, 0)])
+def stretch_at(times: Int64s, start: Int64s, end: Int64s) -> Int64s:
+    """Which stretch was running at each time, -1 for none; they ascend and do not overlap."""
+    if not len(start):
+        return np.full(len(times), -1, np.int64)
+    index = np.searchsorted(start, times, side="right") - 1
+    inside = (index >= 0) & (times <= end[np.maximum(index, 0)])
     return np.where(inside, index, -1).astype(np.int64)
-
-
-def _open_at(timeline: Timeline, created: Int64s, capture: Int64s) -> tuple[Int64s, Int64s]:
-    module, layer = timeline.at(created)
-    return np.where(capture >= 0, module, -1), np.where(capture >= 0, layer, -1)

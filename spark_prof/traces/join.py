@@ -23,6 +23,7 @@ from spark_prof.traces.host_timeline import (
     GraphNodes,
     Timeline,
     replay,
+    stretch_at,
 )
 from spark_prof.traces.tables import empty_frame
 from spark_prof.vocabulary import PHASES
@@ -95,15 +96,6 @@ def _step_rows(steps: Rows, piece: int) -> pd.DataFrame:
     frame["phase"] = [PHASES[index] for index in steps["phase"]]
     frame["piece"] = piece
     return frame
-
-
-def stretch_at(times: Int64s, start: Int64s, end: Int64s) -> Int64s:
-    """Which stretch was running at each time, -1 for none; they ascend and do not overlap."""
-    if not len(start):
-        return np.full(len(times), -1, np.int64)
-    index = np.searchsorted(start, times, side="right") - 1
-    inside = (index >= 0) & (times <= end[np.maximum(index, 0)])
-    return np.where(inside, index, -1).astype(np.int64)
 
 
 def _step_of(times: Int64s, steps: Rows) -> Int64s:

@@ -72,27 +72,22 @@ def remember(opcodes: Mapping[str, str]) -> None:
 
 @contextmanager
 def _open() -> Iterator[sqlite3.Connection]:
-    """The cache; one that is damaged is replaced by an empty one."""
+    """The cache; one that is damaged is removed, so that the next use begins anew."""
     folder = cache_folder()
     if folder is None:
         raise OSError("no home folder is known")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"opcodes-{_VERSION}.sqlite"
-    for attempt in range(2):
-        connection = sqlite3.connect(path, timeout=_PATIENCE_S)
-        with closing(connection):
-            try:
-                connection.execute(_TABLE)
-                connection.execute("SELECT key, opcodes FROM functions LIMIT 1").fetchall()
-            except sqlite3.OperationalError:
-                raise  # busy, or read only
-            except sqlite3.DatabaseError:
-                if attempt:
-                    raise
-                path.unlink(missing_ok=True)
-                continue
-            yield connection
-            return
+    with closing(sqlite3.connect(path, timeout=_PATIENCE_S)) as connection:
+        try:
+            connection.execute(_TABLE)
+            connection.execute("SELECT key, opcodes FROM functions LIMIT 1").fetchall()
+        except sqlite3.OperationalError:
+            raise  # busy, or read only
+        except sqlite3.DatabaseError:
+            path.unlink(missing_ok=True)
+            raise
+        yield connection
 
 
 MOST_SECONDS = 60.0

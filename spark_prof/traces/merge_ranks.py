@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,22 +38,12 @@ class Shift:
     events: int  # how many of them
     applied: bool  # whether the times were moved; an offset below its uncertainty moves nothing
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as meta.json keeps them."""
-        return asdict(self)
 
-
-def moved(rows: pa.Table, table: str, shift: Shift) -> pa.Table:
-    """The rows by the reference clock: every column of nanoseconds, which end in `_ns`.
-
-    Raises:
-        ValueError: a time column holds no int64.
-    """
+def moved(rows: pa.Table, shift: Shift) -> pa.Table:
+    """The rows by the reference clock: every column of nanoseconds, which end in `_ns`."""
     for index, field in enumerate(rows.schema):
         if not field.name.endswith("_ns"):
             continue
-        if field.type != pa.int64():
-            raise ValueError(f"{table}.{field.name} is {field.type}")
         time = rows.column(index).to_numpy()
         # As whole ns and the small drifted rest: a float of the time itself would lose digits.
         whole = int(shift.offset_ns)
@@ -106,7 +95,7 @@ def _difference(first: Bundle, second: Bundle) -> str | None:
     commands = [part.meta.command for part in (first, second)]
     if all(commands) and commands[0] != commands[1]:
         return "their commands differ"
-    ours, theirs = (_rank_facts(part) for part in (first, second))
+    ours, theirs = (part.facts(part.ranks[0]) for part in (first, second))
     for name in _ALIKE:
         if name in ours and name in theirs and ours[name] != theirs[name]:
             return f"{name} differs ({ours[name]!r:.40} and {theirs[name]!r:.40})"
@@ -116,10 +105,6 @@ def _difference(first: Bundle, second: Bundle) -> str | None:
 def _runs(part: Bundle) -> set[str]:
     found = {str(fact.get("run") or "") for fact in part.meta.facts.values()}
     return found - {""}
-
-
-def _rank_facts(part: Bundle) -> Mapping[str, Any]:
-    return part.facts(part.ranks[0]) if part.ranks else {}
 
 
 _STATES = ("complete", "interrupted", SALVAGED)
@@ -173,11 +158,11 @@ def move_clocks(bundle: Bundle, shifts: Mapping[str, Shift], lost: Sequence[str]
     facts = {name: dict(fact) for name, fact in bundle.meta.facts.items()}
     for process, shift in shifts.items():
         fact = facts.get(process, {})
-        fact["clock_shifts"] = [*_earlier(fact), shift.to_json()]
+        fact["clock_shifts"] = [*fact.get("clock_shifts", []), asdict(shift)]
         facts[process] = fact
         if shift.applied:
             for name in _files_of(bundle.meta, process):
-                _move(bundle.path / name, name.rsplit("-rank", 1)[0], shift)
+                _move(bundle.path / name, shift)
     meta = replace(bundle.meta, facts=facts, lost=(*bundle.meta.lost, *lost))
     meta.write(bundle.path)
     return Bundle(bundle.path)
@@ -232,11 +217,6 @@ def _copy_cubins(source: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.name)
 
 
-def _earlier(fact: Mapping[str, Any]) -> list[Any]:
-    shifts = fact.get("clock_shifts")
-    return shifts if isinstance(shifts, list) else []
-
-
 def _files_of(meta: Meta, process: str) -> Iterator[str]:
     """The table files that hold the process's rows and no other's."""
     engine = process.startswith("engine")
@@ -248,11 +228,11 @@ def _files_of(meta: Meta, process: str) -> Iterator[str]:
             yield name
 
 
-def _move(path: Path, table: str, shift: Shift) -> None:
+def _move(path: Path, shift: Shift) -> None:
     """Rewrites one table file, a row group at a time, whole or not at all."""
     with replacing(path) as temporary, pq.ParquetFile(path) as file:
         schema = file.schema_arrow
         with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
             for index in range(file.num_row_groups):
                 group = file.read_row_group(index)
-                writer.write_table(moved(group, table, shift).cast(schema))
+                writer.write_table(moved(group, shift).cast(schema))

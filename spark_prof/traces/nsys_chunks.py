@@ -8,9 +8,9 @@ is left beside the other files of the piece.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -41,12 +41,11 @@ _TABLES = ("gpu", "launches", "overhead")
 _LAUNCHES = "launch|memcpy|memset"
 
 
-@dataclass(frozen=True)
-class _Rank:
+class _Rank(NamedTuple):
     """A recorded process, and the first and last ns of each of its pieces."""
 
     name: str
-    spans: Mapping[int, tuple[int, int]]
+    spans: dict[int, tuple[int, int]]
 
 
 def link_exports(pieces: Path, exports: Sequence[Path]) -> None:

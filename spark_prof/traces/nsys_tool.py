@@ -49,9 +49,8 @@ class Nsys:
 
     def stop(self, session: str, say: Say) -> bool:
         """Ends a recording and waits for its report; False where nothing is recorded any more."""
-        code, _ = _run(
-            stop_command(self.path, session), _STOP_SECONDS, "nsys writes its report", say
-        )
+        command = [str(self.path), "stop", f"--session={session}"]
+        code, _ = _run(command, _STOP_SECONDS, "nsys writes its report", say)
         return code == 0
 
     def export(self, report: Path, export: Path, say: Say) -> None:
@@ -62,7 +61,9 @@ class Nsys:
         """
         task = f"exporting the nsys report ({report.stat().st_size >> 20} MiB)"
         say(task)
-        code, output = _run(export_command(self.path, report, export), _EXPORT_SECONDS, task, say)
+        options = ["--type=sqlite", "--force-overwrite=true", f"--output={export}"]
+        command = [str(self.path), "export", *options, str(report)]
+        code, output = _run(command, _EXPORT_SECONDS, task, say)
         if code or not export.exists():
             why = _last_line(output) or f"exit code {code}"
             raise CommandError(f"nsys cannot export {report}: {why}; the report is kept")
@@ -83,17 +84,6 @@ def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
     if refused:
         raise CommandError(f"{refused[0]}; {_INSTALL}")
     raise CommandError(f"nsys is not found on PATH or in /opt/nvidia; {_INSTALL}")
-
-
-def stop_command(nsys: Path, session: str) -> list[str]:
-    """The command line that ends the recording and writes the report; what is recorded goes on."""
-    return [str(nsys), "stop", f"--session={session}"]
-
-
-def export_command(nsys: Path, report: Path, export: Path) -> list[str]:
-    """The command line that turns a report into an SQLite file."""
-    options = ["--type=sqlite", "--force-overwrite=true", f"--output={export}"]
-    return [str(nsys), "export", *options, str(report)]
 
 
 def _installed(root: Path) -> Iterator[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 
 import pandas as pd
 import pyarrow as pa
@@ -38,9 +37,7 @@ class TableFiles:
         remove_tables(self._folder)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         whole = False
         try:
             # A writer whose disk is full fails again when it writes its footer.
@@ -70,7 +67,7 @@ class TableFiles:
             self.rows[name] = 0
         if frame.empty:
             return
-        later = {column.name: column for column in TABLES[table].columns_with_default}
+        later = {c.name: c for c in TABLES[table].columns if c.default is not None}
         # A NaN says that something was not measured: only in a text is it a missing value.
         columns = [
             pa.array(frame[f.name], type=f.type, from_pandas=not pa.types.is_floating(f.type))

@@ -49,11 +49,6 @@ class Table:
         """The Arrow schema that every file of this table has."""
         return pa.schema([pa.field(column.name, column.type) for column in self.columns])
 
-    @property
-    def columns_with_default(self) -> tuple[Column, ...]:
-        """The columns that came later."""
-        return tuple(column for column in self.columns if column.default is not None)
-
     def later_columns(self, found: pa.Schema) -> list[Column] | None:
         """The columns that a file with that schema was written before; None if it is no such."""
         missing = [c for c in self.columns if c.name not in found.names]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import csv
+import faulthandler
 import json
+import multiprocessing
+import os
 import resource
 import shutil
 import signal
 import sys
 import tempfile
-import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -49,6 +52,9 @@ MOST_SECONDS = 60
 MOST_BYTES = 500 << 20
 """A case may need so much memory; the files are below 2 MiB."""
 
+_ADDRESS_SPACE = 4 << 30
+"""Bytes that a worker may have beyond what it starts with; most of them are never touched."""
+
 _FORMATS = ("text", "md", "json", "text", "json", "md", "json", "md", "html")
 
 
@@ -62,7 +68,7 @@ class Case:
     @property
     def again(self) -> str:
         """The command that runs this case alone."""
-        return f"python -m tests.fuzz --case {self.fixture.name}:{self.number}"
+        return f"FUZZ_CASE={self.fixture.name}:{self.number} pytest tests/fuzz/test_mutated.py"
 
 
 @dataclass(frozen=True)
@@ -72,27 +78,44 @@ class Outcome:
     Attributes:
         refused: the error line; empty where the file was read.
         failure: what must not have happened; empty where all was well.
-        peak: bytes of memory that the case took at most, above what was there before.
-        seconds: how long it took.
     """
 
     case: str
     refused: str
     failure: str
-    peak: int
-    seconds: float
 
 
 class _HangsError(BaseException):
     """The case took too long; no handler of Exception may take it."""
 
 
-def limit_memory(more: int) -> None:
-    """Lets this process have so many bytes of address space more; beyond it is a MemoryError."""
-    with open("/proc/self/statm") as file:
-        pages = int(file.read().split()[0])
-    most = pages * resource.getpagesize() + more
+@contextmanager
+def workers(folder: Path) -> Iterator[Callable[[Iterable[Case]], Iterator[Outcome]]]:
+    """Gives a function that says what becomes of cases, in their order; the folder stays empty.
+
+    A worker that ends, or hangs where no signal reaches Python, breaks the pool: that is an error
+    of its own, `BrokenProcessPool`.
+    """
+    context = multiprocessing.get_context("forkserver")
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, context, _begin) as pool:
+        yield lambda cases: pool.map(partial(_bounded, folder), cases, chunksize=2)
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + _ADDRESS_SPACE
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _bounded(folder: Path, case: Case) -> Outcome:
+    # A case that hangs is told by itself; this is for one that hangs outside of Python.
+    faulthandler.dump_traceback_later(2 * MOST_SECONDS, exit=True)
+    try:
+        return run(case, folder)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def run(case: Case, folder: Path) -> Outcome:
@@ -100,13 +123,13 @@ def run(case: Case, folder: Path) -> Outcome:
     chance = Random(f"{case.fixture.name}:{case.number}")
     place = Path(tempfile.mkdtemp(dir=folder))
     done, refused, failure = "", "", ""
-    before, began = 0, time.monotonic()
+    before = 0
     try:
         source = _copy(case.fixture, place / "source")
         done = mutate(chance.choice(sorted(p for p in source.rglob("*") if p.is_file())), chance)
         if case.fixture.path.is_file():
             source = next(source.iterdir())
-        before, began = _resident(reset=True), time.monotonic()
+        before = _resident(reset=True)
         with _watched(place), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             try:
@@ -116,13 +139,13 @@ def run(case: Case, folder: Path) -> Outcome:
                 checks.check_line(refused, source, place)
     except (Exception, _HangsError):
         failure = traceback.format_exc(limit=-12)
-    peak, seconds = _resident(reset=False) - before, time.monotonic() - began
+    peak = _resident(reset=False) - before
     if not failure and peak > MOST_BYTES:
         failure = f"{peak >> 20} MiB of memory"
     if failure:
         failure = f"{case.again}\n({done})\n{failure}"
     shutil.rmtree(place)
-    return Outcome(f"{case.fixture.name}:{case.number}", refused, failure, peak, seconds)
+    return Outcome(f"{case.fixture.name}:{case.number}", refused, failure)
 
 
 def _use(fixture: Fixture, source: Path, place: Path, chance: Random) -> None:

@@ -93,8 +93,7 @@ def _diagnosed(folder: Path) -> Iterator[Fixture]:
 
 def _kineto(folder: Path) -> Iterator[Path]:
     own = sorted((DATA / "kineto").glob("*.json.gz"))
-    others = sorted((SHARED / "kineto").glob("*.json.gz")) + sorted(SHARED.glob("kineto/odd/*.gz"))
-    for number, path in enumerate([*own, *others]):
+    for number, path in enumerate(own):
         name = f"kineto-{number:02}-{path.name[:18].removesuffix('.json.gz')}.json.gz"
         yield _pack(folder / name, _cut_events(_loaded(path)))
     for model in ("gpt-oss", "qwen3"):
@@ -103,11 +102,6 @@ def _kineto(folder: Path) -> Iterator[Path]:
             place = target / path.relative_to(DATA / "kineto" / target.name)
             _pack(place, _cut_events(_loaded(path)))
         yield target
-    ranks = sorted((SHARED / "kineto" / "dlrm_v100_8rank").glob("*.gz"))[:2]
-    for path in ranks:
-        _pack(folder / "dlrm" / path.name, _cut_events(_loaded(path)))
-    if ranks:
-        yield folder / "dlrm"
     plain = folder / "kineto-plain.json"
     plain.write_text(json.dumps(_cut_events(_loaded(own[0]))))
     yield plain
@@ -165,13 +159,6 @@ def _printed(folder: Path) -> Iterator[Path]:
     for name, text in texts.items():
         (folder / name).write_text(text)
         yield folder / name
-    others = sorted(SHARED.glob("nsys_csv_*/*.csv")) + sorted(SHARED.glob("nsys_stats_*/*.gz"))
-    for path in [*others, *sorted(SHARED.glob("ncu_*/*.csv"))[:3]]:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if path.suffix == ".gz" else data
-        short = folder / f"{path.name.removesuffix('.gz').removesuffix('.csv')[-32:]}.csv"
-        short.write_bytes(b"\n".join(data.split(b"\n")[:40]) + b"\n")
-        yield short
 
 
 def _archives(folder: Path) -> Iterator[Path]:

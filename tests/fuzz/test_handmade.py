@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from tests.fuzz.command_line import Finished, spark_prof
-from tests.fuzz.fixtures import DATA
 from tests.fuzz.hostile import TEXTS
 from tests.nsys_files import Export
 from tests.rows import each_row
@@ -122,16 +121,7 @@ HURTFUL: dict[str, Callable[[], bytes]] = {
     "a tar of 100 GB by its header": lambda: tar_that_says(100 * 10**9),
     "a tar of less than nothing": lambda: tar_that_says(-5),
     "a zip that leads out": lambda: zip_of("../../escaped.json"),
-    "a zip with a root": lambda: zip_of("/escaped.json"),
-    "a zip with a drive": lambda: zip_of("C:\\escaped.json"),
-    "a zip with a name twice": lambda: zip_of("a.json", "A.JSON"),
-    "a tar that leads out": lambda: tar_of((member("a/../../escaped.json"), b"{}")),
-    "a tar with a root": lambda: tar_of((member("/tmp/escaped.json"), b"{}")),
     "a tar with a link": lambda: tar_of((member("a", tarfile.SYMTYPE, "/etc/passwd"), b"")),
-    "a tar with a hard link": lambda: tar_of((member("a", tarfile.LNKTYPE, "/etc/passwd"), b"")),
-    "a tar with a device": lambda: tar_of((member("a", tarfile.CHRTYPE), b"")),
-    "a tar with a pipe": lambda: tar_of((member("a", tarfile.FIFOTYPE), b"")),
-    "a tar with a name twice": lambda: tar_of((member("a"), b"{}"), (member("a"), b"{}")),
     "a hundred thousand brackets": lambda: b'{"traceEvents": ' + b"[" * 100_000,
     "nested arguments": lambda: events().replace(
         b"[]", b'[{"ph":"X","args":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}]"
@@ -146,9 +136,7 @@ HURTFUL: dict[str, Callable[[], bytes]] = {
     "the first rank that is none": lambda: of_rank(2**16),
     "no rows": lambda: events(),
     "only a magic number": lambda: b"SQLite format 3\0",
-    "a report without a head": lambda: b"NVIDIA Tegra Profiler Report ",
     "a Parquet table": lambda: b"PAR1" + b"\xff" * 64 + b"PAR1",
-    "an npy file": lambda: b"\x93NUMPY\1\0v\0{'descr': '<i8', 'fortran_order': False",
     "a CSV that never ends its quote": lambda: (
         b'Time (%),Total Time (ns),Instances,Name\n1,2,3,"' + b"x" * (8 << 20)
     ),
@@ -248,14 +236,3 @@ def test_an_array_that_declares_100_gb(tmp_path: Path) -> None:
     (pieces / "rank0.00001.steps.npy").write_bytes(array)
     done = shown_by("salvage", tmp_path / "run")
     assert "rank0.00001.steps.npy is missing or damaged" in done.output + done.errors
-
-
-def test_damaged_bundles_are_refused(tmp_path: Path) -> None:
-    source = DATA / "benchmarks" / "vllm-serve-bundle"
-    for name in ("meta.json", "kernels-rank0.parquet", "steps-rank0.parquet"):
-        folder = tmp_path / name
-        folder.mkdir()
-        for path in source.iterdir():
-            data = path.read_bytes()
-            (folder / path.name).write_bytes(data[: len(data) // 2] if path.name == name else data)
-        spark_prof("report", folder).assert_refused()

@@ -53,23 +53,6 @@ def test_a_name_that_counters_contradict_is_noted(tmp_path: Path) -> None:
     assert (conflict.name, conflict.found, conflict.evidence) == (GEMM, "cuda-core", "counter")
 
 
-@pytest.mark.parametrize(
-    ("name", "calls", "timed"),
-    [
-        ("proton/tree.hatchet", 22, False),
-        ("proton/python.hatchet", 5, False),
-        ("proton/trace.chrome_trace", 22, True),
-        ("cupti/13.0.85", 105, True),
-        ("cupti/13.4.92/rank0.00000.activity.bin", 105, True),
-    ],
-)
-def test_own_captures_as_reports(tmp_path: Path, name: str, calls: int, timed: bool) -> None:
-    report = summarize(import_files([DATA / name], tmp_path / "bundle"))
-    assert sum(row.calls for row in report.kernels) == calls
-    assert (report.wall_us is not None) == timed
-    assert report.notes
-
-
 def test_layers_of_a_tree_are_those_of_its_scopes(tmp_path: Path) -> None:
     report = summarize(import_files([DATA / "proton" / "tree.hatchet"], tmp_path / "bundle"))
     assert {(row.layer, row.component) for row in report.layers if row.layer is not None} == {

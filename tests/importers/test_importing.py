@@ -6,9 +6,9 @@ import pytest
 from spark_prof.analyzers.summary import summarize
 from spark_prof.errors import CommandError
 from spark_prof.importers.imported_process import BehindTables
-from spark_prof.importers.importing import Import, one_process, write_import
+from spark_prof.importers.importing import Import, write_import
 from spark_prof.traces.bundle import table_file
-from spark_prof.traces.foreign import Foreign, Process
+from spark_prof.traces.foreign import Process
 from spark_prof.traces.scopes import Scopes
 from spark_prof.traces.table_files import TableFiles
 from tests.importers.traces import foreign, window
@@ -112,24 +112,6 @@ def test_what_runs_around_the_model_counts_to_its_phase(tmp_path):
         "step.sample",
     ]  # fmt: skip
     assert [rows.loc[name, "placed_by"] for name in names] == ["guess", "", "guess", "", "guess"]
-
-
-def measured(name, times, launches):
-    rows = [(name, t, s, e, -1, -1) for t, (s, e) in enumerate(times)]
-    trace = foreign([window(rows)])
-    metrics = pd.DataFrame({"launch": launches, "name": name})
-    return Foreign("ncu", [Process(None, {}, metrics=metrics)], trace.windows, ["alone", name])
-
-
-def test_several_files_of_nsight_compute_are_one_process():
-    whole = one_process([measured("a", [(5, 10), (10, 12)], [0, 1]), measured("b", [(0, 3)], [0])])
-    (one,) = whole.windows
-    gpu = one.trace.gpu
-    assert gpu["name"].tolist() == ["a", "a", "b"]
-    assert list(zip(gpu["start_ns"], gpu["end_ns"], strict=True)) == [(0, 5), (5, 7), (7, 10)]
-    assert whole.processes[0].metrics["launch"].tolist() == [0, 1, 2]
-    assert whole.lost == ["alone", "a", "b"]
-    assert len(one.scope) == len(one.launch_ns) == len(one.thread) == 3
 
 
 def calls(first, count):

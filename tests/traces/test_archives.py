@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import random
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -16,7 +15,6 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces import archives
 from spark_prof.traces.archives import unpacked
-from tests.traces.attempts import attempt
 
 FILES = {"rank0.json": b"{}", "deep/er/rank1.json": b"[1]" * 1000, "empty.csv": b""}
 
@@ -141,11 +139,6 @@ def test_one_name_twice_is_refused(unpack: Callable[[bytes], dict[str, bytes]], 
         unpack(tar_bytes(*members))
 
 
-def test_a_file_in_the_way_of_a_folder(unpack: Callable[[bytes], dict[str, bytes]]) -> None:
-    with pytest.raises(CommandError, match="cannot be unpacked"):
-        unpack(tar_of({"a": b"x", "a/b": b"y"}))
-
-
 @pytest.mark.parametrize("make", [zip_of, lambda files: gzip.compress(tar_of(files))])
 def test_a_bomb_is_refused_while_it_grows(
     unpack: Callable[[bytes], dict[str, bytes]],
@@ -185,14 +178,6 @@ def test_tar_headers_have_an_end(
         unpack(tar_bytes((info, b"")))
 
 
-def test_a_declared_size_is_not_believed(unpack: Callable[[bytes], dict[str, bytes]]) -> None:
-    info = tarfile.TarInfo("a")
-    info.size = 100 << 30
-    data = info.tobuf(tarfile.GNU_FORMAT) + b"short"
-    with pytest.raises(CommandError, match="damaged"):
-        unpack(data)
-
-
 def test_an_encrypted_zip_is_refused(unpack: Callable[[bytes], dict[str, bytes]]) -> None:
     data = bytearray(zip_of({"a": b"x"}))
     data[6] |= 1
@@ -210,22 +195,3 @@ def test_a_method_that_takes_memory_is_refused(unpack: Callable[[bytes], dict[st
 def test_an_archive_of_nothing(unpack: Callable[[bytes], dict[str, bytes]], data: bytes) -> None:
     with pytest.raises(CommandError, match="holds no file"):
         unpack(data)
-
-
-@pytest.mark.parametrize("make", [zip_of, tar_of, lambda files: gzip.compress(tar_of(files))])
-def test_damage_gives_files_or_one_line(tmp_path: Path, make: Callable[..., bytes]) -> None:
-    whole, chance = make(FILES), random.Random(7)
-    for case in range(150):
-        data = bytearray(whole)
-        if case % 3:
-            for _ in range(chance.randint(1, 8)):
-                data[chance.randrange(len(data))] = chance.randrange(256)
-        else:
-            del data[chance.randrange(len(data)) :]
-        folder = tmp_path / str(case)
-        (folder / "into").mkdir(parents=True)
-        (folder / "archive").write_bytes(data)
-        found, error = attempt(lambda f=folder: unpacked(f / "archive", f / "into"))
-        assert "\n" not in str(error)
-        assert all(folder / "into" in path.parents for path in found)
-        assert {p.name for p in folder.iterdir()} == {"archive", "into"}

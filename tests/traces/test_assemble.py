@@ -15,12 +15,11 @@ from spark_prof.traces.assemble import UNREADABLE_FOLDER, assemble, open_bundle
 from spark_prof.traces.chunks import (
     RECORDING_FILE,
     append_log,
-    pieces_folder,
     progress_name,
     write_json,
 )
 from tests.rows import each_row
-from tests.support import Piece, Recorded, eager_decode, engine, step, tensor_row
+from tests.support import Recorded, eager_decode, engine, tensor_row
 
 
 def recording(**more: object) -> Recorded:
@@ -53,22 +52,11 @@ def test_the_bundle_says_how_it_was_made(tmp_path: Path) -> None:
     assert "modules" not in meta.facts["rank1"]
 
 
-def test_the_pieces_go_once_the_bundle_is_there(tmp_path: Path) -> None:
-    recording().assemble(tmp_path / "b")
-    assert not pieces_folder(tmp_path / "b").exists()
-
-
 def test_progress_is_told_after_each_piece(tmp_path: Path) -> None:
     recording().write(tmp_path / "b")
     told: list[tuple[int, int]] = []
     assemble(tmp_path / "b", state="complete", progress=lambda *done: told.append(done))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-
-def test_a_rank_without_kernels_is_told(tmp_path: Path) -> None:
-    bundle = Recorded({0: [eager_decode(), Piece([step(2, 5000, 6000)])]}).assemble(tmp_path / "b")
-    assert bundle.meta.lost == ("rank0, piece 1: 1 steps have no kernels, the backend wrote none",)
-    assert len(bundle.frame("steps", 0)) == 3
 
 
 def test_what_a_process_logged_is_lost_and_in_the_log(tmp_path: Path) -> None:
@@ -164,12 +152,6 @@ def test_where_the_tensors_lie_is_a_table_of_each_rank(tmp_path: Path) -> None:
     assert bundle.meta.lost == ()
 
 
-def test_recordings_of_before_have_no_tensors(tmp_path: Path) -> None:
-    bundle = recording().assemble(tmp_path / "b")
-    assert bundle.frame("tensors", 0).empty
-    assert bundle.meta.lost == ()
-
-
 @each_row(
     "left",
     [
@@ -192,15 +174,6 @@ def test_damaged_tensors_are_told_as_lost(tmp_path: Path, left: str) -> None:
     (line,) = bundle.meta.lost
     assert line.startswith("rank1: rank1.tensors.json is damaged")
     assert (tmp_path / "b" / UNREADABLE_FOLDER / "rank1.tensors.json").exists()
-
-
-def test_a_list_of_tensors_without_end_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_prof.traces.chunk_files._MOST_TENSOR_BYTES", 100)
-    bundle = recording(tensors=TENSORS).assemble(tmp_path / "b")
-    assert bundle.frame("tensors", 0).empty
-    assert any("rank0.tensors.json is too large" in line for line in bundle.meta.lost)
 
 
 def test_nothing_recorded(tmp_path: Path) -> None:
@@ -246,13 +219,6 @@ def test_a_later_process_of_the_same_number_is_not_waited_for(tmp_path: Path) ->
     assert open_bundle(tmp_path / "b").meta.state == "salvaged"
 
 
-@each_row("settings", [[3], "nvtx", 1, None])
-def test_settings_that_are_damaged_are_none(tmp_path: Path, settings: object) -> None:
-    folder = recording().write(tmp_path / "b")
-    write_json(folder, RECORDING_FILE, {"command": ["vllm"], "settings": settings})
-    assert open_bundle(tmp_path / "b").meta.settings == {}
-
-
 @pytest.mark.parametrize("name", ["no-such", "x" * 300, "a/b/c"])
 def test_no_such_bundle(tmp_path: Path, name: str) -> None:
     with pytest.raises(CommandError) as caught:
@@ -270,16 +236,6 @@ def test_a_bundle_that_cannot_be_written_keeps_its_pieces(tmp_path: Path) -> Non
     assert not (tmp_path / "b" / "steps-rank0.parquet").exists()
     (tmp_path / "b" / "steps-rank1.parquet").rmdir()
     assert open_bundle(tmp_path / "b").ranks == (0, 1)
-
-
-def test_numbers_too_large_for_a_column_do_not_break_the_bundle(tmp_path: Path) -> None:
-    piece = eager_decode()
-    trace = json.loads(piece.trace or "")
-    for event in trace["traceEvents"]:
-        event["args"] |= {"stream": 2**70, "bytes": 2**70, "shared memory": 2**40}
-    piece.trace = json.dumps(trace)
-    kernels = Recorded({0: [piece]}).assemble(tmp_path / "b").frame("kernels", 0)
-    assert kernels[["stream", "bytes", "shared_bytes"]].to_numpy().max() == 0
 
 
 def _ended_process() -> int:

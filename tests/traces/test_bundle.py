@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces import bundle as bundles
-from spark_prof.traces.bundle import META_FILE, Bundle, table_batches, table_file
+from spark_prof.traces.bundle import META_FILE, Bundle, table_file
+from spark_prof.traces.columns import read_columns
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
 from tests.support import Recorded, eager_decode
@@ -43,13 +46,6 @@ def change(folder: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_a_whole_bundle_opens(folder: Path) -> None:
-    bundle = Bundle(folder)
-    assert bundle.ranks == (0,)
-    assert bundle.facts(0)["vllm"] == "0.32.0"
-    assert bundle.facts(7) == {}
-
-
 @pytest.mark.parametrize("group", [1, 2, 3, 100])
 @pytest.mark.parametrize("wanted", [1, 2, 3, 4, 1000])
 def test_row_groups_that_are_spread_are_those_rows_of_the_table(
@@ -74,12 +70,6 @@ def test_every_table_has_its_columns(folder: Path, table: str) -> None:
         assert bundle.arrow(table, rank).schema.names == TABLES[table].schema.names
         assert list(bundle.frame(table, rank)) == TABLES[table].schema.names
     assert len(bundle.frame(table, 3)) == 0
-
-
-def test_columns_come_as_asked_and_names_are_categories(folder: Path) -> None:
-    frame = Bundle(folder).frame("kernels", 0, ["end_ns", "name"])
-    assert list(frame) == ["end_ns", "name"]
-    assert frame["name"].dtype == "category"
 
 
 @pytest.mark.parametrize(
@@ -218,14 +208,6 @@ def test_a_bundle_from_before_a_column_was_added_is_read_with_its_default(folder
     assert list(bundle.frame("steps", 0, ["step"])) == ["step"]
 
 
-def test_a_bundle_without_rows_from_before_a_column_was_added(folder: Path) -> None:
-    path = folder / table_file("kernels", 0)
-    pq.write_table(pq.read_table(path, partitioning=None).drop(["cubin"])[:0], path)
-    tables = json.loads((folder / META_FILE).read_text())["tables"]
-    change(folder, tables=tables | {path.name: 0})
-    assert list(Bundle(folder).frame("kernels", 0)) == TABLES["kernels"].schema.names
-
-
 @pytest.mark.parametrize("column", ["bytes", "name"])
 def test_a_column_that_was_always_there_may_not_be_missing(folder: Path, column: str) -> None:
     _without(folder, "kernels", column)
@@ -241,16 +223,73 @@ def test_together_they_are_the_table(
     bundle = Bundle(DATA / capture)
     # Captures of before a column came have its default.
     for table in ("steps", "kernels") if rows > 1 else ("steps",):
-        found = pa.concat_tables(table_batches(bundle, table, 0))
+        found = pa.concat_tables(bundle.batches(table, 0))
         assert found.schema.names == TABLES[table].schema.names
         assert found.to_pandas().astype(str).equals(bundle.frame(table, 0).astype(str))
 
 
 def test_batches_of_a_table_that_is_not_there_and_of_one_with_holes(folder: Path) -> None:
-    assert list(table_batches(Bundle(folder), "counters", 0)) == []
+    assert list(Bundle(folder).batches("counters", 0)) == []
     found = pq.read_table(folder / STEPS)
     place = found.schema.get_field_index("start_ns")
     holes = pa.array([None] * len(found), pa.int64())
     pq.write_table(found.set_column(place, found.schema.field(place), holes), folder / STEPS)
     with pytest.raises(CommandError, match="lacks values"):
-        list(table_batches(Bundle(folder), "steps", 0))
+        list(Bundle(folder).batches("steps", 0))
+
+
+NAMES = pa.dictionary(pa.int32(), pa.string())
+SCHEMA = pa.schema([("name", NAMES), ("ns", pa.int64()), ("on", pa.bool_()), ("x", pa.float64())])
+
+
+def _write(path: Path, rows: int, group: int, seed: int = 0) -> pd.DataFrame:
+    """A table whose row groups have names of their own, in another order each."""
+    chosen = random.Random(seed)
+    names = [f"k{chosen.randrange(4) + row // group}" for row in range(rows)]
+    frame = pd.DataFrame({
+        "name": names, "ns": [(1 << 62) + row for row in range(rows)],
+        "on": [row % 3 == 0 for row in range(rows)], "x": [row / 7 for row in range(rows)],
+    })  # fmt: skip
+    table = pa.table({name: frame[name].to_list() for name in frame})
+    pq.write_table(table.cast(SCHEMA), path, row_group_size=group)
+    return frame
+
+
+@each_row("seed", range(4))
+@each_row(("rows", "group"), [(1, 5), (50, 7), (50, 50), (1000, 90)])
+def test_every_column_in_its_order(tmp_path: Path, rows: int, group: int, seed: int) -> None:
+    wanted = _write(tmp_path / "t.parquet", rows, group, seed)
+    found = pd.DataFrame(dict(read_columns(tmp_path / "t.parquet", SCHEMA)))
+    assert list(found["name"].cat.categories) == list(dict.fromkeys(wanted["name"]))
+    pd.testing.assert_frame_equal(found.astype({"name": str}), wanted.astype({"name": str}))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    """A small bundle that is read as a large one."""
+    monkeypatch.setattr(bundles, "_LARGE", 1)
+    return Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
+
+
+@pytest.mark.parametrize("table", ["kernels", "steps", "host"])
+def test_a_large_table_is_the_same_frame(bundle: Bundle, table: str) -> None:
+    wanted = bundle.arrow(table, 0).to_pandas()
+    pd.testing.assert_frame_equal(bundle.frame(table, 0), wanted, check_categorical=False)
+    columns = list(reversed(TABLES[table].schema.names))[:3]
+    assert list(bundle.frame(table, 0, columns)) == columns
+
+
+def test_a_large_table_from_before_a_column_was_added(bundle: Bundle) -> None:
+    path = bundle.path / table_file("kernels", 0)
+    pq.write_table(pq.read_table(path, partitioning=None).drop(["placed_by"]), path)
+    assert set(bundle.frame("kernels", 0, ["placed_by", "name"])["placed_by"]) == {""}
+
+
+def test_a_large_table_with_a_hole(bundle: Bundle) -> None:
+    path = bundle.path / table_file("kernels", 0)
+    table = pq.read_table(path, partitioning=None)
+    column = table.schema.get_field_index("end_ns")
+    holed = pa.array([None, *table["end_ns"].to_pylist()[1:]], pa.int64())
+    pq.write_table(table.set_column(column, table.schema.field(column), holed), path)
+    with pytest.raises(CommandError, match="end_ns lacks values"):
+        bundle.frame("kernels", 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -121,26 +120,26 @@ def entry(dtype: object = "BF16", shape: object = (2, 2), offsets: object = (0, 
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-HEADERS: dict[str, tuple[object, str]] = {
-    "a negative size": (entry(shape=[-2, -2]), "as none can be"),
-    "a fraction": (entry(shape=[2.5, 2]), "as none can be"),
-    "many dimensions": (entry(shape=[1] * 100_000), "as none can be"),
-    "a size beyond all": (entry(shape=[1 << 62, 1 << 62], offsets=[0, 1 << 62]), "as none can be"),
-    "a number beyond all": (entry(shape=[10**40]), "as none can be"),
-    "offsets the wrong way": (entry(offsets=[8, 0]), "as none can be"),
-    "negative offsets": (entry(offsets=[-8, 0]), "as none can be"),
-    "no offsets": (entry(offsets=[]), "as none can be"),
-    "offsets of another size": (entry(offsets=[0, 9]), "as none can be"),
-    "a type that is none": (entry(dtype=7), "as none can be"),
-    "no tensor": ("x", "as none can be"),
+HEADERS: dict[str, object] = {
+    "a negative size": entry(shape=[-2, -2]),
+    "a fraction": entry(shape=[2.5, 2]),
+    "many dimensions": entry(shape=[1] * 100_000),
+    "a size beyond all": entry(shape=[1 << 62, 1 << 62], offsets=[0, 1 << 62]),
+    "a number beyond all": entry(shape=[10**40]),
+    "offsets the wrong way": entry(offsets=[8, 0]),
+    "negative offsets": entry(offsets=[-8, 0]),
+    "no offsets": entry(offsets=[]),
+    "offsets of another size": entry(offsets=[0, 9]),
+    "a type that is none": entry(dtype=7),
+    "no tensor": "x",
 }
 
 
-@each_row(("bad", "line"), HEADERS.values())
-def test_a_tensor_that_cannot_be_costs_itself(bad: object, line: str, tmp_path: Path) -> None:
+@each_row("bad", HEADERS.values())
+def test_a_tensor_that_cannot_be_costs_itself(bad: object, tmp_path: Path) -> None:
     found = written(tmp_path, json.dumps({"bad": bad, "good": entry()}) + " " * 99)
     assert [t.name for t in found.tensors] == ["good"]
-    assert any(line in said for said in found.lost)
+    assert any("as none can be" in said for said in found.lost)
 
 
 def test_tensors_that_share_data(tmp_path: Path) -> None:
@@ -191,21 +190,3 @@ def test_a_configuration_that_is_none_costs_itself(name: str, text: bytes, tmp_p
     found = read_checkpoint(tmp_path)
     assert len(found.tensors) == 4
     assert any(name in line for line in found.lost)
-
-
-def test_any_damage_is_told(tmp_path: Path) -> None:
-    """Whatever byte is lost or changed, what is read is a tensor that can be, or a line."""
-    whole = header(TENSORS) + b"\0" * 16_644
-    random_numbers = random.Random(5)
-    write_model(tmp_path, CONFIG, {})
-    for _ in range(400):
-        damaged = bytearray(whole)
-        if random_numbers.random() < 0.5:
-            del damaged[random_numbers.randrange(len(whole)) :]
-        else:
-            for _ in range(random_numbers.randrange(1, 4)):
-                damaged[random_numbers.randrange(600)] = random_numbers.randrange(256)
-        (tmp_path / "model.safetensors").write_bytes(damaged)
-        found = read_checkpoint(tmp_path)
-        assert len(found.tensors) == 4 or found.lost
-        assert all(0 <= t.bytes < 1 << 51 for t in found.tensors)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from spark_prof.traces.claim import Claim, is_claimed, staged
 from spark_prof.traces.salvage_chunks import salvage
 from tests.support import eager_decode
 
-ROOT = Path(__file__).parents[2]
 WON, REFUSED = 0, 2
 
 
@@ -83,42 +80,6 @@ def test_of_two_at_once_one_wins(tmp_path: Path, kinds: tuple[str, ...]) -> None
             assert len(bundle.frame("steps", 0)) == 6
             assert not pieces_folder(folder).exists()
         shutil.rmtree(folder)
-
-
-RECORDED = """
-import os, sys, time
-sys.path[:0] = [{tests!r}]
-from types import SimpleNamespace
-sys.modules["vllm"] = SimpleNamespace(__version__="0.32.0")
-import fakes
-from spark_prof.profiler.control import Control
-from spark_prof.profiler.settings import Settings
-worker = fakes.Worker()
-Control().add_worker(worker, Settings.from_environment())
-for position in range(5):
-    fakes.run(worker, fakes.decode(position))
-time.sleep(1)
-worker.shutdown()
-"""
-
-
-def test_of_two_commands_at_once_one_records(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(RECORDED.format(tests=str(ROOT / "tests" / "profiler")))
-    argv = [sys.executable, "-m", "spark_prof.cli.main", "record", "-o", str(tmp_path / "b"),
-            "--steps", "0", "--", sys.executable, str(script)]  # fmt: skip
-    two = [
-        subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        for _ in range(2)
-    ]
-    said = [process.communicate(timeout=120)[1].decode() for process in two]
-    assert sorted(process.returncode for process in two) == [0, 2], said
-    [refused] = [text for process, text in zip(two, said, strict=True) if process.returncode]
-    assert len(refused.splitlines()) == 1
-    assert "another spark-prof writes into" in refused or "exists already" in refused
-    bundle = Bundle(tmp_path / "b")
-    assert bundle.meta.state == "complete"
-    assert len(bundle.frame("steps", 0)) == 5
 
 
 def test_a_killed_writer_keeps_nobody_out(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.code_files import code_files, holds_machine_code, library_code
-from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, find_tool
-from spark_prof.traces.readers.binary_utilities import FatFile
+from spark_prof.traces.cuda_tools import find_tool
 from tests.rows import each_row
 
 from .cubins import SM_90, SM_121, library
@@ -73,14 +72,6 @@ def test_what_a_gpu_loads_of_a_library(
     assert ("mma_bf16" in found["ptx"]) == (loaded == {"ptx"})
 
 
-def test_the_newest_of_several_fitting_cubins_counts() -> None:
-    files = [FatFile("a", 80, ""), FatFile("b", 86, ""), FatFile("c", 89, "")]
-    assert [file.name for file in files if file.runs_on(86, "")] == ["a", "b"]
-    assert not FatFile("d", 120, "a").runs_on(121, "")
-    assert FatFile("d.ptx", 80, "").runs_on(121, "")
-    assert not FatFile("d.ptx", 90, "a").runs_on(121, "")
-
-
 @each_row(
     ("architecture", "words"),
     [("sm_75", "holds nothing for sm_75, only sm_80"), ("Blackwell", "is no architecture"),
@@ -103,24 +94,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         symbols(tmp_path / "nosuch")
 
 
-def test_damage_inside_a_library(tmp_path: Path) -> None:
-    """Whatever the tool makes of it: what can be read, or one line."""
-    whole = library(tmp_path).read_bytes()
-    said = []
-    start = whole.index(b"\x50\xed\x55\xba")  # the fat binary's magic number
-    for offset in (4, 8, 12, 16, 20, 24, 64, 100, 5000, 60000):
-        content = bytearray(whole)
-        content[start + offset : start + offset + 4] = b"\xff\xff\xff\x7f"
-        path = tmp_path / "damaged.so"
-        path.write_bytes(content)
-        try:
-            symbols(path)
-        except CommandError as error:
-            said.append(str(error))
-    assert said
-    assert not any("\n" in line for line in said)
-
-
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = library(tmp_path)
     place = tmp_path / "place"
@@ -132,15 +105,6 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(place.iterdir()) == []
 
 
-def test_without_the_tool_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = library(tmp_path)
-    monkeypatch.setenv(FOLDER_VARIABLE, "/nonexistent")
-    with pytest.raises(CommandError, match=r"pip install 'spark-prof\[sass\]'"):
-        symbols(path)
-
-
 @needs_tool
 @each_row(("generation", "newest"), [(12, "sm_120f"), (10, "sm_120"), (0, "sm_120")])
 def test_a_family_build_is_told_where_it_is_asked_for(
@@ -149,20 +113,3 @@ def test_a_family_build_is_told_where_it_is_asked_for(
     code = library_code(library(tmp_path), generation, 60)
     assert code.cubins == ((newest, 1), ("sm_80", 1), ("sm_90a", 1))
     assert code.ptx == ("sm_80",)
-
-
-@needs_tool
-def test_what_is_no_library_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.so"
-    for data in (b"", b"text"):
-        path.write_bytes(data)
-        with pytest.raises(CommandError) as caught:
-            library_code(path, 12, 60)
-        assert "\n" not in str(caught.value)
-    path.write_bytes(b"\x7fELF" + bytes(60))
-    assert library_code(path, 12, 60).cubins == ()
-    with pytest.raises(CommandError, match="stopped"):
-        library_code(library(tmp_path), 12, 0)
-    monkeypatch.setenv(FOLDER_VARIABLE, "/nonexistent")
-    with pytest.raises(CommandError, match="pip install"):
-        library_code(path, 12, 60)

@@ -13,7 +13,6 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Trace
-from spark_prof.traces.readers.cupti_blocks import name_pointers
 from spark_prof.traces.readers.cupti_trace import read_cupti
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
@@ -234,15 +233,6 @@ def test_a_library_from_the_future(read: Read) -> None:
     longer[:, : rows.itemsize] = rows.view(np.uint8).reshape(100, -1)
     with pytest.raises(CommandError, match="install a newer spark-prof"):
         read(block(longer, version=future))
-
-
-def test_pointers_of_names(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    path.write_bytes(
-        block(kernel(3), records(RUNTIME, cbid=211), kernel(name=NORM))
-        + block(records(3, name=64), kernel(name=0), records(COPY))
-    )
-    assert name_pointers(path) == {GEMM, NORM, 64}
 
 
 def test_records_that_are_all_different_take_bounded_memory(read: Read) -> None:

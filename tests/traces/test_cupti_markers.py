@@ -138,12 +138,6 @@ def test_names_that_are_not_known_are_counted(read: Read) -> None:
     assert trace.lost == ("1 NVTX markers have no name",)
 
 
-def test_a_recording_that_was_killed_keeps_the_times(read: Read) -> None:
-    trace = read(block(*both(10, 20, 1, DECODE)), texts=None)
-    assert found(trace) == [("", 10, 20)]
-    assert trace.lost == ("1 NVTX markers have no name",)
-
-
 def test_only_a_thread_is_a_thread(read: Read) -> None:
     trace = read(block(*both(10, 20, 1, DECODE, object_kind=1), *both(30, 40, 2, DECODE)))
     assert trace.markers["thread"].tolist() == [-1, THREAD]
@@ -192,18 +186,6 @@ def test_the_bundle_and_its_report(tmp_path: Path) -> None:
     assert markers["start_ns"].tolist() == [ORIGIN + t for t in (100, 1500, 2100, 2300)]
     rows = [(r.name, r.domain, r.calls, r.us) for r in spark_prof.report(bundle).markers]
     assert rows == [("decode", "", 2, 0.9), ("prefill", "NCCL", 1, 0.5), ("here", "", 1, 0.0)]
-
-
-def test_the_report_has_the_longest(tmp_path: Path) -> None:
-    texts = {5000 + i: f"range {i}" for i in range(150)}
-    TEXTS.update(texts)
-    try:
-        parts = [p for i in range(150) for p in both(10, 20 + i, i, 5000 + i)]
-        found = spark_prof.report(recorded(tmp_path / "b", *parts)).markers
-    finally:
-        for pointer in texts:
-            del TEXTS[pointer]
-    assert [row.name for row in found] == [f"range {i}" for i in range(149, 49, -1)]
 
 
 @pytest.mark.parametrize(

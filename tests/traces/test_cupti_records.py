@@ -2,74 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
+import random
 import re
+from itertools import accumulate
+from typing import Any
 
+import numpy as np
 import pytest
 
+from spark_prof.traces.readers import cupti_blocks
+from spark_prof.traces.readers.cupti_blocks import walk
 from spark_prof.traces.readers.cupti_records import (
     CALLS,
     DRIVER_CALL,
     NEWEST,
     OLDEST,
     RUNTIME_CALL,
-    record_dtype,
     record_sizes,
 )
 from tests.rows import each_row
 
-from .cupti_buffers import LAYOUTS, VERSIONS, size_of
-
-READ = (1, 2, 3, 4, 5, 10, 12, 17, 22, 48)
+from .cupti_buffers import LAYOUTS, VERSIONS
 
 
 def test_the_known_versions_are_those_of_the_headers() -> None:
     assert (min(VERSIONS), max(VERSIONS)) == (OLDEST, NEWEST)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-class TestVersion:
-    def test_every_kind_has_the_size_of_its_structure(self, version: int) -> None:
-        found = record_sizes(version)
-        library = LAYOUTS["libraries"][str(version)]
-        for kind in map(int, library["structs"]):
-            assert found[kind] == size_of(kind, version), kind
-
-    def test_kinds_are_as_long_as_libcuptis_own_steps(self, version: int) -> None:
-        walked = LAYOUTS["libraries"][str(version)]["walked"]
-        if walked is None:
-            pytest.skip("this libcupti does not answer without a GPU")
-        found = record_sizes(version)
-        assert {kind: found[int(kind)] for kind in walked} == walked
-
-    def test_no_size_for_a_kind_that_the_library_does_not_write(self, version: int) -> None:
-        library = LAYOUTS["libraries"][str(version)]
-        known = {*library["structs"], *(library["walked"] or {})}
-        extra = {k for k, size in enumerate(record_sizes(version)) if size} - set(map(int, known))
-        assert not extra
-
-    @each_row("kind", READ)
-    def test_fields_lie_where_the_header_has_them(self, version: int, kind: int) -> None:
-        layout = LAYOUTS["structs"][LAYOUTS["libraries"][str(version)]["structs"][str(kind)]]
-        dtype = record_dtype(kind, version)
-        assert dtype.itemsize == layout["size"]
-        assert dtype.fields is not None
-        for name, (field, offset, *_) in dtype.fields.items():
-            first, _, last = name.partition("_to_")
-            begin, size = layout["fields"][first]
-            if last:
-                size = sum(layout["fields"][last]) - begin
-            assert (offset, field.itemsize) == (begin, size), name
-
-
 @each_row(("version", "same_as"), [(25, 24), (129999, 28), (130099, 130001), (130600, NEWEST)])
 def test_a_version_between_two_known_ones_is_like_the_older(version: int, same_as: int) -> None:
     assert record_sizes(version) == record_sizes(same_as)
-
-
-def test_only_some_kinds_are_read() -> None:
-    with pytest.raises(KeyError):
-        record_dtype(13, NEWEST)
 
 
 @pytest.mark.parametrize(("kind", "api"), [(RUNTIME_CALL, "RUNTIME"), (DRIVER_CALL, "DRIVER")])
@@ -81,47 +43,106 @@ def test_calls_have_the_header_s_numbers(kind: int, api: str) -> None:
         )
 
 
-def test_every_kernel_and_graph_launch_that_is_recorded_has_a_name() -> None:
-    wanted = CALLS
-    apis = {RUNTIME_CALL: "RUNTIME", DRIVER_CALL: "DRIVER"}
-    for kind, numbers in wanted.items():
-        for number in numbers:
-            if "Launch" in LAYOUTS["calls"][apis[kind]][str(number)]:
-                assert number in CALLS[kind]
+SIZES = (0, 96, 88, 216, 40, 40, 0, 24)
+LONG = 3000
+
+
+def buffer(kinds: list[int]) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Records of those kinds; all their other bytes look like kinds too."""
+    parts = [np.full(SIZES[kind] // 4, 3, np.uint32) for kind in kinds]
+    for part, kind in zip(parts, kinds, strict=True):
+        part[0] = kind
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint32)
+
+
+def expected(kinds: list[int]) -> dict[int, list[int]]:
+    places: dict[int, list[int]] = {}
+    at = 0
+    for kind in kinds:
+        places.setdefault(kind, []).append(at)
+        at += SIZES[kind]
+    return places
+
+
+def found(words: Any) -> tuple[dict[int, list[int]], int, str]:
+    places: dict[int, list[int]] = {}
+    end, problem = 0, ""
+    for group in walk(words, SIZES):
+        assert not problem
+        for kind, mine in group.places.items():
+            places.setdefault(kind, []).extend(mine.tolist())
+        end, problem = group.end, group.problem
+    return places, end, problem
+
+
+def mixed(seed: int) -> list[int]:
+    """Stretches of one kind, of patterns, and of no order."""
+    dice = random.Random(seed)
+    kinds: list[int] = []
+    for _ in range(dice.randrange(12)):
+        pattern = [dice.choice((1, 2, 3, 4, 5, 7)) for _ in range(dice.randrange(1, 12))]
+        kinds += pattern * dice.choice((1, 2, 40, 700))
+    return kinds
 
 
 @each_row(
-    ("name", "kind", "version"),
+    "kinds",
     [
-        ("kernel9", 10, 28),
-        ("kernel10", 10, 130001),
-        ("kernel11", 3, 130101),
-        ("kernel12", 10, 130301),
-        ("kernel13", 10, 130401),
-        ("memcpy5", 1, 24),
-        ("memcpy6", 1, 130001),
-        ("memcpy7", 1, 130401),
-        ("memcpy_pto_p4", 22, 130401),
-        ("memset4", 2, 130001),
-        ("memset5", 2, 130401),
-        ("api", 5, 130001),
-        ("overhead3", 17, 130001),
+        [],
+        [3],
+        [3] * LONG,
+        [4, 3] * LONG,
+        [4, 3, 3, 1, 4] * 700 + [2],
+        [3] * LONG + [4] * LONG + [3] * LONG,
+        [1, 2, 3, 4, 5, 7, 3, 2, 1] * 500,
+        [3] * 31,
+        [3] * 32,
+        [3] * 97 + [2],
     ],
 )
-def test_fields_are_where_cupti_python_has_them(name: str, kind: int, version: int) -> None:
-    """Its public dtypes. It is no requirement of the tests: it brings another libcupti."""
-    try:
-        cupti = importlib.import_module("cupti.cupti")
-    except (ImportError, RuntimeError, OSError) as error:
-        pytest.skip(f"cupti-python cannot be imported: {error}")
-    theirs = getattr(cupti, f"activity_{name}_dtype", None)
-    if theirs is None:
-        pytest.skip(f"this cupti-python has no {name}")
-    ours = record_dtype(kind, version)
-    assert ours.fields is not None
-    assert ours.itemsize == theirs.itemsize
-    for field, (found, offset, *_) in ours.fields.items():
-        if "_to_" not in field:
-            snake = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", field).lower()
-            expected, at, *_ = theirs.fields[snake]
-            assert (offset, found.itemsize) == (at, expected.itemsize), field
+def test_all_records_are_found(kinds: list[int]) -> None:
+    assert found(buffer(kinds)) == (expected(kinds), sum(SIZES[kind] for kind in kinds), "")
+
+
+@each_row("seed", range(40))
+def test_all_records_of_a_mixture_are_found(seed: int) -> None:
+    kinds = mixed(seed)
+    assert found(buffer(kinds))[0] == expected(kinds)
+
+
+def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupti_blocks, "_MOST", 1000)
+    kinds = [3] * 5000 + mixed(1) + [4, 3] * 2000
+    groups = list(walk(buffer(kinds), SIZES))
+    assert max(sum(map(len, group.places.values())) for group in groups) < 2100
+    assert found(buffer(kinds))[0] == expected(kinds)
+
+
+@each_row("before", [0, 1, 31, 32, 33, 500])
+@each_row(
+    ("damage", "problem"),
+    [
+        ([0], "no record is of kind 0"),
+        ([6], "no record is of kind 6"),
+        ([8], "no record is of kind 8"),
+        ([0xFFFFFFFF], "no record is of kind 4294967295"),
+        ([3, 3, 3], "a record of kind 3 is cut off"),
+    ],
+)
+def test_the_walk_stops_at_damage(before: int, damage: list[int], problem: str) -> None:
+    words = np.concatenate([buffer([3] * before), np.array(damage, np.uint32)])
+    places, end, why = found(words)
+    assert (places, end, why) == (expected([3] * before), before * SIZES[3], problem)
+
+
+@each_row("seed", range(60))
+def test_any_bytes_end_the_walk(seed: int) -> None:
+    random_words = np.random.default_rng(seed)
+    words = random_words.integers(0, 9, random_words.integers(20_000), dtype=np.uint32)
+    places, end, problem = found(words)
+    total = sum(SIZES[kind] * len(mine) for kind, mine in places.items())
+    assert total == end <= 4 * len(words)
+    assert problem or end == 4 * len(words)
+    everything = sorted((at, SIZES[kind]) for kind, mine in places.items() for at in mine)
+    ends = accumulate(size for _, size in everything)
+    assert [at for at, _ in everything] == [0, *ends][: len(everything)]

@@ -64,56 +64,11 @@ def test_an_instantiated_graph_as_cupti_reports_it() -> None:
     assert (clones["created_ns"] == [100 + number % 80 for number in range(481)]).all()
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_order_of_the_two_rows_of_a_clone_does_not_matter(turned: bool) -> None:
-    rows = [(300, SECOND, 0, 2), (301, SECOND, FIRST, 2)]
-    nodes = place([(125, FIRST, 0, 1), *(reversed(rows) if turned else rows)])
-    assert found(nodes, "node", "original", "module") == [
-        (FIRST, FIRST, ATTENTION0), (SECOND, FIRST, ATTENTION0),
-    ]  # fmt: skip
-
-
-@each_row("length", [1, 2, 5, 16])
-def test_clones_of_clones(length: int) -> None:
-    rows = [(125, 1, 0, 1)]
-    rows += [(300 + n, n + 1, n, n + 1) for n in range(1, length + 1)]
-    nodes = place(rows)
-    assert set(nodes.frame["original"]) == {1}
-    assert set(nodes.frame["module"]) == {ATTENTION0}
-
-
-def test_the_clone_may_have_the_smaller_number() -> None:
-    nodes = place([(300, FIRST, SECOND, 1), (125, SECOND, 0, 2)])
-    assert found(nodes, "original", "layer") == [(SECOND, 0), (SECOND, 0)]
-
-
-def test_a_clone_whose_original_nobody_saw_is_placed_nowhere() -> None:
-    nodes = place([(300, SECOND, FIRST, 2), (125, SECOND + 1, 0, 2)])
-    assert found(nodes, "original", "module", "capture") == [
-        (SECOND, -1, -1), (SECOND + 1, ATTENTION0, 0),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("times", [(300, 301), (125, 126)])
 def test_clones_that_go_in_circles_end(times: tuple[int, int]) -> None:
     nodes = place([(times[0], 5, 6, 1), (times[1], 6, 5, 1), (times[0], 7, 7, 1)])
     assert list(nodes.frame["node"]) == [5, 6, 7]
     assert set(nodes.frame["original"]) <= {5, 6, 7}
-
-
-def test_nodes_outside_captures_have_no_place() -> None:
-    """What was open then was a warm-up run."""
-    rows = [(125, 1, 0, 1), (155, 2, 0, 1)]
-    nodes = place(rows, captures=[(150, 180, 8, 2)])
-    assert found(nodes, "module", "layer", "capture") == [(-1, -1, -1), (LAYER1, 1, 0)]
-    assert found(place(rows, captures=[]), "module", "capture") == [(-1, -1), (-1, -1)]
-
-
-def test_captures_one_after_another() -> None:
-    captures = [(100, 120, 8, 1), (120, 140, 4, 1), (160, 180, 1, 2)]
-    nodes = place([(at, at, 0, 1) for at in (99, 100, 119, 121, 140, 141, 160, 180, 181)], [],
-                  captures)  # fmt: skip
-    assert list(nodes.frame["capture"]) == [-1, 0, 0, 1, 1, -1, 2, 2, -1]
 
 
 def test_times_keep_their_last_digit() -> None:
@@ -128,10 +83,6 @@ def test_no_nodes(events: Rows, captures: Rows) -> None:
     nodes = place([], events, captures)
     assert len(nodes.frame) == 0
     assert nodes.find(np.array([0, 5])).tolist() == [-1, -1]
-
-
-def test_no_events() -> None:
-    assert found(place([(125, 1, 0, 1)], []), "module", "layer", "capture") == [(-1, -1, 0)]
 
 
 def test_nodes_are_found_by_their_number() -> None:

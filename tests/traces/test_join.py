@@ -187,11 +187,6 @@ def test_operators_belong_to_where_they_ran(join: Any) -> None:
     assert set(kernels["stream"]) == {THREAD}
 
 
-def test_operators_and_kernels_of_one_piece_keep_their_places(join: Any) -> None:
-    trace = kineto(operator("linear", 310, 390), kernel("k", 320, 900, 1, 550))
-    assert placed(join(trace).kernels) == [("linear", 3, QKV, 0), ("k", 3, ATTENTION, 0)]
-
-
 def test_other_threads_are_not_the_steps(join: Any) -> None:
     trace = kineto(
         operator("mine", 310, 320),
@@ -216,12 +211,6 @@ def test_calls_become_ranges_of_their_step(join: Any) -> None:
         [PREPARE, 0, 800, 3], [MODEL, 100, 800, 3], [LAYER, 200, 700, 3], [QKV, 300, 400, 3],
         [ATTENTION, 500, 600, 3], [1, 800, 900, 3],
     ]  # fmt: skip
-
-
-def test_steps_get_their_piece_and_the_word_for_their_phase(join: Any) -> None:
-    steps = join(kineto(), [step(0, 0, 10, "prefill"), step(1, 20, 30, "mixed")]).steps
-    assert steps["phase"].tolist() == ["prefill", "mixed"]
-    assert steps["piece"].tolist() == [6, 6]
 
 
 @pytest.mark.parametrize(

@@ -106,12 +106,6 @@ def test_stretches_never_overlap_and_sum_to_the_union(read: Any, seed: int) -> N
     )
 
 
-def test_threads_do_not_interrupt_each_other(read: Any) -> None:
-    trace = read(kineto(operator("a", 0, 10, tid=1), operator("b", 5, 15, tid=2)))
-    assert stretches(trace) == [("a", 0, 0, 10), ("b", 0, 5, 15)]
-    assert sorted(trace.operators["thread"]) == [1, 2]
-
-
 @each_row("around", [0, 4_370_000_000_000, 4_450_000_000_000, 7_900_000_000_000])
 def test_times_are_exact_to_the_nanosecond(read: Any, around: int) -> None:
     chosen = random.Random(around)
@@ -123,19 +117,6 @@ def test_times_are_exact_to_the_nanosecond(read: Any, around: int) -> None:
     trace = read(f'{{"baseTimeNanoseconds":{ORIGIN},"traceEvents":[{events}]}}')
     assert (trace.gpu["start_ns"] - ORIGIN).tolist() == wanted
     assert (trace.gpu["end_ns"] - trace.gpu["start_ns"]).unique().tolist() == [1]
-
-
-@each_row("value", ["7", None, 1.5, [], {}, 2**40, 2**70, -(2**70)])
-def test_arguments_of_a_wrong_kind_become_the_default(read: Any, value: object) -> None:
-    names = ("device", "registers per thread", "shared memory")
-    trace = read(kineto(event("kernel", "k", 1, 2, 7, **dict.fromkeys(names, value))))
-    assert trace.gpu[["device", "registers", "shared_bytes"]].to_numpy().tolist() == [[0, 0, 0]]
-
-
-@each_row("tid", ["worker", None, 1.5, 2**80])
-def test_a_thread_without_a_number(read: Any, tid: object) -> None:
-    trace = read(kineto(operator("a", 0, 10, tid=tid)))
-    assert trace.operators["thread"].tolist() == [-1]
 
 
 @each_row("text", ["[]", '{"traceEvents": [{"ph": "X", "ts": NaN}]}', kineto()[:-10]])

@@ -7,24 +7,20 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.analyzers.classify.evidence import evidence_of
-from spark_prof.analyzers.classify.listing import list_bundle
 from spark_prof.traces import machine_code
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import cubins_folder, names_name, write_json
 from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, find_tool
-from spark_prof.traces.machine_code import machine_code_of, read_machine_code, short_opcode
-from spark_prof.traces.merge_ranks import join_bundles
+from spark_prof.traces.machine_code import read_machine_code, short_opcode
 from spark_prof.traces.readers.binary_utilities import count_opcodes
 from spark_prof.traces.readers.cubin import read_code
 from tests.support import Piece, Recorded, kernel, kineto, step
@@ -154,22 +150,6 @@ def test_damaged_code_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     assert "mix" in line
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_noise_is_no_code(tmp_path: Path, seed: int) -> None:
-    noise = np.random.default_rng(seed).integers(0, 256, 4096, np.uint8).tobytes()
-    good = read_code(SM_90)[0].instructions
-    found = count_opcodes(tool(), "sm_90", [noise, good, good[:-8], b"", noise[:16]], 60)
-    assert [counts is None for counts in found] == [True, False, True, True, found[4] is None]
-
-
-def test_a_cut_cubin_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
-    cut = put(tmp_path, SM_90, SM_90.read_bytes()[:4000])
-    code = read_machine_code({cut: None, put(tmp_path, SM_121): None})
-    assert len(code.rows) == 3
-    (line,) = code.lost
-    assert "is no whole cubin" in line
-
-
 @pytest.mark.parametrize(
     ("flags", "words"), [(0x6000004, "no architecture"), (0x600FF04, "sm_255")]
 )
@@ -257,12 +237,6 @@ def test_a_tool_that_fails_is_one_line(
     assert words in line
 
 
-def test_no_time_is_told(tmp_path: Path) -> None:
-    code = read_machine_code({put(tmp_path, SM_90): None}, seconds=0.0)
-    (line,) = code.lost
-    assert "no time left" in line
-
-
 @pytest.mark.parametrize(
     ("opcode", "short"),
     [
@@ -343,31 +317,3 @@ def test_hostile_rows_of_a_bundle(tmp_path: Path) -> None:
     evidence = evidence_of(Bundle(bundle.path), 0)
     assert evidence.label("mix").evidence != "sass"
     assert evidence.lost == ()
-
-
-def test_merged_bundles_hold_each_function_once(tmp_path: Path) -> None:
-    parts = [recorded(tmp_path / name) for name in "ab"]
-    shutil.rmtree(parts[1].path / CUBINS_FOLDER)
-    for table in ("steps", "kernels", "ranges", "host", "modules", "layers", "overhead"):
-        path = parts[1].path / f"{table}-rank0.parquet"
-        if path.exists():
-            path.rename(parts[1].path / f"{table}-rank1.parquet")
-    meta = parts[1].meta
-    tables = {
-        name if name.startswith(("log", "cubins", "functions")) else name.replace("rank0", "rank1"):
-        rows for name, rows in meta.tables.items()
-    }  # fmt: skip
-    replace(meta, tables=tables).write(parts[1].path)
-    (tmp_path / "joined").mkdir()
-    joined = join_bundles([parts[0], Bundle(parts[1].path)], tmp_path / "joined")
-    assert len(joined.frame("functions", 0)) == 1
-    assert joined.ranks == (0, 1)
-
-
-def test_every_kernel_of_a_bundle_is_listed(tmp_path: Path) -> None:
-    rows, lost = list_bundle(recorded(tmp_path / "b"))
-    assert [(row.name, row.evidence) for row in rows] == [("mix", "sass")]
-    assert rows[0].code is not None
-    assert rows[0].code.target == "sm_90"
-    assert lost == ()
-    assert len(machine_code_of(Bundle(tmp_path / "b")).rows) == 1

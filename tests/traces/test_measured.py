@@ -57,13 +57,6 @@ def test_the_latest_measurement_of_a_device_is_found(tmp_path: Path) -> None:
     assert find_measured(H100.device, tmp_path / "none") is None
 
 
-def test_a_second_measurement_takes_the_first_one_s_place(tmp_path: Path) -> None:
-    first = keep_measured(H100, tmp_path)
-    again = replace(H100, taken="2026-12-01T00:00:00+00:00")
-    assert keep_measured(again, tmp_path) == first
-    assert [read_measured(path) for path in tmp_path.iterdir()] == [again]
-
-
 @each_row("name", ["../../etc/passwd", "/", "a/b", "..", "\x00\x1b[2J", "é" * 300])
 def test_no_name_of_a_device_leaves_the_folder(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "state"

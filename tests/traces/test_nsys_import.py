@@ -15,7 +15,10 @@ import pandas as pd
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.chunks import CLOCK_MARK
 from spark_prof.traces.foreign import Foreign, Window
+from spark_prof.traces.readers.nsys_facts import nsys_lacks
+from spark_prof.traces.readers.nsys_file import Clock, open_export, read_clock
 from spark_prof.traces.readers.nsys_import import nsys_export
 from spark_prof.traces.readers.nsys_work import WHOLE_GRAPH
 from tests.nsys_files import (
@@ -303,50 +306,6 @@ def test_texts_that_are_no_texts(read: Callable[..., object], tmp_path: Path) ->
     assert windows[0].trace.markers["name"].tolist() == ["m\ufffd"]
 
 
-@each_row("content", [b"", b"no database", b"SQLite format 3\x00" + b"\xff" * 200])
-def test_a_file_that_is_no_export(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "cut.sqlite").write_bytes(content)
-    for name in ("cut.sqlite", "missing.sqlite"):
-        with pytest.raises(CommandError, match=name):
-            nsys_export(tmp_path / name, model_name)
-
-
-def test_a_damaged_definition_of_a_table_is_told_in_one_line(tmp_path: Path) -> None:
-    export, _ = random_export(1)
-    path = export.write(tmp_path / "x.sqlite")
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute(
-            "UPDATE sqlite_master SET sql = 'CREATE TABLE NVTX_EVENTS (' || char(10) || 'start' "
-            "WHERE name = 'NVTX_EVENTS'"
-        )
-    with pytest.raises(CommandError) as caught:
-        nsys_export(path, model_name)
-    assert "\n" not in str(caught.value)
-
-
-def test_values_of_the_wrong_type_and_size(tmp_path: Path) -> None:
-    export, _ = random_export(3)
-    path = export.write(tmp_path / "x.sqlite")
-    with sqlite3.connect(path) as connection:
-        for number, value in enumerate((2**62, -(2**63), 1e300, "text", b"\xff", None)):
-            for table, rows in export.rows.items():
-                if "start" in rows[0]:
-                    for column in rows[0]:
-                        connection.execute(
-                            f"UPDATE {table} SET {column} = ? WHERE rowid % 97 = ?",
-                            (value, (number * 13 + len(column)) % 97),
-                        )
-    foreign = nsys_export(path, model_name)
-    windows = list(foreign.windows)
-    assert windows
-    assert any("times that cannot be" in line for line in foreign.lost)
-    for window in windows:
-        gpu = window.trace.gpu
-        assert gpu[["registers", "shared_bytes", "device"]].to_numpy().max() < 1 << 31
-        assert (gpu["end_ns"] >= gpu["start_ns"]).all()
-
-
 def test_an_export_without_cuda(tmp_path: Path) -> None:
     path = push(Export(), 1, 2, "model").write(tmp_path / "x.sqlite")
     with pytest.raises(CommandError, match="no CUDA work"):
@@ -389,3 +348,92 @@ def test_facts_of_a_real_export(read: Callable[..., object]) -> None:
     assert foreign.processes[0].facts["nsys"] == "2026.1.1.204"
     assert len(windows[0].trace.gpu) == 3
     assert (np.diff(windows[0].trace.gpu["start_ns"]) >= 0).all()
+
+
+SECOND = 1_000_000_000
+
+
+def clock_of(export: Export, tmp_path: Path) -> Clock:
+    path = export.write(tmp_path / "export.sqlite")
+    with open_export(path) as opened:
+        return read_clock(opened)
+
+
+def epoch(clock: Clock, *times: int) -> list[int]:
+    return [int(time) for time in clock.to_epoch(np.array(times, np.int64))]
+
+
+def test_the_sessions_start_alone(tmp_path: Path) -> None:
+    clock = clock_of(Export(), tmp_path)
+    assert not clock.marked
+    assert epoch(clock, 0, 123) == [BEGUN, BEGUN + 123]
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_drift_is_followed_from_mark_to_mark(tmp_path: Path, registered: bool) -> None:
+    export = Export()
+    # The export's clock loses 20 us a second, then 50.
+    for time, ahead in ((1 * SECOND, 0), (11 * SECOND, 200_000), (21 * SECOND, 700_000)):
+        export.mark(time, f"{CLOCK_MARK}{BEGUN + time + ahead}", registered=registered)
+    clock = clock_of(export, tmp_path)
+    assert clock.marked
+    assert epoch(clock, 1 * SECOND) == [BEGUN + SECOND]
+    assert epoch(clock, 6 * SECOND) == [BEGUN + 6 * SECOND + 100_000]
+    assert epoch(clock, 16 * SECOND) == [BEGUN + 16 * SECOND + 450_000]
+    assert epoch(clock, 0, 99 * SECOND) == [BEGUN, BEGUN + 99 * SECOND + 700_000]
+
+
+def test_of_a_burst_the_soonest_mark_counts(tmp_path: Path) -> None:
+    export = Export()
+    for named, late in ((100, 900), (2_000, 15), (4_000, 50_000)):
+        export.mark(named + late, f"{CLOCK_MARK}{BEGUN + named}")
+    assert epoch(clock_of(export, tmp_path), 0) == [BEGUN - 15]
+
+
+@each_row("text", ["spark_prof clock", "spark_prof clock -5", "clock 5", "", "9" * 30])
+def test_marks_of_others_are_no_clock(tmp_path: Path, text: str) -> None:
+    assert not clock_of(Export().mark(5, text).mark(9, f"{CLOCK_MARK}{'9' * 30}"), tmp_path).marked
+
+
+MARK = f"spark_prof clock {BEGUN + 1}"
+
+
+def written(export: Export, tmp_path: Path) -> Path:
+    return export.write(tmp_path / "export.sqlite")
+
+
+def test_a_report_that_lacks_nothing(tmp_path: Path) -> None:
+    export = Export().mark(1, MARK).launch(1, 1).node(1, 7).kernel("gemm", 2, 3, 1, node=7)
+    assert nsys_lacks(written(export, tmp_path), PID) == ()
+
+
+@each_row(
+    ("without", "says"),
+    [
+        (KERNEL, "has no GPU kernels of this process"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "no CUDA API calls"),
+        ("CUDA_GRAPH_NODE_EVENTS", "does not show how the CUDA graphs were captured"),
+        ("NVTX_EVENTS", "no clock marks"),
+    ],
+)
+def test_what_a_report_lacks(tmp_path: Path, without: str, says: str) -> None:
+    export = Export().mark(1, MARK).launch(1, 1).node(1, 7).kernel("gemm", 2, 3, 1, node=7)
+    del export.rows[without]
+    (line,) = nsys_lacks(written(export, tmp_path), PID)
+    assert says in line
+
+
+def test_nsys_own_warnings(tmp_path: Path) -> None:
+    export = Export().mark(1, MARK).launch(1, 1).kernel("gemm", 2, 3, 1)
+    for severity, text, pid in (
+        (1, "all is well", PID),
+        (2, "Not all CUDA events\nmight have been collected.", PID),
+        (3, "others only", PID + 1),
+        (3, "x" * 5000, None),
+    ):
+        owner = None if pid is None else global_pid(pid)
+        export.add("DIAGNOSTIC_EVENT", severity=severity, text=text, globalPid=owner)
+    lines = nsys_lacks(written(export, tmp_path), PID)
+    assert lines[0] == "nsys: Not all CUDA events might have been collected."
+    assert lines[1] == f"nsys: {'x' * 200}"
+    assert len(lines) == 2

@@ -83,22 +83,6 @@ def test_anchors_are_in_their_layer_and_in_the_layers_order(replay: Any) -> None
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "component"),
-    [
-        ("reshape_and_cache_flash_kernel", "kv_write"),
-        ("FlashAttn", "attention"),
-        ("_matmul_ogs", "experts"),
-    ],
-)
-def test_kernels_whose_names_tell_are_where_they_belong(
-    replay: Any, name: str, component: str
-) -> None:
-    rows = replay[replay["name"].str.contains(name)]
-    assert len(rows) >= LAYERS
-    assert set(rows["component"]) == {component}
-
-
 def test_what_the_compiler_made_lies_in_the_model_and_in_no_layer(replay: Any) -> None:
     rest = replay[replay["layer"] < 0]
     assert {MODULES[module]["path"] for module in rest["module"]} == {"model"}

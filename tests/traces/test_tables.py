@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-import pyarrow as pa
-
 from spark_prof.traces.chunks import COUNTER_DTYPE, ENGINE_DTYPE, STEP_DTYPE
-from spark_prof.traces.tables import TABLES, Column, Table, empty_table
+from spark_prof.traces.tables import TABLES, Table, empty_table
 from tests.rows import each_row
 
 SCHEMA = "cf8a8777915810d0"
@@ -37,40 +35,6 @@ def test_the_recorded_arrays_fill_their_tables() -> None:
     assert set(STEP_DTYPE.names or ()) - {"thread"} == steps - {"piece"}
     assert list(ENGINE_DTYPE.names or ()) == TABLES["engine"].schema.names
     assert list(COUNTER_DTYPE.names or ()) == TABLES["counters"].schema.names
-
-
-def _older(*names: str) -> pa.Schema:
-    """The schema of `GROWN` as far as these columns."""
-    return pa.schema([GROWN.schema.field(name) for name in names])
-
-
-GROWN = Table(
-    "grown",
-    "a table that got two columns later",
-    (
-        Column("old", pa.int64(), "there from the beginning"),
-        Column("text", pa.string(), "later", ""),
-        Column("flag", pa.bool_(), "later still", False),
-    ),
-)
-
-
-@each_row(
-    ("schema", "later"),
-    [
-        (GROWN.schema, []),
-        (_older("old", "text"), ["flag"]),
-        (_older("old"), ["text", "flag"]),
-        (_older("text", "flag"), None),
-        (_older("text", "old", "flag"), None),
-        (pa.schema([]), None),
-        (GROWN.schema.append(pa.field("strange", pa.int64())), None),
-        (pa.schema([pa.field("old", pa.int32())]), None),
-    ],
-)
-def test_files_from_before_a_column_was_added(schema: pa.Schema, later: list[str] | None) -> None:
-    found = GROWN.later_columns(schema)
-    assert (None if found is None else [column.name for column in found]) == later
 
 
 def test_columns_that_came_later_have_a_default() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from spark_prof.traces.readers.nsys_clock import CLOCK_MARK
+from spark_prof.traces.chunks import CLOCK_MARK
 
 _MARKS = 5
 

@@ -1,6 +1,6 @@
 """What load generators write as JSON, each read with its own names and units.
 
-Every reader takes the documents of a file and returns its runs; it raises ValueError where a
+A reader makes a run of each document of a file, or takes all of them; it raises ValueError where a
 figure has another type.
 """
 
@@ -49,17 +49,8 @@ _SERVING = {
 _STATISTICS = ("mean", "median", "p90", "p99", "std")
 
 
-def read_vllm(found: Sequence[Document]) -> list[BenchmarkRun]:
-    """The runs of `vllm bench serve --save-result`, several where they were appended."""
-    return [_serving(document, "vllm bench serve", "e2el") for document in found]
-
-
-def read_sglang(found: Sequence[Document]) -> list[BenchmarkRun]:
-    """The runs of SGLang's bench_serving, one a line."""
-    return [_serving(document, "sglang bench_serving", "e2e_latency") for document in found]
-
-
-def _serving(found: Document, tool: str, whole_request: str) -> BenchmarkRun:
+def serving(found: Document, tool: str, whole_request: str) -> BenchmarkRun:
+    """A run of `vllm bench serve --save-result` or of SGLang's bench_serving."""
     backend, rate = found.text("backend"), found.at("request_rate")
     per_token = tool.startswith("sglang") and not any(name in backend for name in _OPENAI)
     requests = _serving_requests(found, per_token)
@@ -151,22 +142,15 @@ _THROUGHPUT = {
 }  # fmt: skip
 
 
-def read_latency(found: Sequence[Document]) -> list[BenchmarkRun]:
+def latency(found: Document) -> BenchmarkRun:
     """The run of `vllm bench latency --output-json`."""
-    return [
-        each.run(
-            {"model": "model_id"},
-            tool=LATENCY_TOOL,
-            e2e=latency_of(_in_us(each.numbers("latencies"), 1e6), ""),
-            notes=(WHOLE_BATCH,),
-        )
-        for each in found
-    ]
+    e2e = latency_of(_in_us(found.numbers("latencies"), 1e6), "")
+    return found.run({"model": "model_id"}, tool=LATENCY_TOOL, e2e=e2e, notes=(WHOLE_BATCH,))
 
 
-def read_throughput(found: Sequence[Document]) -> list[BenchmarkRun]:
+def throughput(found: Document) -> BenchmarkRun:
     """The run of `vllm bench throughput --output-json`."""
-    return [each.run(_THROUGHPUT, tool=THROUGHPUT_TOOL) for each in found]
+    return found.run(_THROUGHPUT, tool=THROUGHPUT_TOOL)
 
 
 # guidellm: benchmarks.json, fields from benchmark/schemas/generative/{benchmark,metrics}.py and
@@ -319,12 +303,8 @@ _AIPERF_LATENCIES = {
 _AIPERF_STATISTICS = ("avg", "p50", "p90", "p99", "std")
 
 
-def read_aiperf_summary(found: Sequence[Document]) -> list[BenchmarkRun]:
+def aiperf_summary(found: Document) -> BenchmarkRun:
     """The run of an aiperf or genai-perf summary."""
-    return [_summary(each) for each in found]
-
-
-def _summary(found: Document) -> BenchmarkRun:
     start_ns = _utc(found.text("start_time"))
     latencies = {
         name: found.latency(f"{path}.{{}}", _AIPERF_STATISTICS, factor)

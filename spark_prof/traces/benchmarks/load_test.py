@@ -16,12 +16,7 @@ import numpy.typing as npt
 
 TEXTS = ("tool", "model", "label", "clock")
 COUNTS = ("concurrency", "completed", "failed", "input_tokens", "output_tokens")
-"""Fields of a run that are no figures, as `FIGURES` are."""
-
-FIGURES = (
-    "mean_concurrency", "request_rate", "duration_s", "request_throughput", "output_throughput",
-    "total_throughput", "tokens_per_chunk", "acceptance_length",
-)  # fmt: skip
+"""Fields of a run that are no figures."""
 
 CLOCKS = ("epoch", "monotonic", "none")
 """What start times count from: the Unix epoch, the boot of the client's host, or unknown."""
@@ -116,10 +111,10 @@ class BenchmarkResult:
     lost: tuple[str, ...] = ()  # what the format does not tell, one line each
 
 
-def given_latency(figures: Iterable[float | None]) -> Latency:
+def given_latency(figures: Iterable[float | None], derived: str = "") -> Latency:
     """A latency of which a tool gives mean, median, p90, p99 and std, in this order and in us."""
     mean, median, p90, p99, std = figures
-    return Latency(mean, median, p90, p99, std)
+    return Latency(mean, median, p90, p99, std, derived)
 
 
 def latency_of(values_us: npt.ArrayLike, derived: str) -> Latency:

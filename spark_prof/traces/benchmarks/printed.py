@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
+from typing import NamedTuple
 
 from spark_prof.traces.benchmarks.document import figure, scaled, whole
 from spark_prof.traces.benchmarks.json_dialects import (
@@ -91,7 +92,7 @@ def _run(found: Mapping[str, str]) -> BenchmarkRun:
         if match := _LATENCY.fullmatch(label):
             statistics.setdefault(match[2], {})[match[1]] = scaled(_number(value), 1e3)
     latencies = {
-        name: given_latency(given.get(n) for n in ("mean", "median", "p90", "p99", "std"))
+        name: given_latency(map(given.get, ("mean", "median", "p90", "p99", "std")))
         for name, given in statistics.items()
     }
     native = found.get("backend") == "sglang"
@@ -246,9 +247,7 @@ _LOG_NOTE = (
 _FROM_LINES = "running requests over tokens per second, of lines without prompt tokens"
 
 
-@dataclass(frozen=True)
-class _Interval:
-    engine: str
+class _Interval(NamedTuple):
     prompt: float
     generated: float
     running: int
@@ -260,14 +259,10 @@ def read_vllm_log(text: str) -> list[BenchmarkRun]:
     accepted = []
     for line in text.splitlines():
         if found := _LOG_LINE.search(line):
-            interval = _Interval(
-                found["engine"] or "",
-                float(found["prompt"]),
-                float(found["generated"]),
-                int(found["running"][:9]),
-            )
-            if interval.prompt or interval.generated:
-                engines.setdefault(interval.engine, []).append(interval)
+            prompt, generated = float(found["prompt"]), float(found["generated"])
+            if prompt or generated:
+                interval = _Interval(prompt, generated, int(found["running"][:9]))
+                engines.setdefault(found["engine"] or "", []).append(interval)
         elif found := _ACCEPTED.search(line):
             accepted.append(float(found[1]))
     length = figure(fmean(accepted)) if accepted else None

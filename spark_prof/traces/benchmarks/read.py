@@ -39,15 +39,21 @@ class TextDialect:
     example: str  # the shortest text that is recognised
 
 
+def _each(
+    read: Callable[..., BenchmarkRun], *more: str
+) -> Callable[[Sequence[Document]], list[BenchmarkRun]]:
+    return lambda found: [read(document, *more) for document in found]
+
+
 JSON_DIALECTS = (
     JsonDialect("aiperf records", ("metadata", "request_start_ns", "metrics|error"),
                 json_dialects.read_aiperf_records,
                 '{"metadata": {"request_start_ns": 1}, "metrics": {}}'),
     JsonDialect("aiperf summary", ("request_latency", "unit", "aiperf_version"),
-                json_dialects.read_aiperf_summary,
+                _each(json_dialects.aiperf_summary),
                 '{"aiperf_version": "0.13.0", "request_latency": {"unit": "ms"}}'),
     JsonDialect("genai-perf summary", ("request_latency", "unit", "avg"),
-                json_dialects.read_aiperf_summary,
+                _each(json_dialects.aiperf_summary),
                 '{"request_latency": {"unit": "ms", "avg": 1.0}}'),
     JsonDialect("perf_analyzer responses", ("experiments", "response_timestamps"), None,
                 '{"experiments": [{"requests": [{"response_timestamps": []}]}]}',
@@ -59,15 +65,15 @@ JSON_DIALECTS = (
                 '{"latency_mode": "api", "benchmarks": []}'),
     JsonDialect("sglang bench_serving",
                 ("request_throughput", "mean_e2e_latency_ms|accept_length"),
-                json_dialects.read_sglang,
+                _each(json_dialects.serving, "sglang bench_serving", "e2e_latency"),
                 '{"request_throughput": 1.0, "mean_e2e_latency_ms": 1.0}'),
     JsonDialect("vllm bench serve", ("request_throughput", "total_token_throughput"),
-                json_dialects.read_vllm,
+                _each(json_dialects.serving, "vllm bench serve", "e2el"),
                 '{"request_throughput": 1.0, "total_token_throughput": 1.0}'),
-    JsonDialect("vllm bench latency", ("avg_latency", "latencies"), json_dialects.read_latency,
+    JsonDialect("vllm bench latency", ("avg_latency", "latencies"), _each(json_dialects.latency),
                 '{"avg_latency": 1.0, "latencies": [1.0]}'),
     JsonDialect("vllm bench throughput", ("elapsed_time", "num_requests", "tokens_per_second"),
-                json_dialects.read_throughput,
+                _each(json_dialects.throughput),
                 '{"elapsed_time": 1.0, "num_requests": 1, "tokens_per_second": 1.0}'),
 )  # fmt: skip
 """The first whose signs are all there is the file's."""

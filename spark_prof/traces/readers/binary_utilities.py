@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -189,29 +188,6 @@ def _opcodes(tool: Path, architecture: str, words: Instructions, until: float) -
 def _part(tool: Path, architecture: str, words: Instructions, until: float) -> list[str | None]:
     names: list[str | None] = [None] * len(words)
     wanted = np.arange(len(words))
-    for last in (*[False] * (_ATTEMPTS - 1), True):
-        if not len(wanted):
-            break
-        try:
-            _run(tool, architecture, words, wanted, names, until)
-            break
-        except ToolError as error:
-            bad = [int(address, 16) // _BYTES for address in _UNKNOWN.findall(error.said)]
-            if last or not bad:
-                raise
-            wanted = np.delete(wanted, [index for index in bad if index < len(wanted)])
-    return names
-
-
-def _run(
-    tool: Path,
-    architecture: str,
-    words: Instructions,
-    wanted: npt.NDArray[Any],
-    names: list[str | None],
-    until: float,
-) -> None:
-    """Disassembles the wanted ones and puts down their names."""
 
     def note(line: bytes) -> None:
         match = _LINE.match(line)
@@ -220,6 +196,17 @@ def _run(
 
     with temporary_folder() as folder:
         file = folder / "instructions.bin"
-        file.write_bytes(words[wanted].tobytes())
-        option = architecture.replace("sm_", "SM")
-        run_tool([tool, "--binary", option, file], until - time.monotonic(), note)
+        for attempt in range(1, _ATTEMPTS + 1):
+            file.write_bytes(words[wanted].tobytes())
+            try:
+                option = architecture.replace("sm_", "SM")
+                run_tool([tool, "--binary", option, file], until - time.monotonic(), note)
+                break
+            except ToolError as error:
+                bad = [int(address, 16) // _BYTES for address in _UNKNOWN.findall(error.said)]
+                if attempt == _ATTEMPTS or not bad:
+                    raise
+                wanted = np.delete(wanted, [index for index in bad if index < len(wanted)])
+                if not len(wanted):
+                    break
+    return names

@@ -6,7 +6,7 @@ grid, block and shared memory, which are looked up once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,10 +107,7 @@ class Part:
 
 def take_parts(records: Records) -> list[Part]:
     """The records that are read, kind by kind; of whole graphs only their number."""
-    return list(_parts(records))
-
-
-def _parts(records: Records) -> Iterator[Part]:
+    parts = []
     for kind in (*GPU_KINDS, *CALL_KINDS, OVERHEAD):
         if not records.count(kind):
             continue
@@ -125,11 +122,12 @@ def _parts(records: Records) -> Iterator[Part]:
             columns |= _work(kind, rows)
         elif kind in CALL_KINDS:
             columns |= _call(kind, rows)
-        yield Part(kind, columns, _names(kind, rows), count - len(rows))
+        parts.append(Part(kind, columns, _names(kind, rows), count - len(rows)))
     if records.count(MARKER):
-        yield _markers(records.rows(MARKER))
+        parts.append(_markers(records.rows(MARKER)))
     if graphs := records.count(GRAPH):
-        yield Part(GRAPH, {}, distinct(np.zeros(graphs, np.int64)), 0)
+        parts.append(Part(GRAPH, {}, distinct(np.zeros(graphs, np.int64)), 0))
+    return parts
 
 
 def _markers(rows: Any) -> Part:

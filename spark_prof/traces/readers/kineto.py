@@ -48,7 +48,7 @@ def read_kineto(path: Path) -> Trace:
     Raises:
         CommandError: the file is not a whole Kineto trace.
     """
-    found = collect(path, _no_module)
+    found = collect(path, lambda _: False)
     if found.repaired or found.bare:
         raise CommandError(f"{path} is not a whole Kineto trace (it is no strict JSON object)")
     launches = find_launches(found)
@@ -81,10 +81,6 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
         windows.append(replace(window, process=number))
         lost += what_is_lost(found, window.trace.gpu, launches, by_operator)
     return Foreign("kineto", processes, iter(windows), lost, refusal)
-
-
-def _no_module(_: str) -> bool:
-    return False
 
 
 def _as_texts(frame: pd.DataFrame) -> pd.DataFrame:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from decimal import Decimal, InvalidOperation
+from operator import attrgetter
 from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
@@ -60,6 +61,12 @@ class GpuArguments(msgspec.Struct, gc=False):
     bytes: Int64 = 0
     external: Int64 = msgspec.field(default=-1, name="External id")
     external_2021: Int64 = msgspec.field(default=-1, name="external id")
+
+
+GPU_NUMBERS = (
+    "device", "stream", "correlation", "graph_node", "registers", "shared_bytes", "bytes",
+)  # fmt: skip
+"""Its arguments that are a number of their own."""
 
 
 class HostArguments(msgspec.Struct, gc=False):
@@ -258,7 +265,7 @@ class Rows:
     def _more(self, events: Sequence[Event]) -> None:
         """Appends the columns that only this kind has."""
 
-    def _extend(self, name: str, values: list[int]) -> None:
+    def _extend(self, name: str, values: Iterable[int]) -> None:
         self._columns.setdefault(name, array("q")).extend(values)
 
 
@@ -267,8 +274,8 @@ class HostRows(Rows):
 
     def _more(self, events: Sequence[Event]) -> None:
         found = decode_arguments(events, HostArguments)
-        self._extend("correlation", [item.correlation for item in found])
-        self._extend("external", [item.external for item in found])
+        for name in ("correlation", "external"):
+            self._extend(name, map(attrgetter(name), found))
 
 
 class GpuRows(Rows):
@@ -284,16 +291,10 @@ class GpuRows(Rows):
 
     def _more(self, events: Sequence[Event]) -> None:
         found = decode_arguments(events, GpuArguments)
-        shapes = self.shapes
-        self._extend("device", [item.device for item in found])
-        self._extend("stream", [item.stream for item in found])
-        self._extend("correlation", [item.correlation for item in found])
-        self._extend("graph_node", [item.graph_node for item in found])
-        self._extend("grid", [shapes[item.grid] for item in found])
-        self._extend("block", [shapes[item.block] for item in found])
-        self._extend("registers", [item.registers for item in found])
-        self._extend("shared_bytes", [item.shared_bytes for item in found])
-        self._extend("bytes", [item.bytes for item in found])
+        for name in GPU_NUMBERS:
+            self._extend(name, map(attrgetter(name), found))
+        self._extend("grid", [self.shapes[item.grid] for item in found])
+        self._extend("block", [self.shapes[item.block] for item in found])
         self._extend("external", [max(item.external, item.external_2021) for item in found])
 
 

@@ -8,7 +8,7 @@ frames called `nn.Module: ...` where the profiler ran with stacks, and as annota
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.traces.readers.kineto_collect import DRIVER, GPU_KINDS, Collected
-from spark_prof.traces.readers.kineto_events import Rows
+from spark_prof.traces.readers.kineto_events import GPU_NUMBERS, Rows
 from spark_prof.traces.scopes import Calls, Scopes
 
 
@@ -107,28 +107,21 @@ def _latest_before(numbers: Int64s, times: Int64s, wanted: Int64s, moments: Int6
     return np.where(distinct[place] == wanted, found, -1).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Stretches:
-    """Stretches of operators, none of which overlap within a thread."""
-
-    operator: Int64s
-    part: Int64s  # 0 for its first stretch, then 1, 2
-    start_ns: Int64s
-    end_ns: Int64s
-
-
-def stretches(thread: Int64s, start: Int64s, end: Int64s) -> Stretches:
+def stretches(thread: Int64s, start: Int64s, end: Int64s) -> Iterator[Int64s]:
     """Splits nested operators into stretches; one that is shorter than a tick still has one.
 
     Args:
         end: ends in ns; one that ends after its caller goes on alone.
+
+    Returns:
+        Operator, number of the stretch within it, start and end of each stretch.
     """
     order = np.lexsort((-end, start, thread))
     borders = np.flatnonzero(np.diff(thread[order])) + 1
     rows = tuple(array("q") for _ in range(4))
     for mine in np.split(order, borders):
         _of_one_thread(mine.tolist(), start[mine].tolist(), end[mine].tolist(), *rows)
-    return Stretches(*(np.frombuffer(column, np.int64) for column in rows))
+    return (np.frombuffer(column, np.int64) for column in rows)
 
 
 def _of_one_thread(
@@ -182,15 +175,9 @@ def gpu_frame(found: Collected) -> pd.DataFrame:
             "name": _texts(rows.column("name"), found.texts),
             "kind": _texts(rows.column("category"), kinds),
             **_times(rows, found.base_ns),
-            "device": rows.column("device"),
-            "stream": rows.column("stream"),
-            "correlation": rows.column("correlation"),
-            "graph_node": rows.column("graph_node"),
             "grid": _texts(rows.column("grid"), shapes),
             "block": _texts(rows.column("block"), shapes),
-            "registers": rows.column("registers"),
-            "shared_bytes": rows.column("shared_bytes"),
-            "bytes": rows.column("bytes"),
+            **{name: rows.column(name) for name in GPU_NUMBERS},
             "cubin": _texts(np.zeros(len(rows), np.int64), [""]),
         }
     )
@@ -235,14 +222,16 @@ def operator_frame(found: Collected, all_of_them: bool) -> pd.DataFrame:
     times = _times(rows, found.base_ns)
     threads = thread_numbers(found)[rows.column("thread")]
     chosen = slice(None) if all_of_them else slice(0)
-    own = stretches(threads[chosen], times["start_ns"][chosen], times["end_ns"][chosen])
+    operator, part, start, end = stretches(
+        threads[chosen], times["start_ns"][chosen], times["end_ns"][chosen]
+    )
     return pd.DataFrame(
         {
-            "name": _texts(rows.column("name")[own.operator], found.texts),
-            "start_ns": own.start_ns,
-            "end_ns": own.end_ns,
-            "part": own.part,
-            "thread": threads[own.operator],
+            "name": _texts(rows.column("name")[operator], found.texts),
+            "start_ns": start,
+            "end_ns": end,
+            "part": part,
+            "thread": threads[operator],
         }
     )
 

@@ -15,8 +15,15 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, KernelSum, Process, Window, end_to_end
-from spark_prof.traces.readers.printed_tables import PrintedTable, number, time_ns, whole
+from spark_prof.traces.foreign import Foreign, KernelSum, Process, end_to_end
+from spark_prof.traces.readers.printed_tables import (
+    PrintedTable,
+    number,
+    small,
+    time_ns,
+    triple,
+    whole,
+)
 from spark_prof.traces.tables import TABLES
 
 FORMAT = "ncu"
@@ -59,38 +66,36 @@ class Measured:
         return next((t for t in times if t is not None and t >= 0), None)
 
 
-def ncu_csv(path: Path) -> Foreign:
-    """Reads the CSV of one run of Nsight Compute, plain or compressed.
+def ncu_csv(*paths: Path) -> Foreign:
+    """Reads the CSVs of one run of Nsight Compute, plain or compressed, as one process.
+
+    It often writes a file for each kernel. The kernels follow one another; the facts are those of
+    the first.
 
     Raises:
-        CommandError: the file holds no such table, or is damaged.
+        CommandError: a file holds no such table, or is damaged.
     """
-    table = PrintedTable(
-        path,
-        lambda head: is_details_page(head) or is_raw_page(head),
-        "what ncu --csv printed, with --page raw or without",
-    )
-    found = list((_details if is_details_page(table.head) else _raw)(table))
-    if not found:
-        raise CommandError(f"{path} lists no kernel; ncu measured none")
+    found: list[Measured] = []
     lost = [
         "Nsight Compute runs each kernel alone, by default with fixed clocks and empty caches: "
-        "gaps, steps and layers are unknown, and times are not those of the whole run",
-        *table.lost(),
+        "gaps, steps and layers are unknown, and times are not those of the whole run"
     ]
-    timeless = sum(kernel.duration_ns() is None for kernel in found)
-    if timeless:
-        lost.append(f"{timeless} kernels have no gpu__time_duration: they count as 0 ns")
-    by_pid: dict[str, list[Measured]] = {}
-    for kernel in found:
-        by_pid.setdefault(kernel.about[1], []).append(kernel)
-    processes = [Process(None, _facts(mine), metrics=_metrics(mine)) for mine in by_pid.values()]
-
-    def windows() -> Iterator[Window]:
-        for i, mine in enumerate(by_pid.values()):
-            yield from end_to_end(i, [_sum(kernel) for kernel in mine], path)
-
-    return Foreign(FORMAT, processes, windows(), lost)
+    for path in paths:
+        table = PrintedTable(
+            path,
+            lambda head: is_details_page(head) or is_raw_page(head),
+            "what ncu --csv printed, with --page raw or without",
+        )
+        mine = list((_details if is_details_page(table.head) else _raw)(table))
+        if not mine:
+            raise CommandError(f"{path} lists no kernel; ncu measured none")
+        lost += table.lost()
+        if timeless := sum(kernel.duration_ns() is None for kernel in mine):
+            lost.append(f"{timeless} kernels have no gpu__time_duration: they count as 0 ns")
+        found += mine
+    process = Process(None, _facts(found), metrics=_metrics(found))
+    windows = end_to_end(0, [_sum(kernel) for kernel in found], paths[0])
+    return Foreign(FORMAT, [process], windows, list(dict.fromkeys(lost)))
 
 
 def _details(table: PrintedTable) -> Iterator[Measured]:
@@ -133,9 +138,9 @@ def _sum(kernel: Measured) -> KernelSum:
         name=about["Kernel Name"],
         instances=1,
         total_ns=kernel.duration_ns() or 0,
-        device=_device(about["Device"]),
-        grid=_triple(about["Grid Size"]),
-        block=_triple(about["Block Size"]),
+        device=small(about["Device"], 1 << 16),
+        grid=triple(about["Grid Size"]),
+        block=triple(about["Block Size"]),
     )
 
 
@@ -169,14 +174,3 @@ def _value(text: str) -> float | None:
         return float("nan")
     value = number(text)
     return None if value is None else float(value)
-
-
-def _device(text: str) -> int:
-    value = whole(text)
-    return value if value is not None and 0 <= value < 1 << 16 else 0
-
-
-def _triple(text: str) -> str:
-    """A grid such as "(152, 4, 1)" as the `kernels` table has it."""
-    cells = [cell.strip() for cell in text.strip().strip("()").split(",")]
-    return ",".join(cells) if len(cells) == 3 and all(c.isdecimal() for c in cells) else ""

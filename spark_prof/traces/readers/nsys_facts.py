@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.traces.readers.nsys_clock import read_clock
 from spark_prof.traces.readers.nsys_file import (
     GRAPH,
     ID_MASK,
@@ -18,6 +17,7 @@ from spark_prof.traces.readers.nsys_file import (
     RUNTIME,
     NsysFile,
     open_export,
+    read_clock,
 )
 from spark_prof.traces.readers.nsys_scan import NVTX, Scan
 

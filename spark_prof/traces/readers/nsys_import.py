@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,6 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, gpu_frame
 from spark_prof.traces.host_timeline import last_of_each, roots
 from spark_prof.traces.readers.nsys_buckets import BUCKET_ROWS
-from spark_prof.traces.readers.nsys_clock import Clock, read_clock, session_clock
 from spark_prof.traces.readers.nsys_events import Columns, Events, ModuleNames, RangeRows
 from spark_prof.traces.readers.nsys_facts import (
     created_nodes,
@@ -34,7 +33,10 @@ from spark_prof.traces.readers.nsys_file import (
     OVERHEADS,
     PROCESS_SHIFT,
     RUNTIME,
+    Clock,
     open_export,
+    read_clock,
+    session_clock,
 )
 from spark_prof.traces.readers.nsys_ranges import Launched, Pending, ScopeWalk
 from spark_prof.traces.readers.nsys_scan import OPEN, Scan, scan_export
@@ -45,53 +47,14 @@ from spark_prof.traces.tables import empty_frame
 _LAUNCH_WORDS = "launch|memcpy|memset"
 
 
-@dataclass
-class Unplaced:
-    """What could not be joined, over all windows."""
-
-    work: int = 0  # kernels and copies whose launch is not in the export
-    launches: int = 0
-    idle: int = 0  # those of them that have none
-
-
-def windows(
-    events: Events, processes: Sequence[Process], clock: Clock, unplaced: Unplaced
-) -> Iterator[Window]:
-    """The windows, bucket by bucket; a bucket is forgotten when it was read."""
-    ranks = [
-        _Rank(number, process, events, clock, unplaced) for number, process in enumerate(processes)
-    ]
-    for bucket in range(len(events.buckets)):
-        ranges = events.ranges(bucket)
-        calls = events.columns(RUNTIME, bucket, "globalTid")
-        work = {table: events.columns(table, bucket, "globalPid") for table in GPU_COLUMNS}
-        costs = [events.columns(table, bucket, "globalTid") for table in OVERHEADS]
-        events.buckets.remove(bucket)
-        for number, rank in enumerate(ranks):
-            overhead = [found[number] for found in costs if number in found]
-            found = rank.window(
-                bucket,
-                ranges.get(number),
-                calls.get(number),
-                {table: rows[number] for table, rows in work.items() if number in rows},
-                overhead[0] if overhead else None,
-            )
-            if found is not None:
-                yield found
-    for rank in ranks:
-        rank.close()
-
-
 class _Rank:
     """One process on the way through its stretches."""
 
-    def __init__(
-        self, number: int, process: Process, events: Events, clock: Clock, unplaced: Unplaced
-    ) -> None:
+    def __init__(self, number: int, process: Process, events: Events, clock: Clock) -> None:
         self._number, self._events, self._clock = number, events, clock
-        self._unplaced = unplaced
         self._walk = ScopeWalk(process.scopes, events.names.names)
-        self._pending = Pending()
+        self.pending = Pending()
+        self.orphans = 0  # kernels and copies whose launch is not in the export
 
     def window(
         self,
@@ -108,10 +71,10 @@ class _Rank:
         if not (ranges or calls or work or overhead):
             return None
         gpu = self._gpu(work)
-        found, launched = self._pending.find(gpu["correlation"].to_numpy())
-        self._unplaced.work += len(found) - int(found.sum())
+        found, launched = self.pending.find(gpu["correlation"].to_numpy())
+        self.orphans += len(found) - int(found.sum())
         if bucket + 1 < len(self._events.buckets):
-            self._pending.forget(begin, self._events.begin(bucket + 1))
+            self.pending.forget(begin, self._events.begin(bucket + 1))
         trace = Trace(
             gpu=gpu,
             launches=launches,
@@ -126,11 +89,6 @@ class _Rank:
             scope=np.where(found, launched.scope, NO_SCOPE),
             calls=called,
         )
-
-    def close(self) -> None:
-        """Counts the launches without work, when all was read."""
-        self._unplaced.launches += self._pending.launches
-        self._unplaced.idle += self._pending.launches - self._pending.worked
 
     def _enter(self, ranges: RangeRows | None, begin: int) -> pd.DataFrame:
         """Follows the ranges that name modules; the calls of the modules."""
@@ -162,7 +120,7 @@ class _Rank:
             np.asarray(texts.str.contains(words), bool)[codes] if len(texts) else codes > 0
             for words in (_LAUNCH_WORDS, "graphlaunch")
         ]
-        self._pending.add(
+        self.pending.add(
             Launched(
                 rows["correlationId"],
                 rows["start"],
@@ -280,12 +238,31 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
 def _windows(
     stack: ExitStack, events: Events, processes: list[Process], clock: Clock, lost: list[str]
 ) -> Iterator[Window]:
-    unplaced = Unplaced()
+    """The windows, bucket by bucket; a bucket is forgotten when it was read."""
+    ranks = [_Rank(number, process, events, clock) for number, process in enumerate(processes)]
     with stack:
-        yield from windows(events, processes, clock, unplaced)
-    lost += missing_kernels(unplaced.idle, unplaced.launches, unplaced.work)
-    if unplaced.work:
-        lost.append(f"{unplaced.work} kernels and copies have no launch in the nsys report")
+        for bucket in range(len(events.buckets)):
+            ranges = events.ranges(bucket)
+            calls = events.columns(RUNTIME, bucket, "globalTid")
+            work = {table: events.columns(table, bucket, "globalPid") for table in GPU_COLUMNS}
+            costs = [events.columns(table, bucket, "globalTid") for table in OVERHEADS]
+            events.buckets.remove(bucket)
+            for number, rank in enumerate(ranks):
+                found = rank.window(
+                    bucket,
+                    ranges.get(number),
+                    calls.get(number),
+                    {table: rows[number] for table, rows in work.items() if number in rows},
+                    next((rows[number] for rows in costs if number in rows), None),
+                )
+                if found is not None:
+                    yield found
+    launches = sum(rank.pending.launches for rank in ranks)
+    idle = launches - sum(rank.pending.worked for rank in ranks)
+    orphans = sum(rank.orphans for rank in ranks)
+    lost += missing_kernels(idle, launches, orphans)
+    if orphans:
+        lost.append(f"{orphans} kernels and copies have no launch in the nsys report")
 
 
 def _owners(scan: Scan) -> list[int]:
@@ -307,16 +284,13 @@ def _processes(events: Events, owners: list[int], clock: Clock) -> list[Process]
     found = []
     nodes = created_nodes(events.export)
     rows = dict(groups(nodes["globalTid"] >> PROCESS_SHIFT))
-    for owner in owners:
+    for number, owner in enumerate(owners):
         devices = sorted(events.scan.devices.get(owner, ()))
         process = Process(None, process_facts(events.export, owner & ID_MASK, devices))
-        found.append(process)
         if owner in rows:
             own = {name: values[rows[owner]] for name, values in nodes.items()}
-            number = events.numbers[owner]
-            found[-1] = Process(
-                None, process.facts, process.scopes, _nodes(events, number, process, own, clock)
-            )
+            process = replace(process, nodes=_nodes(events, number, process, own, clock))
+        found.append(process)
     return found
 
 

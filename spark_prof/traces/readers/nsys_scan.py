@@ -22,10 +22,10 @@ from adbc_driver_sqlite import StatementOptions
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.nsys_buckets import Buckets, bounds_of
-from spark_prof.traces.readers.nsys_clock import MARK
 from spark_prof.traces.readers.nsys_file import (
     GRAPH,
     KERNEL,
+    MARK,
     MEMCPY,
     MEMSET,
     OVERHEADS,

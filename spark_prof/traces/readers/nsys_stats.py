@@ -31,7 +31,15 @@ from spark_prof.traces.foreign import (
     gpu_frame,
     window,
 )
-from spark_prof.traces.readers.printed_tables import PrintedTable, number, time_ns, units_of, whole
+from spark_prof.traces.readers.printed_tables import (
+    PrintedTable,
+    number,
+    small,
+    time_ns,
+    triple,
+    units_of,
+    whole,
+)
 
 FORMAT = "nsys-stats"
 
@@ -77,11 +85,11 @@ def gpu_trace(table: PrintedTable) -> Foreign:
                 stream=[whole(row[3]) or 0 for row in rows],
                 name=[row[4] for row in rows],
                 kind=[_kind(row[4]) for row in rows],
-                registers=[_small(row[5]) for row in rows],
+                registers=[small(row[5]) for row in rows],
                 shared_bytes=[min(sum(s), 1 << 30) for s in zip(static, dynamic, strict=True)],
                 bytes=moved,
-                grid=[_joined(*row[9:12]) for row in rows],
-                block=[_joined(*row[12:15]) for row in rows],
+                grid=[triple(" ".join(row[9:12])) for row in rows],
+                block=[triple(" ".join(row[12:15])) for row in rows],
             )
             yield window(0, gpu.sort_values("start_ns", kind="stable", ignore_index=True))
         lost.extend(table.lost())
@@ -143,7 +151,7 @@ def _launched(
         start_ns=start,
         end_ns=end,
         name=[row[10] for row in rows],
-        device=[_small(row[6]) for row in rows],
+        device=[small(row[6]) for row in rows],
         correlation=launches["correlation"].to_numpy(),
         grid=[triple(row[8]) for row in rows],
         block=[triple(row[9]) for row in rows],
@@ -156,12 +164,6 @@ def _launched(
         launch_ns=begin[order],
         thread=thread[order],
     )
-
-
-@lru_cache(maxsize=4096)
-def triple(text: str) -> str:
-    """A grid such as " 800    1    1" as the `kernels` table has it."""
-    return _joined(*text.split())
 
 
 def _chunks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
@@ -204,18 +206,6 @@ def _bytes(text: str, unit: str) -> int:
     if size is None or not 0 <= size < _MOST_BYTES:
         return 0
     return min(int(size * _BYTES.get(unit, 0)), _MOST_BYTES)
-
-
-def _small(text: str) -> int:
-    value = whole(text)
-    return value if value is not None and 0 <= value < 1 << 31 else 0
-
-
-@lru_cache(maxsize=4096)
-def _joined(*cells: str) -> str:
-    """Three numbers as `x,y,z`, empty where they are none."""
-    numbers = [cell.strip() for cell in cells]
-    return ",".join(numbers) if all(n.isdecimal() for n in numbers) else ""
 
 
 _MOST_SUMS = 1 << 20

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.traces.foreign import gpu_frame
-from spark_prof.traces.readers.nsys_clock import Clock
-from spark_prof.traces.readers.nsys_file import GRAPH, KERNEL, MEMCPY, MEMSET, category
+from spark_prof.traces.readers.nsys_file import GRAPH, KERNEL, MEMCPY, MEMSET, Clock, category
 
 Int64s = npt.NDArray[np.int64]
 Naming = Callable[[Int64s], pd.Categorical]

@@ -11,6 +11,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -155,6 +156,19 @@ def time_ns(text: str, unit: str) -> int | None:
         return None
     nanoseconds = int((value * factor).to_integral_value())
     return nanoseconds if abs(nanoseconds) < _LATEST_NS else None
+
+
+def small(text: str, most: int = 1 << 31) -> int:
+    """The integer in a cell, 0 where it is negative, too large or none."""
+    value = whole(text)
+    return value if value is not None and 0 <= value < most else 0
+
+
+@lru_cache(maxsize=4096)
+def triple(text: str) -> str:
+    """A grid such as "(152, 4, 1)" or " 800    1    1" as `x,y,z`, empty where it is none."""
+    cells = re.split(r"[\s,]+", text.strip("() \t"))
+    return ",".join(cells) if len(cells) == 3 and all(c.isdecimal() for c in cells) else ""
 
 
 def _is_plain(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +11,10 @@ import pytest
 from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks import document
-from spark_prof.traces.benchmarks.frames import client_frames
+from spark_prof.traces.benchmarks.frames import client_frames, imported_runs
 from spark_prof.traces.benchmarks.read import read_benchmark, recognise
+from spark_prof.traces.bundle import Bundle, Meta
+from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.clients.test_clients import ORIGIN, steps
 from tests.rows import each_row
@@ -32,38 +34,13 @@ def survives(path: Path) -> None:
     try:
         result = read_benchmark(path)
         assert result.runs
-        for table, frame in client_frames(result).items():
+        for table, frame in client_frames(result, 0).items():
             schema = TABLES[table].schema
             assert pa.Table.from_pandas(frame, schema, preserve_index=False).num_rows == len(frame)
         clients_of(result.runs, STEPS, FACTS)
     except CommandError as error:
         refusal = str(error)
     assert "\n" not in refusal
-
-
-@each_row("name", FILES)
-def test_mutated_files(name: str, tmp_path: Path) -> None:
-    content = (DATA / name).read_bytes()
-    chance = random.Random(name)
-    path = tmp_path / name
-    for _ in range(CASES):
-        changed = bytearray(content)
-        kind = chance.randrange(4)
-        at = chance.randrange(len(changed))
-        if kind == 0:
-            del changed[at:]
-        elif kind == 1:
-            for _ in range(chance.randrange(1, 6)):
-                changed[chance.randrange(len(changed))] = chance.randrange(256)
-        elif kind == 2:
-            changed[at:at] = chance.choice((b"[" * 5000, b'{"a":', b"1e999", b"-7", b"\xff\xfe"))
-        else:
-            digits = [i for i, byte in enumerate(changed) if 48 <= byte < 58]
-            changed[(i := chance.choice(digits)) : i + 1] = chance.choice(
-                (b"NaN", b"-9" * 9, b"9" * 400, b"null", b'"x"', b"1e308")
-            )
-        path.write_bytes(changed)
-        survives(path)
 
 
 @each_row(
@@ -112,3 +89,29 @@ def test_a_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(document, "LARGEST", 1000)
     with pytest.raises(CommandError, match="larger"):
         read_benchmark(DATA / "vllm-serve-detailed.json")
+
+
+@each_row("name", FILES)
+def test_a_round_trip(name: str, tmp_path: Path) -> None:
+    result = read_benchmark(DATA / name)
+    with TableFiles(tmp_path) as files:
+        for table, frame in client_frames(result, 0).items():
+            files.add(table, 0, frame)
+    meta = Meta(1, "0", "complete", (), "2026-11-21T00:00:00+00:00", "import", tables=files.rows)
+    meta.write(tmp_path)
+    expected = tuple(
+        replace(run, requests=tuple(replace(r, gaps_us=()) for r in run.requests))
+        for run in result.runs
+    )
+    assert imported_runs(Bundle(tmp_path)) == expected
+
+
+def test_a_bundle_without_them_has_no_runs() -> None:
+    assert imported_runs(Bundle(DATA / "vllm-serve-bundle")) == ()
+
+
+def test_a_second_result_goes_on_counting() -> None:
+    result = read_benchmark(DATA / "vllm-serve-detailed.json")
+    frames = client_frames(result, first_run=7)
+    assert frames["clients"]["run"].tolist() == [7]
+    assert set(frames["requests"]["run"]) == {7}

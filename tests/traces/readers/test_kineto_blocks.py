@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_prof.traces.readers import kineto_blocks
-from spark_prof.traces.readers.kineto_blocks import TraceText
+from spark_prof.traces.readers import kineto_collect
+from spark_prof.traces.readers.kineto_collect import TraceText
 from spark_prof.traces.scopes import Calls, Scopes
 from tests.rows import each_row
 
@@ -47,7 +47,7 @@ def pieces(text: bytes, chosen: random.Random) -> Iterator[bytes]:
 @each_row("seed", range(150))
 def test_every_event_comes_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = random.Random(seed)
-    monkeypatch.setattr(kineto_blocks, "_NEAR", chosen.choice([1, 40, 1 << 13]))
+    monkeypatch.setattr(kineto_collect, "_NEAR", chosen.choice([1, 40, 1 << 13]))
     text, events, around = text_of(seed)
     trace = TraceText(pieces(text.encode(), chosen))
     found = [event for block in trace.events(json.loads) for event in block]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -67,34 +66,6 @@ def test_the_launch_of_every_row_is_the_call_with_its_number(path: Path) -> None
     window = read(path)[1]
     wanted = [calls.get(number, -1) for number in window.trace.gpu["correlation"]]
     assert window.launch_ns.tolist() == wanted
-
-
-def test_time_per_module_is_that_of_the_truth() -> None:
-    truth = (REAL / "b200_vllm_eager_tp8_rank0.module_truth.txt").read_text()
-    rows = re.findall(r"^ +(\d+\.\d) .*?n= *(\d+) (\S+)$", truth, re.MULTILINE)
-    wanted = {path.replace("(none)", ""): (us, int(count)) for us, count, path in rows}
-    found, window = read(REAL / "b200_vllm_eager_tp8_rank0.json.gz")
-    gpu = window.trace.gpu
-    time, count = Counter[str](), Counter[str]()
-    for kind, start, end, scope in zip(
-        gpu["kind"], gpu["start_ns"], gpu["end_ns"], window.scope.tolist(), strict=True
-    ):
-        if kind == "kernel":
-            names = found.processes[0].scopes.path(scope)
-            path = "/".join(re.sub(r"_\d+$", "", name.removeprefix(MODULE)) for name in names)
-            time[path] += end - start
-            count[path] += 1
-    assert sum(time.values()) == 10_862_916
-    assert {path: (f"{ns / 1000:.1f}", count[path]) for path, ns in time.items()} == wanted
-
-
-def test_annotations_around_modules_give_every_decode_kernel_its_module() -> None:
-    found, window = read(REAL / "h100_vllm026_gptoss20b_mxfp4_eager_modhooks_bs1.json.gz")
-    names = found.processes[0].scopes.names
-    inside = [names[scope] for scope in window.scope.tolist() if scope >= 0]
-    layers = {int(n.group(1)) for name in inside if (n := re.search(r"layers\.(\d+)\.", name))}
-    assert layers == set(range(24))
-    assert len(inside) > 0.9 * len(window.scope)
 
 
 def test_kernels_of_a_graph_carry_no_layer_and_it_says_so() -> None:

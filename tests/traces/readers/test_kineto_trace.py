@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from collections.abc import Callable
@@ -377,9 +376,6 @@ def test_names_that_are_no_text_are_read_as_far_as_they_are(read: Read, odd: byt
     assert gpu["correlation"].tolist() == [3]
 
 
-WHOLE = kineto(EVENTS * 20, deviceProperties=[{"id": 0, "name": "G"}])
-
-
 @each_row(
     "text",
     [
@@ -408,7 +404,3 @@ def test_what_is_no_trace_is_refused_in_one_line(read: Read, text: str) -> None:
 def test_an_event_without_end_is_refused_before_it_fills_the_memory(read: Read, text: str) -> None:
     with pytest.raises(CommandError, match=r"more than 16 MiB|no list of traceEvents"):
         read(text)
-
-
-def test_a_compressed_trace_under_any_name(read: Read) -> None:
-    assert summary(read(gzip.compress(WHOLE.encode()), "trace.json")) == summary(read(WHOLE))

@@ -77,14 +77,14 @@ def test_the_details_page(read: Read) -> None:
         ("norm", 2500, "4,2,1", "128,1,1"),
         ("gemm", 1_000_000, "4,2,1", "128,1,1"),
     ]
-    first, second = foreign.processes
-    assert (first.facts["pid"], second.facts["pid"]) == (5, 6)
+    (first,) = foreign.processes
+    assert first.facts["pid"] == 5
     assert first.facts["gpu"] == {"vendor": "NVIDIA", "compute_capability": "12.1"}
     assert first.facts["summed"] is True
     rows = first.metrics.astype({"name": str, "metric": str, "unit": str}).to_numpy().tolist()
     assert rows[1] == ["gemm", 0, "sm__inst_executed_pipe_tensor.sum", 1_275_068_416.0, "inst"]
     assert math.isnan(rows[2][3])
-    assert [row[1] for row in rows] == [0, 0, 0, 1]
+    assert [row[1] for row in rows] == [0, 0, 0, 1, 2]
     assert any("alone" in line for line in foreign.lost)
 
 
@@ -102,6 +102,16 @@ def test_the_raw_page(read: Read) -> None:
         ["norm", 1, "gpu__time_duration.sum", 900.0, "nsecond"],
         ["norm", 1, "sm__inst_executed_pipe_tensor.sum", 0.0, "inst"],
     ]
+
+
+def test_several_files_are_one_process(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path, time in zip(paths, ("5", "7"), strict=True):
+        path.write_text(DETAILS + detail(0, 5, path.stem, "gpu__time_duration.sum", "ns", time))
+    foreign = ncu_csv(*paths)
+    assert [row[:2] for row in times(foreign)] == [("a", 5), ("b", 7)]
+    assert foreign.processes[0].metrics["launch"].tolist() == [0, 1]
+    assert len(foreign.lost) == 1
 
 
 def test_kernels_without_a_time_are_told(read: Read) -> None:
