@@ -83,7 +83,7 @@ _PLAIN_CACHE = 2.0
 """Bytes of an element of a KV cache in BF16."""
 
 
-def expected_experts(experts: int, per_token: int, tokens: int) -> float:
+def expected_experts(experts: int, per_token: int, tokens: float) -> float:
     """How many of a layer's experts a step reads, if every token takes any of them alike.
 
     E * (1 - ((E - k) / E) ** M). Real routing is uneven and reads fewer.

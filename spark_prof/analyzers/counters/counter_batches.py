@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.counters.counter_rows import (
     AMOUNTS,
     SHARES,
@@ -20,7 +21,6 @@ from spark_prof.analyzers.counters.counter_rows import (
 )
 from spark_prof.analyzers.counters.counter_slots import Estimate, sampled_steps, slotted
 from spark_prof.analyzers.counters.folding import MOST_SLOTS, find_lag, overlaps
-from spark_prof.analyzers.roofline.weight_bytes import needed_weights
 
 FEWEST_STEPS = 3
 """With fewer steps the layers of a model are all there is to tell kernels apart by."""
@@ -65,7 +65,7 @@ def counters_of(
             )
             continue
         mine = kernels["step"].isin(members).to_numpy(bool)
-        found = _batch(samples, kernels, mine, needed_weights(layers, config, size), size)
+        found = _batch(samples, kernels, mine, _needed_weights(layers, config, size), size)
         if isinstance(found, str):
             notes.append(f"Batches of {size} tokens: {found}")
         else:
@@ -81,6 +81,25 @@ def counters_of(
         long=tuple(long_rows(samples, kernels[~folded])),
         notes=tuple(notes),
     )
+
+
+def _needed_weights(
+    layers: pd.DataFrame, config: Mapping[str, Any], tokens: int
+) -> dict[str, tuple[float, str]]:
+    """Bytes that one step needs of each component's weights, and which part of them that is.
+
+    Left out is the embedding, of which a step reads a row a token, and are experts where more than
+    one token chooses among them: nobody recorded which the router chose.
+    """
+    sums = layers.groupby("component", observed=True)["bytes"].sum()
+    needed = {str(name): (float(size), "") for name, size in sums.items() if name and size}
+    needed.pop("embedding", None)
+    whole, _ = needed.pop("experts", (0.0, ""))
+    read = Config.of(config)
+    experts, chosen = read.experts, read.experts_per_token
+    if whole and tokens == 1 and experts and chosen:
+        needed["experts"] = (whole * chosen / experts, f"{chosen} of {experts} experts")
+    return needed
 
 
 def _in_order(samples: pd.DataFrame) -> pd.DataFrame:

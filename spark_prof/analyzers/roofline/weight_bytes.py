@@ -1,7 +1,4 @@
-"""Which weights a step streams: from the `layers` table, the live model's own account.
-
-One calculation for the roofline and for the bytes that hardware counters saw.
-"""
+"""Which weights a step streams: from the live model's own account, else its configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.ceilings.derived import derived_modules
 from spark_prof.analyzers.ceilings.schemes import schemes_of
 from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
-from spark_prof.analyzers.roofline.shape import Shape, shape_of
+from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.rules.components import layer_of
 from spark_prof.rules.tensor_names import place_of
 
@@ -97,30 +94,6 @@ def weights_of(layers: pd.DataFrame, shape: Shape) -> list[Weights]:
         size, dtype, parameters = embedding
         found += _parts("lm_head", -1, "embedding, tied", int(size), str(dtype), parameters, 8)
     return found
-
-
-def needed_weights(
-    layers: pd.DataFrame, config: Mapping[str, Any], tokens: int
-) -> dict[str, tuple[float, str]]:
-    """Bytes that one step needs of each component's weights, and which part of them that is.
-
-    Experts are left out where more than one token chooses among them: how many experts are hit is
-    then a matter of the router's choice, which nobody recorded.
-
-    Args:
-        layers: component and bytes of the `layers` table.
-        config: the model's configuration as Hugging Face writes it.
-    """
-    sums = layers.groupby("component", observed=True)["bytes"].sum()
-    needed = {str(name): (float(size), "") for name, size in sums.items() if name and size}
-    needed.pop(LOOKED_UP, None)
-    if "experts" in needed:
-        whole, _ = needed.pop("experts")
-        shape = shape_of({"model_config": config})
-        if tokens == 1 and shape.experts and shape.chosen:
-            part = f"{shape.chosen} of {shape.experts} experts"
-            needed["experts"] = (whole * shape.chosen / shape.experts, part)
-    return needed
 
 
 def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:

@@ -8,9 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from spark_prof.analyzers.ceilings.config import Config
+from spark_prof.analyzers.ceilings.step import expected_experts
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.lookup import mapping_in
+from spark_prof.analyzers.roofline.device_ceilings import device_of
 from spark_prof.analyzers.shapes.grid_occupancy import (
     busy_share,
     counted_phase,
@@ -38,75 +41,59 @@ def shapes_of(
     if phase is None or launches.empty:
         return None
     facts = bundle.facts(rank)
-    gpu, config = (mapping_in(facts, name) for name in ("gpu", "model_config"))
-    device = _Device(gpu)
-    achieved = _achieved(counters)
-    whole = float(sums.loc[sums["phase"] == phase, "ns"].sum()) or 1.0
-    rows = tuple(
-        _row(launch, whole, device, config, achieved) for launch in launches.itertuples(index=False)
-    )
-    notes = list(device.notes())
+    gpu, config = mapping_in(facts, "gpu"), Config.of(mapping_in(facts, "model_config"))
+    name, capability = device_of(facts)
+    known = find_gpu(name, capability)
+    count = gpu.get("multiprocessors")
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 < count < 1 << 16:
+        count = known.multiprocessors if known else None
+    capability = capability or (known.compute_capability if known else "")
+    limits = SM_LIMITS.get(capability)
+    notes = []
+    if count is None:
+        notes.append(
+            "Nothing tells how many multiprocessors the GPU has: no waves, and nothing about "
+            "grids that are too small for it."
+        )
+    if limits is None:
+        what = f"of compute capability {capability}" if capability else "of the GPU"
+        notes.append(f"The limits of a multiprocessor {what} are not known: no occupancy.")
     if looked_at < 1:
         notes.append(
             f"How the time of a kernel is split among its shapes was taken from {looked_at:.1%} of "
             "all launches, spread over the recording."
         )
-    count = int((steps["phase"] == phase).sum())
-    return Shapes(count, device.multiprocessors, rows, tuple(notes))
-
-
-class _Device:
-    """What is known of the GPU that ran the kernels.
-
-    Attributes:
-        multiprocessors: how many it has, None where unknown.
-        limits: of one of them, None where unknown.
-    """
-
-    def __init__(self, gpu: Mapping[str, Any]) -> None:
-        self._name = str(gpu.get("name") or "")
-        capability = gpu.get("compute_capability")
-        known = find_gpu(self._name, capability if isinstance(capability, str) else None)
-        count = gpu.get("multiprocessors")
-        self.multiprocessors: int | None = known.multiprocessors if known else None
-        if isinstance(count, int) and not isinstance(count, bool) and 0 < count < 1 << 16:
-            self.multiprocessors = count
-        self._capability = str(capability or (known.compute_capability if known else ""))
-        self.limits: SmLimits | None = SM_LIMITS.get(self._capability)
-
-    def notes(self) -> tuple[str, ...]:
-        """What is not known."""
-        notes = []
-        if self.multiprocessors is None:
-            notes.append(
-                "Nothing tells how many multiprocessors the GPU has: no waves, and nothing about "
-                "grids that are too small for it."
-            )
-        if self.limits is None:
-            what = f"of compute capability {self._capability}" if self._capability else "of the GPU"
-            notes.append(f"The limits of a multiprocessor {what} are not known: no occupancy.")
-        return tuple(notes)
+    # Active warps, of the batch size that was sampled most.
+    counted = counters.batches[0].rows if counters and counters.batches else ()
+    achieved = {(row.name, row.component): row.warps_active for row in counted}
+    whole = float(sums.loc[sums["phase"] == phase, "ns"].sum()) or 1.0
+    rows = tuple(
+        _row(launch, whole, count, limits, config, achieved)
+        for launch in launches.itertuples(index=False)
+    )
+    return Shapes(int((steps["phase"] == phase).sum()), count, rows, tuple(notes))
 
 
 def _row(
     launch: Any,
     whole: float,
-    device: _Device,
-    config: Mapping[str, Any],
-    achieved: Mapping[tuple[str, str], float],
+    multiprocessors: int | None,
+    limits: SmLimits | None,
+    config: Config,
+    achieved: Mapping[tuple[str, str], float | None],
 ) -> ShapeRow:
     blocks, threads = _product(launch.grid), _product(launch.block)
     held: Occupancy | None = None
-    if device.limits:
-        held = occupancy_of(device.limits, threads, int(launch.registers), int(launch.shared_bytes))
+    if limits:
+        held = occupancy_of(limits, threads, int(launch.registers), int(launch.shared_bytes))
     waves = busy = None
-    if device.multiprocessors and blocks:
+    if multiprocessors and blocks:
         # Whatever a block needs: fewer blocks than multiprocessors leave some of them idle.
         if held:
-            places = device.multiprocessors * held.blocks
-            waves, busy = blocks / places, busy_share(blocks, places, device.multiprocessors)
-        elif blocks < device.multiprocessors:
-            busy = blocks / device.multiprocessors
+            places = multiprocessors * held.blocks
+            waves, busy = blocks / places, busy_share(blocks, places, multiprocessors)
+        elif blocks < multiprocessors:
+            busy = blocks / multiprocessors
     tile = tile_of(launch.name)
     tokens = float(launch.tokens)
     used, expected = _rows_used(tile, launch.name, launch.component, tokens, config)
@@ -133,7 +120,7 @@ def _row(
 
 
 def _rows_used(
-    tile: Tile | None, name: str, component: str, tokens: float, config: Mapping[str, Any]
+    tile: Tile | None, name: str, component: str, tokens: float, config: Config
 ) -> tuple[float | None, bool]:
     """Rows of the tile that hold tokens, and whether that is only to be expected."""
     if tile is None or not tile.token_rows or tokens <= 0 or not is_gemm(name):
@@ -149,17 +136,6 @@ def _rows_used(
     return tokens / tiles, expected
 
 
-def _achieved(counters: Counters | None) -> dict[tuple[str, str], float]:
-    """Active warps by kernel and component, of the batch size that was sampled most."""
-    if counters is None or not counters.batches:
-        return {}
-    return {
-        (row.name, row.component): row.warps_active
-        for row in counters.batches[0].rows
-        if row.warps_active is not None
-    }
-
-
 def _product(triple: object) -> int:
     """Of the three numbers of a grid or block; 0 where they are none."""
     try:
@@ -169,13 +145,7 @@ def _product(triple: object) -> int:
     return math.prod(sides) if len(sides) == 3 and all(0 < s < 1 << 32 for s in sides) else 0
 
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_MOST = 1 << 20
-"""No model has more experts."""
-_CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk")
-
-
-def rows_per_expert(config: Mapping[str, Any], tokens: float) -> float | None:
+def rows_per_expert(config: Config, tokens: float) -> float | None:
     """Mean tokens of an expert that gets any, where each token finds all experts equally likely.
 
     Exact for one token: each of its experts gets that one.
@@ -183,19 +153,8 @@ def rows_per_expert(config: Mapping[str, Any], tokens: float) -> float | None:
     Returns:
         None where the configuration does not tell the experts.
     """
-    among, chosen = _number(config, _EXPERTS), _number(config, _CHOSEN)
-    if not among or not chosen or chosen > among:
+    among, chosen = config.experts, config.experts_per_token
+    if not 0 < chosen <= among:
         return None
     tokens = max(tokens, 1.0)
-    hit: float = among * (1 - (1 - chosen / among) ** tokens)
-    return tokens * chosen / hit
-
-
-def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    inner = config.get("text_config")
-    for source in (config, inner if isinstance(inner, dict) else {}):
-        for name in names:
-            value = source.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
-                return value
-    return 0
+    return tokens * chosen / expected_experts(among, chosen, tokens)

@@ -15,6 +15,7 @@ import pytest
 import spark_prof
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow, Shapes
 from spark_prof.analyzers.shapes.shape_summary import rows_per_expert, shapes_of
@@ -165,10 +166,10 @@ OSS = {"num_local_experts": 128, "num_experts_per_tok": 4}
     ("tokens", "hit"), [(1, 4.0), (4, 15.3), (8, 28.7), (16, 51.0)]
 )  # the experts that so many tokens hit, as in docs/ceilings.md
 def test_rows_of_an_expert(tokens: int, hit: float) -> None:
-    rows = rows_per_expert(OSS, tokens)
+    rows = rows_per_expert(Config.of(OSS), tokens)
     assert rows is not None
     assert tokens * 4 / rows == pytest.approx(hit, rel=0.01)
-    assert rows_per_expert({"text_config": OSS}, tokens) == rows
+    assert rows_per_expert(Config.of({"text_config": OSS}), tokens) == rows
 
 
 @each_row(
@@ -180,11 +181,11 @@ def test_rows_of_an_expert(tokens: int, hit: float) -> None:
      {"num_experts": True, "num_experts_per_tok": True, "text_config": None}],
 )  # fmt: skip
 def test_a_configuration_that_tells_no_experts(config: Mapping[str, Any]) -> None:
-    assert rows_per_expert(config, 4) is None
+    assert rows_per_expert(Config.of(config), 4) is None
 
 
 def test_one_token_is_a_row_for_each_of_its_experts_and_more_tokens_are_more() -> None:
-    rows = [rows_per_expert(OSS, tokens) for tokens in (0.5, 1, 2, 64, 4096)]
+    rows = [rows_per_expert(Config.of(OSS), tokens) for tokens in (0.5, 1, 2, 64, 4096)]
     assert rows[:2] == [1, 1]
     assert rows == sorted(rows, key=lambda value: value or 0)
     assert rows[-1] == pytest.approx(4096 * 4 / 128)
