@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +53,7 @@ class Launch:
         return Place(self.component, self.role, self.name)
 
 
-@dataclass(frozen=True)
-class Charge:
+class Charge(NamedTuple):
     """A share of a piece of work that falls to the kernels of one place."""
 
     place: Place

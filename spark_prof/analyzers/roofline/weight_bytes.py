@@ -14,7 +14,6 @@ from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.ceilings.derived import derived_modules
 from spark_prof.analyzers.ceilings.schemes import schemes_of
 from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
-from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.rules.components import layer_of
 from spark_prof.rules.tensor_names import place_of
 
@@ -67,13 +66,13 @@ class Weights:
         return self.elements > 0
 
 
-def weights_of(layers: pd.DataFrame, shape: Shape) -> list[Weights]:
+def weights_of(layers: pd.DataFrame, tied: bool) -> list[Weights]:
     """The weights that decode and prefill steps stream, in the model's order.
 
     Left out are the embedding, of which a step reads some rows, and vision, audio and draft parts.
 
     Args:
-        shape: of the model: a tied lm_head is the embedding's tensor and has no row.
+        tied: whether lm_head is the embedding's tensor and has no row.
     """
     columns = ["path", "layer", "component", "quant_method", "kernel", "weight_dtype", "bytes"]
     rows = layers[[*columns, "parameters"]].head(_MOST_MODULES).itertuples(index=False, name=None)
@@ -90,7 +89,7 @@ def weights_of(layers: pd.DataFrame, shape: Shape) -> list[Weights]:
         how = f"{method} {kernel}"
         bits = 4 if _FOUR_BITS.search(how) and not _EIGHT_BITS.search(how) else 8
         found += _parts(component, layer, path, int(size), str(dtype), parameters, bits)
-    if embedding and not has_head and shape.tied:
+    if embedding and not has_head and tied:
         size, dtype, parameters = embedding
         found += _parts("lm_head", -1, "embedding, tied", int(size), str(dtype), parameters, 8)
     return found
@@ -199,13 +198,13 @@ _DIGITS = len(str(LARGEST))
 _ELEMENT_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}
 
 
-def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
+def weights_of_tensors(tensors: pd.DataFrame, tied: bool) -> list[Weights]:
     """The weights that steps stream, one a tensor; left out is what `weights_of` leaves out.
 
     Memory that several modules hold counts for the first, and a view as what it holds.
 
     Args:
-        shape: of the model: a tied lm_head is the embedding's tensor.
+        tied: whether lm_head is the embedding's tensor.
     """
     own = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["bytes"] > 0).to_numpy()]
     own = own.assign(stored=_stored(own))
@@ -213,7 +212,7 @@ def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
     names += ["address", "bytes"]
     rows: list[tuple[Any, ...]] = list(own[names].itertuples(name=None))
     stored = stored_as(own)
-    tied = shape.tied and not (own["component"] == "lm_head").any()
+    tied &= not (own["component"] == "lm_head").any()
     found = []
     seen: set[tuple[int, int]] = set()
     for number, module, name, whose, layer, size, sides, dtype, form, *where in rows:

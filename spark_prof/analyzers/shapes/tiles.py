@@ -326,9 +326,12 @@ def _cutlass_tile(symbol: str) -> Tile | None:
     sides = _constants(arguments[_TILE])
     if len(sides) != 3 or not all(side and side <= _LARGEST for side in sides):
         return None
+    first, second, depth = sides
     contiguous = [side == 1 for side in _constants(arguments[_RESULT_STRIDE])[:2]]
-    tokens = {(True, False): "second", (False, True): "first"}.get(tuple(contiguous), "same")
-    return _tile("CUTLASS 3", *sides, tokens)
+    tokens = (
+        "second" if contiguous == [True, False] else "first" if contiguous == [False, True] else ""
+    )
+    return _tile("CUTLASS 3", first, second, depth, tokens)
 
 
 def _flat(node: _Node) -> list[_Node]:

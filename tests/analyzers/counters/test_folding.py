@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.counters.counter_rows import amounts_by_time
 from spark_prof.analyzers.counters.folding import (
     Calls,
     Equations,
+    amounts_by_time,
     find_lag,
     gram,
     not_negative,
@@ -142,16 +142,16 @@ def random_times(seed: int) -> tuple[np.ndarray, ...]:
 @each_row("seed", range(30))
 def test_every_nanosecond_is_counted_once(seed: int) -> None:
     begin, finish, start, end = random_times(seed)
-    found = overlaps(begin, finish, start, end)
+    index, kernel, ns = overlaps(begin, finish, start, end)
     table = np.zeros((len(begin), len(start)), int)
-    np.add.at(table, (found.sample, found.kernel), found.ns)
+    np.add.at(table, (index, kernel), ns)
     for sample in range(len(begin)):
         inside = np.arange(begin[sample], finish[sample])
         ran = [(inside >= s) & (inside < e) for s, e in zip(start, end, strict=True)]
         assert table[sample].tolist() == [int(r.sum()) for r in ran]
         idle = ~np.any(ran, axis=0) if ran else np.ones(len(inside), bool)
         assert uncovered(begin, finish, start, end)[sample] == idle.sum()
-    assert (found.ns >= 0).all()
+    assert (ns >= 0).all()
 
 
 def test_a_long_kernel_has_what_its_samples_counted() -> None:

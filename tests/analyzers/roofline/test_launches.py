@@ -23,8 +23,7 @@ from spark_prof.analyzers.roofline.launches import (
     groups_of,
     launches_of,
 )
-from spark_prof.analyzers.roofline.needs import Work, attention, reading
-from spark_prof.analyzers.roofline.shape import Shape
+from spark_prof.analyzers.roofline.needs import Shape, Work, attention, reading
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 
 

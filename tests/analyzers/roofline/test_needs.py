@@ -9,13 +9,14 @@ import pytest
 
 from spark_prof.analyzers.roofline.needs import (
     Load,
+    Shape,
     attention,
     elementwise,
     need_of,
     reading,
+    shape_of,
     state,
 )
-from spark_prof.analyzers.roofline.shape import Shape, shape_of
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 
 GPT_OSS = {

@@ -14,7 +14,6 @@ import pytest
 
 from spark_prof import load
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
-from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.analyzers.roofline.weight_bytes import (
     Weights,
     derived_weights,
@@ -151,7 +150,7 @@ def test_weights_are_told_in_their_format(tmp_path: Path) -> None:
 )
 def test_numbers_of_a_factor(row: dict[str, Any], elements: int) -> None:
     frame = pa.Table.from_pylist([row], schema=TABLES["tensors"].schema).to_pandas()
-    (found,) = weights_of_tensors(frame, Shape())
+    (found,) = weights_of_tensors(frame, tied=False)
     assert (found.elements, found.bytes, found.path, found.tensor) == (
         elements, 1000, row["module"], 0,
     )  # fmt: skip
@@ -168,7 +167,7 @@ def test_memory_counts_once_and_a_view_as_what_it_holds() -> None:
                address=BASE + 16384),
     ]  # fmt: skip
     frame = pa.Table.from_pylist(rows, schema=TABLES["tensors"].schema).to_pandas()
-    found = weights_of_tensors(frame, Shape())
+    found = weights_of_tensors(frame, tied=False)
     assert [(w.component, w.bytes) for w in found] == [
         ("lm_head", 1000), ("o_proj", 4096), ("attention", 4096),
     ]  # fmt: skip
@@ -202,11 +201,8 @@ def test_a_tied_head_is_the_embedding_s_tensor() -> None:
         tensor("cache", QKV, "qkv", 1000, kind="buffer"),
     ]
     frame = pa.Table.from_pylist(rows, schema=TABLES["tensors"].schema).to_pandas()
-    assert [w.component for w in weights_of_tensors(frame, Shape(tied=True))] == ["lm_head"]
-    assert weights_of_tensors(frame, Shape()) == []
-
-
-PLAIN = Shape()
+    assert [w.component for w in weights_of_tensors(frame, tied=True)] == ["lm_head"]
+    assert weights_of_tensors(frame, tied=False) == []
 
 
 def layers(*rows: dict[str, object]) -> pd.DataFrame:
@@ -243,7 +239,7 @@ def one(found: list[Weights]) -> Weights:
 def test_elements_of_a_product(method: str, dtype: str, parameters: str, elements: int) -> None:
     row = {"path": "model.layers.0.self_attn.qkv_proj", "component": "qkv", "bytes": 5898256,
            "quant_method": method, "weight_dtype": dtype, "parameters": parameters}  # fmt: skip
-    found = one(weights_of(layers(row), PLAIN))
+    found = one(weights_of(layers(row), tied=False))
     assert found.elements == elements
     assert found.bytes == 5898256
     assert found.quantized is (dtype != "bfloat16")
@@ -258,7 +254,7 @@ def test_both_products_of_the_experts_are_told_apart() -> None:
         "quant_method.w13_precision_config.weight_scale.storage.data:uint8:32x2944x184 "
         "quant_method.w2_precision_config.weight_scale.storage.data:uint8:32x2944x96",
     }  # fmt: skip
-    first, second = weights_of(layers(row), PLAIN)
+    first, second = weights_of(layers(row), tied=False)
     assert (first.what, second.what) == ("w13", "w2")
     assert first.bytes + second.bytes == 425615360
     assert first.elements == 32 * 5760 * 2880
@@ -278,17 +274,17 @@ def test_parts_that_a_decode_step_does_not_run_are_left_out() -> None:
             ("model.layers.0.self_attn.o_proj", "o_proj"),
         )
     ]
-    assert one(weights_of(layers(*rows), PLAIN)).component == "o_proj"
+    assert one(weights_of(layers(*rows), tied=False)).component == "o_proj"
 
 
 def test_a_tied_head_is_the_embedding() -> None:
     row = {"path": "model.embed_tokens", "component": "embedding", "bytes": 2000, "layer": -1,
            "parameters": "weight:bfloat16:100x10"}  # fmt: skip
-    head = one(weights_of(layers(row), Shape(tied=True)))
+    head = one(weights_of(layers(row), tied=True))
     assert (head.component, head.layer, head.bytes, head.elements) == ("lm_head", -1, 2000, 1000)
-    assert weights_of(layers(row), PLAIN) == []
+    assert weights_of(layers(row), tied=False) == []
     own = row | {"path": "lm_head", "component": "lm_head"}
-    assert one(weights_of(layers(row, own), Shape(tied=True))).what == "lm_head"
+    assert one(weights_of(layers(row, own), tied=True)).what == "lm_head"
 
 
 def test_norms_convolutions_and_sinks_are_no_products() -> None:
@@ -301,7 +297,7 @@ def test_norms_convolutions_and_sinks_are_no_products() -> None:
             ("model.layers.0.attn", "attention", "sinks:bfloat16:64"),
         )
     ]
-    assert [found.is_product for found in weights_of(layers(*rows), PLAIN)] == [False] * 4
+    assert [found.is_product for found in weights_of(layers(*rows), tied=False)] == [False] * 4
 
 
 def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
@@ -311,7 +307,7 @@ def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
          "parameters": "weight:bfloat16:5x10"}
         for name in names
     ]  # fmt: skip
-    found = sorted(weights_of(layers(*rows), PLAIN), key=lambda weights: weights.order)
+    found = sorted(weights_of(layers(*rows), tied=False), key=lambda weights: weights.order)
     inside = ["gate_up_proj", "down_proj"]
     assert [weights.what for weights in found] == [*inside, "shared_expert_gate"]
 
@@ -322,7 +318,7 @@ def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
 def test_parameters_that_say_nothing_leave_the_bytes(parameters: str) -> None:
     row = {"path": "model.layers.0.self_attn.o_proj", "component": "o_proj", "bytes": 100,
            "parameters": parameters}  # fmt: skip
-    assert one(weights_of(layers(row), PLAIN)).bytes == 100
+    assert one(weights_of(layers(row), tied=False)).bytes == 100
 
 
 def test_a_configuration_alone_gives_the_same_bytes() -> None:
@@ -354,9 +350,9 @@ def test_a_configuration_alone_gives_the_same_bytes() -> None:
 def test_no_shape_breaks_the_sums(shape: str) -> None:
     row = {"path": "model.layers.0.self_attn.o_proj", "component": "o_proj", "bytes": 100,
            "parameters": f"weight:bfloat16:{shape}"}  # fmt: skip
-    assert one(weights_of(layers(row), PLAIN)).elements < 1 << 50
+    assert one(weights_of(layers(row), tied=False)).elements < 1 << 50
 
 
 def test_sizes_that_no_module_has_are_left_out() -> None:
     rows = [{"path": "lm_head", "component": "lm_head", "bytes": size} for size in (-5, 0)]
-    assert weights_of(layers(*rows), PLAIN) == []
+    assert weights_of(layers(*rows), tied=False) == []
