@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_prof.analyzers.ceilings.ceiling_rows import (
@@ -86,39 +86,32 @@ def ceilings_of(
     asked = question or Question()
     asked = replace(asked, kv_bytes=asked.kv_bytes or _kv_bytes(checkpoint))
     model = weights_of(checkpoint)
-    choices = [_choice("as-shipped", "as it is", model, asked, gpus)]
-    for change in CHANGES:
-        other = changed(model, change)
-        if other is not None:
-            choices.append(_choice(change.id, change.title, other, asked, gpus))
+
+    def choice(
+        asked: Question,
+        model: WeightsOfModel = model,
+        name: str = "as-shipped",
+        title: str = "as it is",
+    ) -> Choice:
+        step = step_of(model, asked)
+        return Choice(name, title, step, tuple(ceilings_on(step, gpu) for gpu in gpus))
+
+    others = ((change, changed(model, change)) for change in CHANGES)
     return Ceilings(
         folder=checkpoint.folder,
         model=model,
         question=asked,
-        choices=tuple(choices),
-        batches=_varied(model, (replace(asked, batch=batch) for batch in BATCHES), gpus),
-        contexts=_varied(model, (replace(asked, context=context) for context in CONTEXTS), gpus),
-        drafts=_varied(model, (_drafted(asked, drafts) for drafts in DRAFTS), gpus),
+        choices=(
+            choice(asked),
+            *(choice(asked, other, change.id, change.title) for change, other in others if other),
+        ),
+        batches=tuple(choice(replace(asked, batch=batch)) for batch in BATCHES),
+        contexts=tuple(choice(replace(asked, context=context)) for context in CONTEXTS),
+        drafts=tuple(
+            choice(replace(asked, scheduled=1 + drafts, accepted=1.0 + drafts)) for drafts in DRAFTS
+        ),
         left_out=tuple(weights for weights in model.weights if weights.role != "decoder"),
     )
-
-
-def _varied(
-    model: WeightsOfModel, questions: Iterable[Question], gpus: Sequence[Gpu]
-) -> tuple[Choice, ...]:
-    """The model as it is, for one question after another."""
-    return tuple(_choice("as-shipped", "as it is", model, asked, gpus) for asked in questions)
-
-
-def _choice(
-    name: str, title: str, model: WeightsOfModel, question: Question, gpus: Sequence[Gpu]
-) -> Choice:
-    step = step_of(model, question)
-    return Choice(name, title, step, tuple(ceilings_on(step, gpu) for gpu in gpus))
-
-
-def _drafted(asked: Question, drafts: int) -> Question:
-    return replace(asked, scheduled=1 + drafts, accepted=1.0 + drafts)
 
 
 def _kv_bytes(checkpoint: Checkpoint) -> float:

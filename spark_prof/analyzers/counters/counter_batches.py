@@ -104,7 +104,7 @@ def _needed_weights(
     needed = {str(name): (float(size), "") for name, size in sums.items() if name and size}
     needed.pop("embedding", None)
     whole, _ = needed.pop("experts", (0.0, ""))
-    read = Config.of(config)
+    read = Config(config)
     experts, chosen = read.experts, read.experts_per_token
     if whole and tokens == 1 and experts and chosen:
         needed["experts"] = (whole * chosen / experts, f"{chosen} of {experts} experts")

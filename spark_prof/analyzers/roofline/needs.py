@@ -59,15 +59,14 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
     Args:
         facts: of a rank: model_config as Hugging Face writes it, engine_config, dtype, parallel.
     """
-    config = mapping_in(facts, "model_config")
-    read = Config.of(config)
+    read = Config(mapping_in(facts, "model_config"))
     ranks = _ranks(facts, "tensor")
     engine = mapping_in(mapping_in(facts, "engine_config"), "parallel_config")
     dealt_out = engine.get("enable_expert_parallel") is True
     dtype = str(facts.get("dtype") or read.text("dtype", "torch_dtype"))
     activation = _BYTES.get(dtype.removeprefix("torch."), 2)
     rank = read.whole("kv_lora_rank")
-    recurrent = [s for s in architecture_of(config).states if s.kind == "recurrent"]
+    recurrent = [s for s in architecture_of(read).states if s.kind == "recurrent"]
     return Shape(
         hidden=read.hidden,
         heads=max(read.heads // ranks, min(read.heads, 1)),

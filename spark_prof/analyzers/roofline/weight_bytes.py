@@ -105,8 +105,8 @@ def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
     quantization = config.get("quantization_config")
     schemes = schemes_of(quantization if isinstance(quantization, Mapping) else {})
     found: dict[tuple[str, int, int], Weights] = {}
-    tied = Config.of(config).flag("tie_word_embeddings")
-    for module in derived_modules(Config.of(config), schemes):
+    tied = Config(config).flag("tie_word_embeddings")
+    for module in derived_modules(Config(config), schemes):
         component = place_of(module.path, 0).component
         if component == LOOKED_UP and tied:
             component = "lm_head"

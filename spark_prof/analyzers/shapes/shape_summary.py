@@ -41,7 +41,7 @@ def shapes_of(
     if phase is None or launches.empty:
         return None
     facts = bundle.facts(rank)
-    gpu, config = mapping_in(facts, "gpu"), Config.of(mapping_in(facts, "model_config"))
+    gpu, config = mapping_in(facts, "gpu"), Config(mapping_in(facts, "model_config"))
     name, capability = device_of(facts)
     known = find_gpu(name, capability)
     count = gpu.get("multiprocessors")

@@ -44,16 +44,6 @@ def read(step: Step, component: str) -> float:
     return sum(row.read for row in step.rows if row.component == component)
 
 
-def test_distinct_experts_of_gpt_oss_120b() -> None:
-    found = [expected_experts(128, 4, tokens) for tokens in (1, 4, 8, 16)]
-    assert [round(value, 1) for value in found] == [4.0, 15.3, 28.7, 51.0]
-
-
-def test_distinct_experts_of_qwen3_next() -> None:
-    found = [expected_experts(512, 10, tokens) for tokens in (1, 4, 8, 16)]
-    assert [round(value, 1) for value in found] == [10.0, 38.8, 74.7, 138.6]
-
-
 @each_row("seed", range(20))
 def test_the_expectation_is_what_happens_on_average(seed: int) -> None:
     dice = random.Random(seed)
@@ -103,15 +93,6 @@ def test_the_cache_of_every_kind() -> None:
     assert read(narrow, "ssm") == read(step, "ssm")
 
 
-def test_no_context_asks_for_the_weights_alone() -> None:
-    assert step_of(model(DENSE, states=(CACHE, RECURRENT)), Question()).read == 2_000
-
-
-def test_a_short_context_does_not_fill_a_window() -> None:
-    step = step_of(model(DENSE, states=(WINDOW,)), Question(context=10))
-    assert read(step, "attention") == 2 * 16 * 10 * 2
-
-
 @each_row(("ranks", "heads"), [(1, 1), (2, 2), (4, 4), (8, 4)])
 def test_tensor_parallelism_shares_out_weights_and_heads(ranks: int, heads: int) -> None:
     whole, part = (
@@ -156,10 +137,3 @@ def test_a_ceiling_is_the_slower_of_memory_and_arithmetic() -> None:
 def test_narrower_weights_are_never_slower_to_multiply(gpu) -> None:
     peaks = [peak_of(gpu, form) for form in ("fp32", "bf16", "fp8", "mxfp4")]
     assert peaks == sorted(peaks)
-
-
-def test_an_empty_model_has_no_speed() -> None:
-    gb10 = gpu_called("gb10")
-    assert gb10 is not None
-    found = ceilings_on(step_of(model(), Question()), gb10)
-    assert found.data_sheet.tokens_per_s == 0

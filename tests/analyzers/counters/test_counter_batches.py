@@ -209,22 +209,6 @@ def test_with_few_steps_the_calls_of_all_layers_share_an_amount() -> None:
         assert row.read_bytes == pytest.approx(run.bytes[slot], abs=0.01 * run.bytes.mean())
 
 
-def test_no_samples_say_nothing() -> None:
-    run = simulate(9)
-    kernels = kernels_of(run)
-    nothing = run.samples().iloc[:0]
-    assert counters_of(nothing, kernels, steps_of(kernels), NO_LAYERS, {}) is None
-
-
-def test_samples_of_another_hour_find_no_step() -> None:
-    run = simulate(10)
-    samples = run.samples()
-    samples[["start_ns", "end_ns"]] += 3_600_000_000_000
-    found = summarized(run, samples=samples)
-    assert (found.batches, found.long) == ((), ())
-    assert found.notes == ("No decode step was sampled.",)
-
-
 MODULES = (QKV, ATTENTION, EXPERTS)
 NAMES = ("gemm_qkv", "flash_fwd", "moe_gemm")
 

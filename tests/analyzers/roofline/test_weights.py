@@ -109,19 +109,6 @@ def test_the_floor_of_a_kernel_is_that_of_the_tensors_it_points_to(tmp_path: Pat
     assert rows[FLASH].streamed_bytes == 101 * 2 * 4 * 128 * 2
 
 
-def test_a_weight_that_no_kernel_points_to_is_not_in_the_sum(tmp_path: Path) -> None:
-    tensors = laid_out(
-        tensor("weight", QKV, "qkv", 8 << 20, dtype="bfloat16"),
-        tensor("weight", "model.layers.0.o_proj", "o_proj", 4 << 30, dtype="bfloat16"),
-    )
-    made = pointing(bundle(tmp_path / "b"), tensors, [argument(1, tensors[0]["address"])])
-    phase = summarize(made).roofline
-    assert phase is not None
-    assert phase.decode is not None
-    assert phase.decode.unplaced == ()
-    assert phase.decode.streamed_bytes == (8 << 20) + 101 * 2 * 4 * 128 * 2
-
-
 def test_weights_are_told_in_their_format(tmp_path: Path) -> None:
     tensors = laid_out(
         tensor("weight", QKV, "qkv", 32 << 20, dtype="int32", format="nvfp4"),
@@ -287,19 +274,6 @@ def test_a_tied_head_is_the_embedding() -> None:
     assert one(weights_of(layers(row, own), tied=True)).what == "lm_head"
 
 
-def test_norms_convolutions_and_sinks_are_no_products() -> None:
-    rows = [
-        {"path": path, "component": component, "bytes": 128, "parameters": parameters}
-        for path, component, parameters in (
-            ("model.layers.0.input_layernorm", "norm", "weight:bfloat16:64"),
-            ("model.layers.0.linear_attn.conv1d", "ssm", "weight:bfloat16:64x1x4"),
-            ("model.layers.0.linear_attn", "ssm", "A_log:float32:32 dt_bias:float32:32"),
-            ("model.layers.0.attn", "attention", "sinks:bfloat16:64"),
-        )
-    ]
-    assert [found.is_product for found in weights_of(layers(*rows), tied=False)] == [False] * 4
-
-
 def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
     names = ("shared_expert_gate", "shared_expert.gate_up_proj", "shared_expert.down_proj")
     rows = [
@@ -310,15 +284,6 @@ def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
     found = sorted(weights_of(layers(*rows), tied=False), key=lambda weights: weights.order)
     inside = ["gate_up_proj", "down_proj"]
     assert [weights.what for weights in found] == [*inside, "shared_expert_gate"]
-
-
-@pytest.mark.parametrize(
-    "parameters", ["", ":", "weight", "weight:bfloat16:ax3", "weight:bfloat16:-5x-10", "::::"]
-)
-def test_parameters_that_say_nothing_leave_the_bytes(parameters: str) -> None:
-    row = {"path": "model.layers.0.self_attn.o_proj", "component": "o_proj", "bytes": 100,
-           "parameters": parameters}  # fmt: skip
-    assert one(weights_of(layers(row), tied=False)).bytes == 100
 
 
 def test_a_configuration_alone_gives_the_same_bytes() -> None:
@@ -351,8 +316,3 @@ def test_no_shape_breaks_the_sums(shape: str) -> None:
     row = {"path": "model.layers.0.self_attn.o_proj", "component": "o_proj", "bytes": 100,
            "parameters": f"weight:bfloat16:{shape}"}  # fmt: skip
     assert one(weights_of(layers(row), tied=False)).elements < 1 << 50
-
-
-def test_sizes_that_no_module_has_are_left_out() -> None:
-    rows = [{"path": "lm_head", "component": "lm_head", "bytes": size} for size in (-5, 0)]
-    assert weights_of(layers(*rows), tied=False) == []

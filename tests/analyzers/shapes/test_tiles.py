@@ -15,7 +15,6 @@ import pytest
 
 from spark_prof.analyzers.shapes.tiles import FAMILIES, Family, tile_of
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.demangle import demangler
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
@@ -84,12 +83,6 @@ PIECES = (
 )  # fmt: skip
 
 
-@each_row("piece", PIECES)
-def test_names_made_of_one_piece_end(piece: str) -> None:
-    found = tile_of(piece * (20_000 // len(piece)))
-    assert found is None or 0 < found.first <= 1 << 14
-
-
 def test_a_tile_of_noise_has_sides_that_a_tile_can_have() -> None:
     rng = random.Random(1)
     for _ in range(300):
@@ -155,24 +148,9 @@ def test_the_tile_of_a_symbol(row: tuple[str, ...]) -> None:
     assert [found.first, found.second, found.depth, found.token_rows] == list(map(int, numbers))
 
 
-def test_nothing_else_could_name_them() -> None:
-    demangle = demangler()
-    assert [demangle(symbol) for symbol, *_ in SYMBOLS] == [symbol for symbol, *_ in SYMBOLS]
-
-
 def test_every_cut_is_unreadable_or_says_no_more() -> None:
     whole = tile_of(LONGEST)
     assert {tile_of(LONGEST[:length]) for length in range(len(LONGEST))} <= {None, whole}
-
-
-def test_noise_in_a_symbol_ends() -> None:
-    rng = random.Random(4)
-    for _ in range(500):
-        letters = list(LONGEST)
-        for _ in range(rng.randint(1, 30)):
-            letters[rng.randrange(2, len(letters))] = rng.choice("NEIJLSTPK_0123456789abcZX\x00é٣")
-        found = tile_of("".join(letters))
-        assert found is None or 0 < found.first <= 1 << 14
 
 
 @each_row(
