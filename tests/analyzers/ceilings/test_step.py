@@ -15,14 +15,13 @@ from spark_prof.analyzers.ceilings.ceiling_rows import (
     Weights,
     WeightsOfModel,
 )
-from spark_prof.analyzers.ceilings.step import (
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import (
     ceiling_at,
     ceilings_on,
     expected_experts,
-    peak_of,
     step_of,
 )
-from spark_prof.rules.gpus import GPUS, gpu_called
+from spark_prof.rules.gpus import gpu_called
 from tests.rows import each_row
 
 DENSE = Weights("qkv", "bf16", "decoder", 1_000, 2_000.0, 1, matrix=True)
@@ -131,9 +130,3 @@ def test_a_ceiling_is_the_slower_of_memory_and_arithmetic() -> None:
     assert few.read is not None
     assert few.read.step_us > few.data_sheet.step_us
     assert ceiling_at(step, 1e9, "").limit == "memory"
-
-
-@each_row("gpu", GPUS)
-def test_narrower_weights_are_never_slower_to_multiply(gpu) -> None:
-    peaks = [peak_of(gpu, form) for form in ("fp32", "bf16", "fp8", "mxfp4")]
-    assert peaks == sorted(peaks)

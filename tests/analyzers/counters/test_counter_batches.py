@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.counters.counter_batches import FEWEST_STEPS, counters_of
+from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.counters.counter_rows import CounterRow, Counters
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.assemble import assemble
@@ -138,15 +138,6 @@ def test_the_lag_of_the_clocks_is_taken_out_and_named() -> None:
     assert rows[7].read_bytes == pytest.approx(run.bytes[7], rel=0.02)
 
 
-def test_too_few_replays_say_so() -> None:
-    run = simulate(4, replays=FEWEST_STEPS - 1)
-    found = summarized(run)
-    assert found.batches == ()
-    assert found.notes == (
-        "Batches of 1 tokens: only 2 steps were sampled, 3 are needed to tell kernels apart.",
-    )
-
-
 def test_long_kernels_of_a_prefill_need_no_replays() -> None:
     run = simulate(5, replays=1, lowest_us=15, longest_us=90)
     kernels = kernels_of(run)
@@ -165,15 +156,6 @@ def test_kernels_in_step_with_the_sampling_get_no_figure() -> None:
     unknown = [row for row in batch.rows if row.read_bytes is None]
     assert unknown
     assert all(row.resolved < 0.9 and row.bandwidth is None for row in unknown)
-
-
-def test_columns_that_were_not_sampled_stay_out() -> None:
-    run = simulate(7)
-    samples = run.samples().assign(dram_read_bytes=np.nan, dram_write_bytes=np.nan)
-    (batch,) = summarized(run, samples=samples).batches
-    assert batch.weights == ()
-    assert batch.idle_bytes_per_us is None
-    assert all(row.read_bytes is None and row.tensor_active is not None for row in batch.rows)
 
 
 def test_samples_written_twice_count_once() -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
-from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
+from spark_prof.analyzers.roofline.device_ceilings import ceilings_of
 from spark_prof.analyzers.roofline.roofline_rows import Place
 from spark_prof.analyzers.roofline.rows import by_sampling, by_single_kernels
 from spark_prof.traces.measured import DeviceState, Measured, Measurement
@@ -100,8 +100,3 @@ def test_an_unknown_device_has_ceilings_only_if_it_was_measured() -> None:
     assert found.data_sheet is None
     assert found.bandwidth is not None
     assert found.bandwidth.value == 2.9e12
-
-
-@pytest.mark.parametrize("facts", [{}, {"gpu": None}, {"gpu": "H100"}, {"gpu": {}}])
-def test_a_recording_that_names_no_device(facts: dict[str, object]) -> None:
-    assert device_of(facts) == ("unknown", None)

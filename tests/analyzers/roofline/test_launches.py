@@ -61,15 +61,6 @@ def test_every_step_is_in_one_of_a_few_groups(count: int) -> None:
     assert [group.step for group in found] == sorted(group.step for group in found)
 
 
-def test_steps_of_unknown_size_or_another_phase_are_in_no_group() -> None:
-    assert groups_of(steps([], []), "decode") == []
-    assert groups_of(steps([0, 0], [1, 1]), "decode") == []
-    assert groups_of(steps([5], [0]), "decode") == []
-    assert groups_of(steps([1], [1]), "prefill") == []
-    (known,) = groups_of(steps([0, 2], [1, 2]), "decode")
-    assert (known.step, known.share) == (1001, 1.0)
-
-
 MODULES = pd.DataFrame(
     [(0, "model", ""), (3, "model.layers.0.mlp", "mlp"), (4, "model.layers.0", "")],
     columns=["module", "path", "component"],
@@ -98,15 +89,6 @@ def test_launches_have_the_role_and_the_basis_of_their_kernels() -> None:
         ("mlp", True, "model.layers.0.mlp"), ("", False, ""), ("self_attn.attn", True, ""),
         ("mlp.down_proj", True, ""), ("", False, ""),
     ]  # fmt: skip
-
-
-def test_a_launch_reads_what_its_row_says() -> None:
-    sets = pd.Index([(), (3, 5)], tupleize_cols=False)
-    reads = pd.Categorical.from_codes([1, 0], categories=sets)
-    found = kernels(("one", 3, "", 1, 0), ("other", 3, "", 1, 0), reads=reads)
-    assert [launch.reads for launch in launches_of(found, [1], MODULES)[1]] == [(3, 5), ()]
-    bare = found.drop(columns="reads")
-    assert [launch.reads for launch in launches_of(bare, [1], MODULES)[1]] == [(), ()]
 
 
 GEMM = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"

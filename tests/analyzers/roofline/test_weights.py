@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof import load
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.weight_bytes import (
     Weights,
@@ -21,8 +20,6 @@ from spark_prof.analyzers.roofline.weight_bytes import (
     weights_of_tensors,
 )
 from spark_prof.analyzers.summary import summarize
-from spark_prof.dashboards.sections import kernel_section
-from spark_prof.dashboards.units import MISSING
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.roofline.recorded import FIRST, FLASH, GEMM, HEAD, SECOND, bundle
@@ -158,27 +155,6 @@ def test_memory_counts_once_and_a_view_as_what_it_holds() -> None:
     assert [(w.component, w.bytes) for w in found] == [
         ("lm_head", 1000), ("o_proj", 4096), ("attention", 4096),
     ]  # fmt: skip
-
-
-RECORDED = Path(__file__).parents[2] / "data" / "architectures"
-PACKED = {"", "int8", "int32", "int64", "uint8"}
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.iterdir()))
-def test_no_recording_tells_a_packed_weight_as_integers(name: str) -> None:
-    made = load(RECORDED / name / "default")
-    report = summarize(made)
-    assert report.roofline is not None
-    shown = {row.dtype for row in report.roofline.weights}
-    assert not shown & PACKED
-    tensors = made.frame("tensors", 0)
-    packed = tensors[(tensors["kind"] == "weight") & tensors["dtype"].isin(PACKED)]
-    formats = set(packed["format"].astype(str)) - {"scale"}
-    assert formats <= shown
-    assert formats <= {row.format for row in report.modules}
-    table = kernel_section.modules(report)
-    place = [column.title for column in table.columns].index("Weights")
-    assert not {row[place] for row in table.rows if row[5] != MISSING} & PACKED
 
 
 def test_a_tied_head_is_the_embedding_s_tensor() -> None:

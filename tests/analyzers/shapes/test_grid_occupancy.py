@@ -25,8 +25,8 @@ import pytest
 
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.shapes import grid_occupancy
-from spark_prof.analyzers.shapes.grid_occupancy import SHAPE, busy_share, launches_of, occupancy_of
+from spark_prof.analyzers.shapes import shape_summary
+from spark_prof.analyzers.shapes.shape_summary import SHAPE, busy_share, launches_of, occupancy_of
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.rules.gpus import SM_LIMITS
 from spark_prof.traces.bundle import Bundle, table_file
@@ -153,7 +153,7 @@ def test_a_sample_keeps_what_each_kernel_takes(
     bundle = Bundle(capture)
     rows = bundle.meta.tables[table_file("kernels", 0)]
     rewrite(capture, range(rows), 500)
-    monkeypatch.setattr(grid_occupancy, "_ROWS", rows // 4)
+    monkeypatch.setattr(shape_summary, "_ROWS", rows // 4)
     found, share = looked_at(Bundle(capture))
     assert share == pytest.approx(0.25, abs=0.05)
     wanted: dict[object, int] = defaultdict(int)
@@ -172,7 +172,7 @@ def test_a_table_out_of_order(capture: Path, monkeypatch: pytest.MonkeyPatch) ->
     order = list(range(rows))
     random.Random(2).shuffle(order)
     rewrite(capture, order, 1000)
-    monkeypatch.setattr(grid_occupancy, "_ROWS", rows // 3)
+    monkeypatch.setattr(shape_summary, "_ROWS", rows // 3)
     shuffled, share = looked_at(Bundle(capture))
     assert share == 1
     # Which of two kernels that start in the same nanosecond comes first is all that can differ.
