@@ -58,21 +58,22 @@ CHANGES: tuple[Change, ...] = (
 
 def changed(model: WeightsOfModel, change: Change) -> WeightsOfModel | None:
     """The model with that change, None where it changes nothing."""
-    weights = tuple(_converted(weights, change) for weights in model.weights)
+
+    def converted(found: Weights) -> Weights:
+        size = found.parameters * BYTES[change.format]
+        if (
+            found.role != "decoder"
+            or not found.matrix
+            or found.component not in change.components
+            or found.format == change.format
+            # A format that is as narrow stays: MXFP4 is not made of NVFP4 to save 6 %.
+            or (not change.widens and size > 0.9 * found.bytes)
+        ):
+            return found
+        return replace(found, format=change.format, bytes=size)
+
+    weights = tuple(map(converted, model.weights))
     return replace(model, weights=weights) if weights != model.weights else None
-
-
-def _converted(weights: Weights, change: Change) -> Weights:
-    """The weights in the change's format, where it is for them."""
-    if weights.role != "decoder" or not weights.matrix:
-        return weights
-    if weights.component not in change.components or weights.format == change.format:
-        return weights
-    size = weights.parameters * BYTES[change.format]
-    # A format that is as narrow stays: MXFP4 is not made of NVFP4 to save 6 %.
-    if not change.widens and size > 0.9 * weights.bytes:
-        return weights
-    return replace(weights, format=change.format, bytes=size)
 
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -151,17 +152,10 @@ def peak_of(gpu: Gpu, weights: str) -> float:
     return max(figure.value for figure in gpu.peaks.values())
 
 
-def ceiling_at(step: Step, bandwidth: float, basis: str, gpu: Gpu | None = None) -> Ceiling:
-    """The ceiling for one bandwidth.
-
-    Args:
-        bandwidth: in bytes per second.
-        gpu: whose arithmetic limits it too; None for memory alone.
-    """
+def ceiling_at(step: Step, bandwidth: float, basis: str, gpu: Gpu) -> Ceiling:
+    """The ceiling for one bandwidth, in bytes per second, and for the GPU's arithmetic."""
     memory = step.read / bandwidth
-    arithmetic = 0.0
-    if gpu is not None:
-        arithmetic = sum(done / peak_of(gpu, form) for form, done in step.operations.items())
+    arithmetic = sum(done / peak_of(gpu, form) for form, done in step.operations.items())
     seconds = max(memory, arithmetic)
     rate = step.question.accepted / seconds if seconds else 0.0
     return Ceiling(

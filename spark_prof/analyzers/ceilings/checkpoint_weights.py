@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_prof.analyzers.ceilings.ceiling_rows import Architecture, Module, Weights, WeightsOfModel
 from spark_prof.analyzers.ceilings.config import Config, architecture_of
-from spark_prof.analyzers.ceilings.derived import derived_modules, is_known
+from spark_prof.analyzers.ceilings.derived import KNOWN, derived_modules
 from spark_prof.analyzers.ceilings.schemes import format_of, schemes_of
 from spark_prof.rules.tensor_names import Place, place_of, split_name
 from spark_prof.traces.checkpoint import Checkpoint
@@ -133,7 +133,7 @@ def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
         ]
     lost = ["No tensors were seen: shapes and formats are derived from the configuration."]
     lost += [f"The configuration has no {name}: {then}." for name, then in _absent(read)]
-    if not is_known(read):
+    if read.family not in KNOWN:
         family = read.text("model_type") or "without a model_type"
         lost.append(
             f"The family {family} was not checked: its shapes are taken to be Llama's or Mixtral's."

@@ -55,8 +55,19 @@ class Config:
         slides = self.flag("use_sliding_window", default=True)
         windows = ("sliding_window", "attention_chunk_size", "sliding_window_size")
         self.window = self.whole(*windows) if slides else 0
+        # The model's type without what marks its part for text.
+        self.family = self.text("model_type").removesuffix("_text")
+        # A Mamba mixer: heads of Mamba-2, inner width, groups and size of the state.
         self.mamba_heads = self.whole("mamba_num_heads", "mamba_n_heads")
-        self.mamba_head_dim = self.whole("mamba_head_dim", "mamba_d_head")
+        expanded = self.hidden * max(self.whole("mamba_expand", "expand"), 1)
+        width = self.whole("mamba_head_dim", "mamba_d_head")
+        self.mamba_inner = self.mamba_heads * width or expanded
+        self.mamba_groups = self.whole("n_groups", "mamba_n_groups")
+        self.mamba_size = self.whole("ssm_state_size", "mamba_d_state", "state_size")
+        # A gated delta net: elements of its keys and values.
+        self.delta_keys = self.whole("linear_num_key_heads") * self.whole("linear_key_head_dim")
+        delta_heads = self.whole("linear_num_value_heads")
+        self.delta_values = delta_heads * self.whole("linear_value_head_dim")
         # Of one element of a recurrent state: as configured, else as the model.
         types = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "dtype", "torch_dtype")
         self.state_bytes = _WIDTHS.get(self.text(*types), 2.0)
@@ -137,7 +148,7 @@ def layer_kinds(read: Config) -> list[str]:
     if named:
         kinds = [_KINDS.get(word, "full") for word in named[: read.layers or None]]
         # Newer configurations call Mamba's layers linear attention too.
-        is_mamba = not read.whole("linear_num_value_heads") and _mamba_size(read) > 0
+        is_mamba = not read.whole("linear_num_value_heads") and read.mamba_size > 0
         return ["mamba" if kind == "linear" and is_mamba else kind for kind in kinds]
     pattern = read.text("hybrid_override_pattern")
     if pattern:
@@ -202,22 +213,13 @@ def _latent(read: Config, layers: int) -> list[State]:
 
 def _delta_net(read: Config) -> int:
     """Elements of a gated delta net's state and of its convolution's."""
-    keys = read.whole("linear_num_key_heads") * read.whole("linear_key_head_dim")
-    values = read.whole("linear_num_value_heads") * read.whole("linear_value_head_dim")
     taps = max(read.whole("linear_conv_kernel_dim") - 1, 0)
-    return values * read.whole("linear_key_head_dim") + taps * (2 * keys + values)
+    state = read.delta_values * read.whole("linear_key_head_dim")
+    return state + taps * (2 * read.delta_keys + read.delta_values)
 
 
 def _mamba(read: Config) -> int:
     """Elements of a Mamba state and of its convolution's."""
-    size = _mamba_size(read)
-    groups = read.whole("n_groups", "mamba_n_groups")
-    inner = read.mamba_heads * read.mamba_head_dim or read.hidden * max(
-        read.whole("mamba_expand", "expand"), 1
-    )
     taps = max(read.whole("conv_kernel", "mamba_d_conv") - 1, 0)
-    return inner * size + taps * (inner + 2 * groups * size)
-
-
-def _mamba_size(read: Config) -> int:
-    return read.whole("ssm_state_size", "mamba_d_state", "state_size")
+    convolved = read.mamba_inner + 2 * read.mamba_groups * read.mamba_size
+    return read.mamba_inner * read.mamba_size + taps * convolved

@@ -85,18 +85,16 @@ def without_step_floors(roofline: Roofline, phases: Collection[object]) -> Roofl
 
 
 def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> RooflinePhase:
-    rows, dropped = [], []
-    for row in phase.rows:
-        if (phase.phase, *row.place) in kernels:
-            dropped.append(row)
-            unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
-            rows.append(
-                replace(row, streamed_bytes=0.0, operations=0.0, what="", basis="",
-                        expected=False, **unknown)
-            )  # fmt: skip
-        else:
-            rows.append(row if (row.floor_us or 0.0) <= row.us else replace(row, floor_us=row.us))
-    if all(row is old for row, old in zip(rows, phase.rows, strict=True)):
+    dropped = [row for row in phase.rows if (phase.phase, *row.place) in kernels]
+    unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
+    rows = [
+        replace(row, streamed_bytes=0.0, operations=0.0, what="", basis="", expected=False,
+                **unknown)
+        if (phase.phase, *row.place) in kernels
+        else row if (row.floor_us or 0.0) <= row.us else replace(row, floor_us=row.us)
+        for row in phase.rows
+    ]  # fmt: skip
+    if rows == list(phase.rows):
         return phase
     return replace(
         phase,

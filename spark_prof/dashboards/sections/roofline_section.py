@@ -19,7 +19,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import bars, empty_figure, label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
-from spark_prof.dashboards.section import Cell, Section, listed, table
+from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import (
     MISSING,
@@ -134,17 +134,11 @@ def kernels(report: Report) -> Section:
     rest, left = phase.kernels_us - sum(map(_step_us, shown)), rows[len(shown) :]
     if not left and rest <= _ROUNDING * phase.kernels_us:
         return section
-    last = _rest(left, rest, len(columns))
+    bounds = [bound for row in left if (bound := _bound_us(row)) is not None]
+    more = counted(len(left), "more row") if left else MISSING
+    named = ("rest", microseconds(rest), microseconds(sum(bounds) if bounds else None))
+    last = (*named, MISSING, MISSING, more, *[MISSING] * (len(columns) - 6))
     return Section(section.id, title, section.columns, (*section.rows, last), section.intro)
-
-
-def _rest(rows: Sequence[RooflineRow], us: float, columns: int) -> tuple[Cell, ...]:
-    """The rows that are not listed, as one."""
-    bounds = [bound for row in rows if (bound := _bound_us(row)) is not None]
-    whole = microseconds(sum(bounds) if bounds else None)
-    more = counted(len(rows), "more row") if rows else MISSING
-    named = ("rest", microseconds(us), whole, MISSING, MISSING, more)
-    return (*named, *[MISSING] * (columns - len(named)))
 
 
 def streamed(report: Report) -> Section:

@@ -14,6 +14,7 @@ import pytest
 
 from spark_prof.analyzers.ceilings import Ceilings, ceilings_of
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceiling_at
+from spark_prof.rules.gpus import GPUS
 from spark_prof.traces.checkpoint import Checkpoint, read_checkpoint
 from tests.checkpoints import (
     FORMATS,
@@ -147,7 +148,7 @@ def test_configuration_and_tensors_agree(name: str) -> None:
 @each_row(("key", "rates"), RATES.items())
 def test_ceilings(key: tuple[str, str], rates: tuple[float, ...]) -> None:
     step = choice(from_config(key[0]), key[1]).step
-    found = [ceiling_at(step, bandwidth, "").tokens_per_s for bandwidth in BANDWIDTHS]
+    found = [ceiling_at(step, bandwidth, "", GPUS[0]).tokens_per_s for bandwidth in BANDWIDTHS]
     assert found == pytest.approx(list(rates), rel=0.02)
 
 

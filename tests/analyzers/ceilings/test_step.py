@@ -21,7 +21,7 @@ from spark_prof.analyzers.ceilings.checkpoint_ceilings import (
     expected_experts,
     step_of,
 )
-from spark_prof.rules.gpus import gpu_called
+from spark_prof.rules.gpus import GPUS, gpu_called
 from tests.rows import each_row
 
 DENSE = Weights("qkv", "bf16", "decoder", 1_000, 2_000.0, 1, matrix=True)
@@ -113,14 +113,13 @@ def test_drafted_tokens_read_more_experts_and_the_same_cache() -> None:
     drafted = step_of(model(DENSE, EXPERTS, states=(CACHE,)), asked)
     assert drafted.experts_hit == pytest.approx(expected_experts(128, 4, 3))
     assert read(drafted, "attention") == read(plain, "attention")
-    rate = ceiling_at(drafted, 1e9, "").tokens_per_s
+    rate = ceiling_at(drafted, 1e9, "", GPUS[0]).tokens_per_s
     assert rate == pytest.approx(2.4 * 1e9 / drafted.read)
 
 
 def test_a_ceiling_is_the_slower_of_memory_and_arithmetic() -> None:
     h100 = gpu_called("h100")
     assert h100 is not None
-    step = step_of(model(DENSE), Question())
     few, many = (ceilings_on(step_of(model(DENSE), Question(batch=n)), h100) for n in (1, 1_000))
     assert few.data_sheet.limit == "memory"
     assert few.data_sheet.step_us == pytest.approx(2_000 / 3.35e12 * 1e6)
@@ -129,4 +128,3 @@ def test_a_ceiling_is_the_slower_of_memory_and_arithmetic() -> None:
     assert many.data_sheet.total_tokens_per_s == pytest.approx(1_000 * many.data_sheet.tokens_per_s)
     assert few.read is not None
     assert few.read.step_us > few.data_sheet.step_us
-    assert ceiling_at(step, 1e9, "").limit == "memory"
