@@ -31,18 +31,8 @@ def flow(kernels: Sequence[K]) -> dict[int, tuple[int, int, int]]:
     converts = np.array([classify(kernel.name).conversion is not None for kernel in kernels])
     copies = np.array([kernel.kind != "kernel" for kernel in kernels])
     found = flow_of(placed(kernels), converts & ~copies, copies)
-    return dict(
-        zip(
-            found.rows.tolist(),
-            zip(
-                found.consumers.tolist(),
-                found.producers.tolist(),
-                found.places.tolist(),
-                strict=True,
-            ),
-            strict=True,
-        )
-    )
+    rows, *others = (of.tolist() for of in found)
+    return dict(zip(rows, zip(*others, strict=True), strict=True))
 
 
 def test_between_a_norm_and_a_product() -> None:

@@ -85,13 +85,6 @@ def test_repacking_in_a_step_of_many_is_load_time() -> None:
     assert REPACK not in {row.name for row in found.items}
 
 
-def test_repacking_in_each_step_is_not() -> None:
-    steps = [K(name, "mlp", s) for s in range(4) for name in (REPACK, GEMM)]
-    found = conversions(steps, ["decode"] * 4)
-    assert [(row.kind, row.consumer) for row in found.charged] == [("repack", GEMM)]
-    assert found.load_time == ()
-
-
 def test_fused_are_listed_and_not_counted() -> None:
     found = conversions([K(FUSED, "mlp"), K(GEMM, "mlp")], ["decode"])
     assert [(row.kind, row.component) for row in found.fused] == [("quantize", "mlp")]
@@ -123,12 +116,6 @@ def test_pytorch_s_pad_is_known_by_its_order() -> None:
 )  # fmt: skip
 def test_fills_and_copies_that_are_no_pad(kernels: list[K]) -> None:
     assert conversions([*kernels, K(GEMM, "experts")], ["decode"]).padding == ()
-
-
-def test_without_times_nothing_tells_the_consumer() -> None:
-    found = conversions(LAYER, ["unknown"], timed=False)
-    assert [(row.consumer, row.after) for row in found.charged] == [(None, "")]
-    assert found.us == 3.0
 
 
 @pytest.mark.parametrize("capture", sorted(path.name for path in DATA.glob("h100-*-*b-*")))

@@ -158,13 +158,6 @@ def test_kernels_in_step_with_the_sampling_get_no_figure() -> None:
     assert all(row.resolved < 0.9 and row.bandwidth is None for row in unknown)
 
 
-def test_samples_written_twice_count_once() -> None:
-    run = simulate(8)
-    samples = run.samples()
-    once, twice = summarized(run), summarized(run, samples=pd.concat([samples, samples]))
-    assert once == twice
-
-
 def test_a_sample_that_spans_a_pause_is_left_out() -> None:
     run = simulate(8)
     samples = run.samples()

@@ -48,17 +48,6 @@ def test_the_type_of_the_cache(cache: str, dtype: str, size: int) -> None:
     assert shape_of({"engine_config": engine, "dtype": dtype}).kv_bytes == size
 
 
-def test_a_recurrent_state_is_kept_in_bytes() -> None:
-    config = {
-        "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16,
-        "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_key_head_dim": 128,
-        "linear_num_value_heads": 32, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-        "mamba_ssm_dtype": "float32", "dtype": "bfloat16",
-    }  # fmt: skip
-    state = 32 * 128 * 128 + 3 * (2 * 16 * 128 + 32 * 128)
-    assert shape_of({"model_config": config}).state_bytes == 4 * state
-
-
 @pytest.mark.parametrize(
     ("parallel", "here", "surely"),
     [

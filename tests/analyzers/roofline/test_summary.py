@@ -142,10 +142,6 @@ def test_without_any_size_that_is_what_is_said(tmp_path: Path) -> None:
     )
 
 
-def test_steps_of_unknown_size_have_no_roofline(tmp_path: Path) -> None:
-    assert summarize(bundle(tmp_path / "b", tokens=(0, 0))).roofline is None
-
-
 def test_weights_without_a_kernel_count_in_the_sum(tmp_path: Path) -> None:
     from tests.analyzers.roofline.recorded import LAYERS
     from tests.support import layer_row

@@ -102,16 +102,6 @@ def test_a_number_of_multiprocessors_that_is_none(capture: Path, count: object) 
     assert with_gpu(capture, known).multiprocessors == 48
 
 
-def test_the_same_launches_on_a_gb10(capture: Path) -> None:
-    found = with_gpu(capture, {"name": "NVIDIA GB10", "compute_capability": "12.1"})
-    w2 = next(row for row in found.rows if row.blocks == 48)
-    assert w2.busy == 1
-    # More shared memory than a block may have there: no such launch, so nothing is said of it.
-    lm_head = product(found, "nvjet", "lm_head")
-    assert lm_head.occupancy is None
-    assert lm_head.waves is None
-
-
 def test_a_product_of_nvfp4_on_a_gb10(tmp_path: Path) -> None:
     """2,048 features in tiles of 128, one token: 16 blocks for 48 multiprocessors."""
     with open(Path(__file__).with_name("symbols.csv"), encoding="utf-8") as file:
