@@ -119,7 +119,7 @@ def _differing(kind: str, layers: Mapping[int, _Ran], ends: Collection[int]) -> 
 def found_layers(tables: LayerTables) -> list[Broken] | None:
     """All layers, where they are not those of the model; None where its layers are unknown."""
     wanted = {int(n) for n in tables.modules["layer"].unique() if n >= 0}
-    wanted = wanted or set(range(Config.of(tables.config).layers))
+    wanted = wanted or set(range(Config(tables.config).layers))
     found = {int(n) for n in tables.sums["layer"].unique() if n >= 0}
     if not wanted or not found:
         return None
@@ -140,7 +140,7 @@ def kinds_of(config: Mapping[str, Any], layers: pd.DataFrame) -> dict[int, str]:
     DeepSeek's models. The `layers` table tells which; without it only a model without experts has
     kinds that are known.
     """
-    read = Config.of(config)
+    read = Config(config)
     kinds = layer_kinds(read)
     blocks: dict[int, set[str]] = defaultdict(set)
     for layer, component in zip(layers["layer"], layers["component"], strict=True):

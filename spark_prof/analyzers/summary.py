@@ -36,7 +36,7 @@ from spark_prof.analyzers.model import Collectives, ModuleRow, RankRow, Report
 from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.ranks.rank_summary import RankShare, collectives_of
 from spark_prof.analyzers.recorded_run import gpu_of, markers_of, run_of
-from spark_prof.analyzers.roofline.step_roofline import Recorded, roofline_of
+from spark_prof.analyzers.roofline.step_roofline import roofline_of
 from spark_prof.analyzers.roofline.weight_bytes import stored_as
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
 from spark_prof.analyzers.step_accounting import Books, Steps, books, step_books, steps_of
@@ -187,8 +187,12 @@ def summary_of(
         machine_code=code_of(evidence, by_kernel),
         conflicts=conflicts_of(evidence, by_kernel),
         roofline=roofline_of(
+            bundle,
+            rank,
+            placed,
+            steps,
             # What a kernel reads is proven by the kernel, whatever the others of its layer do.
-            Recorded.of(bundle, rank, placed, steps, in_all_layers.sums),
+            in_all_layers.sums,
             by_kernel,
             summary,
             counters,

@@ -13,7 +13,6 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     StreamedWeights,
 )
 from spark_prof.dashboards.sections import roofline_section
-from spark_prof.dashboards.units import microseconds
 
 from .sample import SAMPLES
 
@@ -69,24 +68,6 @@ def test_rows_by_role_the_most_time_first_and_the_rest_last() -> None:
     assert len(rest) == len(first) == len(section.columns)
 
 
-def test_without_a_role_the_component_stands_in_brackets() -> None:
-    phase = replace(PHASE, rows=(replace(UNKNOWN, role="", owner_basis="order"),))
-    section = roofline_section.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
-    assert section.rows[0][:5] == ("(experts)", "522.7 us", "-", "-", "order")
-
-
-def test_as_many_rows_as_fit_a_page() -> None:
-    rows = tuple(replace(SLOW, name=f"kernel_{n}", calls=1.0, us=100.0 - n) for n in range(40))
-    us = sum(row.us for row in rows)
-    phase = replace(PHASE, rows=rows, kernels_us=us)
-    section = roofline_section.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
-    shown = len(section.rows) - 1
-    assert [row[5] for row in section.rows[:shown]] == [f"kernel_{n}" for n in range(shown)]
-    left = sum(row.us for row in rows[shown:])
-    bound = 5.878 * (40 - shown)
-    assert section.rows[-1][1:3] == (microseconds(left), microseconds(bound))
-
-
 def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
     section = roofline_section.floors(replace(FULL, roofline=ROOFLINE))
     assert section.rows == (
@@ -107,12 +88,6 @@ def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
     assert section.intro[-2:] == ("A note.", "A note of the phase.")
 
 
-def test_a_bound_says_at_least() -> None:
-    phase = replace(PHASE, rows=(replace(SLOW, expected=True),))
-    section = roofline_section.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
-    assert section.rows[0][12] == "at least 16.99 MiB"
-
-
 def test_streamed_weights_with_their_storage() -> None:
     section = roofline_section.streamed(replace(FULL, roofline=ROOFLINE))
     assert section.rows == (
@@ -126,17 +101,6 @@ def test_streamed_weights_with_their_storage() -> None:
         ),
         ("1.08 GiB", "31.1 %", "382.2 us", "lm_head", "bfloat16", "-"),
     )
-
-
-def test_without_ceilings_there_are_sizes_only() -> None:
-    bare = replace(ROOFLINE, ceilings=Ceilings("Fancy 9000"))
-    section = roofline_section.streamed(replace(FULL, roofline=bare))
-    assert [row[2] for row in section.rows] == ["-", "-"]
-    phase = replace(PHASE, rows=(UNKNOWN,), floor_us=None)
-    found = roofline_section.kernels(replace(FULL, roofline=replace(bare, phases=(phase,))))
-    assert [row[:4] for row in found.rows] == [
-        ("mlp.experts.w2", "522.7 us", "-", "-"), ("rest", "2.50 ms", "-", "-"),
-    ]  # fmt: skip
 
 
 def test_where_no_need_is_known_the_reason_stands() -> None:

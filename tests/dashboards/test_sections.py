@@ -16,7 +16,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.dashboards.doctor_report import measured
 from spark_prof.dashboards.sections import conversion_section, counter_section, layer_section
-from spark_prof.dashboards.sections.kernel_section import machine_code, products
+from spark_prof.dashboards.sections.kernel_section import machine_code
 from spark_prof.traces.measured import DeviceState, Measured, Measurement
 from tests.analyzers.findings.reports import HEALTHY
 
@@ -116,24 +116,12 @@ def test_weights_stand_beside_what_was_read() -> None:
     )
 
 
-def test_a_lag_that_was_taken_out_is_named() -> None:
-    late = replace(COUNTERS, batches=(replace(BATCH, lag_us=7.25),))
-    section = counter_section.kernels(replace(FULL, counters=late))
-    assert "The samples came 7.2 us after the kernels; that was taken out." in section.intro
-
-
 def test_without_folding_the_long_kernels_are_shown() -> None:
     found = replace(COUNTERS, batches=(), long=(replace(LM_HEAD, read_error=None),))
     section = counter_section.kernels(replace(FULL, counters=found))
     assert section.rows[0][2] == "1.08 GiB"
     assert "at least ten samples" in section.intro[0]
     assert counter_section.weights(replace(FULL, counters=found)).rows == ()
-
-
-def test_where_nothing_can_be_said_the_reason_is_shown() -> None:
-    found = replace(COUNTERS, batches=(), notes=("No decode step was sampled.",))
-    section = counter_section.kernels(replace(FULL, counters=found))
-    assert section.rows == (("No decode step was sampled.",),)
 
 
 EXPERTS = ShapeRow(
@@ -214,13 +202,6 @@ def test_a_row() -> None:
         "from fp4 to fp8", "40", "5", "k",
     )  # fmt: skip
     assert len(section.columns) == len(row)
-
-
-def test_a_kernel_without_tensor_cores() -> None:
-    row = code_row({"FFMA": 9, "STG": 1}, name="k")
-    assert products(row) == "-"
-    (shown,) = machine_code(replace(HEALTHY, machine_code=(row,))).rows
-    assert shown[1:5] == ("-", "-", "-", "-")
 
 
 def test_measured_ceilings_in_their_units() -> None:

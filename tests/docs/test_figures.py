@@ -15,7 +15,7 @@ from spark_prof import vocabulary
 from spark_prof.analyzers.clients.client_comparison import AGREES
 from spark_prof.analyzers.clients.client_rows import VERDICTS
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.shapes.grid_occupancy import occupancy_of
+from spark_prof.analyzers.shapes.shape_summary import occupancy_of
 from spark_prof.analyzers.views.layer_outliers import threshold
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.dashboards.units import microseconds, share

@@ -1,20 +1,26 @@
-"""All that a checkpoint says about how fast it can decode, for every GPU."""
+"""What a decode step of a checkpoint moves and calculates, and how fast a GPU can do that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_prof.analyzers.ceilings.ceiling_rows import (
+    Architecture,
+    Ceiling,
     Ceilings,
     Choice,
+    GpuCeilings,
     Question,
+    Row,
+    State,
+    Step,
     Weights,
     WeightsOfModel,
 )
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.ceilings.schemes import BYTES
-from spark_prof.analyzers.ceilings.step import ceilings_on, step_of
 from spark_prof.rules.gpus import GPUS, Gpu
 from spark_prof.traces.checkpoint import Checkpoint
 
@@ -52,21 +58,22 @@ CHANGES: tuple[Change, ...] = (
 
 def changed(model: WeightsOfModel, change: Change) -> WeightsOfModel | None:
     """The model with that change, None where it changes nothing."""
-    weights = tuple(_converted(weights, change) for weights in model.weights)
+
+    def converted(found: Weights) -> Weights:
+        size = found.parameters * BYTES[change.format]
+        if (
+            found.role != "decoder"
+            or not found.matrix
+            or found.component not in change.components
+            or found.format == change.format
+            # A format that is as narrow stays: MXFP4 is not made of NVFP4 to save 6 %.
+            or (not change.widens and size > 0.9 * found.bytes)
+        ):
+            return found
+        return replace(found, format=change.format, bytes=size)
+
+    weights = tuple(map(converted, model.weights))
     return replace(model, weights=weights) if weights != model.weights else None
-
-
-def _converted(weights: Weights, change: Change) -> Weights:
-    """The weights in the change's format, where it is for them."""
-    if weights.role != "decoder" or not weights.matrix:
-        return weights
-    if weights.component not in change.components or weights.format == change.format:
-        return weights
-    size = weights.parameters * BYTES[change.format]
-    # A format that is as narrow stays: MXFP4 is not made of NVFP4 to save 6 %.
-    if not change.widens and size > 0.9 * weights.bytes:
-        return weights
-    return replace(weights, format=change.format, bytes=size)
 
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -86,39 +93,32 @@ def ceilings_of(
     asked = question or Question()
     asked = replace(asked, kv_bytes=asked.kv_bytes or _kv_bytes(checkpoint))
     model = weights_of(checkpoint)
-    choices = [_choice("as-shipped", "as it is", model, asked, gpus)]
-    for change in CHANGES:
-        other = changed(model, change)
-        if other is not None:
-            choices.append(_choice(change.id, change.title, other, asked, gpus))
+
+    def choice(
+        asked: Question,
+        model: WeightsOfModel = model,
+        name: str = "as-shipped",
+        title: str = "as it is",
+    ) -> Choice:
+        step = step_of(model, asked)
+        return Choice(name, title, step, tuple(ceilings_on(step, gpu) for gpu in gpus))
+
+    others = ((change, changed(model, change)) for change in CHANGES)
     return Ceilings(
         folder=checkpoint.folder,
         model=model,
         question=asked,
-        choices=tuple(choices),
-        batches=_varied(model, (replace(asked, batch=batch) for batch in BATCHES), gpus),
-        contexts=_varied(model, (replace(asked, context=context) for context in CONTEXTS), gpus),
-        drafts=_varied(model, (_drafted(asked, drafts) for drafts in DRAFTS), gpus),
+        choices=(
+            choice(asked),
+            *(choice(asked, other, change.id, change.title) for change, other in others if other),
+        ),
+        batches=tuple(choice(replace(asked, batch=batch)) for batch in BATCHES),
+        contexts=tuple(choice(replace(asked, context=context)) for context in CONTEXTS),
+        drafts=tuple(
+            choice(replace(asked, scheduled=1 + drafts, accepted=1.0 + drafts)) for drafts in DRAFTS
+        ),
         left_out=tuple(weights for weights in model.weights if weights.role != "decoder"),
     )
-
-
-def _varied(
-    model: WeightsOfModel, questions: Iterable[Question], gpus: Sequence[Gpu]
-) -> tuple[Choice, ...]:
-    """The model as it is, for one question after another."""
-    return tuple(_choice("as-shipped", "as it is", model, asked, gpus) for asked in questions)
-
-
-def _choice(
-    name: str, title: str, model: WeightsOfModel, question: Question, gpus: Sequence[Gpu]
-) -> Choice:
-    step = step_of(model, question)
-    return Choice(name, title, step, tuple(ceilings_on(step, gpu) for gpu in gpus))
-
-
-def _drafted(asked: Question, drafts: int) -> Question:
-    return replace(asked, scheduled=1 + drafts, accepted=1.0 + drafts)
 
 
 def _kv_bytes(checkpoint: Checkpoint) -> float:
@@ -127,3 +127,131 @@ def _kv_bytes(checkpoint: Checkpoint) -> float:
     scheme = quantization.get("kv_cache_scheme")
     bits = scheme.get("num_bits") if isinstance(scheme, dict) else None
     return 1.0 if bits == 8 or quantization.get("kv_cache_quant_algo") == "FP8" else 2.0
+
+
+_RUNS_IN = {
+    "nvfp4": ("fp4", "fp8", "bf16"),
+    "mxfp4": ("fp4", "fp8", "bf16"),
+    "fp8": ("fp8", "bf16"),
+    "mxfp8": ("fp8", "bf16"),
+    "int8": ("int8", "bf16"),
+    "fp32": ("tf32",),
+}
+"""The fastest arithmetic for weights of each format, best first; else BF16."""
+
+
+def peak_of(gpu: Gpu, weights: str) -> float:
+    """Operations per second at which the GPU can use weights of that format at most.
+
+    Where the table has no figure for the arithmetic, its fastest one stands in: a ceiling that is
+    too high is still one.
+    """
+    for precision in _RUNS_IN.get(weights, ("bf16",)):
+        if precision in gpu.peaks:
+            return gpu.peaks[precision].value
+    return max(figure.value for figure in gpu.peaks.values())
+
+
+def ceiling_at(step: Step, bandwidth: float, basis: str, gpu: Gpu) -> Ceiling:
+    """The ceiling for one bandwidth, in bytes per second, and for the GPU's arithmetic."""
+    memory = step.read / bandwidth
+    arithmetic = sum(done / peak_of(gpu, form) for form, done in step.operations.items())
+    seconds = max(memory, arithmetic)
+    rate = step.question.accepted / seconds if seconds else 0.0
+    return Ceiling(
+        bandwidth=bandwidth,
+        basis=basis,
+        step_us=seconds * 1e6,
+        tokens_per_s=rate,
+        total_tokens_per_s=rate * step.question.batch,
+        limit="memory" if memory >= arithmetic else "arithmetic",
+    )
+
+
+def ceilings_on(step: Step, gpu: Gpu) -> GpuCeilings:
+    """The ceilings by the GPU's data sheet and, where it is known, as a kernel reads."""
+    sheet, read = gpu.memory_bandwidth, gpu.read_bandwidth
+    stored = sum(row.stored for row in step.rows)
+    return GpuCeilings(
+        gpu.name,
+        math.ceil(stored / gpu.memory_bytes),
+        ceiling_at(step, sheet.value, sheet.source, gpu),
+        None if read is None else ceiling_at(step, read.value, read.source, gpu),
+    )
+
+
+_WHOLE_ON_EACH_RANK = frozenset({"router", "norm", "other"})
+"""Components that tensor parallelism does not share out."""
+
+_PLAIN_CACHE = 2.0
+"""Bytes of an element of a KV cache in BF16."""
+
+
+def expected_experts(experts: int, per_token: int, tokens: float) -> float:
+    """How many of a layer's experts a step reads, if every token takes any of them alike.
+
+    E * (1 - ((E - k) / E) ** M). Real routing is uneven and reads fewer.
+    """
+    if not 0 < per_token < experts:
+        return float(experts)
+    return float(experts * (1 - ((experts - per_token) / experts) ** tokens))
+
+
+def step_of(model: WeightsOfModel, question: Question) -> Step:
+    """The step that the question describes."""
+    architecture = model.architecture
+    experts = architecture.experts
+    known = 0 < architecture.experts_per_token <= experts
+    has_experts = any(w.component == "experts" and w.role == "decoder" for w in model.weights)
+    hit = (
+        expected_experts(experts, architecture.experts_per_token, question.tokens)
+        if known and has_experts
+        else None
+    )
+    rows = [
+        _row(weights, architecture, question, hit)
+        for weights in model.weights
+        if weights.role == "decoder"
+    ]
+    if question.context:
+        rows += _state_rows(architecture.states, question)
+    ordered = tuple(sorted(rows, key=lambda row: -row.read))
+    return Step(question, hit, sum(row.read for row in rows), ordered)
+
+
+def _row(weights: Weights, model: Architecture, question: Question, hit: float | None) -> Row:
+    """What the step reads of some weights."""
+    shared_out = question.ranks if weights.component not in _WHOLE_ON_EACH_RANK else 1
+    read = weights.bytes / shared_out
+    active = float(weights.parameters if weights.matrix else 0) / shared_out
+    if weights.component == "experts" and hit is not None:
+        read *= hit / model.experts
+        active *= model.experts_per_token / model.experts
+    elif weights.component == "embedding":
+        # One row a token.
+        read *= min(question.tokens / model.vocabulary, 1.0) if model.vocabulary else 0.0
+        active = 0.0
+    operations = 2 * active * question.tokens
+    return Row(weights.component, weights.format, weights.bytes, read, operations)
+
+
+def _state_rows(states: tuple[State, ...], question: Question) -> Iterator[Row]:
+    """What the step reads of the KV cache, and moves of recurrent states."""
+    stored = cache = operations = recurrent = 0.0
+    for state in states:
+        width = state.bytes_per_element or question.kv_bytes or _PLAIN_CACHE
+        size = state.layers * state.elements * width * question.batch
+        if state.kind == "recurrent":
+            recurrent += size
+            continue
+        # A head is not cut in two: with more GPUs than heads each keeps one of them whole.
+        ranks = min(question.ranks, state.heads) if state.heads else 1
+        seen = min(question.context, state.window) if state.window else question.context
+        stored += size * seen
+        cache += size * seen / ranks
+        operations += state.layers * state.operations * seen * question.tokens / question.ranks
+    if cache:
+        yield Row("attention", "kv", stored, cache, operations)
+    if recurrent:
+        # Read and written.
+        yield Row("ssm", "state", recurrent, 2 * recurrent / question.ranks, 0.0)

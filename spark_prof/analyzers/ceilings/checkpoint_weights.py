@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from spark_prof.analyzers.ceilings.ceiling_rows import Architecture, Module, Weights, WeightsOfModel
 from spark_prof.analyzers.ceilings.config import Config, architecture_of
-from spark_prof.analyzers.ceilings.derived import derived_modules, is_known
+from spark_prof.analyzers.ceilings.derived import KNOWN, derived_modules
 from spark_prof.analyzers.ceilings.schemes import format_of, schemes_of
 from spark_prof.rules.tensor_names import Place, place_of, split_name
 from spark_prof.traces.checkpoint import Checkpoint
@@ -44,20 +44,20 @@ class _Gathered:
 
 def weights_of(checkpoint: Checkpoint) -> WeightsOfModel:
     """What a checkpoint's weights are for; derived from its configuration where none were seen."""
-    architecture = architecture_of(checkpoint.config)
+    read = Config(checkpoint.config)
+    architecture = architecture_of(read)
     lost = list(checkpoint.lost)
     schemes = schemes_of(checkpoint.quantization)
     if checkpoint.tensors:
         modules = list(_modules(checkpoint.tensors, schemes.bits))
     else:
-        read = Config.of(checkpoint.config)
         modules = derived_modules(read, schemes)
         lost += [*schemes.lost, *_derived(read, modules)]
     architecture = _with_experts(architecture, modules)
     lost += _missing(architecture, modules)
     return WeightsOfModel(
         architecture,
-        tuple(_summed(modules, architecture, checkpoint.config)),
+        tuple(_summed(modules, architecture.layers, read)),
         seen=bool(checkpoint.tensors),
         unplaced=_unplaced(modules, architecture.layers),
         lost=tuple(lost),
@@ -89,39 +89,33 @@ def _modules(tensors: Iterable[Tensor], bits: int) -> Iterable[Module]:
         yield Module(path, parameters, module.bytes, name, not narrow, max(module.copies, stacked))
 
 
-def _summed(
-    modules: Sequence[Module], architecture: Architecture, config: Mapping[str, Any]
-) -> list[Weights]:
+def _summed(modules: Sequence[Module], layers: int, read: Config) -> list[Weights]:
     """The modules of one component, format and role together, the largest first."""
-    tied = _tied_head(modules, architecture.layers, config)
-    sums: dict[tuple[str, str, str, bool], list[float]] = {}
+    tied = _tied_head(modules, layers, read)
+    groups: dict[tuple[str, str, str, bool], list[Module]] = defaultdict(list)
     for module in modules:
-        place = _HEAD if module is tied else place_of(module.path, architecture.layers)
+        place = _HEAD if module is tied else place_of(module.path, layers)
         matrix = module.matrix and place.component in _MATRICES
-        key = (place.component, module.format, place.role, matrix)
-        total = sums.setdefault(key, [0, 0, 0])
-        for index, value in enumerate((module.parameters, module.bytes, 1)):
-            total[index] += value
+        groups[place.component, module.format, place.role, matrix].append(module)
     found = [
-        Weights(component, form, role, int(parameters), size, int(count), matrix)
-        for (component, form, role, matrix), (parameters, size, count) in sums.items()
-    ]
+        Weights(
+            component, form, role, sum(m.parameters for m in own), sum(m.bytes for m in own),
+            len(own), matrix,
+        )
+        for (component, form, role, matrix), own in groups.items()
+    ]  # fmt: skip
     return sorted(found, key=lambda weights: -weights.bytes)
 
 
-def _tied_head(modules: Sequence[Module], layers: int, config: Mapping[str, Any]) -> Module | None:
+def _tied_head(modules: Sequence[Module], layers: int, read: Config) -> Module | None:
     """The embedding that is read as lm_head, where none is stored; a row of it is nothing then."""
-    if Config.of(config).values.get("tie_word_embeddings") is False:
-        return None
     places = [(module, place_of(module.path, layers)) for module in modules]
-    if any(place == _HEAD and module.matrix for module, place in places):
+    if read.values.get("tie_word_embeddings") is False or any(
+        place == _HEAD and module.matrix for module, place in places
+    ):
         return None
-    embeddings = (
-        module
-        for module, place in places
-        if place == _EMBEDDING and module.path.rpartition(".")[2] in _TOKENS
-    )
-    return next(embeddings, None)
+    embeddings = (module for module, place in places if place == _EMBEDDING)
+    return next((m for m in embeddings if m.path.rpartition(".")[2] in _TOKENS), None)
 
 
 def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
@@ -139,7 +133,7 @@ def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
         ]
     lost = ["No tensors were seen: shapes and formats are derived from the configuration."]
     lost += [f"The configuration has no {name}: {then}." for name, then in _absent(read)]
-    if not is_known(read):
+    if read.family not in KNOWN:
         family = read.text("model_type") or "without a model_type"
         lost.append(
             f"The family {family} was not checked: its shapes are taken to be Llama's or Mixtral's."

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from spark_prof.analyzers.ceilings.ceiling_rows import Architecture, State
@@ -18,15 +17,10 @@ _MOST_LAYERS = 256
 _WIDTHS = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 
 
-@dataclass(frozen=True)
 class Config:
-    """A configuration that has been looked into for the part about the language model."""
+    """A configuration, looked into for the part about the language model; 0 for what is missing."""
 
-    values: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Config:
-        """Of a model with images or sound, the language model's part comes first."""
+    def __init__(self, config: Mapping[str, Any]) -> None:
         values = dict(config)
         for _ in _INNER:
             inner = next((values[key] for key in _INNER if isinstance(values.get(key), dict)), None)
@@ -36,30 +30,66 @@ class Config:
         for part in _PARTS:
             inner = values.get(part)
             values = inner | values if isinstance(inner, dict) else values
-        return cls(values)
+        self.values: Mapping[str, Any] = values
+        pattern = self.words("layer_types", "layers_block_type")
+        listed = pattern or self.text("hybrid_override_pattern")
+        found = self.whole("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+        self.layers = min(found or len(listed), _MOST_LAYERS)  # decoder layers
+        self.hidden = self.whole("hidden_size", "n_embd", "d_model", "dim")
+        self.heads = self.whole("num_attention_heads", "n_head", "n_heads")
+        named = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_n_heads")
+        self.kv_heads = 1 if self.flag("multi_query") else self.whole(*named) or self.heads
+        given = self.whole("head_dim", "attention_head_dim", "kv_channels")
+        self.head_dim = given or (self.hidden // self.heads if self.heads else 0)
+        # Routed experts of a layer, how many of them each token takes, and the inner width of one.
+        self.experts = self.whole(
+            "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_experts"
+        )
+        self.experts_per_token = self.whole(
+            "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_top_k",
+            "moe_topk", "moe_k", "top_k_experts", "num_selected_experts",
+        )  # fmt: skip
+        widths = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+        self.expert_width = self.whole(*widths)
+        # Tokens of a sliding window or a chunk, 0 where attention sees everything.
+        slides = self.flag("use_sliding_window", default=True)
+        windows = ("sliding_window", "attention_chunk_size", "sliding_window_size")
+        self.window = self.whole(*windows) if slides else 0
+        # The model's type without what marks its part for text.
+        self.family = self.text("model_type").removesuffix("_text")
+        # A Mamba mixer: heads of Mamba-2, inner width, groups and size of the state.
+        self.mamba_heads = self.whole("mamba_num_heads", "mamba_n_heads")
+        expanded = self.hidden * max(self.whole("mamba_expand", "expand"), 1)
+        width = self.whole("mamba_head_dim", "mamba_d_head")
+        self.mamba_inner = self.mamba_heads * width or expanded
+        self.mamba_groups = self.whole("n_groups", "mamba_n_groups")
+        self.mamba_size = self.whole("ssm_state_size", "mamba_d_state", "state_size")
+        # A gated delta net: elements of its keys and values.
+        self.delta_keys = self.whole("linear_num_key_heads") * self.whole("linear_key_head_dim")
+        delta_heads = self.whole("linear_num_value_heads")
+        self.delta_values = delta_heads * self.whole("linear_value_head_dim")
+        # Of one element of a recurrent state: as configured, else as the model.
+        types = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "dtype", "torch_dtype")
+        self.state_bytes = _WIDTHS.get(self.text(*types), 2.0)
 
     def whole(self, *names: str) -> int:
         """The first of these that is a whole number above 0; 0 if none is.
 
         Of a list with a number for each layer it is the first.
         """
-        for name in names:
-            value = self.values.get(name)
-            if isinstance(value, list) and value:
-                value = value[0]
+        for value in self._firsts(names):
             if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LARGEST:
                 return value
         return 0
 
     def text(self, *names: str) -> str:
         """The first of these that is a text, or a list that begins with one."""
+        return next((v for v in self._firsts(names) if isinstance(v, str) and v), "")
+
+    def _firsts(self, names: Iterable[str]) -> Iterator[object]:
         for name in names:
             value = self.values.get(name)
-            if isinstance(value, list) and value:
-                value = value[0]
-            if isinstance(value, str) and value:
-                return value
-        return ""
+            yield value[0] if isinstance(value, list) and value else value
 
     def words(self, *names: str) -> list[str]:
         """The first of these that is a list of texts."""
@@ -69,100 +99,15 @@ class Config:
                 return value[:_MOST_LAYERS]
         return []
 
-    def numbers(self, name: str) -> frozenset[int]:
+    def numbers(self, name: str) -> set[int]:
         """The whole numbers of a list."""
         value = self.values.get(name)
-        return (
-            frozenset(v for v in value if isinstance(v, int))
-            if isinstance(value, list)
-            else frozenset()
-        )
+        return {v for v in value if isinstance(v, int)} if isinstance(value, list) else set()
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A yes or no."""
         value = self.values.get(name)
         return value if isinstance(value, bool) else default
-
-    @property
-    def layers(self) -> int:
-        """Decoder layers."""
-        found = self.whole("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-        pattern = self.words("layer_types", "layers_block_type")
-        listed = pattern or self.text("hybrid_override_pattern")
-        return min(found or len(listed), _MOST_LAYERS)
-
-    @property
-    def hidden(self) -> int:
-        """Width of the residual stream."""
-        return self.whole("hidden_size", "n_embd", "d_model", "dim")
-
-    @property
-    def heads(self) -> int:
-        """Query heads."""
-        return self.whole("num_attention_heads", "n_head", "n_heads")
-
-    @property
-    def kv_heads(self) -> int:
-        """Heads of keys and values."""
-        if self.flag("multi_query"):
-            return 1
-        named = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_n_heads")
-        return self.whole(*named) or self.heads
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one head."""
-        given = self.whole("head_dim", "attention_head_dim", "kv_channels")
-        return given or (self.hidden // self.heads if self.heads else 0)
-
-    @property
-    def experts(self) -> int:
-        """Routed experts of a layer."""
-        return self.whole(
-            "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_experts"
-        )
-
-    @property
-    def experts_per_token(self) -> int:
-        """Routed experts that each token takes."""
-        return self.whole(
-            "num_experts_per_tok",
-            "experts_per_token",
-            "num_experts_per_token",
-            "moe_top_k",
-            "moe_topk",
-            "moe_k",
-            "top_k_experts",
-            "num_selected_experts",
-        )
-
-    @property
-    def expert_width(self) -> int:
-        """Inner width of one routed expert."""
-        return self.whole("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
-
-    @property
-    def window(self) -> int:
-        """Tokens of a sliding window or a chunk, 0 where attention sees everything."""
-        if not self.flag("use_sliding_window", default=True):
-            return 0
-        return self.whole("sliding_window", "attention_chunk_size", "sliding_window_size")
-
-    @property
-    def mamba_heads(self) -> int:
-        """Heads of a Mamba-2 mixer."""
-        return self.whole("mamba_num_heads", "mamba_n_heads")
-
-    @property
-    def mamba_head_dim(self) -> int:
-        """Width of such a head."""
-        return self.whole("mamba_head_dim", "mamba_d_head")
-
-    @property
-    def state_bytes(self) -> float:
-        """Bytes of one element of a recurrent state: as configured, else as the model."""
-        named = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "dtype", "torch_dtype")
-        return _WIDTHS.get(self.text(*named), 2.0)
 
 
 _PATTERN = {"M": "mamba", "*": "full", "E": "moe", "-": "mlp"}
@@ -180,10 +125,8 @@ _KINDS = {
 }
 
 
-def architecture_of(config: Mapping[str, Any]) -> Architecture:
+def architecture_of(read: Config) -> Architecture:
     """What the configuration says; zeros and empty texts for what it does not."""
-    read = Config.of(config)
-    kinds = layer_kinds(read)
     return Architecture(
         name=read.text("architectures", "model_type"),
         layers=read.layers,
@@ -191,7 +134,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
         experts=read.experts,
         experts_per_token=read.experts_per_token,
         vocabulary=read.whole("vocab_size"),
-        states=_states(read, Counter(kinds)),
+        states=_states(read, Counter(layer_kinds(read))),
     )
 
 
@@ -205,7 +148,7 @@ def layer_kinds(read: Config) -> list[str]:
     if named:
         kinds = [_KINDS.get(word, "full") for word in named[: read.layers or None]]
         # Newer configurations call Mamba's layers linear attention too.
-        is_mamba = not read.whole("linear_num_value_heads") and _mamba_size(read) > 0
+        is_mamba = not read.whole("linear_num_value_heads") and read.mamba_size > 0
         return ["mamba" if kind == "linear" and is_mamba else kind for kind in kinds]
     pattern = read.text("hybrid_override_pattern")
     if pattern:
@@ -231,16 +174,14 @@ def layer_kinds(read: Config) -> list[str]:
 
 def _states(read: Config, layers: Counter[str]) -> tuple[State, ...]:
     """What each sequence keeps, kind by kind."""
-    attention = {kind: layers[kind] for kind in ("full", "window") if layers[kind]}
     found = []
-    rank = read.whole("kv_lora_rank")
-    for kind, count in attention.items():
-        window = read.window if kind == "window" else 0
-        found += _latent(read, count, rank) if rank else _grouped(read, count, window)
-    recurrent = [("linear", _delta_net(read)), ("mamba", _mamba(read))]
-    width = read.state_bytes
+    for kind in ("full", "window"):
+        if layers[kind]:
+            window = read.window if kind == "window" else 0
+            found += _latent(read, layers[kind]) or _grouped(read, layers[kind], window)
+    recurrent = (("linear", _delta_net(read)), ("mamba", _mamba(read)))
     found += [
-        State(layers[kind], "recurrent", elements, bytes_per_element=width)
+        State(layers[kind], "recurrent", elements, bytes_per_element=read.state_bytes)
         for kind, elements in recurrent
         if layers[kind] and elements
     ]
@@ -250,51 +191,35 @@ def _states(read: Config, layers: Counter[str]) -> tuple[State, ...]:
 def _grouped(read: Config, layers: int, window: int) -> list[State]:
     """Keys and values of grouped-query attention; the arithmetic is that of both products."""
     width = read.head_dim + (read.whole("v_head_dim") or read.head_dim)
-    state = State(
-        layers,
-        "window" if window else "kv",
-        read.kv_heads * width,
-        heads=read.kv_heads,
-        window=window,
-        operations=2 * read.heads * width,
-    )
+    kind, operations = "window" if window else "kv", 2 * read.heads * width
+    state = State(layers, kind, read.kv_heads * width, read.kv_heads, window, operations)
     return [state] if state.elements else []
 
 
-def _latent(read: Config, layers: int, rank: int) -> list[State]:
+def _latent(read: Config, layers: int) -> list[State]:
     """The latent of multi-head latent attention, and the index of sparse attention over it."""
-    rope = read.whole("qk_rope_head_dim")
-    selected = read.whole("index_topk")
+    rank, rope = read.whole("kv_lora_rank"), read.whole("qk_rope_head_dim")
+    if not rank:
+        return []
+    selected, index = read.whole("index_topk"), read.whole("index_head_dim")
     operations = 2 * read.heads * (2 * rank + rope)
     found = [State(layers, "latent", rank + rope, window=selected, operations=operations)]
-    index = read.whole("index_head_dim")
     if selected and index:
         # The index is kept in FP8 with a scale of four bytes a token, as vLLM does.
-        heads = read.whole("index_n_heads")
-        found.append(
-            State(layers, "latent", index + 4, operations=2 * heads * index, bytes_per_element=1)
-        )
+        operations = 2 * read.whole("index_n_heads") * index
+        found.append(State(layers, "latent", index + 4, operations=operations, bytes_per_element=1))
     return found
 
 
 def _delta_net(read: Config) -> int:
     """Elements of a gated delta net's state and of its convolution's."""
-    keys = read.whole("linear_num_key_heads") * read.whole("linear_key_head_dim")
-    values = read.whole("linear_num_value_heads") * read.whole("linear_value_head_dim")
     taps = max(read.whole("linear_conv_kernel_dim") - 1, 0)
-    return values * read.whole("linear_key_head_dim") + taps * (2 * keys + values)
+    state = read.delta_values * read.whole("linear_key_head_dim")
+    return state + taps * (2 * read.delta_keys + read.delta_values)
 
 
 def _mamba(read: Config) -> int:
     """Elements of a Mamba state and of its convolution's."""
-    size = _mamba_size(read)
-    groups = read.whole("n_groups", "mamba_n_groups")
-    inner = read.mamba_heads * read.mamba_head_dim or read.hidden * max(
-        read.whole("mamba_expand", "expand"), 1
-    )
     taps = max(read.whole("conv_kernel", "mamba_d_conv") - 1, 0)
-    return inner * size + taps * (inner + 2 * groups * size)
-
-
-def _mamba_size(read: Config) -> int:
-    return read.whole("ssm_state_size", "mamba_d_state", "state_size")
+    convolved = read.mamba_inner + 2 * read.mamba_groups * read.mamba_size
+    return read.mamba_inner * read.mamba_size + taps * convolved

@@ -14,7 +14,7 @@ from spark_prof.analyzers.ceilings.schemes import BYTES, Schemes
 from spark_prof.rules.tensor_names import place_of
 
 # fmt: off
-_KNOWN = frozenset(
+KNOWN = frozenset(
     {
         "bamba", "cohere2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5_moe",
         "exaone4", "falcon", "falcon_h1", "gemma2", "gemma3", "glm4", "glm4_moe",
@@ -26,7 +26,8 @@ _KNOWN = frozenset(
     }
 )
 # fmt: on
-"""Families whose shapes were compared with those of transformers."""
+"""Families whose shapes were compared with those of transformers; others are taken for a Llama or
+a Mixtral."""
 
 _TWO_PROJECTIONS = frozenset(
     {"falcon", "gpt2", "gpt_neox", "nemotron_h", "opt", "starcoder2", "bloom", "nemotron"}
@@ -45,19 +46,21 @@ Shape = tuple[str, int, int]
 """Path below the layer, and the two sizes of the matrix; all experts of a layer are one row."""
 
 
-def is_known(read: Config) -> bool:
-    """Whether the family's shapes were checked; others are taken for a Llama or a Mixtral."""
-    return _family(read) in _KNOWN
-
-
 def derived_modules(read: Config, schemes: Schemes) -> list[Module]:
     """The modules that the configuration describes; none where it says too little."""
     if not (read.layers and read.hidden):
         return []
     plain = _WIDTHS.get(read.text("dtype", "torch_dtype"), "bf16")
     vocabulary = read.whole("vocab_size")
-    mixers_only = _is_nemotron(read)
+    mixers_only = read.family == "nemotron_h"
     found = []
+
+    def add(path: str, rows: int, columns: int, form: str) -> None:
+        parameters = rows * columns
+        if parameters:
+            matrix = min(rows, columns) > 1
+            found.append(Module(path, parameters, parameters * BYTES[form], form, matrix))
+
     for layer, kind in enumerate(layer_kinds(read)):
         for name, rows, columns in _layer(read, layer, kind):
             # Its layers hold one thing each, and that is called a mixer whatever it is.
@@ -66,23 +69,18 @@ def derived_modules(read: Config, schemes: Schemes) -> list[Module]:
             component = place_of(path, 0).component
             chosen = schemes.format_of(path) if component in _QUANTIZED else None
             # A format for experts is no format for the few rows that mix them.
-            found.append(_module(path, rows, columns, (chosen if rows > 1 else None) or plain))
-    found.append(_module("model.embed_tokens", vocabulary, read.hidden, plain))
+            add(path, rows, columns, (chosen if rows > 1 else None) or plain)
+    add("model.embed_tokens", vocabulary, read.hidden, plain)
     if read.values.get("tie_word_embeddings") is not True:
-        found.append(_module("lm_head", vocabulary, read.hidden, plain))
-    return [module for module in found if module.parameters]
-
-
-def _module(path: str, rows: int, columns: int, form: str) -> Module:
-    parameters = rows * columns
-    return Module(path, parameters, parameters * BYTES[form], form, min(rows, columns) > 1)
+        add("lm_head", vocabulary, read.hidden, plain)
+    return found
 
 
 def _layer(read: Config, layer: int, kind: str) -> Iterator[Shape]:
     """The matrices of one decoder layer."""
     if kind in ("full", "window"):
         yield from _latent(read) if read.whole("kv_lora_rank") else _attention(read)
-        if _family(read) == "falcon_h1":
+        if read.family == "falcon_h1":
             yield from _mamba(read)
     elif kind == "linear":
         yield from _delta_net(read)
@@ -92,14 +90,14 @@ def _layer(read: Config, layer: int, kind: str) -> Iterator[Shape]:
         width = read.whole("conv_dim") or read.hidden
         yield "conv.in_proj", 3 * width, read.hidden
         yield "conv.out_proj", read.hidden, width
-    if kind in ("moe", "mlp") or not _is_nemotron(read):
+    if kind in ("moe", "mlp") or read.family != "nemotron_h":
         yield from _feed_forward(read, routed=_is_routed(read, layer, kind))
 
 
 def _attention(read: Config) -> Iterator[Shape]:
     """Grouped-query attention; a gated one has a second query of the same size."""
     queries = read.heads * read.head_dim
-    gated = read.flag("attn_output_gate", default=_family(read) in _GATED_ATTENTION)
+    gated = read.flag("attn_output_gate", default=read.family in _GATED_ATTENTION)
     values = read.whole("v_head_dim") or read.head_dim
     yield "self_attn.q_proj", queries * (2 if gated else 1), read.hidden
     yield "self_attn.k_proj", read.kv_heads * read.head_dim, read.hidden
@@ -131,23 +129,16 @@ def _latent(read: Config) -> Iterator[Shape]:
 
 def _delta_net(read: Config) -> Iterator[Shape]:
     """A gated delta net, as Qwen3-Next has it."""
-    keys = read.whole("linear_num_key_heads") * read.whole("linear_key_head_dim")
-    heads = read.whole("linear_num_value_heads")
-    values = heads * read.whole("linear_value_head_dim")
-    yield "linear_attn.in_proj_qkvz", 2 * keys + 2 * values, read.hidden
-    yield "linear_attn.in_proj_ba", 2 * heads, read.hidden
-    yield "linear_attn.out_proj", read.hidden, values
+    rows = 2 * read.delta_keys + 2 * read.delta_values
+    yield "linear_attn.in_proj_qkvz", rows, read.hidden
+    yield "linear_attn.in_proj_ba", 2 * read.whole("linear_num_value_heads"), read.hidden
+    yield "linear_attn.out_proj", read.hidden, read.delta_values
 
 
 def _mamba(read: Config) -> Iterator[Shape]:
     """A Mamba-2 mixer, as Nemotron-H, Bamba and Granite have it."""
-    expand = max(read.whole("mamba_expand", "expand"), 1)
-    inner = (
-        read.whole("mamba_d_ssm") or read.mamba_heads * read.mamba_head_dim or read.hidden * expand
-    )
-    groups = read.whole("n_groups", "mamba_n_groups")
-    size = read.whole("ssm_state_size", "mamba_d_state", "state_size")
-    rows = 2 * inner + 2 * groups * size + read.mamba_heads
+    inner = read.whole("mamba_d_ssm") or read.mamba_inner
+    rows = 2 * inner + 2 * read.mamba_groups * read.mamba_size + read.mamba_heads
     yield "mamba.in_proj", rows, read.hidden
     yield "mamba.out_proj", read.hidden, inner
 
@@ -181,11 +172,11 @@ def _feed_forward(read: Config, *, routed: bool) -> Iterator[Shape]:
         yield from _projections(read, "mlp.experts.*", width, copies=read.experts)
         several = read.whole("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
         # Llama 4 has one that is as large as a routed one, and does not say so.
-        several = several or int(_family(read) == "llama4")
+        several = several or int(read.family == "llama4")
         shared = shared or several * width
     else:
         dense = read.whole("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim")
-        if not (shared and _family(read) == "granitemoehybrid"):
+        if not (shared and read.family == "granitemoehybrid"):
             yield from _projections(read, "mlp", dense or 4 * read.hidden)
             return
     if shared:
@@ -194,16 +185,7 @@ def _feed_forward(read: Config, *, routed: bool) -> Iterator[Shape]:
 
 def _projections(read: Config, path: str, width: int, copies: int = 1) -> Iterator[Shape]:
     """The two projections of an MLP, and its gate if it has one."""
-    if _family(read) not in _TWO_PROJECTIONS:
+    if read.family not in _TWO_PROJECTIONS:
         yield f"{path}.gate_proj", copies * width, read.hidden
     yield f"{path}.up_proj", copies * width, read.hidden
     yield f"{path}.down_proj", copies * read.hidden, width
-
-
-def _is_nemotron(read: Config) -> bool:
-    return _family(read) == "nemotron_h"
-
-
-def _family(read: Config) -> str:
-    """The model's type without what marks its part for text."""
-    return read.text("model_type").removesuffix("_text")

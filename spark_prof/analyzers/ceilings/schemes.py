@@ -62,7 +62,11 @@ def format_of(
     if dtype in _PACKED_WORDS and part in ("qweight", "weight_packed"):
         word = 64 if dtype == "I64" else 32
         return f"int{bits}", elements * word // bits
-    packed = dtype in ("U8", "I8") and _is_packed(elements, scales)
+    # NVFP4's scales are FP8; MXFP4's are powers of two, one for 32 weights: were the bytes MXFP8,
+    # there would be half as many.
+    blocks = sum(scales.get(kind, 0) for kind in _POWERS_OF_TWO)
+    halved = "absmax" in scales or "F8_E4M3" in scales or elements * 2 < 48 * blocks
+    packed = dtype in ("U8", "I8") and halved
     if packed or dtype == "F4":
         weights = elements * 2 if packed else elements
         if "absmax" in scales:
@@ -71,18 +75,6 @@ def format_of(
     if dtype in ("F8_E4M3", "F8_E5M2") and any(kind in scales for kind in _POWERS_OF_TWO):
         return "mxfp8", elements
     return _PLAIN.get(dtype, dtype.lower()), elements
-
-
-def _is_packed(elements: int, scales: Mapping[str, int]) -> bool:
-    """Whether each byte holds two weights.
-
-    NVFP4's scales are FP8; MXFP4's are powers of two, one for 32 weights: were the bytes MXFP8,
-    there would be half as many.
-    """
-    if "absmax" in scales or "F8_E4M3" in scales:
-        return True
-    blocks = sum(scales.get(kind, 0) for kind in _POWERS_OF_TWO)
-    return blocks > 0 and elements * 2 / blocks < 48
 
 
 _MOST_PATTERNS = 2_000
@@ -134,9 +126,8 @@ def schemes_of(config: Mapping[str, Any]) -> Schemes:
     lost: list[str] = []
     method = str(config.get("quant_method") or "").lower()
     names = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
-    kept: list[Any] = next(
-        (config[name] for name in names if isinstance(config.get(name), list)), []
-    )
+    lists = (config[name] for name in names if isinstance(config.get(name), list))
+    kept: list[Any] = next(lists, [])
     bits = config.get("bits")
     groups = config.get("config_groups")
     layers = config.get("quantized_layers")
@@ -153,7 +144,7 @@ def schemes_of(config: Mapping[str, Any]) -> Schemes:
     elif method == "bitsandbytes":
         found = [Scheme("nf4" if config.get("load_in_4bit") else "int8")]
     else:
-        found = [_algorithm(str(config.get("quant_algo") or ""), lost)] if config else []
+        found = [Scheme(_algorithm(str(config.get("quant_algo") or ""), lost))]
         if method and method != "modelopt" and not config.get("quant_algo"):
             lost.append(f"The quantization method {method} is not known: taken as unquantized.")
     formats = [scheme for scheme in found if scheme.format]
@@ -174,15 +165,15 @@ def _by_layer(layers: Mapping[str, Any], lost: list[str]) -> list[Scheme]:
         if len(pattern) <= _LONGEST_PATTERN:
             targets.setdefault(str(name or ""), {})[pattern] = None
     return [
-        Scheme(_algorithm(name, lost).format, tuple(paths)[:_MOST_PATTERNS])
+        Scheme(_algorithm(name, lost), tuple(paths)[:_MOST_PATTERNS])
         for name, paths in targets.items()
     ]
 
 
-def _algorithm(name: str, lost: list[str]) -> Scheme:
+def _algorithm(name: str, lost: list[str]) -> str:
     if name and name not in _ALGORITHMS:
         lost.append(f"The quantization {name} is not known: taken as unquantized.")
-    return Scheme(_ALGORITHMS.get(name, ""))
+    return _ALGORITHMS.get(name, "")
 
 
 def _group(group: object, overall: str) -> Scheme:

@@ -7,26 +7,20 @@ quantization serves them all, and others repeat it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
-from spark_prof.analyzers.classify.classifier import Label, is_gemm
+from spark_prof.analyzers.classify.classifier import Label, find_rule, is_gemm
 from spark_prof.analyzers.conversions.conversion_flow import (
-    Flow,
     alone,
-    copies_within,
-    fills_numbers,
     flow_of,
-    fused_conversion,
     pads,
     role_of,
-    runs_at_load,
 )
 from spark_prof.analyzers.conversions.conversion_rows import (
     AttributedConversion,
@@ -46,71 +40,69 @@ _NEW_INPUT = frozenset(
 """Kernels of these components end what reads the same input."""
 
 
-@dataclass(frozen=True)
-class StepKernel:
+class StepKernel(NamedTuple):
     """One kernel of a step."""
 
     name: str  # as recorded
     component: str  # where it was placed
-    role: str  # what conversions.roles.role_of says
     conversion: str | None  # what it converts, None for nothing
     us: float  # how long it ran
-
-
-@dataclass
-class _Input:
-    """What reads one input: by component of the product, each quantization's kernel and time."""
-
-    read: dict[str, list[tuple[str, float]]] = field(default_factory=lambda: defaultdict(list))
-    activated: set[str] = field(default_factory=set)
-
-    def repeated(self) -> Iterable[tuple[str, list[tuple[str, float]]]]:
-        """Kernel, and the components and times of its calls, where there are several."""
-        calls: dict[str, list[tuple[str, float]]] = defaultdict(list)
-        for component, quantized in self.read.items():
-            # Two products of one component may follow each other, unless an activation came later.
-            parallel = component == "qkv" or component in self.activated
-            for name, us in quantized if parallel else quantized[:1]:
-                calls[name].append((component, us))
-        return ((name, found) for name, found in calls.items() if len(found) > 1)
 
 
 def repeated_quantizations(
     kernels: Iterable[StepKernel], step: int
 ) -> tuple[RepeatedQuantization, ...]:
     """What is quantized several times, the most expensive first."""
-    found: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(lambda: [0, 0, 0.0])
-    for source in _inputs(kernels):
-        for name, calls in source.repeated():
-            components = tuple(dict.fromkeys(component for component, _ in calls))
-            total = found[name, components]
-            total[0] += len(calls)
-            total[1] += len(calls) - 1
-            total[2] += sum(us for _, us in calls) * (len(calls) - 1) / len(calls)
+    found: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(list)
+    extra: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    us: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
+    for calls in _of_one_input(kernels):
+        for name, own in calls.items():
+            if len(own) > 1:
+                key = (name, tuple(dict.fromkeys(component for component, _ in own)))
+                found[key] += [took for _, took in own]
+                extra[key] += len(own) - 1
+                us[key] += sum(took for _, took in own) * (len(own) - 1) / len(own)
     rows = (
-        RepeatedQuantization(name, components, int(calls), int(extra), us, step)
-        for (name, components), (calls, extra, us) in found.items()
+        RepeatedQuantization(*key, len(calls), extra[key], us[key], step)
+        for key, calls in found.items()
     )
     return tuple(sorted(rows, key=lambda row: -row.extra_us))
 
 
-def _inputs(kernels: Iterable[StepKernel]) -> Iterable[_Input]:
-    source = _Input()
+_Calls = dict[str, list[tuple[str, float]]]
+
+
+def _of_one_input(kernels: Iterable[StepKernel]) -> Iterable[_Calls]:
+    """For each input what quantizes it: by kernel, the components of its products and times."""
+    read: _Calls = defaultdict(list)  # by component of the product
+    activated: set[str] = set()
     pending: list[tuple[str, float]] = []
+
+    def calls() -> _Calls:
+        found: _Calls = defaultdict(list)
+        for component, quantized in read.items():
+            # Two products of one component may follow each other, unless an activation came later.
+            parallel = component == "qkv" or component in activated
+            for name, us in quantized if parallel else quantized[:1]:
+                found[name].append((component, us))
+        return found
+
     for kernel in kernels:
+        role = role_of(kernel.name)
         if kernel.conversion == "quantize":
             pending.append((kernel.name, kernel.us))
-        elif kernel.role == "product":
-            if kernel.component not in source.activated:
-                source.read[kernel.component] += pending
+        elif role == "product":
+            if kernel.component not in activated:
+                read[kernel.component] += pending
             pending = []
-        elif kernel.role == "activation":
-            source.activated.add(kernel.component)
+        elif role == "activation":
+            activated.add(kernel.component)
             pending = []
         elif kernel.component in _NEW_INPUT and kernel.conversion is None:
-            yield source
-            source, pending = _Input(), []
-    yield source
+            yield calls()
+            read, activated, pending = defaultdict(list), set(), []
+    yield calls()
 
 
 LabelOf = Callable[[str], Label]
@@ -164,18 +156,14 @@ def _calls(
     converts = column.flags(lambda name: bool(label_of(name).conversion))
     copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
     converts &= ~copies
-    if timed:
-        fills = column.flags(fills_numbers)
-        padding = fills
-        if fills.any():
-            padding = pads(placed, fills, column.flags(copies_within), copies) & ~converts
-        flow = flow_of(placed, converts | padding, copies)
-    else:
-        padding, flow = np.zeros(len(placed), bool), alone(converts)
+    padding = pads(placed, copies) & ~converts & timed
+    flow = flow_of(placed, converts | padding, copies) if timed else alone(converts)
     name = placed["name"].cat.codes.to_numpy()
     component = placed["component"].cat.codes.to_numpy()
     found = flow.consumers >= 0
     phases = pd.Categorical(windows["phase"])
+    # Outside the analyzed steps it is -1, the last code.
+    step = positions(windows.index.to_numpy(), placed["step"].to_numpy()[flow.rows])
     rows = pd.DataFrame(
         {
             "name": name[flow.rows],
@@ -183,7 +171,7 @@ def _calls(
             "producer": np.where(flow.producers >= 0, name[flow.producers], -1),
             "component": component[flow.places],
             "layer": placed["layer"].to_numpy()[flow.places],
-            "phase": _phase_codes(placed, windows, phases, flow),
+            "phase": np.append(phases.codes, np.int8(-1))[step],
             "pads": padding[flow.rows],
         }
     )
@@ -205,14 +193,6 @@ def _calls(
         component=[COMPONENTS[code] for code in sums["component"]],
         phase=[[*phases.categories, ""][code] for code in sums["phase"]],
     )
-
-
-def _phase_codes(
-    placed: pd.DataFrame, windows: pd.DataFrame, phases: pd.Categorical, flow: Flow
-) -> npt.NDArray[np.int8]:
-    """Code of the phase of each conversion's step, -1 outside the analyzed steps."""
-    step = positions(windows.index.to_numpy(), placed["step"].to_numpy()[flow.rows])
-    return np.append(phases.codes, np.int8(-1))[step]
 
 
 def _attributed(calls: pd.DataFrame, steps: Steps) -> tuple[AttributedConversion, ...]:
@@ -276,18 +256,19 @@ def _fused(kernels: tuple[KernelRow, ...]) -> tuple[FusedConversion, ...]:
     return tuple(
         FusedConversion(kind, row.name, row.component, row.calls, row.us, row.decode_us)
         for row in kernels
-        if (kind := fused_conversion(row.name))
+        if (rule := find_rule(row.name)) and (kind := rule.fused_conversion)
     )
 
 
 def _load_time_names(calls: pd.DataFrame, decode_steps: int) -> set[str]:
     """Kernels that belong to loading, unless they turn up in decode step after decode step."""
     in_decode = calls[calls["phase"] == "decode"].groupby("name")["calls"].sum()
-    names = set(map(str, calls["name"]))
     return {
         name
-        for name in names
-        if runs_at_load(name) and in_decode.get(name, 0) < max(decode_steps / 2, 1)
+        for name in set(map(str, calls["name"]))
+        if (rule := find_rule(name))
+        and rule.load_time
+        and in_decode.get(name, 0) < max(decode_steps / 2, 1)
     }
 
 
@@ -318,7 +299,7 @@ def _repeated(
     took = (rows["end_ns"] - rows["start_ns"]) / 1e3
     return repeated_quantizations(
         (
-            StepKernel(name, component, role_of(name), label_of(name).conversion, us)
+            StepKernel(name, component, label_of(name).conversion, us)
             for name, component, us in zip(
                 rows["name"].astype(str), rows["component"].astype(str), took, strict=True
             )

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.classify.classifier import classify, find_rule, is_gemm
+from spark_prof.analyzers.classify.classifier import classify, is_gemm
+from spark_prof.analyzers.lookup import NameColumn
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ PADDING = (
 """What PyTorch's pad launches: it fills the larger tensor and copies the smaller one into it."""
 
 _COMPILED = tuple((role.name, re.compile(role.pattern)) for role in ROLES)
-_FILL, _COPY = (re.compile(role.pattern) for role in PADDING)
+_PADDING = tuple((role.name, re.compile(role.pattern)) for role in PADDING)
 _LONGEST = 300
 """A fused kernel's name says in its beginning what it does."""
 
@@ -62,26 +63,9 @@ def role_of(name: str) -> str:
     return next((role for role, known in _COMPILED if known.search(name[:_LONGEST])), "")
 
 
-def fills_numbers(name: str) -> bool:
-    """Whether the kernel writes one floating-point number everywhere."""
-    return _FILL.search(name[:_LONGEST]) is not None
-
-
-def copies_within(name: str) -> bool:
-    """Whether the kernel is PyTorch's copy from one tensor to another."""
-    return _COPY.search(name[:_LONGEST]) is not None
-
-
-def fused_conversion(name: str) -> str | None:
-    """The conversion that the kernel does beside other work, None for none."""
-    rule = find_rule(name)
-    return rule.fused_conversion if rule else None
-
-
-def runs_at_load(name: str) -> bool:
-    """Whether kernels of that name run when weights are loaded."""
-    rule = find_rule(name)
-    return rule is not None and rule.load_time
+def padding_of(name: str) -> str:
+    """One of PADDING, or empty."""
+    return next((role for role, known in _PADDING if known.search(name[:_LONGEST])), "")
 
 
 Int64s = npt.NDArray[np.int64]
@@ -95,8 +79,7 @@ _FURTHEST = 8
 """A consumer is looked for among so many kernels."""
 
 
-@dataclass(frozen=True)
-class Flow:
+class Flow(NamedTuple):
     """Conversions among the kernels; positions of rows, -1 for none."""
 
     rows: Int64s  # the conversions
@@ -138,17 +121,18 @@ def alone(converts: Flags) -> Flow:
     return Flow(rows, nothing, nothing, rows)
 
 
-def pads(placed: pd.DataFrame, fills: Flags, moves: Flags, copies: Flags) -> Flags:
+def pads(placed: pd.DataFrame, copies: Flags) -> Flags:
     """The rows of PyTorch's pads: fills with a copy of the same component right behind them.
 
     Args:
-        placed: stream, step and component of everything that ran, in order of start.
-        fills: whether each row fills a tensor with one number.
-        moves: whether each row is a kernel that copies a tensor.
+        placed: name, stream, step and component of everything that ran, in order of start.
         copies: whether each row is no kernel.
     """
-    found = np.zeros(len(fills), bool)
-    if fills.any() and moves.any():
+    found = np.zeros(len(placed), bool)
+    names = NameColumn(placed["name"])
+    fills = names.flags(lambda name: padding_of(name) == "fill")
+    if fills.any():
+        moves = names.flags(lambda name: padding_of(name) == "copy")
         lanes = _Lanes(placed, fills, copies)
         first = lanes.rows(lanes.conversions)
         second = lanes.rows(lanes.after(lanes.conversions))

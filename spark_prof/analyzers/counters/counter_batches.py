@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.counters.counter_rows import (
-    AMOUNTS,
-    SHARES,
     CounterBatch,
+    CounterRow,
     Counters,
-    folded_rows,
-    long_rows,
-    weight_rows,
+    WeightRow,
 )
-from spark_prof.analyzers.counters.counter_slots import Estimate, sampled_steps, slotted
-from spark_prof.analyzers.counters.folding import MOST_SLOTS, find_lag, overlaps
-from spark_prof.analyzers.roofline.weight_bytes import needed_weights
+from spark_prof.analyzers.counters.folding import (
+    MOST_SLOTS,
+    RESOLVED,
+    Calls,
+    Estimate,
+    amounts_by_time,
+    find_lag,
+    overlaps,
+)
 
+AMOUNTS = ("dram_read_bytes", "dram_write_bytes")
+"""Columns of the `counters` table that count bytes."""
+
+SHARES = ("tensor_active", "warps_active", "sm_active")
+"""Columns that are a share of the interval."""
 FEWEST_STEPS = 3
 """With fewer steps the layers of a model are all there is to tell kernels apart by."""
 
@@ -52,7 +61,7 @@ def counters_of(
     if samples.empty:
         return None
     begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    seen = sampled_steps(kernels, begin)
+    seen = _sampled_steps(kernels, begin)
     decode = steps.loc[steps.index.isin(seen) & (steps["phase"] == "decode").to_numpy()]
     batches, notes = [], []
     folded = np.zeros(len(kernels), bool)
@@ -65,7 +74,7 @@ def counters_of(
             )
             continue
         mine = kernels["step"].isin(members).to_numpy(bool)
-        found = _batch(samples, kernels, mine, needed_weights(layers, config, size), size)
+        found = _batch(samples, kernels, mine, _needed_weights(layers, config, size), size)
         if isinstance(found, str):
             notes.append(f"Batches of {size} tokens: {found}")
         else:
@@ -78,9 +87,28 @@ def counters_of(
         samples=len(samples),
         sampled_us=float((finish - begin).sum()) / 1e3,
         batches=tuple(sorted(batches, key=lambda batch: -batch.steps)),
-        long=tuple(long_rows(samples, kernels[~folded])),
+        long=tuple(_long_rows(samples, kernels[~folded])),
         notes=tuple(notes),
     )
+
+
+def _needed_weights(
+    layers: pd.DataFrame, config: Mapping[str, Any], tokens: int
+) -> dict[str, tuple[float, str]]:
+    """Bytes that one step needs of each component's weights, and which part of them that is.
+
+    Left out is the embedding, of which a step reads a row a token, and are experts where more than
+    one token chooses among them: nobody recorded which the router chose.
+    """
+    sums = layers.groupby("component", observed=True)["bytes"].sum()
+    needed = {str(name): (float(size), "") for name, size in sums.items() if name and size}
+    needed.pop("embedding", None)
+    whole, _ = needed.pop("experts", (0.0, ""))
+    read = Config(config)
+    experts, chosen = read.experts, read.experts_per_token
+    if whole and tokens == 1 and experts and chosen:
+        needed["experts"] = (whole * chosen / experts, f"{chosen} of {experts} experts")
+    return needed
 
 
 def _in_order(samples: pd.DataFrame) -> pd.DataFrame:
@@ -112,28 +140,27 @@ def _batch(
         return "no counter was sampled throughout."
     main = next(iter(quantities))
     # Few unknowns: with one for each node, a few steps fit the samples at any lag.
-    coarse = slotted(kernels[mine], nodes=False)
-    lag = find_lag(begin, finish, quantities[main], coarse.calls, len(coarse.slots))
+    calls, slots = _slotted(kernels[mine], nodes=False)
+    lag = find_lag(begin, finish, quantities[main], calls, len(slots))
     steps = int(kernels["step"][mine].nunique())
     estimate = None
     if steps >= _ENOUGH_STEPS:
-        fine = slotted(kernels[mine], nodes=True)
-        if len(fine.slots) <= MOST_SLOTS:
-            estimate = Estimate(begin, finish, quantities, fine.calls.shifted(lag), fine.slots)
-    by_node = estimate is not None and estimate.resolved_share >= _ENOUGH_RESOLVED
+        fine, nodes = _slotted(kernels[mine], nodes=True)
+        if len(nodes) <= MOST_SLOTS:
+            estimate = Estimate(begin, finish, quantities, fine.shifted(lag), nodes)
+    by_node = estimate is not None and estimate.resolved_share() >= _ENOUGH_RESOLVED
     if estimate is None or not by_node:
-        estimate = Estimate(begin, finish, quantities, coarse.calls.shifted(lag), coarse.slots)
-    whole = estimate.folded(main)
-    read = estimate.folded(AMOUNTS[0])
+        estimate = Estimate(begin, finish, quantities, calls.shifted(lag), slots)
+    read = estimate.parts.get(AMOUNTS[0])
     return CounterBatch(
         tokens=tokens,
         steps=steps,
         by_node=by_node,
         lag_us=lag / 1e3,
-        conserved=whole.conserved if whole else float("nan"),
+        conserved=estimate.parts[main].conserved,
         idle_bytes_per_us=read.idle_rate * 1e3 if read else None,
-        rows=tuple(folded_rows(estimate)),
-        weights=tuple(weight_rows(estimate, weights)),
+        rows=tuple(_folded_rows(estimate)),
+        weights=tuple(_weight_rows(estimate, weights)),
     )
 
 
@@ -143,5 +170,136 @@ def _near(samples: pd.DataFrame, mine: pd.DataFrame, others: pd.DataFrame) -> pd
     keep = np.zeros(len(samples), bool)
     for frame, margin in ((mine, _FAR_NS), (others, 0)):
         start, end = (frame[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        keep[overlaps(begin, finish, start - margin, end + margin).sample] = frame is mine
+        keep[overlaps(begin, finish, start - margin, end + margin)[0]] = frame is mine
     return samples[keep]
+
+
+def _sampled_steps(kernels: pd.DataFrame, begin: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The steps during whose kernels a sample began."""
+    spans = kernels[kernels["step"] >= 0].groupby("step").agg({"start_ns": "min", "end_ns": "max"})
+    first = np.searchsorted(begin, spans["start_ns"])
+    last = np.searchsorted(begin, spans["end_ns"])
+    found: npt.NDArray[np.int64] = spans.index[last > first].to_numpy(np.int64)
+    return found
+
+
+def _slotted(kernels: pd.DataFrame, *, nodes: bool) -> tuple[Calls, pd.DataFrame]:
+    """The calls with their slots, and what each slot is, as `Estimate` has it.
+
+    Args:
+        kernels: name, component, layer, start_ns, end_ns, step and graph_node of alike steps.
+        nodes: a slot is a graph node and name, and which of those it is in its step; a replay is
+            a step. Else a slot is all calls of a name for a component, whatever their layer; a
+            replay is a layer of a step.
+    """
+    ordered = kernels.sort_values(["step", "start_ns"], kind="stable")
+    keys = ["name", "component"] + (["graph_node"] if nodes else [])
+    # One number a kind of kernel, then one a place: categories would multiply otherwise.
+    slot = ordered.groupby(keys, observed=True, sort=False).ngroup()
+    replay = ordered["step"]
+    if nodes:
+        turn = ordered.assign(kind=slot).groupby(["step", "kind"], sort=False).cumcount()
+        slot = ordered.assign(kind=slot, turn=turn).groupby(["kind", "turn"], sort=False).ngroup()
+    else:
+        replay = ordered.groupby(["step", "layer"], sort=False).ngroup()
+    start, end = (ordered[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    numbers = slot.to_numpy().astype(np.int64), replay.to_numpy().astype(np.int64)
+    rows = ordered.assign(slot=slot, us=(end - start) / 1e3).groupby("slot", sort=True)
+    slots = rows.agg(
+        name=("name", "first"), component=("component", "first"),
+        us=("us", "mean"), count=("us", "size"),
+    )  # fmt: skip
+    steps = max(ordered["step"].nunique(), 1)
+    return Calls(start, end, *numbers), slots.assign(count=slots["count"] / steps)
+
+
+_WORST_ERROR = 0.5
+_LEAST = 0.01
+"""A component with a smaller share of the weights is not held against them: the rest outweighs."""
+
+_Amounts = Mapping[str, tuple[float, float | None] | None]
+
+
+def _folded_rows(estimate: Estimate) -> list[CounterRow]:
+    """One row a kernel and component, the most expensive first."""
+    rows = []
+    keys = ["name", "component"]
+    for (name, component), own in estimate.slots.groupby(keys, observed=True, sort=False):
+        index, calls = own.index.to_numpy(), float(own["count"].sum())
+        weights = np.zeros(len(estimate.slots))
+        weights[index] = own["count"] / calls
+        resolved = estimate.resolved_share(index)
+        known: _Amounts = {
+            key: estimate.of(key, weights) if resolved >= RESOLVED else None
+            for key in (*AMOUNTS, *SHARES)
+        }
+        us = float((own["us"] * own["count"]).sum()) / calls
+        rows.append(_row(name, component, calls, us, resolved, known))
+    return sorted(rows, key=lambda row: -row.us * row.calls)
+
+
+def _long_rows(samples: pd.DataFrame, kernels: pd.DataFrame) -> Iterator[CounterRow]:
+    """Kernels that last so many samples that they need no folding."""
+    begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    start, end = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    found = kernels[["name", "component"]].assign(us=(end - start) / 1e3)
+    every = [*AMOUNTS, *SHARES]
+    for key in every:
+        scale = finish - begin if key in SHARES else 1.0
+        sampled = samples[key].to_numpy(np.float64) * scale
+        found[key] = amounts_by_time(begin, finish, sampled, start, end)
+    found = found[found[every].notna().any(axis=1)]
+    keys = ["name", "component"]
+    for (name, component), rows in found.groupby(keys, observed=True, sort=False):
+        # Of one call, or where some are missing, there is no error.
+        values = {key: rows[key].to_numpy(np.float64) for key in every}
+        known: _Amounts = {
+            key: (
+                float(of.mean()),
+                float(of.std(ddof=1) / np.sqrt(len(of))) if len(of) > 1 else None,
+            )
+            if np.isfinite(of).all()
+            else None
+            for key, of in values.items()
+        }
+        yield _row(name, component, float(len(rows)), float(rows["us"].mean()), 1.0, known)
+
+
+def _weight_rows(
+    estimate: Estimate, needed: Mapping[str, tuple[float, str]]
+) -> Iterator[WeightRow]:
+    """What each component's kernels read in a step, against the weights that it needs."""
+    total = sum(size for size, _ in needed.values())
+    for component, (size, part) in sorted(needed.items(), key=lambda item: -item[1][0]):
+        mine = (estimate.slots["component"] == component).to_numpy()
+        if size < _LEAST * total or not mine.any() or estimate.resolved_share(mine) < RESOLVED:
+            continue
+        read = estimate.of(AMOUNTS[0], np.where(mine, estimate.slots["count"], 0.0))
+        if read is not None and read[1] < _WORST_ERROR * max(read[0], size):
+            yield WeightRow(component, read[0], read[1], size, part)
+
+
+def _row(
+    name: object, component: object, calls: float, us: float, resolved: float, known: _Amounts
+) -> CounterRow:
+    (read, read_error), (write, write_error) = (known[key] or (None, None) for key in AMOUNTS)
+    tensor, warps, sm = (
+        min(done[0] / (us * 1e3), 1.0) if (done := known[key]) and us else None for key in SHARES
+    )
+    return CounterRow(
+        name=str(name),
+        component=str(component),
+        calls=calls,
+        us=us,
+        read_bytes=read,
+        read_error=read_error,
+        write_bytes=write,
+        write_error=write_error,
+        bandwidth=(read + write) / us * 1e6
+        if read is not None and write is not None and us
+        else None,
+        tensor_active=tensor,
+        warps_active=warps,
+        sm_active=sm,
+        resolved=resolved,
+    )

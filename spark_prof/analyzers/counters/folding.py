@@ -11,11 +11,14 @@ Biometrika 73, 1986, one cluster a step).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -82,21 +85,14 @@ def not_negative(normal: Floats, target: Floats) -> tuple[Floats, npt.NDArray[np
     return np.maximum(x, 0.0), free
 
 
-@dataclass(frozen=True)
-class Overlaps:
-    """Pairs that overlap, in order of kernel."""
-
-    sample: Integers  # index of the sampled interval
-    kernel: Integers  # index of the kernel
-    ns: Integers  # for how long both lasted
-
-
-def overlaps(begin: Integers, finish: Integers, start: Integers, end: Integers) -> Overlaps:
-    """All overlapping pairs of samples and kernels.
+def overlaps(
+    begin: Integers, finish: Integers, start: Integers, end: Integers
+) -> tuple[Integers, Integers, Integers]:
+    """All overlapping pairs of samples and kernels: both indices, and for how many ns both lasted.
 
     Args:
         begin: when each sample began, ascending; samples do not overlap each other.
-        start: when each kernel started; kernels may overlap.
+        start: when each kernel started; kernels may overlap. The pairs are in their order.
     """
     first = np.searchsorted(finish, start, side="right")
     counts = np.maximum(np.searchsorted(begin, end, side="left") - first, 0)
@@ -104,7 +100,34 @@ def overlaps(begin: Integers, finish: Integers, start: Integers, end: Integers) 
     within = np.arange(len(kernel)) - np.repeat(np.cumsum(counts) - counts, counts)
     sample = first[kernel] + within
     ns = np.minimum(finish[sample], end[kernel]) - np.maximum(begin[sample], start[kernel])
-    return Overlaps(sample, kernel, ns)
+    return sample, kernel, ns
+
+
+def parts_by_time(sample: Integers, ns: Integers, sampled: Floats) -> Floats:
+    """What each pair has of its sample, if all kernels in it move alike and idle time nothing."""
+    busy = np.bincount(sample, ns, len(sampled))
+    parts: Floats = sampled[sample] * ns / np.maximum(busy[sample], 1)
+    return parts
+
+
+LONG = 10
+"""A kernel that lasts so many samples loses or gains at most a tenth at its two ends."""
+
+
+def amounts_by_time(
+    begin: Integers, finish: Integers, sampled: Floats, start: Integers, end: Integers
+) -> Floats:
+    """The samples' amounts, divided among the kernels in proportion to the time in each sample.
+
+    NaN for a kernel that lasts fewer than LONG samples, or that the samples do not cover.
+    """
+    if not len(begin):
+        return np.full(len(start), np.nan)
+    sample, kernel, ns = overlaps(begin, finish, start, end)
+    amount = np.bincount(kernel, parts_by_time(sample, ns, sampled), len(start))
+    covered = np.bincount(kernel, ns, len(start)) == end - start
+    long = end - start >= LONG * np.median(finish - begin)
+    return np.where(long & covered, amount, np.nan)
 
 
 def uncovered(begin: Integers, finish: Integers, start: Integers, end: Integers) -> Integers:
@@ -117,8 +140,8 @@ def uncovered(begin: Integers, finish: Integers, start: Integers, end: Integers)
     fresh = np.append(True, start[order][1:] > reach[:-1])
     stretch_start = start[order][fresh]
     stretch_end = np.append(reach[:-1][fresh[1:]], reach[-1])
-    found = overlaps(begin, finish, stretch_start, stretch_end)
-    busy = np.bincount(found.sample, weights=found.ns, minlength=len(begin))
+    sample, _, ns = overlaps(begin, finish, stretch_start, stretch_end)
+    busy = np.bincount(sample, ns, len(begin))
     return (finish - begin) - busy.astype(np.int64)
 
 
@@ -167,20 +190,19 @@ class Equations:
 
     def __init__(self, begin: Integers, finish: Integers, calls: Calls, slots: int) -> None:
         self._slots = slots
-        self._pairs = overlaps(begin, finish, calls.start_ns, calls.end_ns)
-        self._slot = calls.slot[self._pairs.kernel]
-        duration = np.maximum(calls.end_ns - calls.start_ns, 1)
-        self._share = self._pairs.ns / duration[self._pairs.kernel]
-        self.seen = np.bincount(self._slot, self._share, slots).astype(np.float64)
+        self._sample, kernel, self._ns = overlaps(begin, finish, calls.start_ns, calls.end_ns)
+        self._slot = calls.slot[kernel]
+        share = self._ns / np.maximum(calls.end_ns - calls.start_ns, 1)[kernel]
+        self.seen = np.bincount(self._slot, share, slots).astype(np.float64)
         idle = uncovered(begin, finish, calls.start_ns, calls.end_ns).astype(np.float64)
         with_idle = np.flatnonzero(idle)
         # One row a sample; the last column is time without kernels.
-        self._row = np.concatenate([self._pairs.sample, with_idle])
+        self._row = np.concatenate([self._sample, with_idle])
         self._column = np.concatenate([self._slot, np.full(len(with_idle), slots)])
-        self._value = np.concatenate([self._share, idle[with_idle] / 1e3])
+        self._value = np.concatenate([share, idle[with_idle] / 1e3])
         self._step = np.zeros(len(begin), np.int64)
         numbers = np.unique(calls.step, return_inverse=True)[1]
-        self._step[self._pairs.sample] = numbers[self._pairs.kernel]
+        self._step[self._sample] = numbers[kernel]
         self._sums = np.bincount(self._column, self._value, slots + 1).astype(np.float64)
         # One more equation: what all kernels move together is what all samples counted.
         self._whole = _WHOLE / max(len(begin), 1)
@@ -237,10 +259,8 @@ class Equations:
 
     def _by_time(self, sampled: Floats) -> Floats:
         """Amounts if each sample belonged to its kernels in proportion to their time in it."""
-        sample, ns = self._pairs.sample, self._pairs.ns
-        busy = np.bincount(sample, ns, len(sampled))
-        part = sampled[sample] * ns / np.maximum(busy[sample], 1)
-        sums = np.bincount(self._slot, part, self._slots)
+        parts = parts_by_time(self._sample, self._ns, sampled)
+        sums = np.bincount(self._slot, parts, self._slots)
         amounts: Floats = np.append(sums / np.maximum(self.seen, 1e-9), 0.0)
         return amounts
 
@@ -291,3 +311,80 @@ def find_lag(
         stride //= 2
         best = min((best - stride, best, best + stride), key=left)
     return best if left(best) < _BETTER * left(0) else 0
+
+
+_MOST_PARTS = 8
+_FEWEST_PARTS = 3
+
+
+def _in_parts(calls: Calls, slots: pd.DataFrame, interval_ns: float) -> tuple[Calls, Integers]:
+    """Cuts each call into parts that count for themselves: a kernel's traffic is not even.
+
+    Returns:
+        The parts as calls, and for each of their slots the slot it is a part of.
+    """
+    wanted = np.ceil(slots["us"].to_numpy() * 1e3 / interval_ns)
+    parts = np.clip(wanted, _FEWEST_PARTS, _MOST_PARTS).astype(np.int64)
+    if parts.sum() > MOST_SLOTS:
+        parts[:] = max(1, min(_FEWEST_PARTS, MOST_SLOTS // len(slots)))
+    first = np.cumsum(parts) - parts
+    count = parts[calls.slot]
+    call = np.repeat(np.arange(len(count)), count)
+    number = np.arange(len(call)) - np.repeat(np.cumsum(count) - count, count)
+    start, length, of = calls.start_ns[call], (calls.end_ns - calls.start_ns)[call], count[call]
+    cut = Calls(
+        (start + length * number // of).astype(np.int64),
+        (start + length * (number + 1) // of).astype(np.int64),
+        first[calls.slot[call]] + number,
+        calls.step[call],
+    )
+    return cut, np.repeat(np.arange(len(parts)), parts)
+
+
+RESOLVED = 0.9
+"""A slot counts as determined where the samples, not the ridge, make this much of its amount."""
+
+
+class Estimate:
+    """Each quantity divided among slots, once with even kernels and once with kernels in parts.
+
+    Args:
+        quantities: by name, what each sample counted.
+
+    Attributes:
+        slots: name, component, us (mean duration) and count (calls a step), one row a slot.
+        parts: the solution of each quantity with kernels in parts.
+        resolved: for each slot, 1 where the samples alone determine it, 0 where they say nothing.
+    """
+
+    def __init__(
+        self,
+        begin: Integers,
+        finish: Integers,
+        quantities: Mapping[str, Floats],
+        calls: Calls,
+        slots: pd.DataFrame,
+    ) -> None:
+        cut, self._owner = _in_parts(calls, slots, float(np.median(finish - begin)))
+        whole = Equations(begin, finish, calls, len(slots))
+        parts = Equations(begin, finish, cut, len(self._owner))
+        self._whole = {name: whole.solve(sampled) for name, sampled in quantities.items()}
+        self.parts = {name: parts.solve(sampled) for name, sampled in quantities.items()}
+        self.slots = slots
+        # Which parts are told apart matters less than whether their sum is.
+        self.resolved = whole.resolved
+
+    def resolved_share(self, mine: npt.NDArray[Any] | slice = slice(None)) -> float:
+        """Share of those slots' kernel time in a step that the samples determine."""
+        time = (self.slots["us"] * self.slots["count"]).to_numpy()[mine]
+        return float(time[self.resolved[mine] >= RESOLVED].sum() / max(time.sum(), 1e-9))
+
+    def of(self, name: str, weights: Floats) -> tuple[float, float] | None:
+        """The weighted sum of a quantity over slots and its standard error; None if not sampled."""
+        if name not in self.parts:
+            return None
+        of_part = weights[self._owner]
+        amount = float(of_part @ self.parts[name].amount)
+        # What a constant course within each kernel would give instead shows how much hangs on it.
+        otherwise = float(weights @ self._whole[name].amount)
+        return amount, float(np.hypot(self.parts[name].error(of_part), amount - otherwise))

@@ -15,6 +15,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     Roofline,
     RooflinePhase,
     RooflineRow,
+    sum_of_floors,
 )
 from spark_prof.rules.gpus import GPUS, find_gpu
 from spark_prof.traces.measured import Measured
@@ -60,7 +61,7 @@ def without_floors(roofline: Roofline, kernels: Collection[tuple[object, ...]]) 
     Args:
         kernels: phase, component, role and name of those whose floor cannot hold.
     """
-    phases = tuple(_held(phase, roofline.ceilings, kernels) for phase in roofline.phases)
+    phases = tuple(_held(phase, kernels) for phase in roofline.phases)
     wrong = {component for phase, component, *_ in kernels if phase == "decode"}
     known = [row for row in roofline.weights if row.component not in wrong]
     found = replace(roofline, phases=phases)
@@ -83,28 +84,22 @@ def without_step_floors(roofline: Roofline, phases: Collection[object]) -> Roofl
     return replace(roofline, phases=tuple(kept), weights=weights)
 
 
-def _held(
-    phase: RooflinePhase, ceilings: Ceilings, kernels: Collection[tuple[object, ...]]
-) -> RooflinePhase:
-    rows, dropped = [], []
-    for row in phase.rows:
-        if (phase.phase, *row.place) in kernels:
-            dropped.append(row)
-            unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
-            rows.append(
-                replace(row, streamed_bytes=0.0, operations=0.0, what="", basis="",
-                        expected=False, **unknown)
-            )  # fmt: skip
-        else:
-            rows.append(row if (row.floor_us or 0.0) <= row.us else replace(row, floor_us=row.us))
-    if all(row is old for row, old in zip(rows, phase.rows, strict=True)):
+def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> RooflinePhase:
+    dropped = [row for row in phase.rows if (phase.phase, *row.place) in kernels]
+    unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
+    rows = [
+        replace(row, streamed_bytes=0.0, operations=0.0, what="", basis="", expected=False,
+                **unknown)
+        if (phase.phase, *row.place) in kernels
+        else row if (row.floor_us or 0.0) <= row.us else replace(row, floor_us=row.us)
+        for row in phase.rows
+    ]  # fmt: skip
+    if rows == list(phase.rows):
         return phase
-    floors = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
-    floor_us = sum([*floors, *(floor.us for floor in phase.unplaced)])
     return replace(
         phase,
         rows=tuple(rows),
-        floor_us=floor_us if ceilings.bandwidth and floor_us else None,
+        floor_us=sum_of_floors(rows, phase.unplaced),
         placed_us=phase.placed_us - sum(row.us * row.calls for row in dropped),
         needed_bytes=phase.needed_bytes - sum((r.needed_bytes or 0.0) * r.calls for r in dropped),
         streamed_bytes=phase.streamed_bytes - sum(r.streamed_bytes * r.calls for r in dropped),
@@ -137,28 +132,22 @@ def ceilings_of(
     reached = None
     if known and known.read_bandwidth:
         reached = Bandwidth(known.read_bandwidth.value, known.read_bandwidth.source)
-    source = known.source if known else ""
-    if measured is None:
-        return Ceilings(
-            gpu,
-            Bandwidth(known.memory_bandwidth.value, source) if known else None,
-            reached,
-            tuple(peaks.items()),
-            source,
-            l2_bytes=known.l2_bytes if known else None,
-        )
-    found = {p: rate for p in PRECISIONS if (rate := measured.value(p)) is not None}
-    read = next((m for m in measured.measurements if m.quantity == "read"), None)
-    if read:
-        reached = Bandwidth(read.value, f"measured here on {measured.taken}: {read.how}")
-    smallest = measured.value("launch_graph")
+    source, clocks, smallest = known.source if known else "", "", None
+    if measured is not None:
+        found = {p: rate for p in PRECISIONS if (rate := measured.value(p)) is not None}
+        peaks |= found
+        source = f"measured here on {measured.taken}" if found else source
+        clocks, smallest = measured.after.words, measured.value("launch_graph")
+        read = next((m for m in measured.measurements if m.quantity == "read"), None)
+        if read:
+            reached = Bandwidth(read.value, f"measured here on {measured.taken}: {read.how}")
     return Ceilings(
         gpu,
-        Bandwidth(known.memory_bandwidth.value, source) if known else None,
+        Bandwidth(known.memory_bandwidth.value, known.source) if known else None,
         reached,
-        tuple((peaks | found).items()),
-        f"measured here on {measured.taken}" if found else source,
-        measured.after.words,
+        tuple(peaks.items()),
+        source,
+        clocks,
         None if smallest is None else smallest * 1e6,
         known.l2_bytes if known else None,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
@@ -52,8 +52,7 @@ class Launch:
         return Place(self.component, self.role, self.name)
 
 
-@dataclass(frozen=True)
-class Charge:
+class Charge(NamedTuple):
     """A share of a piece of work that falls to the kernels of one place."""
 
     place: Place
@@ -135,7 +134,7 @@ def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Cha
     for work in works:
         if work.kind in ("attention", "kv_write", "state", "small"):
             # A product among attention's kernels is rather a projection of its latents.
-            charges.append(_whole(_longest(rest or launches), work, LONGEST))
+            charges.append(Charge(_longest(rest or launches), work, 1.0, LONGEST))
         elif work.kind != "product":
             charges += _by_time(rest or launches, work, SMALL)
     return charges
@@ -147,20 +146,17 @@ def _products(
     if not works:
         return []
     if len(gemms) <= 1:
-        chosen, basis = (gemms[0], ONLY) if gemms else (_longest(launches), LONGEST)
-        return [_whole(chosen, work, basis) for work in works]
+        place, basis = (gemms[0].place, ONLY) if gemms else (_longest(launches), LONGEST)
+        return [Charge(place, work, 1.0, basis) for work in works]
     if len(gemms) == len(works):
         # Both products of a mixture of experts run in one module, the first one first.
-        return [_whole(*pair, BY_ORDER) for pair in zip(gemms, works, strict=True)]
+        pairs = zip(gemms, works, strict=True)
+        return [Charge(launch.place, work, 1.0, BY_ORDER) for launch, work in pairs]
     return [charge for work in works for charge in _by_time(gemms, work, BY_TIME)]
 
 
-def _longest(launches: Sequence[Launch]) -> Launch:
-    return max(launches, key=lambda launch: launch.ns)
-
-
-def _whole(launch: Launch, work: Work, basis: str) -> Charge:
-    return Charge(launch.place, work, 1.0, basis)
+def _longest(launches: Sequence[Launch]) -> Place:
+    return max(launches, key=lambda launch: launch.ns).place
 
 
 def _by_time(launches: Sequence[Launch], work: Work, basis: str) -> list[Charge]:
@@ -203,11 +199,17 @@ def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
     # Neighbours share a group where there are many sizes.
     bounds = [part[0] for part in np.array_split(sizes, min(len(sizes), _MOST_GROUPS) or 1)[1:]]
     number = np.searchsorted(np.array(bounds), tokens, side="right")
-    return [
-        _group(own[mine], tokens[mine], requests[mine], len(own))
-        for index in range(len(bounds) + 1)
-        if (mine := number == index).any()
-    ]
+    context = np.maximum(own["context_tokens"].to_numpy(np.float64), 0) / requests
+    # Of a prompt only the last token's logits are wanted.
+    sampled = (own["decode_tokens"] + own["prefill_requests"]).to_numpy(np.float64)
+    found = []
+    for index in range(len(bounds) + 1):
+        mine = np.flatnonzero(number == index)
+        if len(mine):
+            means = (float(of[mine].mean()) for of in (tokens, requests, sampled, context))
+            middle = int(own.index[mine[len(mine) // 2]])
+            found.append(Group(middle, Load(*means), len(mine) / len(own)))
+    return found
 
 
 def launches_of(
@@ -223,47 +225,21 @@ def launches_of(
     columns += ["module", "placed_by", "basis", "role", *(["reads"] if "reads" in kernels else [])]
     rows = pd.DataFrame({name: kernels[name].array.take(chosen) for name in columns})
     rows = rows[~rows["kind"].isin(COPIES).to_numpy() & (rows["part"] == 0).to_numpy()]
-    found: dict[int, list[Launch]] = {step: [] for step in steps}
     counts = rows["step"].value_counts()
     rows = rows[~rows["step"].isin(counts.index[counts > _MOST_LAUNCHES]).to_numpy()]
-    took = (rows["end_ns"] - rows["start_ns"]).to_numpy()
-    paths = _paths(rows, modules)
-    reads = rows["reads"] if "reads" in rows else [()] * len(rows)
-    for row in zip(
-        rows["step"], rows["name"], rows["component"], rows["layer"], took, rows["basis"],
-        rows["role"], paths, reads, strict=True,
-    ):  # fmt: skip
-        step, name, component, layer, ns, basis, role, path, tensors = row
-        found[int(step)].append(
-            Launch(
-                str(name), str(component), int(layer), int(ns), str(basis), str(role), path, tensors
-            )
-        )
-    return found
-
-
-def _paths(rows: pd.DataFrame, modules: pd.DataFrame) -> list[str]:
-    """The module that was open at each kernel's launch; empty where none is known."""
     # The model as a whole is open around everything that only its order places.
     own = modules[((modules["component"] != "") & (modules["path"] != MODEL_PATH)).to_numpy()]
     path_of = dict(zip(own["module"], own["path"], strict=True))
-    seen = (rows["placed_by"].astype(str) == "").to_numpy()
-    return [
-        path_of.get(module, "") if known else ""
-        for module, known in zip(rows["module"], seen, strict=True)
-    ]
-
-
-def _group(
-    own: pd.DataFrame,
-    tokens: npt.NDArray[np.float64],
-    requests: npt.NDArray[np.float64],
-    steps: int,
-) -> Group:
-    context = np.maximum(own["context_tokens"].to_numpy(np.float64), 0) / requests
-    # Of a prompt only the last token's logits are wanted.
-    sampled = (own["decode_tokens"] + own["prefill_requests"]).to_numpy(np.float64)
-    load = Load(
-        float(tokens.mean()), float(requests.mean()), float(sampled.mean()), float(context.mean())
+    rows = rows.assign(
+        ns=rows["end_ns"] - rows["start_ns"],
+        path=[
+            path_of.get(module, "") if placed_by == "" else ""
+            for module, placed_by in zip(rows["module"], rows["placed_by"], strict=True)
+        ],
+        reads=rows["reads"] if "reads" in rows else pd.Series([()] * len(rows), rows.index),
     )
-    return Group(int(own.index[len(own) // 2]), load, len(own) / steps)
+    found: dict[int, list[Launch]] = {step: [] for step in steps}
+    columns = ["step", "name", "component", "layer", "ns", "basis", "role", "path", "reads"]
+    for step, *values in rows[columns].itertuples(index=False, name=None):
+        found[step].append(Launch(*values))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -148,6 +149,12 @@ class RooflinePhase:
         if not self.step_us or self.floor_us is None:
             return None
         return self.floor_us / self.step_us
+
+
+def sum_of_floors(rows: Iterable[RooflineRow], unplaced: Iterable[UnplacedFloor]) -> float | None:
+    """The lower bound of a step by those of its kernels; None where none is known."""
+    floors = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
+    return sum([*floors, *(floor.us for floor in unplaced)]) or None
 
 
 @dataclass(frozen=True)

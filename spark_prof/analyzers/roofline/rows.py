@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,6 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.roofline.launches import Charge
 from spark_prof.analyzers.roofline.needs import Need
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place, RooflineRow
 from spark_prof.vocabulary import BASES
@@ -21,8 +21,10 @@ _UNITS = {"": 1.0, "byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9}
 """Nsight Compute's units are decimal."""
 
 
-@dataclass(frozen=True)
-class Moved:
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class Moved(NamedTuple):
     """Bytes that one call of a kernel read, and what it had to stream in those steps."""
 
     read: float
@@ -42,20 +44,17 @@ def by_sampling(
     Args:
         places: of all kernels of these steps.
     """
-    roles: dict[tuple[str, str], list[Place]] = {}
-    for place in places:
-        roles.setdefault((place.component, place.name), []).append(place)
-    for batch in counters.batches if counters else ():
-        if batch.tokens not in streamed:
-            continue
-        needed = streamed[batch.tokens]
-        return {
-            place: Moved(row.read_bytes, needed.get(place, 0.0) / row.calls, "PM sampling")
-            for row in batch.rows
-            if row.read_bytes is not None and row.calls
-            for place in _only(roles.get((row.component, row.name), []))
-        }
-    return {}
+    alone = _alone(places, lambda place: (place.component, place.name))
+    batches = counters.batches if counters else ()
+    batch = next((batch for batch in batches if batch.tokens in streamed), None)
+    return {
+        place: Moved(
+            row.read_bytes, streamed[batch.tokens].get(place, 0.0) / row.calls, "PM sampling"
+        )
+        for row in (batch.rows if batch else ())
+        if batch and row.read_bytes is not None and row.calls
+        if (place := alone.get((row.component, row.name)))
+    }
 
 
 def by_single_kernels(metrics: pd.DataFrame, needed: Mapping[Place, float]) -> dict[Place, Moved]:
@@ -73,18 +72,20 @@ def by_single_kernels(metrics: pd.DataFrame, needed: Mapping[Place, float]) -> d
         scale = _UNITS.get(str(unit).lower())
         if scale is not None and np.isfinite(value) and value >= 0:
             read.setdefault(spelling(str(name)), []).append(float(value) * scale)
-    places: dict[str, list[Place]] = {}
-    for place in needed:
-        places.setdefault(spelling(place.name), []).append(place)
+    alone = _alone(needed, lambda place: spelling(place.name))
     return {
-        place: Moved(float(np.mean(values)), needed[place], "Nsight Compute")
-        for spelt, values in read.items()
-        for place in _only(places.get(spelt, []))
+        alone[name]: Moved(float(np.mean(values)), needed[alone[name]], "Nsight Compute")
+        for name, values in read.items()
+        if name in alone
     }
 
 
-def _only(places: list[Place]) -> list[Place]:
-    return places if len(places) == 1 else []
+def _alone(places: Iterable[Place], key: Callable[[Place], _Key]) -> dict[_Key, Place]:
+    """The places by that key, those that share one left out."""
+    groups: dict[_Key, list[Place]] = {}
+    for place in places:
+        groups.setdefault(key(place), []).append(place)
+    return {known: found[0] for known, found in groups.items() if len(found) == 1}
 
 
 _NAMED = 3
@@ -119,21 +120,6 @@ class Sum:
         self.expected |= need.expected
 
 
-def add_up(
-    sums: dict[Place, Sum], charges: Sequence[Charge], needs: Sequence[Need], weight: float
-) -> None:
-    """Adds what one group of steps needs.
-
-    Args:
-        charges: who does the work of a step.
-        needs: what each of these charges needs as a whole.
-        weight: the group's share of the steps.
-    """
-    for charge, need in zip(charges, needs, strict=True):
-        found = sums.setdefault(charge.place, Sum())
-        found.add(need, charge.share * weight, charge.work.what, charge.basis)
-
-
 def rows_of(
     times: pd.DataFrame,
     steps: int,
@@ -164,11 +150,46 @@ def rows_of(
     if smallest is None:
         smallest = min((us / calls for _, us, calls, _ in found), default=0.0)
         smallest = min(smallest, _LONGEST_EMPTY_US)
-    rows = [
-        _row(place, us, calls, basis, sums.get(place), kernels.get((place.component, place.name)),
-             moved.get(place), ceilings, smallest, ms_per_us)
-        for place, us, calls, basis in found
-    ]  # fmt: skip
+    rows = []
+    for place, us, calls, basis in found:
+        need, each = sums.get(place, Sum()), us / calls
+        total = (need.streamed + need.other) / calls if place in sums else None
+        operations = need.operations / calls
+        kernel = kernels.get((place.component, place.name))
+        on_cuda_cores = kernel is not None and kernel.engine == "cuda-core"
+        peak = ceilings.peak("fp32" if on_cuda_cores else kernel.precision if kernel else None)
+        floor, limiter = _floor(total, operations, peak, ceilings, smallest)
+        rate = total / each * 1e6 if total is not None and each else None
+        left = max(each - floor, 0.0) * calls if floor is not None else None
+        read, expected_read, by = moved.get(place, (None, 0.0, ""))
+        comparable = read is not None and expected_read >= _COUNTED_FROM and not need.expected
+        row = RooflineRow(
+            name=place.name,
+            component=place.component,
+            calls=calls,
+            us=each,
+            needed_bytes=total,
+            streamed_bytes=need.streamed / calls,
+            operations=operations,
+            what=_joined(need.what),
+            basis=_joined(need.basis),
+            expected=need.expected,
+            bandwidth=rate,
+            of_data_sheet=rate / ceilings.data_sheet.value
+            if rate and ceilings.data_sheet
+            else None,
+            of_reached=rate / ceilings.reached.value if rate and ceilings.reached else None,
+            floor_us=floor,
+            limiter=limiter,
+            left_us=left,
+            left_ms_per_token=left * ms_per_us if left is not None and ms_per_us else None,
+            read_bytes=read,
+            read_by=by,
+            amplification=read / expected_read if read is not None and comparable else None,
+            role=place.role,
+            owner_basis=basis,
+        )
+        rows.append(row)
     return tuple(sorted(rows, key=lambda row: (-(row.left_us or 0.0), -row.us * row.calls)))
 
 
@@ -188,94 +209,42 @@ def together(rows: Iterable[RooflineRow]) -> dict[tuple[str, str], RooflineRow]:
 
 
 def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
-    longest = max(rows, key=lambda row: row.us * row.calls)
     calls = sum(row.calls for row in rows)
 
-    def total(values: Iterable[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
+    def mean(name: str) -> float | None:
+        known = [value * row.calls for row in rows if (value := getattr(row, name)) is not None]
+        return sum(known) / calls if known else None
+
+    def total(name: str) -> float | None:
+        known = [value for row in rows if (value := getattr(row, name)) is not None]
         return sum(known) if known else None
 
-    us = sum(row.us * row.calls for row in rows) / calls
-    needed = total(None if r.needed_bytes is None else r.needed_bytes * r.calls for r in rows)
-    floor = total(None if r.floor_us is None else r.floor_us * r.calls for r in rows)
-    rate = needed / calls / us * 1e6 if needed is not None and us else None
+    us, needed = mean("us") or 0.0, mean("needed_bytes")
+    rate = needed / us * 1e6 if needed is not None and us else None
 
     def share(name: str) -> float | None:
-        known = (row for row in rows if row.bandwidth and getattr(row, name))
-        of = next((row.bandwidth / getattr(row, name) for row in known if row.bandwidth), None)
+        known = (row.bandwidth / of for row in rows if row.bandwidth and (of := getattr(row, name)))
+        of = next(known, None)
         return rate / of if rate is not None and of else None
 
     return replace(
-        longest,
+        max(rows, key=lambda row: row.us * row.calls),
         calls=calls,
         us=us,
-        needed_bytes=None if needed is None else needed / calls,
-        streamed_bytes=sum(row.streamed_bytes * row.calls for row in rows) / calls,
-        operations=sum(row.operations * row.calls for row in rows) / calls,
+        needed_bytes=needed,
+        streamed_bytes=mean("streamed_bytes") or 0.0,
+        operations=mean("operations") or 0.0,
         what=_joined(dict.fromkeys(row.what for row in rows if row.what)),
         basis=_joined(dict.fromkeys(row.basis for row in rows if row.basis)),
         expected=any(row.expected for row in rows),
         bandwidth=rate,
         of_data_sheet=share("of_data_sheet"),
         of_reached=share("of_reached"),
-        floor_us=None if floor is None else floor / calls,
-        left_us=total(row.left_us for row in rows),
-        left_ms_per_token=total(row.left_ms_per_token for row in rows),
+        floor_us=mean("floor_us"),
+        left_us=total("left_us"),
+        left_ms_per_token=total("left_ms_per_token"),
         owner_basis=max((row.owner_basis for row in rows), key=BASES.index),
     )
-
-
-def _row(
-    place: Place,
-    us: float,
-    calls: float,
-    owner_basis: str,
-    need: Sum | None,
-    kernel: KernelRow | None,
-    moved: Moved | None,
-    ceilings: Ceilings,
-    smallest_us: float,
-    ms_per_us: float | None,
-) -> RooflineRow:
-    total = None if need is None else (need.streamed + need.other) / calls
-    streamed = need.streamed / calls if need else 0.0
-    operations = need.operations / calls if need else 0.0
-    each = us / calls
-    floor, limiter = _floor(total, operations, _peak(kernel, ceilings), ceilings, smallest_us)
-    rate = total / each * 1e6 if total is not None and each else None
-    left = max(each - floor, 0.0) * calls if floor is not None else None
-    enough = moved is not None and moved.streamed >= _COUNTED_FROM
-    enough = enough and not (need and need.expected)
-    return RooflineRow(
-        name=place.name,
-        component=place.component,
-        calls=calls,
-        us=each,
-        needed_bytes=total,
-        streamed_bytes=streamed,
-        operations=operations,
-        what=_joined(need.what) if need else "",
-        basis=_joined(need.basis) if need else "",
-        expected=need.expected if need else False,
-        bandwidth=rate,
-        of_data_sheet=rate / ceilings.data_sheet.value if rate and ceilings.data_sheet else None,
-        of_reached=rate / ceilings.reached.value if rate and ceilings.reached else None,
-        floor_us=floor,
-        limiter=limiter,
-        left_us=left,
-        left_ms_per_token=left * ms_per_us if left is not None and ms_per_us else None,
-        read_bytes=moved.read if moved else None,
-        read_by=moved.by if moved else "",
-        amplification=moved.read / moved.streamed if moved and enough else None,
-        role=place.role,
-        owner_basis=owner_basis,
-    )
-
-
-def _peak(kernel: KernelRow | None, ceilings: Ceilings) -> float | None:
-    if kernel is None:
-        return None
-    return ceilings.peak("fp32" if kernel.engine == "cuda-core" else kernel.precision)
 
 
 def _floor(

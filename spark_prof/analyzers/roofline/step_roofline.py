@@ -16,37 +16,37 @@ from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
 from spark_prof.analyzers.roofline.launches import Group, Launch, charges_of, groups_of, launches_of
 from spark_prof.analyzers.roofline.needs import (
+    Shape,
     Work,
     attention,
     elementwise,
     need_of,
     reading,
+    shape_of,
     state,
 )
 from spark_prof.analyzers.roofline.roofline_rows import (
-    Ceilings,
     Place,
     Roofline,
     RooflinePhase,
     StreamedWeights,
     UnplacedFloor,
+    sum_of_floors,
 )
 from spark_prof.analyzers.roofline.rows import (
     Moved,
     Sum,
-    add_up,
     by_sampling,
     by_single_kernels,
     rows_of,
 )
-from spark_prof.analyzers.roofline.shape import Shape, shape_of
 from spark_prof.analyzers.roofline.weight_bytes import (
     Weights,
     derived_weights,
     weights_of,
     weights_of_tensors,
 )
-from spark_prof.analyzers.step_accounting import Spread, Steps
+from spark_prof.analyzers.step_accounting import Steps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.measured import Measured
 
@@ -92,14 +92,14 @@ def wanted_of(
     wanted = Wanted()
     for group in groups:
         works = _works(weights, launches[group.step], shape)
-        charges = charges_of(launches[group.step], works)
-        needs = [need_of(charge.work, group.load, shape) for charge in charges]
-        add_up(wanted.sums, charges, needs, group.share)
-        of_this: dict[Place, Sum] = {}
-        add_up(of_this, charges, needs, 1.0)
-        streamed = {place: found.streamed for place, found in of_this.items()}
-        wanted.streamed[round(group.load.tokens)] = streamed
-        done = {id(charge.work) for charge in charges}
+        streamed = wanted.streamed[round(group.load.tokens)] = {}
+        done = set()
+        for place, work, share, basis in charges_of(launches[group.step], works):
+            need = need_of(work, group.load, shape)
+            found = wanted.sums.setdefault(place, Sum())
+            found.add(need, share * group.share, work.what, basis)
+            streamed[place] = streamed.get(place, 0.0) + need.streamed * share
+            done.add(id(work))
         pointed = any(launch.reads for launch in launches[group.step])
         for work in works:
             need = need_of(work, group.load, shape)
@@ -109,57 +109,6 @@ def wanted_of(
             if id(work) not in done and not (pointed and work.weights):
                 wanted.nobody[work.component] += round(need.streamed * group.share)
     return wanted
-
-
-def phase_of(
-    phase: str,
-    groups: Sequence[Group],
-    steps: int,
-    times: pd.DataFrame,
-    wanted: Wanted,
-    kernels: Mapping[tuple[str, str], KernelRow],
-    moved: Mapping[Place, Moved],
-    ceilings: Ceilings,
-    step_us: Spread | None,
-    tpot_us: Spread | None,
-) -> RooflinePhase:
-    """Holds what the steps of a phase need against what they took.
-
-    Args:
-        times: name, component, role, basis, ns and calls of their kernels.
-        tpot_us: time per output token, where the steps give such.
-    """
-    ms_per_us = None
-    if step_us and step_us.median and tpot_us:
-        ms_per_us = tpot_us.median / step_us.median / 1e3
-    rows = rows_of(times, steps, wanted.sums, kernels, moved, ceilings, ms_per_us)
-    nobody = sum(wanted.nobody.values())
-    floor_us: float | None = None
-    unplaced: tuple[UnplacedFloor, ...] = ()
-    if ceilings.bandwidth is not None:
-        unplaced = tuple(
-            UnplacedFloor(component, size / ceilings.bandwidth.value * 1e6)
-            for component, size in wanted.nobody.most_common()
-            if size
-        )
-        floors = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
-        floors += [floor.us for floor in unplaced]
-        floor_us = sum(floors) if any(floors) else None
-    return RooflinePhase(
-        phase=phase,
-        steps=steps,
-        tokens=sum(group.load.tokens * group.share for group in groups),
-        step_us=step_us.median if step_us else None,
-        kernels_us=float(times["ns"].sum()) / 1e3 / steps,
-        placed_us=sum(row.us * row.calls for row in rows if row.needed_bytes is not None),
-        floor_us=floor_us,
-        needed_bytes=sum((row.needed_bytes or 0.0) * row.calls for row in rows) + nobody,
-        streamed_bytes=sum(row.streamed_bytes * row.calls for row in rows) + nobody,
-        operations=sum(row.operations * row.calls for row in rows),
-        rows=rows,
-        unplaced=unplaced,
-        notes=tuple(wanted.notes(phase)),
-    )
 
 
 def _works(weights: Sequence[Weights], launches: Sequence[Launch], shape: Shape) -> list[Work]:
@@ -179,32 +128,12 @@ def _works(weights: Sequence[Weights], launches: Sequence[Launch], shape: Shape)
     return works
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What was recorded of a rank."""
-
-    kernels: pd.DataFrame  # what `launches_of` takes
-    steps: pd.DataFrame  # the watched steps, indexed by step
-    sums: pd.DataFrame  # what analyzers.breakdown.sums_of says of the kernels
-    layers: pd.DataFrame
-    metrics: pd.DataFrame
-    facts: Mapping[str, Any]
-    tensors: pd.DataFrame
-    modules: pd.DataFrame
-
-    @classmethod
-    def of(
-        cls, bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame,
-        sums: pd.DataFrame,
-    ) -> Recorded:  # fmt: skip
-        """The same with the tables of the bundle."""
-        layers, metrics = bundle.frame("layers", rank), bundle.frame("metrics", rank)
-        tensors, modules = bundle.frame("tensors", rank), bundle.frame("modules", rank)
-        return cls(kernels, steps, sums, layers, metrics, bundle.facts(rank), tensors, modules)
-
-
 def roofline_of(
-    recorded: Recorded,
+    bundle: Bundle,
+    rank: int,
+    placed: pd.DataFrame,
+    steps: pd.DataFrame,
+    sums: pd.DataFrame,
     kernels: Sequence[KernelRow],
     summary: Steps,
     counters: Counters | None = None,
@@ -213,31 +142,64 @@ def roofline_of(
     """The roofline of one rank; None where no decode or prefill step is known by its tokens.
 
     Args:
+        placed: the kernels, as `launches_of` takes them.
+        steps: the watched steps, indexed by step.
+        sums: what analyzers.breakdown.sums_of says of the kernels.
         measured: ceilings that were measured; those of another GPU are not used.
     """
-    shape = shape_of(recorded.facts)
-    weights, notes = _weights(recorded, shape)
-    ceilings = ceilings_of(*device_of(recorded.facts), measured)
+    facts = bundle.facts(rank)
+    shape = shape_of(facts)
+    weights, notes = _weights(bundle, rank, shape)
+    ceilings = ceilings_of(*device_of(facts), measured)
+    reading_us = 1e6 / ceilings.bandwidth.value if ceilings.bandwidth else None
     known = {(row.component, row.name): row for row in kernels}
     phases: list[RooflinePhase] = []
     streamed: tuple[StreamedWeights, ...] = ()
-    for phase in ("decode", "prefill"):
-        groups = groups_of(recorded.steps, phase)
+    for phase, counted, step_us, tpot_us in (
+        ("decode", counters, summary.decode_us, summary.tpot_us),
+        ("prefill", None, summary.prefill_us, None),
+    ):
+        groups = groups_of(steps, phase)
         if not groups:
             continue
-        decodes = phase == "decode"
-        launches = launches_of(recorded.kernels, [group.step for group in groups], recorded.modules)
-        wanted = wanted_of(groups, launches, weights, shape)
-        steps = int((recorded.steps["phase"] == phase).sum())
-        times = recorded.sums[(recorded.sums["phase"] == phase).to_numpy()]
-        moved = _moved(recorded.metrics, steps, times, wanted, counters if decodes else None)
-        found = phase_of(
-            phase, groups, steps, times, wanted, known, moved, ceilings,
-            summary.decode_us if decodes else summary.prefill_us,
-            summary.tpot_us if decodes else None,
-        )  # fmt: skip
+        wanted = wanted_of(
+            groups,
+            launches_of(placed, [group.step for group in groups], bundle.frame("modules", rank)),
+            weights,
+            shape,
+        )
+        count = int((steps["phase"] == phase).sum())
+        times = sums[(sums["phase"] == phase).to_numpy()]
+        moved = _moved(bundle.frame("metrics", rank), count, times, wanted, counted)
+        ms_per_us = (
+            tpot_us.median / step_us.median / 1e3
+            if tpot_us and step_us and step_us.median
+            else None
+        )
+        rows = rows_of(times, count, wanted.sums, known, moved, ceilings, ms_per_us)
+        nobody = sum(wanted.nobody.values())
+        unplaced = tuple(
+            UnplacedFloor(component, size * reading_us)
+            for component, size in wanted.nobody.most_common()
+            if size and reading_us
+        )
+        found = RooflinePhase(
+            phase=phase,
+            steps=count,
+            tokens=sum(group.load.tokens * group.share for group in groups),
+            step_us=step_us.median if step_us else None,
+            kernels_us=float(times["ns"].sum()) / 1e3 / count,
+            placed_us=sum(row.us * row.calls for row in rows if row.needed_bytes is not None),
+            floor_us=sum_of_floors(rows, unplaced),
+            needed_bytes=sum((row.needed_bytes or 0.0) * row.calls for row in rows) + nobody,
+            streamed_bytes=sum(row.streamed_bytes * row.calls for row in rows) + nobody,
+            operations=sum(row.operations * row.calls for row in rows),
+            rows=rows,
+            unplaced=unplaced,
+            notes=tuple(wanted.notes(phase)),
+        )
         phases.append(found)
-        if decodes:
+        if phase == "decode":
             streamed = _streamed(weights, groups, shape, found.streamed_bytes)
     if not phases:
         return None
@@ -249,19 +211,20 @@ def roofline_of(
     return Roofline(ceilings, tuple(phases), streamed, tuple(notes))
 
 
-def _weights(recorded: Recorded, shape: Shape) -> tuple[list[Weights], list[str]]:
+def _weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weights], list[str]]:
     """The model's weights, and what to know about them."""
-    if len(recorded.layers) or len(recorded.tensors):
-        found = weights_of_tensors(recorded.tensors, shape) or _of_layers(recorded, shape)
+    layers, tensors = bundle.frame("layers", rank), bundle.frame("tensors", rank)
+    facts = bundle.facts(rank)
+    config = mapping_in(facts, "model_config")
+    if len(layers) or len(tensors):
+        found = weights_of_tensors(tensors, shape.tied) or _of_layers(layers, config, shape)
         if any(w.among_experts for w in found) and not (shape.experts and shape.chosen):
             return found, [
                 "How many experts a token is sent to is not known: all of them are counted."
             ]
         return found, []
-    ranks = mapping_in(recorded.facts, "parallel").get("tensor")
-    config = mapping_in(recorded.facts, "model_config")
-    found = derived_weights(config, ranks if isinstance(ranks, int) else 1)
-    if found:
+    ranks = mapping_in(facts, "parallel").get("tensor")
+    if found := derived_weights(config, ranks if isinstance(ranks, int) else 1):
         return found, [
             "Nobody looked into the live model: sizes of weights are derived from its "
             "configuration, not seen."
@@ -269,17 +232,17 @@ def _weights(recorded: Recorded, shape: Shape) -> tuple[list[Weights], list[str]
     return [], ["Nothing tells the sizes of the weights: their kernels have no floor."]
 
 
-def _of_layers(recorded: Recorded, shape: Shape) -> list[Weights]:
+def _of_layers(layers: pd.DataFrame, config: Mapping[str, Any], shape: Shape) -> list[Weights]:
     """The weights of the `layers` table, in the formats that the checkpoint's configuration says.
 
     The table has types such as int32, into which narrow numbers are packed.
     """
-    schemes = CheckpointSchemes(mapping_in(recorded.facts, "model_config"))
+    schemes = CheckpointSchemes(config)
     return [
         replace(w, dtype=form)
         if w.quantized and (bits_of(form := schemes.of(w.path)[0]) or 16) < 16
         else w
-        for w in weights_of(recorded.layers, shape)
+        for w in weights_of(layers, shape.tied)
     ]
 
 
@@ -291,7 +254,7 @@ def _moved(
     counters: Counters | None,
 ) -> dict[Place, Moved]:
     """What kernels really read: sampled in the run, else measured alone."""
-    calls: dict[Place, int] = defaultdict(int)
+    calls: Counter[Place] = Counter()
     columns = (times[name] for name in ("component", "role", "name", "calls"))
     for component, role, name, count in zip(*columns, strict=True):
         calls[Place(str(component), str(role), str(name))] += int(count)

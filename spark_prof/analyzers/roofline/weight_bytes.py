@@ -1,13 +1,10 @@
-"""Which weights a step streams: from the `layers` table, the live model's own account.
-
-One calculation for the roofline and for the bytes that hardware counters saw.
-"""
+"""Which weights a step streams: from the live model's own account, else its configuration."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -17,7 +14,7 @@ from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.ceilings.derived import derived_modules
 from spark_prof.analyzers.ceilings.schemes import schemes_of
 from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
-from spark_prof.analyzers.roofline.shape import Shape, shape_of
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.rules.components import layer_of
 from spark_prof.rules.tensor_names import place_of
 
@@ -70,13 +67,13 @@ class Weights:
         return self.elements > 0
 
 
-def weights_of(layers: pd.DataFrame, shape: Shape) -> list[Weights]:
+def weights_of(layers: pd.DataFrame, tied: bool) -> list[Weights]:
     """The weights that decode and prefill steps stream, in the model's order.
 
     Left out are the embedding, of which a step reads some rows, and vision, audio and draft parts.
 
     Args:
-        shape: of the model: a tied lm_head is the embedding's tensor and has no row.
+        tied: whether lm_head is the embedding's tensor and has no row.
     """
     columns = ["path", "layer", "component", "quant_method", "kernel", "weight_dtype", "bytes"]
     rows = layers[[*columns, "parameters"]].head(_MOST_MODULES).itertuples(index=False, name=None)
@@ -93,34 +90,10 @@ def weights_of(layers: pd.DataFrame, shape: Shape) -> list[Weights]:
         how = f"{method} {kernel}"
         bits = 4 if _FOUR_BITS.search(how) and not _EIGHT_BITS.search(how) else 8
         found += _parts(component, layer, path, int(size), str(dtype), parameters, bits)
-    if embedding and not has_head and shape.tied:
+    if embedding and not has_head and tied:
         size, dtype, parameters = embedding
         found += _parts("lm_head", -1, "embedding, tied", int(size), str(dtype), parameters, 8)
     return found
-
-
-def needed_weights(
-    layers: pd.DataFrame, config: Mapping[str, Any], tokens: int
-) -> dict[str, tuple[float, str]]:
-    """Bytes that one step needs of each component's weights, and which part of them that is.
-
-    Experts are left out where more than one token chooses among them: how many experts are hit is
-    then a matter of the router's choice, which nobody recorded.
-
-    Args:
-        layers: component and bytes of the `layers` table.
-        config: the model's configuration as Hugging Face writes it.
-    """
-    sums = layers.groupby("component", observed=True)["bytes"].sum()
-    needed = {str(name): (float(size), "") for name, size in sums.items() if name and size}
-    needed.pop(LOOKED_UP, None)
-    if "experts" in needed:
-        whole, _ = needed.pop("experts")
-        shape = shape_of({"model_config": config})
-        if tokens == 1 and shape.experts and shape.chosen:
-            part = f"{shape.chosen} of {shape.experts} experts"
-            needed["experts"] = (whole * shape.chosen / shape.experts, part)
-    return needed
 
 
 def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
@@ -130,13 +103,11 @@ def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
         config: the model's configuration as Hugging Face writes it.
         ranks: how many ranks share the weights out.
     """
-    quantization = config.get("quantization_config")
-    schemes = schemes_of(quantization if isinstance(quantization, Mapping) else {})
+    read = Config(config)
     found: dict[tuple[str, int, int], Weights] = {}
-    tied = Config.of(config).flag("tie_word_embeddings")
-    for module in derived_modules(Config.of(config), schemes):
+    for module in derived_modules(read, schemes_of(mapping_in(config, "quantization_config"))):
         component = place_of(module.path, 0).component
-        if component == LOOKED_UP and tied:
+        if component == LOOKED_UP and read.flag("tie_word_embeddings"):
             component = "lm_head"
         if component not in PRODUCTS:
             continue
@@ -144,26 +115,24 @@ def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
         order = order_of(leaf, leaf)
         share = 1 if component == "router" else max(ranks, 1)
         key = (component, layer_of(module.path), order)
-        before = found.get(key)
+        quantized = module.format not in ("bf16", "fp16", "fp32")
         # vLLM runs what reads the same input as one product.
-        found[key] = Weights(
-            component, key[1], leaf if before is None else before.what,
-            (before.bytes if before else 0) + round(module.bytes / share),
-            (before.elements if before else 0) + module.parameters // share,
-            component == "experts", module.format,
-            module.format not in ("bf16", "fp16", "fp32"), order,
-        )  # fmt: skip
+        before = found.get(key) or Weights(
+            component, key[1], leaf, 0, 0, component == "experts", "", quantized, order
+        )
+        found[key] = replace(
+            before,
+            bytes=before.bytes + round(module.bytes / share),
+            elements=before.elements + module.parameters // share,
+            dtype=module.format,
+            quantized=quantized,
+        )
     return list(found.values())
 
 
 def order_of(what: str, leaf: str) -> int:
     """Place of a weight among the products of its layer and component: 0, 1 or 2."""
     return 2 if _LAST.search(leaf) else int(bool(_SECOND.search(what)))
-
-
-def is_factor(component: str, leaf: str, name: str, shape: str) -> bool:
-    """Whether a tensor of that name is multiplied with, rather than added or scaled by."""
-    return _multiplies(component, leaf) and "x" in shape and not _NO_FACTOR.search(name)
 
 
 def _multiplies(component: str, leaf: str) -> bool:
@@ -180,26 +149,21 @@ def _parts(
     experts = component == "experts"
     quantized = dtype not in ("bfloat16", "float16", "float32", "float64", "")
     groups: dict[str, list[tuple[str, int, int]]] = {}
-    for name, taken, elements in tensors:
-        match = OF_EXPERTS.search(name) if experts else None
-        groups.setdefault(match[1] if match else "", []).append((name, taken, elements))
-    if experts and len(groups) > 1 and "" not in groups:
-        for what, members in groups.items():
-            yield Weights(
-                component, layer, what,
-                sum(taken for _, taken, _ in members),
-                sum(elements for _, _, elements in members) if product else 0,
-                experts, dtype, quantized, order_of(what, ""), path,
-            )  # fmt: skip
-        return
-    elements = sum(elements for _, _, elements in tensors)
-    if product and not tensors:
-        # Nothing says how many numbers: as many as the bytes hold.
-        elements = size * 8 // bits if quantized else size // _ELEMENT_BYTES.get(dtype, 2)
-    yield Weights(
-        component, layer, leaf, size, elements if product else 0, experts, dtype, quantized,
-        order_of(leaf, leaf), path,
-    )  # fmt: skip
+    for tensor in tensors:
+        match = OF_EXPERTS.search(tensor[0]) if experts else None
+        groups.setdefault(match[1] if match else "", []).append(tensor)
+    if "" in groups or len(groups) < 2:
+        groups = {"": tensors}
+    for what, members in groups.items():
+        taken = sum(taken for _, taken, _ in members) if what else size
+        elements = sum(elements for _, _, elements in members)
+        if not tensors:
+            # Nothing says how many numbers: as many as the bytes hold.
+            elements = size * 8 // bits if quantized else size // _ELEMENT_BYTES.get(dtype, 2)
+        yield Weights(
+            component, layer, what or leaf, taken, elements if product else 0, experts, dtype,
+            quantized, order_of(what, "") if what else order_of(leaf, leaf), path,
+        )  # fmt: skip
 
 
 def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
@@ -226,13 +190,13 @@ _DIGITS = len(str(LARGEST))
 _ELEMENT_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}
 
 
-def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
+def weights_of_tensors(tensors: pd.DataFrame, tied: bool) -> list[Weights]:
     """The weights that steps stream, one a tensor; left out is what `weights_of` leaves out.
 
     Memory that several modules hold counts for the first, and a view as what it holds.
 
     Args:
-        shape: of the model: a tied lm_head is the embedding's tensor.
+        tied: whether lm_head is the embedding's tensor.
     """
     own = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["bytes"] > 0).to_numpy()]
     own = own.assign(stored=_stored(own))
@@ -240,7 +204,7 @@ def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
     names += ["address", "bytes"]
     rows: list[tuple[Any, ...]] = list(own[names].itertuples(name=None))
     stored = stored_as(own)
-    tied = shape.tied and not (own["component"] == "lm_head").any()
+    tied &= not (own["component"] == "lm_head").any()
     found = []
     seen: set[tuple[int, int]] = set()
     for number, module, name, whose, layer, size, sides, dtype, form, *where in rows:
@@ -253,7 +217,8 @@ def weights_of_tensors(tensors: pd.DataFrame, shape: Shape) -> list[Weights]:
         leaf, experts = module.rpartition(".")[2], component == "experts"
         part = OF_EXPERTS.search(name) if experts else None
         what, kept = part[1] if part else leaf, stored.get(module, dtype)
-        factor = form != "scale" and is_factor(component, leaf, name, sides) and _count(sides) > 0
+        factor = form != "scale" and not _NO_FACTOR.search(name) and "x" in sides
+        factor = factor and _multiplies(component, leaf) and _count(sides) > 0
         bits = bits_of(form) or _ELEMENT_BITS.get(dtype, 8)
         weights = Weights(
             component, int(layer), what, int(size), int(size) * 8 // bits if factor else 0, experts,

@@ -1,4 +1,14 @@
-"""Says of each launch shape of decode steps how it fills the GPU and its tiles."""
+"""Says of each launch shape of decode steps how it fills the GPU and its tiles.
+
+How many blocks fit on a multiprocessor is the arithmetic of NVIDIA's occupancy calculator,
+cuda_occupancy.h of the CUDA toolkit. It takes the multiprocessor's whole shared memory for given:
+the driver moves the border to the cache for a kernel that needs it. Clusters are left out, as no
+trace says how large they are.
+
+A model repeats a few hundred launches a million times. Of a large table only some row groups are
+read, spread over the recording: how the time of a kernel is split among its shapes is taken from
+them, and how much it is from all rows.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +16,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import expected_experts
+from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.analyzers.shapes.grid_occupancy import (
-    busy_share,
-    counted_phase,
-    launches_of,
-    occupancy_of,
-)
+from spark_prof.analyzers.lookup import NameColumn, mapping_in, positions
+from spark_prof.analyzers.roofline.device_ceilings import device_of
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.rules.gpus import SM_LIMITS, SmLimits, find_gpu
 from spark_prof.traces.bundle import Bundle
+from spark_prof.vocabulary import COPIES
 
 
 def shapes_of(
@@ -38,75 +47,59 @@ def shapes_of(
     if phase is None or launches.empty:
         return None
     facts = bundle.facts(rank)
-    gpu, config = (mapping_in(facts, name) for name in ("gpu", "model_config"))
-    device = _Device(gpu)
-    achieved = _achieved(counters)
-    whole = float(sums.loc[sums["phase"] == phase, "ns"].sum()) or 1.0
-    rows = tuple(
-        _row(launch, whole, device, config, achieved) for launch in launches.itertuples(index=False)
-    )
-    notes = list(device.notes())
+    gpu, config = mapping_in(facts, "gpu"), Config(mapping_in(facts, "model_config"))
+    name, capability = device_of(facts)
+    known = find_gpu(name, capability)
+    count = gpu.get("multiprocessors")
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 < count < 1 << 16:
+        count = known.multiprocessors if known else None
+    capability = capability or (known.compute_capability if known else "")
+    limits = SM_LIMITS.get(capability)
+    notes = []
+    if count is None:
+        notes.append(
+            "Nothing tells how many multiprocessors the GPU has: no waves, and nothing about "
+            "grids that are too small for it."
+        )
+    if limits is None:
+        what = f"of compute capability {capability}" if capability else "of the GPU"
+        notes.append(f"The limits of a multiprocessor {what} are not known: no occupancy.")
     if looked_at < 1:
         notes.append(
             f"How the time of a kernel is split among its shapes was taken from {looked_at:.1%} of "
             "all launches, spread over the recording."
         )
-    count = int((steps["phase"] == phase).sum())
-    return Shapes(count, device.multiprocessors, rows, tuple(notes))
-
-
-class _Device:
-    """What is known of the GPU that ran the kernels.
-
-    Attributes:
-        multiprocessors: how many it has, None where unknown.
-        limits: of one of them, None where unknown.
-    """
-
-    def __init__(self, gpu: Mapping[str, Any]) -> None:
-        self._name = str(gpu.get("name") or "")
-        capability = gpu.get("compute_capability")
-        known = find_gpu(self._name, capability if isinstance(capability, str) else None)
-        count = gpu.get("multiprocessors")
-        self.multiprocessors: int | None = known.multiprocessors if known else None
-        if isinstance(count, int) and not isinstance(count, bool) and 0 < count < 1 << 16:
-            self.multiprocessors = count
-        self._capability = str(capability or (known.compute_capability if known else ""))
-        self.limits: SmLimits | None = SM_LIMITS.get(self._capability)
-
-    def notes(self) -> tuple[str, ...]:
-        """What is not known."""
-        notes = []
-        if self.multiprocessors is None:
-            notes.append(
-                "Nothing tells how many multiprocessors the GPU has: no waves, and nothing about "
-                "grids that are too small for it."
-            )
-        if self.limits is None:
-            what = f"of compute capability {self._capability}" if self._capability else "of the GPU"
-            notes.append(f"The limits of a multiprocessor {what} are not known: no occupancy.")
-        return tuple(notes)
+    # Active warps, of the batch size that was sampled most.
+    counted = counters.batches[0].rows if counters and counters.batches else ()
+    achieved = {(row.name, row.component): row.warps_active for row in counted}
+    whole = float(sums.loc[sums["phase"] == phase, "ns"].sum()) or 1.0
+    rows = tuple(
+        _row(launch, whole, count, limits, config, achieved)
+        for launch in launches.itertuples(index=False)
+    )
+    return Shapes(int((steps["phase"] == phase).sum()), count, rows, tuple(notes))
 
 
 def _row(
     launch: Any,
     whole: float,
-    device: _Device,
-    config: Mapping[str, Any],
-    achieved: Mapping[tuple[str, str], float],
+    multiprocessors: int | None,
+    limits: SmLimits | None,
+    config: Config,
+    achieved: Mapping[tuple[str, str], float | None],
 ) -> ShapeRow:
     blocks, threads = _product(launch.grid), _product(launch.block)
     held: Occupancy | None = None
-    if device.limits:
-        held = occupancy_of(device.limits, threads, int(launch.registers), int(launch.shared_bytes))
+    if limits:
+        held = occupancy_of(limits, threads, int(launch.registers), int(launch.shared_bytes))
     waves = busy = None
-    if device.multiprocessors and blocks:
+    if multiprocessors and blocks:
         # Whatever a block needs: fewer blocks than multiprocessors leave some of them idle.
         if held:
-            places = device.multiprocessors * held.blocks
-            waves, busy = blocks / places, busy_share(blocks, places, device.multiprocessors)
-        elif blocks < device.multiprocessors:
-            busy = blocks / device.multiprocessors
+            places = multiprocessors * held.blocks
+            waves, busy = blocks / places, busy_share(blocks, places, multiprocessors)
+        elif blocks < multiprocessors:
+            busy = blocks / multiprocessors
     tile = tile_of(launch.name)
     tokens = float(launch.tokens)
     used, expected = _rows_used(tile, launch.name, launch.component, tokens, config)
@@ -133,7 +126,7 @@ def _row(
 
 
 def _rows_used(
-    tile: Tile | None, name: str, component: str, tokens: float, config: Mapping[str, Any]
+    tile: Tile | None, name: str, component: str, tokens: float, config: Config
 ) -> tuple[float | None, bool]:
     """Rows of the tile that hold tokens, and whether that is only to be expected."""
     if tile is None or not tile.token_rows or tokens <= 0 or not is_gemm(name):
@@ -149,17 +142,6 @@ def _rows_used(
     return tokens / tiles, expected
 
 
-def _achieved(counters: Counters | None) -> dict[tuple[str, str], float]:
-    """Active warps by kernel and component, of the batch size that was sampled most."""
-    if counters is None or not counters.batches:
-        return {}
-    return {
-        (row.name, row.component): row.warps_active
-        for row in counters.batches[0].rows
-        if row.warps_active is not None
-    }
-
-
 def _product(triple: object) -> int:
     """Of the three numbers of a grid or block; 0 where they are none."""
     try:
@@ -169,13 +151,7 @@ def _product(triple: object) -> int:
     return math.prod(sides) if len(sides) == 3 and all(0 < s < 1 << 32 for s in sides) else 0
 
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_MOST = 1 << 20
-"""No model has more experts."""
-_CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk")
-
-
-def rows_per_expert(config: Mapping[str, Any], tokens: float) -> float | None:
+def rows_per_expert(config: Config, tokens: float) -> float | None:
     """Mean tokens of an expert that gets any, where each token finds all experts equally likely.
 
     Exact for one token: each of its experts gets that one.
@@ -183,19 +159,122 @@ def rows_per_expert(config: Mapping[str, Any], tokens: float) -> float | None:
     Returns:
         None where the configuration does not tell the experts.
     """
-    among, chosen = _number(config, _EXPERTS), _number(config, _CHOSEN)
-    if not among or not chosen or chosen > among:
+    among, chosen = config.experts, config.experts_per_token
+    if not 0 < chosen <= among:
         return None
     tokens = max(tokens, 1.0)
-    hit: float = among * (1 - (1 - chosen / among) ** tokens)
-    return tokens * chosen / hit
+    return tokens * chosen / expected_experts(among, chosen, tokens)
 
 
-def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    inner = config.get("text_config")
-    for source in (config, inner if isinstance(inner, dict) else {}):
-        for name in names:
-            value = source.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
-                return value
-    return 0
+_WARP = 32
+_MOST_THREADS = 1024
+_MOST_REGISTERS = 255
+
+
+def occupancy_of(
+    limits: SmLimits, threads: int, registers: int, shared_bytes: int
+) -> Occupancy | None:
+    """What one multiprocessor holds of a kernel; None where no GPU could have launched it so."""
+    if not 0 < threads <= _MOST_THREADS or not 0 < registers <= _MOST_REGISTERS:
+        return None
+    if not 0 <= shared_bytes <= limits.block_shared_bytes:
+        return None
+    warps = -(-threads // _WARP)
+    per_warp = _rounded_up(registers * _WARP, limits.register_granularity)
+    # Each scheduler has its part of the registers, and a warp stays with its scheduler.
+    fitting = limits.registers // limits.partitions // per_warp * limits.partitions
+    allotted = _rounded_up(shared_bytes + limits.reserved_shared_bytes, limits.shared_granularity)
+    allowed = {
+        "registers": fitting // warps,
+        "shared memory": limits.shared_bytes // allotted if allotted else limits.blocks,
+        "threads": limits.warps // warps,
+        "blocks": limits.blocks,
+    }
+    blocks = min(allowed.values())
+    if not blocks:
+        return None
+    limiters = tuple(name for name, number in allowed.items() if number == blocks)
+    return Occupancy(blocks, blocks * warps, blocks * warps / limits.warps, limiters)
+
+
+def busy_share(blocks: int, places: int, multiprocessors: int) -> float:
+    """Share of the GPU that has something to do while a grid runs."""
+    if blocks <= places:
+        # Blocks spread over the multiprocessors before two share one.
+        return min(blocks, multiprocessors) / multiprocessors
+    waves = blocks / places
+    return waves / math.ceil(waves)
+
+
+def _rounded_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+SHAPE = ("grid", "block", "registers", "shared_bytes")
+"""Columns of the `kernels` table that say how a kernel was launched."""
+
+_ROWS = 1 << 18
+"""Rows of the table that are looked at, and some more to make row groups whole."""
+
+
+def counted_phase(steps: pd.DataFrame) -> str | None:
+    """The phase whose steps are looked at: decode, or unknown where no step is known to decode."""
+    return next((p for p in ("decode", "unknown") if (steps["phase"] == p).any()), None)
+
+
+def launches_of(
+    bundle: Bundle, rank: int, placed: pd.DataFrame, steps: pd.DataFrame, sums: pd.DataFrame
+) -> tuple[pd.DataFrame, float]:
+    """The launches of the steps of the counted phase, one row a name, component and shape.
+
+    Args:
+        placed: the rank's kernels in order of start: name, component, kind, step, start_ns, end_ns.
+        steps: the analyzed steps indexed by step: phase and decode_tokens.
+
+    Returns:
+        name, component, grid, block, registers, shared_bytes, ns, calls and tokens: the mean number
+        of tokens of the steps that launched it; empty without such steps. And the share of the
+        table's rows that was looked at for it.
+    """
+    phase = counted_phase(steps)
+    rows, place = bundle.spread(
+        rank=rank, table="kernels", columns=["start_ns", *SHAPE], rows=_ROWS
+    )
+    start = placed["start_ns"].to_numpy()
+    if len(rows) and not np.array_equal(rows["start_ns"].to_numpy(), start[place]):
+        # The table is not in order of start, and the kernels were sorted: so must these be.
+        rows = bundle.frame("kernels", rank, ["start_ns", *SHAPE])
+        rows = rows.sort_values("start_ns", kind="stable", ignore_index=True)
+        place = np.arange(len(rows))
+    counted = steps[steps["phase"] == phase]
+    kernels = placed.iloc[place] if len(place) < len(placed) else placed
+    step = positions(counted.index.to_numpy(), kernels["step"].to_numpy())
+    copies = NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
+    mine = np.flatnonzero((step >= 0) & ~copies)
+    found = pd.DataFrame(
+        {
+            "name": kernels["name"].array[mine],
+            "component": kernels["component"].array[mine],
+            **{name: rows[name].array[mine] for name in SHAPE},
+        }
+    )
+    took = (kernels["end_ns"].to_numpy() - kernels["start_ns"].to_numpy())[mine]
+    tokens = counted["decode_tokens"].to_numpy(np.float64)[step[mine]]
+    looked_at = len(place) / max(len(placed), 1)
+    alike = found.assign(ns=took, tokens=tokens).groupby(list(found), observed=True, sort=False)
+    rows = alike.agg(ns=("ns", "sum"), calls=("ns", "size"), tokens=("tokens", "mean"))
+    return _exact(rows.reset_index(), sums[sums["phase"] == phase]), looked_at
+
+
+def _exact(looked_at: pd.DataFrame, sums: pd.DataFrame) -> pd.DataFrame:
+    """The same with the time and calls that each kernel has over all rows."""
+    keys = ["name", "component"]
+    whole = sums.astype(dict.fromkeys(keys, str)).groupby(keys)[["ns", "calls"]].sum()
+    found = looked_at.astype(dict.fromkeys(keys, str)).reset_index(drop=True)
+    seen = found.groupby(keys)[["ns", "calls"]].transform("sum")
+    known = whole.reindex(pd.MultiIndex.from_frame(found[keys])).reset_index(drop=True)
+    for column in ("ns", "calls"):
+        # A kernel that took no time at all has none to share.
+        share = found[column] / seen[column].replace(0, 1)
+        found[column] = share * known[column].fillna(0)
+    return found.sort_values("ns", ascending=False, kind="stable", ignore_index=True)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from spark_prof.analyzers.classify.classifier import spelling
-from spark_prof.analyzers.shapes.cutlass_tile import cutlass_tile
 from spark_prof.analyzers.shapes.shape_rows import Tile
 from spark_prof.rules.kernel_names import NAME_LIMIT
 
@@ -196,21 +195,157 @@ _COMPILED = tuple((family, re.compile(family.pattern)) for family in FAMILIES)
 def tile_of(name: str) -> Tile | None:
     """The tile that a kernel's name tells; None for a name of no known family."""
     if name.startswith("_Z"):
-        return cutlass_tile(name)
+        return _cutlass_tile(name)
     spelt = spelling(name[:NAME_LIMIT])
     for family, pattern in _COMPILED:
         if match := pattern.search(spelt):
-            return _tile(family, match)
+            groups = match.groupdict()
+            first, second, depth = (
+                int(groups[side]) * unit if groups.get(side) else None
+                for side, unit in zip("abk", family.unit, strict=True)
+            )
+            return _tile(family.name, first, second, depth, family.tokens)
     return None
 
 
-def _tile(family: Family, match: re.Match[str]) -> Tile | None:
-    groups = match.groupdict()
-    first, second = (int(groups[g]) * unit for g, unit in zip("ab", family.unit, strict=False))
-    depth = int(groups["k"]) * family.unit[2] if groups.get("k") else None
-    if not (0 < first <= _LARGEST and 0 < second <= _LARGEST):
+def _tile(
+    family: str, first: int | None, second: int | None, depth: int | None, tokens: str
+) -> Tile | None:
+    if not all(side and 0 < side <= _LARGEST for side in (first, second)):
         return None
     rows = {"first": first, "second": second, "none": None}.get(
-        family.tokens, first if first == second else None
+        tokens, first if first == second else None
     )
-    return Tile(family.name, first, second, depth, rows)
+    return Tile(family, first or 0, second or 0, depth, rows)
+
+
+class _Node(NamedTuple):
+    """A type, a template or a value of a symbol."""
+
+    name: str  # without its namespaces; a value's digits; empty for a pack
+    arguments: tuple[_Node, ...] = ()  # of the template; of a pack its parts
+
+
+class _Symbol:
+    """Walks once over the name in a symbol that nothing demangled.
+
+    libstdc++ gives no name for a symbol of more than 1,024 characters, so that the longest kernels
+    keep theirs. What stands in it is written once and then referred to (S1_), by the Itanium C++
+    ABI, 5.1.10 (itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling); nothing is expanded here, as
+    that could grow without bound.
+
+    Attributes:
+        seen: what may be referred to, in order.
+    """
+
+    def __init__(self, symbol: str) -> None:
+        self._text, self._at = symbol, len("_Z")
+        self.seen: list[_Node] = []
+
+    def name(self) -> _Node:
+        """A name with its template arguments; each of its beginnings can be referred to."""
+        nested = self._next("N")
+        node: _Node | None = None
+        while True:
+            if node and nested and self._next("E"):
+                return node
+            if node and self._next("I"):
+                node = self._keep(_Node(node.name, self._arguments()))
+            elif (nested or not node) and (length := self._next("[0-9]{1,4}")):
+                node = self._keep(self._written(length))
+            elif node and not nested:
+                return node
+            elif not node and self._next("St"):
+                node = self._keep(self._written(self._next("[0-9]{1,4}")))
+            elif not node and (found := self._next("S[0-9A-Z]{0,4}_")):
+                node = self.seen[int(found[1:-1], 36) + 1 if found[1:-1] else 0]
+            elif not node and (found := self._next("T[0-9]{0,3}_")):
+                node = self._keep(_Node(found))
+            else:
+                # Cut short, or with what no kernel's name needs.
+                raise ValueError
+
+    def _argument(self) -> _Node:
+        """A type, a value or a pack of them."""
+        if self._next("J"):
+            return _Node("", self._arguments())
+        if self._next("L"):
+            self._argument()
+            value = self._next("n?[0-9]{1,18}")
+            if not value or not self._next("E"):
+                raise ValueError
+            return _Node(value)
+        if letter := self._next("[vwbcahstijlmxynofdegz]"):
+            return _Node(letter)
+        if letter := self._next("[PROKV]"):
+            return self._keep(_Node(letter, (self._argument(),)))
+        return self.name()
+
+    def _arguments(self) -> tuple[_Node, ...]:
+        found = []
+        while not self._next("E"):
+            found.append(self._argument())
+        return tuple(found)
+
+    def _written(self, length: str) -> _Node:
+        begin, self._at = self._at, self._at + int(length)
+        return _Node(self._text[begin : self._at])
+
+    def _next(self, pattern: str) -> str:
+        match = re.compile(pattern).match(self._text, self._at)
+        self._at = match.end() if match else self._at
+        return match[0] if match else ""
+
+    def _keep(self, node: _Node) -> _Node:
+        self.seen.append(node)
+        return node
+
+
+_LONGEST = 1 << 14
+_TILE, _RESULT_STRIDE = 1, 6
+"""Arguments of CollectiveEpilogue: policy, tile, epilogue tile, C, its stride, D, its stride.
+
+From cutlass/epilogue/collective/sm90_epilogue_tma_warpspecialized.hpp and its siblings.
+"""
+
+
+def _cutlass_tile(symbol: str) -> Tile | None:
+    """The tile of a CUTLASS 3 kernel, from its epilogue's arguments; None for other symbols.
+
+    A result that lies in memory by columns is the transpose of PyTorch's: tokens are second then.
+    """
+    read = _Symbol(symbol[: _LONGEST + 1])
+    try:
+        read.name()
+    except (ValueError, IndexError, RecursionError):
+        return None
+    epilogues = (node for node in read.seen if node.name == "CollectiveEpilogue")
+    arguments = _flat(next((node for node in epilogues if node.arguments), _Node("")))
+    if len(symbol) > _LONGEST or len(arguments) <= _RESULT_STRIDE:
+        return None
+    sides = _constants(arguments[_TILE])
+    if len(sides) != 3 or not all(side and side <= _LARGEST for side in sides):
+        return None
+    first, second, depth = sides
+    contiguous = [side == 1 for side in _constants(arguments[_RESULT_STRIDE])[:2]]
+    tokens = (
+        "second" if contiguous == [True, False] else "first" if contiguous == [False, True] else ""
+    )
+    return _tile("CUTLASS 3", first, second, depth, tokens)
+
+
+def _flat(node: _Node) -> list[_Node]:
+    """Its arguments, those of a pack among them."""
+    return [part for each in node.arguments for part in ((each,) if each.name else each.arguments)]
+
+
+def _constants(node: _Node) -> list[int | None]:
+    """The numbers of a cute::tuple, or of a pointer to one; None for one only the launch knows."""
+    if node.name == "P":
+        node = node.arguments[0]
+    return [
+        int(part.arguments[0].name)
+        if part.name == "C" and part.arguments and part.arguments[0].name.isdecimal()
+        else None
+        for part in (_flat(node) if node.name == "tuple" else ())
+    ]

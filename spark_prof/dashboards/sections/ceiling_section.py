@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Choice, GpuCeilings, Question
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Column, Section, listed, table
@@ -206,24 +208,22 @@ def _left_out(found: Ceilings) -> Section:
     """Weights that no decode step of the model reads, and those that no rule places."""
     rows = [
         (
-            "not read" if weights.role == "encoder" else "read to draft tokens",
-            f"{weights.role}, {weights.component}"
-            if weights.component != "other"
-            else weights.role,
-            weights.format,
-            weights.bytes,
+            "not read" if w.role == "encoder" else "read to draft tokens",
+            w.role if w.component == "other" else f"{w.role}, {w.component}",
+            w.format,
+            float(w.bytes),
         )
-        for weights in found.left_out
+        for w in found.left_out
     ]
     rows += [
         ("counted as read", shorten(path, _LONGEST), "", size)
         for path, size in found.model.unplaced[:_MOST_UNPLACED]
     ]
     columns = (
-        cells.Text("How", lambda row: row[0]),
-        cells.Name("What", lambda row: row[1]),
-        cells.Text("Format", lambda row: row[2]),
-        cells.DecimalBytes("Stored", lambda row: row[3]),
+        cells.Text("How", itemgetter(0)),
+        cells.Name("What", itemgetter(1)),
+        cells.Text("Format", itemgetter(2)),
+        cells.DecimalBytes("Stored", itemgetter(3)),
     )
     intro = ("Left out of a step, or not placed by any rule.",)
     return table("ceilings_left_out", "What else is stored", rows, columns, intro)

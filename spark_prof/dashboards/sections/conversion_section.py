@@ -6,10 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import product
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
+from spark_prof.analyzers.conversions.conversion_rows import (
+    AttributedConversion,
+    FusedConversion,
+    LoadTimeConversion,
+)
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
@@ -67,36 +71,24 @@ def _per_layer_us(row: AttributedConversion) -> float | None:
     return row.us_per_token / row.layers if row.layers and row.us_per_token is not None else None
 
 
-class _Other(NamedTuple):
-    how: str
-    kind: str
-    component: str
-    calls: int
-    us: float
-    name: str
-
-
 def others(report: Report) -> Section:
     """Lists conversions whose time is in no sum: PyTorch's pads, fused ones, those of load time."""
     found = report.conversions
-    rows = [
-        _Other("by order", row.kind, row.component, row.calls, row.us, row.name)
-        for row in found.padding[:_MOST_ROWS]
-    ]
+    fused = sorted(found.fused, key=lambda row: -row.us)
+    rows: list[tuple[str, AttributedConversion | FusedConversion | LoadTimeConversion]]
+    rows = [("by order", row) for row in found.padding[:_MOST_ROWS]]
+    rows += [("fused", row) for row in fused[:_MOST_ROWS]]
     rows += [
-        _Other("fused", row.kind, row.component, row.calls, row.us, row.name)
-        for row in sorted(found.fused, key=lambda row: -row.us)[:_MOST_ROWS]
+        ("outside the steps" if row.outside == row.calls else "load time", row)
+        for row in found.load_time[:_MOST_ROWS]
     ]
-    for row in found.load_time[:_MOST_ROWS]:
-        how = "outside the steps" if row.outside == row.calls else "load time"
-        rows.append(_Other(how, row.kind, "", row.calls, row.us, row.name))
     columns = (
-        cells.Text("How", "how"),
-        cells.Text("Conversion", "kind"),
-        cells.Text("In", "component"),
-        cells.Count("Calls", "calls"),
-        cells.Time("Time", "us"),
-        cells.Name("Kernel", "name"),
+        cells.Text("How", lambda pair: pair[0]),
+        cells.Text("Conversion", lambda pair: pair[1].kind),
+        cells.Text("In", lambda pair: getattr(pair[1], "component", "")),
+        cells.Count("Calls", lambda pair: pair[1].calls),
+        cells.Time("Time", lambda pair: pair[1].us),
+        cells.Name("Kernel", lambda pair: pair[1].name),
     )
     intro = (
         "Only the order of kernels tells what PyTorch's pad launches. Fused kernels convert beside "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import (
+    Bandwidth,
     Ceilings,
     Roofline,
     RooflinePhase,
@@ -19,7 +19,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import bars, empty_figure, label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
-from spark_prof.dashboards.section import Cell, Section, listed, table
+from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import (
     MISSING,
@@ -47,8 +47,7 @@ _MOST_POINTS = 1500
 _LARGEST = 44.0
 _SMALLEST = 7.0
 _POINTS_OF_A_LINE = 33
-_Value = Callable[[RooflineRow], float]
-_Places = Mapping[str, int]
+_Point = tuple[float, float]
 
 
 def floors(report: Report) -> Section:
@@ -135,17 +134,11 @@ def kernels(report: Report) -> Section:
     rest, left = phase.kernels_us - sum(map(_step_us, shown)), rows[len(shown) :]
     if not left and rest <= _ROUNDING * phase.kernels_us:
         return section
-    last = _rest(left, rest, len(columns))
+    bounds = [bound for row in left if (bound := _bound_us(row)) is not None]
+    more = counted(len(left), "more row") if left else MISSING
+    named = ("rest", microseconds(rest), microseconds(sum(bounds) if bounds else None))
+    last = (*named, MISSING, MISSING, more, *[MISSING] * (len(columns) - 6))
     return Section(section.id, title, section.columns, (*section.rows, last), section.intro)
-
-
-def _rest(rows: Sequence[RooflineRow], us: float, columns: int) -> tuple[Cell, ...]:
-    """The rows that are not listed, as one."""
-    bounds = [bound for row in rows if (bound := _bound_us(row)) is not None]
-    whole = microseconds(sum(bounds) if bounds else None)
-    more = counted(len(rows), "more row") if rows else MISSING
-    named = ("rest", microseconds(us), whole, MISSING, MISSING, more)
-    return (*named, *[MISSING] * (columns - len(named)))
 
 
 def streamed(report: Report) -> Section:
@@ -186,8 +179,7 @@ def _bound_us(row: RooflineRow) -> float | None:
 
 
 def _of_bound(row: RooflineRow) -> float | None:
-    bound = _bound_us(row)
-    return None if bound is None or not row.us else bound / _step_us(row)
+    return None if row.floor_us is None or not row.us else row.floor_us / row.us
 
 
 def _needed(row: RooflineRow) -> str | None:
@@ -200,7 +192,7 @@ def _really(row: RooflineRow) -> str | None:
     if row.read_bytes is None:
         return None
     times = "" if row.amplification is None else f" ({row.amplification:.2f} x)"
-    return f"{size(row.read_bytes)}{times}" if times else size(row.read_bytes)
+    return size(row.read_bytes) + times
 
 
 def _stored(row: StreamedWeights) -> str:
@@ -219,8 +211,7 @@ def kernels_and_memory(report: Report) -> go.Figure:
     return drawn
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     """A ceiling: its points, what it is, and how it is drawn."""
 
     x: Sequence[float]
@@ -240,36 +231,30 @@ def with_intensity(rows: Sequence[RooflineRow]) -> tuple[RooflineRow, ...]:
     return tuple(row for row in with_need(rows) if row.operations > 0)
 
 
-def bytes_and_time(rows: Sequence[RooflineRow], ceilings: Ceilings, places: _Places) -> go.Figure:
+def bytes_and_time(
+    rows: Sequence[RooflineRow], ceilings: Ceilings, places: Mapping[str, int]
+) -> go.Figure:
     """Draws the bytes that a call needs against the time that it takes.
 
     A kernel on the line moves its bytes as fast as the memory can; above it, it is slower. Points
     have the places of the kernels' names as customdata.
     """
     shown = with_need(rows)
-    sizes = [row.needed_bytes or 1.0 for row in shown]
-    ends = _around(sizes)
+    ends = _around([row.needed_bytes or 1.0 for row in shown])
     lines = [
-        _Line(
-            ends, [x / found.value * 1e6 for x in ends], f"{name}, {bandwidth(found.value)}", dash
-        )
-        for name, found, dash in (
-            ("measured reader" if ceilings.reached else "", ceilings.reached, "solid"),
-            ("data sheet", ceilings.data_sheet, "dash"),
-        )
-        if found
+        _Line(ends, [x / found.value * 1e6 for x in ends], text, dash)
+        for text, found, dash in _bandwidths(ceilings)
     ]
-    figure = _figure(shown, lambda row: row.needed_bytes or 1.0, lambda row: row.us, lines, places)
-    set_style(figure, "Bytes that a call needs, and its time", height=470)
-    _axes(figure, sizes, [row.us for row in shown], "bytes of a call", "us of a call")
-    return figure
+    points = [(row.needed_bytes or 1.0, row.us) for row in shown]
+    title = "Bytes that a call needs, and its time"
+    return _figure(title, shown, points, points, lines, places, ("bytes of a call", "us of a call"))
 
 
 def intensity(
     rows: Sequence[RooflineRow],
     ceilings: Ceilings,
     precisions: Mapping[tuple[str, str], str],
-    places: _Places,
+    places: Mapping[str, int],
 ) -> go.Figure:
     """Draws the operations of a byte against those of a second, under the ceilings of the GPU.
 
@@ -282,41 +267,49 @@ def intensity(
     shown = with_intensity(rows)
     used = {precisions.get((row.name, row.component), "") for row in shown}
     peaks = [(name, value) for name, value in ceilings.peaks if name in used]
-    ratios = [_intensity(row) for row in shown]
+    points = [
+        (row.operations / (row.needed_bytes or 1.0), row.operations / row.us / 1e6) for row in shown
+    ]
     reading = ceilings.bandwidth
     bends = [value / reading.value for _, value in peaks] if reading else []
-    ends = sorted([*_around([*ratios, *bends]), *bends])
+    ends = sorted([*_around([*(x for x, _ in points), *bends]), *bends])
+    top = max((value for _, value in peaks), default=math.inf)
     lines = []
-    for name, found, dash in (
-        ("measured reader", ceilings.reached, "solid"), ("data sheet", ceilings.data_sheet, "dash"),
-    ):  # fmt: skip
-        if found:
-            top = max((value for _, value in peaks), default=math.inf)
-            x = [at for at in ends if at * found.value <= top * 1.0001]
-            text = f"{name}, {bandwidth(found.value)}"
-            lines.append(_Line(x, [at * found.value / 1e12 for at in x], text, dash))
+    for text, found, dash in _bandwidths(ceilings):
+        x = [at for at in ends if at * found.value <= top * 1.0001]
+        lines.append(_Line(x, [at * found.value / 1e12 for at in x], text, dash))
     for name, value in peaks:
         x = [at for at in ends if reading is None or at * reading.value >= value * 0.9999]
         text = f"{label(name)}, {operations(value)}op/s"
         lines.append(_Line(x, [value / 1e12 for _ in x], text, "dot"))
-    figure = _figure(shown, _intensity, _speed, lines, places)
-    set_style(figure, "Operations of a byte, and operations of a second", height=470)
-    _axes(figure, ratios + bends, [_speed(row) for row in shown] + [v / 1e12 for _, v in peaks],
-          "operations of a byte", "Top/s")  # fmt: skip
-    return figure
+    title = "Operations of a byte, and operations of a second"
+    inside = [*points, *((bend, 0.0) for bend in bends), *((0.0, v / 1e12) for _, v in peaks)]
+    return _figure(title, shown, points, inside, lines, places, ("operations of a byte", "Top/s"))
 
 
-def _intensity(row: RooflineRow) -> float:
-    return row.operations / (row.needed_bytes or 1.0)
-
-
-def _speed(row: RooflineRow) -> float:
-    return row.operations / row.us / 1e6
+def _bandwidths(ceilings: Ceilings) -> list[tuple[str, Bandwidth, str]]:
+    """What is written beside each, and how its line is drawn."""
+    named = (("measured reader", ceilings.reached, "solid"),
+             ("data sheet", ceilings.data_sheet, "dash"))  # fmt: skip
+    return [
+        (f"{name}, {bandwidth(found.value)}", found, dash) for name, found, dash in named if found
+    ]
 
 
 def _figure(
-    rows: Sequence[RooflineRow], x: _Value, y: _Value, lines: Sequence[_Line], places: _Places
+    title: str,
+    rows: Sequence[RooflineRow],
+    points: Sequence[_Point],
+    inside: Sequence[_Point],
+    lines: Sequence[_Line],
+    places: Mapping[str, int],
+    axes: tuple[str, str],
 ) -> go.Figure:
+    """Draws the kernels at their points under the lines.
+
+    Args:
+        inside: what the axes must reach; a coordinate of 0 says nothing.
+    """
     figure = empty_figure()
     for line in lines:
         figure.add_scatter(
@@ -324,24 +317,33 @@ def _figure(
             line={"color": TEXT, "dash": line.dash, "width": 1.5},
             hovertemplate=f"{line.text}<extra></extra>",
         )  # fmt: skip
-    longest = max((row.us * row.calls for row in rows), default=1.0)
+    longest = max((_step_us(row) for row in rows), default=1.0)
     for component in in_decoder_order(row.component for row in rows):
-        mine = [row for row in rows if row.component == component]
-        color = COLORS.get(component, NEUTRAL)
+        mine = [pair for pair in zip(rows, points, strict=True) if pair[0].component == component]
         # The area of a point is the time that the kernel takes of a step.
-        size = [max(_SMALLEST, _LARGEST * math.sqrt(r.us * r.calls / longest)) for r in mine]
+        sizes = [max(_SMALLEST, _LARGEST * math.sqrt(_step_us(r) / longest)) for r, _ in mine]
         figure.add_scatter(
-            x=[x(row) for row in mine],
-            y=[y(row) for row in mine],
+            x=[x for _, (x, _) in mine],
+            y=[y for _, (_, y) in mine],
             mode="markers",
             name=label(component),
-            marker={"size": size, "color": color, "opacity": 0.85,
+            marker={"size": sizes, "color": COLORS.get(component, NEUTRAL), "opacity": 0.85,
                     "line": {"color": TEXT, "width": 1}},
             unselected={"marker": {"opacity": 0.85}},
-            customdata=[[places.get(row.name, -1), component] for row in mine],
-            text=[_hover(row) for row in mine],
+            customdata=[[places.get(row.name, -1), component] for row, _ in mine],
+            text=[_hover(row) for row, _ in mine],
             hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
+    set_style(figure, title, height=470)
+    log = {"type": "log", "dtick": 1, "exponentformat": "SI"}
+    figure.update_xaxes(**log, range=_decades([x for x, _ in inside]), title={"text": axes[0]})
+    figure.update_yaxes(**log, range=_decades([y for _, y in inside]), title={"text": axes[1]})
+    figure.update_layout(
+        showlegend=True,
+        legend={"itemsizing": "constant"},
+        hovermode="closest",
+        clickmode="event+select",
+    )
     return figure
 
 
@@ -367,17 +369,3 @@ def _around(values: Sequence[float]) -> list[float]:
 def _decades(values: Sequence[float]) -> tuple[float, float]:
     some = [value for value in values if value > 0] or [1.0]
     return math.log10(min(some)) - 0.3, math.log10(max(some)) + 0.3
-
-
-def _axes(
-    figure: go.Figure, x: Sequence[float], y: Sequence[float], x_title: str, y_title: str
-) -> None:
-    log = {"type": "log", "dtick": 1, "exponentformat": "SI"}
-    figure.update_xaxes(**log, range=_decades(x), title={"text": x_title})
-    figure.update_yaxes(**log, range=_decades(y), title={"text": y_title})
-    figure.update_layout(
-        showlegend=True,
-        legend={"itemsizing": "constant"},
-        hovermode="closest",
-        clickmode="event+select",
-    )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import pytest
 
 from spark_prof.analyzers.ceilings import Question, ceilings_of
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import step_of
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
-from spark_prof.analyzers.ceilings.config import architecture_of
-from spark_prof.analyzers.ceilings.step import step_of
+from spark_prof.analyzers.ceilings.config import Config, architecture_of
 from spark_prof.traces.checkpoint import Checkpoint
 from spark_prof.traces.readers.safetensors_header import Tensor
 from tests.checkpoints import MODELS
@@ -62,13 +61,6 @@ def test_derived_bytes_are_those_of_the_real_tensors(family: str, changes: dict[
         assert other == pytest.approx(one, rel=0.002)
 
 
-def test_a_family_that_was_not_checked_is_named() -> None:
-    config = json.loads((MODELS / "qwen3-8b-nvfp4" / "config.json").read_text())
-    found = weights_of(Checkpoint("", config | {"model_type": "brand_new"}, {}, ()))
-    assert any("brand_new was not checked" in line for line in found.lost)
-    assert found.weights
-
-
 @each_row("name", sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
 def test_a_missing_field_costs_a_line_and_not_the_rest(name: str) -> None:
     whole = json.loads((MODELS / name / "config.json").read_text())
@@ -89,48 +81,6 @@ def test_what_is_missing_is_named() -> None:
     assert any("not say enough" in line for line in nothing.lost)
 
 
-def test_experts_are_counted_where_the_configuration_does_not_say_how_many() -> None:
-    tensors = tuple(
-        Tensor(f"model.layers.0.mlp.experts.{expert}.up_proj.weight", "BF16", (64, 64), 8192)
-        for expert in range(24)
-    )
-    found = weights_of(Checkpoint("", {"num_experts_per_tok": 3}, {}, tensors))
-    step = step_of(found, Question())
-    assert (step.experts_hit, step.read) == (3, 3 * 8192)
-
-
-def test_mistral_s_own_configuration() -> None:
-    params = {
-        "dim": 4096,
-        "n_layers": 32,
-        "n_heads": 32,
-        "n_kv_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 32768,
-        "moe": {"num_experts": 8, "num_experts_per_tok": 2},
-    }
-    found = architecture_of(params)
-    assert (found.layers, found.hidden, found.experts, found.experts_per_token) == (32, 4096, 8, 2)
-    assert found.states[0].elements == 2 * 8 * 128
-
-
-VALUES = (None, -1, 0, 3, 1 << 70, 1.5, "x", "", [], [None], [3], {}, {"a": 1}, True, "float32")
-
-
-@each_row("seed", range(60))
-def test_a_configuration_of_anything_is_survived(seed: int) -> None:
-    dice = random.Random(seed)
-    name = dice.choice(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
-    config = json.loads((MODELS / name / "config.json").read_text())
-    inner = config.get("text_config", config)
-    for key in dice.sample(sorted(inner), dice.randrange(1, 6)):
-        inner[key] = dice.choice(VALUES)
-    found = ceilings_of(
-        Checkpoint("", config, config.get("quantization_config") or {}, ()), gpus=()
-    )
-    assert found.choices[0].step.read >= 0
-
-
 KINDS = {
     "gpt-oss-120b": [(18, "kv", 1024, 0), (18, "window", 1024, 128)],
     "qwen3-next-80b-a3b": [(12, "kv", 1024, 0), (36, "recurrent", 548_864, 0)],
@@ -142,20 +92,8 @@ KINDS = {
 @each_row(("name", "states"), KINDS.items())
 def test_what_a_sequence_keeps(name: str, states: list[tuple[int, str, int, int]]) -> None:
     config = json.loads((MODELS / name / "config.json").read_text())
-    found = architecture_of(config).states
+    found = architecture_of(Config(config)).states
     assert sorted((s.layers, s.kind, s.elements, s.window) for s in found) == sorted(states)
-
-
-def test_the_latent_of_deepseek() -> None:
-    config = {
-        "num_hidden_layers": 61,
-        "hidden_size": 7168,
-        "num_attention_heads": 128,
-        "kv_lora_rank": 512,
-        "qk_rope_head_dim": 64,
-    }
-    (state,) = architecture_of(config).states
-    assert (state.kind, state.layers, state.elements) == ("latent", 61, 576)
 
 
 @each_row(

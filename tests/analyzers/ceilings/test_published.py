@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.ceilings import Ceilings, ceilings_of
-from spark_prof.analyzers.ceilings.step import ceiling_at
-from spark_prof.rules.gpus import gpu_called
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceiling_at
+from spark_prof.rules.gpus import GPUS
 from spark_prof.traces.checkpoint import Checkpoint, read_checkpoint
 from tests.checkpoints import (
     FORMATS,
@@ -136,18 +136,10 @@ def test_bytes_of_a_token_from_the_configuration(key: tuple[str, str], gigabytes
     assert choice(found, key[1]).step.read / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 
-@each_row(("key", "gigabytes"), GIGABYTES.items())
-def test_bytes_of_a_token_from_the_tensors(key: tuple[str, str], gigabytes: float) -> None:
-    found = from_tensors(key[0])
-    assert found.model.seen
-    assert found.model.lost == ()
-    assert found.model.unplaced == ()
-    assert choice(found, key[1]).step.read / 1e9 == pytest.approx(gigabytes, rel=0.01)
-
-
 @each_row("name", CHECKPOINTS)
 def test_configuration_and_tensors_agree(name: str) -> None:
     derived, seen = from_config(name), from_tensors(name)
+    assert (seen.model.seen, seen.model.lost, seen.model.unplaced) == (True, (), ())
     assert [c.id for c in derived.choices] == [c.id for c in seen.choices]
     for one, other in zip(derived.choices, seen.choices, strict=True):
         assert one.step.read == pytest.approx(other.step.read, rel=0.005)
@@ -156,7 +148,7 @@ def test_configuration_and_tensors_agree(name: str) -> None:
 @each_row(("key", "rates"), RATES.items())
 def test_ceilings(key: tuple[str, str], rates: tuple[float, ...]) -> None:
     step = choice(from_config(key[0]), key[1]).step
-    found = [ceiling_at(step, bandwidth, "").tokens_per_s for bandwidth in BANDWIDTHS]
+    found = [ceiling_at(step, bandwidth, "", GPUS[0]).tokens_per_s for bandwidth in BANDWIDTHS]
     assert found == pytest.approx(list(rates), rel=0.02)
 
 
@@ -167,41 +159,8 @@ def test_headers_of_files_say_the_same(name: str, tmp_path: Path) -> None:
     assert ceilings_of(read_checkpoint(folder)).choices == from_tensors(name).choices
 
 
-def test_gpt_oss_120b_on_gb10_as_it_is() -> None:
-    found = from_config("gpt-oss-120b").choices[0].gpus[0]
-    assert found.gpu == "GB10 (DGX Spark)"
-    assert found.read is not None
-    assert round(found.read.tokens_per_s) == 46
-    assert found.read.limit == "memory"
-
-
-def test_the_parts_of_gpt_oss_120b() -> None:
-    rows = {
-        row.component: row.read / 1e9 for row in from_config("gpt-oss-120b").choices[0].step.rows
-    }
-    parts = {"experts": 1.904, "qkv": 1.062, "o_proj": 0.849, "lm_head": 1.158, "router": 0.027}
-    assert {part: round(rows[part], 3) for part in parts} == pytest.approx(parts, abs=0.001)
-
-
-def test_memory_limits_a_decode_step_on_every_gpu() -> None:
-    assert {g.data_sheet.limit for g in from_config("gpt-oss-120b").choices[0].gpus} == {"memory"}
-
-
 def test_what_drafts_tokens_or_sees_images_is_left_out() -> None:
     drafters = from_tensors("qwen3-next-80b-a3b").left_out
     assert {weights.role for weights in drafters} == {"drafter"}
     encoders = from_tensors("qwen3-vl-235b-a22b-nvfp4").left_out
     assert {weights.role for weights in encoders} == {"encoder"}
-
-
-def test_awq_reads_less_than_nvfp4() -> None:
-    """On two DGX Sparks 24.93 against 18.91 tokens/s were reported: bytes explain 7 % of 32 %."""
-    awq, nvfp4 = (from_config(f"qwen3-vl-235b-a22b-{form}") for form in ("awq", "nvfp4"))
-    assert nvfp4.choices[0].step.read / awq.choices[0].step.read == pytest.approx(1.07, abs=0.01)
-
-
-def test_a_gpu_can_be_put_first() -> None:
-    h100 = gpu_called("h100")
-    assert h100 is not None
-    found = ceilings_of(read_checkpoint(MODELS / "gpt-oss-20b"), gpus=[h100])
-    assert [gpu.gpu for gpu in found.choices[0].gpus] == ["H100 SXM"]

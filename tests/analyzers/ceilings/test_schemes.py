@@ -56,11 +56,6 @@ def test_eight_bit_words() -> None:
     assert (weights.format, weights.parameters) == ("int8", 4 * 128 * 256)
 
 
-def test_an_unknown_type_is_named_as_it_is() -> None:
-    (weights,) = weights_of(checkpoint({f"{NAME}.weight": ("F64", (64, 64))})).weights
-    assert weights.format == "f64"
-
-
 def test_a_tied_embedding_is_read_as_lm_head() -> None:
     tensors = {
         "model.embed_tokens.weight": ("BF16", (1000, 64)),
@@ -187,11 +182,6 @@ def test_of_other_types_only_what_is_understood_counts(
     config: dict[str, object], found: str | None
 ) -> None:
     assert schemes_of(config).format_of(UP) == found
-
-
-def test_of_groups_of_other_types_the_one_that_is_understood_counts() -> None:
-    groups = {"a": None, "b": {"weights": 4}, "c": {"targets": 3, "weights": {"num_bits": 8}}}
-    assert schemes_of({"config_groups": groups}).format_of(UP) == "int8"
 
 
 def test_hostile_patterns_come_to_an_end() -> None:

@@ -43,9 +43,3 @@ def test_what_is_narrow_already_stays() -> None:
 def test_a_change_of_nothing_is_none() -> None:
     assert changed(model(weights("experts", "mxfp4", 0.53125)), change("all-nvfp4")) is None
     assert changed(model(weights("qkv", "bf16", 2.0)), change("all-bf16")) is None
-
-
-def test_what_no_step_reads_and_what_is_no_matrix_stays() -> None:
-    encoder = weights("qkv", "bf16", 2.0, role="encoder")
-    convolution = weights("ssm", "bf16", 2.0, matrix=False)
-    assert changed(model(encoder, convolution), change("all-nvfp4")) is None

@@ -60,15 +60,7 @@ def simulate(
     """Replays random kernels and samples them at a random phase.
 
     Args:
-        seed: of everything random.
-        kernels: kernels of one replay.
-        replays: how often they run.
-        interval_ns: length of a sample.
-        lowest_us: duration of the shortest kernel.
-        longest_us: duration of the longest.
-        jitter: standard deviation of a call's duration, as a share of it.
-        noise: standard deviation of a sample, as a share of it.
-        course: when within a kernel its bytes move.
+        jitter: standard deviation of a call's duration, as a share of it; of a sample, `noise`.
         late_ns: by how much the samples' clock is ahead of the kernels'.
         idle_rate: bytes a nanosecond without any kernel.
         period_ns: if given, replays begin exactly that far apart, with gaps that never change.

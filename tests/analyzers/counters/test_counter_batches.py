@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.counters.counter_batches import FEWEST_STEPS, counters_of
+from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.counters.counter_rows import CounterRow, Counters
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.assemble import assemble
@@ -138,15 +138,6 @@ def test_the_lag_of_the_clocks_is_taken_out_and_named() -> None:
     assert rows[7].read_bytes == pytest.approx(run.bytes[7], rel=0.02)
 
 
-def test_too_few_replays_say_so() -> None:
-    run = simulate(4, replays=FEWEST_STEPS - 1)
-    found = summarized(run)
-    assert found.batches == ()
-    assert found.notes == (
-        "Batches of 1 tokens: only 2 steps were sampled, 3 are needed to tell kernels apart.",
-    )
-
-
 def test_long_kernels_of_a_prefill_need_no_replays() -> None:
     run = simulate(5, replays=1, lowest_us=15, longest_us=90)
     kernels = kernels_of(run)
@@ -165,22 +156,6 @@ def test_kernels_in_step_with_the_sampling_get_no_figure() -> None:
     unknown = [row for row in batch.rows if row.read_bytes is None]
     assert unknown
     assert all(row.resolved < 0.9 and row.bandwidth is None for row in unknown)
-
-
-def test_columns_that_were_not_sampled_stay_out() -> None:
-    run = simulate(7)
-    samples = run.samples().assign(dram_read_bytes=np.nan, dram_write_bytes=np.nan)
-    (batch,) = summarized(run, samples=samples).batches
-    assert batch.weights == ()
-    assert batch.idle_bytes_per_us is None
-    assert all(row.read_bytes is None and row.tensor_active is not None for row in batch.rows)
-
-
-def test_samples_written_twice_count_once() -> None:
-    run = simulate(8)
-    samples = run.samples()
-    once, twice = summarized(run), summarized(run, samples=pd.concat([samples, samples]))
-    assert once == twice
 
 
 def test_a_sample_that_spans_a_pause_is_left_out() -> None:
@@ -207,22 +182,6 @@ def test_with_few_steps_the_calls_of_all_layers_share_an_amount() -> None:
     for slot, row in by_slot(batch.rows).items():
         assert row.calls == 8
         assert row.read_bytes == pytest.approx(run.bytes[slot], abs=0.01 * run.bytes.mean())
-
-
-def test_no_samples_say_nothing() -> None:
-    run = simulate(9)
-    kernels = kernels_of(run)
-    nothing = run.samples().iloc[:0]
-    assert counters_of(nothing, kernels, steps_of(kernels), NO_LAYERS, {}) is None
-
-
-def test_samples_of_another_hour_find_no_step() -> None:
-    run = simulate(10)
-    samples = run.samples()
-    samples[["start_ns", "end_ns"]] += 3_600_000_000_000
-    found = summarized(run, samples=samples)
-    assert (found.batches, found.long) == ((), ())
-    assert found.notes == ("No decode step was sampled.",)
 
 
 MODULES = (QKV, ATTENTION, EXPERTS)

@@ -69,11 +69,8 @@ def bundle(
     """Steps in which qkv, attention, both products of the experts and the head run once.
 
     Args:
-        folder: where the bundle goes.
         us: how long each of these kernels takes.
         tokens: of each step, and as many requests.
-        phase: of the steps.
-        layers: rows of the `layers` table.
         facts: of the rank, in place of the usual ones.
     """
     steps, calls, kernels = [], [], []

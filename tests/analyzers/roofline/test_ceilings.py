@@ -6,10 +6,9 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
-from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
+from spark_prof.analyzers.roofline.device_ceilings import ceilings_of
 from spark_prof.analyzers.roofline.roofline_rows import Place
 from spark_prof.analyzers.roofline.rows import by_sampling, by_single_kernels
-from spark_prof.rules.gpus import gpu_called
 from spark_prof.traces.measured import DeviceState, Measured, Measurement
 
 GEMM = Place("qkv", "self_attn.qkv_proj", "gemm")
@@ -79,20 +78,6 @@ MEASURED = Measured(
 )
 
 
-def test_a_known_gpu_has_its_data_sheet_and_what_readers_reached() -> None:
-    found = ceilings_of(H100, "9.0")
-    known = gpu_called("h100")
-    assert known is not None
-    assert known.read_bandwidth is not None
-    assert found.data_sheet is not None
-    assert found.data_sheet.value == known.memory_bandwidth.value
-    assert found.bandwidth is not None
-    assert found.bandwidth.value == known.read_bandwidth.value
-    assert found.peak("bf16") == known.peaks["bf16"].value
-    assert found.peak("fp4") is None
-    assert found.peak(None) is None
-
-
 def test_what_was_measured_here_goes_first_and_says_when() -> None:
     found = ceilings_of(H100, "9.0", MEASURED)
     assert found.bandwidth is not None
@@ -108,10 +93,6 @@ def test_what_was_measured_here_goes_first_and_says_when() -> None:
     assert "power cap" in found.clocks
 
 
-def test_another_device_s_measurement_is_not_used() -> None:
-    assert ceilings_of("NVIDIA GB10", "12.1", MEASURED) == ceilings_of("NVIDIA GB10", "12.1")
-
-
 def test_an_unknown_device_has_ceilings_only_if_it_was_measured() -> None:
     assert ceilings_of("AMD EPYC", None).bandwidth is None
     measured = Measured("AMD EPYC", "2026", MEASURED.measurements)
@@ -119,8 +100,3 @@ def test_an_unknown_device_has_ceilings_only_if_it_was_measured() -> None:
     assert found.data_sheet is None
     assert found.bandwidth is not None
     assert found.bandwidth.value == 2.9e12
-
-
-@pytest.mark.parametrize("facts", [{}, {"gpu": None}, {"gpu": "H100"}, {"gpu": {}}])
-def test_a_recording_that_names_no_device(facts: dict[str, object]) -> None:
-    assert device_of(facts) == ("unknown", None)

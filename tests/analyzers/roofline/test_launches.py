@@ -15,16 +15,13 @@ from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.roofline.launches import (
     BY_ORDER,
     BY_TENSOR,
-    BY_TIME,
     LONGEST,
-    ONLY,
     Launch,
     charges_of,
     groups_of,
     launches_of,
 )
-from spark_prof.analyzers.roofline.needs import Work, attention, reading
-from spark_prof.analyzers.roofline.shape import Shape
+from spark_prof.analyzers.roofline.needs import Shape, Work, attention, reading
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 
 
@@ -53,13 +50,6 @@ def test_one_group_for_each_size_and_a_step_from_its_middle() -> None:
     assert (large.load.tokens, large.load.sampled, large.load.context) == (8, 8, 100)
 
 
-def test_drafts_count_as_tokens_and_a_prompt_samples_one() -> None:
-    (drafted,) = groups_of(steps([12], [3]), "decode")
-    assert (drafted.load.tokens, drafted.load.requests, drafted.load.sampled) == (12, 3, 12)
-    (prompt,) = groups_of(steps([512], [2], "prefill"), "prefill")
-    assert (prompt.load.tokens, prompt.load.sampled) == (512, 2)
-
-
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 300])
 def test_every_step_is_in_one_of_a_few_groups(count: int) -> None:
     tokens = list(range(1, count + 1))
@@ -69,15 +59,6 @@ def test_every_step_is_in_one_of_a_few_groups(count: int) -> None:
     mean = sum(group.load.tokens * group.share for group in found)
     assert mean == pytest.approx(np.mean(tokens))
     assert [group.step for group in found] == sorted(group.step for group in found)
-
-
-def test_steps_of_unknown_size_or_another_phase_are_in_no_group() -> None:
-    assert groups_of(steps([], []), "decode") == []
-    assert groups_of(steps([0, 0], [1, 1]), "decode") == []
-    assert groups_of(steps([5], [0]), "decode") == []
-    assert groups_of(steps([1], [1]), "prefill") == []
-    (known,) = groups_of(steps([0, 2], [1, 2]), "decode")
-    assert (known.step, known.share) == (1001, 1.0)
 
 
 MODULES = pd.DataFrame(
@@ -110,15 +91,6 @@ def test_launches_have_the_role_and_the_basis_of_their_kernels() -> None:
     ]  # fmt: skip
 
 
-def test_a_launch_reads_what_its_row_says() -> None:
-    sets = pd.Index([(), (3, 5)], tupleize_cols=False)
-    reads = pd.Categorical.from_codes([1, 0], categories=sets)
-    found = kernels(("one", 3, "", 1, 0), ("other", 3, "", 1, 0), reads=reads)
-    assert [launch.reads for launch in launches_of(found, [1], MODULES)[1]] == [(3, 5), ()]
-    bare = found.drop(columns="reads")
-    assert [launch.reads for launch in launches_of(bare, [1], MODULES)[1]] == [(), ()]
-
-
 GEMM = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
 OTHER = "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1"
 SMALL = "triton_red_fused_fused_add_rms_norm_0"
@@ -143,23 +115,6 @@ def test_two_products_of_a_layer_go_to_its_two_kernels_in_order() -> None:
     assert found[GEMM].work.what == "w13"
     assert found[OTHER].work.what == "w2"
     assert {charge.basis for charge in found.values()} == {BY_ORDER}
-
-
-def test_one_kernel_does_everything() -> None:
-    works = [product("qkv", 0, name) for name in ("q_a", "q_b", "kv_a")]
-    found = charges_of([Launch(GEMM, "qkv", 0, 5), Launch(SMALL, "qkv", 0, 9)], works)
-    assert [(c.place.name, c.share, c.basis) for c in found] == [(GEMM, 1.0, ONLY)] * 3
-
-
-def test_what_order_cannot_tell_is_split_by_time() -> None:
-    works = [product("mlp", 0, "gate_up"), product("mlp", 0, "down", 1)]
-    ran = [Launch(GEMM, "mlp", 0, 1), Launch(GEMM, "mlp", 0, 2), Launch(OTHER, "mlp", 0, 3)]
-    found = charges_of(ran, works)
-    assert {charge.basis for charge in found} == {BY_TIME}
-    by_name: dict[str, float] = defaultdict(float)
-    for charge in found:
-        by_name[charge.place.name] += charge.share
-    assert by_name == pytest.approx({GEMM: 1.0, OTHER: 1.0})
 
 
 def test_without_a_known_product_the_longest_kernel_of_its_module_does_it() -> None:
@@ -212,18 +167,6 @@ def test_the_cache_is_read_by_attention_s_longest_kernel() -> None:
     assert found == {"attention": FLASH, "kv_write": "reshape"}
 
 
-def test_kernels_without_a_layer_take_the_work_of_all() -> None:
-    works = [product("qkv", layer, f"layer {layer}") for layer in range(3)]
-    ran = [Launch(GEMM, "qkv", -1, 5) for _ in range(3)]
-    found = charges_of(ran, works)
-    assert [charge.work.what for charge in found] == ["layer 0", "layer 1", "layer 2"]
-    assert {charge.basis for charge in found} == {BY_ORDER}
-
-
-def test_work_that_nobody_does_is_charged_to_nobody() -> None:
-    assert charges_of([Launch(GEMM, "qkv", 0, 5)], [product("lm_head", -1, "lm_head")]) == []
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_shares_of_each_piece_of_work_add_up_to_one_or_none(seed: int) -> None:
     rng = random.Random(seed)
@@ -243,10 +186,3 @@ def test_shares_of_each_piece_of_work_add_up_to_one_or_none(seed: int) -> None:
         place = (work.component, work.layer)
         done = (place if place in there else (work.component, -1)) in able
         assert sums.get(id(work), 0.0) == pytest.approx(1.0 if done else 0.0)
-
-
-def test_many_kernels_of_one_name_share_once() -> None:
-    works = [product("qkv", layer, str(layer)) for layer in range(40)]
-    ran = [Launch(GEMM, "qkv", -1, 3) for _ in range(20_000)]
-    found = charges_of(ran, works)
-    assert [(charge.share, charge.basis) for charge in found] == [(1.0, BY_TIME)] * 40

@@ -9,13 +9,13 @@ import pytest
 
 from spark_prof.analyzers.roofline.needs import (
     Load,
+    Shape,
     attention,
     elementwise,
     need_of,
     reading,
-    state,
+    shape_of,
 )
-from spark_prof.analyzers.roofline.shape import Shape, shape_of
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 
 GPT_OSS = {
@@ -38,21 +38,6 @@ def test_heads_and_windows_of_a_model() -> None:
     assert [shape.window(layer) for layer in (-1, 0, 1, 2, 3, 4)] == [0, 128, 0, 128, 0, 0]
 
 
-def test_ranks_share_heads_and_each_has_at_least_one() -> None:
-    def of(ranks: object) -> Shape:
-        return shape_of({"model_config": GPT_OSS, "parallel": {"tensor": ranks}})
-
-    assert (of(2).heads, of(2).kv_heads) == (32, 4)
-    assert (of(16).heads, of(16).kv_heads) == (4, 1)
-    assert of(0) == of(None) == of("2") == of(-3) == of(1)
-
-
-def test_a_latent_cache_has_no_heads() -> None:
-    config = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_attention_heads": 128,
-              "hidden_size": 7168}  # fmt: skip
-    assert shape_of({"model_config": config}).kv_elements == 576
-
-
 @pytest.mark.parametrize(
     ("cache", "dtype", "size"),
     [("auto", "bfloat16", 2), ("auto", "float32", 4), ("fp8_e4m3", "bfloat16", 1), ("fp8", "", 1),
@@ -61,17 +46,6 @@ def test_a_latent_cache_has_no_heads() -> None:
 def test_the_type_of_the_cache(cache: str, dtype: str, size: int) -> None:
     engine = {"cache_config": {"cache_dtype": cache}}
     assert shape_of({"engine_config": engine, "dtype": dtype}).kv_bytes == size
-
-
-def test_a_recurrent_state_is_kept_in_bytes() -> None:
-    config = {
-        "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16,
-        "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_key_head_dim": 128,
-        "linear_num_value_heads": 32, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-        "mamba_ssm_dtype": "float32", "dtype": "bfloat16",
-    }  # fmt: skip
-    state = 32 * 128 * 128 + 3 * (2 * 16 * 128 + 32 * 128)
-    assert shape_of({"model_config": config}).state_bytes == 4 * state
 
 
 @pytest.mark.parametrize(
@@ -88,20 +62,6 @@ def test_experts_of_a_rank_that_a_token_surely_hits(
     facts = {"model_config": GPT_OSS, "parallel": parallel, "engine_config": engine}
     shape = shape_of(facts)
     assert (shape.experts_here, shape.surely_chosen) == (here, surely)
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {},
-        {"model_config": None},
-        {"model_config": []},
-        {"model_config": {"hidden_size": "wide"}, "parallel": 3},
-    ],
-)
-def test_a_configuration_that_says_nothing_gives_zeros(facts: dict[str, object]) -> None:
-    shape = shape_of(facts)
-    assert (shape.hidden, shape.heads, shape.kv_elements, shape.experts) == (0, 0, 0, 0)
 
 
 SHAPE = Shape(hidden=2048, heads=32, kv_heads=4, head_dim=128, experts=128, chosen=8,
@@ -188,18 +148,6 @@ def test_a_prompt_s_tokens_see_themselves_and_those_before() -> None:
     assert need.operations == pytest.approx(2 * pairs * 32 * 2 * 128)
 
 
-def test_a_narrow_cache_halves_what_is_read() -> None:
-    full, _ = attention(0, SHAPE)
-    wide = need_of(full, ONE, SHAPE).streamed
-    narrow = Shape(hidden=2048, heads=32, kv_heads=4, head_dim=128, kv_bytes=1)
-    assert need_of(full, ONE, narrow).streamed == wide / 2
-
-
-def test_a_recurrent_state_is_read_and_written() -> None:
-    need = need_of(state(0), Load(8, 8, 8, 10_000), SHAPE)
-    assert (need.streamed, need.other) == (8000, 8000)
-
-
 def test_small_kernels_have_activations_or_nothing() -> None:
     norm = elementwise("norm", 0, SHAPE, norms=2)
     assert norm is not None
@@ -207,10 +155,3 @@ def test_small_kernels_have_activations_or_nothing() -> None:
     assert need_of(norm, Load(5, 5, 5, 0), SHAPE).other == 5 * 2 * 2 * 2 * 2048 * 2
     assert elementwise("sampler", -1, SHAPE) is None
     assert elementwise("norm", 0, Shape()) is None
-
-
-def test_without_a_configuration_a_product_still_has_its_weights() -> None:
-    need = need_of(reading(weights("qkv", 1000, 500)), ONE, Shape())
-    assert need.streamed == 1000
-    unknown = need_of(reading(weights("experts", 1000, 500, experts=True)), ONE, Shape())
-    assert (unknown.streamed, unknown.part) == (1000, "")

@@ -55,14 +55,6 @@ def test_each_kernel_has_the_bytes_of_its_weights(tmp_path: Path) -> None:
     assert rows[FLASH].limiter == "latency"
 
 
-def test_a_run_of_large_kernels_alone_is_limited_by_memory(tmp_path: Path) -> None:
-    rows = of(summarize(bundle(tmp_path / "b", us=(30.0, 30.0, 30.0, 30.0, 300.0))).roofline)
-    # 2.2 and 4.5 us of bytes: less than any kernel of this run takes, more than an empty one does.
-    assert rows[SECOND].limiter == "memory"
-    assert rows[FIRST].limiter == "memory"
-    assert rows[FLASH].limiter == "latency"
-
-
 def test_sums_of_a_step(tmp_path: Path) -> None:
     report = summarize(bundle(tmp_path / "b"))
     assert report.roofline is not None
@@ -93,11 +85,6 @@ def test_batches_read_the_experts_of_one_token_at_least_and_say_so(tmp_path: Pat
     assert report.roofline is not None
     assert report.roofline.decode is not None
     assert any("all choose the same" in note for note in report.roofline.decode.notes)
-
-
-def test_steps_of_several_sizes_give_their_mean(tmp_path: Path) -> None:
-    row = of(summarize(bundle(tmp_path / "b", tokens=(1, 1, 4))).roofline)[FLASH]
-    assert row.streamed_bytes == pytest.approx((2 * 1 + 4) / 3 * 101 * 2 * 4 * 128 * 2)
 
 
 def test_a_long_prompt_is_limited_by_arithmetic(tmp_path: Path) -> None:
@@ -153,10 +140,6 @@ def test_without_any_size_that_is_what_is_said(tmp_path: Path) -> None:
     assert report.roofline.notes == (
         "Nothing tells the sizes of the weights: their kernels have no floor.",
     )
-
-
-def test_steps_of_unknown_size_have_no_roofline(tmp_path: Path) -> None:
-    assert summarize(bundle(tmp_path / "b", tokens=(0, 0))).roofline is None
 
 
 def test_weights_without_a_kernel_count_in_the_sum(tmp_path: Path) -> None:

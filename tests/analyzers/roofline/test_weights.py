@@ -12,9 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof import load
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
-from spark_prof.analyzers.roofline.shape import Shape
 from spark_prof.analyzers.roofline.weight_bytes import (
     Weights,
     derived_weights,
@@ -22,8 +20,6 @@ from spark_prof.analyzers.roofline.weight_bytes import (
     weights_of_tensors,
 )
 from spark_prof.analyzers.summary import summarize
-from spark_prof.dashboards.sections import kernel_section
-from spark_prof.dashboards.units import MISSING
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.roofline.recorded import FIRST, FLASH, GEMM, HEAD, SECOND, bundle
@@ -110,19 +106,6 @@ def test_the_floor_of_a_kernel_is_that_of_the_tensors_it_points_to(tmp_path: Pat
     assert rows[FLASH].streamed_bytes == 101 * 2 * 4 * 128 * 2
 
 
-def test_a_weight_that_no_kernel_points_to_is_not_in_the_sum(tmp_path: Path) -> None:
-    tensors = laid_out(
-        tensor("weight", QKV, "qkv", 8 << 20, dtype="bfloat16"),
-        tensor("weight", "model.layers.0.o_proj", "o_proj", 4 << 30, dtype="bfloat16"),
-    )
-    made = pointing(bundle(tmp_path / "b"), tensors, [argument(1, tensors[0]["address"])])
-    phase = summarize(made).roofline
-    assert phase is not None
-    assert phase.decode is not None
-    assert phase.decode.unplaced == ()
-    assert phase.decode.streamed_bytes == (8 << 20) + 101 * 2 * 4 * 128 * 2
-
-
 def test_weights_are_told_in_their_format(tmp_path: Path) -> None:
     tensors = laid_out(
         tensor("weight", QKV, "qkv", 32 << 20, dtype="int32", format="nvfp4"),
@@ -151,7 +134,7 @@ def test_weights_are_told_in_their_format(tmp_path: Path) -> None:
 )
 def test_numbers_of_a_factor(row: dict[str, Any], elements: int) -> None:
     frame = pa.Table.from_pylist([row], schema=TABLES["tensors"].schema).to_pandas()
-    (found,) = weights_of_tensors(frame, Shape())
+    (found,) = weights_of_tensors(frame, tied=False)
     assert (found.elements, found.bytes, found.path, found.tensor) == (
         elements, 1000, row["module"], 0,
     )  # fmt: skip
@@ -168,31 +151,10 @@ def test_memory_counts_once_and_a_view_as_what_it_holds() -> None:
                address=BASE + 16384),
     ]  # fmt: skip
     frame = pa.Table.from_pylist(rows, schema=TABLES["tensors"].schema).to_pandas()
-    found = weights_of_tensors(frame, Shape())
+    found = weights_of_tensors(frame, tied=False)
     assert [(w.component, w.bytes) for w in found] == [
         ("lm_head", 1000), ("o_proj", 4096), ("attention", 4096),
     ]  # fmt: skip
-
-
-RECORDED = Path(__file__).parents[2] / "data" / "architectures"
-PACKED = {"", "int8", "int32", "int64", "uint8"}
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.iterdir()))
-def test_no_recording_tells_a_packed_weight_as_integers(name: str) -> None:
-    made = load(RECORDED / name / "default")
-    report = summarize(made)
-    assert report.roofline is not None
-    shown = {row.dtype for row in report.roofline.weights}
-    assert not shown & PACKED
-    tensors = made.frame("tensors", 0)
-    packed = tensors[(tensors["kind"] == "weight") & tensors["dtype"].isin(PACKED)]
-    formats = set(packed["format"].astype(str)) - {"scale"}
-    assert formats <= shown
-    assert formats <= {row.format for row in report.modules}
-    table = kernel_section.modules(report)
-    place = [column.title for column in table.columns].index("Weights")
-    assert not {row[place] for row in table.rows if row[5] != MISSING} & PACKED
 
 
 def test_a_tied_head_is_the_embedding_s_tensor() -> None:
@@ -202,11 +164,8 @@ def test_a_tied_head_is_the_embedding_s_tensor() -> None:
         tensor("cache", QKV, "qkv", 1000, kind="buffer"),
     ]
     frame = pa.Table.from_pylist(rows, schema=TABLES["tensors"].schema).to_pandas()
-    assert [w.component for w in weights_of_tensors(frame, Shape(tied=True))] == ["lm_head"]
-    assert weights_of_tensors(frame, Shape()) == []
-
-
-PLAIN = Shape()
+    assert [w.component for w in weights_of_tensors(frame, tied=True)] == ["lm_head"]
+    assert weights_of_tensors(frame, tied=False) == []
 
 
 def layers(*rows: dict[str, object]) -> pd.DataFrame:
@@ -243,7 +202,7 @@ def one(found: list[Weights]) -> Weights:
 def test_elements_of_a_product(method: str, dtype: str, parameters: str, elements: int) -> None:
     row = {"path": "model.layers.0.self_attn.qkv_proj", "component": "qkv", "bytes": 5898256,
            "quant_method": method, "weight_dtype": dtype, "parameters": parameters}  # fmt: skip
-    found = one(weights_of(layers(row), PLAIN))
+    found = one(weights_of(layers(row), tied=False))
     assert found.elements == elements
     assert found.bytes == 5898256
     assert found.quantized is (dtype != "bfloat16")
@@ -258,7 +217,7 @@ def test_both_products_of_the_experts_are_told_apart() -> None:
         "quant_method.w13_precision_config.weight_scale.storage.data:uint8:32x2944x184 "
         "quant_method.w2_precision_config.weight_scale.storage.data:uint8:32x2944x96",
     }  # fmt: skip
-    first, second = weights_of(layers(row), PLAIN)
+    first, second = weights_of(layers(row), tied=False)
     assert (first.what, second.what) == ("w13", "w2")
     assert first.bytes + second.bytes == 425615360
     assert first.elements == 32 * 5760 * 2880
@@ -278,30 +237,17 @@ def test_parts_that_a_decode_step_does_not_run_are_left_out() -> None:
             ("model.layers.0.self_attn.o_proj", "o_proj"),
         )
     ]
-    assert one(weights_of(layers(*rows), PLAIN)).component == "o_proj"
+    assert one(weights_of(layers(*rows), tied=False)).component == "o_proj"
 
 
 def test_a_tied_head_is_the_embedding() -> None:
     row = {"path": "model.embed_tokens", "component": "embedding", "bytes": 2000, "layer": -1,
            "parameters": "weight:bfloat16:100x10"}  # fmt: skip
-    head = one(weights_of(layers(row), Shape(tied=True)))
+    head = one(weights_of(layers(row), tied=True))
     assert (head.component, head.layer, head.bytes, head.elements) == ("lm_head", -1, 2000, 1000)
-    assert weights_of(layers(row), PLAIN) == []
+    assert weights_of(layers(row), tied=False) == []
     own = row | {"path": "lm_head", "component": "lm_head"}
-    assert one(weights_of(layers(row, own), Shape(tied=True))).what == "lm_head"
-
-
-def test_norms_convolutions_and_sinks_are_no_products() -> None:
-    rows = [
-        {"path": path, "component": component, "bytes": 128, "parameters": parameters}
-        for path, component, parameters in (
-            ("model.layers.0.input_layernorm", "norm", "weight:bfloat16:64"),
-            ("model.layers.0.linear_attn.conv1d", "ssm", "weight:bfloat16:64x1x4"),
-            ("model.layers.0.linear_attn", "ssm", "A_log:float32:32 dt_bias:float32:32"),
-            ("model.layers.0.attn", "attention", "sinks:bfloat16:64"),
-        )
-    ]
-    assert [found.is_product for found in weights_of(layers(*rows), PLAIN)] == [False] * 4
+    assert one(weights_of(layers(row, own), tied=True)).what == "lm_head"
 
 
 def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
@@ -311,18 +257,9 @@ def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
          "parameters": "weight:bfloat16:5x10"}
         for name in names
     ]  # fmt: skip
-    found = sorted(weights_of(layers(*rows), PLAIN), key=lambda weights: weights.order)
+    found = sorted(weights_of(layers(*rows), tied=False), key=lambda weights: weights.order)
     inside = ["gate_up_proj", "down_proj"]
     assert [weights.what for weights in found] == [*inside, "shared_expert_gate"]
-
-
-@pytest.mark.parametrize(
-    "parameters", ["", ":", "weight", "weight:bfloat16:ax3", "weight:bfloat16:-5x-10", "::::"]
-)
-def test_parameters_that_say_nothing_leave_the_bytes(parameters: str) -> None:
-    row = {"path": "model.layers.0.self_attn.o_proj", "component": "o_proj", "bytes": 100,
-           "parameters": parameters}  # fmt: skip
-    assert one(weights_of(layers(row), PLAIN)).bytes == 100
 
 
 def test_a_configuration_alone_gives_the_same_bytes() -> None:
@@ -354,9 +291,4 @@ def test_a_configuration_alone_gives_the_same_bytes() -> None:
 def test_no_shape_breaks_the_sums(shape: str) -> None:
     row = {"path": "model.layers.0.self_attn.o_proj", "component": "o_proj", "bytes": 100,
            "parameters": f"weight:bfloat16:{shape}"}  # fmt: skip
-    assert one(weights_of(layers(row), PLAIN)).elements < 1 << 50
-
-
-def test_sizes_that_no_module_has_are_left_out() -> None:
-    rows = [{"path": "lm_head", "component": "lm_head", "bytes": size} for size in (-5, 0)]
-    assert weights_of(layers(*rows), PLAIN) == []
+    assert one(weights_of(layers(row), tied=False)).elements < 1 << 50

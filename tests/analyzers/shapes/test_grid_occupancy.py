@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import random
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence
@@ -26,10 +25,9 @@ import pytest
 
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.shapes import grid_occupancy
-from spark_prof.analyzers.shapes.grid_occupancy import SHAPE, busy_share, launches_of, occupancy_of
+from spark_prof.analyzers.shapes import shape_summary
+from spark_prof.analyzers.shapes.shape_summary import SHAPE, busy_share, launches_of, occupancy_of
 from spark_prof.analyzers.windows import step_windows
-from spark_prof.errors import CommandError
 from spark_prof.rules.gpus import SM_LIMITS
 from spark_prof.traces.bundle import Bundle, table_file
 from tests.rows import each_row
@@ -37,8 +35,6 @@ from tests.support import Piece, Recorded, kernel, kineto, step
 
 with open(Path(__file__).with_name("occupancy.csv"), encoding="utf-8") as _file:
     CALCULATED = [tuple(row.values()) for row in csv.DictReader(_file)]
-
-NCU = Path(__file__).parents[4] / "shared" / "traces" / "ncu_rtx5090"
 
 
 def test_the_blocks_are_those_of_the_calculator() -> None:
@@ -80,54 +76,6 @@ def test_what_no_gpu_launches_has_none(threads: int, registers: int, shared: int
     assert occupancy_of(SM_LIMITS["9.0"], threads, registers, shared) is None
 
 
-@each_row("capability", SM_LIMITS)
-def test_more_of_anything_never_makes_room_for_more_blocks(capability: str) -> None:
-    rng = random.Random(capability)
-    for _ in range(300):
-        threads, registers = rng.randint(1, 1024), rng.randint(1, 255)
-        shared = rng.randint(0, SM_LIMITS[capability].block_shared_bytes)
-        smaller = occupancy_of(SM_LIMITS[capability], threads, registers, shared)
-        larger = occupancy_of(
-            SM_LIMITS[capability],
-            min(1024, threads + rng.randint(0, 64)),
-            min(255, registers + rng.randint(0, 16)),
-            min(SM_LIMITS[capability].block_shared_bytes, shared + rng.randint(0, 4096)),
-        )
-        assert (larger.blocks if larger else 0) <= (smaller.blocks if smaller else 0)
-        if smaller:
-            assert 0 < smaller.share <= 1
-            assert smaller.limiters
-
-
-def test_theoretical_occupancy_as_nsight_compute_printed_it() -> None:
-    """Its files give the occupancy; the blocks that make it are the only number that fits."""
-    if not NCU.exists():
-        pytest.skip(f"{NCU} is not there")
-    checked = 0
-    for path in sorted(NCU.glob("*.csv")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        printed = re.search(
-            r"theoretical occupancy \((\d+\.\d)%\) is limited by (.{10,80}?)\.", text
-        )
-        shape = re.search(r'"\((\d+), (\d+), (\d+)\)","\((?:\d+), (?:\d+), (?:\d+)\)"', text)
-        if not printed or not shape:
-            continue
-        threads = int(shape[1]) * int(shape[2]) * int(shape[3])
-        reachable = {
-            f"{100 * found.share:.1f}"
-            for registers in range(16, 256)
-            if (found := occupancy_of(SM_LIMITS["12.0"], threads, registers, 0))
-        }
-        by_memory = {
-            f"{100 * found.share:.1f}"
-            for shared in range(0, 99 * 1024, 512)
-            if (found := occupancy_of(SM_LIMITS["12.0"], threads, 32, shared))
-        }
-        assert printed[1] in (by_memory if "registers" not in printed[2] else reachable)
-        checked += 1
-    assert checked >= 5
-
-
 @each_row(
     ("blocks", "places", "multiprocessors", "busy"),
     [(16, 48, 48, 1 / 3), (48, 48, 48, 1.0), (96, 96, 48, 1.0), (60, 96, 48, 1.0),
@@ -135,15 +83,6 @@ def test_theoretical_occupancy_as_nsight_compute_printed_it() -> None:
 )  # fmt: skip
 def test_busy(blocks: int, places: int, multiprocessors: int, busy: float) -> None:
     assert busy_share(blocks, places, multiprocessors) == pytest.approx(busy)
-
-
-def test_busy_is_a_share_and_whole_waves_are_full() -> None:
-    rng = random.Random(3)
-    for _ in range(500):
-        multiprocessors, held = rng.randint(1, 200), rng.randint(1, 32)
-        places = multiprocessors * held
-        assert 0 < busy_share(rng.randint(1, 10**6), places, multiprocessors) <= 1
-        assert busy_share(places * rng.randint(1, 9), places, multiprocessors) == 1
 
 
 CAPTURE = Path(__file__).parents[2] / "data" / "h100-gpt-oss-20b-mxfp4-eager"
@@ -214,7 +153,7 @@ def test_a_sample_keeps_what_each_kernel_takes(
     bundle = Bundle(capture)
     rows = bundle.meta.tables[table_file("kernels", 0)]
     rewrite(capture, range(rows), 500)
-    monkeypatch.setattr(grid_occupancy, "_ROWS", rows // 4)
+    monkeypatch.setattr(shape_summary, "_ROWS", rows // 4)
     found, share = looked_at(Bundle(capture))
     assert share == pytest.approx(0.25, abs=0.05)
     wanted: dict[object, int] = defaultdict(int)
@@ -233,7 +172,7 @@ def test_a_table_out_of_order(capture: Path, monkeypatch: pytest.MonkeyPatch) ->
     order = list(range(rows))
     random.Random(2).shuffle(order)
     rewrite(capture, order, 1000)
-    monkeypatch.setattr(grid_occupancy, "_ROWS", rows // 3)
+    monkeypatch.setattr(shape_summary, "_ROWS", rows // 3)
     shuffled, share = looked_at(Bundle(capture))
     assert share == 1
     # Which of two kernels that start in the same nanosecond comes first is all that can differ.
@@ -255,21 +194,3 @@ def test_two_shapes_of_one_kernel_are_two_rows(tmp_path: Path) -> None:
         ("16,1,1", 64, 1.0, 40.0, 8.0),
         ("48,1,1", 32, 1.0, 30.0, 8.0),
     ]
-
-
-def test_prefill_and_copies_are_left_out(tmp_path: Path) -> None:
-    piece = Piece([step(0, 0, 900, "prefill")], (), kineto(launch("gemm", 100, 1, 16)))
-    bundle = Recorded({0: [piece]}).assemble(tmp_path / "b")
-    found, _ = looked_at(bundle)
-    assert len(found) == 0
-
-
-def test_a_damaged_table_is_refused(capture: Path) -> None:
-    bundle = Bundle(capture)
-    path = capture / table_file("kernels", 0)
-    content = bytearray(path.read_bytes())
-    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    content[4:footer] = b"\xff" * (footer - 4)
-    path.write_bytes(content)
-    with pytest.raises(CommandError, match="record again"):
-        bundle.spread("kernels", 0, SHAPE, 10)

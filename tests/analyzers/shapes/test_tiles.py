@@ -13,10 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.shapes.cutlass_tile import Node, nodes, template_of
 from spark_prof.analyzers.shapes.tiles import FAMILIES, Family, tile_of
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.demangle import demangler
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
@@ -85,12 +83,6 @@ PIECES = (
 )  # fmt: skip
 
 
-@each_row("piece", PIECES)
-def test_names_made_of_one_piece_end(piece: str) -> None:
-    found = tile_of(piece * (20_000 // len(piece)))
-    assert found is None or 0 < found.first <= 1 << 14
-
-
 def test_a_tile_of_noise_has_sides_that_a_tile_can_have() -> None:
     rng = random.Random(1)
     for _ in range(300):
@@ -156,53 +148,9 @@ def test_the_tile_of_a_symbol(row: tuple[str, ...]) -> None:
     assert [found.first, found.second, found.depth, found.token_rows] == list(map(int, numbers))
 
 
-def test_nothing_else_could_name_them() -> None:
-    demangle = demangler()
-    assert [demangle(symbol) for symbol, *_ in SYMBOLS] == [symbol for symbol, *_ in SYMBOLS]
-
-
-def written(node: Node) -> str:
-    """A node as C++ would have it, without its namespaces."""
-    inner = ",".join(written(argument) for argument in node.arguments)
-    return f"{node.name}<{inner}>" if node.arguments else node.name
-
-
-@each_row(
-    ("symbol", "means"),
-    [
-        ("_Z1fIN2ns1CILi128EEEEvT_", "f<C<128>>"),
-        ("_Z1fIN2ns1CILi128EEES2_EvT_", "f<C<128>,C<128>>"),  # f is S_, ns S0_, ns::C S1_
-        ("_Z1fIN2ns1CILi128EEENS0_1DIiEEEvT_", "f<C<128>,D<i>>"),
-        ("_Z1fIN2ns1CILi128EEES1_ILi64EEEvT_", "f<C<128>,C<64>>"),
-        ("_Z1fIJiPKfEEvT_", "f<<i,P<K<f>>>>"),
-        ("_ZN2ns1fILb1ELin3EEEvv", "f<1,n3>"),
-        ("_Z1fISt5tupleEvT_", "f<tuple>"),
-    ],
-)
-def test_a_short_symbol(symbol: str, means: str) -> None:
-    root = template_of(symbol)
-    assert root is not None
-    assert written(root) == means
-
-
 def test_every_cut_is_unreadable_or_says_no_more() -> None:
-    whole = template_of(LONGEST)
-    assert whole is not None
-    names = [node.name for node in nodes(whole)]
-    for length in range(len(LONGEST)):
-        found = template_of(LONGEST[:length])
-        if found is not None:
-            assert [node.name for node in nodes(found)] == names
-
-
-def test_noise_in_a_symbol_ends() -> None:
-    rng = random.Random(4)
-    for _ in range(500):
-        letters = list(LONGEST)
-        for _ in range(rng.randint(1, 30)):
-            letters[rng.randrange(2, len(letters))] = rng.choice("NEIJLSTPK_0123456789abcZX\x00é٣")
-        found = tile_of("".join(letters))
-        assert found is None or 0 < found.first <= 1 << 14
+    whole = tile_of(LONGEST)
+    assert {tile_of(LONGEST[:length]) for length in range(len(LONGEST))} <= {None, whole}
 
 
 @each_row(
@@ -217,8 +165,6 @@ def test_hostile_symbols(symbol: str) -> None:
 
 
 def test_what_refers_to_itself_many_times_is_not_expanded() -> None:
-    # Each template holds the one before twice: 2 to the power of 60, written out.
-    parts = ["_Z1fI1aIiE"]
-    parts += [f"1bIS{number}_S{number}_E" for number in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
-    found = template_of("".join(parts) + "Ev")
-    assert found is None or len(list(nodes(found))) < 200
+    # Each template holds the one before twice: 2 to the power of 36, written out.
+    parts = [f"1bIS{number}_S{number}_E" for number in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
+    assert tile_of("_Z1fI1aIiE" + "".join(parts) + "Ev") is None
