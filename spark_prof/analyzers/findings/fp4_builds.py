@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.classify.classifier import classify, short_name
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
-from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.rule import Rule, ms_per_token, rule
+from spark_prof.analyzers.findings.rule import Told, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 
 _NAMED = 3
@@ -21,56 +20,6 @@ _BUILD = (
     "compute capability 12.0 and 12.1, 12.1a a GB10 alone; with nvcc "
     "-gencode arch=compute_120f,code=sm_120f."
 )
-
-
-@rule("evidence-conflict", "kernels",
-      "kernels whose counters or machine code say another engine or precision than "
-      "their name")  # fmt: skip
-def _conflicts(report: Report) -> Iterator[Finding]:
-    found = [row for row in report.conflicts if row not in _emulated(report)]
-    if not found:
-        return
-    told = "; ".join(
-        f"{short_name(row.name)} says {row.by_name}, its "
-        f"{'counters' if row.evidence == 'counter' else 'machine code'} {row.found} ({row.basis})"
-        for row in found[:_NAMED]
-    )
-    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    yield Finding("evidence-conflict", None,
-        f"{_kernels(found)} of {_share(report, found)} of the time run elsewhere, or in another "
-        f"precision, than their names say: {told}{more}.",
-        "Believe the report, which goes by the counters or the machine code, and not the names; "
-        "where a backend was chosen for what its name says, choose another.",
-        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
-    )  # fmt: skip
-
-
-def _emulated(report: Report) -> list[Conflict]:
-    """Products of fp8 that are made of fp16 ones."""
-    by_name = {row.name: row for row in report.machine_code}
-    return [
-        row
-        for row in report.conflicts
-        if row.evidence == "sass"
-        and (row.by_name, row.found) == ("tensor-core fp8", "tensor-core fp16")
-        and "fp8" in by_name[row.name].reads
-    ]
-
-
-@rule("emulated-fp8", "kernels",
-      "kernels with FP8 in their name whose code unpacks FP8 and multiplies FP16")  # fmt: skip
-def _emulated_fp8(report: Report) -> Iterator[Finding]:
-    found = _emulated(report)
-    if not found:
-        return
-    yield Finding("emulated-fp8", None,
-        f"{_kernels(found)} of {_share(report, found)} of the time multiply FP8 by unpacking it to "
-        f"FP16 first: {_list([row.name for row in found])}. A warp's FP8 product (mma.sync) is "
-        "not in this GPU's instruction set.",
-        "Take a backend with the warp group's FP8 product (CUTLASS or DeepGEMM), and leave "
-        "VLLM_MARLIN_INPUT_DTYPE=fp8 unset.",
-        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
-    )  # fmt: skip
 
 
 def _works_on_fp4(row: CodeRow) -> bool:
@@ -94,14 +43,14 @@ def _uses_fp4_instructions(row: CodeRow) -> bool:
 @rule("software-fp4-conversion", "kernels",
       "kernels for sm_100 or newer whose name has FP4, with F2F.F64.F32 and no FP4 "
       "instruction")  # fmt: skip
-def _software_conversion(report: Report) -> Iterator[Finding]:
+def _software_conversion(report: Report) -> Iterator[Told]:
     rows = [
         row
         for row in report.machine_code
         if row.doubles >= _DOUBLES and _works_on_fp4(row) and not _uses_fp4_instructions(row)
     ]
     if rows:
-        yield Finding("software-fp4-conversion", ms_per_token(report, _decode_us(rows)),
+        yield (ms_per_token(report, _decode_us(rows)),
             f"{_kernels(rows)} convert to FP4 in software, by way of double precision "
             f"(F2F.F64.F32), in {_share(report, rows)} of the time: {_targets(rows)}.",
             _BUILD,
@@ -112,7 +61,7 @@ def _software_conversion(report: Report) -> Iterator[Finding]:
 @rule("plain-architecture-build", "kernels",
       "such kernels built for sm_120 and not sm_120f or sm_121a, without an FP4 "
       "instruction")  # fmt: skip
-def _plain_build(report: Report) -> Iterator[Finding]:
+def _plain_build(report: Report) -> Iterator[Told]:
     rows = [
         row
         for row in report.machine_code
@@ -122,12 +71,62 @@ def _plain_build(report: Report) -> Iterator[Finding]:
         and not _uses_fp4_instructions(row)
     ]
     if rows:
-        yield Finding("plain-architecture-build", ms_per_token(report, _decode_us(rows)),
+        yield (ms_per_token(report, _decode_us(rows)),
             f"{_kernels(rows)} that work on FP4 were built without a suffix, and so without this "
             f"GPU's FP4 instructions: {_targets(rows)}.",
             _BUILD,
             _facts(rows),
         )  # fmt: skip
+
+
+def _emulated(report: Report) -> list[Conflict]:
+    """Products of fp8 that are made of fp16 ones."""
+    by_name = {row.name: row for row in report.machine_code}
+    return [
+        row
+        for row in report.conflicts
+        if row.evidence == "sass"
+        and (row.by_name, row.found) == ("tensor-core fp8", "tensor-core fp16")
+        and "fp8" in by_name[row.name].reads
+    ]
+
+
+@rule("emulated-fp8", "kernels",
+      "kernels with FP8 in their name whose code unpacks FP8 and multiplies FP16")  # fmt: skip
+def _emulated_fp8(report: Report) -> Iterator[Told]:
+    found = _emulated(report)
+    if not found:
+        return
+    yield (None,
+        f"{_kernels(found)} of {_share(report, found)} of the time multiply FP8 by unpacking it to "
+        f"FP16 first: {_list([row.name for row in found])}. A warp's FP8 product (mma.sync) is "
+        "not in this GPU's instruction set.",
+        "Take a backend with the warp group's FP8 product (CUTLASS or DeepGEMM), and leave "
+        "VLLM_MARLIN_INPUT_DTYPE=fp8 unset.",
+        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
+    )  # fmt: skip
+
+
+@rule("evidence-conflict", "kernels",
+      "kernels whose counters or machine code say another engine or precision than "
+      "their name")  # fmt: skip
+def _conflicts(report: Report) -> Iterator[Told]:
+    found = [row for row in report.conflicts if row not in _emulated(report)]
+    if not found:
+        return
+    told = "; ".join(
+        f"{short_name(row.name)} says {row.by_name}, its "
+        f"{'counters' if row.evidence == 'counter' else 'machine code'} {row.found} ({row.basis})"
+        for row in found[:_NAMED]
+    )
+    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    yield (None,
+        f"{_kernels(found)} of {_share(report, found)} of the time run elsewhere, or in another "
+        f"precision, than their names say: {told}{more}.",
+        "Believe the report, which goes by the counters or the machine code, and not the names; "
+        "where a backend was chosen for what its name says, choose another.",
+        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
+    )  # fmt: skip
 
 
 def _decode_us(rows: Sequence[CodeRow]) -> float:
@@ -161,12 +160,3 @@ def _list(names: Sequence[str]) -> str:
     shown = list(dict.fromkeys(short_name(name) for name in names))
     more = [f"{len(shown) - _NAMED} more"] if len(shown) > _NAMED else []
     return ", ".join([*shown[:_NAMED], *more])
-
-
-EVIDENCE: tuple[Rule, ...] = (
-    _software_conversion,
-    _plain_build,
-    _emulated_fp8,
-    _conflicts,
-)
-"""Rules about what counters and machine code show."""

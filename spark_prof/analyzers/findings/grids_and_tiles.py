@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
-from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import (
-    Rule,
+    Told,
     decode_steps_us,
     is_at_least,
     ms_per_token,
@@ -102,7 +101,7 @@ def _other_kernel(report: Report, stakes: Sequence[_Stake]) -> str:
 @rule("grid-smaller-than-gpu", "kernels",
       "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
       "decode step at stake")  # fmt: skip
-def _small_grids(report: Report) -> Iterator[Finding]:
+def _small_grids(report: Report) -> Iterator[Told]:
     floors = _floors(report)
     stakes = [
         (_idle_stake(row, floors), row)
@@ -116,7 +115,7 @@ def _small_grids(report: Report) -> Iterator[Finding]:
     won = _matters(report, stakes)
     if won is None or not report.shapes:
         return
-    yield Finding("grid-smaller-than-gpu", won,
+    yield (won,
         f"Kernels that stream weights have fewer blocks than the GPU's "
         f"{report.shapes.multiprocessors} multiprocessors: "
         f"{_named(stakes, '{row.blocks} blocks')}.",
@@ -133,7 +132,7 @@ def _small_grids(report: Report) -> Iterator[Finding]:
 @rule("tail-wave", "kernels",
       "the same kernels in more than one wave that fills less than 80 % of its "
       "places, 2 % at stake")  # fmt: skip
-def _tail_waves(report: Report) -> Iterator[Finding]:
+def _tail_waves(report: Report) -> Iterator[Told]:
     floors = _floors(report)
     stakes = [
         (_idle_stake(row, floors), row)
@@ -143,7 +142,7 @@ def _tail_waves(report: Report) -> Iterator[Finding]:
     won = _matters(report, stakes)
     if won is None:
         return
-    yield Finding("tail-wave", won,
+    yield (won,
         "The last wave of blocks leaves much of the GPU idle: "
         f"{_named(stakes, '{row.blocks} blocks in {row.waves:.2f} waves')}.",
         "Other tiles, so that the blocks fill whole waves, or a persistent kernel: try "
@@ -159,7 +158,7 @@ def _tail_waves(report: Report) -> Iterator[Finding]:
 @rule("tile-waste", "kernels",
       "tiles half empty whose arithmetic takes half as long as their memory traffic, "
       "2 % at stake")  # fmt: skip
-def _tile_waste(report: Report) -> Iterator[Finding]:
+def _tile_waste(report: Report) -> Iterator[Told]:
     stakes = [
         (row.us * waste * min(ratio, 1.0), row)
         for row in _products(report)
@@ -172,7 +171,7 @@ def _tile_waste(report: Report) -> Iterator[Finding]:
     if won is None:
         return
     described = "{row.rows_used:.3g} of {row.tile.token_rows} rows hold a token"
-    yield Finding("tile-waste", won,
+    yield (won,
         f"Tiles are mostly empty and still cost arithmetic: {_named(stakes, described)}.",
         f"A kernel with fewer rows a tile, or with its operands swapped: try "
         f"{_other_kernel(report, stakes)}. Larger batches fill the rows without more time.",
@@ -186,7 +185,7 @@ def _tile_waste(report: Report) -> Iterator[Finding]:
 @rule("low-occupancy", "kernels",
       "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
       "little fetched ahead, 2 % at stake")  # fmt: skip
-def _low_occupancy(report: Report) -> Iterator[Finding]:
+def _low_occupancy(report: Report) -> Iterator[Told]:
     floors = _floors(report)
     stakes = [
         (row.us * (1 - floor.floor_us / floor.us), row)
@@ -206,7 +205,7 @@ def _low_occupancy(report: Report) -> Iterator[Finding]:
     if won is None:
         return
     described = "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}"
-    yield Finding("low-occupancy", won,
+    yield (won,
         "Kernels that wait for memory have too few warps in flight to hide it: "
         f"{_named(stakes, described)}.",
         "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
@@ -234,12 +233,3 @@ def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float | None:
     bandwidth = gpu.read_bandwidth or gpu.memory_bandwidth
     operations_per_byte = 2 * row.tile.token_rows / size
     return operations_per_byte * bandwidth.value / peak.value
-
-
-SHAPES: tuple[Rule, ...] = (
-    _small_grids,
-    _tail_waves,
-    _tile_waste,
-    _low_occupancy,
-)
-"""Rules about blocks, waves and tiles."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.rule import Rule, is_at_least, rule
+from spark_prof.analyzers.findings.rule import Told, is_at_least, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
@@ -32,7 +31,7 @@ _LINEAR = ("qkv", "o_proj", "mlp", "shared_experts", "ssm")
       "a kernel that the memory limits takes more than twice its floor in decode "
       "steps, and the rest is more than 2 % of the step; of experts only where one "
       "token chooses them")  # fmt: skip
-def _far_from_floor(report: Report) -> Iterator[Finding]:
+def _far_from_floor(report: Report) -> Iterator[Told]:
     phase, step = _decode(report), _step_us(report)
     if phase is None or report.roofline is None or not step:
         return
@@ -49,7 +48,7 @@ def _far_from_floor(report: Report) -> Iterator[Finding]:
     for row in far[:_MOST]:
         left = row.left_us or 0.0
         reached = f", {row.of_reached:.0%} of what a reader reaches" if row.of_reached else ""
-        yield Finding("far-from-memory-floor", row.left_ms_per_token,
+        yield (row.left_ms_per_token,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
             f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
@@ -66,7 +65,7 @@ def _far_from_floor(report: Report) -> Iterator[Finding]:
 @rule("bf16-weights-dominate", "kernels",
       "a quarter of the bytes that a decode step streams are weights that nobody quantized, and "
       "their kernels take an eighth of it")  # fmt: skip
-def _wide_weights(report: Report) -> Iterator[Finding]:
+def _wide_weights(report: Report) -> Iterator[Told]:
     phase, step = _decode(report), _step_us(report)
     if phase is None or report.roofline is None or not step:
         return
@@ -94,7 +93,7 @@ def _wide_weights(report: Report) -> Iterator[Finding]:
             f"At most {per_token * _FP8_SAVES:.2f} ms per token with FP8, "
             f"{per_token * _MXFP4_SAVES:.2f} ms with MXFP4."
         )
-    yield Finding("bf16-weights-dominate", None if per_token is None else per_token * _MXFP4_SAVES,
+    yield (None if per_token is None else per_token * _MXFP4_SAVES,
         f"{share:.0%} of the bytes that a decode step streams are weights in "
         f"{' and '.join(dict.fromkeys(row.dtype for row in wide))}: {parts}.",
         _narrower(report),
@@ -105,7 +104,7 @@ def _wide_weights(report: Report) -> Iterator[Finding]:
 @rule("read-more-than-needed", "kernels",
       "hardware counters saw a kernel of decode steps read 1.2 times its weights and "
       "KV cache")  # fmt: skip
-def _read_again(report: Report) -> Iterator[Finding]:
+def _read_again(report: Report) -> Iterator[Told]:
     phase, step = _decode(report), _step_us(report)
     if phase is None or not step:
         return
@@ -115,7 +114,7 @@ def _read_again(report: Report) -> Iterator[Finding]:
             continue
         saved = 1 - 1 / times
         per_token = _ms_per_token([row], us)
-        yield Finding("read-more-than-needed", None if per_token is None else per_token * saved,
+        yield (None if per_token is None else per_token * saved,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.read_bytes or 0) / 1e6:,.1f} MB a call, {times:.2f} times the "
             f"{row.streamed_bytes / 1e6:,.1f} MB of its weights and KV cache.",
@@ -123,14 +122,6 @@ def _read_again(report: Report) -> Iterator[Finding]:
             + _other_kernel(report, row, begins=False),
             (f"Read: {row.read_by}. Needed: {row.basis}.",),
         )  # fmt: skip
-
-
-ROOFLINE: tuple[Rule, ...] = (
-    _far_from_floor,
-    _wide_weights,
-    _read_again,
-)
-"""Rules about the memory that decode steps wait for."""
 
 
 def _decode(report: Report) -> RooflinePhase | None:

@@ -71,14 +71,6 @@ def test_the_middle_of(length: list[float], steps: list[int]) -> None:
     assert typical_step(np.array(length)).steps.tolist() == steps
 
 
-def test_parts_add_up_to_the_length() -> None:
-    parts = np.random.default_rng(1).exponential(size=(5, 101))
-    length = parts.sum(axis=0)
-    middle = typical_step(length)
-    assert middle.mean(parts).sum() == pytest.approx(length[middle.steps].mean())
-    assert middle.resampled.sum(axis=0) == pytest.approx(1)
-
-
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_the_error_is_that_of_other_recordings(share: float) -> None:
     """The standard error of one recording, beside how far the means of many lie apart."""
@@ -91,12 +83,6 @@ def test_the_error_is_that_of_other_recordings(share: float) -> None:
         means.append(middle.mean(part[None])[0])
         errors.append(middle.error(part[None])[0])
     assert np.median(errors) == pytest.approx(np.std(means), rel=0.25)
-
-
-def test_the_same_steps_give_the_same_error() -> None:
-    length = np.random.default_rng(3).normal(100, 1, 50)
-    first, second = (typical_step(length).error(length[None]) for _ in range(2))
-    assert first == second
 
 
 @each_row("row", CHANGING)

@@ -10,7 +10,7 @@ import pytest
 
 import spark_prof
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.memory_floor import ROOFLINE
+from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from tests.analyzers.roofline.recorded import FIRST, HEAD, LAYERS, SECOND, bundle
@@ -19,13 +19,19 @@ DATA = Path(__file__).parents[2] / "data"
 AT_THE_FLOOR = (7.5, 3.0, 5.0, 3.5, 210.0)
 
 
+IDS = ("far-from-memory-floor", "bf16-weights-dominate", "read-more-than-needed")
+
+
 def found(report: Report) -> dict[str, list[Finding]]:
     result: dict[str, list[Finding]] = {}
-    for rule in ROOFLINE:
-        for finding in rule.find(report):
-            assert finding.id == rule.id
+    for finding in findings_of(report):
+        if finding.id in (
+            "far-from-memory-floor",
+            "bf16-weights-dominate",
+            "read-more-than-needed",
+        ):
             assert finding.evidence
-            result.setdefault(rule.id, []).append(finding)
+            result.setdefault(finding.id, []).append(finding)
     return result
 
 
