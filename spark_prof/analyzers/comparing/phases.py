@@ -14,12 +14,11 @@ from spark_prof.analyzers.comparing.kernel_time import Charges, steps_of_size
 from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, stretch_of
 from spark_prof.analyzers.comparing.parts import (
     Taken,
-    conversions_change,
+    conversions_figure,
     kernel_parts,
     layer_parts,
     step_parts,
-    typical_change,
-    whole_layers,
+    typical_figure,
 )
 from spark_prof.analyzers.t_distribution import student_quantile
 
@@ -278,7 +277,10 @@ def compare_phase(
         [taken(letter, place, each) for place, each in enumerate(side)]
         for letter, side in enumerate(sides)
     )
-    typical = typical_change(a, b)
+    typical, conversions = (
+        change([of(each) for each in a], [of(each) for each in b])
+        for of in (typical_figure, conversions_figure)
+    )
     return PhaseComparison(
         phase=phase,
         unit="prompt token" if by_token else "step",
@@ -291,8 +293,8 @@ def compare_phase(
         typical=typical,
         parts=step_parts(a, b),
         residual_us=like.us - typical.us,
-        conversions=conversions_change(a, b),
-        layers=whole_layers(a, b),
+        conversions=conversions,
+        layers=layer_parts(a, b, whole=True),
         layer_parts=layer_parts(a, b),
         kernels=kernel_parts(a, b),
         context=context_effect(sides, found.groups) if phase == "decode" and found.alike else None,
