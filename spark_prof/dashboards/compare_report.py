@@ -56,7 +56,7 @@ def answer(found: Comparison, b: str = "b") -> str:
     change = phase.like
     step = f"a {clean(phase.phase)} {phase.unit}" if phase.phase != "unknown" else "a step"
     figures = f"{step} takes {microseconds(change.a)} on a, {microseconds(change.b)} on {b}"
-    if any(found.further):
+    if max(map(len, found.sides)) > 1:
         figures += f", means of {' and '.join(str(len(side)) for side in found.sides)} recordings"
     if not change.sure:
         within = max(map(abs, change.shares))

@@ -35,10 +35,10 @@ def found() -> Comparison:
 def hostile(found: Comparison) -> Comparison:
     """The same with hostile text wherever a recording can put one."""
     kernels = tuple(replace(row, name=HOSTILE, engine_a=HOSTILE) for row in decode(found).kernels)
-    a = replace(found.a, source=HOSTILE)
+    sides = ((replace(found.a, source=HOSTILE),), found.sides[1])
     setup = (Setting("engine", HOSTILE, HOSTILE, HOSTILE),)
     phases = (replace(decode(found), kernels=kernels),)
-    return replace(found, a=a, phases=phases, setup=setup, notes=(HOSTILE,))
+    return replace(found, sides=sides, phases=phases, setup=setup, notes=(HOSTILE,))
 
 
 def decode(found: Comparison) -> PhaseComparison:

@@ -377,7 +377,7 @@ def _undecided(
     """Why the recordings do not tell, and what would."""
     if not found.assumed:
         return "too noisy to tell; record more engine starts a side, or more steps"
-    which = "one recording a side" if not any(found.further) else "one recording on a side"
+    which = "one recording a side" if max(map(len, found.sides)) == 1 else "one recording on a side"
     several = "record several and run spark-prof compare A1,A2,A3 B1,B2,B3"
     a, b = ([replace(each, start=0.0) for each in side] for side in reading.change.figures)
     sure = replace(reading, change=change_of(a, b)) if a and b else reading

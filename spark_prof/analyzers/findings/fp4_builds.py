@@ -22,8 +22,15 @@ _BUILD = (
 )
 
 
+def _without_fp4(report: Report) -> list[CodeRow]:
+    """Kernels that quantize to FP4 or multiply it by no instruction that an a or f build has.
+
+    Those that only unpack weights to 16 bits are none of them.
+    """
+    return [row for row in report.machine_code if _works_on_fp4(row) and not _has_fp4(row)]
+
+
 def _works_on_fp4(row: CodeRow) -> bool:
-    """Whether it quantizes to FP4 or multiplies it, and does not only unpack weights to 16 bits."""
     number = _ARCHITECTURE.fullmatch(row.architecture)
     if number is None or int(number[1]) < _FIRST_WITH_FP4 or not _FP4.search(row.name):
         return False
@@ -31,12 +38,9 @@ def _works_on_fp4(row: CodeRow) -> bool:
     return not (label.weights == "fp4" and label.precision in ("bf16", "fp16"))
 
 
-def _uses_fp4_instructions(row: CodeRow) -> bool:
-    """Whether it has one of the instructions that only an a or f build has."""
-    return (
-        "fp4" in (*row.reads, *row.writes, *row.precisions)
-        or any("E2M1" in product.opcode for product in row.products)
-        or any(product.opcode.startswith("UTC") for product in row.products)
+def _has_fp4(row: CodeRow) -> bool:
+    return "fp4" in (*row.reads, *row.writes, *row.precisions) or any(
+        "E2M1" in product.opcode or product.opcode.startswith("UTC") for product in row.products
     )
 
 
@@ -44,11 +48,7 @@ def _uses_fp4_instructions(row: CodeRow) -> bool:
       "kernels for sm_100 or newer whose name has FP4, with F2F.F64.F32 and no FP4 "
       "instruction")  # fmt: skip
 def _software_conversion(report: Report) -> Iterator[Told]:
-    rows = [
-        row
-        for row in report.machine_code
-        if row.doubles >= _DOUBLES and _works_on_fp4(row) and not _uses_fp4_instructions(row)
-    ]
+    rows = [row for row in _without_fp4(report) if row.doubles >= _DOUBLES]
     if rows:
         yield (ms_per_token(report, _decode_us(rows)),
             f"{_kernels(rows)} convert to FP4 in software, by way of double precision "
@@ -62,14 +62,7 @@ def _software_conversion(report: Report) -> Iterator[Told]:
       "such kernels built for sm_120 and not sm_120f or sm_121a, without an FP4 "
       "instruction")  # fmt: skip
 def _plain_build(report: Report) -> Iterator[Told]:
-    rows = [
-        row
-        for row in report.machine_code
-        if row.suffix == "plain"
-        and row.doubles < _DOUBLES
-        and _works_on_fp4(row)
-        and not _uses_fp4_instructions(row)
-    ]
+    rows = [row for row in _without_fp4(report) if row.suffix == "plain" and row.doubles < _DOUBLES]
     if rows:
         yield (ms_per_token(report, _decode_us(rows)),
             f"{_kernels(rows)} that work on FP4 were built without a suffix, and so without this "
