@@ -295,10 +295,11 @@ _OF_CHANGE: tuple[Callable[[Change], str], ...] = (
 def _columns_of_change(b: str) -> tuple[Column, ...]:
     """Of records with a change."""
     titles = (*numbers("a", b, "Change", ""), Column("95 %"), Column(f"{b} is"))
-    return tuple(
-        replace(column, cell=lambda row, write=write: write(row.change))
-        for column, write in zip(titles, _OF_CHANGE, strict=True)
-    )
+
+    def showing(column: Column, write: Callable[[Change], str]) -> Column:
+        return replace(column, cell=lambda row: write(row.change))
+
+    return tuple(map(showing, titles, _OF_CHANGE))
 
 
 def _row(change: Change) -> tuple[str, ...]:

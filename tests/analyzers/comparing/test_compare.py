@@ -111,20 +111,6 @@ def test_longer_contexts_explain_a_part(tmp_path: Path) -> None:
     assert context.low <= context.us <= context.high
 
 
-def test_other_precisions_show_as_what_computes_otherwise() -> None:
-    awq, nvfp4 = (
-        read_side(str(DATA / "code-h100" / name)) for name in ("dense-awq", "dense-nvfp4")
-    )
-    found = compare(awq, nvfp4)
-    phase = decode(found)
-    qkv = next(part for part in phase.parts if part.name == "qkv")
-    assert "int4" in qkv.engines_a[0][0]
-    assert "fp4" in qkv.engines_b[0][0]
-    assert {row.where for row in phase.kernels if row.component == "qkv"} == {"only a", "only b"}
-    assert any(setting.name == "quantization" for setting in found.setup)
-    assert any("models differ" in note for note in found.notes)
-
-
 def test_sums_without_steps_are_refused(qwen: Side) -> None:
     with pytest.raises(CommandError, match="sums without steps"):
         compare(qwen, read_side(str(DATA / "proton" / "tree.hatchet")))

@@ -41,7 +41,7 @@ def test_the_interval_holds_the_truth(
     random = np.random.default_rng(5)
     held = 0
     for _ in range(RUNS):
-        a, b = (figure_of(steps(random, count, alike, 0.02), statistic, 0.0) for _ in range(2))
+        a, b = ([figure_of(steps(random, count, alike, 0.02), statistic, 0.0)] for _ in range(2))
         found = change(a, b)
         held += found.low <= 0 <= found.high
     assert held >= least * RUNS
@@ -59,7 +59,8 @@ def test_a_hiccup_moves_no_median() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_of_three_steps_nothing_is_known(count: int) -> None:
-    found = change(figure_of(np.full(count, 5.0), "median", 0.0), figure_of(np.ones(9), "mean", 0))
+    few, many = figure_of(np.full(count, 5.0), "median", 0.0), figure_of(np.ones(9), "mean", 0)
+    found = change([few], [many])
     assert (found.low, found.high, found.sure) == (-math.inf, math.inf, False)
 
 

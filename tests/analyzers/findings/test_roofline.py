@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import spark_prof
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.model import Report
@@ -16,7 +15,6 @@ from spark_prof.analyzers.summary import summarize
 from tests.analyzers.roofline.recorded import FIRST, HEAD, LAYERS, SECOND, bundle
 from tests.rows import each_row
 
-DATA = Path(__file__).parents[2] / "data"
 AT_THE_FLOOR = (7.5, 3.0, 5.0, 3.5, 210.0)
 
 
@@ -119,15 +117,3 @@ def test_a_report_without_a_roofline_has_no_findings_of_it(tmp_path: Path) -> No
     assert found(report) == {}
     unknown = summarize(bundle(tmp_path / "c", gpu={}))
     assert found(unknown) == {}
-
-
-def test_what_the_captures_say() -> None:
-    gpt = found(spark_prof.report(DATA / "h100-gpt-oss-20b-mxfp4-graphs"))
-    assert [SECOND in finding.text for finding in gpt["far-from-memory-floor"]] == [True]
-    assert "65% of the bytes" in gpt["bf16-weights-dominate"][0].text
-    qwen = found(spark_prof.report(DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"))
-    # Both products of the experts; whose the kernels of qkv and o_proj are is told by order alone.
-    assert len(qwen["far-from-memory-floor"]) == 2
-    assert all("arlin" in finding.text for finding in qwen["far-from-memory-floor"])
-    # A head in BF16 is 28 % of its bytes and 5 % of its step.
-    assert "bf16-weights-dominate" not in qwen
