@@ -42,7 +42,7 @@ from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E
 from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
     Reading,
     check,
-    of_change,
+    outcome_of,
 )
 from spark_prof.datasets.compared import read_side  # noqa: E402
 from spark_prof.vocabulary import COMPONENTS  # noqa: E402
@@ -213,7 +213,7 @@ def cell(
             low, high = found.shares
             covered += low <= effect <= high
             compared += 1
-            outcomes[of_change(limit, Reading("time", found), relative=True)] += 1
+            outcomes[outcome_of(limit, Reading("time", found), relative=True)] += 1
     return Cell(sd, recordings, effect, covered / compared, outcomes, runs)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
-from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.units import MISSING, Figure, clean, count, microseconds, rate, share
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -55,34 +56,23 @@ def verdict(change: Change) -> str:
     return "slower" if change.us > 0 else "faster"
 
 
-def gate(checked: Sequence[Checked], letters: Sequence[str]) -> Section:
+def gate(checked: Sequence[tuple[Checked, str]]) -> Section:
     """One row a limit and side."""
     columns = (
-        Column("Limit", "prose"),
-        Column("Side"),
-        *numbers("a", "Side's", "Change"),
-        Column("95 %", optional=True),
-        Column("Gate"),
-        Column("Why", "prose", optional=True),
-    )
-    rows = tuple(
-        (
-            clean(each.expression.text),
-            letter,
-            _value(each, each.reading.change.a),
-            _value(each, each.reading.change.b),
-            _change(each),
-            _interval(each),
-            each.outcome,
-            clean(each.why),
-        )
-        for each, letter in zip(checked, letters, strict=True)
+        cells.Prose("Limit", lambda row: clean(row[0].expression.text)),
+        cells.Text("Side", lambda row: row[1]),
+        cells.Written("a", lambda row: _value(row[0], row[0].reading.change.a)),
+        cells.Written("Side's", lambda row: _value(row[0], row[0].reading.change.b)),
+        cells.Written("Change", lambda row: _change(row[0])),
+        cells.Text("95 %", lambda row: _interval(row[0]), optional=True),
+        cells.Text("Gate", lambda row: row[0].outcome),
+        cells.Prose("Why", lambda row: clean(row[0].why), optional=True),
     )
     intro = (
         "A limit fails where the whole interval lies beyond it, and passes where all of it lies "
         "within. Undecided: the recordings are too few, too short or too noisy to tell.",
     )
-    return Section("compare_gate", "Gate", columns, rows, intro)
+    return table("compare_gate", "Gate", checked, columns, intro)
 
 
 def reason(checked: Checked, letter: str = "b") -> str:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
+from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, Side
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
-from spark_prof.dashboards import compare_gate, compare_sections
+from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.compare_gate import LETTERS, by_share, by_us, reason
 from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.render.json_report import write
-from spark_prof.dashboards.section import Document, Section, without_empty_columns
+from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds
 
 if TYPE_CHECKING:
@@ -42,19 +41,13 @@ def render_comparison(compared: Compared, kind: str, width: int = 100, color: bo
 
         return chart_compare.compare_figures(compared.found)
 
-    if kind == "json":
-        return render(compared)
-    return draw(lambda: document(compared), dict, kind, width, color, figures)
+    return draw(lambda: document(compared), lambda: _record(compared), kind, width, color, figures)
 
 
 def document(compared: Compared) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
-    sections = list(_sections(compared))
-    return Document(
-        answer(compared.found[0]),
-        _headline(compared.found[0]),
-        tuple(without_empty_columns(section) for section in sections if section.rows),
-    )
+    first = compared.found[0]
+    return section.document(answer(first), _headline(first), _sections(compared))
 
 
 def answer(found: Comparison, b: str = "b") -> str:
@@ -63,7 +56,7 @@ def answer(found: Comparison, b: str = "b") -> str:
     change = phase.like
     step = f"a {clean(phase.phase)} {phase.unit}" if phase.phase != "unknown" else "a step"
     figures = f"{step} takes {microseconds(change.a)} on a, {microseconds(change.b)} on {b}"
-    if any(found.further):
+    if max(map(len, found.sides)) > 1:
         figures += f", means of {' and '.join(str(len(side)) for side in found.sides)} recordings"
     if not change.sure:
         within = max(map(abs, change.shares))
@@ -75,16 +68,6 @@ def answer(found: Comparison, b: str = "b") -> str:
     return f"{b} is {by_share(change).lstrip('+-')} {word} than a: {figures}"
 
 
-def phase_sections(phase: PhaseComparison, b: str = "b") -> Iterator[Section]:
-    """The sections about one phase."""
-    yield compare_sections.steps(phase, b)
-    yield compare_sections.components(phase, b)
-    yield compare_sections.layers(phase, b)
-    yield compare_sections.kernels(phase, b)
-    if phase.phase != "prefill":
-        yield compare_sections.engines(phase, b)
-
-
 def _sections(compared: Compared) -> Iterator[Section]:
     pairs = list(zip(LETTERS[1:], compared.found, strict=False))
     limits = [
@@ -93,17 +76,21 @@ def _sections(compared: Compared) -> Iterator[Section]:
         for each in checked
     ]
     if limits:
-        yield compare_gate.gate([each for each, _ in limits], [letter for _, letter in limits])
+        yield compare_gate.gate(limits)
     yield compare_sections.compared(compared.found)
     for letter, found in pairs:
-        for section in _of_one(found, letter):
-            several = len(pairs) > 1
-            yield replace(section, title=f"{letter}: {section.title}") if several else section
+        for each in _of_one(found, letter):
+            yield replace(each, title=f"{letter}: {each.title}") if len(pairs) > 1 else each
 
 
 def _of_one(found: Comparison, b: str) -> Iterator[Section]:
     for phase in found.phases:
-        yield from phase_sections(phase, b)
+        yield compare_sections.steps(phase, b)
+        yield compare_sections.components(phase, b)
+        yield compare_sections.layers(phase, b)
+        yield compare_sections.kernels(phase, b)
+        if phase.phase != "prefill":
+            yield compare_sections.engines(phase, b)
     yield compare_sections.setup(found, b)
     yield compare_sections.others(found, b)
     yield compare_sections.findings(found, b)
@@ -129,93 +116,71 @@ SCHEMA = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
 
 
-def render(compared: Compared) -> str:
-    """Writes a comparison, the same text for the same recordings."""
+def _record(compared: Compared) -> dict[str, Any]:
     first = compared.found[0]
-    return write(
-        {
-            "schema": SCHEMA,
-            "kind": "spark-prof compare",
-            "reference": _sides(first.sides[0]),
-            "comparisons": [
-                _comparison(found, letter)
-                for letter, found in zip(LETTERS[1:], compared.found, strict=False)
-            ],
-            "gate": [
-                _checked(each, letter)
-                for letter, checked in zip(LETTERS[1:], compared.gate, strict=False)
-                for each in checked
-            ],
-        }
-    )
-
-
-def _comparison(found: Comparison, letter: str) -> dict[str, Any]:
     return {
-        "side": letter,
-        "other": _sides(found.sides[1]),
-        "assumed_start_share": found.assumed or None,
-        "phases": [_phase(phase) for phase in found.phases],
-        "setup": [asdict(setting) for setting in found.setup],
-        "notes": list(found.notes),
+        "schema": SCHEMA,
+        "kind": "spark-prof compare",
+        "reference": _sides(first.sides[0]),
+        "comparisons": [
+            {
+                "side": letter,
+                "other": _sides(found.sides[1]),
+                "assumed_start_share": found.assumed or None,
+                "phases": _told(found.phases),
+                "setup": found.setup,
+                "notes": found.notes,
+            }
+            for letter, found in zip(LETTERS[1:], compared.found, strict=False)
+        ],
+        "gate": [
+            {
+                "limit": each.expression.text,
+                "side": letter,
+                "outcome": each.outcome,
+                "kind": each.reading.kind,
+                "change": _told(each.reading.change),
+                "reason": reason(each, letter),
+            }
+            for letter, checked in zip(LETTERS[1:], compared.gate, strict=False)
+            for each in checked
+        ],
     }
 
 
 def _sides(recordings: Sequence[Side]) -> dict[str, Any]:
     """The first recording of a side, and the sources of all."""
-    side = recordings[0]
-    report = side.report
+    report = recordings[0].report
     return {
-        "source": side.source,
+        "source": recordings[0].source,
         "recordings": [each.source for each in recordings],
-        "run": asdict(report.run),
-        "gpu": asdict(report.gpu),
+        "run": report.run,
+        "gpu": report.gpu,
         "steps": report.steps.count,
-        "coverage": asdict(report.coverage),
+        "coverage": report.coverage,
         "conversions_share": report.conversions.share,
         "findings": [each.id for each in report.findings],
     }
 
 
-def _phase(phase: PhaseComparison) -> dict[str, Any]:
-    # `asdict` turns the changes that lie within into their fields; what they imply is added.
-    value: dict[str, Any] = _with_shares(asdict(phase))
-    for part, row in zip(phase.kernels, value["kernels"], strict=True):
-        row["where"] = part.where
-    return value
+def _told(value: Any) -> Any:
+    """Records as mappings, with what their changes and kernels imply."""
+    if isinstance(value, tuple):
+        return [_told(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    if isinstance(value, Change):
+        return _change(value)
+    found = {field.name: _told(getattr(value, field.name)) for field in fields(value)}
+    return found | {"where": value.where} if isinstance(value, KernelPart) else found
 
 
-def _with_shares(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if value.keys() == _CHANGE:
-            return _change(value)
-        return {key: _with_shares(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_shares(entry) for entry in value]
-    return value
-
-
-_CHANGE = {each.name for each in fields(Change)}
-
-
-def _change(value: Mapping[str, Any]) -> dict[str, Any]:
+def _change(change: Change) -> dict[str, Any]:
     """A change; with several recordings a side also the figure of each."""
-    change = Change(**value)
-    found = {key: value[key] for key in ("a", "b", "us", "low", "high")}
+    found: dict[str, Any] = {key: getattr(change, key) for key in ("a", "b", "us", "low", "high")}
     found |= {"share": change.share(change.us), "sure": change.sure}
     found["share_low"], found["share_high"] = change.shares
     if max(map(len, change.figures)) > 1:
-        for side, figures in zip(("a", "b"), value["figures"], strict=True):
-            found[f"values_{side}"] = [each["value"] for each in figures]
+        for side, figures in zip(("a", "b"), change.figures, strict=True):
+            found[f"values_{side}"] = [each.value for each in figures]
     return found
-
-
-def _checked(checked: Checked, letter: str) -> dict[str, Any]:
-    return {
-        "limit": checked.expression.text,
-        "side": letter,
-        "outcome": checked.outcome,
-        "kind": checked.reading.kind,
-        "change": _with_shares(asdict(checked.reading.change)),
-        "reason": reason(checked, letter),
-    }

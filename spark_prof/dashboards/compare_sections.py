@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
-from operator import attrgetter, or_
+from operator import attrgetter, itemgetter, or_
 from statistics import fmean
 
 from spark_prof.analyzers.comparing.comparison import (
     Comparison,
     KernelPart,
+    LayerPart,
     Part,
     PhaseComparison,
     Side,
 )
 from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.compare_gate import (
     LETTERS,
     by_share,
@@ -25,7 +28,7 @@ from spark_prof.dashboards.compare_gate import (
     span,
     verdict,
 )
-from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.units import (
     MISSING,
     clean,
@@ -33,7 +36,6 @@ from spark_prof.dashboards.units import (
     figure,
     microseconds,
     nothing_as_missing,
-    rate,
     share,
     shorten,
     spans,
@@ -47,30 +49,34 @@ _SMALL = 0.001
 def compared(found: Sequence[Comparison]) -> Section:
     """One row a recording: what it is, and its figures."""
     columns = (
-        Column(""),
-        Column("Source", "prose"),
-        Column("Model", "prose"),
-        Column("GPU", optional=True),
-        *numbers("Steps", "Per token"),
-        *numbers("Tokens/s", optional=True),
+        cells.Text("", itemgetter(0)),
+        cells.Prose("Source", lambda row: _short(row[1].source)),
+        cells.Prose("Model", lambda row: _short(row[1].report.run.model)),
+        cells.Text("GPU", lambda row: row[1].report.gpu.name, optional=True),
+        cells.Count("Steps", lambda row: row[1].report.steps.count),
+        cells.Time("Per token", lambda row: _tpot_us(row[1])),
+        cells.Rate("Tokens/s", lambda row: (us := _tpot_us(row[1])) and 1e6 / us, optional=True),
     )
     sides = (found[0].sides[0], *(each.sides[1] for each in found))
-    rows = tuple(
-        _side(letter if len(side) == 1 else f"{letter}, {number}", recording)
+    rows = [
+        (letter if len(side) == 1 else f"{letter}, {number}", recording)
         for letter, side in zip(LETTERS, sides, strict=False)
         for number, recording in enumerate(side, start=1)
-    )
-    return Section(
-        "compare_sides", "What is compared", columns, rows, ("a is what the others are held to.",)
-    )
+    ]
+    intro = ("a is what the others are held to.",)
+    return table("compare_sides", "What is compared", rows, columns, intro)
 
 
 def setup(found: Comparison, b: str = "b") -> Section:
     """In what the set-ups differ."""
-    columns = (Column(""), Column("Setting", "prose"), Column("a", "prose"), Column(b, "prose"))
-    rows = tuple((each.group, each.name, _short(each.a), _short(each.b)) for each in found.setup)
+    columns = (
+        cells.Text("", "group"),
+        cells.Prose("Setting", "name"),
+        cells.Prose("a", lambda row: _short(row.a)),
+        cells.Prose(b, lambda row: _short(row.b)),
+    )
     intro = ("What both recordings tell and tell differently; what one does not tell is a dash.",)
-    return Section(_id("setup", b), "What differs in the set-up", columns, rows, intro)
+    return table(_id("setup", b), "What differs in the set-up", found.setup, columns, intro)
 
 
 def others(found: Comparison, b: str = "b") -> Section:
@@ -132,19 +138,9 @@ def _clock(side: Side) -> str:
     return f"{clocks.sm_mhz:,} MHz" if clocks else MISSING
 
 
-def _side(letter: str, side: Side) -> tuple[str, ...]:
-    report = side.report
-    tpot = report.steps.tpot_us
-    known = tpot is not None and tpot.median > 0
-    return (
-        letter,
-        _short(side.source),
-        _short(report.run.model),
-        report.gpu.name,
-        count(report.steps.count),
-        microseconds(tpot.median) if tpot and known else MISSING,
-        rate(1e6 / tpot.median) if tpot and known else MISSING,
-    )
+def _tpot_us(side: Side) -> float | None:
+    tpot = side.report.steps.tpot_us
+    return tpot.median if tpot is not None and tpot.median > 0 else None
 
 
 def _short(text: str) -> str:
@@ -156,8 +152,7 @@ def steps(phase: PhaseComparison, b: str = "b") -> Section:
     size = "Batch" if phase.phase == "decode" else "Prompt tokens"
     columns = (
         Column("Steps"),
-        *numbers("a", b),
-        *_change(b),
+        *_columns_of_change(b),
         *numbers("Steps a", f"Steps {b}", optional=True),
     )
     every = [sum(getattr(row, side) for row in phase.sizes) for side in ("steps_a", "steps_b")]
@@ -197,8 +192,7 @@ def components(phase: PhaseComparison, b: str = "b") -> Section:
     """Which components and gaps the difference consists of."""
     columns = (
         Column("Part"),
-        *numbers("a", b),
-        *_change(b),
+        *_columns_of_change(b),
         *numbers("Kernels a", f"Kernels {b}", optional=True),
     )
     rows = [
@@ -234,83 +228,53 @@ def layers(phase: PhaseComparison, b: str = "b") -> Section:
     """The layers that differ beyond noise."""
     differ = [row for row in phase.layers if _counts(phase, row.change)]
     columns = (
-        Column("Layer"),
-        *numbers("a", b),
-        *_change(b),
-        Column("Most of it", "prose", optional=True),
-    )
-    rows = tuple(
-        (str(row.layer), *_row(row.change), _most(phase, row.layer, row.change)) for row in differ
+        cells.Text("Layer", "layer"),
+        *_columns_of_change(b),
+        cells.Prose("Most of it", lambda row: _most(phase, row), optional=True),
     )
     alike = [row.layer for row in phase.layers if row not in differ and row.layer is not None]
-    intro = [f"Time of one layer in a typical {phase.unit}; layers that do not differ are left out"]
-    intro[0] += f": {spans(alike)}." if alike else "."
-    return Section(
-        _id(f"layers_{phase.phase}", b),
-        f"Layers that differ in a {phase.phase} {phase.unit}",
-        columns,
-        rows,
-        tuple(intro),
-    )
+    intro = f"Time of one layer in a typical {phase.unit}; layers that do not differ are left out"
+    intro += f": {spans(alike)}." if alike else "."
+    title = f"Layers that differ in a {phase.phase} {phase.unit}"
+    return table(_id(f"layers_{phase.phase}", b), title, differ, columns, (intro,))
 
 
 def kernels(phase: PhaseComparison, b: str = "b") -> Section:
     """The kernels that differ beyond noise, and those of one side only."""
     differ = [row for row in phase.kernels if _counts(phase, row.change)]
     columns = (
-        Column("Kernel", "name"),
-        Column("Component"),
-        *numbers("a", b, "Change"),
-        Column("95 %", optional=True),
-        Column("In"),
-        *numbers("Calls", optional=True),
-        Column("Layers", optional=True),
-        Column("Ran on", optional=True),
-    )
-    rows = tuple(
-        (
-            row.name,
-            row.component,
-            nothing_as_missing(row.change.a),
-            nothing_as_missing(row.change.b),
-            by_us(row.change.us),
-            span(row.change),
-            row.where.replace("b", b) if row.where == "only b" else row.where,
-            _both(_calls(row.calls_a), _calls(row.calls_b)),
-            _layers_of(row),
-            _both(row.engine_a, row.engine_b),
-        )
-        for row in differ
-    )
+        cells.Name("Kernel", "name"),
+        cells.Text("Component", "component"),
+        cells.SomeTime("a", "change.a"),
+        cells.SomeTime(b, "change.b"),
+        cells.Written("Change", lambda row: by_us(row.change.us)),
+        cells.Text("95 %", lambda row: span(row.change), optional=True),
+        cells.Text("In", lambda row: f"only {b}" if row.where == "only b" else row.where),
+        cells.Written("Calls", lambda row: _both(*map(_calls, (row.calls_a, row.calls_b))),
+                      optional=True),
+        cells.Text("Layers", _layers_of, optional=True),
+        cells.Text("Ran on", lambda row: _both(row.engine_a, row.engine_b), optional=True),
+    )  # fmt: skip
     intro = (
         f"Time in a typical {phase.unit}. Kernels are matched by their names within a component, "
         "without what changes from compilation to compilation; one that was replaced stands here "
         "twice, as gone from a and new on the other side.",
     )
-    return Section(
-        _id(f"kernels_{phase.phase}", b),
-        f"Kernels that differ in a {phase.phase} {phase.unit}",
-        columns,
-        rows,
-        intro,
-    )
+    title = f"Kernels that differ in a {phase.phase} {phase.unit}"
+    return table(_id(f"kernels_{phase.phase}", b), title, differ, columns, intro)
 
 
 def engines(phase: PhaseComparison, b: str = "b") -> Section:
     """The components that compute on another engine, in another precision or from other weights."""
-    rows = tuple(
-        (part.name, _mix(part.engines_a), _mix(part.engines_b), by_us(part.change.us))
-        for part in phase.parts
-        if _computes_otherwise(part)
+    rows = [part for part in phase.parts if _computes_otherwise(part)]
+    columns = (
+        cells.Text("Component", "name"),
+        cells.Prose("a", lambda part: _mix(part.engines_a)),
+        cells.Prose(b, lambda part: _mix(part.engines_b)),
+        cells.Written("Change", lambda part: by_us(part.change.us)),
     )
-    columns = (Column("Component"), Column("a", "prose"), Column(b, "prose"), *numbers("Change"))
-    return Section(
-        _id(f"engines_{phase.phase}", b),
-        "What computes otherwise",
-        columns,
-        rows,
-        ("Share of the component's kernel time in decode steps, by engine and precision.",),
-    )
+    intro = ("Share of the component's kernel time in decode steps, by engine and precision.",)
+    return table(_id(f"engines_{phase.phase}", b), "What computes otherwise", rows, columns, intro)
 
 
 def _id(what: str, b: str) -> str:
@@ -318,31 +282,42 @@ def _id(what: str, b: str) -> str:
     return f"compare_{what}" + (f"_{b}" if b != "b" else "")
 
 
-def _change(b: str) -> tuple[Column, ...]:
-    return (*numbers("Change", ""), Column("95 %"), Column(f"{b} is"))
+_OF_CHANGE: tuple[Callable[[Change], str], ...] = (
+    lambda change: nothing_as_missing(change.a),
+    lambda change: nothing_as_missing(change.b),
+    lambda change: by_us(change.us),
+    by_share,
+    span,
+    verdict,
+)
+
+
+def _columns_of_change(b: str) -> tuple[Column, ...]:
+    """Of records with a change."""
+    titles = (*numbers("a", b, "Change", ""), Column("95 %"), Column(f"{b} is"))
+
+    def showing(column: Column, write: Callable[[Change], str]) -> Column:
+        return replace(column, cell=lambda row: write(row.change))
+
+    return tuple(map(showing, titles, _OF_CHANGE))
 
 
 def _row(change: Change) -> tuple[str, ...]:
-    return (
-        nothing_as_missing(change.a),
-        nothing_as_missing(change.b),
-        by_us(change.us),
-        by_share(change),
-        span(change),
-        verdict(change),
-    )
+    return tuple(write(change) for write in _OF_CHANGE)
 
 
 def _counts(phase: PhaseComparison, change: Change) -> bool:
     return change.sure and abs(change.us) >= _SMALL * max(phase.typical.a, phase.typical.b)
 
 
-def _most(phase: PhaseComparison, layer: int | None, whole: Change) -> str:
+def _most(phase: PhaseComparison, whole: LayerPart) -> str:
     """The components that most of a layer's change is in."""
     rows = [
         row
         for row in phase.layer_parts
-        if row.layer == layer and abs(row.change.us) >= abs(whole.us) / 4 and row.change.sure
+        if row.layer == whole.layer
+        and abs(row.change.us) >= abs(whole.change.us) / 4
+        and row.change.sure
     ]
     ranked = sorted(rows, key=lambda row: -abs(row.change.us))[:3]
     return ", ".join(f"{row.component} {by_us(row.change.us)}" for row in ranked)

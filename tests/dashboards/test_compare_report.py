@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -35,30 +34,16 @@ def found() -> Comparison:
 def hostile(found: Comparison) -> Comparison:
     """The same with hostile text wherever a recording can put one."""
     kernels = tuple(replace(row, name=HOSTILE, engine_a=HOSTILE) for row in decode(found).kernels)
-    a = replace(found.a, source=HOSTILE)
+    sides = ((replace(found.a, source=HOSTILE),), found.sides[1])
     setup = (Setting("engine", HOSTILE, HOSTILE, HOSTILE),)
     phases = (replace(decode(found), kernels=kernels),)
-    return replace(found, a=a, phases=phases, setup=setup, notes=(HOSTILE,))
+    return replace(found, sides=sides, phases=phases, setup=setup, notes=(HOSTILE,))
 
 
 def decode(found: Comparison) -> PhaseComparison:
     phase = found.phase("decode")
     assert phase is not None
     return phase
-
-
-class _Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scripts: list[str] = []
-        self._inside = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._inside = tag == "script"
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self.scripts.append(data)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
@@ -75,9 +60,7 @@ def test_hostile_names_open_nothing(hostile: Comparison) -> None:
     assert "<script>" not in markdown
     assert "](http://" not in markdown
     page = render_comparison(Compared((hostile,)), "html")
-    tags = _Tags()
-    tags.feed(page)
-    assert not any(script.strip() == "alert(1)" for script in tags.scripts)
+    assert "<script>alert(1)" not in page
     for drawn in chart_compare.compare_figures((hostile,)).values():
         assert "<script" not in drawn.to_json()
 

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import pandas as pd
 
-from spark_prof.analyzers.clients import client_remarks
-from spark_prof.analyzers.clients.client_remarks import in_window
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
-from spark_prof.analyzers.clients.engine_side import Placement, engine_side, place
+from spark_prof.analyzers.clients.engine_side import Placement, engine_side, in_window, place
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency
 
 AGREES = 0.1
 """Client and engine agree when their times per token differ by no more than this fraction."""
 
-SAME_SERVER = 2.0
+_SAME_SERVER = 2.0
 """Beyond this factor client and engine were hardly measured on the same server and load."""
 
 _FEWEST = 5
 """Fewer steps with decoding requests say nothing about a mean."""
+
+_MORE = 1.2
+"""So many times the client's tokens are not all on their way to it."""
+
+_SEVERAL = 1.05
+"""More tokens a chunk than this are several."""
+
+_OF_RUN = tuple(field.name for field in fields(ClientRow) if field.default is MISSING)
+_NO_DECODE = "No recorded step decodes: nothing can be compared."
 
 
 def clients_of(
@@ -41,27 +48,10 @@ def clients_of(
     return tuple(_compared(run, steps, facts, overhead) for run in runs)
 
 
-def client_row(run: BenchmarkRun, sentences: tuple[str, ...] = ()) -> ClientRow:
+def client_row(run: BenchmarkRun, *sentences: str) -> ClientRow:
     """A run alone, without anything to compare it with."""
-    return ClientRow(
-        tool=run.tool,
-        model=run.model,
-        label=run.label,
-        concurrency=run.concurrency,
-        mean_concurrency=run.mean_concurrency,
-        request_rate=run.request_rate,
-        duration_s=run.duration_s,
-        completed=run.completed,
-        failed=run.failed,
-        output_throughput=run.output_throughput,
-        ttft=run.ttft,
-        tpot=run.tpot,
-        itl=run.itl,
-        e2e=run.e2e,
-        tokens_per_chunk=run.tokens_per_chunk,
-        acceptance_length=run.acceptance_length,
-        sentences=(*filter(None, sentences), *run.notes),
-    )
+    row = ClientRow(**{name: getattr(run, name) for name in _OF_RUN})
+    return replace(row, sentences=(*sentences, *run.notes))
 
 
 def _compared(
@@ -71,25 +61,25 @@ def _compared(
     overhead: Sequence[Overhead],
 ) -> ClientRow:
     if steps.empty:
-        return client_row(run, (client_remarks.NO_DECODE,))
-    first, last = int(steps["begin_ns"].min()), int(steps["finish_ns"].max())
-    placed = place(run, facts, first, last)
-    if placed.offset_ns is not None:
-        return _by_window(run, steps, placed, placed.offset_ns)
-    return _by_steps(run, steps, placed.reason, overhead)
+        return client_row(run, _NO_DECODE)
+    placed = place(run, facts, int(steps["begin_ns"].min()), int(steps["finish_ns"].max()))
+    if isinstance(placed, Placement):
+        return _by_window(run, steps, placed)
+    return _by_steps(run, steps, placed, overhead)
 
 
-def _by_window(
-    run: BenchmarkRun, steps: pd.DataFrame, placed: Placement, offset_ns: int
-) -> ClientRow:
+def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> ClientRow:
     """Both sides of the same stretch of time."""
     shared = steps[(steps["begin_ns"] >= placed.begin_ns) & (steps["finish_ns"] <= placed.end_ns)]
     if (shared["decode_requests"] > 0).sum() < _FEWEST:
         return _by_steps(run, steps, "Too few recorded steps lie inside the run.", ())
     begin, end = int(shared["begin_ns"].min()), int(shared["finish_ns"].max())
-    seen = in_window(run.requests, offset_ns, begin, end)
+    seen = in_window(run.requests, placed.offset_ns, begin, end)
     if seen.token_us is None:
-        return _by_steps(run, shared, client_remarks.no_token(seen.requests), ())
+        why = "No request spent most of its time in the recorded steps."
+        if not seen.requests:
+            why = "No request with its times was in flight while the steps were recorded."
+        return _by_steps(run, shared, why, ())
     engine = engine_side(shared, _prompt_tokens(run), same_requests=True)
     pairs = (
         ("output_token", seen.token_us, engine.token_us),
@@ -97,11 +87,19 @@ def _by_window(
         ("first_token", seen.first_us, engine.prefill_us),
     )
     compared = [Comparison(q, "mean", c, e) for q, c, e in pairs if c and e]
+    whole = " Its single chunks are unknown: whole requests are compared."
     said = [
-        client_remarks.same_time(run.duration_s, (end - begin) / 1e9, seen),
-        client_remarks.same_load(seen, engine.tokens),
-        client_remarks.stalls(engine.stalls_us),
+        f"{(end - begin) / 1e9:,.2f} s of the run's {run.duration_s or 0:,.2f} s were recorded, "
+        f"with {seen.requests} of its requests in flight; only these are compared."
+        f"{whole if seen.whole_requests else ''}"
     ]
+    if seen.tokens is not None and engine.tokens:
+        others = ": other clients were there" if engine.tokens > _MORE * seen.tokens else ""
+        said.append(
+            f"The client received {seen.tokens:,.0f} tokens while the engine generated "
+            f"{engine.tokens:,.0f}{others}."
+        )
+    said += _stalls(engine.stalls_us)
     return _with(client_row(run), "window", compared, engine.steps, said, seen.requests)
 
 
@@ -112,14 +110,22 @@ def _by_steps(
     batch = steps["decode_requests"] + steps["prefill_requests"]
     decoding = batch[steps["decode_requests"] > 0]
     if decoding.empty:
-        return client_row(run, (reason, client_remarks.NO_DECODE))
+        return client_row(run, reason, _NO_DECODE)
     low, high = int(decoding.min()), int(decoding.max())
     wanted = _concurrency(run)
+    unsaid = "The result does not say how many requests ran at a time"
     if wanted is None and low != high:
-        return client_row(run, (reason, client_remarks.unknown_batch(low, high)))
-    alike = steps[batch == (wanted or low)]
+        had = f"and the recorded steps had {low} to {high}: nothing can be compared."
+        return client_row(run, reason, f"{unsaid}, {had}")
+    size = wanted or low
+    alike = steps[batch == size]
     if (alike["decode_requests"] > 0).sum() < _FEWEST:
-        return client_row(run, (reason, client_remarks.other_batch(wanted or low, low, high)))
+        had = f"{low}" if low == high else f"{low} to {high}"
+        too_few = (
+            f"The client had {size} in flight, the recorded steps had {had}: too few steps are of "
+            "that load to be compared."
+        )
+        return client_row(run, reason, too_few)
     engine = engine_side(alike, _prompt_tokens(run), same_requests=False)
     pairs = (
         ("output_token", run.tpot, engine.token_us),
@@ -127,14 +133,23 @@ def _by_steps(
         ("first_token", run.ttft, engine.prefill_us),
     )
     compared = [
-        Comparison(quantity, _statistic(client), client.typical, mean)
+        Comparison(quantity, "median" if client.mean is None else "mean", client.typical, mean)
         for quantity, client, mean in pairs
         if client.typical and mean
     ]
-    said = [reason, client_remarks.alike(wanted, low), client_remarks.stalls(engine.stalls_us)]
-    cost = next((row for row in overhead if row.batch_size == (wanted or low)), None)
+    requests = "1 request" if wanted == 1 else f"{wanted} requests"
+    what = f"Compared are the run's statistics with the recorded steps of {requests}."
+    if wanted is None:
+        what = (
+            f"{unsaid}; the recorded steps had {low}. Compared are its statistics with those steps."
+        )
+    said = [reason, what, *_stalls(engine.stalls_us)]
+    cost = next((row for row in overhead if row.batch_size == size), None)
     if cost is not None and engine.token_us:
-        said.append(client_remarks.watching(cost.ratio, engine.token_us))
+        said.append(
+            f"Watching made these steps {cost.ratio:.3f} times as long; without it a token would "
+            f"have taken {engine.token_us / cost.ratio / 1e3:,.2f} ms."
+        )
     return _with(client_row(run), "steps", compared, engine.steps, said, 0)
 
 
@@ -147,19 +162,29 @@ def _with(
     requests: int,
 ) -> ClientRow:
     """The row with its comparisons, and what they say first."""
-    token = next((c for c in compared if c.quantity == "output_token"), None)
+    by_quantity = {each.quantity: each for each in compared}
+    token, chunk = by_quantity.get("output_token"), by_quantity.get("chunk")
     verdict = _verdict(token, basis)
-    first = (
-        [client_remarks.NO_TPOT]
-        if token is None
-        else [client_remarks.verdict(token, verdict, basis)]
-    )
-    chunk = next((c for c in compared if c.quantity == "chunk"), None)
+    first = ["The result has no time per output token that could be compared with a step's."]
+    if token is not None:
+        first = [_told(token, verdict, basis)]
     middle = row.itl.median
     if verdict == "slower" and chunk and middle and abs(middle / chunk.engine - 1) <= AGREES:
-        first.append(client_remarks.long_waits(middle))
-    if (text := client_remarks.chunks(row)) is not None:
-        first.append(text)
+        first.append(
+            f"Half of the chunks came within {middle / 1e3:,.2f} ms, which is what a step takes: "
+            "a few long waits make the difference."
+        )
+    derived = row.itl.mean / row.tpot.mean if row.itl.mean and row.tpot.mean else 0.0
+    if (row.tokens_per_chunk or 0.0) > _SEVERAL:
+        first.append(
+            f"A chunk of the stream holds {row.tokens_per_chunk:.2f} tokens: ITL is per chunk, "
+            "TPOT per token."
+        )
+    elif row.tokens_per_chunk is None and derived > _SEVERAL:
+        first.append(
+            f"ITL is {derived:.2f} times TPOT: a chunk of the stream seems to hold several tokens, "
+            "so compare TPOT."
+        )
     return replace(
         row,
         basis=basis if compared else "none",
@@ -167,7 +192,7 @@ def _with(
         steps=steps,
         requests=requests,
         comparisons=tuple(compared),
-        sentences=(*first, *filter(None, said), *row.sentences),
+        sentences=(*first, *said, *row.sentences),
     )
 
 
@@ -175,15 +200,41 @@ def _verdict(token: Comparison | None, basis: str) -> str:
     if token is None:
         return "unknown"
     # Without a common stretch of time nothing tells that both are of one server.
-    if basis == "steps" and not 1 / SAME_SERVER <= token.client / token.engine <= SAME_SERVER:
+    if basis == "steps" and not 1 / _SAME_SERVER <= token.client / token.engine <= _SAME_SERVER:
         return "unknown"
     if abs(token.difference) <= AGREES:
         return "agrees"
     return "slower" if token.difference > 0 else "faster"
 
 
-def _statistic(latency: Latency) -> str:
-    return "mean" if latency.mean is not None else "median"
+def _told(token: Comparison, verdict: str, basis: str) -> str:
+    """Whether the client sees the engine's time per token, and where the rest may be."""
+    client, engine = token.client / 1e3, token.engine / 1e3
+    times = f"{client:,.2f} ms per token at the client, {engine:,.2f} ms in the engine"
+    rest = f"{abs(client - engine):,.2f} ms ({100 * token.difference:+.1f} %)"
+    if verdict == "unknown":
+        return f"Hardly the same server, model or load: {times}."
+    if verdict == "agrees":
+        return f"They agree: {times}; {rest} between them."
+    if verdict == "slower":
+        where = "in the API server, tokenizer or network, or between the engine's steps"
+        other = "" if basis == "window" else ", if both are of the same server and load"
+        return f"The client is slower: {times}; {rest} pass {where}{other}."
+    why = "watching costs time, or the recorded steps had another load"
+    if basis == "window":
+        why = "the requests that were matched are not those of these steps"
+    return f"The client is faster than the recorded steps: {times}; {rest}. Either {why}."
+
+
+def _stalls(times_us: Sequence[float]) -> list[str]:
+    """What is left out of the engine's side."""
+    if not times_us:
+        return []
+    steps = "1 step" if len(times_us) == 1 else f"{len(times_us)} steps"
+    return [
+        f"Left out of the engine's side: {steps} of up to {max(times_us) / 1e3:,.0f} ms, many "
+        "times the usual, which a client may meet as time to a first token."
+    ]
 
 
 def _prompt_tokens(run: BenchmarkRun) -> float | None:

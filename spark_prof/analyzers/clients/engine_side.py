@@ -1,9 +1,9 @@
-"""Where a run lies on the recording's time line, and what the steps took, as a client's means."""
+"""Where a run lies on the recording's time line, and what its requests saw and the steps took."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.traces.benchmarks.load_test import BenchmarkRun
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Request
 
 _ZONE_NS = 900_000_000_000
 """Time zones are whole quarters of an hour from UTC."""
@@ -27,41 +27,41 @@ _WRITTEN_WITHIN_NS = 90_000_000_000
 class Placement:
     """A run's stretch of time by the recording's clock."""
 
-    offset_ns: int | None  # what to add to the run's times; None where nothing relates the clocks
-    begin_ns: int = 0  # the run begins
-    end_ns: int = 0  # the run ends
-    reason: str = ""  # why there is no offset or no common stretch, as a sentence; else empty
+    offset_ns: int  # what to add to the run's times
+    begin_ns: int  # the run begins
+    end_ns: int  # the run ends
 
 
-def place(run: BenchmarkRun, facts: Mapping[str, Any], first_ns: int, last_ns: int) -> Placement:
+def place(
+    run: BenchmarkRun, facts: Mapping[str, Any], first_ns: int, last_ns: int
+) -> Placement | str:
     """Relates the clock of a run to that of a recording.
 
     Args:
         facts: of a recorded process; `time_ns` and `monotonic_ns` are the same moment.
+
+    Returns:
+        A sentence where nothing relates the clocks, or there is no common stretch.
     """
     if run.start_ns is None or run.duration_s is None or run.clock == "none":
-        return Placement(None, reason="The result does not say when it was measured.")
+        return "The result does not say when it was measured."
     offset = _offset(run.clock, facts)
     if offset is None:
-        return Placement(
-            None,
-            reason="The result's times count from the boot of a host, and the recording does not "
-            "relate that clock to its own.",
+        return (
+            "The result's times count from the boot of a host, and the recording does not relate "
+            "that clock to its own."
         )
     begin = run.start_ns + offset
     end = begin + round(run.duration_s * 1e9)
     if run.clock == "monotonic" and run.local_end_ns and not _plausible(run.local_end_ns, end):
-        return Placement(
-            None,
-            reason="The result's date contradicts its times by this host's clock: it was measured "
-            "on another host or after another boot.",
+        return (
+            "The result's date contradicts its times by this host's clock: it was measured on "
+            "another host or after another boot."
         )
     if end <= first_ns or begin >= last_ns:
         apart, word = (first_ns - end, "before") if end <= first_ns else (begin - last_ns, "after")
         host = ", if both ran on one host" if run.clock == "monotonic" else ""
-        return Placement(
-            None, reason=f"The run lies {apart / 1e9:,.1f} s {word} the recorded steps{host}."
-        )
+        return f"The run lies {apart / 1e9:,.1f} s {word} the recorded steps{host}."
     return Placement(offset, begin, end)
 
 
@@ -159,3 +159,66 @@ def _prefill(steps: pd.DataFrame, prompt_tokens: float | None, same: bool) -> fl
     # Steps that read other prompts say something about these only if they are about as long.
     alike = prompt_tokens is not None and at_once / _ALIKE <= prompt_tokens <= at_once * _ALIKE
     return mean if alike else None
+
+
+_ENOUGH = 0.5
+"""A request without single chunks counts when this share of its tokens' time is inside."""
+
+
+@dataclass(frozen=True)
+class InWindow:
+    """Means over what lies inside; None where nothing does."""
+
+    token_us: float | None  # time per output token of a request
+    chunk_us: float | None  # time between two chunks of a request
+    # Time to the first token, of requests that were sent and answered inside.
+    first_us: float | None
+    tokens: float | None  # how many arrived; None where a request's single chunks are unknown
+    requests: int  # how many requests were in flight
+    whole_requests: bool  # whether `token_us` is of whole requests, for want of single chunks
+
+
+def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns: int) -> InWindow:
+    """Looks at the requests between two moments of the recording."""
+    gaps, tokens, whole, first = [], [], [], []
+    flying, arrived, counted = 0, 0.0, True
+    for request in requests:
+        if request.failed or request.start_ns is None or request.ttft_us is None:
+            continue
+        # Relative to the stretch, so that a float holds every digit of a time.
+        start = request.start_ns + offset_ns - begin_ns
+        length = end_ns - begin_ns
+        answered = start + 1e3 * request.ttft_us
+        done = start + 1e3 * (request.e2e_us or request.ttft_us)
+        if done <= 0 or start >= length:
+            continue
+        flying += 1
+        if start >= 0 and answered <= length:
+            first.append(request.ttft_us)
+        if request.gaps_us and request.chunks and request.output_tokens:
+            # Every chunk is taken to hold as many tokens as the others of its request.
+            size = request.output_tokens / request.chunks
+            ends = answered + 1e3 * np.cumsum((0.0, *request.gaps_us))
+            inside = (ends >= 0) & (ends <= length)
+            arrived += size * float(inside.sum())
+            between = np.array(request.gaps_us)[inside[1:] & inside[:-1]]
+            gaps.append(between)
+            tokens.append(between / size)
+        else:
+            counted = False
+        covered = min(done, length) - max(answered, 0)
+        if request.tpot_us is not None and covered > _ENOUGH * (done - answered):
+            whole.append(request.tpot_us)
+    single = _mean(np.concatenate(tokens)) if tokens else None
+    return InWindow(
+        token_us=_mean(np.array(whole)) if single is None else single,
+        chunk_us=_mean(np.concatenate(gaps)) if gaps else None,
+        first_us=_mean(np.array(first)),
+        tokens=arrived if counted and flying else None,
+        requests=flying,
+        whole_requests=single is None,
+    )
+
+
+def _mean(values: npt.NDArray[np.float64]) -> float | None:
+    return float(values.mean()) if len(values) else None

@@ -9,7 +9,9 @@ Where the host was seen to be ahead while nothing was recorded, there are no suc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import fields, replace
+from itertools import starmap
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -94,18 +96,13 @@ def summarize(
     def table(*keys: str) -> pd.DataFrame:
         found = beside(sides, list(names), keys, cost)
         found["touched"] = found["component"].isin(touched)
-        return found
-
-    def rows(*keys: str) -> Iterator[dict[str, Any]]:
-        found = table(*keys)
         if untraced and bound:
             _replace_waits(found, sides, untraced, cost)
-        return _records(found)
+        return found
 
     components = tuple(
         sorted(
-            (ComponentGain(**row) for row in rows("component")),
-            key=lambda row: KINDS.index(row.component),
+            _gains(ComponentGain, table("component")), key=lambda row: KINDS.index(row.component)
         )
     )
     kernels = _kernel_gains(table("component", "name"))
@@ -130,7 +127,7 @@ def summarize(
         residual_us=residual,
         residual_share=residual / gain if shared and residual is not None and gain else None,
         components=components,
-        layers=_layer_gains(rows("layer", "component")),
+        layers=_layer_gains(table("layer", "component")),
         kernels=kernels,
         proofs=proofs_of(swaps, table("layer", "component", "name")),
         moved=tuple(
@@ -230,28 +227,28 @@ def _replace_waits(table: pd.DataFrame, sides: _Sides, untraced: Untraced, cost:
     table.loc[rows, "saved_us"] = table["a_us"] - table["b_us"]
 
 
-def _records(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    for record in table.to_dict("records"):
-        yield {str(name): value for name, value in record.items()}
+_Gain = TypeVar("_Gain", ComponentGain, LayerGain, KernelGain)
 
 
-def _layer_gains(rows: Iterator[dict[str, Any]]) -> tuple[LayerGain, ...]:
+def _gains(kind: type[_Gain], table: pd.DataFrame) -> Iterator[_Gain]:
+    """The rows of a table, of whose columns each record has some."""
+    names = [field.name for field in fields(kind)]
+    return starmap(kind, table[names].itertuples(index=False, name=None))
+
+
+def _layer_gains(table: pd.DataFrame) -> tuple[LayerGain, ...]:
     """Those outside of the layers come first."""
-    found = []
-    for row in rows:
-        layer = row.pop("layer")
-        del row["gap_a_us"], row["gap_b_us"]
-        found.append(LayerGain(layer if layer >= 0 else None, **row))
-    return tuple(
-        sorted(found, key=lambda r: (-1 if r.layer is None else r.layer, KINDS.index(r.component)))
+    rows = sorted(
+        _gains(LayerGain, table), key=lambda row: (row.layer or 0, KINDS.index(row.component))
     )
+    return tuple(replace(row, layer=None) if row.layer == -1 else row for row in rows)
 
 
 def _kernel_gains(table: pd.DataFrame) -> tuple[KernelGain, ...]:
     """The largest changes first."""
-    found = table[table["component"] != FOR_THE_HOST].drop(columns=["gap_a_us", "gap_b_us"])
+    found = table[table["component"] != FOR_THE_HOST]
     found = found.rename(columns={"kernels_a": "calls_a", "kernels_b": "calls_b"})
-    rows = (KernelGain(**row) for row in _records(found))
+    rows = _gains(KernelGain, found)
     return tuple(sorted(rows, key=lambda row: (-abs(row.saved_us), row.name, row.component)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -70,9 +69,11 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
 def setup_differences(a: Side, b: Side) -> tuple[Setting, ...]:
     """Every setting whose value differs, by group; at most 200."""
+    ours, theirs = _settings(a), _settings(b)
     found = [
-        Setting(_group(name), name, before, after)
-        for name, before, after in _pairs(_settings(a), _settings(b))
+        Setting(_group(name), name, ours.get(name, ""), theirs.get(name, ""))
+        for name in dict.fromkeys((*ours, *theirs))
+        if ours.get(name, "") != theirs.get(name, "")
     ]
     found += _command(a.report.run.command, b.report.run.command)
     ranked = sorted(found, key=lambda each: (_ORDER.index(each.group), each.name))
@@ -143,13 +144,6 @@ def _text(value: Any) -> str:
     return _ADDRESS.sub("0x...", ", ".join(texts))[:_LONGEST]
 
 
-def _pairs(a: Mapping[str, str], b: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    for name in dict.fromkeys((*a, *b)):
-        before, after = a.get(name, ""), b.get(name, "")
-        if before != after:
-            yield name, before, after
-
-
 def _group(name: str) -> str:
     if name == "gpu.driver":
         return "versions"
@@ -164,7 +158,7 @@ def _command(a: str, b: str) -> Iterator[Setting]:
     if len(words[0]) != len(words[1]):
         yield Setting("command", "command", a[:_LONGEST], b[:_LONGEST])
         return
-    for place, (before, after) in enumerate(zip_longest(*words, fillvalue="")):
+    for place, (before, after) in enumerate(zip(*words, strict=True)):
         if before != after:
             option = words[0][place - 1] if place and words[0][place - 1].startswith("-") else ""
             yield Setting("command", option or "command", before[:_LONGEST], after[:_LONGEST])
@@ -184,34 +178,28 @@ def compare(a: Side | Sequence[Side], b: Side | Sequence[Side]) -> Comparison:
         CommandError: a recording has sums only, or they share no phase.
     """
     notes: list[str] = []
-    sides = tuple(
-        _starts((each,) if isinstance(each, Side) else tuple(each), letter, notes)
-        for each, letter in ((a, "a"), (b, "b"))
+    sides = (
+        _starts((a,) if isinstance(a, Side) else a, "a", notes),
+        _starts((b,) if isinstance(b, Side) else b, "b", notes),
     )
-    for side in (*sides[0], *sides[1]):
+    every = (*sides[0], *sides[1])
+    for side in every:
         if not side.report.books:
             raise CommandError(
                 f"{side.source} holds sums without steps, which cannot be compared; "
                 "take a recording or a trace"
             )
     stable: dict[str, int] = {}
-    known = _layers_of_all((*sides[0], *sides[1]))
-    charges = tuple(
-        [charges_of(_in_layers(side.kernels, known), side.steps, stable) for side in recordings]
-        for recordings in sides
-    )
-    both = sides[0], sides[1]
-    found = [compare_phase(both, (charges[0], charges[1]), phase) for phase in _PHASES]
-    phases = tuple(phase for phase in found if phase)
-    first = sides[0][0], sides[1][0]
+    known = _layers_of_all(every)
+    charges = [charges_of(_in_layers(each.kernels, known), each.steps, stable) for each in every]
+    both = charges[: len(sides[0])], charges[len(sides[0]) :]
+    phases = tuple(filter(None, (compare_phase(sides, both, phase) for phase in _PHASES)))
+    compared = Comparison(sides, phases, setup_differences(sides[0][0], sides[1][0]), ())
     if not phases:
         raise CommandError(
-            f"{first[0].source} and {first[1].source} have no steps of one phase "
+            f"{compared.a.source} and {compared.b.source} have no steps of one phase "
             f"({_phases(sides[0])} against {_phases(sides[1])}); record both the same way"
         )
-    compared = Comparison(
-        *first, phases, setup_differences(*first), (), (sides[0][1:], sides[1][1:])
-    )
     return replace(compared, notes=(*_assumed(compared), *notes, *_notes(compared)))
 
 
@@ -231,7 +219,7 @@ def _in_layers(kernels: KernelColumns, known: Int64s | None) -> KernelColumns:
     return replace(kernels, layer=layer)
 
 
-def _starts(side: tuple[Side, ...], letter: str, notes: list[str]) -> tuple[Side, ...]:
+def _starts(side: Sequence[Side], letter: str, notes: list[str]) -> tuple[Side, ...]:
     """The recordings of a side that are of different engine starts; the notes get what is not."""
     kept: list[Side] = []
     for number, each in enumerate(side, start=1):
@@ -332,11 +320,10 @@ def _notes(found: Comparison) -> Iterator[str]:
 
 def _left_out(found: Comparison) -> Iterator[str]:
     """The phases that some recordings of a side have and others lack."""
-    compared = {phase.phase for phase in found.phases}
     for letter, side in zip("ab", found.sides, strict=True):
         for phase in _PHASES:
             has = [phase in set(each.steps["phase"].astype(str)) for each in side]
-            if phase not in compared and any(has) and not all(has):
+            if not found.phase(phase) and any(has) and not all(has):
                 lacking = has.index(False) + 1
                 yield (
                     f"Recording {lacking} of side {letter} has no {phase} steps: "

@@ -144,18 +144,20 @@ class PhaseComparison:
 class Comparison:
     """One side against the reference."""
 
-    a: Side  # the first recording of the reference
-    b: Side  # the first recording of what is compared with it
+    sides: tuple[tuple[Side, ...], tuple[Side, ...]]  # recordings of the reference and the other
     phases: tuple[PhaseComparison, ...]  # decode first; none where the sides share no phase
-    setup: tuple[Setting, ...]  # in what the set-ups of these two differ
+    setup: tuple[Setting, ...]  # in what the set-ups of the first two differ
     notes: tuple[str, ...]  # what to know before believing the figures, one line each
-    further: tuple[tuple[Side, ...], tuple[Side, ...]] = ((), ())
-    """The other recordings of both sides."""
 
     @property
-    def sides(self) -> tuple[tuple[Side, ...], tuple[Side, ...]]:
-        """The recordings of both sides."""
-        return (self.a, *self.further[0]), (self.b, *self.further[1])
+    def a(self) -> Side:
+        """The first recording of the reference."""
+        return self.sides[0][0]
+
+    @property
+    def b(self) -> Side:
+        """The first recording of what is compared with it."""
+        return self.sides[1][0]
 
     @property
     def assumed(self) -> float:

@@ -27,55 +27,24 @@ from spark_prof.analyzers.comparing.noise import FEWEST_STEPS, Figure, stretch_o
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.rules.kernel_names import NAME_LIMIT
 
-
-@dataclass(frozen=True)
-class Changing:
-    """One thing in names that differs from compilation to compilation."""
-
-    what: str  # it is
-    pattern: re.Pattern[str]  # where it stands
-    example: str  # a name that has it
-    stable: str  # what is left of that name
-
-
-CHANGING = (
-    Changing(
-        "Inductor numbers the kernels of a graph",
-        re.compile(r"^(triton_(?:poi|red|per|for|spl|tem|unk)_fused\w*?)_\d+$"),
-        "triton_red_fused__to_copy_add_rms_norm_12",
-        "triton_red_fused__to_copy_add_rms_norm",
-    ),
-    Changing(
-        "Inductor numbers kernels of C++ and CUTLASS templates",
-        re.compile(r"^((?:cpp|cuda|cutlass)_fused\w*?)_\d+$"),
-        "cuda_fused_mm_0",
-        "cuda_fused_mm",
-    ),
-    Changing(
-        "Triton before 3.0 wrote how its arguments are specialized",
-        re.compile(r"^(\w+?)_(?:\d{1,2}(?:de|d|c)){3,64}\d{0,2}$"),
-        "fused_moe_kernel_0d1d2d3d4c5de6de7c",
-        "fused_moe_kernel",
-    ),
-    Changing(
-        "a hash of what was compiled",
-        re.compile(r"^(\w+?)_(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}$"),
-        "kernel_cutlass_gemm_9f86d081884c7d65",
-        "kernel_cutlass_gemm",
-    ),
+_CHANGING = (
+    # Inductor numbers the kernels of a graph, and those of C++ and CUTLASS templates.
+    re.compile(r"^(triton_(?:poi|red|per|for|spl|tem|unk)_fused\w*?)_\d+$"),
+    re.compile(r"^((?:cpp|cuda|cutlass)_fused\w*?)_\d+$"),
+    # Triton before 3.0 wrote how its arguments are specialized.
+    re.compile(r"^(\w+?)_(?:\d{1,2}(?:de|d|c)){3,64}\d{0,2}$"),
+    # A hash of what was compiled.
+    re.compile(r"^(\w+?)_(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}$"),
 )
-"""What is taken out of names before two recordings are matched; each row's example is its test."""
+"""What in names differs from compilation to compilation, behind what is kept of them."""
 
 
 @lru_cache(maxsize=16384)
 def stable_name(name: str) -> str:
     """The name as it would also be after another compilation, in `spelling`'s spelling."""
     name = name[:NAME_LIMIT]
-    for each in CHANGING:
-        if found := each.pattern.match(name):
-            name = found[1]
-            break
-    return spelling(name).removesuffix("<>")
+    found = next(filter(None, (pattern.match(name) for pattern in _CHANGING)), None)
+    return spelling(found[1] if found else name).removesuffix("<>")
 
 
 @dataclass(frozen=True)

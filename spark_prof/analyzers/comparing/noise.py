@@ -153,9 +153,9 @@ def figure_of(values: Floats, statistic: str, start: float) -> Figure:
     return Figure(value, float(drawn.std()), free, start=start * value)
 
 
-def change(a: Figure | Sequence[Figure], b: Figure | Sequence[Figure]) -> Change:
-    """From side a's figure to side b's, with the interval of the difference."""
-    sides = _recordings(a), _recordings(b)
+def change(a: Sequence[Figure], b: Sequence[Figure]) -> Change:
+    """From side a's figure of each recording to side b's, with the interval of the difference."""
+    sides = tuple(a), tuple(b)
     before, after = (_mean(side) for side in sides)
     us = after - before
     low = high = us
@@ -184,10 +184,6 @@ class _Error:
 
     variance: float
     free: float
-
-
-def _recordings(figures: Figure | Sequence[Figure]) -> tuple[Figure, ...]:
-    return (figures,) if isinstance(figures, Figure) else tuple(figures)
 
 
 def _mean(figures: Sequence[Figure]) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product, repeat
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,79 +62,52 @@ Recordings = Sequence[Taken]
 """The recordings of one side."""
 
 
-def typical_change(a: Recordings, b: Recordings) -> Change:
-    """From side a's typical step to side b's."""
-    return change([_whole(each) for each in a], [_whole(each) for each in b])
+_Changed = TypeVar("_Changed", Part, LayerPart, KernelPart)
+
+
+def _ranked(found: Iterable[_Changed]) -> tuple[_Changed, ...]:
+    """The slower one first."""
+    return tuple(sorted(found, key=lambda part: -part.change.us))
 
 
 def step_parts(a: Recordings, b: Recordings) -> tuple[Part, ...]:
     """Components and gaps, which add up to the typical step; the slower one first."""
     names = (*COMPONENTS, LAUNCH_GAPS, HOST)
     changes = _by_row([_step_figures(each) for each in a], [_step_figures(each) for each in b])
-    calls = [np.append(_means(side, _calls_by_component), [0.0, 0.0]) for side in (a, b)]
-    engines = [_engines(side) for side in (a, b)]
-    found = [
-        Part(
-            name,
-            each,
-            float(calls[0][place]),
-            float(calls[1][place]),
-            engines[0].get(name, ()),
-            engines[1].get(name, ()),
-        )
-        for place, (name, each) in enumerate(zip(names, changes, strict=True))
-        if each.a or each.b
-    ]
-    return tuple(sorted(found, key=lambda part: -part.change.us))
+    calls = (np.append(_means(side, _calls_by_component), [0.0, 0.0]).tolist() for side in (a, b))
+    engines = (map(_engines(side).get, names, repeat(())) for side in (a, b))
+    rows = zip(names, changes, *calls, *engines, strict=True)
+    return _ranked(Part(*row) for row in rows if row[1].a or row[1].b)
 
 
-def layer_parts(a: Recordings, b: Recordings) -> tuple[LayerPart, ...]:
-    """Each component of each layer that either side ran; the slower one first."""
-    layers, kinds = _layer_count(a, b), len(COMPONENTS)
+def layer_parts(a: Recordings, b: Recordings, *, whole: bool = False) -> tuple[LayerPart, ...]:
+    """Each component of each layer that either side ran, or whole layers; the slower one first."""
+    kinds = ("",) if whole else COMPONENTS
+    every = [each.time.layer for taken in (*a, *b) for each in taken.typical]
+    layers = 2 + max(int(layer.max(initial=-1)) for layer in every)
 
     def cells(time: KernelTime) -> Int64s:
-        return (time.layer + 1) * kinds + time.component
+        return (time.layer + 1) * len(kinds) + (0 if whole else time.component)
 
-    found = [
-        LayerPart(layer - 1 if layer else None, COMPONENTS[kind], each)
-        for place, each in enumerate(_changes(a, b, cells, layers * kinds))
-        for layer, kind in [divmod(place, kinds)]
-        if each.a or each.b
-    ]
-    return tuple(sorted(found, key=lambda part: -part.change.us))
-
-
-def whole_layers(a: Recordings, b: Recordings) -> tuple[LayerPart, ...]:
-    """Each layer with all of its components; the slower one first."""
-    layers = _layer_count(a, b)
-    found = [
-        LayerPart(layer - 1, "", each)
-        for layer, each in enumerate(_changes(a, b, lambda time: time.layer + 1, layers))
-        if layer and (each.a or each.b)
-    ]
-    return tuple(sorted(found, key=lambda part: -part.change.us))
-
-
-def conversions_change(a: Recordings, b: Recordings) -> Change:
-    """What of a typical step goes to kernels that only convert formats."""
-    return change([_conversions(each) for each in a], [_conversions(each) for each in b])
+    changes = _changes(a, b, cells, layers * len(kinds))
+    return _ranked(
+        LayerPart(layer - 1 if layer else None, kind, each)
+        for (layer, kind), each in zip(product(range(layers), kinds), changes, strict=True)
+        if (each.a or each.b) and (layer or not whole)
+    )
 
 
 def kernel_parts(a: Recordings, b: Recordings) -> tuple[KernelPart, ...]:
     """The kernels of each stable name in each component; the slower one first."""
-    kinds = len(COMPONENTS)
-    code = [
-        np.unique(np.concatenate([_kernel_code(each.time) for each in taken.typical]))
-        for taken in (*a, *b)
-    ]
-    known = np.unique(np.concatenate(code))
+    code = [_kernel_code(each.time) for taken in (*a, *b) for each in taken.typical]
+    known = np.unique(np.concatenate([np.unique(each) for each in code]))
 
     def row(time: KernelTime) -> Int64s:
         return np.searchsorted(known, _kernel_code(time))
 
     changes = _changes(a, b, row, len(known))
     calls = [
-        _means(side, lambda time: time.table(row(time), len(known), np.ones(len(time.us))))
+        _means(side, lambda time: time.table(row(time), len(known), np.ones(len(time.us)))).tolist()
         for side in (a, b)
     ]
     layers = [_layers(side, known) for side in (a, b)]
@@ -140,31 +115,22 @@ def kernel_parts(a: Recordings, b: Recordings) -> tuple[KernelPart, ...]:
     names = [_spelled(side) for side in (a, b)]
     found = []
     for place, each in enumerate(changes):
-        name, kind = divmod(int(known[place]), kinds)
+        name, kind = divmod(int(known[place]), len(COMPONENTS))
         component = COMPONENTS[kind]
-        spelled = [each.get(name, "") for each in names]
-        ran = [calls[0][place] > 0, calls[1][place] > 0]
-        if not any(ran):
-            continue
-        engine = [
-            labels[side].get((spelled[side], component), "") if ran[side] else "" for side in (0, 1)
+        own = [calls[side][place] for side in (0, 1)]
+        spelled = [names[side].get(name, "") for side in (0, 1)]
+        engines = [
+            labels[side].get((spelled[side], component), "") if own[side] else "" for side in (0, 1)
         ]
-        found.append(
-            KernelPart(
-                spelled[0] if ran[0] else spelled[1],
-                component,
-                each,
-                float(calls[0][place]),
-                float(calls[1][place]),
-                layers[0][place],
-                layers[1][place],
-                *engine,
-            )
-        )
-    return tuple(sorted(found, key=lambda part: -part.change.us))
+        if any(own):
+            first = spelled[0] if own[0] else spelled[1]
+            ran = (layers[side][place] for side in (0, 1))
+            found.append(KernelPart(first, component, each, *own, *ran, *engines))
+    return _ranked(found)
 
 
-def _conversions(taken: Taken) -> Figure:
+def conversions_figure(taken: Taken) -> Figure:
+    """What of a typical step goes to kernels that only convert formats."""
     converting = {row.name for row in taken.report.kernels if row.conversion}
     flags = np.zeros(len(taken.stable), bool)
     flags[[stable for stable, name in taken.spelled.items() if name in converting]] = True
@@ -173,13 +139,8 @@ def _conversions(taken: Taken) -> Figure:
     return taken.figures(lambda time: flags[time.name].astype(np.int64), 2)[1]
 
 
-def _layer_count(a: Recordings, b: Recordings) -> int:
-    """Layers that occur, and one more for what has none."""
-    every = [each.time.layer for taken in (*a, *b) for each in taken.typical]
-    return 2 + max(int(layer.max(initial=-1)) for layer in every)
-
-
-def _whole(taken: Taken) -> Figure:
+def typical_figure(taken: Taken) -> Figure:
+    """The typical step."""
     lengths = [each.time.length_us[None] for each in taken.typical]
     return figures(taken.typical, lengths, np.zeros_like, taken.start)[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,11 @@ from spark_prof.analyzers.comparing.kernel_time import Charges, steps_of_size
 from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, stretch_of
 from spark_prof.analyzers.comparing.parts import (
     Taken,
-    conversions_change,
+    conversions_figure,
     kernel_parts,
     layer_parts,
     step_parts,
-    typical_change,
-    whole_layers,
+    typical_figure,
 )
 from spark_prof.analyzers.t_distribution import student_quantile
 
@@ -72,14 +71,18 @@ def matching_groups(a: Sequence[Sizes], b: Sequence[Sizes]) -> tuple[Group, ...]
     shared = sorted(everywhere, key=lambda size: (-number[size], size))[:_MOST_SIZES]
     steps = sum(number[size] for size in shared)
 
-    def each() -> Iterator[Group]:
-        for size in sorted(set().union(*a, *b)):
-            weight = number[size] / steps if size in shared else 0.0
-            found = [tuple(sizes.get(size, nothing) for sizes in side) for side in (a, b)]
-            yield Group(size, (found[0], found[1]), weight)
-
-    ranked = sorted(each(), key=lambda group: (-group.steps(0), -group.steps(1), group.size))
-    return tuple(ranked)
+    found = [
+        Group(
+            size,
+            (
+                tuple(sizes.get(size, nothing) for sizes in a),
+                tuple(sizes.get(size, nothing) for sizes in b),
+            ),
+            number[size] / steps if size in shared else 0.0,
+        )
+        for size in set().union(*a, *b)
+    ]
+    return tuple(sorted(found, key=lambda group: (-group.steps(0), -group.steps(1), group.size)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,16 +105,18 @@ class MatchingSteps:
         )
 
 
-def matching_steps(
-    sides: tuple[Sequence[Side], Sequence[Side]], phase: str
-) -> MatchingSteps | None:
+def matching_steps(sides: Sides, phase: str) -> MatchingSteps | None:
     """The steps of a phase; None where a recording has none."""
     a, b = ([groups_of(each.steps, phase) for each in side] for side in sides)
     if not all((*a, *b)):
         return None
     sizes = matching_groups(a, b)
     groups = tuple(group for group in sizes if group.weight)
-    every = Group(0, (tuple(map(_all, a)), tuple(map(_all, b))), 1.0)
+
+    def whole(side: Sequence[Sizes]) -> tuple[Int64s, ...]:
+        return tuple(np.sort(np.concatenate(list(each.values()))) for each in side)
+
+    every = Group(0, (whole(a), whole(b)), 1.0)
     return MatchingSteps(groups or (every,), sizes, bool(groups), every)
 
 
@@ -133,20 +138,6 @@ def median_change(group: Group, sides: Sides, us_of: Times) -> Change:
     return change(*_figures(group, sides, us_of, "median"))
 
 
-def size_rows(found: MatchingSteps, sides: Sides, us_of: Times) -> tuple[SizeRow, ...]:
-    """Every size with its change."""
-    return tuple(
-        SizeRow(
-            group.size,
-            group.steps(0),
-            group.steps(1),
-            group.weight,
-            median_change(group, sides, us_of) if all(map(len, sum(group.places, ()))) else None,
-        )
-        for group in found.sizes
-    )
-
-
 def _figures(
     group: Group, sides: Sides, us_of: Times, statistic: str
 ) -> tuple[list[Figure], list[Figure]]:
@@ -158,10 +149,6 @@ def _figures(
         for side, recordings in enumerate(sides)
     )
     return a, b
-
-
-def _all(groups: Sizes) -> Int64s:
-    return np.sort(np.concatenate(list(groups.values())))
 
 
 def _weighted(figures: Sequence[Figure], weights: Sequence[float]) -> Figure:
@@ -186,17 +173,10 @@ def context_effect(sides: Sides, groups: Sequence[Group]) -> ContextEffect | Non
     by least squares over the middle half of the steps of the largest group.
     """
 
-    def mean_tokens(side: int) -> float:
-        return float(
-            np.mean(
-                [
-                    _column(each, "context_tokens")[np.concatenate(places)].mean()
-                    for each, *places in zip(
-                        sides[side], *(group.places[side] for group in groups), strict=True
-                    )
-                ]
-            )
-        )
+    def mean_tokens(place: int) -> float:
+        own = zip(sides[place], *(group.places[place] for group in groups), strict=True)
+        steps = ((_column(each, "context_tokens"), np.concatenate(at)) for each, *at in own)
+        return float(np.mean([tokens[at].mean() for tokens, at in steps]))
 
     tokens = mean_tokens(0), mean_tokens(1)
     more = tokens[1] - tokens[0]
@@ -278,21 +258,35 @@ def compare_phase(
         [taken(letter, place, each) for place, each in enumerate(side)]
         for letter, side in enumerate(sides)
     )
-    typical = typical_change(a, b)
+    typical, conversions = (
+        change([of(each) for each in a], [of(each) for each in b])
+        for of in (typical_figure, conversions_figure)
+    )
     return PhaseComparison(
         phase=phase,
         unit="prompt token" if by_token else "step",
         whole=whole,
         like=like,
         mix_us=whole.us - like.us,
-        sizes=size_rows(found, sides, length_us),
+        sizes=tuple(
+            SizeRow(
+                group.size,
+                group.steps(0),
+                group.steps(1),
+                group.weight,
+                median_change(group, sides, length_us)
+                if all(map(len, sum(group.places, ())))
+                else None,
+            )
+            for group in found.sizes
+        ),
         alike=found.alike,
         fewest=found.fewest,
         typical=typical,
         parts=step_parts(a, b),
         residual_us=like.us - typical.us,
-        conversions=conversions_change(a, b),
-        layers=whole_layers(a, b),
+        conversions=conversions,
+        layers=layer_parts(a, b, whole=True),
         layer_parts=layer_parts(a, b),
         kernels=kernel_parts(a, b),
         context=context_effect(sides, found.groups) if phase == "decode" and found.alike else None,

@@ -44,18 +44,6 @@ class Reading:
     short: str = ""  # why its noise is not known, such as too few steps; empty where it is
 
 
-def read(found: Comparison, metric: Sequence[str]) -> Reading:
-    """Reads a metric.
-
-    Raises:
-        CommandError: there is none of that name; the message has those that are near.
-    """
-    reader = METRICS.get(metric[0])
-    if reader is None:
-        raise _unknown(metric[0], METRICS, "metric")
-    return reader(found, tuple(metric[1:]))
-
-
 def _phase(found: Comparison, name: str) -> PhaseComparison:
     phase = found.phase(name)
     if phase is None:
@@ -305,22 +293,16 @@ def _unknown(word: str, known: Iterable[str], what: str) -> CommandError:
 
 Outcome = Literal["failed", "passed", "undecided"]
 
-_UNIT_OF: Mapping[str, tuple[Unit, ...]] = MappingProxyType(
+_UNITS: Mapping[str, tuple[tuple[Unit, ...], str]] = MappingProxyType(
     {
-        "time": ("%", "us"),
-        "rate": ("%", "tokens/s"),
-        "share": ("%", ""),
-        "count": ("",),
+        "time": (("%", "us"), "3%, +50us or 5ms"),
+        "rate": (("%", "tokens/s"), "-3% or 200 tokens/s"),
+        "share": (("%", ""), "0.95 or -2%"),
+        "count": (("",), "0"),
     }
 )
-_EXAMPLES = MappingProxyType(
-    {
-        "time": "3%, +50us or 5ms",
-        "rate": "-3% or 200 tokens/s",
-        "share": "0.95 or -2%",
-        "count": "0",
-    }
-)
+"""In what a limit on each kind is written, and examples."""
+
 _EDGE = 1e-9
 """Limits are decimal fractions and changes binary ones: this much counts as equal."""
 
@@ -348,43 +330,37 @@ def check(found: Comparison, expressions: Iterable[Expression]) -> tuple[Checked
 
 
 def _checked(found: Comparison, limit: Expression) -> Checked:
-    reading = read(found, limit.metric)
+    reader = METRICS.get(limit.metric[0])
+    if reader is None:
+        raise _unknown(limit.metric[0], METRICS, "metric")
+    reading = reader(found, limit.metric[1:])
     if limit.operator == "missing":
         gone = "side b has none" if not reading.there else ""
         return Checked(limit, "passed" if reading.there else "failed", reading, False, False, gone)
-    if limit.unit not in _UNIT_OF[reading.kind]:
+    units, examples = _UNITS[reading.kind]
+    if limit.unit not in units:
         raise CommandError(
             f"--fail-on {limit.text[:100]!r}: {'.'.join(limit.metric)} is a {reading.kind}; "
-            f"write {_EXAMPLES[reading.kind]}"
+            f"write {examples}"
         )
     relative = limit.unit == "%" and reading.kind in ("time", "rate")
     is_change = relative or limit.signed
     if reading.short:
         return Checked(limit, "undecided", reading, relative, is_change, reading.short)
-    outcome = _of(limit, reading, relative, is_change)
+    outcome = outcome_of(limit, reading, relative, is_change)
     why = _undecided(found, limit, reading, relative, is_change) if outcome == "undecided" else ""
     return Checked(limit, outcome, reading, relative, is_change, why)
 
 
-def _of(limit: Expression, reading: Reading, relative: bool, is_change: bool) -> Outcome:
-    if is_change:
-        return of_change(limit, reading, relative)
-    return _of_level(limit, reading.change)
-
-
-def of_change(limit: Expression, reading: Reading, relative: bool) -> Outcome:
-    """What becomes of a limit on a change."""
-    change = reading.change
-    return _outcome(limit, *(change.shares if relative else (change.low, change.high)))
-
-
-def _of_level(limit: Expression, change: Change) -> Outcome:
-    own = change.figures[1]
-    return _outcome(limit, *(interval_of(own) if own else (change.b, change.b)))
-
-
-def _outcome(limit: Expression, low: float, high: float) -> Outcome:
-    bound = limit.value
+def outcome_of(
+    limit: Expression, reading: Reading, relative: bool, is_change: bool = True
+) -> Outcome:
+    """What becomes of a limit on a change, or on the level of side b."""
+    change, bound = reading.change, limit.value
+    low, high = change.shares if relative else (change.low, change.high)
+    if not is_change:
+        own = change.figures[1]
+        low, high = interval_of(own) if own else (change.b, change.b)
     if limit.operator[0] == "<":
         # The same question in the mirror.
         low, high, bound = -high, -low, -bound
@@ -401,11 +377,11 @@ def _undecided(
     """Why the recordings do not tell, and what would."""
     if not found.assumed:
         return "too noisy to tell; record more engine starts a side, or more steps"
-    which = "one recording a side" if not any(found.further) else "one recording on a side"
+    which = "one recording a side" if max(map(len, found.sides)) == 1 else "one recording on a side"
     several = "record several and run spark-prof compare A1,A2,A3 B1,B2,B3"
     a, b = ([replace(each, start=0.0) for each in side] for side in reading.change.figures)
     sure = replace(reading, change=change_of(a, b)) if a and b else reading
-    if _of(limit, sure, relative, is_change) == "undecided":
+    if outcome_of(limit, sure, relative, is_change) == "undecided":
         return f"{which}, and its steps vary too much to tell; {several}, or record more steps"
     return (
         f"{which}: engine starts are taken to differ by up to {100 * found.assumed:g} %; {several}"

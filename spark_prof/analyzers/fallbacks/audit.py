@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, BatchRow, Engine, LogRow
@@ -41,10 +41,15 @@ def audit_of(
         None where the bundle tells nothing about its engine, as an imported trace.
     """
     facts = bundle.facts(rank)
-    said = log.statements if log else statements_of(_recorded_log(bundle, rank))
+    said = (
+        log.statements
+        if log
+        else statements_of(map(str, bundle.frame("log", rank, ["message"])["message"]))
+    )
     recorded = engine_of_facts(facts, bundle.meta.command)
     logged = engine_of_log(said)
-    modules = _modules(bundle, rank)
+    layers = bundle.frame("layers", rank, ["path", "component", "quant_method", "kernel"])
+    modules = [Module(*row) for row in layers.astype(str).itertuples(index=False, name=None)]
     if not modules and not facts.get("engine_config") and not said:
         return None
     model_config = facts.get("model_config")
@@ -54,7 +59,8 @@ def audit_of(
     if not modules:
         notes.append("The recording holds no modules: nothing but the log says which kernels run.")
         groups = groups_of_log(said, logged.quantization, kernels)
-    return _audit(merged(recorded, logged), groups, said, batches, notes, (recorded, logged))
+    apart = differences(recorded, logged)
+    return _audit(merged(recorded, logged), groups, said, notes, batches, apart)
 
 
 def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
@@ -64,18 +70,17 @@ def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
     notes = [*log.lost, "A log names kernels for kinds of layers, not for single layers."]
     if not engine.capability:
         notes.append("The log does not tell the GPU; --gpu does, and fewer causes stay open.")
-    return _audit(
-        engine, groups_of_log(log.statements, engine.quantization), log.statements, {}, notes, ()
-    )
+    groups = groups_of_log(log.statements, engine.quantization)
+    return _audit(engine, groups, log.statements, notes)
 
 
 def _audit(
     engine: Engine,
     groups: Iterable[Group],
     said: Sequence[Statement],
-    batches: Mapping[int, int],
     notes: Sequence[str],
-    sides: tuple[Engine, ...],
+    batches: Mapping[int, int] = MappingProxyType({}),
+    differing: tuple[str, ...] = (),
 ) -> Audit:
     rows = tuple(_row(group, engine, said) for group in groups)
     return Audit(
@@ -89,28 +94,21 @@ def _audit(
         ),
         _batches(batches, engine),
         tuple(_log_row(line) for line in said),
-        (*(differences(*sides) if len(sides) == 2 else ()), *_conflicts(rows)),
+        (*differing, *(f"{row.layer}: {row.conflict}" for row in rows if row.conflict)),
         tuple(notes),
     )
 
 
 def _row(group: Group, engine: Engine, said: Sequence[Statement]) -> AuditRow:
-    cause = cause_of(group, engine, said)
     return AuditRow(
         group.layer,
         group.modules,
         group.checkpoint,
         group.executed,
         tuple(group.witnesses),
-        cause.id if cause else "",
-        cause.why if cause else "",
-        cause.fix if cause else "",
-        group.conflict,
+        *(cause_of(group, engine, said) or ("", "", "")),
+        conflict=group.conflict,
     )
-
-
-def _conflicts(rows: Iterable[AuditRow]) -> tuple[str, ...]:
-    return tuple(f"{row.layer}: {row.conflict}" for row in rows if row.conflict)
 
 
 def _log_row(line: Statement) -> LogRow:
@@ -135,13 +133,3 @@ def _batches(batches: Mapping[int, int], engine: Engine) -> tuple[BatchRow, ...]
         )
         for tokens, steps in sorted(most)
     )
-
-
-def _modules(bundle: Bundle, rank: int) -> list[Module]:
-    layers = bundle.frame("layers", rank, ["path", "component", "quant_method", "kernel"])
-    rows: Iterable[Any] = layers.astype(str).itertuples(index=False, name=None)
-    return [Module(*row) for row in rows]
-
-
-def _recorded_log(bundle: Bundle, rank: int) -> list[str]:
-    return [str(message) for message in bundle.frame("log", rank, ["message"])["message"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_prof.analyzers.fallbacks.audit_rows import Engine
 from spark_prof.analyzers.fallbacks.checkpoint_schemes import SIXTEEN_BIT, bits_of
@@ -19,8 +19,7 @@ _FORCED = ("VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_MXFP4_USE_MARLIN", "VLLM_NVFP4_GE
 _A16_FIRST = "FlashInferCuteDslNvFp4W4A16LinearKernel"
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(NamedTuple):
     """A cause."""
 
     id: str  # scheme, architecture, forced, disabled, order, install, refused, emulation or unknown
@@ -74,7 +73,7 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
         _of_settings(group, engine)
         or _of_order(group, engine)
         or _of_reasons(group, engine, said)
-        or Cause("unknown", _open_question(group), _ask(group, engine))
+        or _unknown(group, engine)
     )
 
 
@@ -91,17 +90,14 @@ def _quantize_activations(group: Group, engine: Engine) -> str:
     )
 
 
-def _open_question(group: Group) -> str:
+def _unknown(group: Group, engine: Engine) -> Cause:
+    fix = f"ask with {_better(group, engine)}; VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason"
     if group.asked[1]:
-        return "nothing that is known of the run tells why"
-    return "either the checkpoint asks for 16-bit activations, or no other kernel was found"
-
-
-def _ask(group: Group, engine: Engine) -> str:
-    condition = "" if group.asked[1] else "if the checkpoint quantizes activations too, "
-    return (
-        f"{condition}ask with {_better(group, engine)}; VLLM_LOGGING_LEVEL=DEBUG makes vLLM name "
-        "the reason"
+        return Cause("unknown", "nothing that is known of the run tells why", fix)
+    return Cause(
+        "unknown",
+        "either the checkpoint asks for 16-bit activations, or no other kernel was found",
+        f"if the checkpoint quantizes activations too, {fix}",
     )
 
 
@@ -124,30 +120,21 @@ def _of_settings(group: Group, engine: Engine) -> Cause | None:
     asked = engine.moe_backend if group.kind == "moe" else engine.linear_backend
     choice = choice_of(asked) if asked else None
     if choice is not None and choice.activations == SIXTEEN_BIT:
-        return Cause(
-            "forced", f"--{group.kind}-backend {asked}",
-            f"leave --{group.kind}-backend out, or use {_better(group, engine)}",
-        )  # fmt: skip
+        flag = f"--{group.kind}-backend"
+        fix = f"leave {flag} out, or use {_better(group, engine)}"
+        return Cause("forced", f"{flag} {asked}", fix)
     environment = dict(engine.environment)
-    if not since(engine.vllm, (0, 23)):
-        for name in _FORCED:
-            if environment.get(name, "0") not in ("", "0") and (
-                name != "VLLM_NVFP4_GEMM_BACKEND" or environment[name] == "marlin"
-            ):
-                return Cause("forced", f"{name}={environment[name]}", f"unset {name}")
+    for name in _FORCED if not since(engine.vllm, (0, 23)) else ():
+        value = environment.get(name, "0")
+        if value not in ("", "0") and (name != "VLLM_NVFP4_GEMM_BACKEND" or value == "marlin"):
+            return Cause("forced", f"{name}={value}", f"unset {name}")
     disabled = environment.get("VLLM_DISABLED_KERNELS", "")
-    names = [name for name in disabled.split(",") if _is_w4a4(name)]
+    choices = {name: choice_of(name) for name in disabled.split(",")}
+    names = [name for name, found in choices.items() if found and found.activations == "same"]
     if names:
-        return Cause(
-            "disabled", f"VLLM_DISABLED_KERNELS={disabled}",
-            f"take {', '.join(names)} out of VLLM_DISABLED_KERNELS",
-        )  # fmt: skip
+        fix = f"take {', '.join(names)} out of VLLM_DISABLED_KERNELS"
+        return Cause("disabled", f"VLLM_DISABLED_KERNELS={disabled}", fix)
     return None
-
-
-def _is_w4a4(name: str) -> bool:
-    choice = choice_of(name)
-    return choice is not None and choice.activations == "same"
 
 
 def _of_order(group: Group, engine: Engine) -> Cause | None:
@@ -168,28 +155,23 @@ def _of_reasons(group: Group, engine: Engine, said: Sequence[Statement]) -> Caus
     """What the log gives as reason: something is not installed, or a kernel was refused."""
     for line in said:
         if line.rule.id == "flashinfer-missing" and line.value == "nvcc":
-            return Cause(
-                "install", "FlashInfer is off: no nvcc and no flashinfer-cubin",
-                "install flashinfer-cubin, or a CUDA toolkit and set CUDA_HOME",
-            )  # fmt: skip
-        if line.rule.id in ("flashinfer-missing", "flashinfer-disabled"):
-            return Cause(
-                "install", f"FlashInfer is off: {line.detail or 'its package was not found'}",
-                "install flashinfer-python and flashinfer-cubin of the version that vLLM pins",
-            )  # fmt: skip
-        if line.rule.id == "flashinfer-unavailable-moe" and group.kind == "moe":
-            return Cause(
-                "install", f"FlashInfer has no kernels for {line.detail} on this GPU",
-                "update vLLM and FlashInfer to versions built for this GPU",
-            )  # fmt: skip
+            why = "FlashInfer is off: no nvcc and no flashinfer-cubin"
+            fix = "install flashinfer-cubin, or a CUDA toolkit and set CUDA_HOME"
+        elif line.rule.id in ("flashinfer-missing", "flashinfer-disabled"):
+            why = f"FlashInfer is off: {line.detail or 'its package was not found'}"
+            fix = "install flashinfer-python and flashinfer-cubin of the version that vLLM pins"
+        elif line.rule.id == "flashinfer-unavailable-moe" and group.kind == "moe":
+            why = f"FlashInfer has no kernels for {line.detail} on this GPU"
+            fix = "update vLLM and FlashInfer to versions built for this GPU"
+        else:
+            continue
+        return Cause("install", why, fix)
     refused = [
         f"{line.value}: {line.detail}"
         for line in said
         if line.rule.topic == "refused" and line.layer == group.kind and line.detail
     ]
     if refused:
-        return Cause(
-            "refused", "; ".join(refused[:3])[:600],
-            f"when that is mended, {_better(group, engine)} asks for it",
-        )  # fmt: skip
+        fix = f"when that is mended, {_better(group, engine)} asks for it"
+        return Cause("refused", "; ".join(refused[:3])[:600], fix)
     return None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
 from spark_prof.analyzers.fallbacks.causes import capability_of
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.engine_setup import SETUP
-from spark_prof.analyzers.findings.log_lines import LINES
-from spark_prof.analyzers.findings.rule import AuditRule, Look, Rule, ms_per_token
+from spark_prof.analyzers.findings.engine_setup import LINES, SETUP
+from spark_prof.analyzers.findings.rule import Rule, Told, ms_per_token
 from spark_prof.analyzers.model import Report
 from spark_prof.rules.gpus import find_gpu
 
@@ -57,16 +55,16 @@ def _by_cause(audit: Audit, *causes: str) -> dict[tuple[str, str], list[AuditRow
     return found
 
 
-def _weight_only(bits: int) -> Look:
+def _weight_only(bits: int) -> Callable[[Audit], Iterator[Told]]:
     """Looks for weights of so many bits whose activations are not quantized for no good reason."""
 
-    def find(audit: Audit) -> Iterator[Finding]:
+    def find(audit: Audit) -> Iterator[Told]:
         for (why, fix), rows in _by_cause(audit, *_AVOIDABLE).items():
             if f"W{bits}A16" not in rows[0].executed or _may_need_it(rows[0], audit):
                 continue
             asked = rows[0].checkpoint
             instead = f"although the checkpoint asks for {asked}" if asked else "which it need not"
-            yield Finding(f"weight-only-fp{bits}", None,
+            yield (None,
                 f"{_beginning(_names(rows))} run {rows[0].executed} on {_kernels(rows)}, "
                 f"{instead}: {why}. {_WORTH}",
                 f"{_capital(fix)}. Compare prompts and the batch that you serve, not batch 1 "
@@ -82,11 +80,11 @@ def _may_need_it(row: AuditRow, audit: Audit) -> bool:
     return row.cause == "unknown" and capability_of(audit.engine) is None
 
 
-def _forced(audit: Audit) -> Iterator[Finding]:
+def _forced(audit: Audit) -> Iterator[Told]:
     for (why, fix), rows in _by_cause(audit, "forced").items():
         if any("emulated" in row.executed for row in rows):
             continue
-        yield Finding("marlin-forced", None,
+        yield (None,
             f"{_beginning(_names(rows))} run {rows[0].executed} because {why} asks for it. "
             f"{_WORTH}",
             f"{_capital(fix)}, and compare.",
@@ -94,11 +92,11 @@ def _forced(audit: Audit) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _emulated(audit: Audit) -> Iterator[Finding]:
+def _emulated(audit: Audit) -> Iterator[Told]:
     for (why, fix), rows in _by_cause(audit, "emulation", "forced").items():
         if not any("emulated" in row.executed for row in rows):
             continue
-        yield Finding("emulation-backend", None,
+        yield (None,
             f"{_beginning(_names(rows))} are emulated: each step widens their weights to BF16 "
             f"first, and so moves several times their bytes ({why}).",
             f"{_capital(fix)}.",
@@ -106,18 +104,17 @@ def _emulated(audit: Audit) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _unquantized(audit: Audit) -> Iterator[Finding]:
+def _unquantized(audit: Audit) -> Iterator[Told]:
     for (why, fix), rows in _by_cause(audit, "unquantized").items():
-        yield Finding(
-            "unquantized-layers", None, f"{_names(rows)}: {why}.", f"{_capital(fix)}.",
+        yield (None, f"{_names(rows)}: {why}.", f"{_capital(fix)}.",
             _evidence(rows),
         )  # fmt: skip
 
 
-def _conflicts(audit: Audit) -> Iterator[Finding]:
+def _conflicts(audit: Audit) -> Iterator[Told]:
     disputed = [row for row in audit.rows if row.conflict]
     for conflict in audit.conflicts:
-        yield Finding("witness-conflict", None,
+        yield (None,
             f"Witnesses disagree. {conflict}",
             "Believe the trace for what ran. A log names kernels for kinds of layers and for draft "
             "models too; make sure that recording and log are of one run.",
@@ -125,7 +122,7 @@ def _conflicts(audit: Audit) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _misleading(audit: Audit) -> Iterator[Finding]:
+def _misleading(audit: Audit) -> Iterator[Told]:
     capability = capability_of(audit.engine)
     for said in audit.said("no-native-fp", "marlin-linear")[:1]:
         kind = "FP8" if said.format == "fp8" else "FP4"
@@ -133,7 +130,7 @@ def _misleading(audit: Audit) -> Iterator[Finding]:
             continue
         rows = [row for row in audit.rows if row.cause and "A16" in row.executed]
         causes = "; ".join(dict.fromkeys(f"{_names([row])}: {row.why}" for row in rows))
-        yield Finding("misleading-fp4-warning", None,
+        yield (None,
             f"The log says that the GPU has no native {kind}. It has: compute capability "
             f"{audit.engine.capability} multiplies {kind} on its tensor cores. vLLM prints the "
             "line whenever it takes Marlin, without looking at the GPU. What is the case: "
@@ -153,22 +150,22 @@ def _beginning(text: str) -> str:
 
 
 _OF_LAYERS = (
-    AuditRule("emulation-backend", "layers of a quantized checkpoint are computed by emulation",
+    Rule("emulation-backend", "layers of a quantized checkpoint are computed by emulation",
         _emulated),
-    AuditRule("weight-only-fp4",
+    Rule("weight-only-fp4",
         "layers with FP4 weights, and FP4 activations in the checkpoint, run with 16-bit ones "
         "on a GPU with FP4 tensor cores",
         _weight_only(4)),
-    AuditRule("weight-only-fp8", "the same of FP8 weights and activations", _weight_only(8)),
-    AuditRule("marlin-forced", "the same, because a flag or variable asks for a weight-only kernel",
+    Rule("weight-only-fp8", "the same of FP8 weights and activations", _weight_only(8)),
+    Rule("marlin-forced", "the same, because a flag or variable asks for a weight-only kernel",
         _forced),
-    AuditRule("unquantized-layers", "layers that the checkpoint quantizes run unquantized",
+    Rule("unquantized-layers", "layers that the checkpoint quantizes run unquantized",
         _unquantized),
-    AuditRule("witness-conflict",
+    Rule("witness-conflict",
         "engine, log and trace name different kernels for the same layers, or recording and log"
         " tell of different runs",
         _conflicts),
-    AuditRule("misleading-fp4-warning",
+    Rule("misleading-fp4-warning",
         "the log says that a GPU with FP4 or FP8 tensor cores has none", _misleading),
 )  # fmt: skip
 _AUDIT_RULES = (*_OF_LAYERS, *SETUP, *LINES)
@@ -176,35 +173,29 @@ _AUDIT_RULES = (*_OF_LAYERS, *SETUP, *LINES)
 
 def findings_of_audit(audit: Audit) -> tuple[Finding, ...]:
     """What the rules find in an audit alone, without a recording's times."""
-    return tuple(found for rule in _AUDIT_RULES for found in rule.look(audit))
+    return tuple(found for rule in _AUDIT_RULES for found in rule.find(audit))
 
 
-def _in_report(look: Look) -> Callable[[Report], Iterator[Finding]]:
-    def find(report: Report) -> Iterator[Finding]:
+def _in_report(rule: Rule[Audit]) -> Rule[Report]:
+    """The rule with what the recording's times tell."""
+
+    def look(report: Report) -> Iterator[Told]:
         # A CPU engine has neither graphs nor these kernels.
         if report.audit is None or report.run.units == "op":
             return
-        for found in look(report.audit):
-            yield _with_figures(found, report, report.audit)
+        gap = report.steps.host_gap_us
+        for per_token, text, fix, evidence in rule.look(report.audit):
+            if rule.id == "eager-mode" and gap is not None and report.steps.decode:
+                per_token = ms_per_token(report, gap.median * report.steps.decode)
+            if rule.id in ("weight-only-fp4", "weight-only-fp8", "marlin-forced"):
+                layers = {row.layer for row in report.audit.rows if "A16" in row.executed}
+                evidence = (*evidence, *achieved_bandwidth(report, layers))
+            yield per_token, text, fix, evidence
 
-    return find
-
-
-def _with_figures(found: Finding, report: Report, audit: Audit) -> Finding:
-    """Adds what the recording's times tell."""
-    gap = report.steps.host_gap_us
-    if found.id == "eager-mode" and gap is not None and report.steps.decode:
-        return replace(found, ms_per_token=ms_per_token(report, gap.median * report.steps.decode))
-    if found.id in ("weight-only-fp4", "weight-only-fp8", "marlin-forced"):
-        layers = {row.layer for row in audit.rows if "A16" in row.executed}
-        measured = achieved_bandwidth(report, layers)
-        return replace(found, evidence=(*found.evidence, *measured))
-    return found
+    return Rule(rule.id, rule.looks_for, look, rule.page)
 
 
-FALLBACKS = tuple(
-    Rule(row.id, row.page, row.looks_for, _in_report(row.look)) for row in _AUDIT_RULES
-)
+FALLBACKS = tuple(map(_in_report, _AUDIT_RULES))
 
 
 _WHOLE = ("qkv", "o_proj", "mlp", "shared_experts", "lm_head")

@@ -1,22 +1,22 @@
-"""Rules about changing formats in decode steps: work that brings no token nearer."""
+"""Rules about changing formats in decode steps, and about lm_head, the last product of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
-from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import (
     Rule,
+    Told,
     decode_steps_us,
     is_at_least,
     ms_per_token,
     rule,
     runs_eagerly,
 )
-from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.rules.gpus import find_gpu
 
 _KV = ("attention", "kv_write")
 _MUCH_REPEATED = 0.005
@@ -37,92 +37,96 @@ def _fusion(report: Report) -> str:
     return how[0].upper() + how[1:]
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """Conversions that are one finding."""
+def _kind(
+    name: str,
+    what: str,
+    chosen: Callable[[AttributedConversion], bool],
+    least: float,
+    fix: str,
+    compiled: str = "",
+    reported: str = "",
+) -> Rule[Report]:
+    """A rule about some conversions.
 
-    id: str  # of the finding
-    what: str  # what happens, in the words of a reader
-    chosen: Callable[[AttributedConversion], bool]  # which conversions count
-    least: float  # share of the decode steps from which on they matter
-    fix: str  # what to do about them; `{fusion}` stands for how this vLLM fuses quantizations
-    compiled: str = ""  # what torch.compile would do about them, for a run without it
-    reported: str = ""  # what others measured, with the source
+    Args:
+        what: what happens, in the words of a reader.
+        chosen: which conversions count.
+        least: share of the decode steps from which on they matter.
+        fix: what to do; `{fusion}` stands for how this vLLM fuses quantizations.
+        compiled: what torch.compile would do about them, for a run without it.
+        reported: what others measured, with the source.
+    """
 
-    @property
-    def looks_for(self) -> str:
-        """What fires it."""
-        return f"{self.what}, {100 * self.least:g} % of the decode steps"
-
-    def find(self, report: Report) -> Iterator[Finding]:
-        """The finding, where these conversions take that long."""
+    def look(report: Report) -> Iterator[Told]:
         found = (*report.conversions.charged, *report.conversions.padding)
-        rows = [row for row in found if self.chosen(row) and row.decode_us]
+        rows = [row for row in found if chosen(row) and row.decode_us]
         us, whole = sum(row.decode_us for row in rows), decode_steps_us(report)
-        if not rows or not us >= self.least * whole > 0:
+        if not rows or not us >= least * whole > 0:
             return
         calls = sum(row.calls_per_step for row in rows)
         places = ", ".join(dict.fromkeys(row.component for row in rows))
         most = rows[0]
         reader = f", read by {short_name(most.consumer)}" if most.consumer else ""
-        fix = self.fix.format(fusion=_fusion(report))
-        if self.compiled and runs_eagerly(report):
-            fix += f" Without --enforce-eager {self.compiled}."
-        yield Finding(self.id, ms_per_token(report, us),
-            f"{self.what[0].upper()}{self.what[1:]}: {calls:,.3g} kernels and "
+        advice = fix.format(fusion=_fusion(report))
+        if compiled and runs_eagerly(report):
+            advice += f" Without --enforce-eager {compiled}."
+        yield (ms_per_token(report, us),
+            f"{what[0].upper()}{what[1:]}: {calls:,.3g} kernels and "
             f"{us / report.steps.decode:,.1f} us of a decode step, {us / whole:.1%} of it, for "
             f"{places}.",
-            fix,
+            advice,
             (
                 "All the time of these kernels; what takes their place needs some of it.",
                 f"Most of it: {short_name(most.name)}{reader}.",
-                *([self.reported] if self.reported else []),
+                *([reported] if reported else []),
             ),
         )  # fmt: skip
 
+    return Rule(name, f"{what}, {100 * least:g} % of the decode steps", look, "conversions")
 
-_KINDS = (
-    _Kind("activations-quantized-apart",
+
+CONVERSIONS = (
+    _kind("activations-quantized-apart",
         "activations are quantized by kernels of their own before matrix products",
         lambda row: row.kind == "quantize" and row.component not in (*_KV, "experts"), 0.01,
         "{fusion}, which fuse it into the norm or the activation before it."),
-    _Kind("expert-inputs-quantized-apart",
+    _kind("expert-inputs-quantized-apart",
         "the inputs of experts are quantized by kernels of their own",
         lambda row: row.kind == "quantize" and row.component == "experts", 0.01,
         "Choose a MoE backend that reads BF16 activations (--moe-backend marlin) or one that "
         "quantizes while it permutes, and compare: the formats differ in accuracy too.",
         reported="Reported: BF16 to MXFP8 before the experts of gpt-oss-120b cost 8 % of the "
         "tokens per second on a GB10 (NVIDIA developer forum)."),
-    _Kind("kv-cache-converted-apart",
+    _kind("kv-cache-converted-apart",
         "attention's inputs or KV cache are converted by kernels of their own",
         lambda row: row.kind in ("quantize", "dequantize") and row.component in _KV, 0.01,
         "Compare with --kv-cache-dtype auto: a BF16 cache needs none of it, and short contexts "
         "read few bytes of it.",
         compiled="torch.compile can fuse the query's quantization"),
-    _Kind("weights-dequantized", "weights are dequantized for each step",
+    _kind("weights-dequantized", "weights are dequantized for each step",
         lambda row: row.kind == "dequantize" and row.component not in _KV, 0.01,
         "Use a kernel that multiplies the weights as they are stored: --quantization awq_marlin or "
         "gptq_marlin for 4-bit integers, a --linear-backend and --moe-backend other than emulation "
         "for FP4 and FP8."),
-    _Kind("scales-swizzled", "scales are rearranged at run time", lambda row: row.kind == "swizzle",
+    _kind("scales-swizzled", "scales are rearranged at run time", lambda row: row.kind == "swizzle",
         0.005,
         "Scales of weights can be swizzled when they are loaded, those of activations by the "
         "kernel that quantizes them: choose another --linear-backend or --moe-backend, or a later "
         "vLLM and FlashInfer."),
-    _Kind("padding-around-products", "inputs are padded by kernels of their own",
+    _kind("padding-around-products", "inputs are padded by kernels of their own",
         lambda row: row.kind == "pad", 0.005,
         "Choose a backend whose tiles divide this model's sizes (--linear-backend, --moe-backend), "
         "or pad the weights once, when they are loaded, and keep activations in the padded size."),
-    _Kind("transposed-in-decode", "data are transposed by kernels of their own",
+    _kind("transposed-in-decode", "data are transposed by kernels of their own",
         lambda row: row.kind == "transpose", 0.01,
         "Choose a backend that reads the layout in which its input is written (--linear-backend, "
         "--moe-backend, --attention-backend)."),
-    _Kind("casts-in-decode", "data are cast from one type to another by kernels of their own",
+    _kind("casts-in-decode", "data are cast from one type to another by kernels of their own",
         lambda row: row.kind == "cast" and row.component != "lm_head", 0.02,
         "Run everything in the model's own type: --dtype auto, and no module that computes in FP32 "
         "between two that do not.",
         compiled="torch.compile fuses casts into their neighbours"),
-    _Kind("repacked-in-decode", "weights are repacked in decode steps",
+    _kind("repacked-in-decode", "weights are repacked in decode steps",
         lambda row: row.kind == "repack", 0.005,
         "Repacking belongs into loading: report it to vLLM with this kernel's name, and choose "
         "another --linear-backend or --moe-backend meanwhile."),
@@ -132,14 +136,14 @@ _KINDS = (
 @rule("quantized-once-per-consumer", "conversions",
       "one activation is quantized several times by the same kernel, 0.5 % of a "
       "decode step")  # fmt: skip
-def _repeated(report: Report) -> Iterator[Finding]:
+def _repeated(report: Report) -> Iterator[Told]:
     rows, step_us = report.conversions.repeated, decode_steps_us(report)
     extra_us = sum(row.extra_us for row in rows) * report.steps.decode
     if not rows or not step_us or extra_us < _MUCH_REPEATED * step_us:
         return
     extra, calls = sum(row.extra for row in rows), sum(row.calls for row in rows)
     parts = "; ".join(f"{short_name(row.name)} for {', '.join(row.components)}" for row in rows[:3])
-    yield Finding("quantized-once-per-consumer", ms_per_token(report, extra_us),
+    yield (ms_per_token(report, extra_us),
         f"The same activations are quantized once for each of their consumers: {extra:,} of "
         f"{calls:,} quantizations of a decode step repeat one, "
         f"{extra_us / report.steps.decode:,.1f} us ({parts}).",
@@ -153,8 +157,112 @@ def _repeated(report: Report) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-CONVERSIONS: tuple[Rule, ...] = (
-    *(Rule(kind.id, "conversions", kind.looks_for, kind.find) for kind in _KINDS),
-    _repeated,
-)
-"""The rules about conversions, as docs/findings.md lists them."""
+_WIDE = frozenset({"bfloat16", "float16"})
+_LINEAR = frozenset({"qkv", "o_proj", "experts", "shared_experts", "mlp", "ssm"})
+_MOSTLY = 0.5
+_MATTERS = 0.01
+_MUCH_CAST = 0.005
+_FP8_OF_16_BITS = 0.5
+_NVFP4_OF_16_BITS = 4.5 / 16
+"""Four bits a weight, and eight for the scale of sixteen."""
+
+
+def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:
+    """Time of lm_head's products in decode steps, of these precisions or any."""
+    return sum(
+        row.decode_us
+        for row in report.kernels
+        if row.component == "lm_head"
+        and is_gemm(row.name)
+        and (not precisions or row.precision in precisions)
+    )
+
+
+@rule("lm-head-widened", "kernels",
+      "lm_head computes in FP32, 1 % of the decode steps, or is cast, 0.5 %")  # fmt: skip
+def _widened(report: Report) -> Iterator[Told]:
+    whole = decode_steps_us(report)
+    casts_us = sum(
+        row.decode_us
+        for row in report.conversions.charged
+        if row.kind == "cast" and row.component == "lm_head"
+    )
+    in_fp32 = any(
+        row.component == "lm_head" and row.weight_dtype == "float32" for row in report.modules
+    )
+    others = {row.weight_dtype for row in report.modules if row.component in _LINEAR}
+    products_us = _products_us(report) if in_fp32 else _products_us(report, ("fp32", "tf32"))
+    # A model that computes in FP32 throughout was not widened.
+    if products_us and others == {"float32"}:
+        return
+    if not whole or (products_us < _MATTERS * whole and casts_us < _MUCH_CAST * whole):
+        return
+    # FP32 weights have twice the bytes of 16-bit ones.
+    saved_us = casts_us + products_us / 2
+    parts = []
+    if products_us:
+        stored = "its weights are FP32" if in_fp32 else "its product runs in FP32"
+        parts.append(f"{stored} ({products_us / report.steps.decode:,.1f} us of a decode step)")
+    if casts_us:
+        parts.append(f"casts take {casts_us / report.steps.decode:,.1f} us of it")
+    yield (ms_per_token(report, saved_us),
+        f"lm_head is widened: {', '.join(parts)}.",
+        "Keep lm_head in the model's own type: look for --dtype float32, for an lm_head.weight in "
+        "FP32 in the checkpoint, and for a patch that widens it; vLLM's head_dtype is for pooling "
+        "models only.",
+        (
+            "The casts, and half of the product, as FP32 weights have twice the bytes.",
+            "Reported: with lm_head in MXFP4 in place of FP32, gpt-oss-120b went from 8 % fewer "
+            "tokens per second than its baseline to 10 % more on a GB10 (NVIDIA developer forum).",
+        ),
+    )  # fmt: skip
+
+
+@rule("lm-head-not-quantized", "kernels",
+      "lm_head has 16-bit weights while most of the layers' are quantized, and 4 bits would save "
+      "1 % of the decode steps")  # fmt: skip
+def _not_quantized(report: Report) -> Iterator[Told]:
+    heads = [row for row in report.modules if row.component == "lm_head" and row.bytes]
+    if not heads or any(row.weight_dtype not in _WIDE for row in heads):
+        return
+    linear = [row for row in report.modules if row.component in _LINEAR and row.bytes]
+    narrow = sum(row.bytes for row in linear if _is_quantized(row))
+    if narrow < _MOSTLY * sum(row.bytes for row in linear) or not narrow:
+        return
+    us, whole = _products_us(report), decode_steps_us(report)
+    saved_us = us * (1 - _NVFP4_OF_16_BITS)
+    if not whole or saved_us < _MATTERS * whole:
+        return
+    size = sum(row.bytes for row in heads)
+    fp8 = ms_per_token(report, us * (1 - _FP8_OF_16_BITS))
+    each = "" if fp8 is None else f" FP8 saves at most {fp8:.2f} ms per token."
+    yield (ms_per_token(report, saved_us),
+        f"lm_head is {heads[0].weight_dtype} ({size / 1e9:.2f} GB) while the layers are quantized: "
+        f"its product takes {us / report.steps.decode:,.1f} us of a decode step, {us / whole:.1%}.",
+        "Use a checkpoint that quantizes lm_head as well (its ignore or exclude list must not name "
+        "it): vLLM runs it as the checkpoint has it, and ModelOpt and compressed-tensors can. "
+        "Check the accuracy.",
+        (
+            f"NVFP4 reads {_NVFP4_OF_16_BITS:.0%} of its bytes, which saves that much of the "
+            f"product's time at most.{each}",
+            *_floor(report, size),
+            "Reported: 8 to 16 % more tokens per second on an RTX 5090 with an NVFP4 lm_head "
+            "(kekzl/imp).",
+        ),
+    )  # fmt: skip
+
+
+def _is_quantized(row: ModuleRow) -> bool:
+    return row.weight_dtype not in (*_WIDE, "float32", "")
+
+
+def _floor(report: Report, size: int) -> tuple[str, ...]:
+    """How long reading so many bytes takes at least."""
+    gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    if gpu is None:
+        return ()
+    bandwidth = gpu.read_bandwidth or gpu.memory_bandwidth
+    return (
+        f"Reading {size / 1e9:.2f} GB takes {size / bandwidth.value * 1e6:,.0f} us at "
+        f"{bandwidth.value / 1e12:.3g} TB/s ({bandwidth.source}).",
+    )

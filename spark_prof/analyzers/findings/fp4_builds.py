@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.classify.classifier import classify, short_name
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
-from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.rule import Rule, ms_per_token, rule
+from spark_prof.analyzers.findings.rule import Told, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 
 _NAMED = 3
@@ -23,26 +22,54 @@ _BUILD = (
 )
 
 
-@rule("evidence-conflict", "kernels",
-      "kernels whose counters or machine code say another engine or precision than "
-      "their name")  # fmt: skip
-def _conflicts(report: Report) -> Iterator[Finding]:
-    found = [row for row in report.conflicts if row not in _emulated(report)]
-    if not found:
-        return
-    told = "; ".join(
-        f"{short_name(row.name)} says {row.by_name}, its "
-        f"{'counters' if row.evidence == 'counter' else 'machine code'} {row.found} ({row.basis})"
-        for row in found[:_NAMED]
+def _without_fp4(report: Report) -> list[CodeRow]:
+    """Kernels that quantize to FP4 or multiply it by no instruction that an a or f build has.
+
+    Those that only unpack weights to 16 bits are none of them.
+    """
+    return [row for row in report.machine_code if _works_on_fp4(row) and not _has_fp4(row)]
+
+
+def _works_on_fp4(row: CodeRow) -> bool:
+    number = _ARCHITECTURE.fullmatch(row.architecture)
+    if number is None or int(number[1]) < _FIRST_WITH_FP4 or not _FP4.search(row.name):
+        return False
+    label = classify(row.name)
+    return not (label.weights == "fp4" and label.precision in ("bf16", "fp16"))
+
+
+def _has_fp4(row: CodeRow) -> bool:
+    return "fp4" in (*row.reads, *row.writes, *row.precisions) or any(
+        "E2M1" in product.opcode or product.opcode.startswith("UTC") for product in row.products
     )
-    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    yield Finding("evidence-conflict", None,
-        f"{_kernels(found)} of {_share(report, found)} of the time run elsewhere, or in another "
-        f"precision, than their names say: {told}{more}.",
-        "Believe the report, which goes by the counters or the machine code, and not the names; "
-        "where a backend was chosen for what its name says, choose another.",
-        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
-    )  # fmt: skip
+
+
+@rule("software-fp4-conversion", "kernels",
+      "kernels for sm_100 or newer whose name has FP4, with F2F.F64.F32 and no FP4 "
+      "instruction")  # fmt: skip
+def _software_conversion(report: Report) -> Iterator[Told]:
+    rows = [row for row in _without_fp4(report) if row.doubles >= _DOUBLES]
+    if rows:
+        yield (ms_per_token(report, _decode_us(rows)),
+            f"{_kernels(rows)} convert to FP4 in software, by way of double precision "
+            f"(F2F.F64.F32), in {_share(report, rows)} of the time: {_targets(rows)}.",
+            _BUILD,
+            _facts(rows),
+        )  # fmt: skip
+
+
+@rule("plain-architecture-build", "kernels",
+      "such kernels built for sm_120 and not sm_120f or sm_121a, without an FP4 "
+      "instruction")  # fmt: skip
+def _plain_build(report: Report) -> Iterator[Told]:
+    rows = [row for row in _without_fp4(report) if row.suffix == "plain" and row.doubles < _DOUBLES]
+    if rows:
+        yield (ms_per_token(report, _decode_us(rows)),
+            f"{_kernels(rows)} that work on FP4 were built without a suffix, and so without this "
+            f"GPU's FP4 instructions: {_targets(rows)}.",
+            _BUILD,
+            _facts(rows),
+        )  # fmt: skip
 
 
 def _emulated(report: Report) -> list[Conflict]:
@@ -59,11 +86,11 @@ def _emulated(report: Report) -> list[Conflict]:
 
 @rule("emulated-fp8", "kernels",
       "kernels with FP8 in their name whose code unpacks FP8 and multiplies FP16")  # fmt: skip
-def _emulated_fp8(report: Report) -> Iterator[Finding]:
+def _emulated_fp8(report: Report) -> Iterator[Told]:
     found = _emulated(report)
     if not found:
         return
-    yield Finding("emulated-fp8", None,
+    yield (None,
         f"{_kernels(found)} of {_share(report, found)} of the time multiply FP8 by unpacking it to "
         f"FP16 first: {_list([row.name for row in found])}. A warp's FP8 product (mma.sync) is "
         "not in this GPU's instruction set.",
@@ -73,61 +100,26 @@ def _emulated_fp8(report: Report) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _works_on_fp4(row: CodeRow) -> bool:
-    """Whether it quantizes to FP4 or multiplies it, and does not only unpack weights to 16 bits."""
-    number = _ARCHITECTURE.fullmatch(row.architecture)
-    if number is None or int(number[1]) < _FIRST_WITH_FP4 or not _FP4.search(row.name):
-        return False
-    label = classify(row.name)
-    return not (label.weights == "fp4" and label.precision in ("bf16", "fp16"))
-
-
-def _uses_fp4_instructions(row: CodeRow) -> bool:
-    """Whether it has one of the instructions that only an a or f build has."""
-    return (
-        "fp4" in (*row.reads, *row.writes, *row.precisions)
-        or any("E2M1" in product.opcode for product in row.products)
-        or any(product.opcode.startswith("UTC") for product in row.products)
+@rule("evidence-conflict", "kernels",
+      "kernels whose counters or machine code say another engine or precision than "
+      "their name")  # fmt: skip
+def _conflicts(report: Report) -> Iterator[Told]:
+    found = [row for row in report.conflicts if row not in _emulated(report)]
+    if not found:
+        return
+    told = "; ".join(
+        f"{short_name(row.name)} says {row.by_name}, its "
+        f"{'counters' if row.evidence == 'counter' else 'machine code'} {row.found} ({row.basis})"
+        for row in found[:_NAMED]
     )
-
-
-@rule("software-fp4-conversion", "kernels",
-      "kernels for sm_100 or newer whose name has FP4, with F2F.F64.F32 and no FP4 "
-      "instruction")  # fmt: skip
-def _software_conversion(report: Report) -> Iterator[Finding]:
-    rows = [
-        row
-        for row in report.machine_code
-        if row.doubles >= _DOUBLES and _works_on_fp4(row) and not _uses_fp4_instructions(row)
-    ]
-    if rows:
-        yield Finding("software-fp4-conversion", ms_per_token(report, _decode_us(rows)),
-            f"{_kernels(rows)} convert to FP4 in software, by way of double precision "
-            f"(F2F.F64.F32), in {_share(report, rows)} of the time: {_targets(rows)}.",
-            _BUILD,
-            _facts(rows),
-        )  # fmt: skip
-
-
-@rule("plain-architecture-build", "kernels",
-      "such kernels built for sm_120 and not sm_120f or sm_121a, without an FP4 "
-      "instruction")  # fmt: skip
-def _plain_build(report: Report) -> Iterator[Finding]:
-    rows = [
-        row
-        for row in report.machine_code
-        if row.suffix == "plain"
-        and row.doubles < _DOUBLES
-        and _works_on_fp4(row)
-        and not _uses_fp4_instructions(row)
-    ]
-    if rows:
-        yield Finding("plain-architecture-build", ms_per_token(report, _decode_us(rows)),
-            f"{_kernels(rows)} that work on FP4 were built without a suffix, and so without this "
-            f"GPU's FP4 instructions: {_targets(rows)}.",
-            _BUILD,
-            _facts(rows),
-        )  # fmt: skip
+    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    yield (None,
+        f"{_kernels(found)} of {_share(report, found)} of the time run elsewhere, or in another "
+        f"precision, than their names say: {told}{more}.",
+        "Believe the report, which goes by the counters or the machine code, and not the names; "
+        "where a backend was chosen for what its name says, choose another.",
+        tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
+    )  # fmt: skip
 
 
 def _decode_us(rows: Sequence[CodeRow]) -> float:
@@ -161,12 +153,3 @@ def _list(names: Sequence[str]) -> str:
     shown = list(dict.fromkeys(short_name(name) for name in names))
     more = [f"{len(shown) - _NAMED} more"] if len(shown) > _NAMED else []
     return ", ".join([*shown[:_NAMED], *more])
-
-
-EVIDENCE: tuple[Rule, ...] = (
-    _software_conversion,
-    _plain_build,
-    _emulated_fp8,
-    _conflicts,
-)
-"""Rules about what counters and machine code show."""

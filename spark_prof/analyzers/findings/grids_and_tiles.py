@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
-from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import (
-    Rule,
+    Told,
     decode_steps_us,
     is_at_least,
     ms_per_token,
@@ -63,11 +62,21 @@ def _idle_stake(row: ShapeRow, floors: Mapping[tuple[str, str], RooflineRow]) ->
     return row.us * idle
 
 
-def _matters(report: Report, stakes: Sequence[_Stake]) -> float | None:
-    """Their sum in ms per token; None where it is too little of a decode step to speak of."""
-    us = sum(stake for stake, _ in stakes)
-    whole = decode_steps_us(report)
-    return ms_per_token(report, us) if whole and us >= _MUCH * whole else None
+def _worth(
+    report: Report, stakes: Sequence[_Stake], text: str, describe: str, fix: str, evidence: str
+) -> Iterator[Told]:
+    """The finding, where they are more of a decode step than too little to speak of.
+
+    Args:
+        text: what is found; {shapes} stands for those with the most at stake.
+        describe: the figures of each of them.
+        fix: {kernel} stands for how to get another kernel for them.
+    """
+    us, whole = sum(stake for stake, _ in stakes), decode_steps_us(report)
+    won = ms_per_token(report, us)
+    if won is not None and whole and us >= _MUCH * whole:
+        named, kernel = _named(stakes, describe), _other_kernel(report, stakes)
+        yield won, text.format(shapes=named), fix.format(kernel=kernel), (evidence,)
 
 
 def _named(stakes: Sequence[_Stake], describe: str) -> str:
@@ -102,64 +111,56 @@ def _other_kernel(report: Report, stakes: Sequence[_Stake]) -> str:
 @rule("grid-smaller-than-gpu", "kernels",
       "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
       "decode step at stake")  # fmt: skip
-def _small_grids(report: Report) -> Iterator[Finding]:
+def _small_grids(report: Report) -> Iterator[Told]:
     floors = _floors(report)
+    multiprocessors = report.shapes.multiprocessors if report.shapes else None
     stakes = [
         (_idle_stake(row, floors), row)
         for row in _products(report)
         if row.busy is not None
         and row.busy < 1 - _IDLE
-        and report.shapes
-        and report.shapes.multiprocessors
-        and row.blocks < report.shapes.multiprocessors
+        and multiprocessors
+        and row.blocks < multiprocessors
     ]
-    won = _matters(report, stakes)
-    if won is None or not report.shapes:
-        return
-    yield Finding("grid-smaller-than-gpu", won,
-        f"Kernels that stream weights have fewer blocks than the GPU's "
-        f"{report.shapes.multiprocessors} multiprocessors: "
-        f"{_named(stakes, '{row.blocks} blocks')}.",
-        "A kernel with narrower tiles or a split inner dimension has more blocks: try "
-        f"{_other_kernel(report, stakes)}. Products that share an input can be one (q, k and v; "
-        "gate and up).",
-        (
-            "The time of these kernels by the share of the multiprocessors without a block, and no "
-            "more than it is above their floor where that is known: an upper bound.",
-        ),
-    )  # fmt: skip
+    return _worth(
+        report,
+        stakes,
+        f"Kernels that stream weights have fewer blocks than the GPU's {multiprocessors} "
+        "multiprocessors: {shapes}.",
+        "{row.blocks} blocks",
+        "A kernel with narrower tiles or a split inner dimension has more blocks: try {kernel}. "
+        "Products that share an input can be one (q, k and v; gate and up).",
+        "The time of these kernels by the share of the multiprocessors without a block, and no "
+        "more than it is above their floor where that is known: an upper bound.",
+    )
 
 
 @rule("tail-wave", "kernels",
       "the same kernels in more than one wave that fills less than 80 % of its "
       "places, 2 % at stake")  # fmt: skip
-def _tail_waves(report: Report) -> Iterator[Finding]:
+def _tail_waves(report: Report) -> Iterator[Told]:
     floors = _floors(report)
     stakes = [
         (_idle_stake(row, floors), row)
         for row in _products(report)
         if row.busy is not None and row.waves and row.waves > 1 and row.busy < _HOLLOW_TAIL
     ]
-    won = _matters(report, stakes)
-    if won is None:
-        return
-    yield Finding("tail-wave", won,
-        "The last wave of blocks leaves much of the GPU idle: "
-        f"{_named(stakes, '{row.blocks} blocks in {row.waves:.2f} waves')}.",
-        "Other tiles, so that the blocks fill whole waves, or a persistent kernel: try "
-        f"{_other_kernel(report, stakes)}.",
-        (
-            "The time of these kernels by the places that the last wave leaves empty, if all "
-            "blocks take equally long, and no more than it is above their floor where that is "
-            "known: an upper bound.",
-        ),
-    )  # fmt: skip
+    return _worth(
+        report,
+        stakes,
+        "The last wave of blocks leaves much of the GPU idle: {shapes}.",
+        "{row.blocks} blocks in {row.waves:.2f} waves",
+        "Other tiles, so that the blocks fill whole waves, or a persistent kernel: try {kernel}.",
+        "The time of these kernels by the places that the last wave leaves empty, if all blocks "
+        "take equally long, and no more than it is above their floor where that is known: an "
+        "upper bound.",
+    )
 
 
 @rule("tile-waste", "kernels",
       "tiles half empty whose arithmetic takes half as long as their memory traffic, "
       "2 % at stake")  # fmt: skip
-def _tile_waste(report: Report) -> Iterator[Finding]:
+def _tile_waste(report: Report) -> Iterator[Told]:
     stakes = [
         (row.us * waste * min(ratio, 1.0), row)
         for row in _products(report)
@@ -168,25 +169,22 @@ def _tile_waste(report: Report) -> Iterator[Finding]:
         and (ratio := _arithmetic_over_memory(report, row)) is not None
         and ratio >= _NEAR_THE_RIDGE
     ]
-    won = _matters(report, stakes)
-    if won is None:
-        return
-    described = "{row.rows_used:.3g} of {row.tile.token_rows} rows hold a token"
-    yield Finding("tile-waste", won,
-        f"Tiles are mostly empty and still cost arithmetic: {_named(stakes, described)}.",
-        f"A kernel with fewer rows a tile, or with its operands swapped: try "
-        f"{_other_kernel(report, stakes)}. Larger batches fill the rows without more time.",
-        (
-            "The empty rows' share of the time, where the arithmetic of a whole tile takes at "
-            "least half as long as reading its weights does, by the GPU's data sheet.",
-        ),
-    )  # fmt: skip
+    return _worth(
+        report,
+        stakes,
+        "Tiles are mostly empty and still cost arithmetic: {shapes}.",
+        "{row.rows_used:.3g} of {row.tile.token_rows} rows hold a token",
+        "A kernel with fewer rows a tile, or with its operands swapped: try {kernel}. Larger "
+        "batches fill the rows without more time.",
+        "The empty rows' share of the time, where the arithmetic of a whole tile takes at least "
+        "half as long as reading its weights does, by the GPU's data sheet.",
+    )
 
 
 @rule("low-occupancy", "kernels",
       "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
       "little fetched ahead, 2 % at stake")  # fmt: skip
-def _low_occupancy(report: Report) -> Iterator[Finding]:
+def _low_occupancy(report: Report) -> Iterator[Told]:
     floors = _floors(report)
     stakes = [
         (row.us * (1 - floor.floor_us / floor.us), row)
@@ -202,20 +200,16 @@ def _low_occupancy(report: Report) -> Iterator[Finding]:
         and row.busy is not None
         and row.busy >= 1 - _IDLE
     ]
-    won = _matters(report, stakes)
-    if won is None:
-        return
-    described = "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}"
-    yield Finding("low-occupancy", won,
-        "Kernels that wait for memory have too few warps in flight to hide it: "
-        f"{_named(stakes, described)}.",
+    return _worth(
+        report,
+        stakes,
+        "Kernels that wait for memory have too few warps in flight to hide it: {shapes}.",
+        "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}",
         "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
-        f"memory: try {_other_kernel(report, stakes)}.",
-        (
-            "They read at less than half of what a reader reaches on this GPU; the time above "
-            "their floor is what more warps could save at most.",
-        ),
-    )  # fmt: skip
+        "memory: try {kernel}.",
+        "They read at less than half of what a reader reaches on this GPU; the time above their "
+        "floor is what more warps could save at most.",
+    )
 
 
 def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float | None:
@@ -234,12 +228,3 @@ def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float | None:
     bandwidth = gpu.read_bandwidth or gpu.memory_bandwidth
     operations_per_byte = 2 * row.tile.token_rows / size
     return operations_per_byte * bandwidth.value / peak.value
-
-
-SHAPES: tuple[Rule, ...] = (
-    _small_grids,
-    _tail_waves,
-    _tile_waste,
-    _low_occupancy,
-)
-"""Rules about blocks, waves and tiles."""

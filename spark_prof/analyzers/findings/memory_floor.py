@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.rule import Rule, is_at_least, rule
+from spark_prof.analyzers.findings.rule import Told, is_at_least, rule
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 
 _FAR = 2.0
@@ -25,15 +24,21 @@ _MXFP4_SAVES = 1 - (0.5 + 1 / 32) / 2
 """Of BF16's 2 bytes: a byte of scale for 32 elements comes on top of the half byte of each."""
 
 _BACKENDS_SINCE = (0, 23)
-_LINEAR = ("qkv", "o_proj", "mlp", "shared_experts", "ssm")
+_FLAGS = {
+    "experts": "--moe-backend (triton, marlin, cutlass, flashinfer_cutlass, flashinfer_trtllm)",
+    **dict.fromkeys(
+        ("qkv", "o_proj", "mlp", "shared_experts", "ssm"),
+        "--linear-backend (cutlass, flashinfer_cutlass, marlin, machete)",
+    ),
+}
 
 
 @rule("far-from-memory-floor", "kernels",
       "a kernel that the memory limits takes more than twice its floor in decode "
       "steps, and the rest is more than 2 % of the step; of experts only where one "
       "token chooses them")  # fmt: skip
-def _far_from_floor(report: Report) -> Iterator[Finding]:
-    phase, step = _decode(report), _step_us(report)
+def _far_from_floor(report: Report) -> Iterator[Told]:
+    phase, step = _decode(report)
     if phase is None or report.roofline is None or not step:
         return
     # What one kernel does for a component is one thing to change, whatever its roles.
@@ -46,10 +51,12 @@ def _far_from_floor(report: Report) -> Iterator[Finding]:
         and row.us > _FAR * row.floor_us
         and (row.left_us or 0.0) > _MATTERS * step
     ]
+    reader = report.roofline.ceilings.bandwidth
+    ceiling = [f"Ceiling: {reader.value / 1e9:,.0f} GB/s, {reader.source}."] if reader else []
     for row in far[:_MOST]:
         left = row.left_us or 0.0
         reached = f", {row.of_reached:.0%} of what a reader reaches" if row.of_reached else ""
-        yield Finding("far-from-memory-floor", row.left_ms_per_token,
+        yield (row.left_ms_per_token,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
             f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
@@ -57,7 +64,7 @@ def _far_from_floor(report: Report) -> Iterator[Finding]:
             _other_kernel(report, row),
             (
                 f"Bytes: {row.basis}.",
-                *_source(report.roofline.ceilings),
+                *ceiling,
                 "What a perfect reader would save: no kernel brings all of it.",
             ),
         )  # fmt: skip
@@ -66,8 +73,8 @@ def _far_from_floor(report: Report) -> Iterator[Finding]:
 @rule("bf16-weights-dominate", "kernels",
       "a quarter of the bytes that a decode step streams are weights that nobody quantized, and "
       "their kernels take an eighth of it")  # fmt: skip
-def _wide_weights(report: Report) -> Iterator[Finding]:
-    phase, step = _decode(report), _step_us(report)
+def _wide_weights(report: Report) -> Iterator[Told]:
+    phase, step = _decode(report)
     if phase is None or report.roofline is None or not step:
         return
     wide = [
@@ -82,6 +89,13 @@ def _wide_weights(report: Report) -> Iterator[Finding]:
     us = sum(row.us * row.calls for row in rows)
     if share < _WIDE_SHARE or us < _WIDE_SHARE / 2 * step:
         return
+    formats = {m.quant_method for m in report.modules if m.component in _NARROWED}
+    fix = (
+        "Use or make a checkpoint in which these layers are quantized too (llm-compressor, NVIDIA "
+        "Model Optimizer): the one that ran leaves them out in its quantization_config."
+    )
+    if all(not method or method.startswith("Unquantized") for method in formats):
+        fix = "Serve it with --quantization fp8, or a checkpoint in FP8, NVFP4 or MXFP4."
     per_token = _ms_per_token(rows, us)
     parts = ", ".join(f"{row.component} {row.bytes / 1e9:.2f} GB" for row in wide)
     evidence = [
@@ -94,10 +108,10 @@ def _wide_weights(report: Report) -> Iterator[Finding]:
             f"At most {per_token * _FP8_SAVES:.2f} ms per token with FP8, "
             f"{per_token * _MXFP4_SAVES:.2f} ms with MXFP4."
         )
-    yield Finding("bf16-weights-dominate", None if per_token is None else per_token * _MXFP4_SAVES,
+    yield (None if per_token is None else per_token * _MXFP4_SAVES,
         f"{share:.0%} of the bytes that a decode step streams are weights in "
         f"{' and '.join(dict.fromkeys(row.dtype for row in wide))}: {parts}.",
-        _narrower(report),
+        fix,
         tuple(evidence),
     )  # fmt: skip
 
@@ -105,8 +119,8 @@ def _wide_weights(report: Report) -> Iterator[Finding]:
 @rule("read-more-than-needed", "kernels",
       "hardware counters saw a kernel of decode steps read 1.2 times its weights and "
       "KV cache")  # fmt: skip
-def _read_again(report: Report) -> Iterator[Finding]:
-    phase, step = _decode(report), _step_us(report)
+def _read_again(report: Report) -> Iterator[Told]:
+    phase, step = _decode(report)
     if phase is None or not step:
         return
     for row in phase.rows:
@@ -115,32 +129,20 @@ def _read_again(report: Report) -> Iterator[Finding]:
             continue
         saved = 1 - 1 / times
         per_token = _ms_per_token([row], us)
-        yield Finding("read-more-than-needed", None if per_token is None else per_token * saved,
+        yield (None if per_token is None else per_token * saved,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.read_bytes or 0) / 1e6:,.1f} MB a call, {times:.2f} times the "
             f"{row.streamed_bytes / 1e6:,.1f} MB of its weights and KV cache.",
             "It reads weights more than once or pads them: "
-            + _other_kernel(report, row, begins=False),
+            + _other_kernel(report, row, "try"),
             (f"Read: {row.read_by}. Needed: {row.basis}.",),
         )  # fmt: skip
 
 
-ROOFLINE: tuple[Rule, ...] = (
-    _far_from_floor,
-    _wide_weights,
-    _read_again,
-)
-"""Rules about the memory that decode steps wait for."""
-
-
-def _decode(report: Report) -> RooflinePhase | None:
-    return report.roofline.decode if report.roofline else None
-
-
-def _step_us(report: Report) -> float:
+def _decode(report: Report) -> tuple[RooflinePhase | None, float]:
     """What a decode step takes; its kernels' time where nothing tells the step's."""
-    phase = _decode(report)
-    return (phase.step_us or phase.kernels_us) if phase else 0.0
+    phase = report.roofline.decode if report.roofline else None
+    return phase, (phase.step_us or phase.kernels_us) if phase else 0.0
 
 
 def _ms_per_token(rows: list[RooflineRow], us: float) -> float | None:
@@ -151,8 +153,7 @@ def _ms_per_token(rows: list[RooflineRow], us: float) -> float | None:
     return None
 
 
-def _other_kernel(report: Report, row: RooflineRow, *, begins: bool = True) -> str:
-    first = "Try" if begins else "try"
+def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
     weights = report.roofline.weights if report.roofline else ()
     if any(not w.quantized for w in weights if w.component == row.component):
         return (
@@ -161,11 +162,8 @@ def _other_kernel(report: Report, row: RooflineRow, *, begins: bool = True) -> s
         )
     if not is_at_least(report, *_BACKENDS_SINCE):
         return f"{first} another kernel for {row.component}, and measure the same steps again."
-    if row.component == "experts":
-        flag = "--moe-backend (triton, marlin, cutlass, flashinfer_cutlass, flashinfer_trtllm)"
-    elif row.component in _LINEAR:
-        flag = "--linear-backend (cutlass, flashinfer_cutlass, marlin, machete)"
-    else:
+    flag = _FLAGS.get(row.component)
+    if flag is None:
         return (
             f"No flag of vLLM chooses the kernel of {row.component}; its own kernel library does."
         )
@@ -173,19 +171,3 @@ def _other_kernel(report: Report, row: RooflineRow, *, begins: bool = True) -> s
         f"{first} the other values of {flag} that this GPU and format have, and record each the "
         "same way."
     )
-
-
-def _narrower(report: Report) -> str:
-    formats = {m.quant_method for m in report.modules if m.component in _NARROWED}
-    plain = all(not method or method.startswith("Unquantized") for method in formats)
-    if plain:
-        return "Serve it with --quantization fp8, or a checkpoint in FP8, NVFP4 or MXFP4."
-    return (
-        "Use or make a checkpoint in which these layers are quantized too (llm-compressor, NVIDIA "
-        "Model Optimizer): the one that ran leaves them out in its quantization_config."
-    )
-
-
-def _source(ceilings: Ceilings) -> tuple[str, ...]:
-    found = ceilings.bandwidth
-    return (f"Ceiling: {found.value / 1e9:,.0f} GB/s, {found.source}.",) if found else ()

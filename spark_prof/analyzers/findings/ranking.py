@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import ModuleType
+
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.findings import (
+    format_conversions,
+    fp4_builds,
+    gaps_and_slow_steps,
+    grids_and_tiles,
+    memory_floor,
+    stragglers,
+)
 from spark_prof.analyzers.findings.audit_findings import FALLBACKS
-from spark_prof.analyzers.findings.format_conversions import CONVERSIONS
-from spark_prof.analyzers.findings.fp4_builds import EVIDENCE
-from spark_prof.analyzers.findings.gaps_and_slow_steps import TIME
-from spark_prof.analyzers.findings.gpu_clock import CLOCKS
-from spark_prof.analyzers.findings.grids_and_tiles import SHAPES
-from spark_prof.analyzers.findings.lm_head import LM_HEAD
-from spark_prof.analyzers.findings.memory_floor import ROOFLINE
 from spark_prof.analyzers.findings.rule import Rule
-from spark_prof.analyzers.findings.small_work import WORK
-from spark_prof.analyzers.findings.stragglers import RANKS
 from spark_prof.analyzers.model import Report
 
-RULES: tuple[Rule, ...] = (
-    *TIME,
-    *WORK,
-    *ROOFLINE,
-    *SHAPES,
-    *RANKS,
-    *CLOCKS,
-    *CONVERSIONS,
-    *LM_HEAD,
-    *EVIDENCE,
+
+def _in(*modules: ModuleType) -> Iterator[Rule[Report]]:
+    """The rules of modules, each in the order in which it has them."""
+    for module in modules:
+        yield from (each for each in vars(module).values() if isinstance(each, Rule))
+
+
+RULES: tuple[Rule[Report], ...] = (
+    *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers),
+    *format_conversions.CONVERSIONS,
+    *_in(format_conversions, fp4_builds),
     *FALLBACKS,
 )
 """Every rule, in the order of docs/findings.md."""
@@ -34,7 +37,7 @@ PAGES = {rule.id: rule.page for rule in RULES}
 """The page of the explorer that shows what each rule's findings stand on."""
 
 
-def findings_of(report: Report, rules: tuple[Rule, ...] = RULES) -> tuple[Finding, ...]:
+def findings_of(report: Report) -> tuple[Finding, ...]:
     """What the rules find, the largest gain first and what nobody can put a figure on last."""
-    found = [finding for rule in rules for finding in rule.find(report)]
+    found = [finding for rule in RULES for finding in rule.find(report)]
     return tuple(sorted(found, key=lambda f: (f.ms_per_token is None, -(f.ms_per_token or 0.0))))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.rules.environment import version_of
+
+Subject = TypeVar("Subject")
 
 
 def ms_per_token(report: Report, decode_us: float) -> float | None:
@@ -78,32 +80,27 @@ def is_at_least(report: Report, major: int, minor: int) -> bool:
     return version_of(report.run.vllm) >= (major, minor)
 
 
-_Find = Callable[[Report], Iterable[Finding]]
+Told = tuple[float | None, str, str, tuple[str, ...]]
+"""What a rule found, but for its id: ms per token, text, fix and evidence, as in `Finding`."""
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A rule reads a finished report and says what it finds; nothing, where there is nothing."""
+class Rule(Generic[Subject]):
+    """A rule reads a finished report, or its audit alone, and says what it finds."""
 
     id: str  # words joined by hyphens, of the findings that it makes
-    page: str  # of the explorer, where the evidence is
     looks_for: str  # what fires it, in one line, as docs/findings.md has it
-    find: _Find  # from the report, whose own findings are still empty, to what was found
+    look: Callable[[Subject], Iterable[Told]]
+    """From the report, whose own findings are still empty, or the audit to what was found."""
+    page: str = "fallbacks"  # of the explorer, where the evidence is
+
+    def find(self, subject: Subject) -> Iterator[Finding]:
+        """What it finds; nothing, where there is nothing."""
+        return (Finding(self.id, *told) for told in self.look(subject))
 
 
-Look = Callable[[Audit], Iterable[Finding]]
-
-
-@dataclass(frozen=True)
-class AuditRule:
-    """A rule that needs the audit alone; the words are those of `Rule`."""
-
-    id: str
-    looks_for: str
-    look: Look
-    page: str = "fallbacks"
-
-
-def rule(name: str, page: str, looks_for: str) -> Callable[[_Find], Rule]:
-    """Makes a rule of a function that finds."""
-    return lambda find: Rule(name, page, looks_for, find)
+def rule(
+    name: str, page: str, looks_for: str
+) -> Callable[[Callable[[Report], Iterable[Told]]], Rule[Report]]:
+    """Makes a rule of a function that looks."""
+    return lambda look: Rule(name, looks_for, look, page)

@@ -14,9 +14,14 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.clients.client_comparison import AGREES, clients_of
-from spark_prof.analyzers.clients.client_remarks import in_window
 from spark_prof.analyzers.clients.client_rows import BASES, VERDICTS, ClientRow
-from spark_prof.analyzers.clients.engine_side import EngineSide, engine_side, place
+from spark_prof.analyzers.clients.engine_side import (
+    EngineSide,
+    Placement,
+    engine_side,
+    in_window,
+    place,
+)
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency, Request
@@ -50,94 +55,70 @@ def steps(*rows: tuple[float, int, int, int, float, float]) -> pd.DataFrame:
     return frame.assign(begin_ns=begin, finish_ns=finish, step_us=1e3 * frame["ms"])
 
 
-def test_only_gaps_inside_the_stretch_count() -> None:
-    found = in_window([request(0, 10, [5, 5, 100, 5])], ORIGIN, ORIGIN + 10 * MS, ORIGIN + 21 * MS)
-    assert found.chunk_us == found.token_us == 5_000
-    assert found.tokens == 3, "the first token and two more"
-    assert found.requests == 1
-    assert not found.whole_requests
-
-
-def test_a_chunk_with_several_tokens_is_no_token() -> None:
-    one = request(0, 10, [20, 20, 20], output_tokens=8)
-    found = in_window([one], ORIGIN, ORIGIN, ORIGIN + 100 * MS)
-    assert found.chunk_us == pytest.approx(20_000)
-    assert found.token_us == pytest.approx(10_000)
-    assert found.tokens == 8
-
-
-def test_without_chunks_whole_requests_are_compared_when_most_of_them_is_inside() -> None:
-    inside = request(0, 10, [10, 10, 10, 10], chunks=None, gaps_us=())
-    outside = request(45, 10, [30, 30], chunks=None, gaps_us=())
-    found = in_window([inside, outside], ORIGIN, ORIGIN, ORIGIN + 60 * MS)
-    assert found.token_us == pytest.approx(10_000)
-    assert found.whole_requests
-    assert (found.requests, found.tokens) == (2, None)
-
-
-def test_the_first_token_counts_when_its_request_was_sent_inside() -> None:
-    early, inside = request(-5, 10, [1]), request(5, 20, [1])
-    found = in_window([early, inside], ORIGIN, ORIGIN, ORIGIN + 60 * MS)
-    assert found.first_us == 20_000
-
-
-def test_failed_and_distant_requests_count_for_nothing() -> None:
-    failed, late = request(0, 10, [1], failed=True), request(500, 10, [1])
-    unknown = Request(ttft_us=1.0)
-    found = in_window([failed, late, unknown], ORIGIN, ORIGIN, ORIGIN + 60 * MS)
-    assert (found.requests, found.token_us, found.first_us) == (0, None, None)
-
-
-def test_a_step_counts_once_for_each_request_that_waits_for_it() -> None:
-    found = engine_side(steps((10, 1, 0, 0, 1, 1), (40, 3, 0, 0, 3, 3)), None, same_requests=True)
-    assert found.step_us == found.token_us == pytest.approx((10 + 3 * 40) * 1e3 / 4)
-
-
-def test_speculative_steps_give_several_tokens() -> None:
-    found = engine_side(steps((30, 2, 0, 0, 6, 2), (30, 2, 0, 0, 6, 2)), None, same_requests=True)
-    assert (found.step_us, found.token_us, found.tokens) == (30_000, 10_000, 12)
-
-
-def test_unknown_tokens_are_taken_for_one_a_request() -> None:
-    found = engine_side(steps((30, 2, 0, 0, float("nan"), float("nan"))), None, same_requests=True)
-    assert found.token_us == 30_000
-
-
-def test_a_long_prompt_takes_several_steps() -> None:
-    frame = steps((50, 0, 1, 512, 0, 0), (50, 1, 1, 512, 1, 1))
-    assert engine_side(frame, 512, same_requests=True).prefill_us == 50_000
-    assert engine_side(frame, 513, same_requests=True).prefill_us == 100_000
-    assert engine_side(frame, None, same_requests=True).prefill_us == 50_000
+BARE = {"chunks": None, "gaps_us": ()}
+NOTHING = {"requests": 0, "token_us": None, "first_us": None}
 
 
 @each_row(
-    ("prompt", "known"), [(512, True), (700, True), (350, True), (1024, False), (None, False)]
-)
-def test_steps_of_other_prompts_tell_only_about_alike_ones(
-    prompt: float | None, known: bool
+    ("requests", "begin_ms", "end_ms", "wanted"),
+    [
+        # Only gaps inside the stretch: the first token and two more.
+        ([request(0, 10, [5, 5, 100, 5])], 10, 21,
+         {"chunk_us": 5e3, "token_us": 5e3, "tokens": 3, "requests": 1, "whole_requests": False}),
+        # A chunk with several tokens is no token.
+        ([request(0, 10, [20, 20, 20], output_tokens=8)], 0, 100,
+         {"chunk_us": 2e4, "token_us": 1e4, "tokens": 8}),
+        # Without chunks whole requests are compared when most of them is inside.
+        ([request(0, 10, [10, 10, 10, 10], **BARE), request(45, 10, [30, 30], **BARE)], 0, 60,
+         {"token_us": 1e4, "whole_requests": True, "requests": 2, "tokens": None}),
+        # The first token counts when its request was sent inside.
+        ([request(-5, 10, [1]), request(5, 20, [1])], 0, 60, {"first_us": 2e4}),
+        ([request(0, 10, [1], failed=True), request(500, 10, [1]), Request(ttft_us=1.0)], 0, 60,
+         NOTHING),
+    ],
+)  # fmt: skip
+def test_what_requests_saw_in_a_stretch(
+    requests: list[Request], begin_ms: int, end_ms: int, wanted: dict[str, object]
 ) -> None:
-    frame = steps((50, 0, 1, 512, 0, 0))
-    assert (engine_side(frame, prompt, same_requests=False).prefill_us == 50_000) == known
+    found = in_window(requests, ORIGIN, ORIGIN + begin_ms * MS, ORIGIN + end_ms * MS)
+    assert {name: getattr(found, name) for name in wanted} == pytest.approx(wanted)
 
 
-def test_no_step_says_nothing() -> None:
-    nothing = EngineSide(0, None, None, None, None)
-    assert engine_side(steps(), 100.0, same_requests=True) == nothing
+USUAL = [(10, 4, 0, 0, 4, 4)] * 20
+READ = [(50, 0, 1, 512, 0, 0), (50, 1, 1, 512, 1, 1)]
+NAN = float("nan")
 
 
-def test_a_step_of_many_times_the_usual_is_no_step_s_work() -> None:
-    usual = [(10, 4, 0, 0, 4, 4)] * 20
-    found = engine_side(steps(*usual, (190, 4, 0, 0, 4, 4)), None, same_requests=True)
-    assert (found.steps, found.stalls_us) == (21, ())
-    found = engine_side(steps(*usual, (900, 4, 0, 0, 4, 4)), None, same_requests=True)
-    assert (found.steps, found.token_us, found.tokens) == (20, 10_000, 84)
-    assert found.stalls_us == (900_000,)
-
-
-def test_steps_that_read_prompts_are_compared_with_their_like() -> None:
-    reads = [(300, 0, 1, 64, 1, 1)] * 5
-    found = engine_side(steps(*[(10, 4, 0, 0, 4, 4)] * 20, *reads), 64, same_requests=True)
-    assert (found.prefill_us, found.stalls_us) == (300_000, ())
+@each_row(
+    ("rows", "prompt", "same", "wanted"),
+    [
+        # A step counts once for each request that waits for it.
+        ([(10, 1, 0, 0, 1, 1), (40, 3, 0, 0, 3, 3)], None, True, {"step_us": 32.5e3}),
+        ([(10, 1, 0, 0, 1, 1), (40, 3, 0, 0, 3, 3)], None, True, {"token_us": 32.5e3}),
+        # Speculative steps give several tokens; unknown ones are taken for one a request.
+        ([(30, 2, 0, 0, 6, 2)] * 2, None, True, {"step_us": 3e4, "token_us": 1e4, "tokens": 12}),
+        ([(30, 2, 0, 0, NAN, NAN)], None, True, {"token_us": 3e4}),
+        # A long prompt takes several steps; steps of other prompts tell only about alike ones.
+        *((READ, prompt, True, {"prefill_us": us})
+          for prompt, us in ((512, 5e4), (513, 10e4), (None, 5e4))),
+        *((READ[:1], prompt, False, {"prefill_us": us})
+          for prompt, us in ((512, 5e4), (700, 5e4), (350, 5e4), (1024, None), (None, None))),
+        ([], 100.0, True, vars(EngineSide(0, None, None, None, None))),
+        # A step of many times the usual is no step's work, beside those of its kind.
+        ([*USUAL, (190, 4, 0, 0, 4, 4)], None, True, {"steps": 21, "stalls_us": ()}),
+        ([*USUAL, (900, 4, 0, 0, 4, 4)], None, True,
+         {"steps": 20, "token_us": 1e4, "tokens": 84, "stalls_us": (9e5,)}),
+        ([*USUAL, *[(300, 0, 1, 64, 1, 1)] * 5], 64, True, {"prefill_us": 3e5, "stalls_us": ()}),
+    ],
+)  # fmt: skip
+def test_what_steps_took(
+    rows: list[tuple[float, int, int, int, float, float]],
+    prompt: float | None,
+    same: bool,
+    wanted: dict[str, object],
+) -> None:
+    found = engine_side(steps(*rows), prompt, same_requests=same)
+    assert {name: getattr(found, name) for name in wanted} == wanted
 
 
 EPOCH = 1_800_000_000_000_000_001
@@ -151,13 +132,12 @@ RUN = BenchmarkRun("tool", start_ns=FIRST - BOOT - 5, clock="monotonic", duratio
 
 def test_a_monotonic_clock_is_moved_without_losing_a_digit() -> None:
     found = place(RUN, FACTS, FIRST, LAST)
-    assert (found.offset_ns, found.begin_ns) == (BOOT, FIRST - 5)
-    assert found.end_ns == FIRST - 5 + 60 * SECOND
+    assert found == Placement(BOOT, FIRST - 5, FIRST - 5 + 60 * SECOND)
 
 
 def test_an_epoch_clock_is_taken_as_it_is() -> None:
     found = place(replace(RUN, start_ns=FIRST - 5, clock="epoch"), {}, FIRST, LAST)
-    assert (found.offset_ns, found.begin_ns) == (0, FIRST - 5)
+    assert found == Placement(0, FIRST - 5, FIRST - 5 + 60 * SECOND)
 
 
 @each_row(
@@ -178,14 +158,14 @@ def test_why_nothing_relates_them(
     change: dict[str, object], facts: dict[str, object], word: str
 ) -> None:
     found = place(replace(RUN, **change), facts, FIRST, LAST)  # type: ignore[arg-type]
-    assert found.offset_ns is None
-    assert word in found.reason
+    assert isinstance(found, str)
+    assert word in found
 
 
 @each_row("hours", [-12.0, -3.5, 0.0, 5.75, 14.0])
 def test_the_date_may_be_of_any_time_zone(hours: float) -> None:
     written = FIRST + 62 * SECOND + round(hours * 3600) * SECOND
-    assert place(replace(RUN, local_end_ns=written), FACTS, FIRST, LAST).offset_ns == BOOT
+    assert isinstance(place(replace(RUN, local_end_ns=written), FACTS, FIRST, LAST), Placement)
 
 
 DATA = Path(__file__).parents[2] / "data" / "benchmarks"
@@ -209,25 +189,16 @@ def test_a_real_run_agrees_with_the_steps_of_its_server() -> None:
     frame = frame.assign(step_us=(frame["finish_ns"] - frame["begin_ns"]) / 1e3)
     runs = read_benchmark(DATA / "vllm-serve-detailed.json").runs
     [row] = clients_of(runs, frame, bundle.facts(0))
-    assert (row.basis, row.verdict) == ("window", "agrees")
-    assert row.steps == 98
-    assert row.requests == 6
+    assert (row.basis, row.verdict, row.steps, row.requests) == ("window", "agrees", 98, 6)
     token, chunk, first = row.comparisons
     assert abs(token.difference) < 0.01
     assert abs(chunk.difference) < 0.01
     assert first.client > first.engine, "queueing and HTTP come on top"
-
     assert "received 196 tokens while the engine generated 196." in " ".join(row.sentences)
-
     # Over the whole run they do not: what was not recorded took longer.
     assert runs[0].tpot.mean is not None
     assert runs[0].tpot.mean > 1.2 * token.engine
-
-
-def test_the_same_result_without_its_times_is_compared_by_batch_size() -> None:
-    bundle = Bundle(DATA / "vllm-serve-bundle")
-    frame = step_windows(bundle, 0, bundle.frame("kernels", 0, ["step", "end_ns"]))
-    frame = frame.assign(step_us=(frame["finish_ns"] - frame["begin_ns"]) / 1e3)
+    # The same result without its times is compared by batch size.
     [row] = clients_of(read_benchmark(DATA / "vllm-serve.txt").runs, frame, bundle.facts(0))
     assert (row.basis, row.verdict, row.steps) == ("steps", "slower", 96)
     assert "few long waits" in " ".join(row.sentences), "the median chunk took a step"
@@ -252,11 +223,6 @@ def test_the_verdict(tpot: float, verdict: str) -> None:
     assert (abs(row.comparisons[0].difference) <= AGREES) == (verdict == "agrees")
 
 
-def test_a_median_is_said_to_be_one() -> None:
-    row = compare(replace(SERVED, tpot=Latency(median=10_000.0)))
-    assert [c.statistic for c in row.comparisons] == ["median", "mean"]
-
-
 @each_row(
     ("run", "frame", "word"),
     [
@@ -275,10 +241,19 @@ def test_what_cannot_be_compared_is_said(run: BenchmarkRun, frame: object, word:
     assert word in " ".join(row.sentences)
 
 
-def test_steps_of_one_size_need_no_concurrency() -> None:
-    row = compare(replace(SERVED, concurrency=None))
+@each_row(
+    ("run", "said"),
+    [
+        (replace(SERVED, concurrency=None), "does not say how many"),
+        (replace(SERVED, itl=Latency(25_000)), "2.38 times TPOT"),
+        (replace(SERVED, itl=Latency(25_000), tokens_per_chunk=2.4), "holds 2.40 tokens"),
+        (replace(SERVED, notes=("A note.",)), "A note."),
+    ],
+)
+def test_what_is_said_of_a_run_that_agrees(run: BenchmarkRun, said: str) -> None:
+    row = compare(run)
     assert row.verdict == "agrees"
-    assert "does not say how many" in " ".join(row.sentences)
+    assert said in " ".join(row.sentences)
 
 
 def test_what_watching_cost_is_said() -> None:
@@ -287,17 +262,8 @@ def test_what_watching_cost_is_said() -> None:
     assert "times as long" not in " ".join(compare(SERVED).sentences)
 
 
-def test_chunks_and_tokens_are_told_apart() -> None:
-    speculative = replace(SERVED, itl=Latency(25_000))
-    assert "2.38 times TPOT" in " ".join(compare(speculative).sentences)
-    known = replace(speculative, tokens_per_chunk=2.4)
-    assert "holds 2.40 tokens" in " ".join(compare(known).sentences)
-
-
-def test_an_itl_per_token_is_not_compared_with_a_step() -> None:
-    quantities = [c.quantity for c in compare(replace(SERVED, itl_per_token=True)).comparisons]
-    assert "chunk" not in quantities
-
-
-def test_the_run_s_own_notes_are_kept() -> None:
-    assert compare(replace(SERVED, notes=("A note.",))).sentences[-1] == "A note."
+def test_what_is_compared_of_a_run() -> None:
+    alike = compare(replace(SERVED, tpot=Latency(median=10_000.0))).comparisons
+    assert [each.statistic for each in alike] == ["median", "mean"]
+    per_token = compare(replace(SERVED, itl_per_token=True)).comparisons
+    assert "chunk" not in [each.quantity for each in per_token]

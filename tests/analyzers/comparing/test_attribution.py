@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import tracemalloc
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -29,7 +26,6 @@ from tests.rows import each_row
 from .swapped_recordings import (
     COST,
     GAP,
-    GEMM,
     LAYERS,
     STEPS,
     Ran,
@@ -168,12 +164,6 @@ def test_kernels_that_come_and_go_elsewhere_are_named(tmp_path: Path) -> None:
     assert found.nothing_else_moved
 
 
-def test_equal_sides_share_nothing_out(tmp_path: Path) -> None:
-    found = attribute(tmp_path, stock(), stock(), [])
-    assert found.appeared == found.vanished == ()
-    assert found.residual_share is found.adds_up is None
-
-
 def test_layers_and_kernels_say_where(tmp_path: Path) -> None:
     found = attribute(
         tmp_path, stock(), with_experts(stock(), layers=[1]), swaps("moe", "x.{}")[:1]
@@ -223,15 +213,6 @@ def test_only_decode_steps_that_follow_one_count(tmp_path: Path) -> None:
     found = summarize(bundles[0], bundles[1], [])
     # The first and the tenth are no decode steps, and the ones after them have none before them.
     assert found.a.steps == STEPS - 4
-
-
-def test_the_batch_size_can_be_chosen(tmp_path: Path) -> None:
-    bundles = [record(tmp_path / name, stock(), decode_requests=8) for name in "ab"]
-    assert summarize(*bundles, []).batch_size == 8
-    with pytest.raises(CommandError, match="no two decode steps of 4 requests"):
-        summarize(*bundles, [], batch_size=4)
-    with pytest.raises(CommandError, match="has no rank 3; it has 0"):
-        summarize(*bundles, [], rank=3)
 
 
 @each_row(
@@ -296,12 +277,6 @@ def test_what_has_no_component_is_said(tmp_path: Path) -> None:
     assert [row.component for row in found.moved] == ["other"]
 
 
-def test_it_can_be_written_and_read_as_json(tmp_path: Path) -> None:
-    found = attribute(tmp_path, stock(), changed(with_experts(stock()), "qkv", name=GEMM + "x"))
-    text = json.dumps(asdict(found), allow_nan=False)
-    assert msgspec.json.decode(text.encode(), type=Attribution) == found
-
-
 @each_row("more", [0, 40])
 @each_row("host_ahead", [False, True])
 def test_waits_for_the_host_are_what_is_left_of_the_measured_step(
@@ -332,26 +307,6 @@ def test_waits_for_the_host_are_what_is_left_of_the_measured_step(
     assert found.explained_us == pytest.approx(found.gain_us)
     assert (found.residual_us, found.adds_up) == (None, None)
     assert "The host is the slower one" in found.notes[0]
-
-
-@each_row(
-    ("gaps", "excess", "cost"),
-    [
-        ([500] * 10, 4000, 400),
-        ([500] * 10 + [0] * 90, 4000, 400),
-        ([100, 900], 1000, 900),
-        ([100, 900], 999, 899),
-        ([100, 900], 300, 200),
-        ([100, 900], 50, 25),
-        ([100, 900], 5000, 900),
-        ([100, 900], 0, 0),
-        ([100, 900], -20, 0),
-        ([0, 0], 100, 0),
-        ([], 100, 0),
-    ],
-)
-def test_the_cost_of(gaps: list[int], excess: float, cost: float) -> None:
-    assert tracing_cost(np.array(gaps, np.int64), excess) == pytest.approx(cost)
 
 
 @each_row("seed", range(50))

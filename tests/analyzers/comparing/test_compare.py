@@ -59,13 +59,6 @@ def test_parts_add_up_to_the_whole(qwen: Side, source: Path) -> None:
         assert phase.like.us + phase.mix_us == pytest.approx(phase.whole.us)
 
 
-def test_slower_things_come_first(qwen: Side) -> None:
-    phase = decode(compare(read_side(str(EARLIER)), qwen))
-    for rows in (phase.parts, phase.kernels, phase.layers, phase.layer_parts):
-        changes = [row.change.us for row in rows]
-        assert changes == sorted(changes, reverse=True)
-
-
 def test_a_recording_against_itself_differs_in_nothing(qwen: Side) -> None:
     found = compare(qwen, qwen)
     assert not found.setup
@@ -73,13 +66,6 @@ def test_a_recording_against_itself_differs_in_nothing(qwen: Side) -> None:
         assert phase.like.us == phase.typical.us == phase.mix_us == 0
         assert not any(row.change.us for row in (*phase.parts, *phase.kernels, *phase.layers))
         assert all(row.where == "both" for row in phase.kernels)
-
-
-def test_two_engine_starts_of_the_same_thing_differ_by_noise(qwen: Side) -> None:
-    phase = decode(compare(read_side(str(EARLIER)), qwen))
-    assert not phase.like.sure
-    assert not any(part.change.sure for part in phase.parts)
-    assert {row.where for row in phase.kernels} == {"both"}
 
 
 @pytest.mark.parametrize("what", ["experts", "o_proj", "layer 7", "gaps"])
@@ -123,20 +109,6 @@ def test_longer_contexts_explain_a_part(tmp_path: Path) -> None:
     assert context is not None
     assert context.tokens_b > 10 * context.tokens_a
     assert context.low <= context.us <= context.high
-
-
-def test_other_precisions_show_as_what_computes_otherwise() -> None:
-    awq, nvfp4 = (
-        read_side(str(DATA / "code-h100" / name)) for name in ("dense-awq", "dense-nvfp4")
-    )
-    found = compare(awq, nvfp4)
-    phase = decode(found)
-    qkv = next(part for part in phase.parts if part.name == "qkv")
-    assert "int4" in qkv.engines_a[0][0]
-    assert "fp4" in qkv.engines_b[0][0]
-    assert {row.where for row in phase.kernels if row.component == "qkv"} == {"only a", "only b"}
-    assert any(setting.name == "quantization" for setting in found.setup)
-    assert any("models differ" in note for note in found.notes)
 
 
 def test_sums_without_steps_are_refused(qwen: Side) -> None:

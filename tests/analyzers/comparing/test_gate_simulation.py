@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.compare_gate import COVERAGE, FALSE_ALARMS, Pool, cell, part_pools, step_pools
+from tests.rows import each_row
 
 RUNS = 400
 
@@ -23,13 +24,13 @@ def slack(share: float, runs: int = RUNS) -> float:
     return 3.9 * math.sqrt(share * (1 - share) / runs)
 
 
-@pytest.mark.parametrize("recordings", [1, 2, 3, 5])
-@pytest.mark.parametrize("sd", [0.0, 0.01, 0.015])
+@each_row("recordings", [1, 3, 5])
+@each_row("sd", [0.0, 0.015])
 def test_the_interval_holds_the_effect_and_what_is_within_never_fails(
     pools: Sequence[Pool], sd: float, recordings: int
 ) -> None:
     random = np.random.default_rng(12)
-    for effect in (0.0, 0.02, 0.03, 0.10):
+    for effect in (0.0, 0.03, 0.10):
         found = cell(random, pools, RUNS, sd, recordings, effect)
         assert found.covered >= COVERAGE - slack(COVERAGE)
         if effect <= 0.03:

@@ -10,7 +10,7 @@ from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.comparison import Comparison
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.threshold_expression import Expression, parse
-from spark_prof.analyzers.comparing.thresholds import METRICS, Reading, check, of_change
+from spark_prof.analyzers.comparing.thresholds import METRICS, Reading, check, outcome_of
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
 from tests.rows import each_row
@@ -99,7 +99,7 @@ def test_of_an_interval(limit: str, low: float, high: float, outcome: str) -> No
     """Of a figure of 100: its change in us is its change in per cent."""
     us = (low + high) / 2
     change = Change(100, 100 + us, us, low, high)
-    assert of_change(parse(f"decode_us {limit}"), Reading("time", change), True) == outcome
+    assert outcome_of(parse(f"decode_us {limit}"), Reading("time", change), True) == outcome
 
 
 @each_row(

@@ -24,8 +24,6 @@ from spark_prof.analyzers.fallbacks.engine_facts import (
     merged,
 )
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.summary import summarize
-from spark_prof.traces.assemble import open_bundle
 from tests.analyzers.fallbacks.runs import (
     A16_FIRST,
     CUTLASS,
@@ -40,7 +38,6 @@ from tests.analyzers.fallbacks.runs import (
 )
 from tests.rows import each_row
 
-DATA = Path(__file__).parents[2] / "data"
 NATIVE = "FlashInferCutlassNvFp4LinearKernel"
 DENSE = "MarlinNvFp4LinearKernel"
 OTHER = "CutlassNvFp4LinearKernel"
@@ -101,33 +98,24 @@ def test_quantized_layers_that_run_unquantized(tmp_path: Path) -> None:
     assert row(report(tmp_path, module("", "UnquantizedLinearMethod"), "x", plain)).cause == ""
 
 
-def test_a_trace_that_contradicts_the_engine(tmp_path: Path) -> None:
-    found = row(report(tmp_path, module(NATIVE), MARLIN))
-    assert "the engine says FlashInfer CUTLASS" in found.conflict
-    assert "the trace Marlin" in found.conflict
-
-
-def test_a_log_that_contradicts_the_engine(tmp_path: Path) -> None:
-    said = log("Using MarlinNvFp4LinearKernel for NVFP4 GEMM")
-    assert "the log Marlin" in row(report(tmp_path, module(NATIVE), CUTLASS, said=said)).conflict
-
-
-def test_a_log_with_a_draft_model_of_its_own_does_not(tmp_path: Path) -> None:
-    said = log(
-        "Using MarlinNvFp4LinearKernel for NVFP4 GEMM",
-        "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
-        "Using MarlinMxFp4LinearKernel for MXFP4 GEMM",
-    )
-    assert row(report(tmp_path, module(NATIVE), CUTLASS, said=said)).conflict == ""
-
-
-def test_sizes_of_steps_against_graphs(tmp_path: Path) -> None:
-    given = facts(cudagraph_capture_sizes="[1, 2, 4]")
-    found = report(tmp_path, module(NATIVE), CUTLASS, given, tokens=(1, 3, 3, 6))
-    assert found.audit is not None
-    assert [(b.tokens, b.steps, b.graph) for b in found.audit.batches] == [
-        (1, 1, 1), (3, 2, 4), (6, 1, None),
-    ]  # fmt: skip
+@each_row(
+    ("ran", "lines", "words"),
+    [
+        (MARLIN, (), ("the engine says FlashInfer CUTLASS", "the trace Marlin")),
+        (CUTLASS, ("Using MarlinNvFp4LinearKernel for NVFP4 GEMM",), ("the log Marlin",)),
+        # A draft model has a log of its own.
+        (CUTLASS, ("Using MarlinNvFp4LinearKernel for NVFP4 GEMM",
+                   "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
+                   "Using MarlinMxFp4LinearKernel for MXFP4 GEMM"), ()),
+    ],
+)  # fmt: skip
+def test_who_contradicts_the_engine(
+    tmp_path: Path, ran: str, lines: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    said = log(*lines) if lines else None
+    conflict = row(report(tmp_path, module(NATIVE), ran, said=said)).conflict
+    assert bool(conflict) is bool(words)
+    assert all(word in conflict for word in words)
 
 
 def test_a_log_alone() -> None:
@@ -153,19 +141,6 @@ def test_the_layer_of_marlin_is_told_from_its_warning() -> None:
     said = log(f"WARNING 06-01 21:40:20 [marlin.py:34] {warning}")
     assert [r.layer for r in audit_of_log(said).rows] == ["linear"]
     assert audit_of_log(log(warning)).rows == ()
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("h100-*-*")))
-def test_recordings_of_an_h100(name: str) -> None:
-    """Healthy runs: witnesses agree, and weight-only FP4 is the architecture's or the scheme's."""
-    audit = summarize(open_bundle(DATA / name)).audit
-    assert audit is not None
-    assert audit.conflicts == ()
-    assert audit.settings == ()
-    assert {row.cause for row in audit.rows} <= {"", "architecture", "scheme"}
-    quantized = [row for row in audit.rows if row.executed != "16-bit"]
-    assert quantized
-    assert all({w.who for w in row.witnesses} == {"engine", "trace"} for row in audit.rows)
 
 
 @each_row(
@@ -212,23 +187,28 @@ CONFIG = (
 )
 
 
-def test_the_configuration_line() -> None:
-    assert engine_of_log(log("vLLM API server version 0.24.0", CONFIG).statements) == Engine(
-        vllm="0.24.0", quantization="modelopt_fp4", eager=False, graph_mode="FULL_AND_PIECEWISE",
-        graph_sizes=(1, 2, 4, 8), prefix_caching=False, moe_backend="marlin", kv_cache="fp8_e4m3",
-        serves=True,
-    )  # fmt: skip
-
-
-def test_arguments_and_sglang() -> None:
-    assert engine_of_log(log("non-default args: {'enforce_eager': True}").statements).eager is True
-    sglang = engine_of_log(
-        log(
-            "server_args=ServerArgs(model_path='m', disable_cuda_graph=True, "
-            "disable_radix_cache=True, quantization='modelopt_fp4')"
-        ).statements
-    )
-    assert (sglang.eager, sglang.prefix_caching, sglang.serves) == (True, False, True)
+@each_row(
+    ("lines", "wanted"),
+    [
+        ((), vars(Engine())),
+        (("vLLM API server version 0.24.0", CONFIG), vars(Engine(
+            vllm="0.24.0", quantization="modelopt_fp4", eager=False, serves=True,
+            graph_mode="FULL_AND_PIECEWISE", graph_sizes=(1, 2, 4, 8), prefix_caching=False,
+            moe_backend="marlin", kv_cache="fp8_e4m3"))),
+        # Later lines count over the configuration.
+        ((CONFIG, "CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for "
+          "attention backend X (support: Y); setting cudagraph_mode=PIECEWISE",
+          "Enforce eager set, disabling torch.compile and CUDAGraphs."),
+         {"graph_mode": "PIECEWISE", "eager": True}),
+        (("non-default args: {'enforce_eager': True}",), {"eager": True}),
+        (("server_args=ServerArgs(model_path='m', disable_cuda_graph=True, "
+          "disable_radix_cache=True, quantization='modelopt_fp4')",),
+         {"eager": True, "prefix_caching": False, "serves": True}),
+    ],
+)  # fmt: skip
+def test_the_engine_that_wrote(lines: tuple[str, ...], wanted: dict[str, object]) -> None:
+    found = engine_of_log(log(*lines).statements)
+    assert {name: getattr(found, name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize(
@@ -247,22 +227,6 @@ def test_arguments_and_sglang() -> None:
 def test_the_gpu_out_of_a_line(line: str, gpu: str, capability: str) -> None:
     found = engine_of_log(log(line).statements)
     assert (found.gpu, found.capability) == (gpu, capability)
-
-
-def test_lines_count_over_the_configuration() -> None:
-    found = engine_of_log(
-        log(
-            CONFIG,
-            "CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for attention "
-            "backend X (support: Y); setting cudagraph_mode=PIECEWISE",
-            "Enforce eager set, disabling torch.compile and CUDAGraphs.",
-        ).statements
-    )
-    assert (found.graph_mode, found.eager) == ("PIECEWISE", True)
-
-
-def test_an_empty_log_tells_nothing() -> None:
-    assert engine_of_log(()) == Engine()
 
 
 def test_a_recording_without_configuration_tells_what_it_has() -> None:

@@ -13,8 +13,7 @@ from spark_prof.analyzers.conversions.conversion_rows import (
     RepeatedQuantization,
 )
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.format_conversions import CONVERSIONS
-from spark_prof.analyzers.findings.lm_head import LM_HEAD
+from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
@@ -51,9 +50,10 @@ def repeated(extra_us: float) -> Report:
     return replace(SAMPLE, conversions=replace(SAMPLE.conversions, repeated=(row,)))
 
 
-def found(subject: Report) -> dict[str, Finding]:
+def found(subject: Report, page: str = "conversions", begins: str = "") -> dict[str, Finding]:
     """What the rules about conversions say, by id."""
-    return {finding.id: finding for rule in CONVERSIONS for finding in rule.find(subject)}
+    rules = [rule for rule in RULES if rule.page == page and rule.id.startswith(begins)]
+    return {finding.id: finding for rule in rules for finding in rule.find(subject)}
 
 
 @each_row(
@@ -140,7 +140,7 @@ SGEMM = "volta_sgemm_128x32_nt"
 
 
 def of_head(subject: Report) -> dict[str, Finding]:
-    return {finding.id: finding for rule in LM_HEAD for finding in rule.find(subject)}
+    return found(subject, "kernels", "lm-head")
 
 
 def head(
