@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import NameColumn, positions
+from spark_prof.analyzers.lookup import NameColumn, combined, positions
 from spark_prof.analyzers.shapes.shape_rows import Occupancy
 from spark_prof.rules.gpus import SmLimits
 from spark_prof.traces.bundle import Bundle
@@ -125,14 +125,8 @@ def _added_up(
     found: pd.DataFrame, took: npt.NDArray[np.int64], tokens: npt.NDArray[np.float64]
 ) -> pd.DataFrame:
     """One row for each different row, with its time, calls and mean tokens."""
-    code = np.zeros(len(found), np.int64)
-    for name in found:
-        number, values = pd.factorize(found[name])
-        # Of two columns at a time, so that no product of their lengths overflows.
-        code, _ = pd.factorize(code * (len(values) + 1) + number)
-    count = int(code.max(initial=-1)) + 1
-    first = np.empty(count, np.int64)
-    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    code, first = combined(*(found[name] for name in found))
+    count = len(first)
     calls = np.bincount(code, minlength=count)
     return found.iloc[first].assign(
         ns=np.bincount(code, weights=took, minlength=count),

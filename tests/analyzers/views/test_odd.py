@@ -171,11 +171,3 @@ def test_a_slower_kernel_is_told() -> None:
     assert cause
     assert (odd.layer, kernels.names[cause.name], cause.kind) == (4, "gemm", "time")
     assert cause.us - cause.like_us == pytest.approx(6.0, abs=0.05)
-
-
-def test_many_names_add_up_as_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels, steps, every = columns(CALLS), steps_of(range(8)), np.ones(8, bool)
-    usual = makeups(kernels, steps, every)
-    monkeypatch.setattr("spark_prof.analyzers.views.layer_outliers._LARGEST_TABLE", 1)
-    monkeypatch.setattr("spark_prof.analyzers.views.layer_outliers._BLOCK", 50)
-    assert makeups(kernels, steps, every) == usual
