@@ -194,7 +194,7 @@ FAULTS = (
         "analyzers/classify",
     ),
     Fault(
-        "analyzers/ranks/collective_waits.py",
+        "analyzers/ranks/rank_summary.py",
         "transfer_ns=end - start - wait,",
         "transfer_ns=end - start,",
         "analyzers/ranks",

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.ranks.rank_teams import layout_of
+from spark_prof.analyzers.rank_layout import layout_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
