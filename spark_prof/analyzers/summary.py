@@ -317,7 +317,7 @@ def _rank(
             kernels = kernels[~kernels["step"].isin(windows.left_out)]
         steps = step_books(windows.steps, kernels)
     sums = steps[["step_us", "kernels_us", "gap_us"]].sum()
-    return RankRow(rank, len(steps), *map(float, sums), **share)
+    return RankRow(rank, len(steps), **sums.to_dict(), **share)
 
 
 def with_clients(

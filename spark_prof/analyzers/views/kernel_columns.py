@@ -50,6 +50,16 @@ class KernelColumns:
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    def of_steps(self, steps: Integers) -> tuple[Integers, Integers]:
+        """The rows of kernels, no copies, that belong to one of these steps, and which.
+
+        Args:
+            steps: numbers of steps, ascending.
+        """
+        place = positions(steps, self.step)
+        rows = np.flatnonzero((place >= 0) & ~np.asarray(self.copies, bool)[self.name])
+        return rows, place[rows]
+
 
 SHAPE_COLUMNS = ("device", "stream", "grid", "block", "registers", "shared_bytes")
 """Columns of the `kernels` table that `columns_of` needs beside what is placed."""

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import combined, positions
+from spark_prof.analyzers.lookup import combined
 from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
@@ -45,8 +45,7 @@ Makeups = dict[tuple[int, str], tuple[Part, ...]]
 
 def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> Makeups:
     """What the chosen steps run in each cell; copies are no kernels."""
-    inside = positions(steps["step"].to_numpy()[chosen], np.asarray(kernels.step)) >= 0
-    own = np.flatnonzero(inside & ~np.asarray(kernels.copies, bool)[kernels.name])
+    own, _ = kernels.of_steps(steps["step"].to_numpy()[chosen])
     layer, component, name = kernels.layer[own], kernels.component[own], kernels.name[own]
     code, first = combined(layer, component, name)
     count = int(chosen.sum())

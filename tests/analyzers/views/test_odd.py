@@ -32,8 +32,6 @@ def compared(times: np.ndarray, makeup: Makeups | None = None) -> Comparison:
         component=np.tile([COMPONENTS.index(name) for name in NAMES[:components]], layers).astype(
             np.uint8
         ),
-        total_ns=times.sum(axis=2).T.reshape(-1).astype(np.int64),
-        kernels=np.full(components * layers, steps),
         steps=np.arange(steps),
         ns=times.transpose(1, 0, 2).reshape(-1, steps).astype(np.float64),
     )
