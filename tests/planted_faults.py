@@ -188,7 +188,7 @@ FAULTS = (
         "analyzers/shapes",
     ),
     Fault(
-        "analyzers/classify/counted_kernels.py",
+        "analyzers/classify/evidence.py",
         "            if value > 0:",
         "            if value >= 0:",
         "analyzers/classify",

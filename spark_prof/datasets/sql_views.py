@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_prof.analyzers.labels import LABELS, label_kernels
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.projections import project
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES, Column, Table, empty_table
@@ -181,7 +182,6 @@ def _literal(value: str | bool | None) -> str:
 
 def _bundle_row(number: int, name: str, bundle: Bundle) -> tuple[int | str, ...]:
     facts = bundle.facts(bundle.ranks[0]) if bundle.ranks else {}
-    gpu = facts.get("gpu")
-    gpu_name = gpu.get("name", "") if isinstance(gpu, dict) else ""
+    gpu_name = mapping_in(facts, "gpu").get("name", "")
     meta = (str(getattr(bundle.meta, field)) for field in _FACTS)
     return (number, name, str(facts.get("model", "")), str(gpu_name), *meta)

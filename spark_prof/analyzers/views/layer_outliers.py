@@ -118,7 +118,6 @@ class OddCell:
     us: float
     like: Group
     scale: float  # by how many times the expected scatter it is away, below 0 where it is faster
-    other_kernels: bool  # whether it runs other kernels than they, or runs them more or less often
 
     @property
     def component(self) -> str:
@@ -169,8 +168,7 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.boo
             if len(found[against]) < _FEWEST_LAYERS or steps < _FEWEST_STEPS:
                 untested += len(layers)
             else:
-                other = against != place
-                held.append(_held(own[against], own[place], times[against], times[place], other))
+                held.append(_held(own[against], own[place], times[against], times[place]))
     tested = sum(len(entry.own.layers) for entry in held)
     pooled = float(np.median([entry.scatter for entry in held])) if held else 0.0
     odd = [cell for entry in held for cell in entry.odd(tested, pooled)]
@@ -202,7 +200,6 @@ class _Held:
 
     like: Group
     own: Group
-    other: bool
     difference: Times
     error: Times
     middle: float
@@ -220,7 +217,7 @@ class _Held:
         away = (self.difference - self.middle) / scale
         least = threshold(len(self.like.layers), tested)
         found = [
-            OddCell(layer, us, self.like, float(times), self.other)
+            OddCell(layer, us, self.like, float(times))
             for layer, us, times in zip(self.own.layers, self.own.us, away, strict=True)
             if abs(times) > least
         ]
@@ -232,13 +229,13 @@ def _group(component: str, layers: Sequence[int], times: Times) -> Group:
     return Group(component, tuple(layers), tuple(us.tolist()), float(np.median(us)))
 
 
-def _held(like: Group, own: Group, like_ns: Times, own_ns: Times, other: bool) -> _Held:
+def _held(like: Group, own: Group, like_ns: Times, own_ns: Times) -> _Held:
     usual = np.median(like_ns, axis=0)
     base, _ = _over_steps(like_ns - usual)
     difference, error = _over_steps(own_ns - usual)
     middle = float(np.median(base))
     mad = float(np.median(np.abs(base - middle))) * _TO_SIGMA
-    return _Held(like, own, other, difference, error, middle, mad, like.middle_us * 1e3)
+    return _Held(like, own, difference, error, middle, mad, like.middle_us * 1e3)
 
 
 def _over_steps(differences: Times) -> tuple[Times, Times]:
