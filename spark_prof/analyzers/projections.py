@@ -11,68 +11,42 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.lookup import positions
 from spark_prof.traces.scopes import enclosing, groups
 
-
-class RangeWork:
-    """Work in the order of its launches, thread by thread: that of a range is then a slice.
-
-    Args:
-        host: rows of the `host` table, with `start_ns`, `end_ns`, `thread` and `correlation`.
-        kernels: rows of the `kernels` table, with `start_ns`, `end_ns` and `correlation`.
-    """
-
-    def __init__(self, host: pd.DataFrame, kernels: pd.DataFrame) -> None:
-        call = calls_of(host, kernels)
-        row = np.flatnonzero(call >= 0)
-        begun, returned, thread = (
-            host[name].to_numpy(np.int64)[call[row]] for name in ("start_ns", "end_ns", "thread")
-        )
-        order = np.lexsort((begun, thread))
-        row = row[order]
-        self._begun, self._returned, self._thread = begun[order], returned[order], thread[order]
-        self._start, self._end = (
-            kernels[name].to_numpy(np.int64)[row] for name in ("start_ns", "end_ns")
-        )
-
-    def slices(self, markers: pd.DataFrame) -> tuple[Int64s, Int64s]:
-        """The first work of each range and the one behind its last, as positions in that order.
-
-        Args:
-            markers: rows of the `markers` table. A range has what was called wholly inside it, on
-                its own thread.
-        """
-        first, last = np.zeros((2, len(markers)), np.int64)
-        start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        for thread, found in groups(markers["thread"].to_numpy(np.int64)):
-            begin = int(np.searchsorted(self._thread, thread))
-            behind = int(np.searchsorted(self._thread, thread, side="right"))
-            latest = np.maximum.accumulate(self._returned[begin:behind])
-            first[found] = begin + np.searchsorted(self._begun[begin:behind], start[found])
-            last[found] = begin + np.searchsorted(latest, end[found], side="right")
-        return first, np.maximum(first, last)
-
-    def extent(self, first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
-        """From the first start to the last end of each slice; no slice may be empty."""
-        # One behind the other, the slices leave gaps that are no longer than all work together.
-        order = np.argsort(first, kind="stable")
-        edges = np.stack([first[order], last[order]], axis=1).reshape(-1)
-        start, end = np.empty((2, len(first)), np.int64)
-        if len(first):
-            start[order] = np.minimum.reduceat(np.append(self._start, 0), edges)[::2]
-            end[order] = np.maximum.reduceat(np.append(self._end, 0), edges)[::2]
-        return start, end
+Int64s = npt.NDArray[np.int64]
 
 
 def calls_of(host: pd.DataFrame, kernels: pd.DataFrame) -> Int64s:
     """The row of `host` that launched each kernel, the first one of its number; -1 for none."""
-    known = host["correlation"].to_numpy(np.int64)
+    known, first = np.unique(host["correlation"].to_numpy(np.int64), return_index=True)
     wanted = kernels["correlation"].to_numpy(np.int64)
-    if not len(known):
-        return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(known, kind="stable")
-    place = order[np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)]
-    return np.where((known[place] == wanted) & (wanted >= 0), place, -1)
+    return np.where(wanted >= 0, np.append(first, -1)[positions(known, wanted)], -1)
+
+
+def _slices(markers: pd.DataFrame, calls: pd.DataFrame) -> tuple[Int64s, Int64s]:
+    """The first of a thread's calls inside each range and the one behind its last, as positions."""
+    first, last = np.zeros((2, len(markers)), np.int64)
+    start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    thread, begun, returned = (calls[n].to_numpy() for n in ("thread", "start_ns", "end_ns"))
+    for own, found in groups(markers["thread"].to_numpy(np.int64)):
+        begin, behind = np.searchsorted(thread, (own, own + 1))
+        latest = np.maximum.accumulate(returned[begin:behind])
+        first[found] = begin + np.searchsorted(begun[begin:behind], start[found])
+        last[found] = begin + np.searchsorted(latest, end[found], side="right")
+    return first, np.maximum(first, last)
+
+
+def _extent(work: pd.DataFrame, first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
+    """From the first start to the last end of each slice; no slice may be empty."""
+    # One behind the other, the slices leave gaps that are no longer than all work together.
+    order = np.argsort(first, kind="stable")
+    edges = np.stack([first[order], last[order]], axis=1).reshape(-1)
+    start, end = np.empty((2, len(first)), np.int64)
+    if len(first):
+        start[order] = np.minimum.reduceat(np.append(work["start_ns"], 0), edges)[::2]
+        end[order] = np.maximum.reduceat(np.append(work["end_ns"], 0), edges)[::2]
+    return start, end
 
 
 def nesting(markers: pd.DataFrame) -> tuple[Int64s, Int64s]:
@@ -99,9 +73,6 @@ def nesting(markers: pd.DataFrame) -> tuple[Int64s, Int64s]:
     return parent, level
 
 
-Int64s = npt.NDArray[np.int64]
-
-
 def project(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """The ranges with work on the GPU, in the order of `markers`; nvtx_gpu_proj_trace.
 
@@ -110,10 +81,13 @@ def project(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) ->
     and memsets; `level`, how many push/pop ranges are around it; `parent`, the innermost of them as
     a row of `markers`, -1 for none; `children`, how many ranges with work have it as their parent.
     """
-    work = RangeWork(host, kernels)
-    first, last = work.slices(markers)
+    # In the order of its launches, thread by thread, the work of a range is a slice.
+    call = calls_of(host, kernels)
+    calls, work = host.iloc[call[call >= 0]], kernels[call >= 0]
+    order = np.lexsort((calls["start_ns"], calls["thread"]))
+    first, last = _slices(markers, calls.iloc[order])
     row = np.flatnonzero(last > first)
-    gpu_start, gpu_end = work.extent(first[row], last[row])
+    gpu_start, gpu_end = _extent(work.iloc[order], first[row], last[row])
     parent, level = nesting(markers)
     above = parent[row]
     children = np.bincount(above[above >= 0], minlength=len(markers))

@@ -299,18 +299,7 @@ def _slow_steps(result: _TeamResult) -> list[SlowStep]:
 
 
 def _clock_row(clock: RankClock) -> ClockRow:
-    offset = clock.offset
-    if offset is None:
-        return ClockRow(
-            clock.rank, clock.reference, clock.same_host, None, None, None, clock.met, "none"
-        )
-    return ClockRow(
-        rank=clock.rank,
-        reference=clock.reference,
-        same_host=clock.same_host,
-        offset_us=offset.ns / 1e3,
-        drift_ppm=offset.drift * 1e6,
-        uncertainty_us=offset.uncertainty_ns / 1e3,
-        events=offset.events,
-        basis=offset.basis,
-    )
+    known: tuple[Any, ...] = (None, None, None, clock.met, "none")
+    if own := clock.offset:
+        known = own.ns / 1e3, own.drift * 1e6, own.uncertainty_ns / 1e3, own.events, own.basis
+    return ClockRow(clock.rank, clock.reference, clock.same_host, *known)
