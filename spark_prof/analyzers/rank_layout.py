@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.traces.bundle import HIGHEST_RANK, Bundle
 
 
@@ -72,10 +73,7 @@ def clock_name(facts: Mapping[str, Any]) -> str:
 
 
 def _sizes(facts: Mapping[str, Any]) -> tuple[int, int, int] | None:
-    parallel = facts.get("parallel")
-    if not isinstance(parallel, dict):
-        return None
-    sizes = [parallel.get(name) for name in ("tensor", "pipeline", "data")]
+    sizes = map(mapping_in(facts, "parallel").get, ("tensor", "pipeline", "data"))
     whole = [size for size in sizes if isinstance(size, int) and 0 < size <= HIGHEST_RANK]
     if len(whole) < 3 or math.prod(whole) > HIGHEST_RANK + 1:
         return None

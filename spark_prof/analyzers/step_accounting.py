@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +140,7 @@ def spread(values: pd.Series) -> Spread | None:
 
 def _sum(phase: str, steps: pd.DataFrame) -> Books:
     parts = [f.name for f in fields(Books) if f.name.endswith("_us")]
-    sums = {part: float(steps[part].sum()) for part in parts}
+    sums: dict[str, Any] = {part: float(steps[part].sum()) for part in parts}
     if phase != "all" or steps["engine_us"].isna().any():
         return Books(phase, len(steps), **sums | {"engine_us": None})
     return Books(phase, len(steps), **sums)

@@ -316,8 +316,8 @@ def _rank(
         if len(windows.left_out):
             kernels = kernels[~kernels["step"].isin(windows.left_out)]
         steps = step_books(windows.steps, kernels)
-    sums = steps[["step_us", "kernels_us", "gap_us"]].sum()
-    return RankRow(rank, len(steps), **sums.to_dict(), **share)
+    step_us, kernels_us, gap_us = map(float, steps[["step_us", "kernels_us", "gap_us"]].sum())
+    return RankRow(rank, len(steps), step_us, kernels_us, gap_us, **share)
 
 
 def with_clients(

@@ -134,10 +134,6 @@ def test_layers_follow_each_other() -> None:
     assert place(text) == " ".join(wanted.format(number) for number in range(3)).split()
 
 
-def test_nothing_to_place() -> None:
-    assert place("A0 E0") == []
-
-
 def _layers(*rows: tuple[str, str], count: int = 3, kind: str = "Linear") -> pd.DataFrame:
     """The `layers` table of a model whose layers all have these modules: path and component."""
     return pd.DataFrame(
@@ -290,10 +286,6 @@ def test_of_two_calls_with_one_number_the_first_counts(order: Order) -> None:
     assert order(rows) == ["first", "second"]
 
 
-def test_no_kernels(order: Order) -> None:
-    assert order([]) == []
-
-
 def _bundle(folder: Path, nodes: int) -> Bundle:
     recorded = Recorded({0: [Piece([step(0, 0, 900)], (), kineto())]})
     return Captured(range(100, 100 + nodes), ()).assemble(recorded, folder)
@@ -303,7 +295,3 @@ def test_clones_lead_to_the_captured_nodes(tmp_path: Path) -> None:
     wanted = np.array([clone_of(1), captured_node(0), 12345, 0, clone_of(0)])
     found = nodes_of(_bundle(tmp_path / "b", 2), 0, wanted)
     assert found.tolist() == [captured_node(1), captured_node(0), 0, 0, captured_node(0)]
-
-
-def test_without_nodes_none_is_known(tmp_path: Path) -> None:
-    assert nodes_of(_bundle(tmp_path / "b", 0), 0, np.array([5, 0])).tolist() == [0, 0]

@@ -85,7 +85,7 @@ def code_rows(functions: pd.DataFrame) -> tuple[CodeRow, ...]:
     columns = ["name", "function", "architecture", "suffix"]
     texts = functions[[*columns, "hash", "opcodes"]].astype(str).rename(columns={"hash": "cubin"})
     numbers = functions[["registers", "instructions"]].astype(int)
-    rows = texts.join(numbers).to_dict("records")
+    rows: Any = texts.join(numbers).to_dict("records")
     return tuple(code_row(opcode_counts(row.pop("opcodes")), **row) for row in rows)
 
 

@@ -135,7 +135,9 @@ def step_cells(kernels: KernelColumns, steps: pd.DataFrame) -> StepCells:
         layer=(cells // len(COMPONENTS) - 1).astype(np.int16),
         component=(cells % len(COMPONENTS)).astype(np.uint8),
         steps=kept,
-        ns=np.bincount(entry, took[own], len(cells) * len(kept)).reshape(len(cells), len(kept)),
+        ns=np.bincount(entry, took[own].astype(np.float64), len(cells) * len(kept)).reshape(
+            len(cells), len(kept)
+        ),
     )
 
 

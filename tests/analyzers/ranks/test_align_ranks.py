@@ -85,14 +85,6 @@ def test_every_step_with_a_key_of_its_own_is_found(seed: int) -> None:
 EIGHT_RANKS = Path(__file__).parents[4] / "shared" / "traces" / "kineto" / "dlrm_v100_8rank"
 
 
-def test_every_collective_is_matched() -> None:
-    play = Play()
-    found = match_collectives(play.numbered(), play.calls())
-    assert found.calls["call"].nunique() == play.steps * len(KINDS)
-    assert (found.calls.groupby("call").size() == play.ranks).all()
-    assert (found.unequal_steps, found.unmatched) == (0, 0)
-
-
 def test_steps_are_matched_by_key() -> None:
     play = Play(ranks=2)
     steps, calls = play.numbered(), play.calls()
