@@ -188,13 +188,13 @@ FAULTS = (
         "analyzers/shapes",
     ),
     Fault(
-        "analyzers/classify/counted_kernels.py",
+        "analyzers/classify/evidence.py",
         "            if value > 0:",
         "            if value >= 0:",
         "analyzers/classify",
     ),
     Fault(
-        "analyzers/ranks/collective_waits.py",
+        "analyzers/ranks/rank_summary.py",
         "transfer_ns=end - start - wait,",
         "transfer_ns=end - start,",
         "analyzers/ranks",

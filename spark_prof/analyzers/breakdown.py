@@ -6,31 +6,21 @@ made of these sums. They are added up in whole nanoseconds, and so are exact.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import Evidence
-from spark_prof.analyzers.lookup import Integers, NameColumn, by_blocks, positions
+from spark_prof.analyzers.lookup import NameColumn, by_blocks, combined, positions
 from spark_prof.analyzers.step_time import Ledger
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES, PHASES
 
-_OWNER = ("placed", "basis", "component", "role")
-"""What place_kernels says of a kernel; of all combinations few occur."""
-_KEYS = ("owner", "phase", "layer", "name")
-"""What tells kernels apart, what has the fewest values first."""
-
-_LARGEST_TABLE = 1 << 24
-"""Combinations that are counted in a table; more are found by their hash."""
-
-_Codes = dict[str, npt.NDArray[Any]]
+_KEYS = ["placed", "basis", "component", "role", "layer", "name"]
+"""What tells kernels apart beside their phase, what has the fewest values first."""
 
 
 @dataclass(frozen=True)
@@ -132,57 +122,26 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
     Returns:
         name, component, role, layer, phase, placed, basis, ns and calls.
     """
-    codes, values = _coded(kernels, phase_of)
-    sizes = {key: len(values[key]) for key in values}
-    codes["owner"], owners = _combined(_OWNER, codes, sizes)
-    if len(owners) <= _LARGEST_TABLE:
-        used = np.flatnonzero(np.bincount(codes["owner"], minlength=len(owners)))
-        place = np.zeros(len(owners), np.int32)
-        place[used] = np.arange(len(used))
-        codes["owner"], owners = place[codes["owner"]], owners[used]
-    code, known = _combined(_KEYS, codes, sizes | {"owner": len(owners)})
-    rows = np.bincount(code, minlength=len(known))
+    step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
+    # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
+    phase = pd.Categorical(phase_of, categories=PHASES)
+    in_phase = np.append(phase.codes.astype(np.int8), np.int8(len(PHASES)))[step]
+    in_phase[NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)] = len(PHASES)
+    code, first = combined(in_phase, *(kernels[key] for key in _KEYS))
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     # As floats, which count whole nanoseconds up to a hundred days exactly.
     took = by_blocks(len(kernels), np.float64, lambda block: end[block] - start[block])
-    ns = np.bincount(code, weights=took, minlength=len(known))
-    part = kernels["part"].to_numpy()
-    calls = np.bincount(code[part == 0], minlength=len(known)) if part.any() else rows
-    found = np.flatnonzero(rows)
-    places = _taken_apart(_KEYS, known[found], sizes | {"owner": len(owners)})
-    places |= _taken_apart(_OWNER, owners[places.pop("owner")], sizes)
-    columns = {key: values[key][own] for key, own in places.items()}
-    sums = pd.DataFrame(columns).assign(ns=ns[found].astype(np.int64), calls=calls[found])
-    return sums[sums["phase"].notna()]
-
-
-def _combined(
-    keys: tuple[str, ...], codes: _Codes, sizes: dict[str, int]
-) -> tuple[Integers, Integers]:
-    """For each row a small number of its combination, and what these numbers stand for."""
-    space = math.prod(sizes[key] for key in keys)
-
-    def combined(block: slice) -> npt.NDArray[np.int64]:
-        code = np.zeros(block.stop - block.start, np.int64)
-        for key in keys:
-            code *= sizes[key]
-            code += codes[key][block]
-        return code
-
-    rows = len(codes[keys[0]])
-    code: Integers = by_blocks(rows, np.int64, combined)
-    if space <= _LARGEST_TABLE:
-        return code, np.arange(space)
-    numbers, known = pd.factorize(code)
-    return numbers, known
-
-
-def _taken_apart(keys: tuple[str, ...], known: Integers, sizes: dict[str, int]) -> _Codes:
-    """The codes that were combined."""
-    found: _Codes = {}
-    for key in reversed(keys):
-        known, found[key] = np.divmod(known, sizes[key])
-    return found
+    own = kernels["part"].to_numpy() == 0
+    sums = (
+        kernels[_KEYS]
+        .iloc[first]
+        .assign(
+            phase=pd.Categorical([*PHASES, None], categories=PHASES)[in_phase[first]],
+            ns=np.bincount(code, weights=took, minlength=len(first)).astype(np.int64),
+            calls=np.bincount(code if own.all() else code[own], minlength=len(first)),
+        )
+    )
+    return sums[sums["phase"].notna()].reset_index(drop=True)
 
 
 def component_rows(
@@ -280,42 +239,6 @@ def _basis_of_most(sums: pd.DataFrame, keys: list[str]) -> dict[tuple[object, ..
     most = by_basis.sort_values("ns", ascending=False, kind="stable").drop_duplicates(keys)
     values = most[[*keys, "basis"]].itertuples(index=False, name=None)
     return {tuple(row[:-1]): str(row[-1]) for row in values}
-
-
-def _coded(
-    kernels: pd.DataFrame, phase_of: pd.Series
-) -> tuple[_Codes, dict[str, pd.Index | pd.Categorical]]:
-    """For each key a small number each row, and the values that the numbers stand for."""
-    step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
-    # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
-    phase = pd.Categorical(phase_of, categories=PHASES).codes.astype(np.int8)
-    in_phase = np.append(phase, np.int8(len(PHASES)))[step]
-    in_phase[NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)] = len(PHASES)
-    codes: _Codes = {
-        "placed": kernels["placed"].to_numpy(),
-        "phase": in_phase,
-    }
-    values: dict[str, pd.Index | pd.Categorical] = {
-        "placed": pd.Index([False, True]),
-        "phase": pd.Categorical([*PHASES, None], categories=PHASES),
-    }
-    for key in ("basis", "component", "role", "name"):
-        column = kernels[key].array
-        codes[key] = column.codes
-        values[key] = pd.Categorical.from_codes(range(len(column.categories)), dtype=column.dtype)
-    codes["layer"], values["layer"] = _numbers(kernels["layer"].to_numpy())
-    return codes, values
-
-
-def _numbers(layer: Integers) -> tuple[Integers, pd.Index]:
-    """Layers as small numbers, and which they are."""
-    if not len(layer):
-        return layer, pd.Index([], dtype=np.int64)
-    lowest, highest = int(layer.min()), int(layer.max())
-    if highest - lowest > 1 << 12:
-        found, known = pd.factorize(layer)
-        return found, pd.Index(known)
-    return layer - layer.dtype.type(lowest), pd.Index(range(lowest, highest + 1))
 
 
 def coverage_of(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:

@@ -59,7 +59,6 @@ class Check:
 
     id: str
     holds: str  # what must hold
-    criterion: str  # what is compared with what, tolerance included
     # Where it does not; None where there is nothing to look at.
     broken: Callable[[Facts], list[Broken] | None]
     # The report without the figures of those keys.
@@ -323,54 +322,42 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "floor-kernel",
         "No kernel is faster than its bytes and its arithmetic allow.",
-        "Weights and KV cache of all its calls in a step, less the level-2 cache once, at the data "
-        "sheet's bandwidth, against its time; a call may be longer by one tick of the clock.",
         lambda facts: kernel_floors(facts.report, facts.kernels),
         _without_floors,
     ),
     Check(
         "floor-step",
         "No step is faster than its bytes allow.",
-        "Weights and KV cache of a step, less the level-2 cache once, at the data sheet's "
-        "bandwidth, against the median step.",
         lambda facts: step_floors(facts.report),
         _without_step_floors,
     ),
     Check(
         "union-once",
         "What overlaps counts once over the whole window.",
-        "Kernels of all steps merged, against the sum of what each step adds.",
         _union,
         _without_parts,
     ),
     Check(
         "no-negative",
         "No part of any time is negative.",
-        "Step times and their parts, ledgers, components, layers, kernels and the waterfall; the "
-        "residual is no part, but what the others lack.",
         _negative,
         _without_parts,
     ),
     Check(
         "adds-up",
         "Parts add up to the whole.",
-        "Those of steps and ledgers to the step, components, layers and kernels to the kernel "
-        "time, the waterfall to what was measured; within a nanosecond a term.",
         _sums,
         _without_parts,
     ),
     Check(
         "layers-alike",
         "Layers of one kind run the same kernels.",
-        "Kernels of each component in all decode steps, among layers of one kind by configuration "
-        "and live model; norms of the first and the last layer may be fused with what is outside.",
         lambda facts: layers_alike(facts.layers),
         _without_layer_counts,
     ),
     Check(
         "layers-found",
         "The layers found are the layers of the model.",
-        "Layers of the report against those of the live model, else of the configuration.",
         lambda facts: found_layers(facts.layers),
         _without_layer_counts,
     ),

@@ -35,13 +35,8 @@ def label_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
     codes = names.codes.to_numpy()
     placed["layer"] = placed["layer"].astype(np.int32)
     placed["phase"] = _phases(bundle, rank, placed["step"])
-    for column, values in (
-        ("engine", [label.engine for label in known]),
-        ("precision", [label.precision or "" for label in known]),
-        ("evidence", [label.evidence for label in known]),
-        ("conversion", [label.conversion or "" for label in known]),
-    ):
-        placed[column] = _by_name(values, codes)
+    for column in ("engine", "precision", "evidence", "conversion"):
+        placed[column] = _by_name([getattr(label, column) or "" for label in known], codes)
     return placed[[*schema, *LABELS]]
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.ceilings.config import Config, layer_kinds
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.model import Broken
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.errors import CommandError
@@ -42,9 +43,8 @@ class LayerTables:
     @classmethod
     def of(cls, bundle: Bundle, rank: int, sums: pd.DataFrame) -> LayerTables:
         """With modules and configuration of that rank."""
-        config = bundle.facts(rank).get("model_config")
         modules = bundle.frame("layers", rank, ["layer", "component"])
-        return cls(sums, modules, config if isinstance(config, dict) else {})
+        return cls(sums, modules, mapping_in(bundle.facts(rank), "model_config"))
 
 
 def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.DataFrame:

@@ -101,6 +101,60 @@ def positions(known: Integers, wanted: Integers) -> Positions:
     return by_blocks(len(wanted), np.int32, found)
 
 
+def combined(*columns: pd.Series | npt.NDArray[Any]) -> tuple[Integers, Integers]:
+    """The number of each row's combination of values, and the first row of each combination.
+
+    Codes and other numbers that lie near together are counted in a table. Numbers are in order of
+    first occurrence.
+
+    Example:
+        >>> combined(np.array([5, 5, 6]), np.array([1, 1, 0]))
+        (array([0, 0, 1]), array([0, 2]))
+    """
+    rows = len(columns[0])
+    largest = max(rows, _SMALL_TABLE)
+    code, codes = np.zeros(rows, np.int64), min(rows, 1)
+    for column in columns:
+        values = column.cat.codes if isinstance(column.dtype, pd.CategoricalDtype) else column
+        values = np.asarray(values)
+        lowest = int(values.min(initial=0))
+        span = int(values.max(initial=0)) - lowest + 1
+        if span > largest:
+            values = pd.factorize(values)[0]
+            lowest, span = 0, int(values.max(initial=0)) + 1
+        if codes * span > largest:
+            code, first = _numbered(code, codes)
+            codes = len(first)
+        code = _joined(code, values, lowest, span)
+        codes *= span
+    return _numbered(code, codes)
+
+
+def _joined(code: Integers, values: npt.NDArray[Any], lowest: int, span: int) -> Integers:
+    def joined(block: slice) -> Integers:
+        both = code[block] * span
+        both += values[block]
+        both -= lowest
+        return both
+
+    return by_blocks(len(code), np.int64, joined)
+
+
+def _numbered(code: Integers, codes: int) -> tuple[Integers, Integers]:
+    """Numbers in order of first occurrence, and the row of each first occurrence."""
+    rows = len(code)
+    if codes > max(rows, _SMALL_TABLE):
+        code, known = pd.factorize(code)
+        codes = len(known)
+    first = np.full(codes, rows)
+    first[code[::-1]] = np.arange(rows - 1, -1, -1)
+    occurs = np.flatnonzero(first < rows)
+    order = occurs[np.argsort(first[occurs], kind="stable")]
+    place = np.zeros(codes, np.int64)
+    place[order] = np.arange(len(order))
+    return by_blocks(rows, np.int64, lambda block: place[code[block]]), first[order]
+
+
 def ascends(*keys: Integers) -> bool:
     """Whether the rows ascend by these keys, the first one weighing most."""
     equal: Flags | None = None

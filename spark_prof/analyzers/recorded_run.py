@@ -101,8 +101,7 @@ def _recorded_at(bundle: Bundle, steps: pd.DataFrame) -> str:
 
 
 def _model_name(facts: Mapping[str, Any]) -> str:
-    config = facts.get("model_config")
-    architectures = config.get("architectures") if isinstance(config, dict) else None
+    architectures = mapping_in(facts, "model_config").get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
     path = str(facts.get("model") or "unknown model").rstrip("/").rsplit("/", 1)[-1]
     known = [str(item) for item in (architecture, facts.get("quantization")) if item]

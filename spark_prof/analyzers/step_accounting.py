@@ -9,8 +9,9 @@ inside the window, or its own outside. All of it is in integer nanoseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -138,19 +139,11 @@ def spread(values: pd.Series) -> Spread | None:
 
 
 def _sum(phase: str, steps: pd.DataFrame) -> Books:
-    engine = steps["engine_us"]
-    return Books(
-        phase=phase,
-        steps=len(steps),
-        step_us=float(steps["step_us"].sum()),
-        kernels_us=float(steps["kernels_us"].sum()),
-        union_us=float(steps["union_us"].sum()),
-        copies_us=float(steps["copies_us"].sum()),
-        overlap_us=float(steps["overlap_us"].sum()),
-        gap_us=float(steps["gap_us"].sum()),
-        residual_us=float(steps["residual_us"].sum()),
-        engine_us=float(engine.sum()) if phase == "all" and engine.notna().all() else None,
-    )
+    parts = [f.name for f in fields(Books) if f.name.endswith("_us")]
+    sums: dict[str, Any] = {part: float(steps[part].sum()) for part in parts}
+    if phase != "all" or steps["engine_us"].isna().any():
+        return Books(phase, len(steps), **sums | {"engine_us": None})
+    return Books(phase, len(steps), **sums)
 
 
 def steps_of(steps: pd.DataFrame) -> Steps:

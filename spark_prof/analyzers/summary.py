@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,7 +35,7 @@ from spark_prof.analyzers.layer_consistency import LayerTables, unknown_layers, 
 from spark_prof.analyzers.lookup import NameColumn, mapping_in, positions
 from spark_prof.analyzers.model import Collectives, ModuleRow, RankRow, Report
 from spark_prof.analyzers.overhead import overhead_of
-from spark_prof.analyzers.ranks.rank_summary import RankShare, collectives_of
+from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.analyzers.recorded_run import gpu_of, markers_of, run_of
 from spark_prof.analyzers.roofline.step_roofline import roofline_of
 from spark_prof.analyzers.roofline.weight_bytes import stored_as
@@ -167,7 +168,7 @@ def summary_of(
         modules=_modules(bundle, rank),
         copies=copies,
         ranks=tuple(
-            _rank(bundle, r, steps if r == rank else None, shares.get(r))
+            _rank(bundle, r, steps if r == rank else None, shares.get(r, {}))
             for r in bundle.ranks
             if timed
         ),
@@ -309,7 +310,7 @@ def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
 
 
 def _rank(
-    bundle: Bundle, rank: int, steps: pd.DataFrame | None, share: RankShare | None
+    bundle: Bundle, rank: int, steps: pd.DataFrame | None, share: Mapping[str, Any]
 ) -> RankRow:
     if not bundle.meta.tables[table_file("steps", rank)]:
         return RankRow(rank, 0, 0.0, 0.0, 0.0)
@@ -319,11 +320,8 @@ def _rank(
         if len(windows.left_out):
             kernels = kernels[~kernels["step"].isin(windows.left_out)]
         steps = step_books(windows.steps, kernels)
-    sums = steps[["step_us", "kernels_us", "gap_us"]].sum()
-    row = RankRow(
-        rank, len(steps), float(sums["step_us"]), float(sums["kernels_us"]), float(sums["gap_us"])
-    )
-    return share.added_to(row) if share else row
+    step_us, kernels_us, gap_us = map(float, steps[["step_us", "kernels_us", "gap_us"]].sum())
+    return RankRow(rank, len(steps), step_us, kernels_us, gap_us, **share)
 
 
 def with_clients(

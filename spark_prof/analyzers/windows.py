@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.ranks.rank_teams import layout_of
+from spark_prof.analyzers.rank_layout import layout_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
@@ -46,19 +46,9 @@ _MOST_PIECES = 100
 """Pieces within which a clock was set that are looked at; of more all steps are left out."""
 
 
-@dataclass(frozen=True, eq=False)
-class Believed:
-    """The steps whose times can be believed."""
-
-    kept: Flags  # of each step whether it can
-    breaks: Flags  # of each step whether one before it was left out, so that it follows none
-    # What was left out and why, one line each; empty where all is sound.
-    notes: tuple[str, ...] = ()
-
-
 def believed_steps(
     steps: pd.DataFrame, kernels: pd.DataFrame, *, one_clock: bool, awaited: bool = True
-) -> Believed:
+) -> tuple[Flags, Flags, tuple[str, ...]]:
     """Judges the times of steps.
 
     Args:
@@ -68,6 +58,10 @@ def believed_steps(
         one_clock: whether the times come out of a trace, whose tool has put all on one clock.
         awaited: whether the scheduler waits for this rank; kernels of the others may run on after
             its update.
+
+    Returns:
+        Of each step whether its times can be believed; of each whether one before it was left out,
+        so that it follows none; and what was left out and why, one line each.
     """
     start, end = (steps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     count = len(steps)
@@ -129,7 +123,7 @@ def believed_steps(
                 "the clock was set forward. Means contain it, medians do not."
             )
 
-    return Believed(kept, breaks, tuple(notes()))
+    return kept, breaks, tuple(notes())
 
 
 def _on_device(steps: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Int64s, Int64s, Flags]:
@@ -256,18 +250,16 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     steps = steps.join(_engine_rows(bundle, steps))
     # Sums alone have no times to judge.
     timed = not bundle.meta.settings.get("summed")
-    everything = Believed(np.ones(len(steps), bool), np.zeros(len(steps), bool))
     awaited = rank in layout_of(bundle).output_ranks
-    believed = (
+    kept, breaks, notes = (
         believed_steps(steps, kernels, one_clock=bundle.imported, awaited=awaited)
         if timed
-        else everything
+        else (np.ones(len(steps), bool), np.zeros(len(steps), bool), ())
     )
-    left_out = steps.index.to_numpy(np.int64)[~believed.kept]
+    left_out = steps.index.to_numpy(np.int64)[~kept]
     if len(left_out) == len(steps) > 0:
-        [reason, *_] = believed.notes
-        raise CommandError(f"{bundle.path} has no step whose times can be believed: {reason}")
-    steps, breaks = steps[believed.kept], believed.breaks[believed.kept]
+        raise CommandError(f"{bundle.path} has no step whose times can be believed: {notes[0]}")
+    steps, breaks = steps[kept], breaks[kept]
     last_end = np.zeros(len(steps) + 1, np.int64)
     place = positions(steps.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no step of these has its place behind the last one.
@@ -296,7 +288,7 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     period = np.where(follows, updated - np.append(0, updated[:-1]), updated - alone)
     engine = np.where(steps["update_ns"].notna(), period.astype(np.float64), np.nan)
     windows = steps.assign(begin_ns=begin, finish_ns=finish, engine_ns=engine)
-    return Windows(windows, left_out, believed.notes)
+    return Windows(windows, left_out, notes)
 
 
 def tokens_per_sequence(steps: pd.DataFrame) -> pd.Series:

@@ -13,7 +13,6 @@ from spark_prof.analyzers.views.kernel_columns import columns_of
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import open_bundle
-from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.remote import is_url
 from spark_prof.traces.resolve import (
     AbResult,
@@ -36,7 +35,21 @@ def read_side(source: str | Source, rank: int | None = None) -> Side:
         CommandError: the source is none of these, or damaged.
     """
     with opened(source) as bundle:
-        return _side(source if isinstance(source, str) else source.name, bundle, rank)
+        rank = rank if rank is not None or not bundle.ranks else bundle.ranks[0]
+        summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
+        facts = bundle.facts(rank or 0)
+    kernels = summary.kernels
+    if summary.report.steps.left_out:
+        # Those of steps whose clock was wrong may lie within other steps.
+        counted = kernels["step"].isin(summary.steps["step"]) | (kernels["step"] < 0)
+        kernels = kernels[counted]
+    return Side(
+        source=source if isinstance(source, str) else source.name,
+        report=summary.report,
+        kernels=columns_of(kernels, summary.steps["step"].to_numpy()),
+        steps=summary.steps.reset_index(drop=True),
+        facts=facts,
+    )
 
 
 def recordings_of(named: str) -> list[Source]:
@@ -106,20 +119,3 @@ def facts_of(source: str, rank: int) -> Mapping[str, Any]:
         if not isinstance(found, BundleFolder | RecordingInProgress):
             return {}
         return open_bundle(found.path).facts(rank)
-
-
-def _side(source: str, bundle: Bundle, rank: int | None) -> Side:
-    rank = rank if rank is not None or not bundle.ranks else bundle.ranks[0]
-    summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
-    kernels = summary.kernels
-    if summary.report.steps.left_out:
-        # Those of steps whose clock was wrong may lie within other steps.
-        counted = kernels["step"].isin(summary.steps["step"]) | (kernels["step"] < 0)
-        kernels = kernels[counted]
-    return Side(
-        source=source,
-        report=summary.report,
-        kernels=columns_of(kernels, summary.steps["step"].to_numpy()),
-        steps=summary.steps.reset_index(drop=True),
-        facts=bundle.facts(rank or 0),
-    )

@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from spark_prof.analyzers.labels import label_kernels
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.windows import step_windows
 from spark_prof.errors import CommandError
 from spark_prof.exporters.rank_tracks import (
@@ -99,13 +100,11 @@ def end_trace(out: BinaryIO, names: Sequence[str]) -> None:
 
 def _heading(bundle: Bundle, ranks: tuple[int, ...], origin: int) -> dict[str, Any]:
     facts = bundle.facts(ranks[0])
-    gpu = facts.get("gpu")
-    device: dict[str, Any] = {"name": "unknown"}
-    if isinstance(gpu, dict):
-        device["name"] = str(gpu.get("name", "unknown"))
-        numbers = str(gpu.get("compute_capability")).split(".")
-        if len(numbers) == 2 and all(number.isdecimal() for number in numbers):
-            device |= {"computeMajor": int(numbers[0]), "computeMinor": int(numbers[1])}
+    gpu = mapping_in(facts, "gpu")
+    device: dict[str, Any] = {"name": str(gpu.get("name", "unknown"))}
+    numbers = str(gpu.get("compute_capability")).split(".")
+    if len(numbers) == 2 and all(number.isdecimal() for number in numbers):
+        device |= {"computeMajor": int(numbers[0]), "computeMinor": int(numbers[1])}
     heading: dict[str, Any] = {
         "schemaVersion": 1,
         "displayTimeUnit": "ms",
@@ -120,8 +119,7 @@ def _heading(bundle: Bundle, ranks: tuple[int, ...], origin: int) -> dict[str, A
 
 
 def _process_name(bundle: Bundle, rank: int) -> str:
-    gpu = bundle.facts(rank).get("gpu")
-    name = gpu.get("name") if isinstance(gpu, dict) else None
+    name = mapping_in(bundle.facts(rank), "gpu").get("name")
     return f"rank {rank}: {name}" if name else f"rank {rank}"
 
 

@@ -142,13 +142,14 @@ def find_calls(trace: RankTrace, bundle: Bundle, selection: Selection) -> Calls:
     ranges = ranges.assign(
         path=pd.Categorical(paths.take(known), ordered=False), layer=layers[known]
     )
-    track = _tracks(
-        trace,
-        *(
-            np.concatenate([frame[name].to_numpy(np.int64) for frame in (launches, ranges)])
-            for name in ("thread", "start_ns", "end_ns")
-        ),
+    thread, start, end = (
+        np.concatenate([frame[name].to_numpy(np.int64) for frame in (launches, ranges)])
+        for name in ("thread", "start_ns", "end_ns")
     )
+    track = _tracks(
+        trace, (thread,), start, end,
+        lambda row: (f"thread {thread[row]}", int(thread[row])), nested=True,
+    )  # fmt: skip
     return Calls(
         launches.assign(track=track[: len(launches)]), ranges.assign(track=track[len(launches) :])
     )
@@ -182,17 +183,24 @@ def write_calls(trace: RankTrace, calls: Calls) -> None:
         )  # fmt: skip
 
 
-def _tracks(trace: RankTrace, thread: Int64s, start: Int64s, end: Int64s) -> Int64s:
-    """The track of each call: one a thread, and one more where calls overlap without nesting."""
-    found = np.empty(len(thread), np.int64)
-    order = np.lexsort((-end, start, thread))
-    groups = np.split(order, np.flatnonzero(np.diff(thread[order]) != 0) + 1)
-    for group in groups if len(order) else ():
-        number = int(thread[group[0]])
-        lane = lanes(start[group], end[group], nested=True)
-        tracks = [trace.tracks.add(f"thread {number}", number)] + [
-            trace.tracks.add(f"thread {number} (overlap {index})")
-            for index in range(1, int(lane.max()) + 1)
+def _tracks(
+    trace: RankTrace,
+    keys: tuple[Int64s, ...],
+    start: Int64s,
+    end: Int64s,
+    named: Callable[[int], tuple[str, int]],
+    *,
+    nested: bool = False,
+) -> Int64s:
+    """The track of each interval: one for equal keys, and one more for each that overlaps there."""
+    found = np.empty(len(start), np.int64)
+    order = np.lexsort((-end if nested else end, start, *keys))
+    changes = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
+    for group in np.split(order, np.flatnonzero(changes) + 1) if len(order) else ():
+        name, number = named(int(group[0]))
+        lane = lanes(start[group], end[group], nested=nested)
+        tracks = [trace.tracks.add(name, number)] + [
+            trace.tracks.add(f"{name} (overlap {index})") for index in range(1, int(lane.max()) + 1)
         ]
         found[group] = np.array(tracks, np.int64)[lane]
     return found
@@ -216,19 +224,15 @@ def stream_tracks(trace: RankTrace) -> Int64s:
         trace.kernels[name].to_numpy(np.int64)
         for name in ("start_ns", "end_ns", "device", "stream")
     )
-    found = np.empty(len(start), np.int64)
-    order = np.lexsort((end, start, stream, device))
-    changes = (np.diff(device[order]) != 0) | (np.diff(stream[order]) != 0)
     several = len(np.unique(device)) > 1
-    for group in np.split(order, np.flatnonzero(changes) + 1) if len(order) else ():
-        number = int(stream[group[0]])
-        name = _name(int(device[group[0]]), number, several)
-        lane = lanes(start[group], end[group])
-        tracks = [trace.tracks.add(name, number)] + [
-            trace.tracks.add(f"{name} (overlap {index})") for index in range(1, int(lane.max()) + 1)
-        ]
-        found[group] = np.array(tracks, np.int64)[lane]
-    return found
+
+    def named(row: int) -> tuple[str, int]:
+        number = int(stream[row])
+        if device[row] < 0:
+            return f"operators of thread {number}", number
+        return f"GPU {device[row]} stream {number}" if several else f"stream {number}", number
+
+    return _tracks(trace, (stream, device), start, end, named)
 
 
 _ARGUMENTS: dict[str, tuple[str, Callable[[pd.Series], pa.Array]]] = {
@@ -272,9 +276,3 @@ def write_kernels(trace: RankTrace, tracks: Int64s) -> None:
             ',"dur":', microseconds(np.maximum(rows["end_ns"].to_numpy(np.int64) - start, 0)),
             ',"args":{', *arguments, "}",
         )  # fmt: skip
-
-
-def _name(device: int, stream: int, several: bool) -> str:
-    if device < 0:
-        return f"operators of thread {stream}"
-    return f"GPU {device} stream {stream}" if several else f"stream {stream}"

@@ -86,19 +86,6 @@ def test_equally_expensive_kernels_keep_one_order() -> None:
     assert [row.name for row in kernel_rows(some)] == names
 
 
-def test_every_sum_is_the_same_sum() -> None:
-    total = SOME["ns"].sum() / 1e3
-    for rows in (component_rows(SOME, 2), layer_rows(SOME), kernel_rows(SOME)):
-        assert sum(row.us for row in rows) == pytest.approx(total)
-
-
-def test_nothing() -> None:
-    nothing = kernels()
-    assert component_rows(nothing, 1) == ()
-    assert layer_rows(nothing) == ()
-    assert kernel_rows(nothing) == ()
-
-
 def test_kernels_of_no_time() -> None:
     rows = component_rows(kernels(("k", "norm", 0, 4, 0.0, 0)), 1)
     assert [(row.us, row.share) for row in rows] == [(0.0, 0.0)]

@@ -31,7 +31,6 @@ from tests.support import Piece, Recorded, event, kernel, kineto, layer_row, ste
 from .graphs import Captured, captured_node, clone_of, graph_launch
 
 PRODUCTS = {"qkv": 1, "o_proj": 1, "router": 1, "mlp": 2}
-POINTERS = Path(__file__).resolve().parents[3] / "shared/gpu/pointers-deepseek-v2-lite.txt"
 
 
 def place(text: str, products: Mapping[str, int] | None = PRODUCTS) -> list[str]:
@@ -135,10 +134,6 @@ def test_layers_follow_each_other() -> None:
     assert place(text) == " ".join(wanted.format(number) for number in range(3)).split()
 
 
-def test_nothing_to_place() -> None:
-    assert place("A0 E0") == []
-
-
 def _layers(*rows: tuple[str, str], count: int = 3, kind: str = "Linear") -> pd.DataFrame:
     """The `layers` table of a model whose layers all have these modules: path and component."""
     return pd.DataFrame(
@@ -204,28 +199,6 @@ def test_each_row_of_strangers_knows_its_example() -> None:
         assert re.search(pattern, example), kind
         assert not re.search(pattern, "model.layers.0.self_attn.qkv_proj"), kind
         assert not re.search(pattern, "Qwen3MoeForCausalLM"), kind
-
-
-@pytest.mark.skipif(not POINTERS.is_file(), reason="the probe of DeepSeek-V2-Lite is not here")
-def test_nothing_of_deepseek_s_real_order_is_placed() -> None:
-    """Even if its modules did not tell: no stretch with MLA's products fits a plain decoder."""
-    words = []
-    for line in POINTERS.read_text().splitlines():
-        if match := re.match(r"\d+ (\S+) \[[^]]*\] (.*)", line):
-            cache = re.search(r"\bKV(\d+)", match[2])
-            expert = re.search(r"layers\.(\d+)\.mlp\.experts", match[2])
-            if cache:
-                words.append(("K" if "concat_and_cache" in match[1] else "A") + cache[1])
-            elif expert:
-                words.append(f"E{expert[1]}")
-            else:
-                words.append({"nvj": "G", "_ZN": "g"}.get(match[1][:3], "e")
-                             if "splitK" in match[1] or "nvj" in match[1] else "e")  # fmt: skip
-    assert sum(word[0] == "A" for word in words) == 3
-    text = " ".join(words)
-    assert set(place(text, products_of(_layers(*NORMS, *DEEPSEEK)))) == {"?"}
-    plain = [row.rstrip("0123456789") for row in place(text, PRODUCTS)]
-    assert not {"qkv", "o_proj", "router", "rope"} & set(plain)
 
 
 Order = Callable[..., list[str]]
@@ -313,10 +286,6 @@ def test_of_two_calls_with_one_number_the_first_counts(order: Order) -> None:
     assert order(rows) == ["first", "second"]
 
 
-def test_no_kernels(order: Order) -> None:
-    assert order([]) == []
-
-
 def _bundle(folder: Path, nodes: int) -> Bundle:
     recorded = Recorded({0: [Piece([step(0, 0, 900)], (), kineto())]})
     return Captured(range(100, 100 + nodes), ()).assemble(recorded, folder)
@@ -326,7 +295,3 @@ def test_clones_lead_to_the_captured_nodes(tmp_path: Path) -> None:
     wanted = np.array([clone_of(1), captured_node(0), 12345, 0, clone_of(0)])
     found = nodes_of(_bundle(tmp_path / "b", 2), 0, wanted)
     assert found.tolist() == [captured_node(1), captured_node(0), 0, 0, captured_node(0)]
-
-
-def test_without_nodes_none_is_known(tmp_path: Path) -> None:
-    assert nodes_of(_bundle(tmp_path / "b", 0), 0, np.array([5, 0])).tolist() == [0, 0]

@@ -92,12 +92,6 @@ def test_one_slow_step_does_not_decide(measure: Measure) -> None:
     assert measure(steps)[1].ratio == pytest.approx(1.05, rel=1e-4)
 
 
-def test_few_watched_of_many(measure: Measure) -> None:
-    [found] = measure(turns(1.05, watched=10, timed=190, stretches=4)).values()
-    assert found.ratio == pytest.approx(1.05, rel=1e-4)
-    assert found.run_ratio == pytest.approx(1 + 0.05 / 20, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("watched", "timed", "stretches"),
     [(5, 10, 8), (10, 5, 8), (3, 3, 50), (10, 10, 1), (1, 1, 100)],
@@ -119,10 +113,6 @@ def test_without_turns_nothing_is_compared(measure: Measure, watched: bool) -> N
     assert measure([(1, watched, STEADY, "decode")] * 100) == {}
 
 
-def test_no_steps(measure: Measure) -> None:
-    assert measure([]) == {}
-
-
 def test_prefill_between_two_stretches_makes_them_no_neighbours(measure: Measure) -> None:
     """The context is another one afterwards."""
     steps = turns(1.05, stretches=2)
@@ -136,8 +126,3 @@ def test_a_prefill_among_the_steps_costs_only_its_stretch(measure: Measure) -> N
     found = measure(steps)[1]
     assert found.ratio == pytest.approx(1.05, rel=1e-4)
     assert 0 < found.stretches < STRETCHES - 1
-
-
-def test_a_bundle_that_knows_no_timed_steps(measure: Measure) -> None:
-    """Every step of it was watched."""
-    assert measure(turns(1.0, timed=0)) == {}

@@ -193,13 +193,6 @@ def test_what_an_import_placed_by_a_guess_is_one(tmp_path: Path, mark: str, basi
     assert (found["layer"].tolist(), found["basis"].tolist()) == ([0], [basis])
 
 
-def test_graphs_between_the_anchors_of_a_compiled_model_are_placed_by_their_order(
-    place: Place,
-) -> None:
-    found = place(_compiled_layer("cudaGraphLaunch"), LAYER_CALLS, COMPILED)
-    assert [row[:2] for row in found] == PLACED_LAYER
-
-
 @pytest.mark.parametrize("api", ["cudaLaunchKernel", "cudaGraphLaunch"])
 @pytest.mark.parametrize(
     "swapped",
@@ -330,10 +323,6 @@ def test_a_node_that_was_not_seen_takes_no_other_node_s_place(tmp_path: Path) ->
 def test_an_eager_model_is_never_placed_by_its_order(place: Place) -> None:
     found = place(_compiled_layer(), LAYER_CALLS, {"execution": "eager"})
     assert [row[0] for row in found if row[0] in ("qkv", "o_proj")] == []
-
-
-def test_no_kernels(place: Place) -> None:
-    assert place([]) == []
 
 
 def test_no_modules(place: Place) -> None:

@@ -22,7 +22,6 @@ from spark_prof.analyzers.step_time import (
     typical_weights,
 )
 from spark_prof.analyzers.summary import summarize
-from spark_prof.importers.sources import open_source
 from spark_prof.traces.benchmarks.load_test import Latency
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
@@ -232,19 +231,3 @@ def test_each_rank_has_its_own(tmp_path: Path) -> None:
     bundle = Recorded(pieces).assemble(tmp_path / "b")
     took = [rows(summarize(bundle, rank).tokens[0])["other"].charged_us for rank in (0, 1)]
     assert took == [pytest.approx(0.2), pytest.approx(0.6)]
-
-
-def test_steps_without_kernels(tmp_path: Path) -> None:
-    bundle = Recorded({0: [Piece([step(0, 0, 1000)])]}).assemble(tmp_path / "b")
-    assert [(row.name, row.charged_us) for row in summarize(bundle).tokens[0].rows] == [
-        (LAUNCH_GAPS, 0.0),
-        (HOST, pytest.approx(1.0)),
-    ]
-
-
-def test_a_source_of_sums_has_no_ledger() -> None:
-    table = SHARED / "nsys_csv_rtx5090/rtx5090_deepseek_ocr_decode_cuda_gpu_kern_sum.csv"
-    if not table.exists():
-        pytest.skip("the folder shared/traces is not there")
-    with open_source(table) as bundle:
-        assert summarize(bundle).tokens == ()

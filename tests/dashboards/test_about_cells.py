@@ -17,7 +17,7 @@ from tests.rows import each_row
 from .sample import SAMPLES
 
 GROUP = Group("experts", tuple(range(24)), (27.4,) * 17 + (31.2,) + (27.4,) * 6, 27.4)
-ODD = OddCell(17, 31.2, GROUP, 22.0, False)
+ODD = OddCell(17, 31.2, GROUP, 22.0)
 NAMES = ("gemm", "other_gemm")
 SLOWER = Cause(0, "time", 20.0, 16.2, 1.0, 1.0)
 

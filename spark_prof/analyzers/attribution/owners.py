@@ -47,7 +47,7 @@ from spark_prof.analyzers.attribution.memory_map import (
 )
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.lookup import Integers
+from spark_prof.analyzers.lookup import Integers, combined
 
 Flags = npt.NDArray[np.bool_]
 
@@ -177,9 +177,9 @@ def _in_every_launch(
 ) -> Flags:
     """Whether rules 3 and 4 believe each word."""
     argument, offset = (arguments[name].to_numpy(np.int64) for name in ("argument", "offset"))
-    spot = _numbered(launches.name[launch], argument, offset)
+    spot, first = combined(launches.name[launch], argument, offset)
     known = np.flatnonzero(place >= 0)
-    spots = len(spot) and int(spot.max()) + 1
+    spots = len(first)
     # A launch of which no word is known to be an address is none whose arguments were read.
     read = np.unique(launch)
     launched = np.bincount(launches.name[read], minlength=len(launches.names))
@@ -246,17 +246,6 @@ def _looked_up(memory: MemoryMap, place: Integers) -> Flags:
     of_embedding = memory.tied[place] | (memory.component[place] == CODES["embedding"])
     found: Flags = of_embedding & (memory.rank[place] == MATRIX)
     return found
-
-
-def _numbered(*keys: Integers) -> Integers:
-    """A number for each row, equal where all keys are."""
-    order = np.lexsort(keys)
-    changes = np.zeros(len(order), bool)
-    for key in keys:
-        changes[1:] |= np.diff(key[order]) != 0
-    number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(changes)
-    return number
 
 
 def _first_of_each(ascending: Integers) -> Integers:

@@ -8,8 +8,8 @@ precision is that of the products; where they differ, that of nine in ten, else 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -24,19 +24,19 @@ class OpcodeCount:
     count: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CodeRow:
     """The machine code of one kernel."""
 
     name: str
-    function: str  # its symbol
-    cubin: str  # hash of the file that holds it
-    architecture: str  # such as sm_120, empty where nothing tells
+    function: str = ""  # its symbol
+    cubin: str = ""  # hash of the file that holds it
+    architecture: str = ""  # such as sm_120, empty where nothing tells
     # `a` where it was built for this architecture only, f for its family, plain for neither; empty
     # where nothing tells.
-    suffix: str
-    registers: int  # per thread, 0 where unknown
-    instructions: int  # how many there are
+    suffix: str = ""
+    registers: int = 0  # per thread, 0 where unknown
+    instructions: int = 0  # how many there are
     local_loads: int  # instructions that load local memory: spilled registers, or local arrays
     local_stores: int  # those that store it
     engine: str | None  # tensor-core or cuda-core; None where the code does not tell
@@ -82,33 +82,19 @@ the real one is not compiled: they have none."""
 
 def code_rows(functions: pd.DataFrame) -> tuple[CodeRow, ...]:
     """What each row of the `functions` table says."""
-    columns = (
-        "name", "function", "hash", "architecture", "suffix", "registers", "instructions",
-        "opcodes",
-    )  # fmt: skip
-    rows: Iterable[tuple[str, ...]] = zip(
-        *(functions[column].tolist() for column in columns), strict=True
-    )
-    return tuple(
-        code_row(opcode_counts(str(opcodes)), name=str(name), function=str(function),
-                 cubin=str(cubin), architecture=str(architecture), suffix=str(suffix),
-                 registers=int(registers), instructions=int(instructions))
-        for name, function, cubin, architecture, suffix, registers, instructions, opcodes in rows
-    )  # fmt: skip
+    columns = ["name", "function", "architecture", "suffix"]
+    texts = functions[[*columns, "hash", "opcodes"]].astype(str).rename(columns={"hash": "cubin"})
+    numbers = functions[["registers", "instructions"]].astype(int)
+    rows: Any = texts.join(numbers).to_dict("records")
+    return tuple(code_row(opcode_counts(row.pop("opcodes")), **row) for row in rows)
 
 
-def code_row(
-    counts: dict[str, int],
-    *,
-    name: str,
-    function: str = "",
-    cubin: str = "",
-    architecture: str = "",
-    suffix: str = "",
-    registers: int = 0,
-    instructions: int = 0,
-) -> CodeRow:
-    """What the opcodes of a function say; see `CodeRow` for the arguments."""
+def code_row(counts: dict[str, int], **known: Any) -> CodeRow:
+    """What the opcodes of a function say.
+
+    Args:
+        known: the fields of the row that other tables tell; `name` at least.
+    """
     by_use: dict[str, list[str]] = {
         "product": [],
         "reads": [],
@@ -137,13 +123,7 @@ def code_row(
         precision = most if found >= _MOST * (precisions.total() + untold) else None
     products = sorted(by_use["product"], key=lambda opcode: (-counts[opcode], opcode))
     return CodeRow(
-        name=name,
-        function=function,
-        cubin=cubin,
-        architecture=architecture,
-        suffix=suffix,
-        registers=registers,
-        instructions=instructions,
+        **known,
         local_loads=_words(counts, "LDL"),
         local_stores=_words(counts, "STL"),
         engine=engine,

@@ -3,20 +3,169 @@
 Counters that were read for the kernel come first, then the instructions of the machine code that
 was loaded, then its name. Where several pieces of machine code have the kernel's name and they
 disagree, they say nothing.
+
+A count of matrix operations proves tensor cores, a count of none proves their absence only where
+the counter sees all of them. That the tensor pipe was busy proves them only since compute
+capability 10: before, HFMA2.MMA, an ordinary multiply-add, runs in that pipe too (on an H100 a
+norm without one matrix instruction counts thousands, tests/data/ncu-h100). Names and meanings of
+the counters: Nsight Compute's profiling guide, "Metrics Reference", and `ncu --query-metrics`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.classify.classifier import Label, classify
+from spark_prof.analyzers.classify.classifier import Label, classify, spelling
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
-from spark_prof.analyzers.classify.counted_kernels import Counted, CountedKernels
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.machine_code import machine_code_of
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Counters of tensor-core work."""
+
+    # Regular expression for the counter's name, without the unit (`sm__`, `smsp__`) before it and
+    # the rollup (`.sum`) behind it.
+    pattern: str
+    example: str  # a metric of it
+    precision: str | None = None  # of the operands, None where the name does not tell
+    # Major compute capabilities on which it counts the work of all tensor cores.
+    complete_on: frozenset[int] = frozenset()
+    proves_on: frozenset[int] | None = None  # those on which it counts nothing else; None for all
+
+
+_NO_HFMA2_MMA = frozenset({10, 12})
+_FORMATS_ON = {9: frozenset({"bf16", "fp16", "tf32", "fp8", "int8"})}
+"""All formats of this project's words that the tensor cores of a compute capability know."""
+
+_OPS = r"ops_path_tensor_(?:op_[a-z]+_)?src_"
+
+COUNTERS = (
+    Counter(_OPS + r"bf16(?:_.+)?", "sm__ops_path_tensor_src_bf16_dst_fp32.sum", "bf16"),
+    Counter(_OPS + r"fp16(?:_.+)?", "sm__ops_path_tensor_src_fp16_dst_fp16.sum", "fp16"),
+    Counter(_OPS + r"tf32(?:_.+)?", "sm__ops_path_tensor_src_tf32_dst_fp32.sum", "tf32"),
+    Counter(_OPS + r"fp8(?:_(?!fp).+)?", "sm__ops_path_tensor_src_fp8.sum", "fp8"),
+    Counter(_OPS + r"fp4(?:_(?!fp).+)?", "sm__ops_path_tensor_src_fp4_dst_fp32.sum", "fp4"),
+    Counter(_OPS + r"int8(?:_.+)?", "sm__ops_path_tensor_src_int8.sum", "int8"),
+    # One counter for several formats, and formats without a word of their own.
+    Counter(r"ops_path_tensor.*", "sm__ops_path_tensor_src_fp4_fp6_fp8_dst_fp32.sum"),
+    # Warp-group products, HMMA stands for fp16, bf16 and tf32, IMMA for int8 and int4: the
+    # operation is no precision.
+    Counter(r"inst_executed_pipe_tensor_op_(?!hmma).+",
+        "sm__inst_executed_pipe_tensor_op_gmma.sum"),
+    Counter(r"inst_executed_pipe_tensor_op_hmma(?!_type_hfma2).*",
+        "sm__inst_executed_pipe_tensor_op_hmma.sum", proves_on=_NO_HFMA2_MMA),
+    # Since Hopper a warp group's product is one instruction, which not every unit counts here.
+    Counter(r"inst_executed_pipe_tensor", "sm__inst_executed_pipe_tensor.sum",
+        complete_on=frozenset({7, 8, 12}), proves_on=_NO_HFMA2_MMA),
+    Counter(r"pipe_tensor(?:_op_hmma)?_type_hmma.+_cycles_active",
+        "sm__pipe_tensor_op_hmma_type_hmma_hgmma_qgmma_cycles_active.sum"),
+    Counter(r"pipe_tensor_op_.+_cycles_active", "sm__pipe_tensor_op_hmma_cycles_active.sum",
+        proves_on=_NO_HFMA2_MMA),
+    # Compute capability 10 has a second pipe, for tcgen05.
+    Counter(r"pipe_tensor(?:_v2)?_cycles_active", "sm__pipe_tensor_cycles_active.sum",
+        complete_on=frozenset({7, 8, 9, 12}), proves_on=_NO_HFMA2_MMA),
+    Counter(r"(?:inst_executed_)?pipe_tc(?:_.+)?", "sm__pipe_tc_cycles_active.max"),
+)  # fmt: skip
+"""The counters that tell of tensor cores; the first row that fits a metric counts."""
+
+_COMPILED = tuple((counter, re.compile(counter.pattern)) for counter in COUNTERS)
+_UNITS = ("sm__", "smsp__")
+_EXACT = frozenset({"sum", "max"})
+"""Rollups whose zero is a zero, not a small number that was rounded when it was printed."""
+_CONSTANT = "peak_sustained"
+"""A rollup that tells what the hardware could do, not what the kernel did."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the counters say about a kernel."""
+
+    engine: str | None  # tensor-core or cuda-core; None where they do not tell
+    precision: str | None  # of the tensor-core work, None where they do not tell
+    absent: frozenset[str]  # precisions of which no tensor-core work was counted
+    metric: str  # the metric that tells
+
+    @property
+    def says(self) -> tuple[str | None, str | None]:
+        """What a label takes from it."""
+        return self.engine, self.precision
+
+
+class CountedKernels:
+    """What counters say about kernels, by name.
+
+    Args:
+        metrics: rows of the `metrics` table; None for none.
+        capability: the GPU's compute capability, such as 12.1; None where unknown.
+    """
+
+    def __init__(self, metrics: pd.DataFrame | None, capability: str | None) -> None:
+        major = (capability or "").partition(".")[0]
+        self._major = int(major) if major.isdecimal() else None
+        self._exact: dict[str, Counted] = {}
+        self._spelled: dict[str, Counted | None] = {}
+        if metrics is None:
+            return
+        measured = metrics[~np.isnan(metrics["value"].to_numpy(np.float64))]
+        for name, rows in measured.groupby("name", observed=True):
+            most = rows.groupby("metric", observed=True)["value"].max()
+            counted = self._counted(dict(zip(most.index.astype(str), most, strict=True)))
+            if counted:
+                self._exact[str(name)] = counted
+                # Kernels that share a spelling must agree.
+                same = self._spelled.setdefault(spelling(str(name)), counted)
+                if same is None or same.says != counted.says:
+                    self._spelled[spelling(str(name))] = None
+
+    def find(self, name: str) -> Counted | None:
+        """What they say about the kernel; None where they say nothing."""
+        if not self._exact:
+            return None
+        return self._exact.get(name) or self._spelled.get(spelling(name))
+
+    def _counted(self, values: dict[str, float]) -> Counted | None:
+        """What the highest values of a kernel's metrics say."""
+        told: dict[str, str | None] = {}
+        none: list[tuple[str, Counter]] = []
+        for metric, value in values.items():
+            counter = find_counter(metric)
+            if counter is None:
+                continue
+            if value > 0:
+                if counter.proves_on is None or self._major in counter.proves_on:
+                    told[metric] = counter.precision
+            elif value == 0 and metric.rpartition(".")[2] in _EXACT:
+                none.append((metric, counter))
+        precisions = {p for p in told.values() if p}
+        absent = frozenset(c.precision for _, c in none if c.precision) - precisions
+        if told:
+            precision = precisions.pop() if len(precisions) == 1 else None
+            metric = next((m for m, p in told.items() if p == precision), next(iter(told)))
+            return Counted("tensor-core", precision, absent, metric)
+        formats = _FORMATS_ON.get(self._major or 0)
+        for metric, counter in none:
+            if self._major in counter.complete_on or (formats and formats <= absent):
+                return Counted("cuda-core", None, absent, metric)
+        return Counted(None, None, absent, none[0][0]) if none else None
+
+
+def find_counter(metric: str) -> Counter | None:
+    """The row that knows the metric; None where it does not tell what the kernel did."""
+    base, _, rollup = metric.partition(".")
+    unit = next((unit for unit in _UNITS if base.startswith(unit)), None)
+    if unit is None or any(part.startswith(_CONSTANT) for part in rollup.split(".")):
+        return None
+    name = base.removeprefix(unit)
+    return next((counter for counter, pattern in _COMPILED if pattern.fullmatch(name)), None)
+
 
 _MOST_OPCODES = 3
 _STORED = ("fp4", "fp6", "fp8", "int4", "int8")
@@ -145,6 +294,5 @@ def _says(engine: str, precision: str | None) -> str:
 
 
 def _capability(bundle: Bundle, rank: int) -> str | None:
-    gpu = bundle.facts(rank).get("gpu")
-    capability = gpu.get("compute_capability") if isinstance(gpu, dict) else None
+    capability = mapping_in(bundle.facts(rank), "gpu").get("compute_capability")
     return str(capability) if capability else None

@@ -71,12 +71,7 @@ def _classified(name: str, evidence: Evidence, compiled_from: str | None = None)
     label, rule = evidence.label(name), find_rule(name)
     return Classified(
         name=name,
-        component=label.component,
-        engine=label.engine,
-        precision=label.precision,
-        evidence=label.evidence,
-        conversion=label.conversion,
-        weights=label.weights,
+        **vars(label),
         fused_conversion=rule.fused_conversion if rule else None,
         load_time=rule.load_time if rule else False,
         compiled_from=compiled_from,

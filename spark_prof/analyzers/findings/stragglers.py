@@ -82,7 +82,7 @@ _FIXES = {
     "hardware slowdown": "look for heat, a weak power supply or a loose cable",
     "power brake": "look at the power supply, which asks for less",
 }
-"""What to do about each reason, in the words of profiler.measuring.state."""
+"""What to do about each reason, in the words of profiler.facts."""
 
 
 @rule("clocks-held-down", "steps",

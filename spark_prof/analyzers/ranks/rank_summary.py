@@ -1,22 +1,109 @@
-"""Puts together what the report says about the ranks of a parallel run."""
+"""Puts together what the report says about the ranks of a parallel run.
+
+A rank waits in a collective from its own start to the latest start of all, and transfers from there
+to its end, so that the two are the collective's whole time on that rank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.layer_consistency import with_known_layers
 from spark_prof.analyzers.lookup import NameColumn
-from spark_prof.analyzers.model import ClockRow, CollectiveRow, Collectives, RankRow, SlowStep
+from spark_prof.analyzers.model import ClockRow, CollectiveRow, Collectives, SlowStep
+from spark_prof.analyzers.rank_layout import Layout, layout_of
+from spark_prof.analyzers.ranks.align_ranks import Teamwork, teamwork_of
 from spark_prof.analyzers.ranks.collective_calls import collective_kind
-from spark_prof.analyzers.ranks.collective_waits import aligned, slowest_of_steps, waits_of
-from spark_prof.analyzers.ranks.rank_clocks import RankClock, clocks_of
-from spark_prof.analyzers.ranks.rank_teams import Layout, Teamwork, layout_of, teamwork_of
+from spark_prof.analyzers.ranks.rank_clocks import TIMER_NS, Offset, RankClock, clocks_of
 from spark_prof.traces.bundle import Bundle
+
+_TIMES = ("start_ns", "end_ns")
+
+
+def aligned(calls: pd.DataFrame, offsets: Mapping[int, Offset]) -> pd.DataFrame:
+    """The calls on one clock; a rank without an offset reads the reference clock."""
+    parts = []
+    for rank, part in calls.groupby("rank", sort=False):
+        offset = offsets.get(int(str(rank)))
+        if offset is not None:
+            shift = {n: part[n] - offset.at(part[n].to_numpy(np.int64)) for n in _TIMES}
+            part = part.assign(**shift)
+        parts.append(part)
+    return pd.concat(parts).sort_index() if parts else calls
+
+
+def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> tuple[pd.DataFrame, int]:
+    """Splits every call.
+
+    Args:
+        calls: matched calls on one clock: call, turn, kind, rank, start_ns, end_ns.
+        uncertainty_ns: by how much the clocks of two of the ranks may still differ.
+
+    Returns:
+        The calls with `wait_ns`, `transfer_ns`, `last` (whether this rank came last) and
+        `others_wait_ns` (mean wait of the other ranks where it did, else 0); and how many rows were
+        left out, because a rank was done before another had begun.
+    """
+    latest = calls.groupby("call")["start_ns"].transform("max").to_numpy(np.int64)
+    start, end = (calls[name].to_numpy(np.int64) for name in _TIMES)
+    wrong = end < latest - uncertainty_ns - TIMER_NS
+    bad = pd.Series(wrong, calls.index).groupby(calls["call"]).transform("any").to_numpy(bool)
+    wait = np.minimum(latest, end) - start
+    last = start == latest
+    found = calls.assign(
+        wait_ns=wait,
+        transfer_ns=end - start - wait,
+        last=last,
+        others_wait_ns=np.where(last, _others(calls, wait), 0.0),
+    )
+    return found[~bad], int(bad.sum())
+
+
+def _others(calls: pd.DataFrame, wait: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Mean wait of the other ranks of each call."""
+    groups = pd.Series(wait, calls.index).groupby(calls["call"])
+    total, size = groups.transform("sum").to_numpy(), groups.transform("size").to_numpy()
+    found: npt.NDArray[np.float64] = (total - wait) / np.maximum(size - 1, 1)
+    return found
+
+
+def slowest_of_steps(calls: pd.DataFrame, uncertainty_ns: float) -> pd.DataFrame:
+    """The rank that held up each step the most.
+
+    Args:
+        calls: what `waits_of` returned.
+        uncertainty_ns: by how much the clocks of two ranks may differ; lateness below it, at the
+            mean call where the rank came last, does not name anybody.
+
+    Returns:
+        One row per turn: `slowest` (-1 where nobody can be named), `held_up_ns` (how long the
+        others waited for that rank on average) and `wait_ns` (mean over ranks of all their waits).
+    """
+    by_rank = calls.groupby(["turn", "rank"]).agg(
+        held=("others_wait_ns", "sum"), times=("last", "sum"), wait=("wait_ns", "sum")
+    )
+    held = by_rank["held"].unstack(fill_value=0)
+    each = (by_rank["held"] / by_rank["times"].clip(lower=1)).unstack(fill_value=0)
+    if held.empty:
+        return pd.DataFrame(columns=["slowest", "held_up_ns", "wait_ns"])
+    place = held.to_numpy().argmax(axis=1)
+    rows = np.arange(len(held))
+    told = each.to_numpy()[rows, place] > uncertainty_ns
+    return pd.DataFrame(
+        {
+            "slowest": np.where(told, held.columns.to_numpy(np.int64)[place], -1),
+            "held_up_ns": np.where(told, held.to_numpy()[rows, place], 0.0),
+            "wait_ns": by_rank["wait"].groupby("turn").mean(),
+        },
+        index=held.index,
+    )
 
 
 def remarks(
@@ -76,20 +163,6 @@ def _few(ranks: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True)
-class RankShare:
-    """What collectives took from one rank, in us, and how often it was the slowest."""
-
-    wait_us: float  # in all steps
-    transfer_us: float  # in all steps
-    slowest_steps: int  # steps in which it came last
-    held_up_us: float  # how long the others waited for it in such a step, on average
-
-    def added_to(self, row: RankRow) -> RankRow:
-        """The row with these figures."""
-        return replace(row, **asdict(self))
-
-
-@dataclass(frozen=True)
 class _TeamResult:
     """One group's calls with their waits and places, and its steps."""
 
@@ -99,16 +172,17 @@ class _TeamResult:
     contradictory: int
 
 
-def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, RankShare]]:
+def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, dict[str, Any]]]:
     """What the ranks did to each other, and the share of each rank in it.
 
-    A bundle of one rank has nothing to say here. A rank without matched collectives has no share.
+    A bundle of one rank has nothing to say here. The share is `wait_us`, `transfer_us`,
+    `slowest_steps` and `held_up_us` of its RankRow; a rank without matched collectives has none.
     """
     layout = layout_of(bundle)
     works = teamwork_of(bundle, layout)
     clocks = clocks_of(bundle, layout, works)
     results = [r for work in works if (r := _result(bundle, work, clocks)) is not None]
-    shares: dict[int, RankShare] = {}
+    shares: dict[int, dict[str, Any]] = {}
     for result in results:
         shares |= _shares(result)
     summed = [_means(result) for result in results]
@@ -140,9 +214,9 @@ def _result(bundle: Bundle, work: Teamwork, clocks: Sequence[RankClock]) -> _Tea
     uncertain += max((abs(c.offset.ns) for c in mine if c.contradicts and c.offset), default=0.0)
     calls = work.matched.calls
     calls = aligned(calls.assign(own_start_ns=calls["start_ns"]), offsets)
-    waits = waits_of(calls, uncertain)
-    steps = slowest_of_steps(waits.calls, uncertain)
-    return _TeamResult(work, _placed(bundle, waits.calls), steps, waits.contradictory)
+    calls, contradictory = waits_of(calls, uncertain)
+    steps = slowest_of_steps(calls, uncertain)
+    return _TeamResult(work, _placed(bundle, calls), steps, contradictory)
 
 
 def _placed(bundle: Bundle, calls: pd.DataFrame) -> pd.DataFrame:
@@ -169,12 +243,13 @@ def _placed(bundle: Bundle, calls: pd.DataFrame) -> pd.DataFrame:
     return calls.join(places, on="call")
 
 
-def _shares(result: _TeamResult) -> dict[int, RankShare]:
+def _shares(result: _TeamResult) -> dict[int, dict[str, Any]]:
     sums = result.calls.groupby("rank")[["wait_ns", "transfer_ns"]].sum() / 1e3
     named = result.steps.groupby("slowest")["held_up_ns"].agg(["size", "sum"])
     named = named.reindex(sums.index, fill_value=0)
     return {
-        rank: RankShare(float(wait), float(transfer), int(size), float(held) / max(size, 1) / 1e3)
+        rank: {"wait_us": float(wait), "transfer_us": float(transfer), "slowest_steps": int(size),
+               "held_up_us": float(held) / max(size, 1) / 1e3}
         for rank, wait, transfer, size, held in zip(
             sums.index.tolist(), sums["wait_ns"], sums["transfer_ns"],
             named["size"], named["sum"], strict=True,
@@ -224,18 +299,7 @@ def _slow_steps(result: _TeamResult) -> list[SlowStep]:
 
 
 def _clock_row(clock: RankClock) -> ClockRow:
-    offset = clock.offset
-    if offset is None:
-        return ClockRow(
-            clock.rank, clock.reference, clock.same_host, None, None, None, clock.met, "none"
-        )
-    return ClockRow(
-        rank=clock.rank,
-        reference=clock.reference,
-        same_host=clock.same_host,
-        offset_us=offset.ns / 1e3,
-        drift_ppm=offset.drift * 1e6,
-        uncertainty_us=offset.uncertainty_ns / 1e3,
-        events=offset.events,
-        basis=offset.basis,
-    )
+    known: tuple[Any, ...] = (None, None, None, clock.met, "none")
+    if own := clock.offset:
+        known = own.ns / 1e3, own.drift * 1e6, own.uncertainty_ns / 1e3, own.events, own.basis
+    return ClockRow(clock.rank, clock.reference, clock.same_host, *known)

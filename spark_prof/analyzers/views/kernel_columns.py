@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Integers, NameColumn, positions
+from spark_prof.analyzers.lookup import Integers, NameColumn, combined, positions
 from spark_prof.vocabulary import COPIES
 
 
@@ -49,6 +49,16 @@ class KernelColumns:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    def of_steps(self, steps: Integers) -> tuple[Integers, Integers]:
+        """The rows of kernels, no copies, that belong to one of these steps, and which.
+
+        Args:
+            steps: numbers of steps, ascending.
+        """
+        place = positions(steps, self.step)
+        rows = np.flatnonzero((place >= 0) & ~np.asarray(self.copies, bool)[self.name])
+        return rows, place[rows]
 
 
 SHAPE_COLUMNS = ("device", "stream", "grid", "block", "registers", "shared_bytes")
@@ -131,38 +141,8 @@ def _combinations(
 
     Of more than `most` all that come later share the last number, and have no row.
     """
-    code, first = np.zeros(len(frame), np.int64), np.arange(min(len(frame), 1))
-    for column in columns:
-        own = _codes(frame[column])
-        code, first = _numbered(code * (int(own.max(initial=0)) + 1) + own)
+    code, first = combined(*(frame[column] for column in columns))
     if len(first) >= most:
         code = np.minimum(code, most - 1)
         first = first[: most - 1]
     return code, frame[list(columns)].iloc[first]
-
-
-def _codes(column: pd.Series) -> Integers:
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return np.asarray(column.cat.codes)
-    values: Integers = column.to_numpy()
-    if len(values) and values.min() >= 0 and values.max() < 1 << 20:
-        return values
-    return pd.factorize(values)[0]
-
-
-def _numbered(values: Integers) -> tuple[Integers, Integers]:
-    """Numbers in order of first occurrence, and the row of each first occurrence."""
-    span = int(values.max(initial=0)) + 1
-    if span > max(len(values), 1 << 16):
-        code, unique = pd.factorize(values)
-        first = np.full(len(unique), len(values))
-        # Of several rows of a number the first one counts.
-        np.minimum.at(first, code, np.arange(len(values)))
-        return code, first
-    first = np.full(span, len(values))
-    first[values[::-1]] = np.arange(len(values) - 1, -1, -1)
-    occurs = np.flatnonzero(first < len(values))
-    order = occurs[np.argsort(first[occurs], kind="stable")]
-    place = np.zeros(span, np.int64)
-    place[order] = np.arange(len(order))
-    return place[values], first[order]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Positions, positions
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.cores import cores
 from spark_prof.vocabulary import COMPONENTS, PHASES
@@ -88,9 +86,6 @@ def grouped_percentiles(
     return found
 
 
-_BLOCK = 1 << 18
-_BLOCK_ENTRIES = 1 << 22
-"""Of the sums of one block, where each thread makes some."""
 _MOST_ENTRIES = 1 << 25
 """Times of cells in steps that are kept, 256 MiB of them; with more, not of every step."""
 
@@ -102,8 +97,6 @@ class StepCells:
     layer: npt.NDArray[np.int16]  # of each cell, ascending, -1 for none
     # Of each cell, its place in `vocabulary.COMPONENTS`, ascending in a layer.
     component: npt.NDArray[np.uint8]
-    total_ns: npt.NDArray[np.int64]
-    kernels: npt.NDArray[np.int64]
     # Rows of the steps' table that were kept: all, or every n-th of very many.
     steps: npt.NDArray[np.int64]
     ns: npt.NDArray[np.float64]  # a row a cell, a column a kept step
@@ -128,24 +121,23 @@ class CellTimes:
 
 def step_cells(kernels: KernelColumns, steps: pd.DataFrame) -> StepCells:
     """Adds up the kernels of each cell in each step; copies are no kernels."""
-    place = positions(steps["step"].to_numpy(), np.asarray(kernels.step))
-    combinations = (int(np.max(kernels.layer, initial=-1)) + 2) * len(COMPONENTS)
-    counted = np.zeros(combinations, np.int64)
-    total = np.zeros(combinations)
-    for block in _blocks(len(kernels)):
-        code, took, _ = _cells_of(kernels, place, block)
-        counted += np.bincount(code, minlength=combinations)
-        total += np.bincount(code, took, minlength=combinations)
-    cells = np.flatnonzero(counted)
+    rows, step = kernels.of_steps(steps["step"].to_numpy())
+    code = (kernels.layer[rows].astype(np.int64) + 1) * len(COMPONENTS) + kernels.component[rows]
+    took = kernels.end_ns[rows] - kernels.start_ns[rows]
+    cells = np.flatnonzero(np.bincount(code))
     every = max(1, -(-len(steps) * len(cells) // _MOST_ENTRIES))
     kept = np.arange(0, len(steps), every)
+    place = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
+    place[cells] = np.arange(len(cells))
+    own = step % every == 0
+    entry = place[code[own]] * len(kept) + step[own] // every
     return StepCells(
         layer=(cells // len(COMPONENTS) - 1).astype(np.int16),
         component=(cells % len(COMPONENTS)).astype(np.uint8),
-        total_ns=total[cells].astype(np.int64),
-        kernels=counted[cells],
         steps=kept,
-        ns=_by_step(kernels, place, cells, combinations, kept, every),
+        ns=np.bincount(entry, took[own].astype(np.float64), len(cells) * len(kept)).reshape(
+            len(cells), len(kept)
+        ),
     )
 
 
@@ -172,58 +164,6 @@ def cell_times(found: StepCells, chosen: npt.NDArray[np.bool_]) -> CellTimes:
     )
 
 
-def _cells_of(
-    kernels: KernelColumns, place: Positions, block: slice
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], Positions]:
-    """Cell, time and step of the kernels of a block that belong to a step."""
-    took = kernels.end_ns[block] - kernels.start_ns[block]
-    layer = np.maximum(kernels.layer[block], -1).astype(np.int32)
-    code = (layer + 1) * len(COMPONENTS) + kernels.component[block]
-    step = place[block]
-    counts = (step >= 0) & ~np.asarray(kernels.copies, bool)[kernels.name[block]]
-    if counts.all():
-        return code, took, step
-    return code[counts], took[counts], step[counts]
-
-
-def _by_step(
-    kernels: KernelColumns,
-    place: Positions,
-    cells: npt.NDArray[np.int64],
-    combinations: int,
-    kept: npt.NDArray[np.int64],
-    every: int,
-) -> npt.NDArray[np.float64]:
-    """The sums of each cell in each kept step."""
-    row = np.zeros(combinations, np.int64)
-    row[cells] = np.arange(len(cells))
-    sums = np.zeros((len(cells), len(kept)))
-    lock = Lock()
-
-    def add(block: slice) -> None:
-        code, took, step = _cells_of(kernels, place, block)
-        if every > 1:
-            whole = step % every == 0
-            code, took, step = code[whole], took[whole], step[whole] // every
-        if not len(step):
-            return
-        first, last = int(step.min()), int(step.max())
-        width = last - first + 1
-        # Kernels come in order of time, so that a block is about few of the steps.
-        if width * len(cells) <= _BLOCK_ENTRIES:
-            place_of = row[code] * width + (step - first)
-            block_sums = np.bincount(place_of, took, len(cells) * width).reshape(-1, width)
-            with lock:
-                sums[:, first : last + 1] += block_sums
-        else:
-            with lock:
-                np.add.at(sums, (row[code], step), took)
-
-    with ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(add, _blocks(len(kernels))))
-    return sums
-
-
 def _percentiles(rows: npt.NDArray[np.float64], at: tuple[int, ...]) -> npt.NDArray[np.float64]:
     """Percentiles of each row."""
     if not rows.size:
@@ -232,10 +172,6 @@ def _percentiles(rows: npt.NDArray[np.float64], at: tuple[int, ...]) -> npt.NDAr
         parts = list(pool.map(lambda part: np.percentile(part, at, axis=1),
                               np.array_split(rows, min(len(rows), 8))))  # fmt: skip
     return np.concatenate(parts, axis=1)
-
-
-def _blocks(rows: int) -> Iterator[slice]:
-    return (slice(start, min(start + _BLOCK, rows)) for start in range(0, rows, _BLOCK))
 
 
 @dataclass(frozen=True)
@@ -259,11 +195,8 @@ def kernels_of_cell(
 ) -> tuple[CellKernel, ...]:
     """The kernels that the chosen steps run in a cell, what takes the most time first."""
     wanted = COMPONENTS.index(component)
-    rows = np.flatnonzero((kernels.layer == layer) & (kernels.component == wanted))
-    numbers = steps["step"].to_numpy()[chosen]
-    copies = np.asarray(kernels.copies, bool)
-    rows = rows[positions(numbers, kernels.step[rows]) >= 0]
-    rows = rows[~copies[kernels.name[rows]]]
+    rows, _ = kernels.of_steps(steps["step"].to_numpy()[chosen])
+    rows = rows[(kernels.layer[rows] == layer) & (kernels.component[rows] == wanted)]
     if not len(rows):
         return ()
     names, place = np.unique(kernels.name[rows], return_inverse=True)
@@ -271,7 +204,7 @@ def kernels_of_cell(
     calls = np.bincount(place)
     ns = np.bincount(place, took)
     median, p99 = grouped_percentiles(place, took, len(names), (50, 99)) / 1e3
-    count = len(numbers)
+    count = int(chosen.sum())
     found = [
         CellKernel(
             int(names[own]), int(calls[own]) / count, float(ns[own]) / 1e3 / count,

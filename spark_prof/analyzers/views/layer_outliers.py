@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -21,16 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import positions
+from spark_prof.analyzers.lookup import combined
 from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
-from spark_prof.cores import cores
 from spark_prof.vocabulary import COMPONENTS
-
-_BLOCK = 1 << 18
-_LARGEST_TABLE = 1 << 18
-"""Combinations of layer, component and name that are counted in a table; more by their hash."""
 
 _OFTEN = 0.1
 """A kernel that fewer of the steps call does not make a cell another one."""
@@ -51,45 +45,16 @@ Makeups = dict[tuple[int, str], tuple[Part, ...]]
 
 def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> Makeups:
     """What the chosen steps run in each cell; copies are no kernels."""
-    inside = positions(steps["step"].to_numpy()[chosen], np.asarray(kernels.step)) >= 0
-    copies = np.asarray(kernels.copies, bool)
-    names = max(len(kernels.names), 1)
-    space = (int(np.max(kernels.layer, initial=-1)) + 2) * len(COMPONENTS) * names
-
-    def sums(block: slice) -> pd.DataFrame:
-        name = kernels.name[block]
-        code = np.maximum(kernels.layer[block], -1).astype(np.int64) + 1
-        code *= len(COMPONENTS)
-        code += kernels.component[block]
-        code *= names
-        code += name
-        took = kernels.end_ns[block] - kernels.start_ns[block]
-        counts = inside[block] & ~copies[name]
-        if not counts.all():
-            code, took = code[counts], took[counts]
-        if space > _LARGEST_TABLE:
-            code, known = pd.factorize(code)
-        else:
-            known = np.arange(space)
-        calls = np.bincount(code, minlength=len(known))
-        ns = np.bincount(code, took, len(known))
-        some = np.flatnonzero(calls)
-        return pd.DataFrame({"code": known[some], "calls": calls[some], "ns": ns[some]})
-
-    starts = range(0, len(kernels), _BLOCK)
-    with ThreadPoolExecutor(cores()) as pool:
-        parts = list(pool.map(lambda start: sums(slice(start, start + _BLOCK)), starts))
-    whole = pd.concat(parts) if parts else pd.DataFrame({"code": [], "calls": [], "ns": []})
-    return _by_cell(whole.groupby("code").sum(), names, int(chosen.sum()))
-
-
-def _by_cell(sums: pd.DataFrame, names: int, steps: int) -> Makeups:
+    own, _ = kernels.of_steps(steps["step"].to_numpy()[chosen])
+    layer, component, name = kernels.layer[own], kernels.component[own], kernels.name[own]
+    code, first = combined(layer, component, name)
+    count = int(chosen.sum())
+    calls = np.bincount(code, minlength=len(first)) / count
+    us = np.bincount(code, (kernels.end_ns - kernels.start_ns)[own], len(first)) / 1e3 / count
     parts: dict[tuple[int, str], list[Part]] = defaultdict(list)
-    for code, called, took in sums.itertuples(name=None):
-        cell, name = divmod(int(code), names)
-        layer, component = divmod(cell, len(COMPONENTS))
-        part = Part(name, float(called) / steps, float(took) / 1e3 / steps)
-        parts[layer - 1, COMPONENTS[component]].append(part)
+    for row, called, took in zip(first.tolist(), calls.tolist(), us.tolist(), strict=True):
+        cell = max(int(layer[row]), -1), COMPONENTS[component[row]]
+        parts[cell].append(Part(int(name[row]), called, took))
     return {
         cell: tuple(sorted(found, key=lambda part: (-part.us, part.name)))
         for cell, found in parts.items()
@@ -153,7 +118,6 @@ class OddCell:
     us: float
     like: Group
     scale: float  # by how many times the expected scatter it is away, below 0 where it is faster
-    other_kernels: bool  # whether it runs other kernels than they, or runs them more or less often
 
     @property
     def component(self) -> str:
@@ -204,8 +168,7 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.boo
             if len(found[against]) < _FEWEST_LAYERS or steps < _FEWEST_STEPS:
                 untested += len(layers)
             else:
-                other = against != place
-                held.append(_held(own[against], own[place], times[against], times[place], other))
+                held.append(_held(own[against], own[place], times[against], times[place]))
     tested = sum(len(entry.own.layers) for entry in held)
     pooled = float(np.median([entry.scatter for entry in held])) if held else 0.0
     odd = [cell for entry in held for cell in entry.odd(tested, pooled)]
@@ -237,7 +200,6 @@ class _Held:
 
     like: Group
     own: Group
-    other: bool
     difference: Times
     error: Times
     middle: float
@@ -255,7 +217,7 @@ class _Held:
         away = (self.difference - self.middle) / scale
         least = threshold(len(self.like.layers), tested)
         found = [
-            OddCell(layer, us, self.like, float(times), self.other)
+            OddCell(layer, us, self.like, float(times))
             for layer, us, times in zip(self.own.layers, self.own.us, away, strict=True)
             if abs(times) > least
         ]
@@ -267,13 +229,13 @@ def _group(component: str, layers: Sequence[int], times: Times) -> Group:
     return Group(component, tuple(layers), tuple(us.tolist()), float(np.median(us)))
 
 
-def _held(like: Group, own: Group, like_ns: Times, own_ns: Times, other: bool) -> _Held:
+def _held(like: Group, own: Group, like_ns: Times, own_ns: Times) -> _Held:
     usual = np.median(like_ns, axis=0)
     base, _ = _over_steps(like_ns - usual)
     difference, error = _over_steps(own_ns - usual)
     middle = float(np.median(base))
     mad = float(np.median(np.abs(base - middle))) * _TO_SIGMA
-    return _Held(like, own, other, difference, error, middle, mad, like.middle_us * 1e3)
+    return _Held(like, own, difference, error, middle, mad, like.middle_us * 1e3)
 
 
 def _over_steps(differences: Times) -> tuple[Times, Times]:

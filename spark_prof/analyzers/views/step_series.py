@@ -230,6 +230,9 @@ def _abstained(fit: ContextFit, why: str) -> ContextFit:
     return ContextFit(fit.requests, fit.steps, fit.shortest, fit.longest, why_not=why)
 
 
+_MOST_GROUPS = 60
+
+
 @dataclass(frozen=True)
 class HeldUp:
     """How long the others waited for each rank, in groups of neighbouring steps."""
@@ -248,7 +251,7 @@ class HeldUp:
     worst: npt.NDArray[np.int64]
 
 
-def held_up(steps: Sequence[SlowStep], ranks: Sequence[int], most: int = 60) -> HeldUp:
+def held_up(steps: Sequence[SlowStep], ranks: Sequence[int]) -> HeldUp:
     """Sums up the steps of all teams.
 
     Args:
@@ -258,7 +261,7 @@ def held_up(steps: Sequence[SlowStep], ranks: Sequence[int], most: int = 60) -> 
     for step in steps:
         teams[step.stage, step.replica].append(step)
     longest = max(map(len, teams.values()), default=0)
-    groups = min(longest, most)
+    groups = min(longest, _MOST_GROUPS)
     row = {rank: place for place, rank in enumerate(ranks)}
     shape = len(row), groups
     total, last = np.zeros(shape), np.zeros(shape, np.int64)

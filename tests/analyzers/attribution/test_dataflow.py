@@ -187,7 +187,3 @@ def test_what_arguments_are_for() -> None:
     arguments = pd.DataFrame(words * 3, columns=["argument", "offset"])
     use = use_of(arguments, np.repeat(np.arange(3), len(words)), names).reshape(3, -1)
     assert use.tolist() == [[1, 0, 0, 0, 0], [0, 0, -1, 1, 1], [0] * 5]
-
-
-def test_no_launches() -> None:
-    assert flow() == []

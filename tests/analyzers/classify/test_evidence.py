@@ -12,8 +12,7 @@ import pytest
 
 from spark_prof.analyzers.classify.classifier import classify, spelling
 from spark_prof.analyzers.classify.code_rows import CodeRow, code_row, code_rows, opcode_counts
-from spark_prof.analyzers.classify.counted_kernels import COUNTERS, Counter, find_counter
-from spark_prof.analyzers.classify.evidence import Evidence
+from spark_prof.analyzers.classify.evidence import COUNTERS, Counter, Evidence, find_counter
 from spark_prof.traces.machine_code import read_machine_code
 from spark_prof.traces.readers.ncu_csv import ncu_csv
 from spark_prof.traces.readers.nsys_stats import nsys_stats_csv

@@ -10,8 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.classify.counted_kernels import CountedKernels
-from spark_prof.analyzers.classify.evidence import Evidence, evidence_of
+from spark_prof.analyzers.classify.evidence import CountedKernels, Evidence, evidence_of
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.ncu_csv import ncu_csv

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_prof.analyzers.rank_layout import clock_name, layout_of
 from spark_prof.analyzers.ranks.align_ranks import match_collectives
-from spark_prof.analyzers.ranks.clock_offsets import Offset, offset_of_collectives, offset_of_steps
-from spark_prof.analyzers.ranks.rank_teams import clock_name, layout_of
+from spark_prof.analyzers.ranks.rank_clocks import Offset, offset_of_collectives, offset_of_steps
 from spark_prof.traces.bundle import Bundle
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play

@@ -28,14 +28,14 @@ def test_one_host(tmp_path: Path) -> None:
     assert (found.matched, found.unmatched) == (len(KINDS) * 40, 0)
     assert (found.steps, found.steps_left_out) == (40, 0)
     assert {step.step: step.slowest for step in found.slow_steps} == slow
-    assert [shares[rank].slowest_steps for rank in range(4)] == [10] * 4
+    assert [shares[rank]["slowest_steps"] for rank in range(4)] == [10] * 4
     assert all(clock.same_host and abs(clock.offset_us or 0) < 10 for clock in found.clocks)
     assert found.notes == ()
     total = play.true["end_ns"] - play.true["start_ns"]
     assert found.wait_us + found.transfer_us == pytest.approx(total.sum() / 4 / 1e3)
     assert sum(item.wait_us for item in found.items) == pytest.approx(found.wait_us)
     assert sum(item.calls for item in found.items) == found.matched
-    assert sum(s.wait_us for s in shares.values()) / 4 == pytest.approx(found.wait_us)
+    assert sum(s["wait_us"] for s in shares.values()) / 4 == pytest.approx(found.wait_us)
 
 
 def test_a_straggler_costs_less_than_a_step(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_stages_are_not_compared(tmp_path: Path) -> None:
     assert {s.slowest for s in found.slow_steps if s.stage == 0} == {1}
     assert {s.slowest for s in found.slow_steps if s.stage == 1} <= {2, 3, None}
     assert any("within a pipeline stage" in note for note in found.notes)
-    assert shares[0].slowest_steps == 0
+    assert shares[0]["slowest_steps"] == 0
 
 
 def test_a_stage_on_another_host_takes_its_clock_from_the_scheduler(tmp_path: Path) -> None:

@@ -24,19 +24,13 @@ def test_the_cells_add_up_to_the_report(bundle: Path) -> None:
     prepared = prepare(str(bundle))
     found = step_cells(prepared.kernels, prepared.steps)
     sums = {
-        (layer if layer >= 0 else None, COMPONENTS[component]): (ns, int(total), int(kernels))
-        for layer, component, ns, total, kernels in zip(
-            found.layer.tolist(), found.component.tolist(), found.ns.sum(axis=1),
-            found.total_ns, found.kernels, strict=True,
+        (layer if layer >= 0 else None, COMPONENTS[component]): ns
+        for layer, component, ns in zip(
+            found.layer.tolist(), found.component.tolist(), found.ns.sum(axis=1), strict=True
         )
     }  # fmt: skip
-    rows = {(row.layer, row.component): row for row in prepared.report.layers}
-    assert sums.keys() == rows.keys()
-    for cell, (ns, total, kernels) in sums.items():
-        assert ns == total == round(rows[cell].us * 1e3)
-        # On a CPU engine an operator has a row for each stretch, and the report counts operators.
-        assert kernels >= rows[cell].kernels
-        assert kernels == rows[cell].kernels or prepared.report.run.units == "op"
+    rows = prepared.report.layers
+    assert sums == {(row.layer, row.component): round(row.us * 1e3) for row in rows}
 
 
 def test_percentiles_are_those_of_the_steps() -> None:
@@ -66,26 +60,12 @@ def test_only_chosen_steps_and_kernels_count() -> None:
         (7, 0, "mlp", "m", 9000),
     ]
     found = step_cells(columns(calls, copies=["copy"]), steps_of([0, 1]))
-    assert found.total_ns.tolist() == [4000, 700]
+    assert found.ns.tolist() == [[1000, 3000], [0, 700]]
     first = cell_times(found, np.array([True, False]))
     assert (first.layer, first.component, first.steps) == ((0,), ("mlp",), 1)
     assert first.median_us.tolist() == [1.0]
     none = cell_times(found, np.array([False, False]))
     assert (len(none), none.steps) == (0, 0)
-
-
-def test_steps_that_overlap_and_come_out_of_order_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(5)
-    calls = [
-        (int(rng.integers(0, 300)), int(rng.integers(-1, 5)), "mlp", "m", int(rng.integers(1, 99)))
-        for _ in range(5000)
-    ]
-    kernels, steps = columns(calls), steps_of(range(300))
-    usual = step_cells(kernels, steps)
-    monkeypatch.setattr(layer_cells, "_BLOCK_ENTRIES", 1)
-    assert np.array_equal(step_cells(kernels, steps).ns, usual.ns)
-    monkeypatch.setattr(layer_cells, "_BLOCK", 64)
-    assert np.array_equal(step_cells(kernels, steps).ns, usual.ns)
 
 
 def test_of_very_many_steps_every_nth_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +75,6 @@ def test_of_very_many_steps_every_nth_is_kept(monkeypatch: pytest.MonkeyPatch) -
     found = step_cells(kernels, steps)
     assert found.steps.tolist() == list(range(0, 100, 4))
     assert found.ns[0].tolist() == list(range(1, 101, 4))
-    assert found.total_ns.tolist() == [5050]
 
 
 def test_nothing_has_no_cells() -> None:

@@ -32,8 +32,6 @@ def compared(times: np.ndarray, makeup: Makeups | None = None) -> Comparison:
         component=np.tile([COMPONENTS.index(name) for name in NAMES[:components]], layers).astype(
             np.uint8
         ),
-        total_ns=times.sum(axis=2).T.reshape(-1).astype(np.int64),
-        kernels=np.full(components * layers, steps),
         steps=np.arange(steps),
         ns=times.transpose(1, 0, 2).reshape(-1, steps).astype(np.float64),
     )
@@ -171,11 +169,3 @@ def test_a_slower_kernel_is_told() -> None:
     assert cause
     assert (odd.layer, kernels.names[cause.name], cause.kind) == (4, "gemm", "time")
     assert cause.us - cause.like_us == pytest.approx(6.0, abs=0.05)
-
-
-def test_many_names_add_up_as_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels, steps, every = columns(CALLS), steps_of(range(8)), np.ones(8, bool)
-    usual = makeups(kernels, steps, every)
-    monkeypatch.setattr("spark_prof.analyzers.views.layer_outliers._LARGEST_TABLE", 1)
-    monkeypatch.setattr("spark_prof.analyzers.views.layer_outliers._BLOCK", 50)
-    assert makeups(kernels, steps, every) == usual

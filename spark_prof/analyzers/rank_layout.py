@@ -1,4 +1,4 @@
-"""How the ranks of a run are arranged, which share a clock, and what collectives groups ran.
+"""How the ranks of a run are arranged, and which share a clock.
 
 vLLM numbers its workers with tensor parallelism innermost, then pipeline, then data parallelism
 (vllm/distributed/parallel_state.py, initialize_model_parallel).
@@ -11,10 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
-from spark_prof.analyzers.ranks.align_ranks import Matched, match_by_time, match_collectives
-from spark_prof.analyzers.ranks.collective_calls import collective_calls
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.traces.bundle import HIGHEST_RANK, Bundle
 
 
@@ -76,10 +73,7 @@ def clock_name(facts: Mapping[str, Any]) -> str:
 
 
 def _sizes(facts: Mapping[str, Any]) -> tuple[int, int, int] | None:
-    parallel = facts.get("parallel")
-    if not isinstance(parallel, dict):
-        return None
-    sizes = [parallel.get(name) for name in ("tensor", "pipeline", "data")]
+    sizes = map(mapping_in(facts, "parallel").get, ("tensor", "pipeline", "data"))
     whole = [size for size in sizes if isinstance(size, int) and 0 < size <= HIGHEST_RANK]
     if len(whole) < 3 or math.prod(whole) > HIGHEST_RANK + 1:
         return None
@@ -91,49 +85,3 @@ def _has_experts(bundle: Bundle) -> bool:
         (bundle.frame("modules", rank, ["component"])["component"] == "experts").any()
         for rank in bundle.ranks[:1]
     )
-
-
-@dataclass(frozen=True)
-class Teamwork:
-    """One tensor-parallel group with the collectives that its ranks ran together.
-
-    `most_steps` is how many steps the rank with the most has.
-    """
-
-    team: Team
-    matched: Matched
-    most_steps: int
-
-
-def teamwork_of(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
-    """One entry per group of which at least two ranks were recorded.
-
-    Where experts are spread over replicas of one rank each, all of them are one group.
-    """
-    if layout.crosses_replicas:
-        return _across_replicas(bundle, layout)
-    teams = (team for team in layout.teams if len(team.ranks) > 1)
-    return tuple(_teamwork(bundle, team, layout.pipeline > 1) for team in teams)
-
-
-def _across_replicas(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
-    """Empty where nothing tells a replica's own collectives from those of all replicas."""
-    clocks = {clock_name(bundle.facts(rank)) for rank in bundle.ranks}
-    if layout.tensor > 1 or layout.pipeline > 1 or len(clocks) > 1 or len(bundle.ranks) < 2:
-        return ()
-    steps = _steps(bundle, bundle.ranks[0])
-    calls = {rank: collective_calls(bundle, rank, every=True) for rank in bundle.ranks}
-    team = Team(0, 0, bundle.ranks, layout.data)
-    return (Teamwork(team, match_by_time(steps, calls), len(steps)),)
-
-
-def _teamwork(bundle: Bundle, team: Team, point_to_point: bool) -> Teamwork:
-    steps = {rank: _steps(bundle, rank) for rank in team.ranks}
-    calls = {rank: collective_calls(bundle, rank) for rank in team.ranks}
-    matched = match_collectives(steps, calls, point_to_point)
-    return Teamwork(team, matched, max(map(len, steps.values())))
-
-
-def _steps(bundle: Bundle, rank: int) -> pd.DataFrame:
-    steps = bundle.frame("steps", rank, ["step", "key", "watched"]).sort_values("step")
-    return steps[steps["watched"]]

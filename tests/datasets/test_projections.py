@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import re
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.projections import project
-from spark_prof.datasets.sql_views import LAUNCHES
+from spark_prof.datasets.sql_views import LAUNCHES, project
 from spark_prof.traces.readers.nsys_import import nsys_export
-from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 STATS = SHARED / "nsys_stats_2023.4"
@@ -123,57 +119,6 @@ def test_projected_ranges_are_those_of_nsys(ranks: list[Rank]) -> None:
     told["ParentId"] = told["ParentId"].replace("", 0).astype(int)
     assert sorted(mine) == sorted(told[columns].itertuples(index=False, name=None))
     assert len(mine) == 3242
-
-
-def plain_projection(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) -> list[Any]:
-    """What `project` shall give, by looking at everything for each range."""
-    found = []
-    for at, marker in enumerate(markers.itertuples()):
-        calls = host[
-            (host["thread"] == marker.thread)
-            & (host["start_ns"] >= marker.start_ns)
-            & (host["end_ns"] <= marker.end_ns)
-        ]
-        ops = kernels[kernels["correlation"].isin(calls["correlation"])]
-        if len(ops):
-            found.append((at, ops["start_ns"].min(), ops["end_ns"].max(), len(ops)))
-    return found
-
-
-@each_row("seed", range(25))
-def test_projection_agrees_with_the_plain_way(seed: int) -> None:
-    source = random.Random(seed)
-    threads = [1, 2, 3]
-    markers, host, kernels = [], [], []
-    for thread in threads:
-        now = source.randrange(50)
-        for _ in range(source.randrange(30)):
-            end = now + source.randint(1, 9)
-            number = len(host)
-            host.append({"name": "f", "start_ns": now, "end_ns": end, "thread": thread,
-                         "correlation": number})  # fmt: skip
-            for _ in range(source.choice((0, 1, 1, 4))):
-                start = end + source.randrange(1000)
-                kernels.append({"kind": source.choice(("kernel", "memcpy")), "name": "k",
-                                "start_ns": start, "end_ns": start + source.randrange(40),
-                                "correlation": number})  # fmt: skip
-            now = end + source.randrange(9)
-        for _ in range(source.randrange(20)):
-            start = source.randrange(200)
-            markers.append({"name": source.choice("ab"), "domain": "", "start_ns": start,
-                            "end_ns": start + source.randrange(150), "thread": thread,
-                            "nested": False})  # fmt: skip
-    source.shuffle(host)
-    source.shuffle(kernels)
-    frames = (
-        pd.DataFrame(markers, columns=["name", "domain", "start_ns", "end_ns", "thread", "nested"]),
-        pd.DataFrame(host, columns=["name", "start_ns", "end_ns", "thread", "correlation"]),
-        pd.DataFrame(kernels, columns=["kind", "name", "start_ns", "end_ns", "correlation"]),
-    )
-    found = project(*frames)
-    columns = ["range", "gpu_start_ns", "gpu_end_ns", "ops"]
-    mine = list(found[columns].itertuples(index=False, name=None))
-    assert mine == plain_projection(*frames)
 
 
 def test_start_end_ranges_are_nobody_s_parent() -> None:
