@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import re
@@ -60,6 +61,7 @@ def explore(
     """Look at recordings in the browser: where each token's time goes, down to single kernels."""
     if importlib.util.find_spec("streamlit") is None:
         raise CommandError("the explorer needs Streamlit; pip install 'spark-prof[explore]'")
+    gc.set_threshold(100_000)  # imports and a reading make lasting objects: a tenth of the start
     from spark_prof.explorer.server import is_loopback, listen
 
     allowed = _names(allow_host or ())

@@ -96,7 +96,8 @@ def read(source: str, rank: int | None, label: str) -> Prepared:
 
 def _identity(prepared: Prepared) -> tuple[object, ...]:
     run, steps = prepared.report.run, prepared.report.steps
-    return prepared.source, prepared.rank, run.recorded_at, steps.count, len(prepared.kernels)
+    kernels = sum(row.calls for row in prepared.report.kernels)
+    return prepared.source, prepared.rank, run.recorded_at, steps.count, kernels
 
 
 BY_RECORDING: dict[str | type[Any], Callable[[Any], Any]] = {Prepared: _identity}

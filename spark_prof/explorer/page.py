@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,22 +20,3 @@ class Sources:
     labels: tuple[str, ...] = ()  # a short name of each of `all`; not to be drawn unescaped
     place: int = 0
     clients: tuple[Path, ...] = ()  # results of load generators that were named beside them
-
-
-@dataclass(frozen=True)
-class Page:
-    """A page over recordings; a module of `pages` has one as PAGE. The frame draws its title."""
-
-    path: str
-    title: str
-    show: Callable[[Sources], None]  # draws it; a CommandError of it is shown as its line
-
-
-@dataclass(frozen=True)
-class ResultPage:
-    """A page over one result of `spark-prof ab`; shown in place of the others for such a source."""
-
-    path: str
-    title: str
-    # Draws the result of this file; a CommandError of it is shown as its line.
-    show: Callable[[Path], None]

@@ -121,7 +121,7 @@ def test_hostile_names_are_drawn_as_text() -> None:
     of = dict(zip(kernels.names, names, strict=True))
     rows = tuple(replace(row, name=of[row.name]) for row in known.report.kernels)
     report = replace(known.report, kernels=rows)
-    shown = replace(known, report=report, kernels=replace(kernels, names=names))
+    shown = replace(known, report=report, columns=lambda: replace(kernels, names=names))
     for app in (
         drawn("layers", shown, {"layer": "0", "component": "norm"}),
         drawn("kernels", shown),

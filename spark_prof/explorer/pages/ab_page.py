@@ -9,10 +9,9 @@ import streamlit as st
 from spark_prof.ab.result import read_result
 from spark_prof.dashboards import ab_report, chart_compare
 from spark_prof.explorer import widgets
-from spark_prof.explorer.page import ResultPage
 
 
-def _show(path: Path) -> None:
+def show(path: Path) -> None:
     result = read_result(path)
     drawn = ab_report.document(result, each_layer=True)
     figures = chart_compare.ab_figures(result)
@@ -26,6 +25,3 @@ def _show(path: Path) -> None:
         widgets.section(section)
         if section.id in figures:
             widgets.figure(figures[section.id], f"{section.id}-figure")
-
-
-PAGE = ResultPage("ab", "A/B", _show)

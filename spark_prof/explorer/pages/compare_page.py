@@ -22,7 +22,7 @@ from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
 from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.links import clicked
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _PARTS = "parts"
 _ONE_ONLY = (
@@ -48,7 +48,7 @@ def _side(prepared: Prepared) -> Side:
     )
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     if len(sources.all) < 2:
         widgets.lines(_ONE_ONLY)
         return
@@ -126,6 +126,3 @@ def _kernels(phase: PhaseComparison) -> None:
 def _section(section: Section) -> None:
     if section.rows:
         widgets.section(without_empty_columns(section))
-
-
-PAGE = Page("compare", "Compare", _show)

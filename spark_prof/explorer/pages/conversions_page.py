@@ -8,12 +8,12 @@ from spark_prof.dashboards.sections import conversion_section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _COST, _BY_LAYER = "conversions", "conversions-by-layer"
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     found = shown.report.conversions
     if not found.charged and not found.padding and not found.fused and not found.load_time:
@@ -50,6 +50,3 @@ def _cost(shown: Prepared) -> None:
     widgets.figure(conversion_section.most_expensive(shown.report), _COST, selection=("points",))
     if any(row.layer is not None for row in shown.report.conversions.layers):
         widgets.figure(conversion_section.by_layer(shown.report), _BY_LAYER, selection=("points",))
-
-
-PAGE = Page("conversions", "Conversions", _show)

@@ -7,7 +7,7 @@ import streamlit as st
 from spark_prof.dashboards.sections import audit_section, kernel_section
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _ABOUT_ENGINE = (
     audit_section.settings,
@@ -18,7 +18,7 @@ _ABOUT_ENGINE = (
 )
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     audit = report.audit
@@ -46,6 +46,3 @@ def _show(sources: Sources) -> None:
             widgets.section(draw(audit))
     widgets.section(kernel_section.machine_code(report))
     widgets.section(kernel_section.modules(report))
-
-
-PAGE = Page("fallbacks", "Fallbacks", _show)

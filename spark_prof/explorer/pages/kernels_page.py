@@ -34,7 +34,7 @@ from spark_prof.dashboards.sections.roofline_section import (
 from spark_prof.dashboards.units import clean, count, counted, microseconds, share, spans
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, state, widgets
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _BY_LAYER = "kernel-layers"
 
@@ -164,7 +164,7 @@ _FILTERS = ("text", "engine", "precision")
 """Of the table, beside the component, which the address of a kernel names as well."""
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     prepared = sources.shown
     facts = facts_of(prepared.report, prepared.kernels.names)
     name = state.chosen_number("kernel", -1, 0, len(prepared.kernels.names) - 1)
@@ -325,6 +325,3 @@ def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
     widgets.lines(roofline_section.floors(report).intro)
     with st.expander("The same in numbers"):
         widgets.section(roofline_section.kernels(report))
-
-
-PAGE = Page("kernels", "Kernels", _show)

@@ -32,7 +32,7 @@ from spark_prof.dashboards.units import clean, count, counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, state, widgets
 from spark_prof.explorer.cache import BY_RECORDING
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _MEASURES = {
     "median": "Median over the steps",
@@ -69,7 +69,7 @@ def _compared(prepared: Prepared, kind: StepKind) -> _Compared:
     return _Compared(cell_times(cells, chosen), comparison, causes)
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     prepared = sources.shown
     if prepared.steps.empty:
         widgets.lines(["This recording has no steps to look at."])
@@ -271,6 +271,3 @@ def _frame(times: CellTimes) -> pd.DataFrame:
             "p10 to p90, us": times.spread_us.round(3),
         }
     ).astype({"Layer": "Int64"})
-
-
-PAGE = Page("layers", "Layers", _show)

@@ -14,14 +14,14 @@ from spark_prof.dashboards.sections.waterfall_section import floor_waterfall
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _TIME = "time-of-a-token"
 _FINDINGS = "The largest gain first: what each change could bring a token at most."
 _NO_FINDINGS = "None of the rules found anything worth changing."
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     _follow(shown)
@@ -102,6 +102,3 @@ def _evidence(shown: Prepared) -> None:
     st.subheader("What the figures stand on", anchor="evidence")
     widgets.figure(evidence_bars(shown.report), "evidence")
     widgets.section(section)
-
-
-PAGE = Page("overview", "Overview", _show)

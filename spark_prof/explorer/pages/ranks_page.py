@@ -10,12 +10,12 @@ from spark_prof.dashboards.units import microseconds, share
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _RANKS, _WAITS = "ranks", "waits-for-ranks"
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     if len(shown.ranks) < 2:
@@ -75,6 +75,3 @@ def _overlap(report: Report, rank: int) -> list[str]:
         f"In a decode step of rank {rank} collectives run {microseconds(row.summed_us)}, "
         f"{share(beside / row.summed_us)} of it beside other kernels."
     ]
-
-
-PAGE = Page("ranks", "Ranks", _show)

@@ -12,7 +12,7 @@ from spark_prof.dashboards.sections import client_section, time_section
 from spark_prof.dashboards.sections.client_section import clients_beside_steps
 from spark_prof.datasets.prepared import clients_beside
 from spark_prof.explorer import links, state, widgets
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _FIGURES = _IN_ORDER, _BY_CONTEXT, _BY_PROMPT = (
     "steps-in-order", "steps-by-context", "steps-by-prompt",
@@ -24,7 +24,7 @@ _ENOUGH = 8
 """Steps below which a distribution says nothing."""
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     if not shown.timed or shown.steps.empty:
         widgets.lines(["The source has sums of kernels: nothing tells when a step ran."])
@@ -80,6 +80,3 @@ def _clients(sources: Sources) -> None:
         widgets.figure(clients_beside_steps(found), "clients")
     widgets.section(client_section.agreement(replace(sources.shown.report, clients=found)))
     widgets.section(client_section.runs(found))
-
-
-PAGE = Page("steps", "Steps", _show)

@@ -13,7 +13,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.units import count, counted
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import cache, links, perfetto_ui, state, widgets
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 from spark_prof.exporters.trace_window import Window, WindowTrace, window_around, window_trace
 from spark_prof.vocabulary import COMPONENTS
 
@@ -37,7 +37,7 @@ class _Place:
     call: int | None = None
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     if not shown.timed:
         widgets.lines(["The source has sums of kernels: nothing tells when one ran."])
@@ -194,6 +194,3 @@ def _call(shown: Prepared, call: int) -> None:
         links.link("kernels", "All calls of this kernel", kernel=name, component=component)
         if layer >= 0:
             links.link("layers", f"Layer {layer}", layer=layer, component=component)
-
-
-PAGE = Page("timeline", "Timeline", _show)
