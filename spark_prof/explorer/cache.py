@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from spark_prof.datasets.prepared import Prepared, prepare
@@ -90,8 +91,18 @@ def read(source: str, rank: int | None, label: str) -> Prepared:
     Raises:
         CommandError: it cannot be read.
     """
-    with st.spinner(f"Reading {widgets.plain(label)}", show_time=True):
-        return reading(source, rank).get()
+    found = reading(source, rank)
+    waiting = st.empty()
+    if not found.began:
+        # The browser loads what draws figures while it waits.
+        blank = go.Figure(layout={"xaxis": {"visible": False}, "yaxis": {"visible": False}})
+        config, key = {"displayModeBar": False}, f"reading-{source}-{rank}"
+        waiting.plotly_chart(blank, height=10, theme=None, config=config, key=key)
+    try:
+        with st.spinner(f"Reading {widgets.plain(label)}", show_time=True):
+            return found.get()
+    finally:
+        waiting.empty()
 
 
 def _identity(prepared: Prepared) -> tuple[object, ...]:
