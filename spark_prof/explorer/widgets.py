@@ -237,8 +237,13 @@ def section(drawn: Section) -> None:
     st.subheader(plain(drawn.title), anchor=drawn.id)
     lines(drawn.intro)
     titles = [column.title or " " * place for place, column in enumerate(drawn.columns)]
-    # As objects, because pandas would make texts of figures.
-    table(pd.DataFrame(list(drawn.rows), columns=titles, dtype=object), drawn.id)
+    table(frame_of(drawn, titles), drawn.id)
+
+
+def frame_of(drawn: Section, titles: Sequence[str] = ()) -> pd.DataFrame:
+    """The rows of a section, as objects: pandas would make texts of figures."""
+    titles = titles or [column.title for column in drawn.columns]
+    return pd.DataFrame(list(drawn.rows), columns=titles, dtype=object)
 
 
 def figure(

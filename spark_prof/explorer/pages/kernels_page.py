@@ -87,9 +87,7 @@ def _section(section: Section, key: str = "") -> None:
     if section.rows:
         st.subheader(widgets.plain(section.title), anchor=False)
         widgets.lines(section.intro)
-        titles = [column.title for column in section.columns]
-        frame = pd.DataFrame(list(section.rows), columns=titles, dtype=object)
-        widgets.table(frame, f"kernel-{section.id}{'-' * bool(key)}{key}")
+        widgets.table(widgets.frame_of(section), f"kernel-{section.id}{'-' * bool(key)}{key}")
 
 
 def _findings(prepared: Prepared, full: str) -> None:

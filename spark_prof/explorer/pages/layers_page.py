@@ -245,9 +245,7 @@ def _odd(found: _Compared, chosen: tuple[int, str] | None, names: tuple[str, ...
     widgets.lines([*section.intro, *sentences])
     if not section.rows:
         return
-    titles = [column.title for column in section.columns]
-    frame = pd.DataFrame(list(section.rows), columns=titles, dtype=object)
-    picked = widgets.table(frame, section.id, selectable=True)
+    picked = widgets.table(widgets.frame_of(section), section.id, selectable=True)
     odd = found.comparison.odd
     shown = odd[picked[0]] if picked else _odd_at(odd, chosen) or odd[0]
     same = [cell for cell in odd if cell.like == shown.like]
