@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -35,15 +35,10 @@ _INK = (
 """A figure's text is a grey that can be read on any ground; here the theme's ink is known."""
 
 
-def _ink() -> None:
-    """Draws the text of figures in the theme's ink."""
-    st.html(_INK)
-
-
 def _choose_source(entries: Sequence[Entry]) -> int:
     """Draws the list of sources; the place of the chosen one."""
     if len(entries) == 1:
-        widgets.lines([entries[0].label])
+        widgets.lines(entries[0].label)
         return 0
     labels = [entry.label for entry in entries]
     return widgets.choice("Source", labels, "source", forget=state.OF_A_SOURCE)
@@ -79,29 +74,6 @@ def _look(reading: Reading, drawn: float) -> None:
     st.text(line.format(time.strftime("%H:%M:%S", time.localtime(reading.began))))
 
 
-class _Recordings(Sequence[Prepared]):
-    """Several recordings, of which one was read; reading another one may raise CommandError."""
-
-    def __init__(self, entries: Sequence[Entry], place: int, shown: Prepared) -> None:
-        self._entries = entries
-        self._place = place
-        self._shown = shown
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @overload
-    def __getitem__(self, place: int) -> Prepared: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Prepared]: ...
-    def __getitem__(self, place: int | slice) -> Prepared | list[Prepared]:
-        if isinstance(place, slice):
-            return [self[n] for n in range(len(self))[place]]
-        if range(len(self))[place] == self._place:
-            return self._shown
-        return _read(self._entries[place], None)
-
-
 def _open_shown(
     entries: Sequence[Entry],
     place: int,
@@ -128,7 +100,11 @@ def _open_shown(
     recorded = [entry for entry in entries if entry.result is None]
     own = recorded.index(entry)
     labels = tuple(entry.label for entry in recorded)
-    return Sources(shown, _Recordings(recorded, own, shown), labels, own)
+
+    def read(number: int) -> Prepared:
+        return shown if number == own else _read(recorded[number], None)
+
+    return Sources(shown, read, labels, own)
 
 
 def _first(entry: Entry, default: int | None) -> Prepared:
@@ -169,13 +145,13 @@ _FIRST = "first"
 def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     """Draws the page that the address names."""
     st.set_page_config(page_title="spark-prof", layout="wide")
-    _ink()
+    st.html(_INK)
     try:
         entries = _entries(tuple(names))
         if not entries:
             raise CommandError("nothing to look at; give spark-prof explore a bundle or a trace")
     except CommandError as error:
-        widgets.lines([f"spark-prof: {error}"])
+        widgets.lines(f"spark-prof: {error}")
         return
     with st.sidebar:
         place = _choose_source(entries)
@@ -234,4 +210,4 @@ class _View:
             # What other pages need of every kernel is made while this one is looked at.
             threading.Thread(target=_make_columns, args=(sources.shown,), daemon=True).start()
         except CommandError as error:
-            widgets.lines([str(error)])
+            widgets.lines(str(error))

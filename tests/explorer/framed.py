@@ -53,7 +53,7 @@ def one_page(page: str, given: object, **address: object) -> AppTest:
 
 def of_recording(page: str, shown: Prepared, *clients: Path, **address: object) -> AppTest:
     """A page alone, of one recording."""
-    app = one_page(page, Sources(shown, (shown,), clients=clients), **address)
+    app = one_page(page, Sources(shown, lambda _: shown, ("one",), clients=clients), **address)
     assert not app.exception, app.exception
     return app
 

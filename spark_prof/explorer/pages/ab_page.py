@@ -15,12 +15,12 @@ def show(path: Path) -> None:
     result = read_result(path)
     drawn = ab_report.document(result, each_layer=True)
     figures = chart_compare.ab_figures(result)
-    widgets.lines([drawn.title])
+    widgets.lines(drawn.title)
     for column, (name, value) in zip(
         st.columns(max(len(drawn.headline), 1)), drawn.headline, strict=False
     ):
         with column:
-            widgets.lines([value, name])
+            widgets.lines(value, name)
     for section in drawn.sections:
         widgets.section(section)
         if section.id in figures:

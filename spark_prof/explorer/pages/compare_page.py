@@ -49,12 +49,12 @@ def _side(prepared: Prepared) -> Side:
 
 
 def show(sources: Sources) -> None:
-    if len(sources.all) < 2:
-        widgets.lines(_ONE_ONLY)
+    if len(sources.labels) < 2:
+        widgets.lines(*_ONE_ONLY)
         return
     if point := clicked(_PARTS):
         state.keep(component=str(point[0]))
-    places = [place for place in range(len(sources.all)) if place != sources.place]
+    places = [place for place in range(len(sources.labels)) if place != sources.place]
     left, right = st.columns(2)
     with left:
         chosen = widgets.choice(
@@ -63,11 +63,11 @@ def show(sources: Sources) -> None:
             "other",
             values=[str(place) for place in places],
         )
-    found = _compared(sources.all[places[chosen]], sources.shown)
+    found = _compared(sources.read(places[chosen]), sources.shown)
     with right:
         names = [phase.phase for phase in found.phases]
         phase = found.phases[widgets.choice("Steps", names, "phase", values=names)]
-    widgets.lines([f"b is {sources.labels[sources.place]}.", answer(found)])
+    widgets.lines(f"b is {sources.labels[sources.place]}.", answer(found))
     _sources_of_difference(phase)
     _kernels(phase)
     for section in (
@@ -119,7 +119,7 @@ def _kernels(phase: PhaseComparison) -> None:
             "Ran on, b": [row.engine_b for row in rows],
         }
     )
-    widgets.lines(["From and to are the 95 % interval of the change; the slower ones come first."])
+    widgets.lines("From and to are the 95 % interval of the change; the slower ones come first.")
     widgets.table(frame, "compare-kernels")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import streamlit as st
-
 from spark_prof.dashboards.sections import audit_section, kernel_section
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
@@ -24,24 +22,20 @@ def show(sources: Sources) -> None:
     audit = report.audit
     about = [f for f in report.findings if links.page_of(f) == "fallbacks"]
     follow_cards(about, shown)
-    if about:
-        st.subheader("What to do about it", anchor="findings")
-        finding_cards(about, "fallbacks")
-    else:
-        widgets.lines(["No rule about fallbacks found anything worth changing."])
+    finding_cards(about, "fallbacks")
+    if not about:
+        widgets.lines("No rule about fallbacks found anything worth changing.")
     if audit is None:
         widgets.lines(
-            [
-                "Nothing tells what the checkpoint asks for: a recording of spark-prof or a log of "
-                "the engine does (spark-prof report --log)."
-            ]
+            "Nothing tells what the checkpoint asks for: a recording of spark-prof or a log of "
+            "the engine does (spark-prof report --log)."
         )
     else:
         layers = audit_section.layers(audit)
         widgets.section(layers)
         if not layers.rows:
-            widgets.lines(["No layer of this checkpoint is quantized: nothing can fall back."])
-        widgets.lines(audit.conflicts)
+            widgets.lines("No layer of this checkpoint is quantized: nothing can fall back.")
+        widgets.lines(*audit.conflicts)
         for draw in _ABOUT_ENGINE:
             widgets.section(draw(audit))
     widgets.section(kernel_section.machine_code(report))

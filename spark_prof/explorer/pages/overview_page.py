@@ -27,7 +27,7 @@ def show(sources: Sources) -> None:
     _follow(shown)
     first, *others = waterfall_section.verdict(report)
     st.subheader(widgets.plain(first), anchor="verdict")
-    widgets.lines(others)
+    widgets.lines(*others)
     _headline(shown)
     section = waterfall_section.waterfall(report)
     _waterfall(shown, section)
@@ -39,7 +39,7 @@ def show(sources: Sources) -> None:
     _evidence(shown)
     if report.notes:
         st.subheader(run_section.notes(report).title, anchor="notes")
-        widgets.lines(report.notes)
+        widgets.lines(*report.notes)
     widgets.section(run_section.recording(report))
 
 
@@ -62,7 +62,7 @@ def _waterfall(shown: Prepared, section: Section) -> None:
         return
     st.subheader(section.title, anchor=section.id)
     words = waterfall_section.explained(section, waterfall_of(shown.report))
-    widgets.lines([*words, "Click a bar to see its kernels or steps."])
+    widgets.lines(*words, "Click a bar to see its kernels or steps.")
     widgets.figure(floor_waterfall(shown.report), _TIME, selection=("points",))
 
 
@@ -76,9 +76,9 @@ def _findings(shown: Prepared) -> None:
     found = shown.report.findings
     st.subheader("What to do about it", anchor="findings")
     if not found:
-        widgets.lines([_NO_FINDINGS])
+        widgets.lines(_NO_FINDINGS)
         return
-    widgets.lines([_FINDINGS])
+    widgets.lines(_FINDINGS)
     finding_cards(found)
 
 
@@ -90,9 +90,9 @@ def _answers(shown: Prepared) -> None:
     for answer in found:
         left, right = st.columns([2, 6])
         with left:
-            widgets.lines([answer.question])
+            widgets.lines(answer.question)
         with right:
-            widgets.lines([answer.text, answer.evidence])
+            widgets.lines(answer.text, answer.evidence)
 
 
 def _evidence(shown: Prepared) -> None:

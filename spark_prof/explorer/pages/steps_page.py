@@ -27,7 +27,7 @@ _ENOUGH = 8
 def show(sources: Sources) -> None:
     shown = sources.shown
     if not shown.timed or shown.steps.empty:
-        widgets.lines(["The source has sums of kernels: nothing tells when a step ran."])
+        widgets.lines("The source has sums of kernels: nothing tells when a step ran.")
         return
     for name in _FIGURES:
         for step in links.chosen_points(name):
@@ -45,7 +45,7 @@ def show(sources: Sources) -> None:
 
 def _in_order(steps: Steps) -> None:
     chosen = state.chosen_number("step", -1, 0, _LARGEST_STEP)
-    widgets.lines(["Click a step to see it in the Timeline."])
+    widgets.lines("Click a step to see it in the Timeline.")
     figure = chart_steps.times_in_order(steps, chosen if chosen >= 0 else None)
     widgets.figure(figure, _IN_ORDER, selection=("points",))
 
@@ -70,10 +70,8 @@ def _clients(sources: Sources) -> None:
     if not found:
         st.subheader("What clients saw", anchor="clients")
         widgets.lines(
-            [
-                "No load generator's result is known. With one among the sources, as vllm bench "
-                "serve --save-result writes it, the client's times stand beside the steps."
-            ]
+            "No load generator's result is known. With one among the sources, as vllm bench "
+            "serve --save-result writes it, the client's times stand beside the steps."
         )
         return
     if any(row.comparisons for row in found):
