@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import re
@@ -56,13 +57,16 @@ def explore(
     """Look at recordings in the browser: where each token's time goes, down to single kernels."""
     if importlib.util.find_spec("streamlit") is None:
         raise CommandError("the explorer needs Streamlit; pip install 'spark-prof[explore]'")
-    from spark_prof.explorer.entries import newest_here
+    gc.set_threshold(100_000)  # imports and a reading make lasting objects: a tenth of the start
     from spark_prof.explorer.server import is_loopback, listen, serve
 
     allowed = _names(allow_host or ())
     token = None if no_token else _token()
     listening = listen(host, port)
-    names = sources or newest_here(Path())
+    if not sources:
+        from spark_prof.explorer.entries import newest_here
+
+        sources = newest_here(Path())
     if not is_loopback(host):
         key = " and has the token" if token else ""
         say(
@@ -70,7 +74,7 @@ def explore(
             "it is not encrypted"
         )
     serve(
-        names, rank or (), host, listening, allowed=allowed, token=token,
+        sources, rank or (), host, listening, allowed=allowed, token=token,
         show=_on_desktop() if show is None else show,
     )  # fmt: skip
 

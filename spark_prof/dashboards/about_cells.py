@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, OddCell
-from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import (
     MISSING,
     clean,
@@ -38,12 +39,11 @@ def owners(report: Report) -> str:
 
 def odd_sentence(outlier: OddCell, cause: Cause | None, names: Sequence[str]) -> str:
     """Says of an outlier how far it is from its like, and which kernel makes the difference."""
-    like = len(outlier.like.layers) - (outlier.layer in outlier.like.layers)
     because = "" if cause is None else f": {why(cause, names)}"
     return (
         f"Layer {outlier.layer} {outlier.component}: {microseconds(outlier.us)} against "
-        f"{microseconds(outlier.like.middle_us)} in {counted(like, 'layer')} like it, "
-        f"{difference(outlier.us, outlier.like.middle_us)}{because}."
+        f"{microseconds(outlier.like.middle_us)} in {counted(_like(outlier), 'layer')} like it, "
+        f"{_off(outlier)}{because}."
     )
 
 
@@ -64,32 +64,28 @@ def why(cause: Cause | None, names: Sequence[str]) -> str:
 
 def odd_layers(found: Comparison, causes: Sequence[Cause | None], names: Sequence[str]) -> Section:
     """Lists the layers that differ from their like, and says what was compared."""
-    rows = tuple(
-        (
-            count(outlier.layer),
-            outlier.component,
-            microseconds(outlier.us),
-            microseconds(outlier.like.middle_us),
-            difference(outlier.us, outlier.like.middle_us),
-            f"{abs(outlier.scale):.0f} x",
-            count(len(outlier.like.layers) - (outlier.layer in outlier.like.layers)),
-            why(cause, names),
-        )
-        for outlier, cause in zip(found.odd[:_MOST_ROWS], causes, strict=False)
-    )
     columns = (
-        Column("Layer", "number"),
-        Column("Component"),
-        Column("Takes", "number"),
-        Column("Like layers", "number"),
-        Column("Difference", "number"),
-        Column("Of the scatter", "number"),
-        Column("Layers like it", "number"),
-        Column("Kernel that makes the difference", "prose"),
+        cells.Count("Layer", lambda pair: pair[0].layer),
+        cells.Text("Component", lambda pair: pair[0].component),
+        cells.Time("Takes", lambda pair: pair[0].us),
+        cells.Time("Like layers", lambda pair: pair[0].like.middle_us),
+        cells.Written("Difference", lambda pair: _off(pair[0])),
+        cells.Written("Of the scatter", lambda pair: f"{abs(pair[0].scale):.0f} x"),
+        cells.Count("Layers like it", lambda pair: _like(pair[0])),
+        cells.Prose("Kernel that makes the difference", lambda pair: why(pair[1], names)),
     )
-    return Section(
-        "odd-layers", "Layers that differ from those like them", columns, rows, _intro(found)
-    )
+    rows = zip(found.odd[:_MOST_ROWS], causes, strict=False)
+    title = "Layers that differ from those like them"
+    return table("odd-layers", title, rows, columns, _intro(found))
+
+
+def _like(outlier: OddCell) -> int:
+    """How many other layers it is held against."""
+    return len(outlier.like.layers) - (outlier.layer in outlier.like.layers)
+
+
+def _off(outlier: OddCell) -> str:
+    return difference(outlier.us, outlier.like.middle_us)
 
 
 def _intro(found: Comparison) -> tuple[str, ...]:

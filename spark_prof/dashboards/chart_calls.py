@@ -8,7 +8,7 @@ from itertools import pairwise
 import plotly.graph_objects as go
 
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
-from spark_prof.dashboards.charts import label, set_style
+from spark_prof.dashboards.charts import label, set_layer_axes, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import count, microseconds
@@ -44,9 +44,7 @@ def calls_by_layer(uses: Sequence[LayerUse]) -> go.Figure:
     set_style(figure, "A call by layer: median, and up to the 90th percentile", height=300)
     highest = max((use.p90_us for use in shown), default=1.0)
     lowest = min((use.median_us for use in shown), default=0.0)
-    room = max(highest - lowest, 0.05 * highest) * 0.3
-    figure.update_yaxes(range=[max(0.0, lowest - room), highest + room], title={"text": "us"})
-    figure.update_xaxes(title={"text": "layer"}, showgrid=False)
+    set_layer_axes(figure, lowest, highest, "us")
     figure.update_layout(showlegend=len({use.component for use in shown}) > 1)
     return figure
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from spark_prof.analyzers.views.layer_outliers import Group
-from spark_prof.dashboards.charts import label, set_style
+from spark_prof.dashboards.charts import label, set_layer_axes, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
@@ -151,11 +151,7 @@ def like_layers(group: Group, odd: Sequence[int], own_us: dict[int, float]) -> g
     set_style(figure, f"{label(group.component)}: layers that run the same", height=260)
     highest = max(times.values(), default=1.0)
     lowest = min(times.values(), default=0.0)
-    room = max(highest - lowest, 0.05 * highest) * 0.3
-    figure.update_yaxes(
-        range=[max(0.0, lowest - room), highest + room], title={"text": "us a step"}
-    )
-    figure.update_xaxes(title={"text": "layer"}, showgrid=False)
+    set_layer_axes(figure, lowest, highest, "us a step")
     return figure
 
 

@@ -109,6 +109,13 @@ def set_time_axes(figure: go.Figure, most_us: float, room: float = 1.002) -> Non
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
 
 
+def set_layer_axes(figure: go.Figure, lowest: float, highest: float, unit: str) -> None:
+    """Gives times by layer their axes, with some room above and below."""
+    room = max(highest - lowest, 0.05 * highest) * 0.3
+    figure.update_yaxes(range=[max(0.0, lowest - room), highest + room], title={"text": unit})
+    figure.update_xaxes(title={"text": "layer"}, showgrid=False)
+
+
 def set_style(figure: go.Figure, title: str, height: int) -> None:
     """Gives a figure its title, its height in pixels, and the look that all have."""
     # To look for what is there already would take ten times as long.

@@ -6,11 +6,11 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from rich.cells import cell_len
 
@@ -25,8 +25,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 Row = Sequence[Any]
 
 
-class _Writer(Protocol):
-    def __call__(self, columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]: ...
+Writer = Callable[[Sequence[str], Iterable[Row]], Iterator[str]]
 
 
 def as_text(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
@@ -67,7 +66,7 @@ def as_json(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     yield "[]\n" if last == "[" else f"{last}\n]\n"
 
 
-WRITERS: Mapping[str, _Writer] = MappingProxyType({"text": as_text, "csv": as_csv, "json": as_json})
+WRITERS: Mapping[str, Writer] = MappingProxyType({"text": as_text, "csv": as_csv, "json": as_json})
 """From the name of a format to what draws it, a piece at a time."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ class Prepared:
     rank: int
     ranks: tuple[int, ...]
     report: Report
-    kernels: KernelColumns = field(repr=False, compare=False)
+    columns: Callable[[], KernelColumns] = field(repr=False, compare=False)  # makes them once
     # The rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us .
     steps: pd.DataFrame = field(repr=False, compare=False)
     layers: pd.DataFrame = field(repr=False, compare=False)
@@ -45,6 +46,31 @@ class Prepared:
     # Whether anything tells when the kernels ran; where nothing does, as in a table of sums, they
     # lie end to end, and steps have no times.
     timed: bool = True
+
+    @property
+    def kernels(self) -> KernelColumns:
+        """Every kernel; made when first asked for: of ten million that takes a second."""
+        return self.columns()
+
+
+class _Columns:
+    """Makes the columns of every kernel when they are first asked for."""
+
+    def __init__(self, bundle: Bundle, rank: int, summary: Summary) -> None:
+        self._lock = threading.Lock()
+        self._source: tuple[Bundle, int, Summary] | None = bundle, rank, summary
+        self._made: KernelColumns | None = None
+
+    def __call__(self) -> KernelColumns:
+        with self._lock:
+            if self._source:
+                bundle, rank, summary = self._source
+                shapes = kernels_in_order(bundle, rank, ["start_ns", *SHAPE_COLUMNS])
+                steps = summary.steps.index.to_numpy()
+                self._made = columns_of(summary.kernels, steps, shapes)
+                self._source = None  # the rows are more than twice as large
+            assert self._made is not None
+            return self._made
 
 
 def prepare(source: str, rank: int | None = None) -> Prepared:
@@ -100,13 +126,15 @@ def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prep
     report = with_clients(summary.report, bundle, shown)
     if live:
         report = replace(report, run=replace(report.run, source=source))
-    shapes = kernels_in_order(bundle, shown, ["start_ns", *SHAPE_COLUMNS])
+    columns = _Columns(bundle, shown, summary)
+    if live or not is_bundle(Path(source)):
+        columns()  # the bundle of a trace is only there for now
     return Prepared(
         source=source,
         rank=shown,
         ranks=tuple(bundle.ranks),
         report=report,
-        kernels=columns_of(summary.kernels, summary.steps.index.to_numpy(), shapes),
+        columns=columns,
         steps=_books(summary),
         layers=bundle.frame("layers", shown),
         live=live,

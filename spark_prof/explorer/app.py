@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -19,19 +21,7 @@ from spark_prof.errors import CommandError
 from spark_prof.explorer import cache, state, widgets
 from spark_prof.explorer.cache import Reading
 from spark_prof.explorer.entries import Entry, client_results, find_entries
-from spark_prof.explorer.page import Page, ResultPage, Sources
-from spark_prof.explorer.pages import (
-    ab_page,
-    compare_page,
-    conversions_page,
-    fallbacks_page,
-    kernels_page,
-    layers_page,
-    overview_page,
-    ranks_page,
-    steps_page,
-    timeline_page,
-)
+from spark_prof.explorer.page import Sources
 
 _AGAIN = 2.0
 """Seconds between looks at a source that is still being recorded."""
@@ -45,15 +35,10 @@ _INK = (
 """A figure's text is a grey that can be read on any ground; here the theme's ink is known."""
 
 
-def _ink() -> None:
-    """Draws the text of figures in the theme's ink."""
-    st.html(_INK)
-
-
 def _choose_source(entries: Sequence[Entry]) -> int:
     """Draws the list of sources; the place of the chosen one."""
     if len(entries) == 1:
-        widgets.lines([entries[0].label])
+        widgets.lines(entries[0].label)
         return 0
     labels = [entry.label for entry in entries]
     return widgets.choice("Source", labels, "source", forget=state.OF_A_SOURCE)
@@ -89,29 +74,6 @@ def _look(reading: Reading, drawn: float) -> None:
     st.text(line.format(time.strftime("%H:%M:%S", time.localtime(reading.began))))
 
 
-class _Recordings(Sequence[Prepared]):
-    """Several recordings, of which one was read; reading another one may raise CommandError."""
-
-    def __init__(self, entries: Sequence[Entry], place: int, shown: Prepared) -> None:
-        self._entries = entries
-        self._place = place
-        self._shown = shown
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @overload
-    def __getitem__(self, place: int) -> Prepared: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Prepared]: ...
-    def __getitem__(self, place: int | slice) -> Prepared | list[Prepared]:
-        if isinstance(place, slice):
-            return [self[n] for n in range(len(self))[place]]
-        if range(len(self))[place] == self._place:
-            return self._shown
-        return _read(self._entries[place], None)
-
-
 def _open_shown(
     entries: Sequence[Entry],
     place: int,
@@ -138,7 +100,11 @@ def _open_shown(
     recorded = [entry for entry in entries if entry.result is None]
     own = recorded.index(entry)
     labels = tuple(entry.label for entry in recorded)
-    return Sources(shown, _Recordings(recorded, own, shown), labels, own)
+
+    def read(number: int) -> Prepared:
+        return shown if number == own else _read(recorded[number], None)
+
+    return Sources(shown, read, labels, own)
 
 
 def _first(entry: Entry, default: int | None) -> Prepared:
@@ -158,12 +124,20 @@ def _read(entry: Entry, rank: int | None) -> Prepared:
     return cache.read(entry.source, rank, entry.label)
 
 
-PAGES: tuple[Page | ResultPage, ...] = (
-    overview_page.PAGE, layers_page.PAGE, timeline_page.PAGE, kernels_page.PAGE,
-    conversions_page.PAGE, fallbacks_page.PAGE, ranks_page.PAGE, steps_page.PAGE,
-    compare_page.PAGE, ab_page.PAGE,
-)  # fmt: skip
-"""In the order of the navigation."""
+def _make_columns(shown: Prepared) -> None:
+    with suppress(CommandError):
+        shown.columns()
+
+
+PAGES = {
+    "overview": "Overview", "layers": "Layers", "timeline": "Timeline", "kernels": "Kernels",
+    "conversions": "Conversions", "fallbacks": "Fallbacks", "ranks": "Ranks", "steps": "Steps",
+    "compare": "Compare", "ab": "A/B",
+}  # fmt: skip
+"""Path and title of each page, in the order of the navigation; `pages.PATH_page.show` draws it."""
+
+_OF_RESULT = "ab"
+"""The page of a result of `spark-prof ab`, shown in place of the others for such a source."""
 
 _FIRST = "first"
 
@@ -171,13 +145,13 @@ _FIRST = "first"
 def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     """Draws the page that the address names."""
     st.set_page_config(page_title="spark-prof", layout="wide")
-    _ink()
+    st.html(_INK)
     try:
         entries = _entries(tuple(names))
         if not entries:
             raise CommandError("nothing to look at; give spark-prof explore a bundle or a trace")
     except CommandError as error:
-        widgets.lines([f"spark-prof: {error}"])
+        widgets.lines(f"spark-prof: {error}")
         return
     with st.sidebar:
         place = _choose_source(entries)
@@ -185,16 +159,14 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     view = _View(entries, place, tuple(ranks), below, client_results(names))
     # Streamlit keeps no path for the first page, which a link may name all the same.
     first, *others = (
-        st.Page(partial(view.draw, page), title=page.title, url_path=path)
-        for page, path in [(PAGES[0], _FIRST), *((page, page.path) for page in PAGES)]
+        st.Page(partial(view.draw, path), title=PAGES[path], url_path=address)
+        for path, address in [("overview", _FIRST), *zip(PAGES, PAGES, strict=True)]
     )
     current = st.navigation([first, *others], position="hidden")
     pages = [first, *others[1:]]
     of_results = entries[place].result is not None
     fitting = [
-        page
-        for page, known in zip(pages, PAGES, strict=True)
-        if isinstance(known, ResultPage) == of_results
+        page for page, path in zip(pages, PAGES, strict=True) if (path == _OF_RESULT) == of_results
     ]
     if current not in fitting:  # it may be the first one under its own name
         st.switch_page(fitting[0], query_params=state.shared())
@@ -222,15 +194,20 @@ class _View:
     below: DeltaGenerator
     clients: tuple[Path, ...] = ()
 
-    def draw(self, page: Page | ResultPage) -> None:
+    def draw(self, path: str) -> None:
         """Draws a page; what cannot be read is one line on it."""
-        st.header(widgets.plain(page.title), anchor=False)
+        st.header(widgets.plain(PAGES[path]), anchor=False)
+        # Only the page that is looked at is imported: the first one is there earlier.
+        show = import_module(f"spark_prof.explorer.pages.{path}_page").show
         result = self.entries[self.place].result
         try:
-            if isinstance(page, Page):
-                sources = _open_shown(self.entries, self.place, self.ranks, self.below)
-                page.show(replace(sources, clients=self.clients))
-            elif result is not None:
-                page.show(result)
+            if path == _OF_RESULT:
+                if result is not None:
+                    show(result)
+                return
+            sources = _open_shown(self.entries, self.place, self.ranks, self.below)
+            show(replace(sources, clients=self.clients))
+            # What other pages need of every kernel is made while this one is looked at.
+            threading.Thread(target=_make_columns, args=(sources.shown,), daemon=True).start()
         except CommandError as error:
-            widgets.lines([str(error)])
+            widgets.lines(str(error))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from spark_prof.datasets.prepared import Prepared, prepare
@@ -90,13 +91,24 @@ def read(source: str, rank: int | None, label: str) -> Prepared:
     Raises:
         CommandError: it cannot be read.
     """
-    with st.spinner(f"Reading {widgets.plain(label)}", show_time=True):
-        return reading(source, rank).get()
+    found = reading(source, rank)
+    waiting = st.empty()
+    if not found.began:
+        # The browser loads what draws figures while it waits.
+        blank = go.Figure(layout={"xaxis": {"visible": False}, "yaxis": {"visible": False}})
+        config, key = {"displayModeBar": False}, f"reading-{source}-{rank}"
+        waiting.plotly_chart(blank, height=10, theme=None, config=config, key=key)
+    try:
+        with st.spinner(f"Reading {widgets.plain(label)}", show_time=True):
+            return found.get()
+    finally:
+        waiting.empty()
 
 
 def _identity(prepared: Prepared) -> tuple[object, ...]:
     run, steps = prepared.report.run, prepared.report.steps
-    return prepared.source, prepared.rank, run.recorded_at, steps.count, len(prepared.kernels)
+    kernels = sum(row.calls for row in prepared.report.kernels)
+    return prepared.source, prepared.rank, run.recorded_at, steps.count, kernels
 
 
 BY_RECORDING: dict[str | type[Any], Callable[[Any], Any]] = {Prepared: _identity}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from spark_prof.dashboards.units import clean
@@ -57,10 +57,7 @@ def find_entries(sources: Sequence[str]) -> tuple[Entry, ...]:
                 f"{source} makes it more than {MOST_ENTRIES:,} recordings; give a folder of fewer"
             )
     labels = _labels([entry.source for entry in found])
-    return tuple(
-        Entry(entry.source, label, entry.result, entry.fault)
-        for entry, label in zip(found, labels, strict=True)
-    )
+    return tuple(replace(entry, label=label) for entry, label in zip(found, labels, strict=True))
 
 
 def client_results(sources: Sequence[str]) -> tuple[Path, ...]:

@@ -36,6 +36,8 @@ def finding_cards(found: Sequence[Finding], here: str = "") -> None:
     Args:
         here: path of the page that draws them, to which no link leads.
     """
+    if found and here:
+        st.subheader("What to do about it", anchor="findings")
     for number, finding in enumerate(found[:_MOST]):
         with st.container(border=True, key=f"finding-{number}"):
             _card(finding, number, here)
@@ -49,18 +51,18 @@ def _card(finding: Finding, number: int, here: str) -> None:
     with left:
         if finding.ms_per_token is not None:
             st.subheader(widgets.plain(microseconds(1000 * finding.ms_per_token)), anchor=False)
-            widgets.lines(["a token"])
+            widgets.lines("a token")
         else:
-            widgets.lines(["no figure"])
+            widgets.lines("no figure")
     with middle:
-        widgets.lines([finding.text, finding.fix])
+        widgets.lines(finding.text, finding.fix)
     with right:
         path = page_of(finding)
         if path != here:
             st.button(f"Show in {path.capitalize()}", key=f"show-{number}")
         if finding.evidence:
             with st.popover("What it stands on"):
-                widgets.lines(finding.evidence)
+                widgets.lines(*finding.evidence)
 
 
 def chosen_points(figure: str) -> list[Any]:

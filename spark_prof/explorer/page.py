@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,28 +14,8 @@ class Sources:
     """What was opened."""
 
     shown: Prepared
-    # Every recording, in the order of the command line. Each is read when it is first looked at,
-    # which raises CommandError where it cannot be; its length is known without that.
-    all: Sequence[Prepared]
-    labels: tuple[str, ...] = ()  # a short name of each of `all`; not to be drawn unescaped
+    # A recording, by its place on the command line; CommandError where it cannot be read.
+    read: Callable[[int], Prepared]
+    labels: tuple[str, ...] = ()  # a short name of each recording; not to be drawn unescaped
     place: int = 0
     clients: tuple[Path, ...] = ()  # results of load generators that were named beside them
-
-
-@dataclass(frozen=True)
-class Page:
-    """A page over recordings; a module of `pages` has one as PAGE. The frame draws its title."""
-
-    path: str
-    title: str
-    show: Callable[[Sources], None]  # draws it; a CommandError of it is shown as its line
-
-
-@dataclass(frozen=True)
-class ResultPage:
-    """A page over one result of `spark-prof ab`; shown in place of the others for such a source."""
-
-    path: str
-    title: str
-    # Draws the result of this file; a CommandError of it is shown as its line.
-    show: Callable[[Path], None]

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
@@ -168,7 +169,7 @@ def serve(
         access, host, port, loop="asyncio", lifespan="on", log_config=None, access_log=False,
         ws_per_message_deflate=False, timeout_graceful_shutdown=1, proxy_headers=False,
     )  # fmt: skip
-    server = _Server(config)
+    server = uvicorn.Server(config)
     faults: list[Exception] = []
 
     def tell() -> None:
@@ -179,7 +180,8 @@ def serve(
             faults.append(fault)
             server.should_exit = True
             return
-        server.listens.wait()
+        while not server.started:
+            time.sleep(0.01)
         known = f"/?token={token}" if token else ""
         with suppress(OSError):
             print(f"spark-prof: {url}{known} (Ctrl-C ends it)", file=sys.stderr, flush=True)
@@ -246,17 +248,3 @@ def _is_small(source: str) -> bool:
         return path.exists() and sum(os.path.getsize(file) for file in files) < _SMALL
     except OSError:
         return False
-
-
-class _Server(uvicorn.Server):
-    """Tells when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listens = threading.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to serve."""
-        await super().startup(sockets)
-        if self.started:
-            self.listens.set()

@@ -177,7 +177,7 @@ def plain(text: str) -> str:
     return _JOINER.join(_PUNCTUATION.sub(r"\\\1", part) for part in parts)
 
 
-def lines(texts: Sequence[str]) -> None:
+def lines(*texts: str) -> None:
     """Draws texts as they are: neither HTML nor Markdown in them is read."""
     for text in texts:
         st.text(clean(text))
@@ -235,10 +235,15 @@ def section(drawn: Section) -> None:
         return
     drawn = cleaned_section(without_bars(drawn))
     st.subheader(plain(drawn.title), anchor=drawn.id)
-    lines(drawn.intro)
+    lines(*drawn.intro)
     titles = [column.title or " " * place for place, column in enumerate(drawn.columns)]
-    # As objects, because pandas would make texts of figures.
-    table(pd.DataFrame(list(drawn.rows), columns=titles, dtype=object), drawn.id)
+    table(frame_of(drawn, titles), drawn.id)
+
+
+def frame_of(drawn: Section, titles: list[str] | None = None) -> pd.DataFrame:
+    """The rows of a section, as objects: pandas would make texts of figures."""
+    titles = titles or [column.title for column in drawn.columns]
+    return pd.DataFrame(list(drawn.rows), columns=titles, dtype=object)
 
 
 def figure(

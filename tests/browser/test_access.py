@@ -212,14 +212,3 @@ def test_two_explorers_share_a_browser(site: Site, visitor: BrowserContext, tmp_
         names = [cookie["name"] for cookie in visitor.cookies()]
         assert {f"spark-prof-{one.port}" for one in (site.served, other)} <= set(names)
         views[1].page.close()
-
-
-def test_without_the_token_there_is_one_line(site: Site, visitor: BrowserContext) -> None:
-    page = visitor.new_page()
-    for url in (site.served.url, f"{site.served.url}/layers?token=wrong"):
-        answer = page.goto(url)
-        assert answer
-        assert answer.status == 403
-        assert page.inner_text("body").strip() == (
-            "spark-prof: open the address that spark-prof printed: it has the token"
-        )

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import spark_prof
-from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render import RENDERERS
 from tests.browser import chromium
 
@@ -173,16 +172,6 @@ def test_paper_has_every_section_and_nothing_cut(opened: Any) -> None:
         assert page.evaluate(_CLOSED) > 0
 
 
-def test_without_scripts_the_tables_say_the_same(browser: Any, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(_recorded(), encoding="utf-8")
-    context = browser.new_context(java_script_enabled=False, offline=True)
-    page = context.new_page()
-    page.goto(path.as_uri())
-    assert page.locator("table").count() > 10
-    context.close()
-
-
 @pytest.mark.parametrize("text", ["endless", "wide"])
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_no_text_breaks_a_page(opened: Any, document: str, text: str) -> None:
@@ -192,15 +181,6 @@ def test_no_text_breaks_a_page(opened: Any, document: str, text: str) -> None:
             page.set_viewport_size({"width": width, "height": height})
             page.wait_for_timeout(300)
             assert page.evaluate(_BEYOND) == []
-
-
-@pytest.mark.parametrize("sample", ["nothing", "almost_empty", "sums", "deep"])
-def test_every_kind_of_report_has_its_sections(opened: Any, sample: str) -> None:
-    with opened(RENDERERS["html"](SAMPLES[sample])) as page:
-        sections = [section.id for section in outline(SAMPLES[sample]).sections]
-        shown = [one.get_attribute("id") for one in page.locator("main section").all()]
-        assert shown == sections
-        assert page.evaluate("document.title") == page.locator("h1").text_content()
 
 
 def test_hover_texts_show_hostile_names_as_texts(opened: Any) -> None:

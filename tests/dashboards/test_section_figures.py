@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from spark_prof.analyzers.views.step_series import Steps, batch_times, context_f
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import chart_steps
 from spark_prof.dashboards.charts import logarithmic_time_ticks, time_ticks
-from spark_prof.dashboards.colors import COLORS
 from spark_prof.dashboards.outline import FIGURES, figures, outline
 from spark_prof.dashboards.sections import conversion_section, rank_section
 from spark_prof.dashboards.sections.kernel_section import evidence_bars, evidence_shares
@@ -25,30 +22,16 @@ from spark_prof.dashboards.sections.layer_section import layer_heatmap
 from spark_prof.dashboards.sections.waterfall_section import floor_waterfall, verdict, waterfall
 from spark_prof.dashboards.units import microseconds
 from spark_prof.datasets.opened import ceilings_for, opened
-from spark_prof.vocabulary import COMPONENTS, PHASES
+from spark_prof.vocabulary import PHASES
 from tests.rows import each_row
 
 from .sample import SAMPLES
-
-
-def test_every_component_has_its_own_colour() -> None:
-    assert set(COLORS) == set(COMPONENTS)
-    assert len(set(COLORS.values())) == len(COMPONENTS)
 
 
 def test_the_heatmap_has_every_layer_and_nothing_else() -> None:
     (cells,) = layer_heatmap(SAMPLES["deep"]).data
     assert list(cells.y) == [str(layer) for layer in range(36)]
     assert "lm_head" not in cells.x
-
-
-@each_row("sample", SAMPLES)
-def test_no_figure_holds_a_tag_of_a_name(sample: str) -> None:
-    """Titles, labels, hover texts: plotly would read HTML in any of them."""
-    for name, figure in figures(SAMPLES[sample]).items():
-        for text in _texts(figure.to_plotly_json()):
-            assert not re.search(r"<(?!/?(extra|br|b|i|sub|sup)\b)", text), (name, text)
-            assert "javascript:" not in text.replace("(javascript:alert(1))", "")
 
 
 def test_a_figure_is_named_after_a_section() -> None:
@@ -65,17 +48,6 @@ def test_a_thousand_layers_are_a_picture_of_a_page_without_gaps() -> None:
     assert len(figure.data[0].z) == 1000
     assert figure.data[0].ygap == 0
     assert figure.layout.height < 850
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for inside in value.values():
-            yield from _texts(inside)
-    elif isinstance(value, list | tuple):
-        for inside in value:
-            yield from _texts(inside)
 
 
 DATA = Path(__file__).parents[1] / "data" / "code-h100"
@@ -98,12 +70,6 @@ def test_a_table_says_the_same(sample: str) -> None:
     assert bool(drawn.rows) == any(abs(part.us) >= 0.005 for part in found.parts)
     if drawn.rows:
         assert drawn.rows[-1][:2] == ("measured", microseconds(found.us))
-
-
-@each_row("sample", SAMPLES)
-def test_nothing_hostile_is_drawn(sample: str) -> None:
-    assert "<script" not in str(floor_waterfall(SAMPLES[sample]).to_dict())
-    assert not any(set(text) & set("\x1b\u202e") for text in verdict(SAMPLES[sample]))
 
 
 def test_the_verdict_says_how_fast_and_what_to_do_first() -> None:
@@ -230,6 +196,7 @@ def test_names_are_drawn_as_names(sample: str) -> None:
         rank_section.waits_for_ranks,
         rank_section.waits_by_collective,
         evidence_bars,
+        *FIGURES.values(),
     ):
         text = draw(report).to_json()
         assert "<script" not in text

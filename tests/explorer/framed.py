@@ -13,7 +13,7 @@ from spark_prof.explorer.page import Sources
 from tests.dashboards.page import Page
 
 DATA = Path(__file__).parents[1] / "data"
-PATHS = [page.path for page in PAGES]
+PATHS = [*PAGES]
 
 
 def _script(names: list[str], ranks: list[int]) -> None:
@@ -40,7 +40,7 @@ def framed(
 def _one(page: str, given: object) -> None:
     import importlib
 
-    importlib.import_module(f"spark_prof.explorer.pages.{page}_page").PAGE.show(given)
+    importlib.import_module(f"spark_prof.explorer.pages.{page}_page").show(given)
 
 
 def one_page(page: str, given: object, **address: object) -> AppTest:
@@ -53,7 +53,7 @@ def one_page(page: str, given: object, **address: object) -> AppTest:
 
 def of_recording(page: str, shown: Prepared, *clients: Path, **address: object) -> AppTest:
     """A page alone, of one recording."""
-    app = one_page(page, Sources(shown, (shown,), clients=clients), **address)
+    app = one_page(page, Sources(shown, lambda _: shown, ("one",), clients=clients), **address)
     assert not app.exception, app.exception
     return app
 

@@ -6,20 +6,15 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-import uvicorn
 
 from spark_prof.explorer import server
-from spark_prof.explorer.access import Access
-from spark_prof.explorer.server import listen
 from tests.explorer.test_server import BUNDLE, running, url_of
 
 TOKEN = "of-this-start_1"
@@ -52,34 +47,6 @@ def raw(port: int, line: str, *headers: str) -> tuple[int, str]:
             while len(got) < whole and (part := connection.recv(1 << 16)):
                 got += part
     return int(text.split()[1]), got.decode("latin-1")
-
-
-@pytest.fixture(params=["httptools", "h11"])
-def small(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The port of a server of each kind that uvicorn has, with an application that answers all."""
-    pytest.importorskip(request.param)
-
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.accept"})
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"findings"})
-
-    listening = listen("127.0.0.1", None)
-    made = uvicorn.Server(
-        uvicorn.Config(
-            Access(application, token=TOKEN), http=request.param, lifespan="off", log_config=None,
-            proxy_headers=False,
-        )
-    )  # fmt: skip
-    thread = threading.Thread(target=made.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        yield listening.getsockname()[1]
-    finally:
-        made.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +114,6 @@ def check(port: int) -> None:
         assert re.fullmatch(r"/[^/\\].*", location[0]), answer
 
 
-def test_a_server_of_either_kind(small: int) -> None:
-    check(small)
-
-
 def test_the_explorer(explorer: int) -> None:
     check(explorer)
 
@@ -209,17 +172,3 @@ def test_others_of_this_machine_see_no_token(
         assert raw(port, line, f"Host: 127.0.0.1:{port}", f"Cookie: {cookie}")[0] == 200
     for file in tmp_path.rglob("*"):
         assert not file.is_file() or token.encode() not in file.read_bytes(), file
-
-
-def test_without_a_token_only_names_and_origins_count() -> None:
-    with running(BUNDLE, "--no-open", "--no-token", "--allow-host", "tunnel.example") as process:
-        url = url_of(process)
-        assert "token" not in url
-        port = int(url.rpartition(":")[2])
-        line = "GET /_stcore/health HTTP/1.1"
-        for host, origin, wanted in (
-            ("localhost", "", 200), ("tunnel.example", "https://tunnel.example", 200),
-            ("evil.example", "", 403), ("localhost", "http://evil.example", 403),
-        ):  # fmt: skip
-            headers = [f"Host: {host}", *([f"Origin: {origin}"] if origin else [])]
-            assert raw(port, line, *headers)[0] == wanted, (host, origin)

@@ -42,12 +42,6 @@ def test_every_page_is_drawn_at_its_address(page: str) -> None:
     assert app.sidebar.selectbox(key="choice-source").value == 1
 
 
-@each_row("source", ["proton/tree.hatchet", "ncu-h100/nvfp4.csv", "kineto/gpt-oss-eager.json.gz"])
-def test_every_page_of_what_others_recorded_is_drawn(source: str) -> None:
-    for page in OF_RECORDINGS:
-        assert len(texts(framed([DATA / source], page))) > 40, page
-
-
 def test_links_keep_what_other_pages_understand() -> None:
     address = {"source": "1", "layer": "3", "step": "2", "sort": "mine"}
     kept = {name: value for name, value in address.items() if name != "sort"}
@@ -106,17 +100,6 @@ def test_one_that_is_broken_says_why_and_the_others_open(tmp_path: Path) -> None
     assert "is nothing that can be read" in said[2]
     assert "none does not exist" in said[3]
     assert "does not exist" not in said[1]
-
-
-def test_a_source_that_breaks_later_says_so(tmp_path: Path) -> None:
-    source = tmp_path / "run"
-    shutil.copytree(GRAPHS, source)
-    app = framed([source], "fallbacks")
-    shutil.rmtree(source)
-    source.mkdir()
-    (source / "meta.json").write_text("{")
-    app.run()
-    assert not app.exception
 
 
 def test_a_result_of_ab_has_its_own_page_only() -> None:

@@ -21,7 +21,7 @@ SUMS = str(DATA / "proton" / "tree.hatchet")
 
 def several(*paths: str, place: int = 0) -> Sources:
     found = tuple(prepare(path) for path in paths)
-    return Sources(found[place], found, tuple(Path(path).name for path in paths), place)
+    return Sources(found[place], found.__getitem__, tuple(Path(path).name for path in paths), place)
 
 
 def said(app: AppTest) -> str:

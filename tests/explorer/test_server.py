@@ -10,7 +10,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -92,41 +91,6 @@ def test_a_taken_port_is_a_line_or_the_next_one(monkeypatch: pytest.MonkeyPatch)
             assert found.getsockname()[1] > port
             connected = socket.create_connection(found.getsockname(), 5)
             connected.close()
-
-
-def test_a_port_that_another_takes_in_the_same_moment_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two may have bound a port before one of them listens; the other one finds out last."""
-    rivals, plain = [], socket.socket
-
-    class Beaten(plain):  # type: ignore[valid-type,misc]
-        def listen(self, waiting: int = 128, /) -> None:
-            if not rivals:
-                rival = plain()
-                rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                rival.bind(self.getsockname())
-                rival.listen(1)
-                rivals.append(rival)
-            super().listen(waiting)
-
-    monkeypatch.setattr(server.socket, "socket", Beaten)
-    with listen("127.0.0.1", None) as found:
-        port = found.getsockname()[1]
-        assert port > rivals[0].getsockname()[1]
-    rivals.pop().close()
-    with pytest.raises(CommandError, match="is taken; give another --port"):
-        listen("127.0.0.1", port)
-    rivals.pop().close()
-
-
-def test_of_many_that_start_at_once_each_has_a_port() -> None:
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(25):
-            found = list(pool.map(lambda _: listen("127.0.0.1", None), range(8)))
-            assert len({one.getsockname()[1] for one in found}) == 8
-            for one in found:
-                one.close()
 
 
 def test_two_explorers_at_once(tmp_path: Path) -> None:

@@ -9,23 +9,19 @@ import streamlit as st
 from spark_prof.ab.result import read_result
 from spark_prof.dashboards import ab_report, chart_compare
 from spark_prof.explorer import widgets
-from spark_prof.explorer.page import ResultPage
 
 
-def _show(path: Path) -> None:
+def show(path: Path) -> None:
     result = read_result(path)
     drawn = ab_report.document(result, each_layer=True)
     figures = chart_compare.ab_figures(result)
-    widgets.lines([drawn.title])
+    widgets.lines(drawn.title)
     for column, (name, value) in zip(
         st.columns(max(len(drawn.headline), 1)), drawn.headline, strict=False
     ):
         with column:
-            widgets.lines([value, name])
+            widgets.lines(value, name)
     for section in drawn.sections:
         widgets.section(section)
         if section.id in figures:
             widgets.figure(figures[section.id], f"{section.id}-figure")
-
-
-PAGE = ResultPage("ab", "A/B", _show)

@@ -22,7 +22,7 @@ from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
 from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.links import clicked
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _PARTS = "parts"
 _ONE_ONLY = (
@@ -48,13 +48,13 @@ def _side(prepared: Prepared) -> Side:
     )
 
 
-def _show(sources: Sources) -> None:
-    if len(sources.all) < 2:
-        widgets.lines(_ONE_ONLY)
+def show(sources: Sources) -> None:
+    if len(sources.labels) < 2:
+        widgets.lines(*_ONE_ONLY)
         return
     if point := clicked(_PARTS):
         state.keep(component=str(point[0]))
-    places = [place for place in range(len(sources.all)) if place != sources.place]
+    places = [place for place in range(len(sources.labels)) if place != sources.place]
     left, right = st.columns(2)
     with left:
         chosen = widgets.choice(
@@ -63,11 +63,11 @@ def _show(sources: Sources) -> None:
             "other",
             values=[str(place) for place in places],
         )
-    found = _compared(sources.all[places[chosen]], sources.shown)
+    found = _compared(sources.read(places[chosen]), sources.shown)
     with right:
         names = [phase.phase for phase in found.phases]
         phase = found.phases[widgets.choice("Steps", names, "phase", values=names)]
-    widgets.lines([f"b is {sources.labels[sources.place]}.", answer(found)])
+    widgets.lines(f"b is {sources.labels[sources.place]}.", answer(found))
     _sources_of_difference(phase)
     _kernels(phase)
     for section in (
@@ -119,13 +119,10 @@ def _kernels(phase: PhaseComparison) -> None:
             "Ran on, b": [row.engine_b for row in rows],
         }
     )
-    widgets.lines(["From and to are the 95 % interval of the change; the slower ones come first."])
+    widgets.lines("From and to are the 95 % interval of the change; the slower ones come first.")
     widgets.table(frame, "compare-kernels")
 
 
 def _section(section: Section) -> None:
     if section.rows:
         widgets.section(without_empty_columns(section))
-
-
-PAGE = Page("compare", "Compare", _show)

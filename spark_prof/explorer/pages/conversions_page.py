@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import streamlit as st
-
 from spark_prof.dashboards.sections import conversion_section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _COST, _BY_LAYER = "conversions", "conversions-by-layer"
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     found = shown.report.conversions
     if not found.charged and not found.padding and not found.fused and not found.load_time:
-        widgets.lines(["No kernel of this recording changes a format."])
+        widgets.lines("No kernel of this recording changes a format.")
         return
     about = [f for f in shown.report.findings if links.page_of(f) == "conversions"]
     _follow(shown)
     follow_cards(about, shown)
     if found.charged:
         _cost(shown)
-    if about:
-        st.subheader("What to do about it", anchor="findings")
-        finding_cards(about, "conversions")
+    finding_cards(about, "conversions")
     for drawn in (
         conversion_section.charged(shown.report),
         conversion_section.repeated(shown.report),
@@ -46,10 +42,7 @@ def _follow(shown: Prepared) -> None:
 
 
 def _cost(shown: Prepared) -> None:
-    widgets.lines(["The colour is that of the component. Click a bar for its kernel."])
+    widgets.lines("The colour is that of the component. Click a bar for its kernel.")
     widgets.figure(conversion_section.most_expensive(shown.report), _COST, selection=("points",))
     if any(row.layer is not None for row in shown.report.conversions.layers):
         widgets.figure(conversion_section.by_layer(shown.report), _BY_LAYER, selection=("points",))
-
-
-PAGE = Page("conversions", "Conversions", _show)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import streamlit as st
-
 from spark_prof.dashboards.sections import audit_section, kernel_section
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _ABOUT_ENGINE = (
     audit_section.settings,
@@ -18,34 +16,27 @@ _ABOUT_ENGINE = (
 )
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     audit = report.audit
     about = [f for f in report.findings if links.page_of(f) == "fallbacks"]
     follow_cards(about, shown)
-    if about:
-        st.subheader("What to do about it", anchor="findings")
-        finding_cards(about, "fallbacks")
-    else:
-        widgets.lines(["No rule about fallbacks found anything worth changing."])
+    finding_cards(about, "fallbacks")
+    if not about:
+        widgets.lines("No rule about fallbacks found anything worth changing.")
     if audit is None:
         widgets.lines(
-            [
-                "Nothing tells what the checkpoint asks for: a recording of spark-prof or a log of "
-                "the engine does (spark-prof report --log)."
-            ]
+            "Nothing tells what the checkpoint asks for: a recording of spark-prof or a log of "
+            "the engine does (spark-prof report --log)."
         )
     else:
         layers = audit_section.layers(audit)
         widgets.section(layers)
         if not layers.rows:
-            widgets.lines(["No layer of this checkpoint is quantized: nothing can fall back."])
-        widgets.lines(audit.conflicts)
+            widgets.lines("No layer of this checkpoint is quantized: nothing can fall back.")
+        widgets.lines(*audit.conflicts)
         for draw in _ABOUT_ENGINE:
             widgets.section(draw(audit))
     widgets.section(kernel_section.machine_code(report))
     widgets.section(kernel_section.modules(report))
-
-
-PAGE = Page("fallbacks", "Fallbacks", _show)

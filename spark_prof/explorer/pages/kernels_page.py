@@ -34,7 +34,7 @@ from spark_prof.dashboards.sections.roofline_section import (
 from spark_prof.dashboards.units import clean, count, counted, microseconds, share, spans
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, state, widgets
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _BY_LAYER = "kernel-layers"
 
@@ -52,11 +52,11 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
     full = prepared.kernels.names[name]
     st.subheader(widgets.plain(short_name(full)), anchor=False)
     if short_name(full) != full:
-        widgets.lines([full])
+        widgets.lines(full)
     reasons = list(dict.fromkeys(one_kernel_section.reason(entry.row) for entry in facts))
     if prepared.kernels.copies[name]:
         reasons = ["A copy or a memset: no sum of kernels contains it."]
-    widgets.lines([*reasons, *about_cells.placed_by(prepared.report)])
+    widgets.lines(*reasons, *about_cells.placed_by(prepared.report))
     if prepared.timed:
         links.link("timeline", "Its first call in the Timeline", kernel=name)
     calls = calls_of(prepared.kernels, prepared.steps, name)
@@ -76,7 +76,7 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
         ):
             _section(section)
     if not len(calls):
-        widgets.lines(["No analyzed step calls it."])
+        widgets.lines("No analyzed step calls it.")
         return
     _section(one_kernel_section.launches(launches(calls, prepared.kernels), full, component,
                                    prepared.report))  # fmt: skip
@@ -86,20 +86,18 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
 def _section(section: Section, key: str = "") -> None:
     if section.rows:
         st.subheader(widgets.plain(section.title), anchor=False)
-        widgets.lines(section.intro)
-        titles = [column.title for column in section.columns]
-        frame = pd.DataFrame(list(section.rows), columns=titles, dtype=object)
-        widgets.table(frame, f"kernel-{section.id}{'-' * bool(key)}{key}")
+        widgets.lines(*section.intro)
+        widgets.table(widgets.frame_of(section), f"kernel-{section.id}{'-' * bool(key)}{key}")
 
 
 def _findings(prepared: Prepared, full: str) -> None:
     found = one_kernel_section.named_by(prepared.report.findings, full)
     st.subheader("Findings that name it", anchor=False)
     if not found:
-        widgets.lines(["None."])
+        widgets.lines("None.")
     for finding in found:
         gain = "" if finding.ms_per_token is None else f"{finding.ms_per_token:.2f} ms per token: "
-        widgets.lines([f"{gain}{finding.text} {finding.fix}"])
+        widgets.lines(f"{gain}{finding.text} {finding.fix}")
 
 
 def _figures(prepared: Prepared, calls: KernelCalls, component: str) -> None:
@@ -107,35 +105,31 @@ def _figures(prepared: Prepared, calls: KernelCalls, component: str) -> None:
     if found is None:
         return
     if not prepared.timed:
-        widgets.lines(["The recording has sums only: nothing tells how long single calls took."])
+        widgets.lines("The recording has sums only: nothing tells how long single calls took.")
         return
     uses = layers(calls)
     left, right = st.columns(2)
     with left:
         widgets.figure(call_histogram(found, component), "kernel-durations")
         widgets.lines(
-            [
-                f"{counted(calls.all, 'call')}: median {microseconds(found.median_us)}, p90 "
-                f"{microseconds(found.p90_us)}, p99 {microseconds(found.p99_us)}, from "
-                f"{microseconds(found.least_us)} to {microseconds(found.most_us)}."
-            ]
+            f"{counted(calls.all, 'call')}: median {microseconds(found.median_us)}, p90 "
+            f"{microseconds(found.p90_us)}, p99 {microseconds(found.p99_us)}, from "
+            f"{microseconds(found.least_us)} to {microseconds(found.most_us)}."
         )
         if len(calls) < calls.all:
-            widgets.lines([f"Figures show {count(len(calls))} of these calls, evenly spread."])
+            widgets.lines(f"Figures show {count(len(calls))} of these calls, evenly spread.")
     series = over_steps(calls, prepared.steps)
     if len(series.step) > 1:
         with right:
             widgets.figure(calls_over_steps(series, component), "kernel-steps")
             low, high = float(series.median_us.min()), float(series.median_us.max())
             widgets.lines(
-                [
-                    "In the course of the recording the median is between "
-                    f"{microseconds(low)} and {microseconds(high)}."
-                ]
+                "In the course of the recording the median is between "
+                f"{microseconds(low)} and {microseconds(high)}."
             )
     if len({use.layer for use in uses if use.layer >= 0}) > 1:
         widgets.figure(calls_by_layer(uses), _BY_LAYER, selection=("points",))
-    widgets.lines(_used_in(uses))
+    widgets.lines(*_used_in(uses))
 
 
 def _used_in(uses: Sequence[LayerUse]) -> list[str]:
@@ -164,7 +158,7 @@ _FILTERS = ("text", "engine", "precision")
 """Of the table, beside the component, which the address of a kernel names as well."""
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     prepared = sources.shown
     facts = facts_of(prepared.report, prepared.kernels.names)
     name = state.chosen_number("kernel", -1, 0, len(prepared.kernels.names) - 1)
@@ -239,10 +233,8 @@ def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
     us = sum(entry.row.us for entry in found)
     part = sum(entry.row.share for entry in found)
     widgets.lines(
-        [
-            f"{count(len(found))} of {counted(len(facts), 'kernel')}: {microseconds(us)}, "
-            f"{share(part)} of all kernel time. Choose a row to see all about it."
-        ]
+        f"{count(len(found))} of {counted(len(facts), 'kernel')}: {microseconds(us)}, "
+        f"{share(part)} of all kernel time. Choose a row to see all about it."
     )
     frame = _frame(found)
     full = [clean(entry.row.name) for entry in found]
@@ -287,11 +279,9 @@ def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
     found = report.roofline
     if found is None or not found.phases:
         widgets.lines(
-            [
-                "Nothing tells what kernels need: the recording has no live model's layers, or its "
-                "GPU is not known.",
-                *(found.notes if found else ()),
-            ]
+            "Nothing tells what kernels need: the recording has no live model's layers, or its "
+            "GPU is not known.",
+            *(found.notes if found else ()),
         )
         return
     phases = {phase.phase: phase for phase in found.phases}
@@ -299,15 +289,13 @@ def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
     phase = phases[names[widgets.choice("Steps", names, "phase", values=names)]]
     known = with_need(phase.rows)
     if not known:
-        widgets.lines(["Of no kernel is known how many bytes it needs.", *found.notes])
+        widgets.lines("Of no kernel is known how many bytes it needs.", *found.notes)
         return
     rest = phase.kernels_us - phase.placed_us
     widgets.lines(
-        [
-            f"{counted(len(known), 'kernel')} with known bytes; the others take "
-            f"{microseconds(rest)} of a step's {microseconds(phase.kernels_us)}. The area of a "
-            "point is its time in a step. Choose a point to see all about its kernel.",
-        ]
+        f"{counted(len(known), 'kernel')} with known bytes; the others take "
+        f"{microseconds(rest)} of a step's {microseconds(phase.kernels_us)}. The area of a "
+        "point is its time in a step. Choose a point to see all about its kernel.",
     )
     places = {entry.row.name: entry.place for entry in facts}
     figure = bytes_and_time(known, found.ceilings, places)
@@ -321,10 +309,7 @@ def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
         figure = intensity(known, found.ceilings, precisions, places)
         widgets.figure(figure, _INTENSITY, selection=("points",))
     else:
-        widgets.lines(["Of no kernel are both its bytes and its operations known."])
-    widgets.lines(roofline_section.floors(report).intro)
+        widgets.lines("Of no kernel are both its bytes and its operations known.")
+    widgets.lines(*roofline_section.floors(report).intro)
     with st.expander("The same in numbers"):
         widgets.section(roofline_section.kernels(report))
-
-
-PAGE = Page("kernels", "Kernels", _show)

@@ -32,7 +32,7 @@ from spark_prof.dashboards.units import clean, count, counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, state, widgets
 from spark_prof.explorer.cache import BY_RECORDING
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _MEASURES = {
     "median": "Median over the steps",
@@ -69,10 +69,10 @@ def _compared(prepared: Prepared, kind: StepKind) -> _Compared:
     return _Compared(cell_times(cells, chosen), comparison, causes)
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     prepared = sources.shown
     if prepared.steps.empty:
-        widgets.lines(["This recording has no steps to look at."])
+        widgets.lines("This recording has no steps to look at.")
         return
     if point := links.clicked(_MAP):
         state.keep(layer=str(point[0]), component=str(point[1]))
@@ -96,7 +96,7 @@ def _show(sources: Sources) -> None:
     left, right = st.columns([3, 2])
     with left:
         _map(found, measure, chosen)
-        widgets.lines(about_cells.placed_by(prepared.report))
+        widgets.lines(*about_cells.placed_by(prepared.report))
     with right:
         _cell(prepared, found.times, chosen, rows)
     _odd(found, chosen, prepared.kernels.names)
@@ -134,7 +134,7 @@ def _map(found: _Compared, measure: str, chosen: tuple[int, str] | None) -> None
         lines.append("A diamond marks a cell that differs from those like it.")
     if len(cells) > MOST_CELLS:
         lines.append(f"The first {count(MOST_CELLS)} of {count(len(cells))} cells are drawn.")
-    widgets.lines(lines)
+    widgets.lines(*lines)
 
 
 def _drawn(found: _Compared, measure: str) -> list[Cell]:
@@ -184,18 +184,16 @@ def _cell(
     st.subheader("Kernels of a cell", anchor=False)
     _choose_cell(times)
     if chosen is None:
-        widgets.lines(["Choose a cell: click on it in the map, or name its layer and component."])
+        widgets.lines("Choose a cell: click on it in the map, or name its layer and component.")
         return
     layer, component = chosen
     where = "outside the layers" if layer < 0 else f"in layer {layer}"
     us = sum(row.us for row in rows)
     if not prepared.timed:
-        widgets.lines(["The recording has sums only: each call counts with their mean."])
+        widgets.lines("The recording has sums only: each call counts with their mean.")
     widgets.lines(
-        [
-            f"{component} {where}: {counted(len(rows), 'kernel')}, {microseconds(us)} in a mean "
-            "step. Choose a row to see all about its kernel."
-        ]
+        f"{component} {where}: {counted(len(rows), 'kernel')}, {microseconds(us)} in a mean "
+        "step. Choose a row to see all about its kernel."
     )
     frame = _kernel_frame(prepared, rows, component)
     full = [clean(prepared.kernels.names[row.name]) for row in rows]
@@ -242,12 +240,10 @@ def _odd(found: _Compared, chosen: tuple[int, str] | None, names: tuple[str, ...
         about_cells.odd_sentence(odd, cause, names)
         for odd, cause in zip(found.comparison.odd[:3], found.causes, strict=False)
     ]
-    widgets.lines([*section.intro, *sentences])
+    widgets.lines(*section.intro, *sentences)
     if not section.rows:
         return
-    titles = [column.title for column in section.columns]
-    frame = pd.DataFrame(list(section.rows), columns=titles, dtype=object)
-    picked = widgets.table(frame, section.id, selectable=True)
+    picked = widgets.table(widgets.frame_of(section), section.id, selectable=True)
     odd = found.comparison.odd
     shown = odd[picked[0]] if picked else _odd_at(odd, chosen) or odd[0]
     same = [cell for cell in odd if cell.like == shown.like]
@@ -271,6 +267,3 @@ def _frame(times: CellTimes) -> pd.DataFrame:
             "p10 to p90, us": times.spread_us.round(3),
         }
     ).astype({"Layer": "Int64"})
-
-
-PAGE = Page("layers", "Layers", _show)

@@ -14,20 +14,20 @@ from spark_prof.dashboards.sections.waterfall_section import floor_waterfall
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _TIME = "time-of-a-token"
 _FINDINGS = "The largest gain first: what each change could bring a token at most."
 _NO_FINDINGS = "None of the rules found anything worth changing."
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     _follow(shown)
     first, *others = waterfall_section.verdict(report)
     st.subheader(widgets.plain(first), anchor="verdict")
-    widgets.lines(others)
+    widgets.lines(*others)
     _headline(shown)
     section = waterfall_section.waterfall(report)
     _waterfall(shown, section)
@@ -39,7 +39,7 @@ def _show(sources: Sources) -> None:
     _evidence(shown)
     if report.notes:
         st.subheader(run_section.notes(report).title, anchor="notes")
-        widgets.lines(report.notes)
+        widgets.lines(*report.notes)
     widgets.section(run_section.recording(report))
 
 
@@ -62,7 +62,7 @@ def _waterfall(shown: Prepared, section: Section) -> None:
         return
     st.subheader(section.title, anchor=section.id)
     words = waterfall_section.explained(section, waterfall_of(shown.report))
-    widgets.lines([*words, "Click a bar to see its kernels or steps."])
+    widgets.lines(*words, "Click a bar to see its kernels or steps.")
     widgets.figure(floor_waterfall(shown.report), _TIME, selection=("points",))
 
 
@@ -76,9 +76,9 @@ def _findings(shown: Prepared) -> None:
     found = shown.report.findings
     st.subheader("What to do about it", anchor="findings")
     if not found:
-        widgets.lines([_NO_FINDINGS])
+        widgets.lines(_NO_FINDINGS)
         return
-    widgets.lines([_FINDINGS])
+    widgets.lines(_FINDINGS)
     finding_cards(found)
 
 
@@ -90,9 +90,9 @@ def _answers(shown: Prepared) -> None:
     for answer in found:
         left, right = st.columns([2, 6])
         with left:
-            widgets.lines([answer.question])
+            widgets.lines(answer.question)
         with right:
-            widgets.lines([answer.text, answer.evidence])
+            widgets.lines(answer.text, answer.evidence)
 
 
 def _evidence(shown: Prepared) -> None:
@@ -102,6 +102,3 @@ def _evidence(shown: Prepared) -> None:
     st.subheader("What the figures stand on", anchor="evidence")
     widgets.figure(evidence_bars(shown.report), "evidence")
     widgets.section(section)
-
-
-PAGE = Page("overview", "Overview", _show)

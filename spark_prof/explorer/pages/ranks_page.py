@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import streamlit as st
-
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.sections import rank_section
 from spark_prof.dashboards.units import microseconds, share
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
 from spark_prof.explorer.links import finding_cards, follow_cards
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _RANKS, _WAITS = "ranks", "waits-for-ranks"
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     if len(shown.ranks) < 2:
         widgets.lines(
-            [
-                "This recording has one rank: nothing can be compared.",
-                "spark-prof record sees every worker of a parallel run by itself (vllm serve with "
-                "--tensor-parallel-size 2 or more). Traces that lie apart, one a rank, become one "
-                "recording with spark-prof import FOLDER -o BUNDLE.",
-            ]
+            "This recording has one rank: nothing can be compared.",
+            "spark-prof record sees every worker of a parallel run by itself (vllm serve with "
+            "--tensor-parallel-size 2 or more). Traces that lie apart, one a rank, become one "
+            "recording with spark-prof import FOLDER -o BUNDLE.",
         )
         return
     about = [finding for finding in report.findings if links.page_of(finding) == "ranks"]
     _follow()
     follow_cards(about, shown)
-    if about:
-        st.subheader("What to do about it", anchor="findings")
-        finding_cards(about, "ranks")
+    finding_cards(about, "ranks")
     _figures(report, shown)
     for draw in (
         rank_section.ranks,
@@ -54,10 +48,10 @@ def _follow() -> None:
 
 def _figures(report: Report, shown: Prepared) -> None:
     if any(row.steps and row.kernels_us for row in report.ranks):
-        widgets.lines(["Click a bar to look at that rank.", *_overlap(report, shown.rank)])
+        widgets.lines("Click a bar to look at that rank.", *_overlap(report, shown.rank))
         widgets.figure(rank_section.rank_bars(report), _RANKS, selection=("points",))
     if any(step.slowest is not None for step in report.collectives.slow_steps):
-        widgets.lines(["Click a cell to see its worst step in the Timeline."])
+        widgets.lines("Click a cell to see its worst step in the Timeline.")
         figure = rank_section.waits_for_ranks(report)
         widgets.figure(figure, _WAITS, selection=("points",))
     if report.collectives.items:
@@ -75,6 +69,3 @@ def _overlap(report: Report, rank: int) -> list[str]:
         f"In a decode step of rank {rank} collectives run {microseconds(row.summed_us)}, "
         f"{share(beside / row.summed_us)} of it beside other kernels."
     ]
-
-
-PAGE = Page("ranks", "Ranks", _show)

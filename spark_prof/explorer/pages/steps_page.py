@@ -12,7 +12,7 @@ from spark_prof.dashboards.sections import client_section, time_section
 from spark_prof.dashboards.sections.client_section import clients_beside_steps
 from spark_prof.datasets.prepared import clients_beside
 from spark_prof.explorer import links, state, widgets
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 
 _FIGURES = _IN_ORDER, _BY_CONTEXT, _BY_PROMPT = (
     "steps-in-order", "steps-by-context", "steps-by-prompt",
@@ -24,10 +24,10 @@ _ENOUGH = 8
 """Steps below which a distribution says nothing."""
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     if not shown.timed or shown.steps.empty:
-        widgets.lines(["The source has sums of kernels: nothing tells when a step ran."])
+        widgets.lines("The source has sums of kernels: nothing tells when a step ran.")
         return
     for name in _FIGURES:
         for step in links.chosen_points(name):
@@ -45,7 +45,7 @@ def _show(sources: Sources) -> None:
 
 def _in_order(steps: Steps) -> None:
     chosen = state.chosen_number("step", -1, 0, _LARGEST_STEP)
-    widgets.lines(["Click a step to see it in the Timeline."])
+    widgets.lines("Click a step to see it in the Timeline.")
     figure = chart_steps.times_in_order(steps, chosen if chosen >= 0 else None)
     widgets.figure(figure, _IN_ORDER, selection=("points",))
 
@@ -70,16 +70,11 @@ def _clients(sources: Sources) -> None:
     if not found:
         st.subheader("What clients saw", anchor="clients")
         widgets.lines(
-            [
-                "No load generator's result is known. With one among the sources, as vllm bench "
-                "serve --save-result writes it, the client's times stand beside the steps."
-            ]
+            "No load generator's result is known. With one among the sources, as vllm bench "
+            "serve --save-result writes it, the client's times stand beside the steps."
         )
         return
     if any(row.comparisons for row in found):
         widgets.figure(clients_beside_steps(found), "clients")
     widgets.section(client_section.agreement(replace(sources.shown.report, clients=found)))
     widgets.section(client_section.runs(found))
-
-
-PAGE = Page("steps", "Steps", _show)

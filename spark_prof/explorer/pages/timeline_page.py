@@ -13,7 +13,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.units import count, counted
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import cache, links, perfetto_ui, state, widgets
-from spark_prof.explorer.page import Page, Sources
+from spark_prof.explorer.page import Sources
 from spark_prof.exporters.trace_window import Window, WindowTrace, window_around, window_trace
 from spark_prof.vocabulary import COMPONENTS
 
@@ -37,13 +37,13 @@ class _Place:
     call: int | None = None
 
 
-def _show(sources: Sources) -> None:
+def show(sources: Sources) -> None:
     shown = sources.shown
     if not shown.timed:
-        widgets.lines(["The source has sums of kernels: nothing tells when one ran."])
+        widgets.lines("The source has sums of kernels: nothing tells when one ran.")
         return
     if not len(shown.kernels):
-        widgets.lines(["The source has no kernels: there is nothing to draw."])
+        widgets.lines("The source has no kernels: there is nothing to draw.")
         return
     place = _place(shown)
     window = window_around(shown, place.begin_ns, max(place.end_ns, place.begin_ns + 1))
@@ -140,7 +140,7 @@ def _choose_others(shown: Prepared) -> list[Prepared]:
     clocks = shown.report.collectives.clocks
     unknown = {row.rank for row in clocks if not row.same_host and row.offset_us is None}
     if chosen and unknown.intersection([shown.rank, *chosen]):
-        widgets.lines(["Nothing tells how far the clocks of these ranks are apart."])
+        widgets.lines("Nothing tells how far the clocks of these ranks are apart.")
     return [cache.read(shown.source, rank, f"rank {rank}") for rank in chosen]
 
 
@@ -160,7 +160,7 @@ def _trace(shown: Prepared, others: Sequence[Prepared], window: Window) -> Windo
 
 def _frame(place: _Place, trace: WindowTrace) -> None:
     if not perfetto_ui.is_installed():
-        widgets.lines([_NO_UI])
+        widgets.lines(_NO_UI)
         return
     page = urlsplit(st.context.url or "")
     spare = (place.end_ns - place.begin_ns) * (_AROUND if place.call is not None else 0)
@@ -180,8 +180,8 @@ def _say(kernels: int, first: int, stop: int) -> None:
     whole = f"Kernels {count(first + 1)} to {count(stop)} of {count(kernels)}"
     if stop - first == kernels:
         whole = f"The whole recording, {counted(kernels, 'kernel')}"
-    widgets.lines([f"{whole}. W and S zoom, A and D move; a click on a kernel shows its details. "
-                   "spark-prof export writes all of it, and what the host did."])  # fmt: skip
+    widgets.lines(f"{whole}. W and S zoom, A and D move; a click on a kernel shows its details. "
+                   "spark-prof export writes all of it, and what the host did.")  # fmt: skip
 
 
 def _call(shown: Prepared, call: int) -> None:
@@ -189,11 +189,8 @@ def _call(shown: Prepared, call: int) -> None:
     kernels = shown.kernels
     name, layer = int(kernels.name[call]), int(kernels.layer[call])
     component = COMPONENTS[int(kernels.component[call])]
-    widgets.lines([f"Chosen: {kernels.names[name]}"])
+    widgets.lines(f"Chosen: {kernels.names[name]}")
     with st.container(horizontal=True):
         links.link("kernels", "All calls of this kernel", kernel=name, component=component)
         if layer >= 0:
             links.link("layers", f"Layer {layer}", layer=layer, component=component)
-
-
-PAGE = Page("timeline", "Timeline", _show)
