@@ -19,7 +19,7 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.batch import read_batch
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.ranges import replace_attribute
-from spark_prof.swaps.swap_settings import SIDES, Sides
+from spark_prof.swaps.swap_settings import SIDES
 
 
 class HostMarks:
@@ -129,9 +129,8 @@ class StepClock:
     A fault turns the clock off for good, with one line in the log; the engine goes on.
     """
 
-    def __init__(self, worker: Any, sides: Sides = SIDES) -> None:
+    def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self._sides = sides
         self._marks: Marks = marks_for(worker)
         self._faults: list[str] = []
         self._fence = Fence(self._faults.append)
@@ -166,7 +165,7 @@ class StepClock:
         """
         self._check_sides([side])
         self._begin_plan([])
-        self._sides.switch(side)
+        SIDES.switch(side)
 
     def plan(self, blocks: Sequence[tuple[str, int]], requests: int, *, prefill: bool) -> None:
         """Begins a plan: each step that fits takes its next place and runs on that side.
@@ -198,7 +197,7 @@ class StepClock:
             ]
         )
         if blocks:
-            self._sides.switch(blocks[0][0])
+            SIDES.switch(blocks[0][0])
 
     def times(self) -> list[list[int | str | bool | None]]:
         """The steps of the plan that were measured since the last call, oldest first.
@@ -227,8 +226,8 @@ class StepClock:
 
     def _check_sides(self, sides: list[str]) -> None:
         for side in sides:
-            if side not in self._sides.names:
-                names = ", ".join(self._sides.names)
+            if side not in SIDES.names:
+                names = ", ".join(SIDES.names)
                 raise CommandError(f"there is no side {side}; give one of {names}")
 
     def _check_works(self) -> None:
@@ -246,7 +245,7 @@ class StepClock:
             self._planning = False
             return
         place = self._places[self._next]
-        self._sides.switch(place[1])
+        SIDES.switch(place[1])
         counts = self._count(output)
         if counts is None:
             return

@@ -88,13 +88,14 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
                 before = fingerprint(task.point.module)
                 for work in task.works:
                     _Trial(task, work, engine).run()
-                    if not guarded.live or _is_wrong(guarded):
+                    if not guarded.live or (guarded.error is not None and guarded.error.beyond):
                         break
                 if fingerprint(task.point.module) != before:
                     guarded.fail("on trial: it writes to the layer's weights", quiet=True)
         except Exception as error:
             guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
-            _forget()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # what it had taken
 
 
 def _tasks(swapped: Iterable[Swapped]) -> list[_Task]:
@@ -118,10 +119,6 @@ def _tasks(swapped: Iterable[Swapped]) -> list[_Task]:
         _Task(guarded, point, works, at in (first[key], last[key]))
         for at, (guarded, point, works, key) in enumerate(found)
     ]
-
-
-def _is_wrong(guarded: Guarded) -> bool:
-    return guarded.error is not None and guarded.error.beyond
 
 
 class _Wrong(Exception):  # noqa: N818 - ends a trial, whose result is kept
@@ -456,9 +453,3 @@ def _pick(rows: Rows, index: torch.Tensor) -> Rows:
 
 def _rows(count: int) -> str:
     return f"{count} row{'' if count == 1 else 's'}"
-
-
-def _forget() -> None:
-    """Gives back what a failed kernel had taken."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

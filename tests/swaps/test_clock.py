@@ -10,29 +10,30 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.swaps.clock import MOST_STEPS, StepClock
-from spark_prof.swaps.swap_settings import Sides
+from spark_prof.swaps.swap_settings import SIDES
 from tests.profiler.fakes import batch
 from tests.rows import each_row
+
+pytestmark = pytest.mark.usefixtures("sides")
 
 
 class Worker:
     """Notes on which side each step ran."""
 
-    def __init__(self, sides: Sides, **config: Any) -> None:
+    def __init__(self, **config: Any) -> None:
         self.device = SimpleNamespace(type="cpu")
         self.vllm_config = SimpleNamespace(**config)
-        self.sides = sides
         self.ran: list[str] = []
 
     def execute_model(self, scheduler_output: Any) -> int:
-        self.ran.append(self.sides.active)
+        self.ran.append(SIDES.active)
         return len(self.ran)
 
 
 def clocked(**config: Any) -> tuple[Worker, StepClock]:
-    sides = Sides("a", ("a", "b", "a2"))
-    worker = Worker(sides, **config)
-    clock = StepClock(worker, sides)
+    SIDES.active = "a"
+    worker = Worker(**config)
+    clock = StepClock(worker)
     clock.install()
     return worker, clock
 
@@ -95,7 +96,7 @@ def test_the_step_after_the_last_block_ends_it_whatever_it_is() -> None:
     for output in (decode(), NOTHING, PREFILL):
         worker.execute_model(output)
     assert len(clock.times()) == 1
-    assert worker.sides.active == "b"
+    assert SIDES.active == "b"
 
 
 def test_the_last_step_of_a_burst_has_no_duration() -> None:
