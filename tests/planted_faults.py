@@ -170,19 +170,19 @@ FAULTS = (
         "analyzers/roofline",
     ),
     Fault(
-        "analyzers/ceilings/step.py",
+        "analyzers/ceilings/checkpoint_ceilings.py",
         "/ experts) ** tokens))",
         "/ experts) * tokens))",
         "analyzers/ceilings",
     ),
     Fault(
-        "analyzers/shapes/grid_occupancy.py",
+        "analyzers/shapes/shape_summary.py",
         '"threads": limits.warps // warps,',
         '"threads": limits.warps,',
         "analyzers/shapes",
     ),
     Fault(
-        "analyzers/shapes/grid_occupancy.py",
+        "analyzers/shapes/shape_summary.py",
         "waves / math.ceil(waves)",
         "waves / (math.floor(waves) + 1)",
         "analyzers/shapes",

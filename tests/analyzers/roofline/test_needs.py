@@ -15,6 +15,7 @@ from spark_prof.analyzers.roofline.needs import (
     need_of,
     reading,
     shape_of,
+    state,
 )
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 
@@ -146,6 +147,11 @@ def test_a_prompt_s_tokens_see_themselves_and_those_before() -> None:
     need = need_of(full, Load(tokens=100, requests=1, sampled=1, context=0), SHAPE)
     pairs = 100 * 101 / 2
     assert need.operations == pytest.approx(2 * pairs * 32 * 2 * 128)
+
+
+def test_the_recurrent_state_of_each_request_is_read_and_written() -> None:
+    need = need_of(state(0), Load(tokens=16, requests=8, sampled=16, context=10_000), SHAPE)
+    assert (need.streamed, need.other) == (8000, 8000)
 
 
 def test_small_kernels_have_activations_or_nothing() -> None:
