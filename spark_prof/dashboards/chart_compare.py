@@ -206,23 +206,20 @@ def difference_waterfall(phase: PhaseComparison, b: str = "b") -> go.Figure:
 
 def component_pairs(phase: PhaseComparison, b: str = "b") -> go.Figure:
     """Draws each part of a typical step on both sides, beside each other."""
-    names = in_decoder_order(part.name for part in phase.parts)
-    by_name = {part.name: part for part in phase.parts}
+    by_name = {part.name: part.change for part in phase.parts}
+    names = in_decoder_order(by_name)[::-1]
     figure = go.Figure()
     for side, pattern in (("a", "/"), (b, "")):
-        values = [
-            by_name[name].change.a if side == "a" else by_name[name].change.b
-            for name in reversed(names)
-        ]
+        values = [getattr(by_name[name], "a" if side == "a" else "b") for name in names]
         figure.add_trace(
             go.Bar(
                 name=side,
                 orientation="h",
-                y=[label(shown_part(name)) for name in reversed(names)],
+                y=[label(shown_part(name)) for name in names],
                 x=values,
-                customdata=[[name] for name in reversed(names)],
+                customdata=[[name] for name in names],
                 marker={
-                    "color": [COLORS.get(name, NEUTRAL) for name in reversed(names)],
+                    "color": [COLORS.get(name, NEUTRAL) for name in names],
                     "pattern": {"shape": pattern, "fillmode": "replace"},
                     "line": {"width": 0},
                 },

@@ -18,21 +18,10 @@ from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.errors import CommandError
 
 _GROUPS: Mapping[str, str] = {
-    "spark_prof": "recording",
-    "backend": "recording",
-    "vllm": "versions",
-    "torch": "versions",
-    "cuda": "versions",
-    "python": "versions",
-    "driver": "versions",
-    "gpu": "GPU",
-    "device_after_steps": "GPU",
-    "machine": "GPU",
-    "host": "GPU",
-    "model": "model",
-    "model_config": "model",
-    "quantization": "model",
-    "dtype": "model",
+    **dict.fromkeys(("spark_prof", "backend"), "recording"),
+    **dict.fromkeys(("vllm", "torch", "cuda", "python", "driver"), "versions"),
+    **dict.fromkeys(("gpu", "device_after_steps", "machine", "host"), "GPU"),
+    **dict.fromkeys(("model", "model_config", "quantization", "dtype"), "model"),
     "environment": "environment",
 }
 """The group of each fact by its first word; every other one is of the engine."""

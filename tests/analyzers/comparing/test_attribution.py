@@ -216,22 +216,27 @@ def test_only_decode_steps_that_follow_one_count(tmp_path: Path) -> None:
 
 
 @each_row(
-    ("spoilt", "says"),
+    ("spoilt", "asked", "says"),
     [
-        ({"phases": dict.fromkeys(range(STEPS), "prefill")}, "no decode step"),
-        ({"steps": 1}, "no two decode steps"),
-        ({"watched": 0}, "no decode step"),
+        ({"phases": dict.fromkeys(range(STEPS), "prefill")}, {}, "no decode step"),
+        ({"steps": 1}, {}, "no two decode steps"),
+        ({"watched": 0}, {}, "no decode step"),
+        ({"decode_requests": 8}, {"batch_size": 4}, "no two decode steps of 4 requests"),
+        ({}, {"rank": 3}, "has no rank 3; it has 0"),
     ],
 )
-def test_without_steps_there_is_one_line(tmp_path: Path, spoilt: dict[str, Any], says: str) -> None:
+def test_without_steps_there_is_one_line(
+    tmp_path: Path, spoilt: dict[str, Any], asked: dict[str, int], says: str
+) -> None:
     bundle = record(tmp_path / "a", stock(), **spoilt)
     with pytest.raises(CommandError, match=says):
-        summarize(bundle, record(tmp_path / "b", stock()), [])
+        summarize(bundle, record(tmp_path / "b", stock()), [], **asked)
 
 
 def test_without_untraced_times_there_is_no_residual(tmp_path: Path) -> None:
-    bundles = [record(tmp_path / name, stock()) for name in "ab"]
+    bundles = [record(tmp_path / name, stock(), decode_requests=8) for name in "ab"]
     found = summarize(*bundles, [])
+    assert found.batch_size == 8
     assert (found.gain_us, found.residual_us, found.adds_up) == (None, None, None)
     assert found.a.traced_us == pytest.approx(found.a.corrected_us)
     assert any("What tracing costs is not known" in note for note in found.notes)
