@@ -126,8 +126,8 @@ FAULTS = (
     ),
     Fault(
         "analyzers/step_accounting.py",
-        'gap_us=float(steps["gap_us"].sum())',
-        'gap_us=float(steps["gap_us"].mean())',
+        "float(steps[part].sum())",
+        "float(steps[part].mean())",
         "analyzers",
     ),
     # Who owns a kernel, and how that is known.

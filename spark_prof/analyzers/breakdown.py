@@ -159,6 +159,7 @@ def component_rows(
     rows = []
     for name, own, calls in totals.itertuples(name=None):
         us = {phase: float(ns.get((name, phase), 0)) / 1e3 for phase in PHASES}
+        mean_us = us["decode"] / decode_steps if decode_steps else 0.0
         rows.append(
             ComponentRow(
                 name=str(name),
@@ -169,16 +170,10 @@ def component_rows(
                 decode_us=us["decode"],
                 mixed_us=us["mixed"],
                 unknown_us=us["unknown"],
-                decode_us_per_step=_per_step(str(name), us["decode"], decode_steps, typical),
+                decode_us_per_step=typical.us(str(name)) if typical else mean_us,
             )
         )
     return tuple(rows)
-
-
-def _per_step(name: str, us: float, steps: int, typical: Ledger | None) -> float:
-    if typical:
-        return typical.us(name)
-    return us / steps if steps else 0.0
 
 
 def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:

@@ -37,23 +37,10 @@ def beside_clients(
     for row in clients:
         ledger = sizes.get(row.concurrency) or decode[0]
         for one in row.comparisons:
-            us = ledger.step_us
-            if one.quantity == "output_token":
-                if ledger.ms_per_token is None:
-                    continue
+            us = ledger.step_us if one.quantity == "chunk" else None
+            if one.quantity == "output_token" and ledger.ms_per_token is not None:
                 us = 1e3 * ledger.ms_per_token
-            elif one.quantity != "chunk":
-                continue
-            found.append(
-                ClientToken(
-                    tool=row.tool,
-                    label=row.label,
-                    quantity=one.quantity,
-                    statistic=one.statistic,
-                    client_us=one.client,
-                    batch_size=ledger.batch_size,
-                    ledger_us=us,
-                    beyond_us=one.client - us,
-                )
-            )
+            if us is not None:
+                told = (one.quantity, one.statistic, one.client, ledger.batch_size)
+                found.append(ClientToken(row.tool, row.label, *told, us, one.client - us))
     return tuple(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from spark_prof.analyzers.dataset import Dataset, Failure, Recording, recording_of
@@ -12,15 +11,6 @@ from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.traces.formats import without_endings
 from spark_prof.traces.resolve import Folder, Member, fetched, find_members, is_bundle
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """One import; it travels to the worker that does it."""
-
-    member: Member
-    out: Path
-    like: Path | None
 
 
 def import_each(
@@ -43,21 +33,23 @@ def import_each(
     members = [m for m in find_members(source) if not is_bundle(Path(m.source))]
     if not members:
         raise CommandError(f"{source} holds bundles only, which need no import")
-    wanted = [_Wanted(member, out / _name(member.name), like) for member in members]
-    if len({item.out for item in wanted}) < len(wanted):
+    wanted = [(member.source, out / _name(member.name), like) for member in members]
+    if len({place for _, place, _ in wanted}) < len(wanted):
         raise CommandError(f"{source} holds two recordings of one name but for their ending")
     outcomes = run_each(_import, wanted, engine)
     return [
-        (item.out.relative_to(out).as_posix(), o) for item, o in zip(wanted, outcomes, strict=True)
+        (place.relative_to(out).as_posix(), outcome)
+        for (_, place, _), outcome in zip(wanted, outcomes, strict=True)
     ]
 
 
-def _import(wanted: _Wanted) -> tuple[str, ...]:
+def _import(wanted: tuple[str, Path, Path | None]) -> tuple[str, ...]:
     """Imports one recording; what runs in the workers."""
     from spark_prof.importers.sources import import_files
 
-    with fetched(wanted.member.source) as found:
-        return import_files([found.path], wanted.out, wanted.like).meta.lost
+    source, out, like = wanted
+    with fetched(source) as found:
+        return import_files([found.path], out, like).meta.lost
 
 
 def _name(member: str) -> str:

@@ -162,15 +162,9 @@ def clients_beside(shown: Prepared, results: Sequence[Path]) -> tuple[ClientRow,
     if not runs:
         return shown.report.clients
     steps = shown.steps if shown.timed else pd.DataFrame()
-    return (
-        *shown.report.clients,
-        *clients_of(runs, steps, _facts(shown), shown.report.overhead),
-    )
-
-
-def _facts(shown: Prepared) -> Mapping[str, Any]:
-    """Of the recorded process; nothing of a trace, which would have to be read again for them."""
-    if shown.live or not is_bundle(Path(shown.source)):
-        return {}
-    with opened(shown.source) as bundle:
-        return bundle.facts(shown.rank)
+    facts: Mapping[str, Any] = {}
+    # A trace would have to be read again for those of its process.
+    if not shown.live and is_bundle(Path(shown.source)):
+        with opened(shown.source) as bundle:
+            facts = bundle.facts(shown.rank)
+    return (*shown.report.clients, *clients_of(runs, steps, facts, shown.report.overhead))

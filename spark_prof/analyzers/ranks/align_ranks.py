@@ -216,8 +216,14 @@ def teamwork_of(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
     """
     if layout.crosses_replicas:
         return _across_replicas(bundle, layout)
-    teams = (team for team in layout.teams if len(team.ranks) > 1)
-    return tuple(_teamwork(bundle, team, layout.pipeline > 1) for team in teams)
+    found = []
+    for team in layout.teams:
+        if len(team.ranks) > 1:
+            steps = {rank: _steps(bundle, rank) for rank in team.ranks}
+            calls = {rank: collective_calls(bundle, rank) for rank in team.ranks}
+            matched = match_collectives(steps, calls, layout.pipeline > 1)
+            found.append(Teamwork(team, matched, max(map(len, steps.values()))))
+    return tuple(found)
 
 
 def _across_replicas(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
@@ -229,13 +235,6 @@ def _across_replicas(bundle: Bundle, layout: Layout) -> tuple[Teamwork, ...]:
     calls = {rank: collective_calls(bundle, rank, every=True) for rank in bundle.ranks}
     team = Team(0, 0, bundle.ranks, layout.data)
     return (Teamwork(team, match_by_time(steps, calls), len(steps)),)
-
-
-def _teamwork(bundle: Bundle, team: Team, point_to_point: bool) -> Teamwork:
-    steps = {rank: _steps(bundle, rank) for rank in team.ranks}
-    calls = {rank: collective_calls(bundle, rank) for rank in team.ranks}
-    matched = match_collectives(steps, calls, point_to_point)
-    return Teamwork(team, matched, max(map(len, steps.values())))
 
 
 def _steps(bundle: Bundle, rank: int) -> pd.DataFrame:

@@ -131,13 +131,12 @@ def step_cells(kernels: KernelColumns, steps: pd.DataFrame) -> StepCells:
     place[cells] = np.arange(len(cells))
     own = step % every == 0
     entry = place[code[own]] * len(kept) + step[own] // every
+    ns = np.bincount(entry, took[own], len(cells) * len(kept))
     return StepCells(
         layer=(cells // len(COMPONENTS) - 1).astype(np.int16),
         component=(cells % len(COMPONENTS)).astype(np.uint8),
         steps=kept,
-        ns=np.bincount(entry, took[own].astype(np.float64), len(cells) * len(kept)).reshape(
-            len(cells), len(kept)
-        ),
+        ns=ns.astype(np.float64, copy=False).reshape(len(cells), len(kept)),
     )
 
 
