@@ -161,16 +161,9 @@ def choose_linear(
         KernelError: a file of measurements is damaged.
     """
     rows, columns = weight.rows, weight.columns
-    choice = choose(
-        "dense", weight.format, rows, columns, tokens, architecture(weight.weights.device),
-        insist=insist,
-    )  # fmt: skip
-    if choice.config is None:
-        return Chosen(None, choice.why)
-    config = _config(dense.LinearConfig, choice.config)
-    if config is None or not _fits(config, columns):
-        config = dense.default_config(rows, columns, tokens, weight.format)
-    return Chosen(config, choice.why)
+    arch = architecture(weight.weights.device)
+    choice = choose("dense", weight.format, rows, columns, tokens, arch, insist=insist)
+    return _chosen(choice, dense.default_config(rows, columns, tokens, weight.format), columns)
 
 
 def choose_moe(
@@ -180,34 +173,26 @@ def choose_moe(
     hidden, inner = experts.hidden, experts.intermediate
     device = experts.gate_up.weights.device
     choice = choose(
-        "moe", experts.gate_up.format, 2 * inner, hidden, tokens,
-        architecture(device),
+        "moe", experts.gate_up.format, 2 * inner, hidden, tokens, architecture(device),
         experts=experts.count, top_k=top_k, insist=insist,
     )  # fmt: skip
-    if choice.config is None:
-        return Chosen(None, choice.why)
-    config = _config(experts_.MoeConfig, choice.config)
-    if config is None or not _fits(config, hidden):
-        config = experts_.default_config(hidden, tokens, multiprocessors(device))
-    return Chosen(config, choice.why)
+    default = experts_.default_config(hidden, tokens, multiprocessors(device))
+    return _chosen(choice, default, hidden)
 
 
-def _config(kind: type[Config], values: Mapping[str, int]) -> Config | None:
-    """The configuration with these fields, None for the kernel's default.
-
-    Raises:
-        KernelError: fields are missing or unknown.
-    """
-    if not values:
-        return None
-    known = {field.name for field in fields(kind)}
-    if values.keys() != known:
-        wrong = ", ".join(sorted(known ^ values.keys()))
+def _chosen(choice: Choice, default: Config, columns: int) -> Chosen[Config]:
+    """The configuration of a choice, the default where it has none or none for these columns."""
+    if not choice.config:
+        return Chosen(None if choice.config is None else default, choice.why)
+    known = {field.name for field in fields(default)}
+    if choice.config.keys() != known:
+        wrong = ", ".join(sorted(known ^ choice.config.keys()))
         raise KernelError(
             f"a measured configuration is of another version of spark-prof ({wrong}); measure "
             "again with `spark-prof kernels bench --save`"
         )
-    return kind(**values)
+    config = type(default)(**choice.config)
+    return Chosen(config if _fits(config, columns) else default, choice.why)
 
 
 def _fits(config: dense.LinearConfig | experts_.MoeConfig, columns: int) -> bool:

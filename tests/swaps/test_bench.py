@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spark_prof.kernels.bench.results import OURS, Ceilings, Result, cell_line, spread
-from spark_prof.kernels.bench.run import race_dense, race_experts
+from spark_prof.kernels.bench.run import Request, race_dense, race_experts
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
 from spark_prof.kernels.candidate import Candidate
 from spark_prof.kernels.runtime.cpu_compiler import compiler
@@ -28,9 +28,13 @@ EXPERTS = ExpertsShape("tiny", "mxfp4", 4, 2, 64, 64, "swiglu", True)
 Build = Callable[[layers.Layer], Replacement | None]
 
 
+def asked(own: Candidate, tokens: int) -> Request:
+    return Request(tokens=(tokens,), seconds_each=0, own=own)
+
+
 def of(result: Build, form: WeightFormat = "nvfp4", tokens: int = 2) -> Result:
     own = Candidate("mine", "o", result)
-    (cell,) = race_dense(SHAPE, form, (tokens,), CPU, seconds=0, own=own)
+    (cell,) = race_dense(SHAPE, form, asked(own, tokens), CPU)
     assert cell.subject == "mine"
     assert [each.contestant for each in cell.results][:2] == [OURS, "mine"]
     return next(each for each in cell.results if each.contestant == "mine")
@@ -48,7 +52,7 @@ def test_a_right_matrix_is_timed(form: WeightFormat) -> None:
 def test_right_experts_are_timed() -> None:
     template = load_builder(f"{Path(layers.__file__).parent / 'templates' / 'experts.py'}:build")
     own = Candidate("mine", "moe", template)
-    (cell,) = race_experts(EXPERTS, (3,), CPU, seconds=0, own=own)
+    (cell,) = race_experts(EXPERTS, asked(own, 3), CPU)
     (result,) = [each for each in cell.results if each.contestant == "mine"]
     assert result.failed == ""
     assert result.error is not None
@@ -101,7 +105,7 @@ def test_one_that_raises_says_what() -> None:
 
 def test_a_line_holds_the_others_against_it() -> None:
     own = Candidate("mine", "o", RIGHT)
-    (cell,) = race_dense(SHAPE, "nvfp4", (1,), CPU, seconds=0, own=own)
+    (cell,) = race_dense(SHAPE, "nvfp4", asked(own, 1), CPU)
     times = {"mine": 2.0, OURS: 1.0}
     cell = replace(
         cell, results=tuple(Result(name, spread([us, us]), 0.0) for name, us in times.items())

@@ -94,24 +94,8 @@ def own_cases(candidate: Candidate, device: str) -> Cases:
     weights' bits is held against its own error alone.
     """
     slot = candidate.slot
-    if slot == "norm":
-        for norm in norm_cases():
-            yield norm.label, partial(_norm, norm, candidate, device)
-    elif slot == "router":
-        for routing in routing_cases():
-            # A softmax in float32 is 0 for most of these, and of zeros any may be chosen.
-            if routing.logits != "far apart" or "sigmoid" in routing.scheme:
-                yield routing.label, partial(_router, routing, candidate, device)
-        for tokens in (*_FEW, *_MANY):
-            alike = RoutingCase(32, 4, tokens, "the same experts")
-            whole = RoutingCase(32, 4, tokens, dtype=torch.float32, scheme="softmax of all")
-            for routing in (alike, whole) if tokens != 5 else (whole,):
-                yield routing.label, partial(_router, routing, candidate, device)
-        yield from _matrices(candidate, device, _FORMATS[-1:])
-    elif slot == "moe":
-        yield from _experts(candidate, device)
-    else:
-        yield from _matrices(candidate, device, _FORMATS)
+    for case in _cases(slot, device):
+        yield case.label, partial(_run, case, candidate, device)
     formats = {"norm": _FORMATS[-1:], "router": _FORMATS[-1:], "moe": _EXPERT_FORMATS}
     for kind, (what, probe) in product(formats.get(slot, _FORMATS), PROBES.items()):
         yield f"{kind}, {what}", partial(_probe, kind, probe, 3, candidate, device)
@@ -120,8 +104,30 @@ def own_cases(candidate: Candidate, device: str) -> Cases:
         yield label, partial(_probe, kind, reads_when_it_runs, tokens, candidate, device)
 
 
-def _matrices(candidate: Candidate, device: str, formats: tuple[Format, ...]) -> Cases:
-    shapes = _SMALL_SHAPES if device == "cpu" else _SHAPES[candidate.slot]
+Case = NormCase | RoutingCase | DenseCase | MoeCase
+
+
+def _cases(slot: str, device: str) -> Iterator[Case]:
+    if slot == "norm":
+        yield from norm_cases()
+    elif slot == "moe":
+        yield from _experts(device)
+    elif slot != "router":
+        yield from _matrices(slot, device, _FORMATS)
+    else:
+        # A softmax in float32 is 0 for most of these far apart, and of zeros any may be chosen.
+        for case in routing_cases():
+            if case.logits != "far apart" or "sigmoid" in case.scheme:
+                yield case
+        for tokens in (*_FEW, *_MANY):
+            if tokens != 5:
+                yield RoutingCase(32, 4, tokens, "the same experts")
+            yield RoutingCase(32, 4, tokens, dtype=torch.float32, scheme="softmax of all")
+        yield from _matrices(slot, device, _FORMATS[-1:])
+
+
+def _matrices(slot: str, device: str, formats: tuple[Format, ...]) -> Iterator[DenseCase]:
+    shapes = _SMALL_SHAPES if device == "cpu" else _SHAPES[slot]
     recipes: tuple[Recipe, ...] = ("plain", "one element a row")
     for kind in formats:
         larger = [
@@ -135,12 +141,11 @@ def _matrices(candidate: Candidate, device: str, formats: tuple[Format, ...]) ->
         many += [DenseCase(kind, _OTHER, n, x=x) for n, x in product(_FEW, edges)]
         for case in (*dense_cases(kind), *many, *larger):
             extreme = kind == "mxfp4" and case.recipe == "scales apart by row"
-            if case.recipe in _NOT_OF_CHECKPOINTS or extreme or case.layout != "contiguous":
-                continue
-            yield case.label, partial(_matrix, replace(case, may_refuse=False), candidate, device)
+            if not (case.recipe in _NOT_OF_CHECKPOINTS or extreme or case.layout != "contiguous"):
+                yield replace(case, may_refuse=False)
 
 
-def _experts(candidate: Candidate, device: str) -> Cases:
+def _experts(device: str) -> Iterator[MoeCase]:
     sizes = _SMALL_SIZES if device == "cpu" else _SIZES
     activations: tuple[Literal["silu", "swiglu"], ...] = ("silu", "swiglu")
     for kind in _EXPERT_FORMATS:
@@ -160,25 +165,18 @@ def _experts(candidate: Candidate, device: str) -> Cases:
         many.append(MoeCase(kind, all_of, 16, "silu", "every expert in turn"))
         for case in (*moe_cases(kind), *many, *larger):
             if case.recipe not in _NOT_OF_CHECKPOINTS and case.layout == "contiguous":
-                yield case.label, partial(_mixture, case, candidate, device)
+                yield case
 
 
-def _matrix(case: DenseCase, candidate: Candidate, device: str) -> Judgement:
+def _run(case: Case, candidate: Candidate, device: str) -> Judgement:
     called = Called(candidate)
-    return run_dense_case(case, called.linear, device, called.judge)
-
-
-def _mixture(case: MoeCase, candidate: Candidate, device: str) -> Judgement:
-    called = Called(candidate)
+    if isinstance(case, NormCase):
+        return run_norm_case(case, called.norm, device)
+    if isinstance(case, RoutingCase):
+        return run_routing_case(case, called.route, device)
+    if isinstance(case, DenseCase):
+        return run_dense_case(case, called.linear, device, called.judge)
     return run_moe_case(case, called.experts, device, called.judge, rounded_between=True)
-
-
-def _router(case: RoutingCase, candidate: Candidate, device: str) -> Judgement:
-    return run_routing_case(case, Called(candidate).route, device)
-
-
-def _norm(case: NormCase, candidate: Candidate, device: str) -> Judgement:
-    return run_norm_case(case, Called(candidate).norm, device)
 
 
 def _probe(kind: Format, probe: Probe, tokens: int, candidate: Candidate, device: str) -> Judgement:

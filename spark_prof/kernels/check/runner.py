@@ -265,27 +265,24 @@ def refusals(
         else:
             changes["where no kernel runs"] = lambda operand: operand.to("meta")
         for what, change in changes.items():
-            yield f"{name} {what}", _attempted(made, dict(operands), name, change)
+            yield f"{name} {what}", partial(_refused, made, dict(operands), name, change)
 
 
 def _elsewhere(operand: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(operand, device="meta" if operand.is_cpu else "cpu")
 
 
-def _attempted(
+def _refused(
     made: Callable[[], Callable[..., object]],
     operands: dict[str, torch.Tensor],
     name: str,
     change: Change,
-) -> Callable[[], Judgement]:
-    def run() -> Judgement:
-        compute = made()
-        try:
-            compute(**operands | {name: change(operands[name])})
-        except KernelError:
-            return Judgement(None, "")
-        except Exception as error:
-            return Judgement(None, f"{type(error).__name__} in place of KernelError: {error}")
-        return Judgement(None, "not refused")
-
-    return run
+) -> Judgement:
+    compute = made()
+    try:
+        compute(**operands | {name: change(operands[name])})
+    except KernelError:
+        return Judgement(None, "")
+    except Exception as error:
+        return Judgement(None, f"{type(error).__name__} in place of KernelError: {error}")
+    return Judgement(None, "not refused")
