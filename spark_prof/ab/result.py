@@ -227,6 +227,9 @@ def _plain(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
+_LARGEST_FILE = 64 << 20
+
+
 def read_result(path: Path) -> Result:
     """Reads a result.
 
@@ -234,9 +237,11 @@ def read_result(path: Path) -> Result:
         CommandError: it cannot be read, or is none.
     """
     try:
-        return from_json(path.read_bytes(), str(path))
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE)
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    return from_json(text, str(path))
 
 
 Effect = Literal["faster", "slower", "no effect", "not told"]
