@@ -1,7 +1,7 @@
 """What is swapped, as a command line and the environment say it, and which side is computed now.
 
-Switching a side costs nothing: the dispatchers of eager layers and the CUDA graphs of `sided_graphs.py`
-look at `SIDES.active` when they are called.
+Switching a side costs nothing: the dispatchers of eager layers and the CUDA graphs of
+`sided_graphs.py` look at `SIDES.active` when they are called.
 """
 
 from __future__ import annotations
