@@ -159,6 +159,7 @@ def planted(payload: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield one("notes", *b, "notes", value=[payload])
 
 
+@pytest.mark.slow
 def test_nothing_that_is_planted_is_run(run: Run) -> None:
     wrong, tried, applied = [], 0, 0
     for payload in PAYLOADS:
@@ -207,6 +208,7 @@ def test_a_file_that_a_result_names_is_not_run(run: Run) -> None:
     assert not Path("CANARY").exists()
 
 
+@pytest.mark.slow
 def test_to_draw_a_result_runs_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,6 +246,7 @@ def test_tables_take_no_paths_and_no_names_of_python() -> None:
         assert not taken, value
 
 
+@pytest.mark.slow
 def test_texts_by_chance_do_no_harm(run: Run) -> None:
     signs = random.Random(7)
     words = [

@@ -32,7 +32,9 @@ BACK = [
 BESIDE = [("device", by) for by in (-HOUR, -SECOND, SECOND, HOUR)] + [("host", SECOND)]
 
 
-@pytest.mark.parametrize("source", [GRAPH, ALL_WATCHED], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "source", [GRAPH, pytest.param(ALL_WATCHED, marks=pytest.mark.slow)], ids=lambda path: path.name
+)
 def test_no_figure_takes_a_step_of_a_clock_that_was_set(source: Path, tmp_path: Path) -> None:
     """Against the same steps of the sound recording, whatever was set, whenever, however far."""
     sound = read_side(str(source))
@@ -57,7 +59,9 @@ def test_no_figure_takes_a_step_of_a_clock_that_was_set(source: Path, tmp_path: 
     assert not wrong
 
 
-@pytest.mark.parametrize("source", [GRAPH, ALL_WATCHED], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "source", [GRAPH, pytest.param(ALL_WATCHED, marks=pytest.mark.slow)], ids=lambda path: path.name
+)
 def test_sound_recordings_lose_nothing(source: Path) -> None:
     report = summarize(open_bundle(source))
     assert report.steps.left_out == 0

@@ -63,6 +63,7 @@ def test_json_has_every_comparison(compared) -> None:
     assert found["gate"][0]["outcome"] == "failed"
 
 
+@pytest.mark.slow
 def test_one_recording_a_side_decides_what_is_large(compared, tmp_path: Path) -> None:
     limits = ("--fail-on", "decode_us.median > 3%")
     for sides in ((EARLIER, str(QWEN)), (str(QWEN), EARLIER)):
@@ -93,6 +94,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[st
     return same, slow
 
 
+@pytest.mark.slow
 def test_several_starts_a_side_decide_what_is_small(
     compared, starts: tuple[list[str], list[str]], tmp_path: Path
 ) -> None:

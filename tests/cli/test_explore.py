@@ -32,6 +32,7 @@ def explore(*words: object, cwd: Path = ROOT) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
+@pytest.mark.slow
 def test_what_cannot_be_shown_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no trace")
     (tmp_path / "empty").touch()
@@ -48,6 +49,7 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path) -> None:
         assert said in line, line
 
 
+@pytest.mark.slow
 def test_options_are_checked_before_anything_starts(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

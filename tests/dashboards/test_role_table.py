@@ -29,6 +29,7 @@ def test_snapshot(name: str, snapshot: Callable[[str, str], None]) -> None:
     snapshot(f"roles_{name}.txt", draw(Document(name, (), (section,)), width=120))
 
 
+@pytest.mark.slow
 def test_the_rows_of_any_recording_add_up_to_the_kernels_of_its_decode_steps() -> None:
     looked_at = with_roles = 0
     for name, path in sources():

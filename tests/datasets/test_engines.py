@@ -53,6 +53,7 @@ def test_work_runs_on_both_nodes(cluster: set[str]) -> None:
     assert {outcome.value for outcome in outcomes} == cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["json", "text", "md", "html"])
 def test_ray_reports_the_same_bytes(kind: str, folder: Path, cluster: set[str]) -> None:
     local, ray = (report_dataset(folder, kind, engine) for engine in ("local", "ray"))

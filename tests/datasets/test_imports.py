@@ -25,6 +25,7 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_ray_imports_what_is_imported_here(tmp_path: Path, cluster: set[str]) -> None:
     local = import_each(str(TRACES), tmp_path / "local", None, Engine.LOCAL)
     spread = import_each(str(TRACES), tmp_path / "spread", None, Engine.RAY)

@@ -125,6 +125,7 @@ def test_the_workflow_s_commands_are_real() -> None:
                     parse(limit)
 
 
+@pytest.mark.slow
 def test_the_workflow_s_steps_compare_and_fail(
     tmp_path: Path, starts: tuple[Path, Path, Path]
 ) -> None:
@@ -150,6 +151,7 @@ def test_the_workflow_s_steps_compare_and_fail(
 _OURS = f"{shlex.quote(sys.executable)} -m spark_prof.cli.main"
 
 
+@pytest.mark.slow
 def test_the_fixture_of_the_page_works(tmp_path: Path, starts: tuple[Path, Path, Path]) -> None:
     reference, same, slow = starts
     conftest, test = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)

@@ -40,6 +40,7 @@ def test_roles_stand_beside_the_components() -> None:
     assert experts in set(zip(cell["Kernel"], cell["Role"], strict=True))
 
 
+@pytest.mark.slow
 @each_row("name", BUNDLES)
 def test_every_kernel_has_its_detail(name: str) -> None:
     shown = prepare(str(DATA / name))
@@ -47,6 +48,7 @@ def test_every_kernel_has_its_detail(name: str) -> None:
         assert texts(drawn("kernels", shown, {"kernel": str(kernel)}))
 
 
+@pytest.mark.slow
 @each_row(
     ("show", "of"), [("median", "all"), ("p99", "decode"), ("spread", "prefill"), ("like", "all")]
 )

@@ -22,6 +22,7 @@ from tests.rows import each_row
 CODE = "code-h100/qwen3-30b-a3b-nvfp4"
 
 
+@pytest.mark.slow
 @each_row("sample", ["hostile", "filled_with_hostile_text", "nothing", "sums", "cpu"])
 @each_row("page", ["overview", "conversions", "fallbacks", "ranks"])
 def test_a_report_of_any_kind_is_drawn(page: str, sample: str) -> None:

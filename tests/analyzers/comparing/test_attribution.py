@@ -255,6 +255,7 @@ def test_notes_say_what_does_not_fit(tmp_path: Path) -> None:
     assert "more than all of its gaps" in faster
 
 
+@pytest.mark.slow
 def test_very_many_names_take_little_memory(tmp_path: Path) -> None:
     """Added up all at once, their steps would take some gigabytes."""
     rng = np.random.default_rng(1)

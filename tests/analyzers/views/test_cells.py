@@ -19,6 +19,7 @@ DATA = Path(__file__).parents[2] / "data"
 BUNDLES = sorted(path.parent for path in DATA.glob("**/meta.json"))
 
 
+@pytest.mark.slow
 @each_row("bundle", BUNDLES)
 def test_the_cells_add_up_to_the_report(bundle: Path) -> None:
     prepared = prepare(str(bundle))

@@ -58,6 +58,7 @@ def noise(
     return np.maximum(base * own * step * (1 + 0.02 * chance), 100)
 
 
+@pytest.mark.slow
 @each_row("layers", [4, 6, 8, 12, 24, 48])
 @each_row("mixed", [False, True])
 @each_row("scatter", [0.0, 0.01, 0.05])
