@@ -244,21 +244,16 @@ def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:
         architecture = architecture_of(torch.cuda.get_device_capability())
         compile_code(kernel.codes()[0], architecture)
         return torch.cuda.get_device_name(), Device.CUDA.value
-    from spark_prof.kernels.runtime.cpu_compiler import compiler
+    from spark_prof.kernels.runtime.launch import RUNNERS
 
-    command = compiler()
-    if command is None:
-        raise CommandError(
-            "there is neither a GPU that PyTorch can use nor a C++ compiler; on Debian and Ubuntu "
-            "apt install g++"
-        )
-    return f"the CPU, by {Path(command[0]).name}", Device.CPU.value
+    _need_gpu(Device.CPU.value in RUNNERS)
+    return "the CPU", Device.CPU.value
 
 
 def _need_gpu(there: bool) -> None:
     if not there:
         raise CommandError(
-            "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
+            "there is no GPU here that PyTorch can use, and these kernels run on nothing else"
         )
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def on_cpu() -> None:
     """Skips where kernels cannot run on the CPU."""
     pytest.importorskip("torch")
-    from spark_prof.kernels.runtime.cpu_compiler import compiler
+    from tests.emulator.compiler import compiler
 
     if compiler() is None:
         pytest.skip("no C++ compiler: kernels do not run on the CPU")
@@ -94,33 +91,30 @@ def test_a_right_kernel_passes_on_the_cpu(run: Run) -> None:
     assert {case["kernel"] for case in found["cases"]} == {"routing"}
 
 
-def test_a_wrong_kernel_fails(cache: Path, tmp_path: Path) -> None:
+def test_a_wrong_kernel_fails(cache: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What makes it wrong here is a compiler that takes one function for another."""
     on_cpu()
-    wrong = tmp_path / "wrong.h"
-    wrong.write_text("#define expf exp2f\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_prof.cli.main", "kernels", "check", QUICK, "--device", "cpu"],
-        env={**os.environ, "CXX": f"c++ -include {wrong}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "elements wrong" in done.stdout.partition("Failures")[2]
-    assert "Traceback" not in done.stderr
+    from tests.emulator.run import _kernel
+
+    (cache.parent / "wrong.h").parent.mkdir(parents=True, exist_ok=True)
+    (cache.parent / "wrong.h").write_text("#define expf exp2f\n")
+    monkeypatch.setenv("CXX", f"c++ -include {cache.parent / 'wrong.h'}")
+    _kernel.cache_clear()
+    code, out, _ = run("check", QUICK, "--device", "cpu")
+    _kernel.cache_clear()
+    assert code == 1
+    assert "elements wrong" in out.partition("Failures")[2]
 
 
-def test_without_a_compiler_nothing_can_be_checked(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_of_the_list_need_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", "/nosuch")
+    from spark_prof.kernels.runtime import launch
+
+    monkeypatch.setattr(launch, "RUNNERS", {})
     code, out, err = run("check", QUICK, "--device", "cpu")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
-    assert "apt install g++" in err
+    assert "no GPU" in err
 
 
 @pytest.mark.parametrize(

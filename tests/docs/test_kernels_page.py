@@ -19,11 +19,12 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
 
 def test_the_example_of_a_product_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     torch = pytest.importorskip("torch")
-    from spark_prof.kernels.runtime.cpu_compiler import compiler
+    from tests.emulator.compiler import compiler
 
     if not torch.cuda.is_available() and compiler() is None:
         pytest.skip("neither a GPU nor a C++ compiler")
-    exec(compile(EXAMPLES[0], PAGE, "exec"), {})
+    text = EXAMPLES[0] if torch.cuda.is_available() else EXAMPLES[0].replace('"cuda"', '"cpu"')
+    exec(compile(text, PAGE, "exec"), {})
     # Of the result only the rounding to BF16 is left.
     assert 0 < float(capsys.readouterr().out) < 2**-8
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_prof.kernels.runtime.cpu_compiler import compiler
+from tests.emulator.compiler import compiler
 
 
 @pytest.fixture(params=["cpu", "cuda"])

@@ -26,8 +26,8 @@ from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
-from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.kernels.runtime.launch import launch
+from tests.emulator.compiler import compiler
 from tests.rows import each_row
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")

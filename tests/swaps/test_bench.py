@@ -13,10 +13,10 @@ from spark_prof.kernels.bench.results import OURS, Ceilings, Result, cell_line, 
 from spark_prof.kernels.bench.run import Request, race_dense, race_experts
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
 from spark_prof.kernels.candidate import Candidate
-from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.swaps import layers
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.own import load_builder
+from tests.emulator.compiler import compiler
 from tests.rows import each_row
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the package's own")

@@ -12,10 +12,10 @@ from spark_prof.kernels.candidate import Format
 from spark_prof.kernels.check.inputs import make_weight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import Activation
-from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.kernels.tuning import Run, Tuned, Work
 from spark_prof.swaps.builtin import BUILDERS
 from spark_prof.swaps.layers import ExpertsLayer, LinearLayer, NormLayer, RouterLayer
+from tests.emulator.compiler import compiler
 from tests.rows import each_row
 from tests.swaps.own_checks import some
 

@@ -11,9 +11,9 @@ import torch
 
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.routing import route
-from spark_prof.kernels.runtime.cpu_compiler import compiler
 from spark_prof.swaps.layers import RouterLayer
 from spark_prof.swaps.live_weights import read_layer
+from tests.emulator.compiler import compiler
 from tests.rows import each_row
 
 pytestmark = pytest.mark.usefixtures("vllm_world")

@@ -1,7 +1,7 @@
 // What a kernel of this package needs from the machine, once for GPUs and once for the CPU.
 //
 // The kernels include no header of CUDA, so that NVRTC alone compiles them. With a C++ compiler
-// they run on the CPU, thread by thread (platform_cpu.h), which is how their results are checked
+// the tests run them on the CPU, thread by thread (tests/emulator), which is how they are checked
 // where there is no GPU.
 #pragma once
 

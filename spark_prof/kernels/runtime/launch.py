@@ -1,21 +1,25 @@
-"""Launches a kernel where its tensors lie: on a GPU, or on the CPU."""
+"""Launches a kernel on the GPU where its tensors lie."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode
-from spark_prof.kernels.runtime.cpu import run_on_cpu
 from spark_prof.kernels.runtime.gpu import Argument, prepare_on_gpu, run_on_gpu
+
+Grid = tuple[int, int, int]
+
+RUNNERS: dict[str, Callable[[KernelCode, Grid, int, Sequence[Argument], bool], None]] = {}
+"""What launches on other devices, by torch's type: the tests run the sources on the CPU."""
 
 
 def prepare(codes: Sequence[KernelCode], device: torch.device) -> None:
     """Readies kernels for their first launch, such as before a graph is captured.
 
-    On a GPU they are compiled, several at a time, and loaded; on the CPU nothing is done.
+    On a GPU they are compiled, several at a time, and loaded; elsewhere nothing is done.
 
     Raises:
         KernelError: one does not compile or load.
@@ -26,7 +30,7 @@ def prepare(codes: Sequence[KernelCode], device: torch.device) -> None:
 
 def launch(
     code: KernelCode,
-    grid: tuple[int, int, int],
+    grid: Grid,
     block: int,
     arguments: Sequence[Argument],
     dependent: bool = False,
@@ -56,7 +60,7 @@ def launch(
         raise KernelError(f"{code.label}: no argument is a tensor, so no device is known")
     if device.type == "cuda":
         run_on_gpu(code, device.index, grid, block, arguments, dependent)
-    elif device.type == "cpu":
-        run_on_cpu(code, grid, block, arguments, dependent)
+    elif device.type in RUNNERS:
+        RUNNERS[device.type](code, grid, block, arguments, dependent)
     else:
-        raise KernelError(f"{code.label}: the tensors are on {device}, not on a GPU or CPU")
+        raise KernelError(f"{code.label}: the tensors are on {device}, not on a GPU")

@@ -9,7 +9,7 @@ import pytest
 
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode
-from spark_prof.kernels.runtime.cpu_compiler import compiler, shared_library
+from tests.emulator.compiler import compiler, shared_library
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 

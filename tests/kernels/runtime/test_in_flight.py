@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from spark_prof.kernels.kernel_error import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
-from spark_prof.kernels.runtime.cpu import run_on_cpu  # noqa: E402
-from spark_prof.kernels.runtime.cpu_compiler import compiler  # noqa: E402
+from tests.emulator.compiler import compiler  # noqa: E402
+from tests.emulator.run import run_on_cpu  # noqa: E402
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 

@@ -19,6 +19,7 @@ from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
 
+HEADERS = Path(__file__).resolve().parent
 _LIBRARY = "cpu_launch.h"
 _FLAGS = (
     "-std=c++17",
@@ -63,7 +64,7 @@ def fills_locals(command: tuple[str, ...]) -> bool:
 
 
 def shared_library(code: KernelCode) -> bytes:
-    """The shared library of a kernel, with the exports of cuda/cpu_launch.h.
+    """The shared library of a kernel, with the exports of cpu_launch.h.
 
     Raises:
         KernelError: there is no compiler, no such source, or it does not compile.
@@ -75,7 +76,11 @@ def shared_library(code: KernelCode) -> bytes:
     if not source.is_file():
         raise KernelError(f"{code.label}: no such source: {source}")
     flags = [*_FLAGS, *[_FILLING] * fills_locals(tuple(command))]
-    flags += [f"-I{SOURCES}", *(f"-D{name}={value}" for name, value in code.defines)]
+    flags += [
+        f"-I{SOURCES}",
+        f"-I{HEADERS}",
+        *(f"-D{name}={value}" for name, value in code.defines),
+    ]
     key = _digest(source, [platform.machine(), _version(tuple(command)), *flags, code.entry])
     library = kept_compiled(key)
     if library is None:
@@ -88,7 +93,7 @@ def shared_library(code: KernelCode) -> bytes:
 def _digest(source: Path, others: Sequence[str]) -> str:
     """A name for what is compiled: the source with all that it includes, and how."""
     digest = hashlib.sha256(repr(others).encode())
-    ahead, seen = [source, SOURCES / _LIBRARY], set[Path]()
+    ahead, seen = [source, HEADERS / _LIBRARY], set[Path]()
     while ahead:
         path = ahead.pop().resolve()
         if path in seen or not path.is_file():
@@ -97,7 +102,7 @@ def _digest(source: Path, others: Sequence[str]) -> str:
         text = path.read_bytes()
         digest.update(b"%d\0%s" % (len(text), text))
         for name in map(os.fsdecode, _INCLUDE.findall(text)):
-            ahead += [path.parent / name, SOURCES / name]
+            ahead += [path.parent / name, SOURCES / name, HEADERS / name]
     return digest.hexdigest()
 
 

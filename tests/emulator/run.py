@@ -1,4 +1,4 @@
-"""Launches a kernel on CPU tensors: its threads run by turns (cuda/cpu_threads.h).
+"""Launches a kernel on CPU tensors: its threads run by turns (cpu_threads.h).
 
 It also finds what a kernel that starts early does to memory that kernels before it still use. On a
 GPU a dependent launch may start once all blocks of the kernel before have called
@@ -22,17 +22,17 @@ import torch
 from spark_prof.ending import temporary_folder
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode
-from spark_prof.kernels.runtime.cpu_compiler import shared_library
 from spark_prof.kernels.runtime.gpu import Argument
+from tests.emulator.compiler import shared_library
 
 _READ, _WRITTEN, _AFTER_WAIT = 1, 2, 4
-"""The bits of `TensorRange.uses`, as in cuda/cpu_threads.h."""
+"""The bits of `TensorRange.uses`, as in cpu_threads.h."""
 _MOST = 16
 """Kernels that are looked back to."""
 
 
 class TensorRange(ctypes.Structure):
-    """The addresses of a tensor and how a kernel used them; `Range` of cuda/cpu_threads.h."""
+    """The addresses of a tensor and how a kernel used them; `Range` of cpu_threads.h."""
 
     _fields_ = (("begin", ctypes.c_uint64), ("end", ctypes.c_uint64), ("uses", ctypes.c_uint32))
 
@@ -48,7 +48,7 @@ class TensorRange(ctypes.Structure):
 
 
 class LaunchOrder(ctypes.Structure):
-    """How a kernel kept to its neighbours; `Order` of cuda/cpu_threads.h."""
+    """How a kernel kept to its neighbours; `Order` of cpu_threads.h."""
 
     _fields_ = (("waits", ctypes.c_uint32), ("starts_next_early", ctypes.c_uint32))
 
@@ -147,7 +147,7 @@ def run_on_cpu(
 
     Raises:
         KernelError: it does not compile, the arguments are not the entry's, its threads wait for
-            each other without end, or what it does with memory is wrong (cuda/cpu_checks.h).
+            each other without end, or what it does with memory is wrong (cpu_checks.h).
     """
     if not (1 <= min(grid) <= max(grid) <= _MOST_BLOCKS and 1 <= block <= _MOST_THREADS):
         raise KernelError(f"{code.label}: no launch of {grid} blocks of {block} threads")
