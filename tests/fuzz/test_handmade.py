@@ -148,6 +148,7 @@ HURTFUL: dict[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @each_row("what", HURTFUL)
 def test_one_line_and_nothing_left(what: str, tmp_path: Path) -> None:
     path = tmp_path / "in" / "trace.json.gz"

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import fsspec
@@ -164,9 +164,10 @@ def test_what_is_nothing_is_one_line(name: str, tmp_path: Path) -> None:
 
 
 def test_the_mark_of_a_result_of_ab_is_its_kind() -> None:
-    from spark_prof.ab.result import KIND
+    from spark_prof.ab.result import Result
 
-    assert f'"kind": "{KIND}"'.encode() == resolve._RESULT_MARK
+    [kind] = [each.default for each in fields(Result) if each.name == "kind"]
+    assert f'"kind": "{kind}"'.encode() == resolve._RESULT_MARK
 
 
 def touched(path: Path) -> None:

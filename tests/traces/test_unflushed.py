@@ -121,6 +121,7 @@ def bundle_of(folder: Path, *, salvaged: bool) -> tuple[Bundle | None, str]:
         return None, str(error)
 
 
+@pytest.mark.slow
 def test_kept_and_told_are_all_that_ran(tmp_path: Path) -> None:
     chance = random.Random(7)
     flushed = unflushed = 0
