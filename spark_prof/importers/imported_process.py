@@ -173,7 +173,7 @@ class ProcessWriter:
         self._modules: Modules = modules_of(process.scopes)
         self._added = pd.DataFrame()
         self._first, self._last = _OPEN_END, -_OPEN_END
-        self._in_graphs = False
+        self._in_graphs = self._launched = False
 
     def add(self, window: Window, whole: bool) -> None:
         """Adds a window; `whole` if it is all that there is of the process."""
@@ -195,6 +195,7 @@ class ProcessWriter:
         add("kernels", self.rank, kernels)
         add("ranges", self.rank, call_rows(window, self._modules, steps))
         add("host", self.rank, window.trace.launches)
+        self._launched |= bool(len(window.trace.launches) or len(window.trace.operators))
         add("overhead", self.rank, window.trace.overhead)
         if len(window.trace.markers):
             began = window.trace.markers["start_ns"].to_numpy(np.int64)
@@ -221,7 +222,9 @@ class ProcessWriter:
         """The facts of Meta.facts, with what the import found out."""
         facts = dict(self.process.facts)
         facts.setdefault("model", _model(self._modules) or self._source)
-        facts.setdefault("execution", "CUDA graphs" if self._in_graphs else "eager")
+        # Without launches nothing tells whether each kernel had its own.
+        alone = "eager" if self._launched else "unknown"
+        facts.setdefault("execution", "CUDA graphs" if self._in_graphs else alone)
         return {key: value for key, value in facts.items() if value not in (None, "")}
 
     def _find_steps(self, window: Window, whole: bool) -> Steps:

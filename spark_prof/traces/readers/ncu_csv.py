@@ -146,7 +146,7 @@ def _sum(kernel: Measured) -> KernelSum:
 
 def _facts(kernels: list[Measured]) -> dict[str, Any]:
     about = dict(zip(_ABOUT, kernels[0].about, strict=True))
-    facts: dict[str, Any] = {"summed": True, "tool": "ncu", "execution": "unknown"}
+    facts: dict[str, Any] = {"summed": True, "tool": "ncu"}
     facts["gpu"] = {"vendor": "NVIDIA"}
     if number(about["CC"]) is not None:
         facts["gpu"]["compute_capability"] = about["CC"].strip()

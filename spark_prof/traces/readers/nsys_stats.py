@@ -49,7 +49,7 @@ _DEVICE = re.compile(r"(?P<name>.*) \((?P<number>\d{1,4})\)")
 _ROWS = 1 << 18
 """Rows of a list that become one window."""
 _MOST_PROCESSES = 4096
-_FACTS = {"tool": "nsys stats", "execution": "unknown"}
+_FACTS = {"tool": "nsys stats"}
 """No report of nsys stats tells kernels of CUDA graphs from others."""
 _MOST_BYTES = 1 << 62
 _BYTES: Mapping[str, int] = MappingProxyType(
@@ -260,7 +260,7 @@ def _kernel_sums(table: PrintedTable) -> Foreign:
         "copies and memsets are no part of this report of nsys",
         *table.lost(),
     ]
-    process = Process(None, {"summed": True, "tool": "nsys stats", "execution": "unknown"})
+    process = Process(None, {"summed": True, "tool": "nsys stats"})
     return Foreign(FORMAT, [process], end_to_end(0, sums, table.path), lost)
 
 

@@ -150,7 +150,7 @@ def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
         CommandError: it is no whole tree, or holds no time.
     """
     root, devices = _decoded(path)
-    facts = {"summed": True, "tool": "proton", "execution": "unknown"}
+    facts = {"summed": True, "tool": "proton"}
     process = Process(None, facts | gpu_facts(devices))
     own = OwnWork()
     sums = _sums(root, process.scopes, names_module, own)
@@ -289,7 +289,7 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
             f"{path} holds no kernels; record with Proton's backend cupti or roctracer, not with "
             "its instrumentation, which looks inside kernels"
         )
-    process = Process(None, {"tool": "proton", "execution": "unknown"})
+    process = Process(None, {"tool": "proton"})
     paths, own = Paths(process.scopes, names_module, {}), OwnWork()
     kernels = [
         e for e in kernels if not own.takes((*paths.of(e)[0], e.name), 1, e.end_ns - e.start_ns)
