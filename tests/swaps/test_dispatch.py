@@ -189,6 +189,16 @@ def test_a_swapped_choice_has_the_index_type_that_is_asked_for(kind: torch.dtype
     assert experts.tolist() == [[7, 7]] * 3
 
 
+def test_tokens_are_all_but_the_last_axis() -> None:
+    guarded = _guarded(lambda x, _: x.new_full((x.shape[0], 24), float(x.shape[0])), tokens=6)
+    layer = Linear(24, 16)
+    swap_linear(SwapPoint("qkv", "q", layer, "matrix"), {"b": guarded}, compiled=False)
+    SIDES.switch("b")
+    assert layer(torch.randn(2, 3, 16)).tolist() == torch.full((2, 3, 24), 6.0).tolist()
+    x = torch.randn(2, 4, 16)
+    torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight))
+
+
 def test_with_no_token_vllms_own_kernels_run() -> None:
     """A rank without requests steps with an empty batch; no replacement ever sees one."""
     guarded = _guarded(_fails)

@@ -353,3 +353,18 @@ def test_a_cache_without_a_layer_leaves_the_layer_open() -> None:
 def test_a_packed_word_of_eight_bytes_is_no_plain_pointer() -> None:
     words = [word(0, W0, argument=-1), word(1, OUTSIDE, argument=-1)]
     assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
+
+
+def test_names_are_more_exact_than_some_modules() -> None:
+    for module, name, expected in (
+        ("attention", "kv_write", "kv_write"),
+        ("attention", "rope", "rope"),
+        ("attention", "collective", "collective"),
+        ("attention", "mlp", "attention"),
+        ("experts", "router", "router"),
+        ("experts", "collective", "experts"),
+        ("mlp", "collective", "collective"),
+        ("mlp", "rope", "mlp"),
+    ):
+        codes = (np.array([COMPONENTS.index(word)]) for word in (module, name))
+        assert COMPONENTS[most_exact(*codes)[0]] == expected, (module, name)
