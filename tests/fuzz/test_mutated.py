@@ -32,5 +32,5 @@ def test_damaged_files_give_a_report_or_one_line(tmp_path: Path) -> None:
     assert len(found) / 4 < refused.total() < len(found) * 3 / 4
     # Of flushed pieces, logs and models what is whole is kept, whatever is damaged.
     never = {f.name for f in fixtures if f.kind not in (PIECES, LOG, MODEL)} - refused.keys()
-    # Seven cases of a fixture may all be of those that leave something to read.
-    assert len(never) <= len(fixtures) // 40, f"no damage of these was refused: {never}"
+    # The few cases of a fixture may all be of those that leave something to read.
+    assert len(never) <= len(fixtures) // 20, f"no damage of these was refused: {never}"

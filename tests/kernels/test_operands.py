@@ -22,6 +22,7 @@ from spark_prof.kernels.moe import Activation, moe, pack_experts
 from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.routing import route
+from spark_prof.kernels.runtime.launch import RUNNERS
 from tests.rows import each_row
 
 WEIGHT = quantize_mxfp4(torch.randn(64, 64, generator=torch.Generator().manual_seed(1)))
@@ -132,7 +133,7 @@ def test_each_operand_lies_where_the_others_do_or_nothing_runs(
 ) -> None:
     """With `meta` for a GPU: what is on the CPU by mistake could run there, and must not."""
     ran: list[str] = []
-    monkeypatch.setattr("spark_prof.kernels.runtime.launch.run_on_cpu", lambda *_: ran.append("it"))
+    monkeypatch.setitem(RUNNERS, "cpu", lambda *_: ran.append("it"))
     for kernel, (compute, operands) in _spread(home).items():
         for name, operand in operands.items():
             with pytest.raises(KernelError, match=rf"(?s)(?=.*\b{home}\b)(?=.*\b{other}\b)"):
