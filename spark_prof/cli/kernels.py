@@ -246,14 +246,17 @@ def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:
         return torch.cuda.get_device_name(), Device.CUDA.value
     from spark_prof.kernels.runtime.launch import RUNNERS
 
-    _need_gpu(Device.CPU.value in RUNNERS)
+    if Device.CPU.value not in RUNNERS:
+        raise CommandError(
+            "there is no GPU here that PyTorch can use; kernels of the list need one"
+        )
     return "the CPU", Device.CPU.value
 
 
 def _need_gpu(there: bool) -> None:
     if not there:
         raise CommandError(
-            "there is no GPU here that PyTorch can use, and these kernels run on nothing else"
+            "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,32 @@ _NEED_TIMES = ("step_us", "union_us", "overlap_us", "gap_us", "residual_us", "en
 """Columns of `step_books` that say nothing where nothing tells when kernels ran."""
 
 
+class Columns:
+    """Makes the columns of every kernel when they are first asked for."""
+
+    def __init__(self, bundle: Bundle, rank: int, summary: Summary) -> None:
+        self._lock = threading.Lock()
+        self._source: tuple[Bundle, int, Summary] | None = bundle, rank, summary
+        self._made: KernelColumns | None = None
+
+    @property
+    def made(self) -> bool:
+        """Whether nobody has to wait for them."""
+        return self._made is not None
+
+    def __call__(self) -> KernelColumns:
+        """The columns; whoever asks meanwhile waits."""
+        with self._lock:
+            if self._source:
+                bundle, rank, summary = self._source
+                shapes = kernels_in_order(bundle, rank, ["start_ns", *SHAPE_COLUMNS])
+                steps = summary.steps.index.to_numpy()
+                self._made = columns_of(summary.kernels, steps, shapes)
+                self._source = None  # the rows are more than twice as large
+            assert self._made is not None
+            return self._made
+
+
 @dataclass(frozen=True)
 class Prepared:
     """One rank of a source."""
@@ -38,7 +64,7 @@ class Prepared:
     rank: int
     ranks: tuple[int, ...]
     report: Report
-    columns: Callable[[], KernelColumns] = field(repr=False, compare=False)  # makes them once
+    columns: Columns = field(repr=False, compare=False)
     # The rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us .
     steps: pd.DataFrame = field(repr=False, compare=False)
     layers: pd.DataFrame = field(repr=False, compare=False)
@@ -51,26 +77,6 @@ class Prepared:
     def kernels(self) -> KernelColumns:
         """Every kernel; made when first asked for: of ten million that takes a second."""
         return self.columns()
-
-
-class _Columns:
-    """Makes the columns of every kernel when they are first asked for."""
-
-    def __init__(self, bundle: Bundle, rank: int, summary: Summary) -> None:
-        self._lock = threading.Lock()
-        self._source: tuple[Bundle, int, Summary] | None = bundle, rank, summary
-        self._made: KernelColumns | None = None
-
-    def __call__(self) -> KernelColumns:
-        with self._lock:
-            if self._source:
-                bundle, rank, summary = self._source
-                shapes = kernels_in_order(bundle, rank, ["start_ns", *SHAPE_COLUMNS])
-                steps = summary.steps.index.to_numpy()
-                self._made = columns_of(summary.kernels, steps, shapes)
-                self._source = None  # the rows are more than twice as large
-            assert self._made is not None
-            return self._made
 
 
 def prepare(source: str, rank: int | None = None) -> Prepared:
@@ -126,7 +132,7 @@ def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prep
     report = with_clients(summary.report, bundle, shown)
     if live:
         report = replace(report, run=replace(report.run, source=source))
-    columns = _Columns(bundle, shown, summary)
+    columns = Columns(bundle, shown, summary)
     if live or not is_bundle(Path(source)):
         columns()  # the bundle of a trace is only there for now
     return Prepared(

@@ -208,6 +208,7 @@ class _View:
             sources = _open_shown(self.entries, self.place, self.ranks, self.below)
             show(replace(sources, clients=self.clients))
             # What other pages need of every kernel is made while this one is looked at.
-            threading.Thread(target=_make_columns, args=(sources.shown,), daemon=True).start()
+            if not sources.shown.columns.made:
+                threading.Thread(target=_make_columns, args=(sources.shown,), daemon=True).start()
         except CommandError as error:
             widgets.lines(str(error))

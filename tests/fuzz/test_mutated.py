@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.fuzz.cases import Case, run, workers
 from tests.fuzz.fixtures import LOG, MODEL, PIECES, build
 
-_CASES = int(os.environ.get("FUZZ_CASES", "250"))
+_CASES = int(os.environ.get("FUZZ_CASES", "600"))
 """Damaged files of all fixtures together; `FUZZ_CASE`, as a failure names it, runs one alone."""
 
 
@@ -32,5 +32,5 @@ def test_damaged_files_give_a_report_or_one_line(tmp_path: Path) -> None:
     assert len(found) / 4 < refused.total() < len(found) * 3 / 4
     # Of flushed pieces, logs and models what is whole is kept, whatever is damaged.
     never = {f.name for f in fixtures if f.kind not in (PIECES, LOG, MODEL)} - refused.keys()
-    # The few cases of a fixture may all be of those that leave something to read.
-    assert len(never) <= len(fixtures) // 20, f"no damage of these was refused: {never}"
+    # Seven cases of a fixture may all be of those that leave something to read.
+    assert len(never) <= len(fixtures) // 40, f"no damage of these was refused: {never}"

@@ -53,7 +53,7 @@ def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.
     us = np.bincount(code, (kernels.end_ns - kernels.start_ns)[own], len(first)) / 1e3 / count
     parts: dict[tuple[int, str], list[Part]] = defaultdict(list)
     for row, called, took in zip(first.tolist(), calls.tolist(), us.tolist(), strict=True):
-        cell = max(int(layer[row]), -1), COMPONENTS[component[row]]
+        cell = int(layer[row]), COMPONENTS[component[row]]
         parts[cell].append(Part(int(name[row]), called, took))
     return {
         cell: tuple(sorted(found, key=lambda part: (-part.us, part.name)))
