@@ -15,3 +15,6 @@ class Finding:
     text: str  # what was found, with its figures
     fix: str
     evidence: tuple[str, ...] = ()  # what it stands on, one sentence each
+    components: tuple[str, ...] = ()  # whose kernels it is about; empty where it is about none
+    command: str = ""  # what to type next; empty where nothing is
+    measured: str = ""  # what the command's kernel was measured to bring, and where

@@ -24,6 +24,13 @@ def report(
     ],
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    all_sections: Annotated[
+        bool, typer.Option("--all", help="Every section, not the one screen.")
+    ] = False,
+    section: Annotated[
+        list[str] | None,
+        typer.Option(help="This section, such as kernels; repeatable."),
+    ] = None,
     rank: Annotated[
         int | None, typer.Option(help="The rank to report; by default the lowest.")
     ] = None,
@@ -75,7 +82,7 @@ def report(
             ceilings = ceilings_for(bundle, rank, measured)
             report = summarize(bundle, rank, measured=ceilings)
             summary = with_clients(report, bundle, rank, results)
-    put(render_report(summary, *drawn_as), out)
+    put(render_report(summary, *drawn_as, sections=None if all_sections else section or ()), out)
 
 
 def report_dataset(folder: Folder, drawn_as: Page, engine: Engine) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.section import Document, without_empty_columns
+from spark_prof.dashboards.section import Document, listed, without_empty_columns
 from spark_prof.dashboards.sections import (
     audit_section,
     client_section,
@@ -21,6 +21,8 @@ from spark_prof.dashboards.sections import (
     token_section,
     waterfall_section,
 )
+from spark_prof.dashboards.short_report import changes
+from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -34,20 +36,32 @@ FIGURES: Mapping[str, Callable[[Report], go.Figure]] = {
 """By the section of the report in which each stands."""
 
 
-def outline(report: Report, *, layer_columns: int | None = None) -> Document:
+def outline(
+    report: Report, *, layer_columns: int | None = None, only: Collection[str] | None = None
+) -> Document:
     """Turns a report into the document that every renderer draws.
 
-    `layer_columns` is how many components get a column of their own in the table of the layers;
-    None gives one to each. Sections without rows and columns without figures are left out.
+    Sections without rows and columns without figures are left out.
+
+    Args:
+        report: what it is about.
+        layer_columns: how many components get a column of their own in the table of the layers;
+            None gives one to each.
+        only: the ids of the sections to have; None for all.
+
+    Raises:
+        CommandError: the report has none of them.
     """
     # A source of sums has nothing but components.
     parts_of_a_token = (waterfall_section.waterfall(report),) if report.tokens else ()
     components = token_section.ledger if report.tokens else time_section.components
     sections = (
+        listed("verdict", "", waterfall_section.speed_and_distance(report)),
+        *parts_of_a_token,
+        *changes(report.findings),
+        roofline_section.kernels(report),
         run_section.recording(report),
         run_section.answers(report),
-        run_section.findings(report.findings),
-        *parts_of_a_token,
         time_section.steps(report),
         components(report),
         token_section.batch_sizes(report),
@@ -65,7 +79,6 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         kernel_section.machine_code(report),
         kernel_section.copies(report),
         roofline_section.floors(report),
-        roofline_section.kernels(report),
         roofline_section.streamed(report),
         counter_section.shapes(report),
         counter_section.kernels(report),
@@ -76,10 +89,19 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         audit_section.layers(report.audit),
         run_section.notes(report),
     )
+    shown = [without_empty_columns(section) for section in sections if section.rows]
+    if only is not None:
+        names = dict.fromkeys(section.id.partition("-")[0] for section in shown)
+        if unknown := [name for name in only if name not in names]:
+            raise CommandError(
+                f"{report.run.source} has no section {unknown[0]}; it has {', '.join(names)}"
+            )
+        shown = [section for section in shown if section.id.partition("-")[0] in only]
+        return Document(run_section.title(report), (), tuple(shown))
     return Document(
         run_section.title(report),
         run_section.headline(report),
-        tuple(without_empty_columns(section) for section in sections if section.rows),
+        tuple(shown),
         run_section.caveats(report),
     )
 

@@ -17,7 +17,7 @@ from spark_prof.dashboards.units import MISSING, Figure, clean, shorten
 
 Cell = str | float
 """A `Figure` or another text or, in a bar column, a fraction of 1."""
-Kind = Literal["text", "number", "bar", "name", "prose"]
+Kind = Literal["text", "number", "bar", "name", "prose", "command"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Column:
 
     title: str
     kind: Kind = "text"
-    """What the cells are; a name may be shortened in its middle, prose may be wrapped."""
+    """What the cells are; a name may be shortened in its middle, prose may be wrapped. A column of
+    commands is the only one of its section, so that they can be copied."""
     optional: bool = False  # may be left out where the page is narrow
     cell: Callable[[Any], Cell] = str  # makes the cell of a record
 

@@ -229,11 +229,26 @@ _WRAPPER = re.compile(
     r"(?:^|::)(?:device_kernel|Kernel2?|kernel|run_kernel|\w*elementwise_kernel)$"
 )
 """Base names that say nothing without the template arguments."""
+_ARGUMENT = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
+_SAYS_NOTHING = re.compile(
+    r"(?:^|::)(?:enable_\w*|gpu_\w*kernel\w*|void|const|unsigned|signed|int|long|char|float|double"
+    r"|bool|true|false|half|__half|\w*[Bb][Ff]loat16|(?:Nullary|Unary|Binary)Functor|array|tuple"
+    r"|instance|gemm|conv|kernel|threadblock)$"
+)
+"""Template arguments that wrap another one, or are a type."""
 
 
 def short_name(name: str) -> str:
-    """The kernel's base name, or beginning and end of the whole where that says nothing."""
-    base = base_name(name)
-    if len(base) <= _LONGEST and not _WRAPPER.search(base):
-        return base
-    return name if len(name) <= _LONGEST else f"{name[:40]}...{name[-17:]}"
+    """The kernel's base name, or what a wrapper was made of; else beginning and end of the whole.
+
+    `void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<...` is
+    `flash::FlashAttnFwdSm90`.
+    """
+    base, arguments = split_name(name)
+    if _WRAPPER.search(base):
+        words = (found[0] for found in _ARGUMENT.finditer(arguments))
+        telling = next((word for word in words if not _SAYS_NOTHING.search(word)), "")
+        base = telling.removeprefix("at::native::") or base
+    if len(base) > _LONGEST and "::" in base:
+        base = "::".join(base.split("::")[-2:])
+    return base if len(base) <= _LONGEST else f"{base[:40]}...{base[-17:]}"

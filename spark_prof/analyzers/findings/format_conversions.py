@@ -249,6 +249,7 @@ def _not_quantized(report: Report) -> Iterator[Told]:
             "Reported: 8 to 16 % more tokens per second on an RTX 5090 with an NVFP4 lm_head "
             "(kekzl/imp).",
         ),
+        ("lm_head",),
     )  # fmt: skip
 
 

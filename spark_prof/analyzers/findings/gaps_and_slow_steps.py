@@ -202,6 +202,7 @@ def _small_kernels(report: Report) -> Iterator[Told]:
             "All the time of these kernels and from each to the next: what fusing them into others "
             "could save at most.",
         ),
+        tuple(most),
     )  # fmt: skip
 
 

@@ -76,7 +76,8 @@ def _worth(
     won = ms_per_token(report, us)
     if won is not None and whole and us >= _MUCH * whole:
         named, kernel = _named(stakes, describe), _other_kernel(report, stakes)
-        yield won, text.format(shapes=named), fix.format(kernel=kernel), (evidence,)
+        components = tuple(dict.fromkeys(row.component for _, row in stakes))
+        yield won, text.format(shapes=named), fix.format(kernel=kernel), (evidence,), components
 
 
 def _named(stakes: Sequence[_Stake], describe: str) -> str:

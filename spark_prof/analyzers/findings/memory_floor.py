@@ -67,6 +67,7 @@ def _far_from_floor(report: Report) -> Iterator[Told]:
                 *ceiling,
                 "What a perfect reader would save: no kernel brings all of it.",
             ),
+            (row.component,),
         )  # fmt: skip
 
 
@@ -113,6 +114,7 @@ def _wide_weights(report: Report) -> Iterator[Told]:
         f"{' and '.join(dict.fromkeys(row.dtype for row in wide))}: {parts}.",
         fix,
         tuple(evidence),
+        tuple(row.component for row in wide),
     )  # fmt: skip
 
 
@@ -136,6 +138,7 @@ def _read_again(report: Report) -> Iterator[Told]:
             "It reads weights more than once or pads them: "
             + _other_kernel(report, row, "try"),
             (f"Read: {row.read_by}. Needed: {row.basis}.",),
+            (row.component,),
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from spark_prof.analyzers.findings import (
     stragglers,
 )
 from spark_prof.analyzers.findings.audit_findings import FALLBACKS
+from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.model import Report
 
@@ -39,5 +40,5 @@ PAGES = {rule.id: rule.page for rule in RULES}
 
 def findings_of(report: Report) -> tuple[Finding, ...]:
     """What the rules find, the largest gain first and what nobody can put a figure on last."""
-    found = [finding for rule in RULES for finding in rule.find(report)]
+    found = [with_next_command(f, report, rule.page) for rule in RULES for f in rule.find(report)]
     return tuple(sorted(found, key=lambda f: (f.ms_per_token is None, -(f.ms_per_token or 0.0))))

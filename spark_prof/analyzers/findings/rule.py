@@ -80,8 +80,12 @@ def is_at_least(report: Report, major: int, minor: int) -> bool:
     return version_of(report.run.vllm) >= (major, minor)
 
 
-Told = tuple[float | None, str, str, tuple[str, ...]]
-"""What a rule found, but for its id: ms per token, text, fix and evidence, as in `Finding`."""
+Told = (
+    tuple[float | None, str, str, tuple[str, ...]]
+    | tuple[float | None, str, str, tuple[str, ...], tuple[str, ...]]
+)
+"""What a rule found, but for its id: ms per token, text, fix, evidence and, where it is about
+kernels, their components, as in `Finding`."""
 
 
 @dataclass(frozen=True)

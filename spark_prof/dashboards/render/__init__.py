@@ -5,7 +5,7 @@ Plotly takes most of a second to import, and only HTML needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +51,40 @@ def draw(
     return terminal.draw(document(), width, color)
 
 
-def render_report(report: Report, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a report in a format; of text below 100 columns tables lose their least columns."""
+def render_report(
+    report: Report,
+    kind: str,
+    width: int = 100,
+    color: bool = False,
+    *,
+    sections: Collection[str] | None = (),
+) -> str:
+    """Draws a report in a format; of text below 100 columns tables lose their least columns.
+
+    Args:
+        report: what to draw; JSON has all of it.
+        kind: text, md, html or json.
+        width: columns of the text.
+        color: whether the text is coloured.
+        sections: the ids of those that text and Markdown have; None for all, none for the short
+            report. HTML has all of them, the short report first.
+
+    Raises:
+        CommandError: the report has no such section.
+    """
     from spark_prof.dashboards import outline
     from spark_prof.dashboards.render import json_report
+    from spark_prof.dashboards.short_report import short_report
 
     columns = max((width - 50) // 10, 2) if kind == "text" else None
+
+    def document() -> Document:
+        if kind != "html" and sections is not None and not sections:
+            return short_report(report)
+        return outline.outline(report, layer_columns=columns, only=sections or None)
+
     return draw(
-        lambda: outline.outline(report, layer_columns=columns),
+        document,
         lambda: json_report.record_of(report),
         kind,
         width,

@@ -49,7 +49,8 @@ def _drawn(document: Document) -> str:
     if document.caveats:
         lines += [*(f"- {_line(caveat)}" for caveat in document.caveats), ""]
     for section in document.sections:
-        lines += [f"## {escape(section.title)}", ""]
+        if section.title:
+            lines += [f"## {escape(section.title)}", ""]
         if section.intro:
             lines += [_line(" ".join(section.intro)), ""]
         lines += [*_body(section, may_fold=len(document.sections) > 1), ""]
@@ -83,6 +84,9 @@ def _cell(cell: Cell, column: Column) -> str:
 
 
 def _body(section: Section, *, may_fold: bool) -> list[str]:
+    if section.columns[0].kind == "command":
+        # Four blanks begin code that nothing in it can end.
+        return [f"    {row[0]}" for row in section.rows]
     if len(section.columns) == 1:
         return [f"- {_line(str(row[0]))}" for row in section.rows]
     section = without_bars(section)

@@ -47,11 +47,17 @@ def draw(document: Document, width: int = 100, color: bool = False) -> str:
     for caveat in document.caveats:
         console.print(Text(caveat, style="bold yellow"))
     for section in document.sections:
-        console.print()
-        console.print(Text(section.title, style="bold cyan"))
+        if section.title:
+            console.print()
+            console.print(Text(section.title, style="bold cyan"))
         for sentence in section.intro:
             console.print(Text(sentence))
-        console.print(_table(section, console.width))
+        if section.columns[0].kind == "command":
+            for row in section.rows:
+                # A line that was broken could not be copied.
+                console.print(Text(f"$ {row[0]}", style="green"), soft_wrap=True)
+        else:
+            console.print(_table(section, console.width))
     return "\n".join(line.rstrip() for line in output.getvalue().splitlines()) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -90,7 +90,7 @@ def waterfall(report: Report) -> Section:
         ),
     )
     rows = [*parts, whole] if parts else []
-    return table("waterfall", _title(found), rows, columns, _intro(found))
+    return table("waterfall", title(found), rows, columns, _intro(found))
 
 
 def _fraction(us: float, whole_us: float) -> float:
@@ -141,15 +141,7 @@ def explained(section: Section, found: Waterfall) -> tuple[str, ...]:
 
 def verdict(report: Report) -> tuple[str, ...]:
     """Says how fast the run is, how far from possible, and what to do first; one sentence each."""
-    found = waterfall_of(report)
-    sentences = [" ".join(filter(None, (_speed(report, found), _distance(found))))]
-    beyond = [part for part in found.parts if part.kind not in ("floor", "rest")]
-    if found.us and (most := max(beyond, key=lambda part: part.us, default=None)):
-        sentences.append(
-            f"The largest part{' beyond it' if found.floor_us is not None else ''}: "
-            f"{name_of(most, found)}, {microseconds(most.us)} ({share(most.us / found.us)})."
-        )
-    sentences += run_section.caveats(report)
+    sentences = [*speed_and_distance(report), *run_section.caveats(report)]
     if report.findings:
         first = report.findings[0]
         gain = ""
@@ -161,7 +153,20 @@ def verdict(report: Report) -> tuple[str, ...]:
     return tuple(shorten(text, _LONGEST_PROSE) for text in sentences if text)
 
 
-def _title(found: Waterfall) -> str:
+def speed_and_distance(report: Report) -> Iterator[str]:
+    """Says how fast the run is, how far from possible, and what the largest part is beyond that."""
+    found = waterfall_of(report)
+    yield " ".join(filter(None, (_speed(report, found), _distance(found))))
+    beyond = [part for part in found.parts if part.kind not in ("floor", "rest")]
+    if found.us and (most := max(beyond, key=lambda part: part.us, default=None)):
+        yield (
+            f"The largest part{' beyond it' if found.floor_us is not None else ''}: "
+            f"{name_of(most, found)}, {microseconds(most.us)} ({share(most.us / found.us)})."
+        )
+
+
+def title(found: Waterfall) -> str:
+    """What the table of the parts is called."""
     if found.floor_us is None:
         return f"What the time of a {found.of} consists of"
     floor = "the memory floor" if found.phase == "decode" else "the floor"

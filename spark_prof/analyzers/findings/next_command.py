@@ -1,0 +1,278 @@
+"""What to type next about a finding: one command, filled in from the recorded command line."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import NamedTuple
+
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.findings.rule import runs_graphs
+from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.registry import BYTES_A_WEIGHT
+from spark_prof.kernels.tuning import Run, Tuned, known_runs
+
+_SLOTS: Mapping[str, str] = {
+    "qkv": "qkv",
+    "o_proj": "o",
+    "mlp": "mlp",
+    "shared_experts": "mlp",
+    "experts": "moe",
+    "router": "moe",
+    "lm_head": "lm_head",
+}
+"""The slot of `spark-prof ab` that holds the kernels of a component."""
+_SAME_BYTES = 0.02
+"""How far two weights of one shape may be apart in bytes: padding and factors are among them."""
+_MOST_TOKENS = 16
+_NARROWING = ("bf16-weights-dominate", "lm-head-not-quantized")
+"""Findings whose BF16 weights a kernel of this package can quantize to MXFP4 at load."""
+_QK_NORM_WIDTH = 256
+"""Norms of q and k are as wide as a head, those of layers several times as wide."""
+
+
+class Gain(NamedTuple):
+    """A kernel of this package that was measured to be faster in one slot."""
+
+    slot: str
+    text: str  # how much faster than which kernel, for which weights: the least of the slot's
+    machine: str  # on which it was measured
+
+
+def with_next_command(finding: Finding, report: Report, page: str) -> Finding:
+    """The finding with the command that takes it further, and what is known of its gain.
+
+    Args:
+        finding: of the report.
+        report: what was recorded, on which GPU and by which command.
+        page: of the explorer that shows the finding's evidence.
+    """
+    for answer in (_kernels, _options, _again):
+        found = answer(finding, report)
+        if found is not None:
+            command, measured = found
+            return replace(finding, command=command, measured=measured)
+    if finding.id in _MACHINE:
+        return replace(finding, command="spark-prof doctor")
+    source, section = shlex.quote(report.run.source), _SECTIONS.get(page, "findings")
+    return replace(finding, command=f"spark-prof report {source} --section {section}")
+
+
+_Answer = tuple[str, str] | None
+
+
+def _kernels(finding: Finding, report: Report) -> _Answer:
+    """Kernels of this package, where they were measured to be faster for these layers."""
+    kernel = "mxfp4" if finding.id in _NARROWING else "spark_prof"
+    gains = {
+        gain.slot: gain
+        for component in finding.components
+        if (gain := measured_gain(component, report, kernel)) is not None
+    }
+    if not gains:
+        return None
+    side = ",".join(f"{slot}={kernel}" for slot in gains)
+    machines = ", ".join(dict.fromkeys(gain.machine for gain in gains.values()))
+    measured = "; ".join(f"{gain.slot} {gain.text}" for gain in gains.values())
+    text = f"Measured on {machines}: {measured}"
+    if finding.id in _NARROWING:
+        text += ". It rounds BF16 weights to 4 bits: compare the answers, too"
+    return _ab(report, f"--b {side}"), f"{text}."
+
+
+def _options(finding: Finding, report: Report) -> _Answer:
+    """An option of vLLM's that this model and version have."""
+    sides = _SIDES.get(finding.id)
+    side = sides(report) if sides else ""
+    if not side and (named := _OPTION.search(finding.fix)):
+        side = f"--b {shlex.quote(named[0])}"
+    return (_ab(report, side), "") if side else None
+
+
+def _again(finding: Finding, report: Report) -> _Answer:
+    """Another recording, where this one cannot tell more."""
+    options = _RECORD.get(finding.id)
+    if options is None or not report.run.command:
+        return None
+    return f"spark-prof record {options} -- {report.run.command}", ""
+
+
+_OPTION = re.compile(
+    r"--(?:moe-backend|linear-backend|attention-backend) [a-z][a-z0-9_]*(?=[.,; ]|$)"
+    r"|--cudagraph-capture-sizes [\d ]*\d|--enable-prefix-caching|--async-scheduling"
+)
+"""Options that a rule's advice names whole: with a value, and not as one of several."""
+
+
+_CONFIG = "--b=--compilation-config."
+_EAGER = "--a=--enforce-eager --b stock"
+
+
+def _graphs(report: Report) -> str:
+    return f"{_CONFIG}cudagraph_mode=FULL_AND_PIECEWISE" if runs_graphs(report) else _EAGER
+
+
+def _rope(report: Report) -> str:
+    fits = has_qk_norm(report.modules)
+    return f"{_CONFIG}pass_config.enable_qk_norm_rope_fusion=true" if fits else ""
+
+
+_SIDES: Mapping[str, Callable[[Report], str]] = {
+    "host-gaps": _graphs,
+    "eager-mode": lambda _: _EAGER,
+    "small-kernels": _rope,
+    "activations-quantized-apart": lambda _: f"{_CONFIG}pass_config.fuse_norm_quant=true",
+    "nccl-all-reduce": lambda _: f"{_CONFIG}pass_config.fuse_allreduce_rms=true",
+}
+"""Sides of an A/B by finding; an empty text where this model has not what the option is for."""
+_RECORD: Mapping[str, str] = {
+    "slow-steps": "--warmup-steps 32",
+    "copies-in-decode": "--nvtx",
+    "read-more-than-needed": "--counters",
+    "idle-gpu": "--steady --batch-sizes 1",
+    "compiled-in-flight": "--warmup-steps 32",
+}
+_MACHINE = ("library-missing", "ignored-environment-variable", "plain-architecture-build")
+
+
+def _ab(report: Report, sides: str) -> str:
+    words = engine_words(report.run.command, report.run.model)
+    if "--enforce-eager" in sides:
+        words = [word for word in words if word != "--enforce-eager"]
+    return f"spark-prof ab {sides} -- {shlex.join(words)}"
+
+
+def engine_words(command: str, model: str) -> list[str]:
+    """What `spark-prof ab` takes after `--` to start the engine of a recorded command.
+
+    Of a command that runs in a container that is what runs inside; of a script it is the model.
+
+        engine_words("numactl -N 0 vllm serve m/x", "x (X)") == ["vllm", "serve", "m/x"]
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    names = [PurePath(word).name for word in words]
+    if "vllm" in names[:-1]:
+        at = names.index("vllm")
+        if names[at + 1] in ("serve", "bench"):
+            return ["vllm", *words[at + 1 :]]
+    if "--model" in words[:-1]:
+        at = words.index("--model")
+        return ["vllm", "serve", *words[at + 1 :]]
+    name = model.split(" ")[0]
+    return [next((word for word in words if PurePath(word).name == name and name), name or "MODEL")]
+
+
+def has_qk_norm(modules: Iterable[ModuleRow]) -> bool:
+    """Whether the model normalizes q and k: two norms a layer that are as wide as a head."""
+    modules = tuple(modules)
+    layers = max((m.count for m in modules if m.component == "o_proj"), default=0)
+    return layers > 0 and any(
+        m.component == "norm"
+        and m.count >= 2 * layers
+        and m.shape.isdecimal()
+        and int(m.shape) <= _QK_NORM_WIDTH
+        for m in modules
+    )
+
+
+def measured_gain(component: str, report: Report, kernel: str = "spark_prof") -> Gain | None:
+    """What this package's kernel was measured to bring for all weights of a component.
+
+    Only measurements on a GPU of the same architecture count, of weights with the same format and
+    number of bytes, at numbers of tokens around those of the recorded decode steps.
+
+    Args:
+        component: such as qkv or experts.
+        report: whose modules have the weights.
+        kernel: spark_prof, or mxfp4 for BF16 weights that are quantized at load.
+    """
+    slot = _SLOTS.get(component)
+    if slot is None or report.roofline is None or report.roofline.decode is None:
+        return None
+    stored = {row.component: row.dtype for row in report.roofline.weights}
+    owner = "experts" if slot == "moe" else component
+    modules = [m for m in report.modules if m.component == owner and m.bytes]
+    tokens = report.roofline.decode.tokens
+    if not modules or tokens > _MOST_TOKENS:
+        return None
+    runs = _runs_on(report.gpu.compute_capability)
+    found = []
+    for module in modules:
+        written = module.format or stored.get(owner, module.weight_dtype)
+        like = _like(module.bytes / module.count, slot, written, kernel, runs)
+        rows = list(_around(tokens, like))
+        if not rows or not all(row.wins for row, _ in rows):
+            return None
+        found.append(min(rows, key=lambda pair: _times(pair[0])))
+    row, run = min(found, key=lambda pair: _times(pair[0]))
+    of = row.work
+    shape = f"{of.rows} x {of.columns} {of.format}"
+    shape += f", {of.experts} experts" if of.experts > 1 else ""
+    shape += f", {of.tokens} token{'s' if of.tokens > 1 else ''}"
+    return Gain(slot, f"{_times(row):.2f} x as fast as {row.fallback} ({shape})", run.machine)
+
+
+def _times(row: Tuned) -> float:
+    return (row.fallback_us or 0.0) / row.us
+
+
+def _runs_on(capability: str | None) -> list[Run]:
+    """What was measured on GPUs of a compute capability."""
+    try:
+        runs = known_runs()
+    except KernelError:
+        return []
+    architecture = f"sm_{(capability or '').replace('.', '')}"
+    return [run for run in runs if run.architecture.rstrip("af") == architecture]
+
+
+def _like(
+    size: float, slot: str, written: str, kernel: str, runs: Sequence[Run]
+) -> Iterator[tuple[Tuned, Run]]:
+    """Measurements of weights of a format and so many bytes.
+
+    Those of a kernel that quantizes BF16 at load stand beside cuBLAS's of the BF16 weights.
+    """
+    stored = {"bfloat16": "bf16"}.get(written, written)
+    computed = stored if kernel == "spark_prof" else kernel
+    rows = [(row, run) for run in runs for row in run.rows]
+    wide = {replace(r.work, format="bf16"): r for r, _ in rows if r.fallback.endswith("BF16")}
+    for row, run in rows:
+        of = row.work
+        if of.format != computed or (of.kernel == "moe") is not (slot == "moe"):
+            continue
+        bytes_ = float(of.rows * of.columns * BYTES_A_WEIGHT.get(stored, 0))
+        bytes_ *= 1.5 * of.experts if of.kernel == "moe" else 1.0
+        if abs(bytes_ - size) > _SAME_BYTES * size:
+            continue
+        if computed == stored:
+            yield row, run
+        elif other := wide.get(replace(of, format="bf16")):
+            yield replace(row, fallback=other.fallback, fallback_us=other.fallback_us), run
+
+
+def _around(tokens: float, rows: Iterable[tuple[Tuned, Run]]) -> Iterator[tuple[Tuned, Run]]:
+    """Of the measurements those at the next smaller and the next larger number of tokens."""
+    ordered = sorted(rows, key=lambda pair: pair[0].work.tokens)
+    below = max((r.work.tokens for r, _ in ordered if r.work.tokens <= tokens), default=None)
+    above = min((r.work.tokens for r, _ in ordered if r.work.tokens >= tokens), default=None)
+    if below is not None and above is not None:
+        yield from ((r, run) for r, run in ordered if r.work.tokens in (below, above))
+
+
+_SECTIONS: Mapping[str, str] = {
+    "kernels": "roofline",
+    "timeline": "tokens",
+    "steps": "steps",
+    "conversions": "conversions",
+    "fallbacks": "audit",
+    "ranks": "ranks",
+}
+"""The section of a report with the evidence that a page of the explorer shows."""

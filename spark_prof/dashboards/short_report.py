@@ -1,0 +1,193 @@
+"""What `report` prints: the verdict, what to change, and where the time of a token goes.
+
+At most 70 lines on a terminal of 80 columns and more; `outline` has the rest.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
+from spark_prof.dashboards.sections import run_section, waterfall_section
+from spark_prof.dashboards.sections.waterfall_section import name_of
+from spark_prof.dashboards.units import clean, counted, microseconds, shorten
+
+_FINDINGS, _KERNELS, _PARTS, _CAVEATS = 3, 7, 7, 2
+"""How many of each are shown."""
+_LONGEST_TEXT = 157
+_LONGEST_LINE = 200
+_LONGEST_NAME = 44
+_LONGEST_ROLE = 24
+_LEAST = 0.01
+"""Of the kernel time: kernels with less are not listed."""
+_CHANGES_NOTHING = ("The first ", "Only steps without any prefill", "The window closed")
+"""Beginnings of notes that describe the recording and take nothing from its figures."""
+
+
+def short_report(report: Report) -> Document:
+    """The document of one screen, in the order in which a person in a hurry asks.
+
+    How fast, what was recorded, what to change, where the time goes, and what not to believe.
+    """
+    return document(
+        run_section.title(report),
+        (),
+        (
+            listed("verdict", "", waterfall_section.speed_and_distance(report)),
+            listed("run", "Recorded", _recorded(report), _LONGEST_LINE),
+            *changes(_worth_most(report.findings)),
+            _parts(report),
+            _kernels(report),
+            listed("caveats", "Caveats", _caveats(report)),
+            _more(report),
+        ),
+    )
+
+
+def changes(findings: Sequence[Finding]) -> Iterator[Section]:
+    """A section for each finding: what it would bring at most, what was found, what to type."""
+    for number, found in enumerate(findings, 1):
+        gain = "gain unknown"
+        if found.ms_per_token is not None:
+            gain = f"at most {microseconds(1000 * found.ms_per_token)} of each token"
+        yield Section(
+            f"finding-{number}",
+            f"{number}. {found.id}: {gain}",
+            (Column("", "command"),),
+            ((found.command,),) if found.command else (),
+            (
+                beginning(found.text, _LONGEST_TEXT),
+                beginning(found.measured or found.fix, _LONGEST_TEXT),
+            ),
+        )
+
+
+def beginning(text: str, longest: int) -> str:
+    """The whole words of a sentence's beginning, in so many characters."""
+    text = clean(text)
+    return text if len(text) <= longest else f"{text[: longest - 3].rpartition(' ')[0]} ..."
+
+
+def _worth_most(findings: Sequence[Finding]) -> list[Finding]:
+    """The first findings, of those with the same command the one that would bring most."""
+    distinct = {found.command or found.text: found for found in reversed(findings)}
+    return [found for found in findings if found in distinct.values()][:_FINDINGS]
+
+
+def _recorded(report: Report) -> Iterator[str]:
+    run, steps = report.run, report.steps
+    versions = (f"vLLM {run.vllm}" if run.vllm else "", f"torch {run.torch}" if run.torch else "")
+    kinds = (("decode", steps.decode), ("prefill", steps.prefill), ("mixed", steps.mixed))
+    counts = [counted(number, f"{kind} step") for kind, number in kinds if number]
+    yield ", ".join(filter(None, (report.gpu.name, *versions, *counts, run.execution)))
+    yield run.command or run.source
+
+
+def _parts(report: Report) -> Section:
+    """The waterfall, its smallest parts together."""
+    found = waterfall_of(report)
+    parts = [part for part in found.parts if part.us > 0]
+    kept = sorted(parts, key=lambda part: -part.us)[:_PARTS]
+    small = [part for part in parts if part not in kept]
+    rows = [(name_of(part, found), part.us) for part in parts if part in kept]
+    if small:
+        rows.append((counted(len(small), "smaller part"), sum(part.us for part in small)))
+    columns = (
+        cells.Text("Part", lambda row: row[0]),
+        cells.Time(f"A {found.of}", lambda row: row[1]),
+        cells.Share("Share", lambda row: row[1] / found.us),
+        cells.Bar("", lambda row: row[1] / found.us if row is not rows[-1] else 0.0),
+    )
+    rows.append(("measured", found.us))
+    shown = rows if found.us and len(rows) > 1 else ()
+    return table("parts", waterfall_section.title(found), shown, columns)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """One line of the table of kernels."""
+
+    role: str
+    name: str
+    us: float
+    bound_us: float | None = None
+    runs_on: str = ""
+    evidence: str = ""
+
+
+def _kernels(report: Report) -> Section:
+    """What a decode step's kernel time goes to, or the run's where nothing tells a step's."""
+    phase = report.roofline.decode if report.roofline else None
+    found = list(_of_roles(report) if phase else _of_run(report))
+    whole = sum(row.us for row in found)
+    listed_rows = [row for row in found[:_KERNELS] if row.us >= _LEAST * whole]
+    rest, more = whole - sum(row.us for row in listed_rows), len(found) - len(listed_rows)
+    if more:
+        listed_rows.append(_Kernel("rest", counted(more, "more row"), rest))
+    columns = (
+        cells.Text("Role", "role"),
+        cells.Name("Kernel", "name"),
+        cells.Time("A step" if phase else "In all", "us"),
+        cells.Time("Lower bound", "bound_us"),
+        cells.Share("Of it", lambda row: row.bound_us / row.us if row.bound_us else None),
+        cells.Text("Runs on", "runs_on", optional=True),
+        cells.Text("Evidence", "evidence"),
+    )
+    unit = "Operators" if run_section.on_cpu(report) else "Kernels"
+    title = f"{unit} of a decode step" if phase else f"{unit} that take the most time"
+    return table("decode_kernels", title, listed_rows, columns)
+
+
+def _of_roles(report: Report) -> Iterator[_Kernel]:
+    phase = report.roofline.decode if report.roofline else None
+    rows = sorted(phase.rows if phase else (), key=lambda row: -row.us * row.calls)
+    kernels = {(row.component, row.name): row for row in report.kernels}
+    names = Counter((row.role or row.component, short_name(row.name)) for row in rows)
+    for row in rows:
+        role, name = row.role or f"({row.component})", short_name(row.name)
+        part = row.what.partition(":")[0]
+        if names[row.role or row.component, name] > 1 and part:
+            name = f"{name} ({part})"
+        kernel = kernels.get((row.component, row.name))
+        yield _Kernel(
+            role if len(role) <= _LONGEST_ROLE else f"...{role[3 - _LONGEST_ROLE :]}",
+            shorten(name, _LONGEST_NAME),
+            row.us * row.calls,
+            None if row.floor_us is None else row.floor_us * row.calls,
+            " ".join(filter(None, (kernel.engine, kernel.precision))) if kernel else "",
+            row.owner_basis,
+        )
+
+
+def _of_run(report: Report) -> Iterator[_Kernel]:
+    for row in sorted(report.kernels, key=lambda row: -row.us):
+        name, unit = shorten(short_name(row.name), _LONGEST_NAME), row.precision or ""
+        yield _Kernel(row.component, name, row.us, None, f"{row.engine} {unit}".strip(), row.basis)
+
+
+def _caveats(report: Report) -> Iterator[str]:
+    """What changes the verdict, what was lost first; then how much more is to be known."""
+    intro = run_section.recording(report).intro
+    notes = [note for note in report.notes if not note.startswith(_CHANGES_NOTHING)]
+    found = [*run_section.caveats(report), *intro, *notes]
+    yield from (beginning(text, _LONGEST_TEXT) for text in found[:_CAVEATS])
+    if len(found) > _CAVEATS:
+        yield f"And {len(found) - _CAVEATS} more: --section notes."
+
+
+def _more(report: Report) -> Section:
+    source = shlex.quote(report.run.source)
+    return Section(
+        "more",
+        "More",
+        (Column("", "command"),),
+        ((f"spark-prof report {source} --all",), (f"spark-prof explore {source}",)),
+    )
