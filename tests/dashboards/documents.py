@@ -9,6 +9,7 @@ from functools import cache
 from spark_prof.ab.result import Result
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.analyzers.dataset import Dataset
+from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.classification import render_classification
 from spark_prof.dashboards.client_report import render_clients
@@ -44,10 +45,9 @@ TEXTS = {
 Draw = Callable[[str, str], str]
 
 
-def _report(text: str, kind: str) -> str:
-    if kind == "text":
-        return render_report(filled(text), "text", width=100)
-    return RENDERERS[kind](filled(text))
+def whole(report: Report, kind: str) -> str:
+    """Every section of a report."""
+    return render_report(report, kind, sections=None)
 
 
 def _checks(text: str, kind: str) -> str:
@@ -59,7 +59,8 @@ def _checks(text: str, kind: str) -> str:
 
 
 DOCUMENTS: Mapping[str, Draw] = {
-    "report": _report,
+    "report": lambda text, kind: whole(filled(text), kind),
+    "short report": lambda text, kind: RENDERERS[kind](filled(text)),
     "ab": lambda text, kind: render_ab(filled_as(Result, text), kind),
     "compare": lambda text, kind: render_comparison(filled_as(Compared, text), kind),
     "doctor": lambda text, kind: render_diagnosis(filled_as(Diagnosis, text), kind),

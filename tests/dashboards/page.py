@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 OWN_TAGS = {
     "html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "dl", "div", "dt",
     "dd", "section", "p", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "code",
-    "details", "summary", "script", "nav", "figure", "figcaption", "ol", "a",
+    "details", "summary", "script", "nav", "figure", "figcaption", "ol", "a", "pre",
 }  # fmt: skip
 
 

@@ -22,8 +22,9 @@ _OWN_PARTS = {"text", "text_special", "code_inline", "strong_open", "strong_clos
 @_EVERY_TEXT
 @_EVERY_DOCUMENT
 def test_text_fits_100_columns(document: str, text: str) -> None:
-    lines = draw(document, text, "text").splitlines()
-    assert max(map(cell_len, lines)) <= 100
+    drawn = draw(document, text, "text").splitlines()
+    # A command that was broken into lines could not be copied.
+    assert max(cell_len(line) for line in drawn if not line.startswith("$ ")) <= 100
 
 
 @_EVERY_TEXT
@@ -44,6 +45,7 @@ def test_markdown_fits_a_post(document: str, text: str) -> None:
 def test_markdown_has_no_markup_of_a_name(document: str, text: str) -> None:
     drawn = draw(document, text, "md")
     outside_code = re.sub(r"`[^`\n]*`", "", _OWN_HTML.sub("", drawn).replace("\\`", ""))
+    outside_code = re.sub(r"(?<=\n\n)(?:    .*\n)+", "", outside_code)
     assert "<" not in outside_code.replace("<!-- -->", "")
     assert not re.search(r"(?<!&)[@#]\w", outside_code)
     assert not re.search(r"(?<!\\)\[", outside_code)
@@ -80,7 +82,7 @@ def test_a_parser_of_markdown_finds_our_markup_alone(document: str, text: str) -
     for block in parser.parse(draw(document, text, "md")):
         if block.type == "html_block":
             assert _OWN_HTML.sub("", block.content).strip() == ""
-        assert block.type not in ("fence", "code_block", "hr", "blockquote_open"), block.content
+        assert block.type not in ("fence", "hr", "blockquote_open"), block.content
         for part in block.children or ():
             # An empty comment keeps GitHub from calling somebody of that name.
             assert part.type in _OWN_PARTS or part.content == "<!-- -->", part.content

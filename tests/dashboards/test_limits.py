@@ -14,6 +14,7 @@ from spark_prof.dashboards.render import RENDERERS, markdown
 from spark_prof.dashboards.render.limits import shortened
 from spark_prof.dashboards.section import Column, Document, Section
 
+from .documents import whole
 from .page import OWN_TAGS, Page
 from .sample import SAMPLES
 
@@ -101,4 +102,4 @@ def test_a_large_report_keeps_its_size(report: Report) -> None:
     page = RENDERERS["html"](report)
     assert len(page.encode()) < 6_000_000
     assert {tag for tag, _ in Page(page).tags} <= OWN_TAGS
-    assert len(RENDERERS["md"](report)) <= 32_000
+    assert len(whole(report, "md")) <= 32_000

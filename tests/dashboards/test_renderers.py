@@ -19,6 +19,7 @@ from spark_prof.dashboards.render import RENDERERS, markdown, render_report
 from spark_prof.dashboards.units import clean
 from tests.rows import each_row
 
+from .documents import whole
 from .page import Page
 from .sample import HOSTILE_NAME, SAMPLES
 
@@ -35,11 +36,19 @@ _AS_WRITTEN: dict[str, Callable[[str], str]] = {
 def test_snapshot(
     sample: str, kind: str, ending: str, snapshot: Callable[[str, str], None]
 ) -> None:
-    snapshot(f"{sample}.{ending}", RENDERERS[kind](SAMPLES[sample]))
+    snapshot(f"{sample}.{ending}", whole(SAMPLES[sample], kind))
+
+
+@pytest.mark.parametrize("kind", ["text", "md"])
+@pytest.mark.parametrize("sample", ["mixture_of_experts", "imported", "hostile", "nothing"])
+def test_snapshot_of_one_screen(
+    sample: str, kind: str, snapshot: Callable[[str, str], None]
+) -> None:
+    snapshot(f"{sample}_short.{kind}", RENDERERS[kind](SAMPLES[sample]))
 
 
 def test_snapshot_on_a_narrow_terminal(snapshot: Callable[[str, str], None]) -> None:
-    snapshot("deep_80.txt", render_report(SAMPLES["deep"], "text", width=80))
+    snapshot("deep_80.txt", render_report(SAMPLES["deep"], "text", 80, sections=None))
 
 
 def _one_line(text: str) -> str:
@@ -73,8 +82,9 @@ def test_only_html_imports_plotly() -> None:
 @each_row("width", [60, 80, 100, 200])
 @each_row("sample", SAMPLES)
 def test_text_fits_the_terminal_and_cuts_no_figure(sample: str, width: int) -> None:
-    rendered = render_report(SAMPLES[sample], "text", width=width)
-    assert max(map(cell_len, rendered.splitlines())) <= width
+    rendered = render_report(SAMPLES[sample], "text", width, sections=None)
+    lines = [line for line in rendered.splitlines() if not line.startswith("$ ")]
+    assert max(map(cell_len, lines)) <= width
     assert width == 60 or "hostile" in sample or "…" not in rendered
 
 

@@ -29,6 +29,8 @@ _SLOTS: Mapping[str, str] = {
 _SAME_BYTES = 0.02
 """How far two weights of one shape may be apart in bytes: padding and factors are among them."""
 _MOST_TOKENS = 16
+_LONGEST = 1000
+"""Characters of a command that somebody copies."""
 _NARROWING = ("bf16-weights-dominate", "lm-head-not-quantized")
 """Findings whose BF16 weights a kernel of this package can quantize to MXFP4 at load."""
 _QK_NORM_WIDTH = 256
@@ -53,13 +55,14 @@ def with_next_command(finding: Finding, report: Report, page: str) -> Finding:
     """
     for answer in (_kernels, _options, _again):
         found = answer(finding, report)
-        if found is not None:
+        if found is not None and len(found[0]) <= _LONGEST:
             command, measured = found
             return replace(finding, command=command, measured=measured)
     if finding.id in _MACHINE:
         return replace(finding, command="spark-prof doctor")
-    source, section = shlex.quote(report.run.source), _SECTIONS.get(page, "findings")
-    return replace(finding, command=f"spark-prof report {source} --section {section}")
+    source, section = shlex.quote(report.run.source), _SECTIONS.get(page, "finding")
+    command = f"spark-prof report {source} --section {section}"
+    return replace(finding, command=command if len(command) <= _LONGEST else "")
 
 
 _Answer = tuple[str, str] | None
