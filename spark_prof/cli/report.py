@@ -79,6 +79,7 @@ def report(
             put(render_clients([read_benchmark(found.path), *results], *drawn_as), out)
             return
         with opened(found) as bundle:
+            bundle.named = source if bundle.imported else ""
             ceilings = ceilings_for(bundle, rank, measured)
             report = summarize(bundle, rank, measured=ceilings)
             summary = with_clients(report, bundle, rank, results)

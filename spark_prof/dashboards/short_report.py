@@ -43,7 +43,7 @@ def short_report(report: Report) -> Document:
         (
             listed("verdict", "", waterfall_section.speed_and_distance(report)),
             listed("run", "Recorded", _recorded(report), _LONGEST_LINE),
-            *changes(_worth_most(report.findings)),
+            *changes(_worth_most(report.findings), _LONGEST_TEXT),
             _parts(report),
             _kernels(report),
             listed("caveats", "Caveats", _caveats(report)),
@@ -52,21 +52,26 @@ def short_report(report: Report) -> Document:
     )
 
 
-def changes(findings: Sequence[Finding]) -> Iterator[Section]:
-    """A section for each finding: what it would bring at most, what was found, what to type."""
+def changes(findings: Sequence[Finding], longest: int | None = None) -> Iterator[Section]:
+    """A section for each finding: what it would bring at most, what was found, what to type.
+
+    Args:
+        findings: in the order in which they are shown.
+        longest: characters of a sentence, and no advice beside what was measured; None for all.
+    """
     for number, found in enumerate(findings, 1):
         gain = "gain unknown"
         if found.ms_per_token is not None:
             gain = f"at most {microseconds(1000 * found.ms_per_token)} of each token"
+        texts = [found.text, found.fix, found.measured]
+        if longest is not None:
+            texts = [beginning(text, longest) for text in (texts[0], texts[2] or texts[1])]
         yield Section(
-            f"finding-{number}",
+            f"findings-{number}",
             f"{number}. {found.id}: {gain}",
             (Column("", "command"),),
             ((found.command,),) if found.command else (),
-            (
-                beginning(found.text, _LONGEST_TEXT),
-                beginning(found.measured or found.fix, _LONGEST_TEXT),
-            ),
+            tuple(filter(None, texts)),
         )
 
 

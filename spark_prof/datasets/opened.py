@@ -42,4 +42,5 @@ def opened(source: str | Source) -> Iterator[Bundle]:
         from spark_prof.importers.sources import open_source
 
         with open_source(found.path) as bundle:
+            bundle.named = source if isinstance(source, str) else source.name
             yield bundle

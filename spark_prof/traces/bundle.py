@@ -140,6 +140,7 @@ class Bundle:
             fact = "is no folder" if path.exists() else "does not exist"
             raise CommandError(f"{path} {fact}; give the folder of a bundle")
         self.path = path
+        self.named = ""  # how a person named what it was made of, where that is gone later
         self.meta = Meta.read(path)
         for name, rows in self.meta.tables.items():
             self._check(name, rows)

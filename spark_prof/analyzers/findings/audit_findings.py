@@ -184,7 +184,7 @@ def _in_report(rule: Rule[Audit]) -> Rule[Report]:
         if report.audit is None or report.run.units == "op":
             return
         gap = report.steps.host_gap_us
-        for per_token, text, fix, evidence in rule.look(report.audit):
+        for per_token, text, fix, evidence, *_ in rule.look(report.audit):
             if rule.id == "eager-mode" and gap is not None and report.steps.decode:
                 per_token = ms_per_token(report, gap.median * report.steps.decode)
             if rule.id in ("weight-only-fp4", "weight-only-fp8", "marlin-forced"):

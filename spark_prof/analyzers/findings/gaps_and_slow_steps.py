@@ -8,6 +8,7 @@ from spark_prof.analyzers.findings.rule import (
     BETWEEN_KERNELS_US,
     Told,
     decode_steps_us,
+    has_qk_norm,
     is_at_least,
     kernels_per_decode_step,
     ms_per_token,
@@ -22,6 +23,7 @@ from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 _MUCH_GAP = 0.05
 _FEWEST_STEPS = 8
 _FEW_STEPS = 16
+_MOSTLY_IDLE = 0.5
 _MUCH_UNEVEN = 0.05
 _SLOW = 2.0
 _MUCH_MIXED = 0.05
@@ -106,6 +108,34 @@ def _scheduler_gaps(report: Report) -> Iterator[Told]:
     )  # fmt: skip
 
 
+@rule("idle-gpu", "timeline",
+      "the GPU waits for more than half of the typical decode step, and neither a setting nor "
+      "enough steps tell why")  # fmt: skip
+def _idle(report: Report) -> Iterator[Told]:
+    ledger, steps = report.decode_ledger, report.steps.decode
+    if report.run.units == "op" or ledger is None or not ledger.step_us:
+        return
+    eager = report.audit is not None and report.audit.engine.eager
+    if eager or (steps >= _FEWEST_STEPS and not runs_eagerly(report)):
+        return  # eager-mode, host-gaps and scheduler-gaps have it
+    share = ledger.idle_us / ledger.step_us
+    if share < _MOSTLY_IDLE:
+        return
+    few = f"; {steps} decode steps are few to judge by" if steps < _FEWEST_STEPS else ""
+    if runs_eagerly(report):
+        fix = "Leave out --enforce-eager: CUDA graphs launch a whole decode step at once."
+    else:
+        fix = (
+            "Record more steps, after a warm-up: the first uses of graphs and kernels wait longer."
+        )
+    yield (ms_per_token(report, ledger.idle_us * steps),
+        f"The GPU waits {ledger.idle_us:,.0f} us of a decode step of {ledger.step_us:,.0f} us, "
+        f"{share:.0%}: no kernel can win as much as the host's part{few}.",
+        fix,
+        _evidence_of_gaps(report),
+    )  # fmt: skip
+
+
 @rule("slow-steps", "steps",
       "decode steps whose mean is 5 % over the median and whose 99th percentile is "
       "twice that")  # fmt: skip
@@ -159,10 +189,7 @@ _NAMED = 3
 
 _FUSIONS_SINCE = (0, 24)
 _MOE = "a MoE backend that routes, multiplies and sums in fewer kernels (--moe-backend)"
-_ROPE = (
-    "enable_qk_norm_rope_fusion in --compilation-config's pass_config, for models that normalize "
-    "q and k"
-)
+_ROPE = "enable_qk_norm_rope_fusion in --compilation-config's pass_config"
 _FUSIONS = {
     "router": _MOE,
     "experts": _MOE,
@@ -225,6 +252,8 @@ def _how_to_fuse(report: Report, components: Sequence[str]) -> str:
         return "Fuse them: torch.compile's fusion passes, or backends that need fewer kernels."
     quantizes = any(row.conversion == "quantize" and row.decode_us for row in report.kernels)
     advice = dict.fromkeys(_FUSIONS[name] for name in components if name in _FUSIONS)
+    if not has_qk_norm(report.modules):
+        advice.pop(_ROPE, None)
     if quantizes:
         advice[_QUANTIZING] = None
     if not advice:

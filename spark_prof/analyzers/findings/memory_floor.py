@@ -157,8 +157,10 @@ def _ms_per_token(rows: list[RooflineRow], us: float) -> float | None:
 
 
 def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
+    """What this GPU, format and version leave to try for a kernel."""
     weights = report.roofline.weights if report.roofline else ()
-    if any(not w.quantized for w in weights if w.component == row.component):
+    own = [w for w in weights if w.component == row.component]
+    if row.component in _NARROWED and any(not w.quantized for w in own):
         return (
             f"{first} the {row.component} in a quantized format: vLLM has one kernel for layers "
             "that are not quantized, and no flag for another."
@@ -169,6 +171,16 @@ def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
     if flag is None:
         return (
             f"No flag of vLLM chooses the kernel of {row.component}; its own kernel library does."
+        )
+    layers = [
+        layer
+        for layer in (report.audit.rows if report.audit else ())
+        if layer.layer == row.component
+    ]
+    if any(layer.cause == "architecture" for layer in layers):
+        return (
+            f"No other value of {flag.split(' ')[0]} is known to run here: {layers[0].why}. What "
+            "is left is another kernel."
         )
     return (
         f"{first} the other values of {flag} that this GPU and format have, and record each the "

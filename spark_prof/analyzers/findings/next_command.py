@@ -10,8 +10,8 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.rule import runs_graphs
-from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly, runs_graphs
+from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.registry import BYTES_A_WEIGHT
 from spark_prof.kernels.tuning import Run, Tuned, known_runs
@@ -33,8 +33,6 @@ _LONGEST = 1000
 """Characters of a command that somebody copies."""
 _NARROWING = ("bf16-weights-dominate", "lm-head-not-quantized")
 """Findings whose BF16 weights a kernel of this package can quantize to MXFP4 at load."""
-_QK_NORM_WIDTH = 256
-"""Norms of q and k are as wide as a head, those of layers several times as wide."""
 
 
 class Gain(NamedTuple):
@@ -60,7 +58,7 @@ def with_next_command(finding: Finding, report: Report, page: str) -> Finding:
             return replace(finding, command=command, measured=measured)
     if finding.id in _MACHINE:
         return replace(finding, command="spark-prof doctor")
-    source, section = shlex.quote(report.run.source), _SECTIONS.get(page, "finding")
+    source, section = shlex.quote(report.run.source), _SECTIONS.get(page, "findings")
     command = f"spark-prof report {source} --section {section}"
     return replace(finding, command=command if len(command) <= _LONGEST else "")
 
@@ -76,7 +74,7 @@ def _kernels(finding: Finding, report: Report) -> _Answer:
         for component in finding.components
         if (gain := measured_gain(component, report, kernel)) is not None
     }
-    if not gains:
+    if not gains or not report.run.command:
         return None
     side = ",".join(f"{slot}={kernel}" for slot in gains)
     machines = ", ".join(dict.fromkeys(gain.machine for gain in gains.values()))
@@ -89,6 +87,8 @@ def _kernels(finding: Finding, report: Report) -> _Answer:
 
 def _options(finding: Finding, report: Report) -> _Answer:
     """An option of vLLM's that this model and version have."""
+    if not report.run.command:
+        return None
     sides = _SIDES.get(finding.id)
     side = sides(report) if sides else ""
     if not side and (named := _OPTION.search(finding.fix)):
@@ -126,6 +126,7 @@ def _rope(report: Report) -> str:
 
 _SIDES: Mapping[str, Callable[[Report], str]] = {
     "host-gaps": _graphs,
+    "idle-gpu": lambda report: _EAGER if runs_eagerly(report) else "",
     "eager-mode": lambda _: _EAGER,
     "small-kernels": _rope,
     "activations-quantized-apart": lambda _: f"{_CONFIG}pass_config.fuse_norm_quant=true",
@@ -170,19 +171,6 @@ def engine_words(command: str, model: str) -> list[str]:
         return ["vllm", "serve", *words[at + 1 :]]
     name = model.split(" ")[0]
     return [next((word for word in words if PurePath(word).name == name and name), name or "MODEL")]
-
-
-def has_qk_norm(modules: Iterable[ModuleRow]) -> bool:
-    """Whether the model normalizes q and k: two norms a layer that are as wide as a head."""
-    modules = tuple(modules)
-    layers = max((m.count for m in modules if m.component == "o_proj"), default=0)
-    return layers > 0 and any(
-        m.component == "norm"
-        and m.count >= 2 * layers
-        and m.shape.isdecimal()
-        and int(m.shape) <= _QK_NORM_WIDTH
-        for m in modules
-    )
 
 
 def measured_gain(component: str, report: Report, kernel: str = "spark_prof") -> Gain | None:

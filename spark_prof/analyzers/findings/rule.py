@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.rules.environment import version_of
 
 Subject = TypeVar("Subject")
@@ -78,6 +78,23 @@ def runs_asynchronously(report: Report) -> bool:
 def is_at_least(report: Report, major: int, minor: int) -> bool:
     """Whether vLLM is known to be of that version or a later one."""
     return version_of(report.run.vllm) >= (major, minor)
+
+
+_QK_NORM_WIDTH = 256
+"""Norms of q and k are as wide as a head, those of layers several times as wide."""
+
+
+def has_qk_norm(modules: Iterable[ModuleRow]) -> bool:
+    """Whether the model normalizes q and k: two norms a layer that are as wide as a head."""
+    modules = tuple(modules)
+    layers = max((m.count for m in modules if m.component == "o_proj"), default=0)
+    return layers > 0 and any(
+        m.component == "norm"
+        and m.count >= 2 * layers
+        and m.shape.isdecimal()
+        and int(m.shape) <= _QK_NORM_WIDTH
+        for m in modules
+    )
 
 
 Told = (

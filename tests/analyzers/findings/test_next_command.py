@@ -1,0 +1,95 @@
+"""The command that a finding ends with: it can be typed, and promises what was measured."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import spark_prof
+from spark_prof.ab.sides import choose_mode, parse_side
+from spark_prof.analyzers.findings.next_command import engine_words, measured_gain
+from spark_prof.analyzers.findings.rule import has_qk_norm
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.outline import outline
+from spark_prof.kernels.tuning import known_runs
+from tests.rows import each_row
+
+DATA = Path(__file__).parents[2] / "data"
+QWEN = DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Report:
+    return spark_prof.report(QWEN)
+
+
+@each_row(
+    ("command", "words"),
+    [
+        ("vllm serve m/x --port 1", "vllm serve m/x --port 1"),
+        ("numactl -N 0 /venv/bin/vllm serve m/x", "vllm serve m/x"),
+        ("docker run --gpus all image vllm serve m/x", "vllm serve m/x"),
+        ("docker run --gpus all vllm/vllm-openai --model m/x", "vllm serve m/x"),
+        ("python3 run.py /models/qwen --batch 1", "/models/qwen"),
+        ("python3 run.py", "qwen"),
+        ("", "qwen"),
+        ("vllm serve 'a;b' $(c)", "vllm serve 'a;b' '$(c)'"),
+        ("an 'open quote", "qwen"),
+    ],
+)
+def test_engine_of_a_recorded_command(command: str, words: str) -> None:
+    assert shlex.join(engine_words(command, "qwen (Qwen3MoeForCausalLM)")) == words
+
+
+def test_kernels_are_named_only_where_they_were_measured_to_win(qwen: Report) -> None:
+    gain = measured_gain("experts", qwen)
+    assert gain is not None
+    [row] = [
+        row
+        for run in known_runs()
+        for row in run.rows
+        if (row.work.kernel, row.work.rows, row.work.experts) == ("moe", 1536, 128)
+        and row.work.tokens == 1
+    ]
+    assert row.fallback_us is not None
+    assert f"{row.fallback_us / row.us:.2f} x as fast as {row.fallback}" in gain.text
+    other_gpu = replace(qwen, gpu=replace(qwen.gpu, compute_capability="12.1"))
+    assert measured_gain("experts", other_gpu) is None
+    assert measured_gain("norm", qwen) is None
+    # BF16 weights have a gain as MXFP4, and none as what they are not.
+    assert measured_gain("lm_head", qwen, "mxfp4") is not None
+    wide = tuple(replace(m, bytes=m.bytes * 2) for m in qwen.modules)
+    assert measured_gain("experts", replace(qwen, modules=wide)) is None
+
+
+def test_qk_norm_is_seen_by_the_width_of_the_norms(qwen: Report) -> None:
+    gpt_oss = spark_prof.report(DATA / "h100-gpt-oss-20b-mxfp4-graphs")
+    assert (has_qk_norm(qwen.modules), has_qk_norm(gpt_oss.modules)) == (True, False)
+    fixes = [
+        [found.fix for found in report.findings if found.id == "small-kernels"]
+        for report in (qwen, gpt_oss)
+    ]
+    assert ["enable_qk_norm_rope_fusion" in fix for [fix] in fixes] == [True, False]
+
+
+@each_row("name", sorted(path.parent.name for path in DATA.glob("*/meta.json")))
+def test_every_command_can_be_typed(name: str) -> None:
+    report = spark_prof.report(DATA / name)
+    for found in report.findings:
+        words = shlex.split(found.command)
+        assert words[0] == "spark-prof"
+        if words[1] == "report":
+            outline(report, only=[words[words.index("--section") + 1]])
+        elif words[1] == "ab":
+            given = words[2 : words.index("--")]
+            sides = {"a": "stock", "b": ""}
+            for at, word in enumerate(given):
+                option, _, value = word.partition("=")
+                if option in ("--a", "--b"):
+                    sides[option[2:]] = value or given[at + 1]
+            choose_mode("auto", parse_side(sides["a"]), parse_side(sides["b"]))
+        else:
+            assert words[1] in ("record", "doctor")
