@@ -87,6 +87,7 @@ def run_of(bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame
 def _source(bundle: Bundle) -> str:
     """The bundle's folder; of an import what it was made of, as its folder may be gone by then."""
     made_of = bundle.meta.settings.get("source") if bundle.imported else None
+    # Of what was unpacked the folder is gone, too.
     return str(bundle.named or made_of or bundle.path)
 
 

@@ -8,6 +8,7 @@ from spark_prof.cli import kernels
 from spark_prof.cli.ab import ab
 from spark_prof.cli.classify import classify
 from spark_prof.cli.compare import compare
+from spark_prof.cli.demo import demo
 from spark_prof.cli.doctor import doctor
 from spark_prof.cli.explore import explore
 from spark_prof.cli.export import export
@@ -31,7 +32,7 @@ _OF_A_COMMAND = {"allow_interspersed_args": False}
 app.command(context_settings=_OF_A_COMMAND)(record)
 app.command("import")(import_traces)
 for command in (
-    report, compare, classify, doctor, merge, salvage, explore, export, query,
+    report, demo, compare, classify, doctor, merge, salvage, explore, export, query,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(kernels.group)

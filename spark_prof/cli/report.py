@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, OutOption, Page, page, put
+from spark_prof.cli.options import (
+    FormatOption,
+    OutOption,
+    Page,
+    check_folder,
+    next_report,
+    page,
+    put,
+    say,
+)
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
+    from spark_prof.traces.bundle import Bundle
     from spark_prof.traces.resolve import Folder
 
 
@@ -30,6 +40,10 @@ def report(
     section: Annotated[
         list[str] | None,
         typer.Option(help="This section, such as kernels; repeatable."),
+    ] = None,
+    share: Annotated[
+        Path | None,
+        typer.Option(help="Write the recording to this .zip, without what is private, to send it."),
     ] = None,
     rank: Annotated[
         int | None, typer.Option(help="The rank to report; by default the lowest.")
@@ -79,11 +93,34 @@ def report(
             put(render_clients([read_benchmark(found.path), *results], *drawn_as), out)
             return
         with opened(found) as bundle:
-            bundle.named = source if bundle.imported else ""
+            if share:
+                share_recording(bundle, share)
+                return
+            if bundle.imported:
+                bundle.named = source
             ceilings = ceilings_for(bundle, rank, measured)
             report = summarize(bundle, rank, measured=ceilings)
             summary = with_clients(report, bundle, rank, results)
     put(render_report(summary, *drawn_as, sections=None if all_sections else section or ()), out)
+
+
+def share_recording(bundle: Bundle, out: Path) -> None:
+    """Writes what somebody else may see of a recording, and says how to look at it.
+
+    Raises:
+        CommandError: the file has another ending, or cannot be written.
+    """
+    from spark_prof.exporters.shared_recording import share
+
+    if out.suffix != ".zip":
+        raise CommandError(f"{out} is a zip file; let its name end in .zip")
+    check_folder(out.absolute().parent)
+    try:
+        share(bundle, out)
+    except OSError as error:
+        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
+    say(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB, without prompts, paths, hosts and keys")
+    say(next_report(out))
 
 
 def report_dataset(folder: Folder, drawn_as: Page, engine: Engine) -> str:

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spark_prof.analyzers.roofline.device_ceilings import device_of
+from spark_prof.ending import temporary_folder
+from spark_prof.traces.archives import is_zip_with, unpacked
 from spark_prof.traces.assemble import open_bundle
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.measured import Measured, measured_for
 from spark_prof.traces.resolve import BundleFolder, RecordingInProgress, Source, fetched
 
@@ -38,6 +40,13 @@ def opened(source: str | Source) -> Iterator[Bundle]:
     with fetched(source) as found:
         if isinstance(found, BundleFolder | RecordingInProgress):
             yield open_bundle(found.path)
+            return
+        if is_zip_with(found.path, META_FILE):
+            with temporary_folder() as folder:
+                unpacked(found.path, folder)
+                bundle = Bundle(folder)
+                bundle.named = source if isinstance(source, str) else source.name
+                yield bundle
             return
         from spark_prof.importers.sources import open_source
 

@@ -125,6 +125,17 @@ class _Target:
         return self._into.joinpath(*parts)
 
 
+def is_zip_with(path: Path, name: str) -> bool:
+    """Whether the file is a zip that holds a file of that name."""
+    try:
+        if not zipfile.is_zipfile(path) or _zip_index_size(path) > _MOST_ZIP_INDEX:
+            return False
+        with zipfile.ZipFile(path) as archive:
+            return name in archive.namelist()
+    except (*_DAMAGE, OSError):
+        return False
+
+
 def _zip_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     if _zip_index_size(path) > _MOST_ZIP_INDEX:
         raise CommandError(f"{path} lists more files than an archive of traces; unpack it yourself")
