@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from spark_prof.analyzers.model import Report
-    from spark_prof.dashboards.render import Shown
+    from spark_prof.notebook import NotebookReport
     from spark_prof.traces.bundle import Bundle
 
 __all__ = ["figures", "load", "record", "report", "show"]
@@ -51,8 +51,10 @@ def record(command: Sequence[str], out: str | Path, steps: int = 0) -> Bundle:
     return record_command(command, settings, lambda _: None)[0]
 
 
-def report(source: Bundle | str | Path, rank: int | None = None) -> Report:
+def report(source: Bundle | str | Path, rank: int | None = None) -> NotebookReport:
     """The report of one rank of a bundle or of somebody else's trace, as data.
+
+    In a notebook it shows itself; `kernels_frame()` has its kernels as a DataFrame.
 
     Args:
         source: an opened bundle, its folder, a trace, or the URL of one.
@@ -63,11 +65,14 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> Report:
     """
     from spark_prof.analyzers.summary import summarize, with_clients
     from spark_prof.datasets.opened import ceilings_for, opened
+    from spark_prof.notebook import NotebookReport
     from spark_prof.traces.bundle import Bundle
 
+    named = source if isinstance(source, Bundle) else str(source)
     with nullcontext(source) if isinstance(source, Bundle) else opened(str(source)) as bundle:
         found = summarize(bundle, rank, measured=ceilings_for(bundle, rank))
-        return with_clients(found, bundle, rank)
+        found = with_clients(found, bundle, rank)
+    return NotebookReport.of(found, named, rank)
 
 
 def figures(report: Report) -> dict[str, go.Figure]:
@@ -80,8 +85,10 @@ def figures(report: Report) -> dict[str, go.Figure]:
     return figures_of(report)
 
 
-def show(report: Report) -> Shown:
-    """The report as what a cell of a notebook shows: its tables, in a console as text."""
-    from spark_prof.dashboards.render import Shown
+def show(report: Report) -> NotebookReport:
+    """The report as what a cell of a notebook shows: its one screen, in a console as text."""
+    from spark_prof.notebook import NotebookReport
 
-    return Shown(report)
+    if isinstance(report, NotebookReport):
+        return report
+    return NotebookReport.of(report, report.run.source, None)

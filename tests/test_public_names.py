@@ -24,8 +24,26 @@ def test_report_takes_a_bundle_its_folder_or_a_trace():
 def test_a_report_shows_itself_in_a_notebook_and_in_a_console():
     report = spark_prof.report(DATA / "h100-gpt-oss-20b-mxfp4-graphs")
     shown = spark_prof.show(report)
-    assert shown._repr_markdown_() == RENDERERS["md"](report)
-    assert repr(shown) == RENDERERS["text"](report)
+    assert shown is report
+    assert report._repr_markdown_() == RENDERERS["md"](report)
+    assert repr(report) == RENDERERS["text"](report)
+    drawn = report._repr_html_()
+    assert "<script" not in drawn
+    assert "spark-prof ab --b" in drawn
+    assert len(drawn) < 20_000
+
+
+def test_kernels_as_a_frame_add_up_to_the_report():
+    report = spark_prof.report(DATA / "h100-qwen3-30b-a3b-nvfp4-graphs")
+    frame = report.kernels_frame()
+    decode = frame[frame.phase == "decode"]
+    assert report.roofline is not None
+    assert report.roofline.decode is not None
+    assert decode.us.sum() == pytest.approx(report.roofline.decode.kernels_us, rel=1e-6)
+    bounds = sum(r.floor_us * r.calls for r in report.roofline.decode.rows if r.floor_us)
+    assert decode.bound_us.sum() == pytest.approx(bounds, rel=1e-6)
+    assert set(decode[decode.component == "experts"].layer) == set(range(48))
+    assert decode.engine.notna().mean() > 0.9
 
 
 def test_figures_are_those_of_the_page():

@@ -116,7 +116,9 @@ def _shown_words(command: Iterable[str]) -> Iterable[str]:
 
 
 def _facts(facts: Mapping[str, Any], hide: Callable[[str], str]) -> dict[str, Any]:
-    found = _values({k: v for k, v in facts.items() if k not in _PRIVATE_FACTS}, hide)
+    found: dict[str, Any] = _values(
+        {name: value for name, value in facts.items() if name not in _PRIVATE_FACTS}, hide
+    )
     if isinstance(variables := found.get("environment"), dict):
         found["environment"] = {
             name: value for name, value in variables.items() if name.startswith(_ENGINE_VARIABLES)

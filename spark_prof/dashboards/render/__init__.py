@@ -97,20 +97,3 @@ RENDERERS: Mapping[str, Callable[[Report], str]] = {
     kind: partial(render_report, kind=kind) for kind in ("text", "md", "html", "json")
 }
 """From the name of a format, as `--format` takes it, to what draws a report in it."""
-
-
-class Shown:
-    """A report that a cell of a notebook ends with; in a console it shows itself as text.
-
-    Markdown is all that it needs: no script and no style of a page can get into the notebook, and
-    it stays there when the notebook is closed, converted or looked at on GitHub.
-    """
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def _repr_markdown_(self) -> str:
-        return RENDERERS["md"](self._report)
-
-    def __repr__(self) -> str:
-        return RENDERERS["text"](self._report)

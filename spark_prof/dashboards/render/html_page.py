@@ -63,6 +63,13 @@ def draw(document: Document, figures: Mapping[str, go.Figure]) -> str:
     )
 
 
+def fragment(document: Document) -> str:
+    """The sections of a short document for a page that is somebody else's, such as a notebook."""
+    document = cleaned(document)
+    title = _templates().from_string("<h3>{{ title }}</h3>\n").render(title=document.title)
+    return title + _sections(document, {})
+
+
 def draw_figure(figure: go.Figure, title: str) -> str:
     """Draws a figure, its labels safe as `charts.label` makes them, as a page of its own."""
     options = {"displaylogo": False, "responsive": True}

@@ -1,0 +1,101 @@
+"""A report as a notebook shows it, and as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.render import render_report
+from spark_prof.vocabulary import COPIES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from spark_prof.traces.bundle import Bundle
+
+_KEYS = ["layer", "role", "component", "phase", "name"]
+
+
+@dataclass(frozen=True, repr=False)
+class NotebookReport(Report):
+    """A report that a cell can end with: it shows its one screen.
+
+    report = spark_prof.report("my-run")
+    report.kernels_frame().groupby("component").us.sum()
+    """
+
+    source: str | Bundle = field(default="", compare=False)
+    """What it was made of, for the rows that a report sums up."""
+    rank: int | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, report: Report, source: str | Bundle, rank: int | None) -> NotebookReport:
+        """The same report, of a rank of that source."""
+        values = {each.name: getattr(report, each.name) for each in fields(Report)}
+        return cls(**values, source=source, rank=rank)
+
+    def _repr_html_(self) -> str:
+        from spark_prof.dashboards.render.html_page import fragment
+        from spark_prof.dashboards.short_report import short_report
+
+        return fragment(short_report(self))
+
+    def _repr_markdown_(self) -> str:
+        return render_report(self, "md")
+
+    def __repr__(self) -> str:
+        return render_report(self, "text")
+
+    def kernels_frame(self) -> pd.DataFrame:
+        """The kernels of a mean step of each phase, a row a layer, role, component and kernel.
+
+        Returns:
+            layer (-1 for none), role, component, phase, name, calls (a step), us (of all calls of a
+            step), bound_us and bytes (what these calls need at least; NaN where unknown), engine,
+            precision and evidence (how those two are known).
+
+        Raises:
+            CommandError: the source is gone or damaged.
+        """
+        from spark_prof.analyzers.summary import summary_of
+        from spark_prof.datasets.opened import opened
+
+        source = self.source
+        with opened(source) if isinstance(source, str) else nullcontext(source) as bundle:
+            summary = summary_of(bundle, self.rank)
+        phases = summary.steps["phase"].astype(str)
+        found = summary.kernels
+        found = found[found["step"].isin(summary.steps.index) & ~found["kind"].isin(COPIES)]
+        found = found.assign(
+            us=(found["end_ns"] - found["start_ns"]) / 1e3,
+            phase=found["step"].map(phases),
+            calls=1,
+        )
+        rows = found.groupby(_KEYS, observed=True, as_index=False)[["us", "calls"]].sum()
+        steps = rows["phase"].map(phases.value_counts())
+        rows[["us", "calls"]] = rows[["us", "calls"]].div(steps, axis=0)
+        needs, labels = self._needs(), {(k.component, k.name): k for k in self.kernels}
+        keys = rows[["phase", "component", "role", "name"]].astype(str).itertuples(index=False)
+        of_calls = np.array([needs.get(tuple(key), (np.nan, np.nan)) for key in keys])
+        rows[["bound_us", "bytes"]] = of_calls.reshape(-1, 2) * rows[["calls"]].to_numpy()
+        known = [labels.get(key) for key in zip(rows["component"], rows["name"], strict=True)]
+        for name in ("engine", "precision", "evidence"):
+            rows[name] = [getattr(kernel, name, None) for kernel in known]
+        return rows.sort_values("us", ascending=False, ignore_index=True)
+
+    def _needs(self) -> Mapping[tuple[Any, ...], tuple[float, float]]:
+        """Lower bound and bytes of one call, by phase, component, role and kernel."""
+        phases = self.roofline.phases if self.roofline else ()
+        return {
+            (phase.phase, *row.place[:2], row.name): (
+                np.nan if row.floor_us is None else row.floor_us,
+                np.nan if row.needed_bytes is None else row.needed_bytes,
+            )
+            for phase in phases
+            for row in phase.rows
+        }
