@@ -18,6 +18,7 @@ from spark_prof.cli.query import query
 from spark_prof.cli.record import record
 from spark_prof.cli.report import report
 from spark_prof.cli.salvage import salvage
+from spark_prof.cli.why import why
 
 app = typer.Typer(
     name="spark-prof",
@@ -32,7 +33,7 @@ _OF_A_COMMAND = {"allow_interspersed_args": False}
 app.command(context_settings=_OF_A_COMMAND)(record)
 app.command("import")(import_traces)
 for command in (
-    report, demo, compare, classify, doctor, merge, salvage, explore, export, query,
+    report, demo, why, compare, classify, doctor, merge, salvage, explore, export, query,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(kernels.group)

@@ -128,7 +128,7 @@ def doctor(
     from spark_prof.rules.gpus import find_gpu
     from spark_prof.traces.readers.engine_log import read_engine_log
 
-    named = _gpu(gpu)
+    named = gpu_named(gpu)
     read = read_engine_log(log) if log else None
     audit: Audit | None = None
     findings: tuple[Finding, ...] = ()
@@ -158,7 +158,8 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _gpu(name: str | None) -> Gpu | None:
+def gpu_named(name: str | None) -> Gpu | None:
+    """The GPU that a person named; None where nobody did."""
     if name is None:
         return None
     from spark_prof.rules.gpus import GPUS, find_gpu

@@ -1,0 +1,94 @@
+"""`spark-prof why`: what makes one checkpoint or run decode faster than another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_prof.cli.doctor import gpu_named, question_of
+from spark_prof.cli.options import FormatOption, OutOption, page, put
+from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:
+    from spark_prof.analyzers.model import Report
+    from spark_prof.traces.checkpoint import Checkpoint
+
+_DEFAULT_GPU = "gb10"
+_MOST = 6
+
+
+def why(
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="A [B]...", help="Folders with a config.json, or recordings."),
+    ],
+    gpu: Annotated[
+        str | None, typer.Option(help="The GPU; by default that of a recording, else gb10.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences at a time, of checkpoints.")] = 1,
+    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
+    out: OutOption = None,
+) -> None:
+    """Say why one checkpoint decodes faster than another: bytes, lower bound, kernel, precision."""
+    drawn_as = page(format, out)
+    if len(sources) > _MOST:
+        raise CommandError(f"{len(sources)} sides are too many; give at most {_MOST}")
+    from spark_prof.analyzers.why import (
+        Why,
+        answer_of,
+        bandwidth_of,
+        side_of_checkpoint,
+        side_of_recording,
+        what_ifs,
+    )
+    from spark_prof.dashboards.why_report import render_why
+    from spark_prof.rules.gpus import find_gpu
+
+    question = question_of(batch=batch, context=0, drafts=0, accepted=None, ranks=1)
+    named = gpu_named(gpu)
+    found = [_read(source) for source in sources]
+    reports = [each for each in found if not isinstance(each, tuple)]
+    recorded = [find_gpu(r.gpu.name, r.gpu.compute_capability) for r in reports]
+    shown = named or next(filter(None, recorded), None) or gpu_named(_DEFAULT_GPU)
+    assert shown is not None
+    sides, checkpoints = [], []
+    for name, each in zip(_names(sources), found, strict=True):
+        if isinstance(each, tuple):
+            checkpoints.append(each[0])
+            sides.append(side_of_checkpoint(each[0], name, shown, question))
+        else:
+            sides.append(side_of_recording(each, name, shown))
+    speed, said_by = bandwidth_of(shown)
+    answer = Why(
+        shown.name,
+        speed,
+        said_by,
+        tuple(sides),
+        tuple(what_ifs(checkpoints[0], shown, question)) if checkpoints else (),
+        tuple(answer_of(sides, shown)),
+    )
+    put(render_why(answer, *drawn_as), out)
+
+
+def _read(source: str) -> Report | tuple[Checkpoint]:
+    """The report of a recording, or the checkpoint alone."""
+    path = Path(source)
+    if path.name == "config.json":
+        path = path.parent
+    if (path / "config.json").is_file() or (path / "params.json").is_file():
+        from spark_prof.traces.checkpoint import read_checkpoint
+
+        return (read_checkpoint(path),)
+    from spark_prof.analyzers.summary import summarize
+    from spark_prof.datasets.opened import opened
+
+    with opened(source) as bundle:
+        return summarize(bundle)
+
+
+def _names(sources: list[str]) -> list[str]:
+    """The last part of each name, or all of it where two are alike."""
+    last = [Path(source).name or source for source in sources]
+    return last if len(set(last)) == len(last) else list(sources)

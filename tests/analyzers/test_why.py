@@ -1,0 +1,79 @@
+"""What tells two checkpoints or runs apart, against sums made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import spark_prof
+from spark_prof.analyzers.ceilings import Question
+from spark_prof.analyzers.why import (
+    answer_of,
+    bandwidth_of,
+    expected,
+    side_of_checkpoint,
+    side_of_recording,
+    what_ifs,
+)
+from spark_prof.rules.gpus import find_gpu
+from spark_prof.traces.checkpoint import read_checkpoint
+from tests.rows import each_row
+
+DATA = Path(__file__).parents[1] / "data"
+GB10, H100 = find_gpu("gb10"), find_gpu("h100")
+
+
+def test_a_checkpoint_reads_what_its_formats_take() -> None:
+    assert GB10
+    checkpoint = read_checkpoint(DATA / "models" / "qwen3-30b-a3b-nvfp4")
+    side = side_of_checkpoint(checkpoint, "q", GB10, Question())
+    head = side.part("lm_head")
+    assert head is not None
+    assert (head.format, head.bytes, head.computes_in) == ("bf16", 2 * 151936 * 2048, "bf16")
+    experts = side.part("experts")
+    assert experts is not None
+    # 8 of 128 experts of 48 layers, three matrices of 2048 x 768 each, 9 bits a weight.
+    assert experts.bytes == pytest.approx(48 * 8 * 3 * 2048 * 768 * 9 / 16, rel=0.001)
+    assert side.bound_us == pytest.approx(side.bytes / bandwidth_of(GB10)[0] * 1e6)
+    narrower = {row.title: row.bytes for row in what_ifs(checkpoint, GB10, Question())}
+    everything = [narrower[f"{name}: layers, attention and lm_head"] for name in ("FP8", "NVFP4")]
+    assert everything[1] < side.bytes < narrower["FP8: layers"]
+    assert everything[1] / everything[0] == pytest.approx(9 / 16, rel=0.02)
+
+
+@each_row(
+    ("form", "gpu", "precision"),
+    [
+        ("nvfp4", "gb10", "fp4"),
+        ("nvfp4", "h100", "bf16 (weights only)"),
+        ("fp8", "h100", "fp8"),
+        ("fp8", "a100", "bf16 (weights only)"),
+        ("int4", "gb10", "bf16 (weights only)"),
+        ("bf16", "gb10", "bf16"),
+    ],
+)
+def test_in_which_precision_a_format_can_compute(form: str, gpu: str, precision: str) -> None:
+    found = find_gpu(gpu)
+    assert found
+    assert expected(form, found) == precision
+
+
+def test_two_runs_are_told_apart_by_their_kernels_where_they_ran_eagerly() -> None:
+    assert H100
+    nvfp4, awq = (
+        side_of_recording(spark_prof.report(DATA / "code-h100" / name), name, H100)
+        for name in ("dense-nvfp4", "dense-awq")
+    )
+    of_bytes, of_time = answer_of([nvfp4, awq], H100)
+    assert "dense-nvfp4 reads 1% more bytes a token than dense-awq" in of_bytes
+    # Marlin is faster here than Machete; the gaps between their kernels are the host's.
+    assert nvfp4.us is not None
+    assert awq.us is not None
+    assert nvfp4.us > awq.us
+    assert nvfp4.kernels_us < awq.kernels_us
+    assert of_time.startswith("dense-awq's kernels take")
+    assert "Most of the rest is mlp" in of_time
+    graphs = [replace(side, eager=False) for side in (nvfp4, awq)]
+    assert list(answer_of(graphs, H100))[1].startswith("dense-nvfp4 takes 0.45 ms longer")
