@@ -88,14 +88,16 @@ def model_ceilings(
 def doctor(
     source: Annotated[
         str | None,
-        typer.Argument(help="A bundle, a trace, or the URL of one; without any, this machine."),
+        typer.Argument(
+            help="A bundle, a trace, the URL of one, a log or a model; by default this machine."
+        ),
     ] = None,
     log: Annotated[
         Path | None,
         typer.Option(help="What the engine printed, in the same run if there is a source."),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="A model's folder: how fast can it be at most?")
+        str | None, typer.Option(help="A model's folder or name: how fast can it be at most?")
     ] = None,
     gpu: Annotated[
         str | None, typer.Option(help="The GPU that a log or a model is for, such as gb10.")
@@ -126,9 +128,11 @@ def doctor(
     drawn_as = page(format, out)
     from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
     from spark_prof.rules.gpus import find_gpu
+    from spark_prof.traces.checkpoint import model_folder
     from spark_prof.traces.readers.engine_log import read_engine_log
 
     named = gpu_named(gpu)
+    source, log, model = _recognised(source, log, model)
     read = read_engine_log(log) if log else None
     audit: Audit | None = None
     findings: tuple[Finding, ...] = ()
@@ -141,7 +145,7 @@ def doctor(
     )
     measured = _measured() if measure else None
     first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
-    ceilings = model_ceilings(model, question, first, measured) if model else None
+    ceilings = model_ceilings(model_folder(model), question, first, measured) if model else None
     machine = None
     if source is None and log is None and model is None and not measure:
         from spark_prof.analyzers.fallbacks.machine_checks import machine_findings
@@ -156,6 +160,34 @@ def doctor(
     put(render_diagnosis(found, *drawn_as), out)
     if fail_on_findings and findings:
         raise typer.Exit(1)
+
+
+def _recognised(
+    source: str | None, log: Path | None, model: str | None
+) -> tuple[str | None, Path | None, str | None]:
+    """The source as what it is: a recording, a log or a model.
+
+    Raises:
+        CommandError: it is none of these.
+    """
+    from spark_prof.traces.checkpoint import is_model, model_folder
+    from spark_prof.traces.readers.engine_log import read_engine_log
+    from spark_prof.traces.resolve import resolve
+
+    if source is None:
+        return source, log, model
+    if model is None and is_model(source):
+        return None, log, source
+    try:
+        resolve(source)
+    except CommandError:
+        path = Path(source)
+        if log is None and path.is_file() and read_engine_log(path).statements:
+            return None, path, model
+        if not path.exists():
+            model_folder(source)  # says where a model of that name would be
+        raise
+    return source, log, model
 
 
 def gpu_named(name: str | None) -> Gpu | None:

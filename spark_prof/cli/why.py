@@ -74,13 +74,12 @@ def why(
 
 def _read(source: str) -> Report | tuple[Checkpoint]:
     """The report of a recording, or the checkpoint alone."""
-    path = Path(source)
-    if path.name == "config.json":
-        path = path.parent
-    if (path / "config.json").is_file() or (path / "params.json").is_file():
-        from spark_prof.traces.checkpoint import read_checkpoint
+    from spark_prof.traces.checkpoint import is_model, model_folder, read_checkpoint
 
-        return (read_checkpoint(path),)
+    if is_model(source):
+        return (read_checkpoint(model_folder(source)),)
+    if not Path(source).exists():
+        model_folder(source)  # says where a model of that name would be
     from spark_prof.analyzers.summary import summarize
     from spark_prof.datasets.opened import opened
 

@@ -151,7 +151,7 @@ _A100 = "NVIDIA A100 data sheet and Ampere architecture white paper"
 _LONGEST = 200
 
 GPUS: tuple[Gpu, ...] = (
-    _gpu(("GB10 (DGX Spark)", "gb10", r"\bgb10\b|dgx spark", "12.1"),
+    _gpu(("GB10 (DGX Spark)", "gb10", r"\bgb10\b|\bspark\b", "12.1"),
         "NVIDIA DGX Spark data sheet (273 GB/s; 1 PFLOP of FP4 with sparsity, halved), Hot Chips "
         "2025 (31 TFLOPS of FP32), huggingface/kernels#283 (48 multiprocessors, 24 MB of L2)",
         (128, 273), (48, 24, None), {"fp4": 500, "fp32": 31}, read=Figure(231e9,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,9 @@ _MOST_FILES = 4096
 _MOST_TENSORS = 4_000_000
 _NAMED = 3
 _INDEX = "model.safetensors.index.json"
+_CONFIG = "config.json"
 _MISTRAL = "params.json"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,40 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             "of a model"
         )
     return Checkpoint(str(folder), config, quantization, tensors, tuple(lost))
+
+
+def model_folder(named: str) -> Path:
+    """The folder of a model: itself, that of its config.json, or the one in Hugging Face's cache.
+
+        model_folder("openai/gpt-oss-120b")
+
+    Raises:
+        CommandError: there is none.
+    """
+    path = Path(named)
+    if path.name == _CONFIG and path.is_file():
+        return path.parent
+    if path.is_dir() or not _HUB_NAME.fullmatch(named):
+        return path
+    hub = os.environ.get("HF_HUB_CACHE")
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    cache = Path(hub).expanduser() if hub else Path(home).expanduser() / "hub"
+    folder = cache / f"models--{named.replace('/', '--')}"
+    if not folder.is_dir():
+        raise CommandError(
+            f"{named} is no folder and not in Hugging Face's cache ({cache}); its config.json is "
+            f"enough: hf download {named} {_CONFIG}"
+        )
+    return folder
+
+
+def is_model(named: str) -> bool:
+    """Whether a person named a model: a folder with its configuration, or one of the cache."""
+    try:
+        folder = _snapshot(model_folder(named))
+    except (CommandError, OSError):
+        return False
+    return any((folder / name).is_file() for name in (_CONFIG, _MISTRAL))
 
 
 def _snapshot(folder: Path) -> Path:

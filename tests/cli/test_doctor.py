@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from spark_prof.profiler.installed import installed
 from tests.cli.conftest import Refuses, Run
 
 COMMAND = "doctor"
@@ -165,3 +167,23 @@ def test_hostile_lines_stay_lines(run: Run, tmp_path: Path) -> None:
         assert "<script>alert" not in out
     # HTML is escaped: what the line says of itself is shown, not obeyed.
     assert "<b>out</b>" not in run("--log", path, "--gpu", "gb10", "--format", "html")[1]
+
+
+def test_a_source_is_taken_for_what_it_is(
+    run: Run, refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = DATA / "logs" / "qwen3-30b-a3b-nvfp4.log"
+    assert run(log, "--gpu", "spark") == run("--log", log, "--gpu", "gb10")
+    assert "The GPU is not known" in run(log)[1]
+    config = MODEL / "config.json"
+    assert run(config)[1].splitlines()[2:] == run("--model", config.parent)[1].splitlines()[2:]
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    refuses("openai/gpt-oss-20b", "hf download openai/gpt-oss-20b config.json")
+    shutil.copytree(config.parent, tmp_path / "models--openai--gpt-oss-20b" / "snapshots" / "1")
+    assert run("openai/gpt-oss-20b")[1].splitlines()[2:] == run(config)[1].splitlines()[2:]
+
+
+def test_nothing_is_said_of_what_was_not_looked_at(run: Run) -> None:
+    if not installed().gpu:
+        assert "No NVIDIA GPU here" in run()[1]
+        assert "Nothing to change" not in run()[1]
