@@ -155,7 +155,13 @@ def doctor(
         findings = machine_findings(machine)
     subjects = [str(subject) for subject in (source, log, model) if subject is not None]
     found = Diagnosis(
-        ", ".join(subjects) or "this machine", findings, audit, machine, ceilings, measured
+        ", ".join(subjects) or "this machine",
+        findings,
+        audit,
+        machine,
+        ceilings,
+        measured,
+        named is not None,
     )
     put(render_diagnosis(found, *drawn_as), out)
     if fail_on_findings and findings:

@@ -37,6 +37,7 @@ class Diagnosis:
     machine: Machine | None = None  # what is installed here
     ceilings: Ceilings | None = None  # of a model's folder
     measured: Measured | None = None  # what this machine was measured to reach
+    one_gpu: bool = False  # whether somebody named the GPU that a model is for
 
 
 def render_diagnosis(found: Diagnosis, kind: str, width: int = 100, color: bool = False) -> str:
@@ -89,7 +90,7 @@ def _sections(found: Diagnosis) -> Iterator[Section]:
         yield _libraries(found.machine)
         yield listed("machine-notes", "What could not be looked at", found.machine.lost, _LONGEST)
     if found.ceilings is not None:
-        yield from ceiling_section.sections(found.ceilings)
+        yield from ceiling_section.sections(found.ceilings, found.one_gpu)
     if found.measured is not None:
         yield measured(found.measured)
 

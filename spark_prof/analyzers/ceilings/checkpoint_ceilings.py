@@ -51,6 +51,8 @@ CHANGES: tuple[Change, ...] = (
     Change("dense-mxfp4", "all but the experts MXFP4", _DENSE, "mxfp4"),
     Change("but-head-nvfp4", "all but lm_head NVFP4", _ALL - _HEAD, "nvfp4"),
     Change("all-nvfp4", "all NVFP4", _ALL, "nvfp4"),
+    Change("all-fp8", "all FP8", _ALL, "fp8", widens=True),
+    Change("all-int4", "all INT4 (AWQ)", _ALL, "int4", widens=True),
     Change("all-bf16", "all BF16", _ALL, "bf16", widens=True),
 )
 """What can be chosen, in the order in which it is shown."""

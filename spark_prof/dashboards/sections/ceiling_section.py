@@ -30,17 +30,19 @@ _MOST_UNPLACED = 8
 _LONGEST = 80
 
 
-def sections(found: Ceilings) -> tuple[Section, ...]:
+def sections(found: Ceilings, one_gpu: bool = False) -> tuple[Section, ...]:
     """Everything there is to say about a checkpoint, in reading order.
 
     The tables for one GPU are for the first of those that the ceilings were calculated for; there
     must be one.
+
+    Args:
+        found: of a checkpoint.
+        one_gpu: whether nothing is to be said about other GPUs than the first.
     """
     return (
         _reads(found),
-        _choices(found),
-        _gpus(found),
-        _sources(found),
+        _choices(found, one_gpu),
         _batches(found),
         _contexts(found),
         _drafts(found),
@@ -80,10 +82,11 @@ def _reads(found: Ceilings) -> Section:
     return Section(section.id, section.title, columns, (*section.rows, total), section.intro)
 
 
-def _choices(found: Ceilings) -> Section:
-    """The ceilings of every choice of formats, on a few GPUs."""
+def _choices(found: Ceilings, one_gpu: bool) -> Section:
+    """The ceilings of every choice of formats, on the first GPU and a few others."""
     names = [gpu.gpu for gpu in found.choices[0].gpus]
-    shown = list(dict.fromkeys([names[0], *(n for n in _BESIDE if n in names)]))[: len(_BESIDE)]
+    shown = list(dict.fromkeys([names[0], *(n for n in _BESIDE if n in names)]))
+    shown = shown[: 1 if one_gpu else len(_BESIDE)]
 
     def on(name: str, optional: bool) -> Column:
         def speeds(choice: Choice) -> str:
@@ -102,37 +105,6 @@ def _choices(found: Ceilings) -> Section:
         "What a choice does to the answers is not looked at.",
     )
     return table("ceilings", "How fast it can be at most", found.choices, columns, intro)
-
-
-def _gpus(found: Ceilings) -> Section:
-    """The model as it is on every GPU, with where the bandwidth comes from."""
-    columns = (
-        cells.Text("GPU", "gpu"),
-        cells.Written("GB/s", lambda gpu: figure(gpu.data_sheet.bandwidth / 1e9, ",.0f")),
-        cells.Written("Read", lambda gpu: gpu.read and figure(gpu.read.bandwidth / 1e9, ",.0f")),
-        cells.Rate("Tokens/s", "data_sheet.tokens_per_s"),
-        cells.Rate("By read", "read.tokens_per_s"),
-        cells.Text("Limit", "data_sheet.limit", optional=True),
-        cells.Count("GPUs to hold it", "needed", optional=True),
-    )
-    intro = (
-        "By the data sheet, and by what a kernel that only reads was seen to reach. Where one GPU "
-        "cannot hold the weights its figures are those of one that could.",
-    )
-    return table("ceilings_gpus", "On every GPU", found.choices[0].gpus, columns, intro)
-
-
-def _sources(found: Ceilings) -> Section:
-    """Who says so."""
-    named: dict[str, list[str]] = {}
-    for gpu in found.choices[0].gpus:
-        for ceiling in filter(None, (gpu.data_sheet, gpu.read)):
-            named.setdefault(ceiling.basis, []).append(gpu.gpu)
-    columns = (
-        cells.Prose("Figures of", lambda pair: ", ".join(pair[1])),
-        cells.Prose("Source", lambda pair: pair[0]),
-    )
-    return table("ceilings_sources", "Where these bandwidths come from", named.items(), columns)
 
 
 def _batches(found: Ceilings) -> Section:
