@@ -43,8 +43,12 @@ class Diagnosis:
 def render_diagnosis(found: Diagnosis, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a diagnosis in a format."""
     return draw(
-        lambda: document_of(found), lambda: {"schema": SCHEMA, **vars(found)}, kind, width, color
+        lambda: document_of(found), lambda: {"schema": SCHEMA, **_record(found)}, kind, width, color
     )
+
+
+def _record(found: Diagnosis) -> dict[str, object]:
+    return {name: value for name, value in vars(found).items() if name != "one_gpu"}
 
 
 def document_of(found: Diagnosis) -> Document:
