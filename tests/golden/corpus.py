@@ -19,6 +19,11 @@ from tests.golden.plain_json import plain
 DATA = Path(__file__).parents[1] / "data"
 
 Command = tuple[str, ...]
+_WHY = (
+    ("models/qwen3-next-80b-a3b-nvfp4", "models/qwen3-next-80b-a3b-fp8"),
+    ("models/qwen3-30b-a3b-nvfp4", "h100-qwen3-30b-a3b-nvfp4-graphs"),
+    ("code-h100/dense-nvfp4", "code-h100/dense-awq", "code-h100/dense-fp8-token"),
+)
 _PAGES = ("overview", "layers", "kernels", "conversions", "fallbacks", "steps")
 _ALL_PAGES = ("code-h100/dense-fp8-block", "compare-h100/gpt-graph", "kineto/qwen3-graphs")
 _TWO_PAGES = ("architectures/*/default", "kineto/*")
@@ -48,6 +53,7 @@ def documents() -> dict[str, list[Command]]:
         drawn = source in _ALL_PAGES or source in two_pages
         found[source] = [
             *_both(("report", source)),
+            ("report", source, "--all"),
             ("doctor", source),  # its JSON is in the report's
             *(_both(("classify", source)) if source in traces else [_as_json("classify", source)]),
             *(("explore", source, page) for page in pages if drawn),
@@ -59,6 +65,8 @@ def documents() -> dict[str, list[Command]]:
         found[f"compare/{a}--{Path(b).name}"] = _both(("compare", a, b))
     results = _named("benchmarks/*.*", "ab-*/result.json")
     found |= {name: _both(("report", name)) for name in results if not name.endswith("README.md")}
+    for sides in _WHY:
+        found[f"why/{Path(sides[0]).name}"] = _both(("why", *sides))
     for log in _named("logs/*"):
         found[log] = _both(("doctor", "--log", log, "--gpu", "h100"))
     for config in _named("models/*/config.json"):
