@@ -30,14 +30,39 @@ app = typer.Typer(
 )
 # Everything after the first word that is no option of ours belongs to the command.
 _OF_A_COMMAND = {"allow_interspersed_args": False}
-app.command(context_settings=_OF_A_COMMAND)(record)
-app.command("import")(import_traces)
-for command in (
-    report, demo, why, compare, classify, doctor, merge, salvage, explore, export, query,
-):  # fmt: skip
-    app.command()(command)
+_COMMANDS = (
+    (record, "Run a command and record every step of its vLLM engine.",
+     "record -o my-run -- vllm serve MODEL"),
+    (report, "One screen: verdict, what to change, where the time goes.", "report my-run"),
+    (explore, "Look at recordings in the browser, down to one kernel.", "explore my-run"),
+    (demo, "Explore the recording that comes with spark-prof.", "demo"),
+    (why, "Why one checkpoint or run decodes faster than another.",
+     "why models/nvfp4 models/fp8 --gpu gb10"),
+    (compare, "Where the difference between recordings comes from.", "compare before after"),
+    (ab, "Measure a change in the live engine, and prove its gain.",
+     "ab --b moe=spark_prof -- vllm serve MODEL"),
+    (doctor, "Kernels chosen and why, settings without effect, limits.",
+     "doctor serve.log --gpu gb10"),
+    (classify, "Tensor cores or not, in which precision, on what evidence.",
+     "classify my-run"),
+    (import_traces, "Make a bundle of another tool's trace.", "import trace.json.gz -o my-run"),
+    (merge, "Join the ranks of one run, recorded on several hosts.",
+     "merge host-1 host-2 -o my-run"),
+    (salvage, "Make a bundle of what a killed recording had flushed.", "salvage my-run"),
+    (export, "Write a trace for ui.perfetto.dev, CSV or Parquet.",
+     "export my-run -o my-run.perfetto.json"),
+    (query, "Ask the tables of recordings in SQL.",
+     "query my-run 'select name, count(*) from kernels group by 1'"),
+)  # fmt: skip
+"""Each command with its line in the list of them, and an example."""
+for command, line, example in _COMMANDS:
+    app.command(
+        "import" if command is import_traces else None,
+        short_help=line,
+        epilog=f"Example: spark-prof {example}",
+        context_settings=_OF_A_COMMAND if command in (record, ab) else None,
+    )(command)
 app.add_typer(kernels.group)
-app.command(context_settings=_OF_A_COMMAND)(ab)
 
 
 @app.callback(invoke_without_command=True)

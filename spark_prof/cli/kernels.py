@@ -61,12 +61,19 @@ _Slot = Annotated[
 
 group = typer.Typer(
     name="kernels",
-    help="Replacement kernels: list them, check them here, time them against others.",
+    help="List, check and time this package's kernels, and your own.",
     rich_markup_mode=None,
+    invoke_without_command=True,
 )
 
 
-@group.command("list")
+@group.callback()
+def _commands(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@group.command("list", short_help="List the kernels with their slots, formats and sizes.")
 def list_kernels(
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
@@ -80,7 +87,7 @@ def list_kernels(
     put(render_kernels(KERNELS, known_runs(), *drawn_as), out)
 
 
-@group.command()
+@group.command(short_help="Write a working kernel of your own to begin with.")
 def template(
     slot: Annotated[Slot, typer.Argument(help="What the kernel is for.")],
     out: Annotated[
@@ -95,7 +102,7 @@ def template(
     put(_template_text(slot), out)
 
 
-@group.command()
+@group.command(short_help="Check that kernels compute what they should.")
 def check(
     name: _Name = None,
     slot: _Slot = None,
@@ -132,7 +139,7 @@ def check(
         raise CommandError(f"nothing could be checked on {found.where}; the skipped cases say why")
 
 
-@group.command()
+@group.command(short_help="Time kernels beside others on an idle GPU.")
 def bench(
     name: _Name = None,
     slot: _Slot = None,

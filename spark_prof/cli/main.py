@@ -53,7 +53,9 @@ def _run() -> int:
             raise
         message = getattr(error, "format_message", None)
         text = " ".join(str(message() if message else error).split()).rstrip(".")
-        print(f"spark-prof: {text}; see spark-prof --help", file=sys.stderr)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "spark-prof"
+        print(f"spark-prof: {text}; see {command} --help", file=sys.stderr)
         return 2
 
 

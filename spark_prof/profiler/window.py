@@ -17,7 +17,7 @@ from spark_prof.profiler.batch import DECODE, Batch
 class State(Enum):
     """Where a recording stands; the values are shown to the person who waits."""
 
-    WAITING = "waiting for the first step"
+    WAITING = "waiting for the first step: send a server requests once it is up"
     WARMING = "letting warm-up steps pass"
     RECORDING = "recording"
     CLOSED = "done"

@@ -143,9 +143,14 @@ def test_a_bench_that_is_kept_is_what_the_dispatcher_goes_by(run: Run, cache: Pa
     assert len(kept) == len(timed)
 
 
+def test_alone_it_lists_its_commands(run: Run) -> None:
+    code, out, _ = run()
+    assert code == 0
+    assert [word in out for word in ("list", "check", "bench", "template")] == [True] * 4
+
+
 def test_bad_input_is_one_line(refuses: Refuses) -> None:
     for words, says in (
-        ([], "Missing command"),
         (["nosuch"], "nosuch"),
         (["list", "-o", "x.pdf"], "x.pdf"),
         (["list", "-o", "nosuch/x.md"], "does not exist"),

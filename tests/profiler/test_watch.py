@@ -87,7 +87,7 @@ def test_progress_is_said_when_it_changes(watcher: Watcher, said: list[str]) -> 
     watcher.show()
     assert said == [
         "waiting for the command to start vLLM",
-        "waiting for the first step",
+        "waiting for the first step: send a server requests once it is up",
         "recording step 5 of 100",
     ]
 
