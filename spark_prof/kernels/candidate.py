@@ -133,8 +133,8 @@ class Candidate:
     name: str  # what results call it
     slot: str  # qkv, o, mlp, lm_head (a matrix), router, moe or norm
     # Packs a layer. Somebody's own returns new tensors and may abstain from layers. The package's
-    # refuse operands that do not fit, and where there is one result, `run` takes `out` to write it
-    # to and `config`, its configuration, after the other arguments.
+    # refuse operands that do not fit. Those for a matrix or experts have two more arguments of
+    # `run`: `out`, which they write to, and `config`, with which `bench` times them.
     builder: Builder
     # Of the weights that it is checked with; somebody's own with all.
     formats: tuple[Format, ...] = ()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs
@@ -131,19 +131,7 @@ def _told(row: Tuned, run: Run) -> str:
     return f"{shape}: {row.us:.2f} us{against}, {run.machine}, {run.date[:10]}"
 
 
-class Shared(Protocol):
-    """Of a configuration, what tells whether it fits a weight."""
-
-    @property
-    def warps(self) -> int:
-        """Of a block."""
-
-    @property
-    def split(self) -> int:
-        """Those of them that share the columns of the same rows."""
-
-
-Config = TypeVar("Config", bound=Shared)
+Config = TypeVar("Config")
 
 _UNIT = 128
 """Columns that a warp takes at a time: there is no more to share out."""
@@ -173,8 +161,8 @@ def configured(choice: Choice, default: Config, columns: int) -> Chosen[Config]:
             f"a measured configuration is of another version of spark-prof ({wrong}); measure "
             "again with `spark-prof kernels bench --save`"
         )
-    config = type(default)(**choice.config)
     # It may be a neighbouring shape's.
-    shared_out = 1 <= config.split <= -(-columns // _UNIT)
-    fits = shared_out and config.warps in range(1, 33) and config.warps % config.split == 0
-    return Chosen(config if fits else default, choice.why)
+    warps, split = choice.config["warps"], choice.config["split"]
+    shared_out = 1 <= split <= -(-columns // _UNIT)
+    fits = shared_out and warps in range(1, 33) and warps % split == 0
+    return Chosen(type(default)(**choice.config) if fits else default, choice.why)

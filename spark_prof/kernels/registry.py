@@ -35,7 +35,8 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     name: str  # what `spark-prof kernels check NAME` takes: SLOT-KIND
     module: str  # the path of the module that declares it
-    layer: Literal["matrix", "experts", "choice"]  # what it is built from; `choice`: of experts
+    # What it is built from; a choice is that of experts.
+    layer: Literal["matrix", "experts", "choice", "norm"]
     does: str
     formats: tuple[str, ...]  # of the weights, or logits, that it reads
     shapes: str
@@ -57,9 +58,9 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return self.name.rpartition("-")[0]
 
     @property
-    def race(self) -> Literal["dense", "moe"]:
-        """Among whom it is timed."""
-        return "moe" if self.layer == "experts" else "dense"
+    def race(self) -> str:
+        """Among whom it is timed; empty where it has no peers."""
+        return {"matrix": "dense", "experts": "moe"}.get(self.layer, "")
 
     def function(self, name: str) -> Callable[..., Any]:
         """A function of its module."""

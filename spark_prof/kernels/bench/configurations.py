@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 
 from spark_prof.cores import cores
-from spark_prof.kernels.bench.race import Call, Contestant, Setting, race
+from spark_prof.kernels.bench.race import Call, Setting, race
 from spark_prof.kernels.dense import LinearConfig
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.operands import stacks_at_a_time, token_tiles
@@ -120,7 +120,7 @@ def _times(
 ) -> list[float | None]:
     calls = [call_of(config) for config in configs]
     _compile(calls)
-    named = [Contestant(str(place), call) for place, call in enumerate(calls)]
+    named = {str(place): call for place, call in enumerate(calls)}
     results = race(named, setting, seconds=0, fewest=_REPEATS)
     return [result.us.median if result.us else None for result in results]
 

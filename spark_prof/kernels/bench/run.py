@@ -21,7 +21,6 @@ import torch
 from spark_prof.kernels.bench.configurations import best, known_config
 from spark_prof.kernels.bench.race import (
     Call,
-    Contestant,
     Setting,
     clones,
     largest_relative_l2,
@@ -122,7 +121,7 @@ class Request:
         found: list[ReplacementKernel | None] = [
             kernel
             for name, kernel in by_check().items()
-            if kernel.race == kind and form in kernel.formats and kernel.layer != "choice"
+            if kernel.race == kind and form in kernel.formats
             if not self.kernels or name in self.kernels
         ]
         return found or [None]
@@ -229,17 +228,14 @@ class _Field:
             return largest_relative_l2(outputs, expected)
 
         setting = Setting(len(expected), write, error, tolerance, expected.device)
-        entered: list[Contestant | Result] = []
+        entered: dict[str, Call | Result] = {}
         config: dict[str, int] = {}
         if self._ours:
             chosen = self._config(cell.work, inputs, setting)
-            entered.append(Contestant(OURS, self._call(chosen, inputs)))
+            entered[OURS] = self._call(chosen, inputs)
             config = asdict(chosen)
         for name, other in self._others.items():
-            if isinstance(other, Result):
-                entered.append(other)
-            else:
-                entered.append(Contestant(name, inputs.call(other)))
+            entered[name] = other if isinstance(other, Result) else inputs.call(other)
         own = self._request.own
         results = race(entered, setting, self._request.seconds_each)
         subject = OURS if own is None else own.name

@@ -20,7 +20,9 @@ from spark_prof.errors import one_line
 from spark_prof.kernels.candidate import (
     Abstained,
     Candidate,
+    ExpertsLayer,
     Format,
+    LinearLayer,
     Replacement,
     RouterLayer,
     WrongResult,
@@ -113,7 +115,7 @@ def run_case(case: Case, candidate: Candidate, device: str) -> Judgement:
     """
     posed = case.pose(candidate, device)
     guarded = None
-    if not candidate.own and len(posed.results) == 1:
+    if not candidate.own and isinstance(posed.layer, LinearLayer | ExpertsLayer):
         guarded = Guarded(*posed.results[0], device)
     out = guarded.tensor if guarded else None
     try:
@@ -339,9 +341,13 @@ def _all_refusals(candidate: Candidate, device: str) -> Attempts:
         names = ("x", "bias")
         if candidate.slot == "moe":
             case, names = MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), ("x", "logits")
+        elif candidate.slot == "norm":
+            case, names = NormCase(3, 64, residual=True), ("x", "residual")
         posed = case.pose(candidate, device)
-        ((shape, dtype),) = posed.results
-        operands = {"out": torch.zeros(shape, dtype=dtype, device=device)}
+        operands = {}
+        if candidate.slot != "norm":
+            shape, dtype = posed.results[0]
+            operands["out"] = torch.zeros(shape, dtype=dtype, device=device)
         for name, argument in zip(names, posed.arguments, strict=True):
             assert argument is not None
             operands[name] = argument
