@@ -121,7 +121,7 @@ def _few_columns(config: LinearConfig, columns: int) -> LinearConfig:
     return replace(config, split=split)
 
 
-def config_for(work: Work, processors: int) -> LinearConfig:  # noqa: ARG001 - as of other kernels
+def config_for(work: Work, _processors: int) -> LinearConfig:
     """The default for a piece of work."""
     return default_config(work.rows, work.columns, work.tokens, work.format)
 

@@ -233,7 +233,7 @@ class _Field:
         if self._ours:
             chosen = self._config(cell.work, inputs, setting)
             entered[OURS] = self._call(chosen, inputs)
-            config = asdict(chosen)
+            config = {} if chosen is None else asdict(chosen)
         for name, other in self._others.items():
             entered[name] = other if isinstance(other, Result) else inputs.call(other)
         own = self._request.own
@@ -250,7 +250,8 @@ class _Field:
         return inputs.call(compute)
 
     def _config(self, work: Work, inputs: _Inputs, setting: Setting) -> Any:
-        assert self._kernel is not None
+        if self._kernel is None or not self._kernel.tuned_as:
+            return None
         processors = multiprocessors(setting.device)
         default = self._kernel.function("config_for")(work, processors)
         if not self._request.tune:
@@ -292,7 +293,7 @@ def race_dense(
 
 
 def _tuned_as(kernel: ReplacementKernel | None, kind: Kind) -> str:
-    return kernel.tuned_as if kernel is not None else kind
+    return (kernel.tuned_as or kernel.check) if kernel is not None else kind
 
 
 def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -181,7 +181,7 @@ class RoutingCase:
         words += _special(logits=self.logits)
         return ", ".join([*words, self.scheme, str(self.dtype).removeprefix("torch.")])
 
-    def pose(self, candidate: Candidate, device: str) -> Posed:  # noqa: ARG002 - as of other cases
+    def pose(self, _candidate: Candidate, device: str) -> Posed:
         """The case on a device; a correction is large enough to change the choice."""
         logits = surrounded(make_logits(self.logits, self.tokens, self.experts, self.dtype, device))
         renormalize, scoring, scale = _SCHEMES[self.scheme]
@@ -240,7 +240,7 @@ class NormCase:
         words += _special(activations=self.x)
         return ", ".join(words + ["residual"] * self.residual)
 
-    def pose(self, candidate: Candidate, device: str) -> Posed:  # noqa: ARG002 - as of other cases
+    def pose(self, _candidate: Candidate, device: str) -> Posed:
         """The case on a device."""
         shape = (self.tokens, self.columns)
         x = surrounded(make_activations(self.x, *shape, 2, device))
