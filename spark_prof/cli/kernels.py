@@ -118,17 +118,17 @@ def check(
     if _is_own(name, slot):
         found = _checked_own(str(name), slot, _on_gpu(device))
     else:
-        from spark_prof.kernels.registry import find
+        from spark_prof.kernels.registry import by_check, find
 
         kernels = find(name)
         where, device_type = _device(device, kernels[0])
         from spark_prof.dashboards.replacement_kernels import Checked
-        from spark_prof.kernels.check.runner import run_checks
+        from spark_prof.kernels.check import runner
 
-        checks = list(dict.fromkeys(kernel.check for kernel in kernels))
-        for number, cases in enumerate(checks, 1):
+        checks = by_check(kernels)
+        for number, (cases, kernel) in enumerate(checks.items(), 1):
             say(f"checking {cases} on {where}, {number} of {len(checks)}")
-            verdicts += run_checks([cases], device_type)
+            verdicts += runner.check(kernel.candidate(), device_type)
         found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
     from spark_prof.dashboards.replacement_kernels import render_checks
 
@@ -211,7 +211,7 @@ def _checked_own(kernel: str, slot: Slot | None, cuda: bool) -> Checked:
 
     from spark_prof.dashboards.replacement_kernels import Checked
     from spark_prof.kernels.candidate import Candidate
-    from spark_prof.kernels.check.own_cases import check_own
+    from spark_prof.kernels.check import runner
     from spark_prof.swaps.own import load_builder
 
     assert slot is not None
@@ -219,7 +219,7 @@ def _checked_own(kernel: str, slot: Slot | None, cuda: bool) -> Checked:
     where = torch.cuda.get_device_name() if cuda else "the CPU"
     say(f"checking {slot.value}={kernel} on {where}")
     device = Device.CUDA.value if cuda else Device.CPU.value
-    return Checked((), where, device, tuple(check_own(candidate, device)))
+    return Checked((), where, device, tuple(runner.check(candidate, device)))
 
 
 def _check_race(slot: Slot, keep: bool) -> None:
@@ -249,7 +249,7 @@ def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:
 
         # Where nothing compiles, all cases would fail for the same reason.
         architecture = architecture_of(torch.cuda.get_device_capability())
-        compile_code(kernel.codes()[0], architecture)
+        compile_code(kernel.function("codes")()[0], architecture)
         return torch.cuda.get_device_name(), Device.CUDA.value
     from spark_prof.kernels.runtime.launch import RUNNERS
 

@@ -45,12 +45,14 @@ def measured(
     if isinstance(timed, Candidate):
         request = Request(models=models, tokens=counts, seconds=seconds, own=timed)
     else:
-        kinds = [kind for kind in KINDS if any(kernel.bench == kind for kernel in timed)]
-        if not kinds:
+        raced = [kernel for kernel in timed if kernel.bench]
+        if not raced:
             raise CommandError(f"{timed[0].name} has nothing to be timed beside; check can test it")
-        named = {kind for kernel in timed if kernel.bench == "dense" for kind in kernel.formats}
+        kinds = [kind for kind in KINDS if any(kernel.race == kind for kernel in raced)]
+        named = {kind for kernel in raced if kernel.race == "dense" for kind in kernel.formats}
         formats = [kind for kind in get_args(WeightFormat) if kind in named]
-        request = Request(kinds, models, counts, formats, seconds=seconds, tune=tune)
+        names = [kernel.check for kernel in raced]
+        request = Request(kinds, models, counts, formats, seconds=seconds, tune=tune, kernels=names)
     device = torch.device("cuda", torch.cuda.current_device())
     report = Report(machine_of(device), measure_ceilings(device))
     for found in run(request, device):

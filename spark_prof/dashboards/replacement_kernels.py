@@ -17,7 +17,7 @@ from spark_prof.dashboards.units import (
     counted,
     microseconds,
 )
-from spark_prof.kernels.registry import ReplacementKernel
+from spark_prof.kernels.registry import ARCHITECTURES, ReplacementKernel
 from spark_prof.kernels.tuning import Run, Work
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Secti
             missing=MISSING,
         ),
     )
-    everywhere = ", ".join(dict.fromkeys(a for kernel in kernels for a in kernel.architectures))
+    everywhere = ", ".join(ARCHITECTURES)
     intro = (
         f"The tests compile them for {everywhere} and look at the machine code. Tuned on: whose "
         "measurements the dispatcher goes by."
@@ -81,7 +81,7 @@ def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Secti
 def _proofs(kernels: Iterable[ReplacementKernel]) -> Section:
     alike: dict[tuple[str, str], list[str]] = {}
     for kernel in kernels:
-        alike.setdefault((kernel.tolerance, kernel.bytes.formula), []).append(kernel.name)
+        alike.setdefault((kernel.tolerance, kernel.bytes), []).append(kernel.name)
     columns = (
         cells.Prose("Name", lambda pair: ", ".join(pair[1])),
         cells.Prose("A result may be off by", lambda pair: pair[0][0]),
@@ -107,11 +107,11 @@ def _listed(kernel: ReplacementKernel, runs: Iterable[Run]) -> dict[str, Any]:
         "slot": kernel.slot,
         "formats": list(kernel.formats),
         "shapes": {"fewest_tokens": fewest, "most_tokens": most, "sizes": kernel.shapes},
-        "architectures": list(kernel.architectures),
+        "architectures": list(ARCHITECTURES),
         "computes": kernel.does,
-        "operation": kernel.operation.path,
-        "reference": kernel.reference.path,
-        "bytes": kernel.bytes.formula,
+        "operation": kernel.operation,
+        "reference": kernel.reference,
+        "bytes": kernel.bytes,
         "tolerance": kernel.tolerance,
         "check": kernel.check,
         "measured": [

@@ -1,8 +1,8 @@
 """What a kernel is built from, what it is, and what `check` proves and `bench` times: a candidate.
 
 A builder takes one of the layers below and returns a `Replacement`, or None where it has none for
-that layer. The package's kernels and somebody's own have the same interface. To add a kernel: copy
-`dense.py`, register a candidate in `check/runner.py`; `spark-prof kernels check` is its test.
+that layer. The package's kernels and somebody's own have the same interface. To add a kernel to the
+list: a CUDA source, and a module like `dense.py`, whose `LISTED` the registry reads.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ import torch
 
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.moe import Activation
-from spark_prof.kernels.routing import Scoring
 
 Format = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
 """Of weights."""
 
 Bits = Literal["kept", "changed"]
 """Whether a replacement computes with the weights' own bits, or with others."""
+
+Scoring = Literal["softmax", "sigmoid"]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What joins gate and up."""
+
+    # `silu`: gate * sigmoid(gate) * up. `swiglu`, of gpt-oss: gate is at most `limit`, up lies
+    # within it, and the result is gate * sigmoid(alpha * gate) * (up + 1).
+    name: Literal["silu", "swiglu"]
+    alpha: float = 1.702
+    limit: float = 7.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +133,8 @@ class Candidate:
     name: str  # what results call it
     slot: str  # qkv, o, mlp, lm_head (a matrix), router, moe or norm
     # Packs a layer. Somebody's own returns new tensors and may abstain from layers. The package's
-    # have `out` as the last argument of `run`, and refuse operands that do not fit.
+    # refuse operands that do not fit. Those for a matrix or experts have two more arguments of
+    # `run`: `out`, which they write to, and `config`, with which `bench` times them.
     builder: Builder
     # Of the weights that it is checked with; somebody's own with all.
     formats: tuple[Format, ...] = ()

@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from spark_prof.kernels.candidate import Layer, LinearLayer, Replacement
+from spark_prof.kernels.dispatch import Chosen, choose, configured
 from spark_prof.kernels.operands import (
+    LARGEST_BATCH,
+    architecture,
     check_apart,
     check_operand,
     check_tokens,
@@ -15,9 +19,55 @@ from spark_prof.kernels.operands import (
     stacks_at_a_time,
     token_tiles,
 )
-from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear
+from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear, pack_linear
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
+from spark_prof.kernels.tuning import Work
+
+LISTED = (
+    {
+        "names": ("qkv-w4a16", "o-w4a16", "mlp-w4a16", "lm_head-w4a16"),
+        "layer": "matrix",
+        "does": "y = x W^T + bias",
+        "formats": ("nvfp4", "mxfp4"),
+        "shapes": "any N; K a multiple of 16 (MXFP4: of 32)",
+        "operation": "linear",
+        "reference": "linear_oracle",
+        "bytes": "N K w + 4 N + 2 M (N + K)",
+        "tolerance": "each element within c 2^-8 sum|x||w|, c = 1 + K 2^-15",
+        "check": "w4a16",
+        "bench": True,
+        "tuned_as": "dense",
+    },
+    {
+        "names": ("qkv-fp8", "o-fp8", "mlp-fp8", "lm_head-fp8"),
+        "layer": "matrix",
+        "does": "y = x W^T + bias, a scale for each row",
+        "formats": ("fp8",),
+        "shapes": "any N; K a multiple of 16",
+        "operation": "linear",
+        "reference": "linear_oracle",
+        "bytes": "N K w + 4 N + 2 M (N + K)",
+        "tolerance": "each element within c 2^-8 sum|x||w|, c = 1 + K 2^-15",
+        "check": "fp8",
+        "tuned_as": "dense",
+    },
+    {
+        "names": ("qkv-w16a16", "o-w16a16", "mlp-w16a16", "router-w16a16", "lm_head-w16a16"),
+        "layer": "matrix",
+        "does": "y = x W^T + bias",
+        "formats": ("bf16",),
+        "shapes": "N and K multiples of 16",
+        "operation": "linear",
+        "reference": "linear_oracle",
+        "bytes": "N K w + 2 M (N + K)",
+        "tolerance": "each element within c 2^-8 sum|x||w|, c = 1 + K 2^-15",
+        "check": "w16a16",
+        "bench": True,
+        "tuned_as": "dense",
+    },
+)
+"""For `registry.py`. A BF16 weight is read where it is; `quantize_at_load` makes FP8 ones."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +119,43 @@ def _few_columns(config: LinearConfig, columns: int) -> LinearConfig:
     units = -(-columns // 128)
     split = next(split for split in (16, 8, 4, 2, 1) if split <= min(config.split, units))
     return replace(config, split=split)
+
+
+def config_for(work: Work, _processors: int) -> LinearConfig:
+    """The default for a piece of work."""
+    return default_config(work.rows, work.columns, work.tokens, work.format)
+
+
+def choose_linear(
+    weight: PackedLinear, tokens: int, *, insist: bool = False
+) -> Chosen[LinearConfig]:
+    """Chooses between `linear` and whatever it would replace.
+
+    Raises:
+        KernelError: a file of measurements is damaged.
+    """
+    rows, columns = weight.rows, weight.columns
+    arch = architecture(weight.weights.device)
+    choice = choose("dense", weight.format, rows, columns, tokens, arch, insist=insist)
+    return configured(choice, default_config(rows, columns, tokens, weight.format), columns)
+
+
+def build(layer: Layer) -> Replacement:
+    """The kernel for a matrix, as the registry's candidates have it."""
+    assert isinstance(layer, LinearLayer)
+    packed = pack_linear(layer.weight)
+
+    def run(
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor | None = None,
+        config: LinearConfig | None = None,
+    ) -> torch.Tensor:
+        if config is None:
+            config = choose_linear(packed, max(1, len(x)), insist=True).config
+        return linear(x, packed, bias, out, config)
+
+    return Replacement(run, LARGEST_BATCH, "kept")
 
 
 def linear(

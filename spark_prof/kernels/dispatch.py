@@ -17,15 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spark_prof.kernels import dense
-from spark_prof.kernels import moe as experts_
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.moe import PackedExperts
-from spark_prof.kernels.operands import architecture, multiprocessors
-from spark_prof.kernels.pack import PackedLinear
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs
 
 FARTHEST = 2.0
@@ -136,8 +131,7 @@ def _told(row: Tuned, run: Run) -> str:
     return f"{shape}: {row.us:.2f} us{against}, {run.machine}, {run.date[:10]}"
 
 
-Config = TypeVar("Config", dense.LinearConfig, experts_.MoeConfig)
-
+Config = TypeVar("Config")
 
 _UNIT = 128
 """Columns that a warp takes at a time: there is no more to share out."""
@@ -152,50 +146,23 @@ class Chosen(Generic[Config]):
     why: str
 
 
-def choose_linear(
-    weight: PackedLinear, tokens: int, *, insist: bool = False
-) -> Chosen[dense.LinearConfig]:
-    """Chooses between `linear` and whatever it would replace.
+def configured(choice: Choice, default: Config, columns: int) -> Chosen[Config]:
+    """The configuration of a choice, the default where it has none or none for these columns.
 
     Raises:
-        KernelError: a file of measurements is damaged.
+        KernelError: it was measured with another version.
     """
-    rows, columns = weight.rows, weight.columns
-    arch = architecture(weight.weights.device)
-    choice = choose("dense", weight.format, rows, columns, tokens, arch, insist=insist)
-    return _chosen(choice, dense.default_config(rows, columns, tokens, weight.format), columns)
-
-
-def choose_moe(
-    experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
-) -> Chosen[experts_.MoeConfig]:
-    """Chooses between `moe` and whatever it would replace; otherwise as `choose_linear`."""
-    hidden, inner = experts.hidden, experts.intermediate
-    device = experts.gate_up.weights.device
-    choice = choose(
-        "moe", experts.gate_up.format, 2 * inner, hidden, tokens, architecture(device),
-        experts=experts.count, top_k=top_k, insist=insist,
-    )  # fmt: skip
-    default = experts_.default_config(hidden, tokens, multiprocessors(device))
-    return _chosen(choice, default, hidden)
-
-
-def _chosen(choice: Choice, default: Config, columns: int) -> Chosen[Config]:
-    """The configuration of a choice, the default where it has none or none for these columns."""
     if not choice.config:
         return Chosen(None if choice.config is None else default, choice.why)
-    known = {field.name for field in fields(default)}
+    known = set(vars(default))
     if choice.config.keys() != known:
         wrong = ", ".join(sorted(known ^ choice.config.keys()))
         raise KernelError(
             f"a measured configuration is of another version of spark-prof ({wrong}); measure "
             "again with `spark-prof kernels bench --save`"
         )
-    config = type(default)(**choice.config)
-    return Chosen(config if _fits(config, columns) else default, choice.why)
-
-
-def _fits(config: dense.LinearConfig | experts_.MoeConfig, columns: int) -> bool:
-    """Whether a configuration, which may be a neighbouring shape's, is one for these columns."""
-    shared_out = 1 <= config.split <= -(-columns // _UNIT)
-    return shared_out and config.warps in range(1, 33) and config.warps % config.split == 0
+    # It may be a neighbouring shape's.
+    warps, split = choice.config["warps"], choice.config["split"]
+    shared_out = 1 <= split <= -(-columns // _UNIT)
+    fits = shared_out and warps in range(1, 33) and warps % split == 0
+    return Chosen(type(default)(**choice.config) if fits else default, choice.why)

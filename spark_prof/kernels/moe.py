@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
+from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement
+from spark_prof.kernels.dispatch import Chosen, choose, configured
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
     LARGEST_BATCH,
+    architecture,
     check_operand,
     check_tokens,
     multiprocessors,
@@ -22,17 +24,25 @@ from spark_prof.kernels.pack import FORMATS, PackedLinear, pack_rows
 from spark_prof.kernels.routing import Routing, route
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
+from spark_prof.kernels.tuning import Work
 
-
-@dataclass(frozen=True)
-class Activation:
-    """What joins gate and up."""
-
-    # `silu`: gate * sigmoid(gate) * up. `swiglu`, of gpt-oss: gate is at most `limit`, up lies
-    # within it, and the result is gate * sigmoid(alpha * gate) * (up + 1).
-    name: Literal["silu", "swiglu"]
-    alpha: float = 1.702
-    limit: float = 7.0
+LISTED = (
+    {
+        "names": ("moe-w4a16",),
+        "layer": "experts",
+        "does": "gate and up, SiLU or SwiGLU, down and the weighted sum, from the router's logits",
+        "formats": ("nvfp4", "mxfp4"),
+        "shapes": "H and I multiples of 16 (MXFP4: of 32)",
+        "operation": "moe",
+        "reference": "moe_oracle",
+        "bytes": "D (3 H I w + 4 (2 I + H)) + 4 M k I + 2 M (2 H + E)",
+        "tolerance": "as of dense layers, the error of what lies between carried through",
+        "check": "moe",
+        "bench": True,
+        "tuned_as": "moe",
+    },
+)
+"""For `registry.py`. Routing is part of this kernel too, which begins with it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +144,50 @@ def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeC
     gate_up = (4, split, 2, 5) if few else (4, 1, 2, 4)
     down = (16, 2, 1) if hidden <= 16 * multiprocessors else (12, 1, 2) if few else (8, 2, 2)
     return MoeConfig(*gate_up, *down)
+
+
+def config_for(work: Work, processors: int) -> MoeConfig:
+    """The default for a piece of work."""
+    return default_config(work.columns, work.tokens, processors)
+
+
+def choose_moe(
+    experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
+) -> Chosen[MoeConfig]:
+    """Chooses between `moe` and whatever it would replace.
+
+    Raises:
+        KernelError: a file of measurements is damaged.
+    """
+    hidden, inner = experts.hidden, experts.intermediate
+    device = experts.gate_up.weights.device
+    choice = choose(
+        "moe", experts.gate_up.format, 2 * inner, hidden, tokens, architecture(device),
+        experts=experts.count, top_k=top_k, insist=insist,
+    )  # fmt: skip
+    return configured(choice, default_config(hidden, tokens, multiprocessors(device)), hidden)
+
+
+def build(layer: Layer) -> Replacement:
+    """The kernel for experts, as the registry's candidates have it."""
+    assert isinstance(layer, ExpertsLayer)
+    assert not isinstance(layer.gate_up, torch.Tensor), "this kernel is for fewer bits"
+    assert not isinstance(layer.down, torch.Tensor), "as gate_up"
+    biases = layer.gate_up_bias, layer.down_bias
+    packed = pack_experts(layer.gate_up, layer.down, *biases, layer.activation)
+    top_k = layer.router.top_k
+
+    def run(
+        x: torch.Tensor,
+        logits: torch.Tensor,
+        out: torch.Tensor | None = None,
+        config: MoeConfig | None = None,
+    ) -> torch.Tensor:
+        if config is None:
+            config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config
+        return moe(x, logits, packed, top_k, out=out, config=config)
+
+    return Replacement(run, LARGEST_BATCH, "kept")
 
 
 def moe(

@@ -44,15 +44,11 @@ def check_operand(
     operand: torch.Tensor,
     shape: tuple[int, ...],
     device: torch.device,
-    dtype: torch.dtype = torch.bfloat16,
     rows_apart: bool = False,
 ) -> None:
-    """Refuses an operand that a kernel would misread.
+    """Refuses what is not bfloat16 of this shape on this device, as a kernel would misread it.
 
     Args:
-        shape: what it must have.
-        device: where it must be.
-        dtype: what it must be.
         rows_apart: its rows need not follow on each other, but begin at multiples of 16 bytes.
 
     Raises:
@@ -60,8 +56,8 @@ def check_operand(
     """
     if operand.device != device:
         raise KernelError(f"{name} is on {operand.device}, the weights are on {device}")
-    if operand.dtype != dtype:
-        raise KernelError(f"{name} is {operand.dtype}; it must be {dtype}")
+    if operand.dtype != torch.bfloat16:
+        raise KernelError(f"{name} is {operand.dtype}; it must be {torch.bfloat16}")
     if tuple(operand.shape) != shape:
         raise KernelError(f"{name} has the shape {tuple(operand.shape)}; it must have {shape}")
     refuse_gradient(name, operand)

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
+from spark_prof.kernels.candidate import Layer, Replacement, RouterLayer, Scoring
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import LARGEST_BATCH, refuse_gradient
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 
+LISTED = (
+    {
+        "names": ("router-topk",),
+        "layer": "choice",
+        "does": "the k experts of largest score of each token, and their weights",
+        "formats": ("bf16", "fp32"),
+        "shapes": "up to 512 experts, k up to 16",
+        "operation": "route",
+        "reference": "routing_oracle",
+        "bytes": "w M E + 8 M k",
+        "tolerance": "experts equal; weights within some units in the last place of float32",
+        "check": "routing",
+    },
+)
+"""For `registry.py`."""
+
 MOST_CHOICES = 16
 MOST_EXPERTS = 512
-
-Scoring = Literal["softmax", "sigmoid"]
 
 _ENTRIES = LARGEST_BATCH * MOST_CHOICES
 _PLAN = 1 + _ENTRIES + (_ENTRIES + 1) + _ENTRIES  # the ints of `Plan` in routing.cuh
@@ -107,6 +121,19 @@ def route(
         ),
     )
     return Routing(chosen, weights, plan, experts)
+
+
+def build(layer: Layer) -> Replacement:
+    """The kernel for a choice of experts, as the registry's candidates have it."""
+    assert isinstance(layer, RouterLayer)
+
+    def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        got = route(
+            logits, layer.top_k, layer.renormalize, layer.scoring, layer.correction, layer.scale
+        )
+        return got.weights, got.experts
+
+    return Replacement(run, LARGEST_BATCH, "kept")
 
 
 def codes() -> Sequence[KernelCode]:

@@ -11,12 +11,18 @@ from functools import partial
 
 import torch
 
-from spark_prof.kernels.dense import LinearConfig, default_config, dense_code, linear
-from spark_prof.kernels.dispatch import choose_linear, choose_moe
+from spark_prof.kernels.dense import (
+    LinearConfig,
+    choose_linear,
+    default_config,
+    dense_code,
+    linear,
+)
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import (
     MoeConfig,
     PackedExperts,
+    choose_moe,
     down_code,
     gate_up_code,
     pack_experts,

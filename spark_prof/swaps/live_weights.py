@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from spark_prof.kernels.candidate import Activation
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.moe import Activation
 from spark_prof.swaps.layers import ExpertsLayer, Layer, NormLayer, RouterLayer
 from spark_prof.swaps.weights_stored import (
     EXPERTS,

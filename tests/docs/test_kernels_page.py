@@ -55,7 +55,7 @@ def test_the_errors_of_quantizing() -> None:
 
     weight = torch.randn(256, 2880, generator=torch.Generator().manual_seed(0)).bfloat16()
     fp8, mxfp4 = (
-        100 * quantize_linear("qkv", weight, kind).error.relative_l2 for kind in ("fp8", "mxfp4")
+        100 * quantize_linear("qkv", weight, kind).relative_error for kind in ("fp8", "mxfp4")
     )
     assert (f"{mxfp4:.1f}", round(fp8, 1)) == ("11.2", 2.6)
     assert "2.6 % for FP8 rows and 11.2 % for MXFP4" in TEXT

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from spark_prof.cli import main as cli
 from spark_prof.kernels.candidate import Candidate
-from spark_prof.kernels.check.own_cases import check_own
+from spark_prof.kernels.check.runner import check as check_candidate
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.own import GROUP, load_builder
 from spark_prof.swaps.swap_settings import SLOTS
@@ -55,7 +55,7 @@ def test_the_example_passes_the_check(tmp_path: Path) -> None:
     path = tmp_path / "example.py"
     path.write_text(example, encoding="utf-8")
     builder = load_builder(f"{path}:build")
-    verdicts = list(check_own(Candidate("example", "norm", builder), "cpu"))
+    verdicts = list(check_candidate(Candidate("example", "norm", builder), "cpu"))
     assert {verdict.status for verdict in verdicts} == {"passed"}
 
 
@@ -67,6 +67,6 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 
 def test_what_the_page_allows_is_what_the_check_allows() -> None:
-    from spark_prof.kernels.check.called import CHANGED
+    from spark_prof.kernels.check.verdict import CHANGED
 
     assert f"may be {CHANGED:.0%} off".replace("%", " %") in TEXT

@@ -12,8 +12,9 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels import dense
-from spark_prof.kernels.check.runner import CHECKS, run_checks
+from spark_prof.kernels.check.runner import check
 from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.registry import by_check
 
 
 @pytest.mark.parametrize(
@@ -31,14 +32,14 @@ def test_a_case_that_cannot_run_does_not_end_the_others(
         raise error
 
     monkeypatch.setattr(dense, "launch", failing)
-    verdicts = list(islice(run_checks(["w4a16"], "cpu"), 3))
+    verdicts = list(islice(check(by_check()["w4a16"].candidate(), "cpu"), 3))
     assert [verdict.status for verdict in verdicts] == [status] * 3
     assert all(said in verdict.detail for verdict in verdicts)
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", by_check())
 def test_every_case_passes(name: str, device: str) -> None:
-    verdicts = list(run_checks([name], device))
+    verdicts = list(check(by_check()[name].candidate(), device))
     labels = {verdict.case for verdict in verdicts}
     assert len(labels) == len(verdicts) > 20, "every case has a name of its own"
     assert [f"{v.case}: {v.detail}" for v in verdicts if v.status != "passed"] == []

@@ -10,17 +10,16 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.candidate import Format
-from spark_prof.kernels.check.called import Called
-from spark_prof.kernels.check.cases import DenseCase, run_dense_case
-from spark_prof.kernels.check.inputs import Weight, make_activations, make_weight
+from spark_prof.kernels.candidate import Format, Layer, Replacement
+from spark_prof.kernels.check.cases import DenseCase
+from spark_prof.kernels.check.inputs import make_activations, make_weight
 from spark_prof.kernels.check.oracles import linear_oracle
-from spark_prof.kernels.check.runner import W4A16
 from spark_prof.kernels.check.verdict import judge, same_bits
-from spark_prof.kernels.dense import LinearConfig, linear
+from spark_prof.kernels.dense import LinearConfig, build, linear
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.pack import pack_linear
+from tests.kernels.check.plain import kept, said
 from tests.rows import each_row
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
@@ -49,17 +48,17 @@ CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
 
 @each_row("case", CASES)
 def test_a_case(case: DenseCase, device: str) -> None:
-    assert run_dense_case(case, Called(W4A16).linear, device).detail == ""
+    assert said(case, build, device) == ""
 
 
 @each_row(("config", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device: str) -> None:
-    def configured(weight: Weight) -> object:
-        packed = pack_linear(weight)
-        return lambda x, bias, out: linear(x, packed, bias, out, config)
+    def configured(layer: Layer) -> Replacement:
+        run = build(layer).run
+        return kept(lambda x, bias, out: run(x, bias, out, config))
 
     case = DenseCase(kind, (144, 448), tokens, bias=True)
-    assert run_dense_case(case, configured, device).detail == ""  # type: ignore[arg-type]
+    assert said(case, configured, device) == ""
 
 
 def test_a_result_of_its_own(device: str) -> None:

@@ -18,11 +18,11 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels import dense, moe
-from spark_prof.kernels.dense import LinearConfig, linear
-from spark_prof.kernels.dispatch import choose_linear, choose_moe
+from spark_prof.kernels.candidate import Activation
+from spark_prof.kernels.dense import LinearConfig, choose_linear, linear
 from spark_prof.kernels.formats import quantize_mxfp4, quantize_nvfp4
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.moe import Activation, pack_experts
+from spark_prof.kernels.moe import choose_moe, pack_experts
 from spark_prof.kernels.pack import pack_linear
 from spark_prof.kernels.tuning import save
 

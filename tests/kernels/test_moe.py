@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.candidate import ExpertsLayer
-from spark_prof.kernels.check.cases import MoeCase, run_moe_case
+from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement
+from spark_prof.kernels.check.cases import MoeCase
 from spark_prof.kernels.check.inputs import (
     Logits,
     Sizes,
@@ -23,14 +23,15 @@ from spark_prof.kernels.check.inputs import (
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import (
-    Activation,
     MoeConfig,
+    build,
     default_config,
     moe,
     pack_experts,
     run_experts,
 )
 from spark_prof.kernels.routing import route
+from tests.kernels.check.plain import kept, said
 from tests.rows import each_row
 
 
@@ -80,12 +81,11 @@ CONFIGURED: list[tuple[MoeConfig, Kind, int]] = [
 
 @each_row(("config", "kind", "tokens"), CONFIGURED)
 def test_a_configuration(config: MoeConfig, kind: Kind, tokens: int, device: str) -> None:
-    def configured(layer: ExpertsLayer) -> object:
-        packed = packed_of(layer)
-        return lambda x, logits, out: moe(x, logits, packed, SMALL.top_k, out=out, config=config)
+    def configured(layer: Layer) -> Replacement:
+        run = build(layer).run
+        return kept(lambda x, logits, out: run(x, logits, out, config))
 
-    case = MoeCase(kind, SMALL, tokens, "swiglu")
-    assert run_moe_case(case, configured, device).detail == ""  # type: ignore[arg-type]
+    assert said(MoeCase(kind, SMALL, tokens, "swiglu"), configured, device) == ""
 
 
 def packed_of(layer: ExpertsLayer) -> object:

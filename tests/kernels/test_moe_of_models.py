@@ -8,9 +8,10 @@ pytest.importorskip("torch")
 
 import torch
 
+from spark_prof.kernels.candidate import Activation
 from spark_prof.kernels.check.inputs import make_activations, make_weight
 from spark_prof.kernels.formats import MxFp4, NvFp4, deinterleave_gate_up, deinterleave_rows
-from spark_prof.kernels.moe import Activation, moe, pack_experts
+from spark_prof.kernels.moe import moe, pack_experts
 from tests.rows import each_row
 
 EXPERTS, TOP_K, HIDDEN, INNER, TOKENS = 8, 3, 192, 96, 5

@@ -15,23 +15,19 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels import dense, moe, routing
-from spark_prof.kernels.candidate import ExpertsLayer, Format
-from spark_prof.kernels.check.called import Called
-from spark_prof.kernels.check.cases import DenseCase, MoeCase, run_dense_case, run_moe_case
+from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format
+from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import Sizes, Weight
-from spark_prof.kernels.check.runner import EXPERTS as MOE
-from spark_prof.kernels.check.runner import W4A16
-from spark_prof.kernels.check.verdict import Judgement
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.launch import launch
 from tests.emulator.compiler import compiler
+from tests.kernels.check.plain import kept, said
 from tests.rows import each_row
 
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
-packed_linear, packed_moe = Called(W4A16).linear, Called(MOE).experts
 SHAPE = (48, 448)
 EXPERTS = Sizes(8, 3, 192, 96)
 
@@ -97,25 +93,26 @@ WRONG_WEIGHTS: dict[str, Callable[[Weight], Weight]] = {
 @each_row("kind", FORMATS)
 @each_row("what", WRONG_WEIGHTS)
 def test_wrong_weights_fail(what: str, kind: Format, device: str) -> None:
-    def mutated(weight: Weight) -> Callable[..., object]:
-        return packed_linear(WRONG_WEIGHTS[what](weight))
+    def mutated(layer: Any) -> Any:
+        return dense.build(replace(layer, weight=WRONG_WEIGHTS[what](layer.weight)))
 
-    assert "wrong" in run_dense_case(DenseCase(kind, SHAPE, 3), mutated, device).detail
+    assert "wrong" in said(DenseCase(kind, SHAPE, 3), mutated, device)
 
 
 @each_row("convention", ["divides", "multiplies"])
 def test_a_global_scale_the_other_way_round_fails(convention: str, device: str) -> None:
     recipe = "plain" if convention == "divides" else "a global scale that multiplies"
 
-    def mutated(weight: Weight) -> Callable[..., object]:
+    def mutated(layer: Any) -> Any:
+        weight = layer.weight
         assert isinstance(weight, NvFp4)
         assert weight.global_scale.convention == convention
         other = "multiplies" if convention == "divides" else "divides"
         scale = GlobalScale(weight.global_scale.value, other)  # type: ignore[arg-type]
-        return packed_linear(replace(weight, global_scale=scale))
+        return dense.build(replace(layer, weight=replace(weight, global_scale=scale)))
 
     case = DenseCase("nvfp4", SHAPE, 3, recipe)  # type: ignore[arg-type]
-    assert "wrong" in run_dense_case(case, mutated, device).detail
+    assert "wrong" in said(case, mutated, device)
 
 
 WRONG_PACKING: dict[str, Callable[[PackedLinear], PackedLinear]] = {
@@ -140,11 +137,11 @@ WRONG_PACKING: dict[str, Callable[[PackedLinear], PackedLinear]] = {
 @each_row("kind", FORMATS)
 @each_row("what", WRONG_PACKING)
 def test_wrong_packing_fails(what: str, kind: Format, device: str) -> None:
-    def mutated(weight: Weight) -> Callable[..., object]:
-        packed = WRONG_PACKING[what](pack_linear(weight))
-        return lambda x, bias, out: linear(x, packed, bias, out)
+    def mutated(layer: Any) -> Any:
+        packed = WRONG_PACKING[what](pack_linear(layer.weight))
+        return kept(lambda x, bias, out: linear(x, packed, bias, out))
 
-    assert "wrong" in run_dense_case(DenseCase(kind, SHAPE, 3), mutated, device).detail
+    assert "wrong" in said(DenseCase(kind, SHAPE, 3), mutated, device)
 
 
 def halves_swapped(layer: ExpertsLayer) -> ExpertsLayer:
@@ -163,7 +160,7 @@ WRONG_LAYERS: dict[str, Callable[[ExpertsLayer], ExpertsLayer]] = {
     "gate and up swapped": halves_swapped,
     "the bias of gate and up dropped": lambda layer: replace(layer, gate_up_bias=None),
     "the bias of down dropped": lambda layer: replace(layer, down_bias=None),
-    "SiLU for SwiGLU": lambda layer: replace(layer, activation=moe.Activation("silu")),
+    "SiLU for SwiGLU": lambda layer: replace(layer, activation=Activation("silu")),
     "the next expert's weights": lambda layer: replace(
         layer, down=replace(layer.down, packed=layer.down.packed.roll(1, 0))
     ),
@@ -174,8 +171,7 @@ WRONG_LAYERS: dict[str, Callable[[ExpertsLayer], ExpertsLayer]] = {
 @each_row("what", WRONG_LAYERS)
 def test_wrong_layers_fail(what: str, kind: Any, device: str) -> None:
     case = MoeCase(kind, EXPERTS, 5, "swiglu")
-    judgement = run_moe_case(case, lambda layer: packed_moe(WRONG_LAYERS[what](layer)), device)
-    assert "wrong" in judgement.detail
+    assert "wrong" in said(case, lambda layer: moe.build(WRONG_LAYERS[what](layer)), device)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -252,12 +248,12 @@ MUTANTS = [
 ]
 
 
-def gate(file: str, kind: Format = "nvfp4") -> Judgement:
+def gate(file: str, kind: Format = "nvfp4") -> str:
     """The verdict on what is launched now, from the cases that the file matters to."""
     if file in ("dense.cu", "weights.cuh"):
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
-        return run_dense_case(case, packed_linear, "cpu")
-    return run_moe_case(MoeCase("nvfp4", EXPERTS, 5, "swiglu"), packed_moe, "cpu")
+        return said(case, dense.build)
+    return said(MoeCase("nvfp4", EXPERTS, 5, "swiglu"), moe.build)
 
 
 def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +287,7 @@ def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.Monk
     assert found, "the source has changed: change the mutant with it"
     path.write_text(changed, encoding="utf-8")
     launched_from(tmp_path, monkeypatch)
-    assert mutant.seen in gate(mutant.file, mutant.kind).detail
+    assert mutant.seen in gate(mutant.file, mutant.kind)
 
 
 @needs_compiler
@@ -301,4 +297,4 @@ def test_the_source_itself_passes(
 ) -> None:
     copies(tmp_path, file)
     launched_from(tmp_path, monkeypatch)
-    assert gate(file, kind).detail == ""
+    assert gate(file, kind) == ""

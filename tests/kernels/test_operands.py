@@ -12,13 +12,14 @@ pytest.importorskip("torch")
 
 import torch
 
+from spark_prof.kernels.candidate import Activation
 from spark_prof.kernels.check.inputs import Sizes, make_activations, make_layer
 from spark_prof.kernels.check.runner import refusals
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import MxFp4, quantize_mxfp4
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.moe import Activation, moe, pack_experts
+from spark_prof.kernels.moe import moe, pack_experts
 from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.routing import route

@@ -12,11 +12,10 @@ import torch
 
 from spark_prof.kernels.candidate import Candidate, WrongResult
 from spark_prof.kernels.check.bound import Expected
-from spark_prof.kernels.check.called import Called, run_replacement
-from spark_prof.kernels.check.own_cases import check_own
-from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.kernels.check.runner import check, run_replacement
+from spark_prof.kernels.check.verdict import Verdict, judge_changed
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
+from spark_prof.swaps.layers import Layer, NormLayer, Replacement
 from spark_prof.swaps.own import load_builder
 from tests.rows import each_row
 from tests.swaps import own_checks
@@ -40,7 +39,7 @@ FAULTS = {
 
 def verdicts(kernel: str, slot: str) -> list[Verdict]:
     builder = load_builder(f"{KERNELS}:{kernel}")
-    return list(check_own(Candidate(kernel, slot, builder), "cpu"))
+    return list(check(Candidate(kernel, slot, builder), "cpu"))
 
 
 @pytest.mark.slow
@@ -162,18 +161,23 @@ def test_what_is_no_result(run: Callable[..., Any], said: str) -> None:
 
 def test_rounding_between_the_kernels_of_experts_is_allowed_and_more_is_not() -> None:
     """As vLLM's Marlin, which rounds gate and up and each expert's result to bfloat16."""
-    from spark_prof.kernels.check.cases import SMALL_EXPERTS, MoeCase, run_moe_case
-    from spark_prof.kernels.check.inputs import decode, make_layer
+    from spark_prof.kernels.check.cases import SMALL_EXPERTS, MoeCase
+    from spark_prof.kernels.check.inputs import decode
     from spark_prof.kernels.check.oracles import routing_oracle
+    from tests.kernels.check.plain import kept, said
 
     case = MoeCase("nvfp4", SMALL_EXPERTS, 5, "swiglu")
 
     def rounding(keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        def packed(layer: Any) -> Any:
+        def build(layer: Any) -> Replacement:
             gate_up_weight, down_weight = decode(layer.gate_up), decode(layer.down)
+            assert layer.gate_up_bias is not None
 
-            def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> None:
-                chosen, weights = routing_oracle(logits, layer.router.top_k)
+            def compute(
+                x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor | None = None
+            ) -> torch.Tensor:
+                out = torch.empty_like(x) if out is None else out
+                chosen, weights = routing_oracle(logits, layer.router)
                 for token, its in enumerate(chosen.tolist()):
                     total = torch.zeros(x.shape[1], dtype=torch.float64)
                     for expert, weight in zip(its, weights.value[token], strict=True):
@@ -184,37 +188,34 @@ def test_rounding_between_the_kernels_of_experts_is_allowed_and_more_is_not() ->
                         result = keep(down_weight[expert] @ inner + layer.down_bias[expert])
                         total += keep(weight) * result
                     out[token] = total.bfloat16()
+                return out
 
-            return compute
+            return kept(compute)
 
-        return packed
+        return build
 
     def bf16(values: torch.Tensor) -> torch.Tensor:
         return values.bfloat16().double()
 
-    assert make_layer("nvfp4", SMALL_EXPERTS, "swiglu", "cpu").gate_up_bias is not None
-    assert run_moe_case(case, rounding(bf16), "cpu", rounded_between=True).detail == ""
-    assert "wrong" in run_moe_case(case, rounding(bf16), "cpu").detail
+    assert said(case, rounding(bf16), own=True) == ""
+    assert "wrong" in said(case, rounding(bf16))
     fp8 = rounding(lambda values: values.to(torch.float8_e4m3fn).double())
-    assert "wrong" in run_moe_case(case, fp8, "cpu", rounded_between=True).detail
+    assert "wrong" in said(case, fp8, own=True)
 
 
 def test_the_judge_of_changed_bits_looks_at_nan() -> None:
-    changes = Replacement(lambda: None, 0, "changed", line="lost")
-    called = Called(Candidate("k", "o", lambda layer: changes))
-    called.build(LinearLayer("o", "o", torch.zeros(1)))
     exact = torch.tensor([[1.0, torch.nan], [0.0, 0.0]], dtype=torch.float64)
     expected = Expected(exact, torch.zeros_like(exact))
-    assert called.judge(exact.bfloat16(), expected).detail == ""
-    assert "NaN" in called.judge(exact.nan_to_num().bfloat16(), expected).detail
-    assert "inf" in called.judge(exact.bfloat16() + 1, expected).detail
+    assert judge_changed(exact.bfloat16(), expected).detail == ""
+    assert "NaN" in judge_changed(exact.nan_to_num().bfloat16(), expected).detail
+    assert "inf" in judge_changed(exact.bfloat16() + 1, expected).detail
 
 
 def test_a_kernel_error_of_the_builder_is_an_abstention() -> None:
     def build(layer: Layer) -> Replacement | None:
         raise KernelError("not for me")
 
-    assert {v.detail for v in check_own(Candidate("k", "router", build), "cpu")} == {"not for me"}
+    assert {v.detail for v in check(Candidate("k", "router", build), "cpu")} == {"not for me"}
 
 
 def faulty(fault: Callable[..., Any]) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from spark_prof.kernels.candidate import Activation
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.moe import Activation
 from spark_prof.swaps.layers import ExpertsLayer
 from spark_prof.swaps.live_weights import read_layer
 from spark_prof.swaps.weights_stored import EXPERTS, stored_as

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 
 from spark_prof.cores import cores
-from spark_prof.kernels.bench.race import Call, Contestant, Setting, race
+from spark_prof.kernels.bench.race import Call, Setting, race
 from spark_prof.kernels.dense import LinearConfig
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.operands import stacks_at_a_time, token_tiles
@@ -100,16 +100,19 @@ def known_config(default: C, work: Work, architecture: str) -> C:
     return default
 
 
-def best_config(start: C, call_of: Callable[[C], Call], setting: Setting) -> C:
-    """The fastest configuration that `search` finds."""
-    return search(start, lambda configs: _times(configs, call_of, setting))
+def best(
+    default: C, work: Work, processors: int, call_of: Callable[[C], Call], setting: Setting
+) -> C:
+    """The fastest configuration that a search finds; of a BF16 weight all of a list are timed."""
 
+    def time_all(configs: Sequence[C]) -> Sequence[float | None]:
+        return _times(configs, call_of, setting)
 
-def best_of(configs: Sequence[C], call_of: Callable[[C], Call], setting: Setting) -> C:
-    """The fastest of these configurations, the first if no other is told apart from it."""
-    configs = list(dict.fromkeys(configs))
-    timed = _times(configs, call_of, setting)
-    return _fastest(configs, timed)
+    if work.format != "bf16":
+        return search(default, time_all)
+    listed: Any = bf16_candidates(work.rows, work.columns, work.tokens, processors)
+    configs: list[C] = list(dict.fromkeys((default, *listed)))
+    return _fastest(configs, time_all(configs))
 
 
 def _times(
@@ -117,7 +120,7 @@ def _times(
 ) -> list[float | None]:
     calls = [call_of(config) for config in configs]
     _compile(calls)
-    named = [Contestant(str(place), call) for place, call in enumerate(calls)]
+    named = {str(place): call for place, call in enumerate(calls)}
     results = race(named, setting, seconds=0, fewest=_REPEATS)
     return [result.us.median if result.us else None for result in results]
 

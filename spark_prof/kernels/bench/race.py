@@ -11,7 +11,7 @@ import copy
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
@@ -122,14 +122,6 @@ _MOST_CALLS = 512
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """Somebody who can do the work."""
-
-    name: str
-    call: Call  # does the call of a number, from 0 to the plan's calls - 1
-
-
-@dataclass(frozen=True)
 class Setting:
     """What all contestants of a race do, and where."""
 
@@ -167,7 +159,7 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
 
 
 def race(
-    contestants: Sequence[Contestant | Result],
+    contestants: Mapping[str, Call | Result],
     setting: Setting,
     seconds: float = 0.5,
     fewest: int = 20,
@@ -175,7 +167,8 @@ def race(
     """Times every contestant that computes what is right; they take turns, repeat by repeat.
 
     Args:
-        contestants: who takes part, or why somebody cannot.
+        contestants: by name what does the call of a number, from 0 to the plan's calls - 1, or why
+            somebody cannot take part.
         seconds: after the fewest repeats no more are begun once this has passed.
 
     Returns:
@@ -183,36 +176,36 @@ def race(
     """
     calls, tolerance = setting.calls, setting.tolerance
     alone = repeated(setting.before, calls, setting.device)
-    results: dict[int, Result] = {}
-    ready: dict[int, tuple[Contestant, Repeated]] = {}
-    for place, contestant in enumerate(contestants):
-        if isinstance(contestant, Result):
-            results[place] = contestant
+    results: dict[str, Result] = {}
+    ready: dict[str, Repeated] = {}
+    for name, call in contestants.items():
+        if isinstance(call, Result):
+            results[name] = call
             continue
         try:
-            runs = repeated(_behind(setting.before, contestant.call), calls, setting.device)
+            runs = repeated(_behind(setting.before, call), calls, setting.device)
             off = _error_after_poison(runs, setting.error)
         except Exception as failure:
-            results[place] = Result(contestant.name, None, None, reason(failure))
+            results[name] = Result(name, None, None, reason(failure))
             continue
+        results[name] = Result(name, None, off)
         if off <= tolerance:
-            ready[place] = contestant, runs
-            results[place] = Result(contestant.name, None, off)
+            ready[name] = runs
         else:
             what = f"wrong result: error {off:.3g}, allowed {tolerance:.3g}"
-            results[place] = Result(contestant.name, None, off, what)
-    times = _in_turns([alone, *(runs for _, runs in ready.values())], seconds, fewest)
+            results[name] = Result(name, None, off, what)
+    times = _in_turns([alone, *ready.values()], seconds, fewest)
     writing = median(times[0])
-    for (place, (contestant, runs)), repeats in zip(ready.items(), times[1:], strict=True):
+    for (name, runs), repeats in zip(ready.items(), times[1:], strict=True):
         us = spread([1e6 * (repeat - writing) / calls for repeat in repeats])
         # Once more: a kernel that only sometimes is right is not timed as if it were.
-        off = max(results[place].error or 0.0, _error_after_poison(runs, setting.error))
+        off = max(results[name].error or 0.0, _error_after_poison(runs, setting.error))
         if off <= tolerance:
-            results[place] = Result(contestant.name, us, off)
+            results[name] = Result(name, us, off)
         else:
             what = f"wrong result after {us.repeats} repeats: error {off:.3g}"
-            results[place] = Result(contestant.name, None, off, what)
-    return tuple(results[place] for place in range(len(contestants)))
+            results[name] = Result(name, None, off, what)
+    return tuple(results.values())
 
 
 def largest_relative_l2(outputs: Sequence[torch.Tensor], expected: torch.Tensor) -> float:

@@ -8,10 +8,9 @@ from typing import Literal
 import torch
 
 from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
-from spark_prof.kernels.candidate import ExpertsLayer, RouterLayer
+from spark_prof.kernels.candidate import Activation, ExpertsLayer, RouterLayer
 from spark_prof.kernels.check.inputs import Weight, decode, part_of
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
-from spark_prof.kernels.moe import Activation
 
 _SLICE_ELEMENTS = 1 << 26
 """Decoded at once: in float64 that takes a dozen times the memory."""

@@ -10,22 +10,17 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from spark_prof.kernels.bench.configurations import (
-    best_config,
-    best_of,
-    bf16_candidates,
-    known_config,
-)
+from spark_prof.kernels.bench.configurations import best, known_config
 from spark_prof.kernels.bench.race import (
     Call,
-    Contestant,
     Setting,
     clones,
     largest_relative_l2,
@@ -64,22 +59,22 @@ from spark_prof.kernels.candidate import (
 )
 from spark_prof.kernels.check.inputs import Weight
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
-from spark_prof.kernels.dense import default_config, linear
-from spark_prof.kernels.moe import default_config as default_moe_config
-from spark_prof.kernels.moe import moe, pack_experts
 from spark_prof.kernels.operands import architecture, multiprocessors
-from spark_prof.kernels.pack import pack_linear
+from spark_prof.kernels.registry import ReplacementKernel, by_check
 from spark_prof.kernels.tuning import Work
 
 KINDS: tuple[Kind, ...] = ("dense", "moe")
 
 CUBLAS, MARLIN = "cuBLAS BF16", "vLLM Marlin"
 
-Make = Callable[[Any, int], Callable[..., torch.Tensor]]
-"""Makes copies of weights, and what computes with the copy of a number, its last argument."""
+Compute = Callable[..., torch.Tensor]
+"""Computes with x, of experts the logits, and the number of a copy of the weights."""
+
+Make = Callable[[Any, int], Compute]
+"""Makes copies of weights, and what computes with them."""
 
 
-def _cublas(weight: Weight, copies: int) -> Callable[..., torch.Tensor]:
+def _cublas(weight: Weight, copies: int) -> Compute:
     transposed = [matrix.t() for matrix in clones(decoded(weight), copies)]
     return lambda x, number: torch.mm(x, transposed[number])
 
@@ -118,10 +113,18 @@ class Request:
     # Somebody's own kernel, for a matrix or experts, which the others are held against; the kinds
     # and formats are then those of its slot.
     own: Candidate | None = None
+    # Which of the package's kernels, by the names of their cases, all if empty.
+    kernels: Sequence[str] = ()
 
-    def names(self, kind: Kind) -> list[str]:
-        """The contestants of a kind of work that take part."""
-        return [name for name in (OURS, *PEERS[kind]) if matches(name, self.contestants)]
+    def listed(self, kind: Kind, form: WeightFormat) -> list[ReplacementKernel | None]:
+        """The package's kernels for weights of a format; None alone where it has none."""
+        found: list[ReplacementKernel | None] = [
+            kernel
+            for name, kernel in by_check().items()
+            if kernel.race == kind and form in kernel.formats
+            if not self.kernels or name in self.kernels
+        ]
+        return found or [None]
 
 
 def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
@@ -172,17 +175,6 @@ def _broken(device: torch.device) -> str:
     return ""
 
 
-def _ready(
-    kind: Kind, request: Request, weights: Any, copies: int
-) -> dict[str, Callable[..., torch.Tensor] | Result]:
-    """The others, with copies of the weights; somebody's own kernel first."""
-    own = request.own
-    makes: dict[str, Make] = {} if own is None else {own.name: partial(_make_own, own)}
-    names = request.names(kind)
-    makes |= {name: make for name, make in PEERS[kind].items() if name in names}
-    return {name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()}
-
-
 @dataclass(frozen=True)
 class _Inputs:
     """Of all calls with one number of tokens, the number of the call being the first dimension."""
@@ -191,61 +183,81 @@ class _Inputs:
     given: tuple[torch.Tensor, ...]  # where a call's are written, and of experts the logits
     copies: int  # of the weights
 
-    def call(self, compute: Callable[..., torch.Tensor]) -> Call:
-        """What does the call of a number by what takes its inputs and the number of a copy."""
+    def call(self, compute: Compute) -> Call:
+        """What does the call of a number."""
         return lambda number: compute(*(each[number] for each in self.given), number % self.copies)
 
 
-def _raced(
-    cell: Cell,
-    request: Request,
-    inputs: _Inputs,
-    others: Mapping[str, Callable[..., torch.Tensor] | Result],
-    expected: torch.Tensor,
-    tolerance: float,
-    default: Any,
-    ours: Callable[[Any], Callable[..., torch.Tensor]] | None,
-    tried: Iterable[Any] | None = None,
-) -> Cell:
-    """A piece of work with how all did at it: the package's kernel, in its best configuration.
+class _Field:
+    """All that take part where weights are the same: each made once, then raced with any inputs.
 
-    Args:
-        default: its configuration where nothing is known.
-        ours: what computes in a configuration; None where it does not take part.
-        tried: all that a search tries; None where it goes from neighbour to neighbour.
+    One of the package's kernels at most is held against the others; of several each has a field.
     """
 
-    def write(number: int) -> torch.Tensor:
-        return inputs.given[0][number].copy_(inputs.source[number])
+    def __init__(
+        self,
+        request: Request,
+        kind: Kind,
+        kernel: ReplacementKernel | None,
+        weights: Any,
+        copies: int,
+        without: str = "",
+    ) -> None:
+        self._request, self._kernel = request, kernel
+        self._ours: list[Replacement] = []
+        if kernel is not None and matches(OURS, request.contestants):
+            self._ours = _replacements(kernel.candidate(), weights, copies)
+        own = request.own
+        makes: dict[str, Make] = {} if own is None else {own.name: partial(_make_own, own)}
+        makes |= {
+            name: make
+            for name, make in PEERS[kind].items()
+            if matches(name, request.contestants) and name != without
+        }
+        self._others = {
+            name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()
+        }
 
-    def error(outputs: Sequence[torch.Tensor]) -> float:
-        return largest_relative_l2(outputs, expected)
+    def raced(self, cell: Cell, inputs: _Inputs, expected: torch.Tensor, tolerance: float) -> Cell:
+        """A piece of work with how all did at it; the package's kernel in its best form."""
 
-    device = expected.device
-    setting = Setting(len(expected), write, error, tolerance, device)
-    entered: list[Contestant | Result] = []
-    config = {}
-    if ours is not None:
+        def write(number: int) -> torch.Tensor:
+            return inputs.given[0][number].copy_(inputs.source[number])
 
-        def call_of(config: Any) -> Call:
-            return inputs.call(ours(config))
+        def error(outputs: Sequence[torch.Tensor]) -> float:
+            return largest_relative_l2(outputs, expected)
 
-        if not request.tune:
-            best = known_config(default, cell.work, architecture(device))
-        elif tried is not None:
-            best = best_of((default, *tried), call_of, setting)
-        else:
-            best = best_config(default, call_of, setting)
-        entered.append(Contestant(OURS, call_of(best)))
-        config = asdict(best)
-    for name, other in others.items():
-        if isinstance(other, Result):
-            entered.append(other)
-        else:
-            entered.append(Contestant(name, inputs.call(other)))
-    subject = OURS if request.own is None else request.own.name
-    results = race(entered, setting, request.seconds_each)
-    return replace(cell, results=results, config=config, subject=subject)
+        setting = Setting(len(expected), write, error, tolerance, expected.device)
+        entered: dict[str, Call | Result] = {}
+        config: dict[str, int] = {}
+        if self._ours:
+            chosen = self._config(cell.work, inputs, setting)
+            entered[OURS] = self._call(chosen, inputs)
+            config = {} if chosen is None else asdict(chosen)
+        for name, other in self._others.items():
+            entered[name] = other if isinstance(other, Result) else inputs.call(other)
+        own = self._request.own
+        results = race(entered, setting, self._request.seconds_each)
+        subject = OURS if own is None else own.name
+        return replace(cell, results=results, config=config, subject=subject)
+
+    def _call(self, config: Any, inputs: _Inputs) -> Call:
+        def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+            *logits, number = rest
+            result: torch.Tensor = self._ours[number].run(x, *(logits or (None,)), None, config)
+            return result
+
+        return inputs.call(compute)
+
+    def _config(self, work: Work, inputs: _Inputs, setting: Setting) -> Any:
+        if self._kernel is None or not self._kernel.tuned_as:
+            return None
+        processors = multiprocessors(setting.device)
+        default = self._kernel.function("config_for")(work, processors)
+        if not self._request.tune:
+            return known_config(default, work, architecture(setting.device))
+        call_of = partial(self._call, inputs=inputs)
+        return best(default, work, processors, call_of, setting)
 
 
 def race_dense(
@@ -258,40 +270,30 @@ def race_dense(
     weight = random_weight(format, (shape.rows, shape.columns), device)
     size = stored_bytes(weight)
     planned = plan(size, cache_bytes(device))
-    with_ours = OURS in request.names("dense")
-    packed = clones(pack_linear(weight), planned.copies) if with_ours else []
-
-    def ours(config: Any) -> Callable[..., torch.Tensor]:
-        return lambda x, number: linear(x, packed[number], config=config)
-
-    ready = _ready("dense", request, weight, planned.copies)
-    if format == "bf16":
-        ready.pop(MARLIN, None)  # BF16 weights are not its
     exact = decoded(weight)
-    for count in request.tokens:
-        dice = torch.Generator(device).manual_seed(count)
-        size_x = (planned.calls, count, shape.columns)
-        x = torch.randn(size_x, dtype=torch.bfloat16, device=device, generator=dice)
-        tried = bf16_candidates(shape.rows, shape.columns, count, multiprocessors(device))
-        yield _raced(
-            Cell(
+    for kernel in request.listed("dense", format):
+        # BF16 weights are not Marlin's.
+        without = MARLIN if format == "bf16" else ""
+        field = _Field(request, "dense", kernel, weight, planned.copies, without)
+        for count in request.tokens:
+            dice = torch.Generator(device).manual_seed(count)
+            size_x = (planned.calls, count, shape.columns)
+            x = torch.randn(size_x, dtype=torch.bfloat16, device=device, generator=dice)
+            cell = Cell(
                 kind="dense",
-                work=Work("dense", format, shape.rows, shape.columns, count),
+                work=Work(_tuned_as(kernel, "dense"), format, shape.rows, shape.columns, count),
                 label=shape.label,
                 weight_bytes=size,
                 bytes=size + 2 * count * (shape.rows + shape.columns),
                 is_lm_head=shape.is_lm_head,
                 results=(),
-            ),
-            request,
-            _Inputs(x, (torch.empty_like(x),), planned.copies),
-            ready,
-            _products(x, exact),
-            _TOLERANCE,
-            default_config(shape.rows, shape.columns, count, format),
-            ours if packed else None,
-            tried if format == "bf16" else None,
-        )
+            )
+            inputs = _Inputs(x, (torch.empty_like(x),), planned.copies)
+            yield field.raced(cell, inputs, _products(x, exact), _TOLERANCE)
+
+
+def _tuned_as(kernel: ReplacementKernel | None, kind: Kind) -> str:
+    return (kernel.tuned_as or kernel.check) if kernel is not None else kind
 
 
 def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -311,39 +313,22 @@ def race_experts(shape: ExpertsShape, request: Request, device: torch.device) ->
     each = bytes_of_expert(layer)
     all_inputs = {count: _expert_inputs(shape, each, count, device) for count in request.tokens}
     copies = max((inputs.copies for inputs in all_inputs.values()), default=1)
-    packed = []
-    if OURS in request.names("moe"):
-        assert not isinstance(layer.gate_up, torch.Tensor)
-        assert not isinstance(layer.down, torch.Tensor)
-        biases = (layer.gate_up_bias, layer.down_bias)
-        packed = clones(pack_experts(layer.gate_up, layer.down, *biases, layer.activation), copies)
-
-    def ours(config: Any) -> Callable[..., torch.Tensor]:
-        return lambda x, logits, number: moe(x, logits, packed[number], shape.top_k, config=config)
-
-    ready = _ready("moe", request, layer, copies)
     references = _references(layer, list(all_inputs.values()))
-    for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
-        used = round(_mean_distinct(inputs.given[1], shape.top_k) * each)
-        sizes = (2 * shape.intermediate, shape.hidden, count, shape.experts, shape.top_k)
-        yield _raced(
-            Cell(
+    for kernel in request.listed("moe", shape.format):
+        field = _Field(request, "moe", kernel, layer, copies)
+        for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
+            used = round(_mean_distinct(inputs.given[1], shape.top_k) * each)
+            sizes = (2 * shape.intermediate, shape.hidden, count, shape.experts, shape.top_k)
+            cell = Cell(
                 kind="moe",
-                work=Work("moe", shape.format, *sizes),
+                work=Work(_tuned_as(kernel, "moe"), shape.format, *sizes),
                 label=shape.model,
                 weight_bytes=used,
                 bytes=used + 2 * count * (2 * shape.hidden + shape.experts),
                 is_lm_head=False,
                 results=(),
-            ),
-            request,
-            replace(inputs, copies=copies),
-            ready,
-            expected,
-            _EXPERTS_TOLERANCE,
-            default_moe_config(shape.hidden, count, multiprocessors(device)),
-            ours if packed else None,
-        )
+            )
+            yield field.raced(cell, replace(inputs, copies=copies), expected, _EXPERTS_TOLERANCE)
 
 
 def _expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.device) -> _Inputs:
@@ -369,7 +354,7 @@ def _references(layer: ExpertsLayer, inputs: Sequence[_Inputs]) -> list[torch.Te
     """
     x = torch.cat([its.source.flatten(0, 1) for its in inputs])
     logits = torch.cat([its.given[1].flatten(0, 1) for its in inputs])
-    chosen, shares = routing_oracle(logits, layer.router.top_k)
+    chosen, shares = routing_oracle(logits, layer.router)
     exact = moe_oracle(x, chosen, shares, layer).value
     sizes = [its.source.shape[:2] for its in inputs]
     parts = exact.split([size.numel() for size in sizes])
@@ -382,20 +367,26 @@ def _mean_distinct(logits: torch.Tensor, top_k: int) -> float:
     return sum(len(call.unique()) for call in chosen) / len(chosen)
 
 
-def _make_own(own: Candidate, weights: Any, copies: int) -> Callable[..., torch.Tensor]:
-    """Somebody's own kernel, built for each copy of the weights."""
-    replacements: list[Replacement] = []
-    for number, copy in enumerate(clones(weights, copies)):
-        name, layer = f"model.layers.{number}", copy
-        if isinstance(copy, ExpertsLayer):
-            router = replace(copy.router, name=f"{name}.mlp")
-            layer = replace(copy, name=router.name, router=router)
+def _replacements(candidate: Candidate, weights: Any, copies: int) -> list[Replacement]:
+    """A kernel built for each copy of the weights, which need not outlive it."""
+    built = []
+    for number in range(copies):
+        name, own = f"model.layers.{number}", deepcopy(weights)
+        if isinstance(own, ExpertsLayer):
+            router = replace(own.router, name=f"{name}.mlp")
+            built.append(candidate.build(replace(own, name=router.name, router=router)))
         else:
-            layer = LinearLayer(f"{name}.{own.slot}", own.slot, copy)
-        replacement = own.build(layer)
-        if replacement.bits == "changed":
-            raise Abstained("it changes the weights' bits: the others compute something else")
-        replacements.append(replacement)
+            built.append(
+                candidate.build(LinearLayer(f"{name}.{candidate.slot}", candidate.slot, own))
+            )
+    return built
+
+
+def _make_own(own: Candidate, weights: Any, copies: int) -> Compute:
+    """Somebody's own kernel."""
+    replacements = _replacements(own, weights, copies)
+    if any(replacement.bits == "changed" for replacement in replacements):
+        raise Abstained("it changes the weights' bits: the others compute something else")
 
     def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         *logits, number = rest

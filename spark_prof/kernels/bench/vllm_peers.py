@@ -131,6 +131,8 @@ def marlin_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
 
     def mix(x: torch.Tensor, logits: torch.Tensor, number: int) -> torch.Tensor:
         layer = layers[number]
+        w13, w13_scales, w13_global, w13_bias = layer.gate_up
+        w2, w2_scales, w2_global, w2_bias = layer.down
         pairs = len(x) * top_k
         if pairs not in scratch:
             # vLLM has the first two in a workspace that all layers share.
@@ -148,20 +150,20 @@ def marlin_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
         out = torch.empty_like(x)
         fused_marlin_moe(
             hidden_states=x,
-            w1=layer.gate_up,
-            w2=layer.down,
-            bias1=layer.gate_up_bias,
-            bias2=layer.down_bias,
-            w1_scale=layer.gate_up_scales,
-            w2_scale=layer.down_scales,
+            w1=w13,
+            w2=w2,
+            bias1=w13_bias,
+            bias2=w2_bias,
+            w1_scale=w13_scales,
+            w2_scale=w2_scales,
             topk_weights=shares,
             topk_ids=chosen,
             quant_type_id=scalar_types.float4_e2m1f.id,
             global_num_experts=experts,
             activation=activation,
             moe_sum=add_up,
-            global_scale1=layer.gate_up_global,
-            global_scale2=layer.down_global,
+            global_scale1=w13_global,
+            global_scale2=w2_global,
             intermediate_cache13=scratch[pairs][0],
             intermediate_cache2=scratch[pairs][1],
             output=out,
@@ -196,7 +198,9 @@ def _marlin_nvfp4(weights: ExpertsLayer) -> SimpleNamespace:
         down.global_scale.multiplier(torch.float32).flatten(),
         is_act_and_mul=True,
     )
-    return _layer(w13, w13_scales, w2, w2_scales, globals_=(w13_global, w2_global))
+    return SimpleNamespace(
+        gate_up=(w13, w13_scales, w13_global, None), down=(w2, w2_scales, w2_global, None)
+    )
 
 
 def _marlin_mxfp4(weights: ExpertsLayer, hidden: int, inner: int) -> SimpleNamespace:
@@ -215,7 +219,9 @@ def _marlin_mxfp4(weights: ExpertsLayer, hidden: int, inner: int) -> SimpleNames
         None if gate_up_bias is None else _padded(gate_up_bias, len(gate_up_bias), 2 * inner),
         None if down_bias is None else _padded(down_bias, len(down_bias), hidden),
     )
-    return _layer(w13, w13_scales, w2, w2_scales, biases=(w13_bias, w2_bias))
+    return SimpleNamespace(
+        gate_up=(w13, w13_scales, None, w13_bias), down=(w2, w2_scales, None, w2_bias)
+    )
 
 
 def triton_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
@@ -280,26 +286,6 @@ def _as_in_checkpoint(weights: ExpertsLayer) -> tuple[MxFp4, torch.Tensor | None
     bias = weights.gate_up_bias
     bias = None if bias is None else interleave_rows(bias)
     return interleave_gate_up(weights.gate_up), bias, weights.down
-
-
-def _layer(
-    gate_up: torch.Tensor,
-    gate_up_scales: torch.Tensor,
-    down: torch.Tensor,
-    down_scales: torch.Tensor,
-    globals_: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
-    biases: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
-) -> SimpleNamespace:
-    return SimpleNamespace(
-        gate_up=gate_up,
-        gate_up_scales=gate_up_scales,
-        gate_up_global=globals_[0],
-        gate_up_bias=biases[0],
-        down=down,
-        down_scales=down_scales,
-        down_global=globals_[1],
-        down_bias=biases[1],
-    )
 
 
 def _padded(values: torch.Tensor, rows: int, columns: int) -> torch.Tensor:

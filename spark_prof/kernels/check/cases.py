@@ -1,17 +1,25 @@
-"""The cases that matrices, experts, routers and norms have to pass, and how one is run."""
+"""The cases that a kernel has to pass, by slot: what is built, what it gets, what must come out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 import torch
 
-from spark_prof.kernels.candidate import ExpertsLayer, Format
+from spark_prof.kernels.candidate import (
+    Candidate,
+    Format,
+    Layer,
+    LinearLayer,
+    NormLayer,
+    RouterLayer,
+    Scoring,
+)
 from spark_prof.kernels.check.bound import Expected
 from spark_prof.kernels.check.inputs import (
-    Guarded,
     Layout,
     Logits,
     Recipe,
@@ -27,123 +35,37 @@ from spark_prof.kernels.check.inputs import (
     surrounded,
 )
 from spark_prof.kernels.check.oracles import (
-    RoutingRule,
     linear_oracle,
     moe_oracle,
     norm_oracle,
     routing_oracle,
     routing_weights,
+    scores_of,
 )
-from spark_prof.kernels.check.verdict import Judge, Judgement, first_difference, judge, same_bits
-from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.check.verdict import Judge, Judgement, judge
 
-Scheme = Literal["softmax of the chosen", "softmax of all", "sigmoid", "corrected sigmoid"]
-Route = Callable[[torch.Tensor, int, RoutingRule], tuple[torch.Tensor, torch.Tensor]]
-"""From logits [M, E] and k to experts int32 [M, k] and weights float32 [M, k]."""
+Kind = tuple[tuple[int, ...], torch.dtype]
+"""The shape and dtype of a result."""
+
+Results = Sequence[torch.Tensor]
 
 _MOST_TOKENS = 16
 _CLOSE = 2.0**-20
 """Sigmoids, and their sums with a correction, that float32 need not tell apart."""
-
-
-def special(**fields: str) -> list[str]:
-    """What is special about a case, of its inputs by name."""
-    return [
-        f"{name}: {what}" for name, what in fields.items() if what not in ("plain", "contiguous")
-    ]
+_ROWS_AT_ONCE = 16384
+"""Bounds what a large weight takes in float64."""
+_EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
-class RoutingCase:
-    """What is routed."""
+class Posed:
+    """A case on a device."""
 
-    experts: int
-    top_k: int
-    tokens: int
-    logits: Logits = "plain"
-    dtype: torch.dtype = torch.bfloat16
-    scheme: Scheme = "softmax of the chosen"
-
-    @property
-    def label(self) -> str:
-        """For messages: `3 tokens, 4 of 32 experts, logits: ties`."""
-        words = [f"{self.tokens} tokens", f"{self.top_k} of {self.experts} experts"]
-        words += special(logits=self.logits)
-        return ", ".join([*words, self.scheme, str(self.dtype).removeprefix("torch.")])
-
-    def rule(self, device: str) -> RoutingRule:
-        """The scheme for the oracle; a correction is large enough to change the choice."""
-        correction = torch.linspace(0.4, -0.4, self.experts, device=device)
-        return {
-            "softmax of the chosen": RoutingRule(),
-            "softmax of all": RoutingRule(renormalize=False),
-            "sigmoid": RoutingRule(sigmoid=True, renormalize=False),
-            "corrected sigmoid": RoutingRule(sigmoid=True, correction=correction, scale=2.5),
-        }[self.scheme]
-
-
-def routing_cases() -> Iterator[RoutingCase]:
-    """The experts of real models, each number of tokens, and each edge."""
-    for tokens in range(1, 17):
-        yield RoutingCase(32, 4, tokens)
-    for experts, top_k in ((128, 8), (512, 10), (8, 8), (6, 1)):
-        yield RoutingCase(experts, top_k, 3)
-    for logits in ("the same experts", "ties", "far apart", "masked", "NaN"):
-        yield RoutingCase(32, 4, 5, logits)
-    yield RoutingCase(512, 10, 2, "ties")
-    yield RoutingCase(128, 8, 4, dtype=torch.float32)
-    for scheme in ("softmax of all", "sigmoid", "corrected sigmoid"):
-        yield RoutingCase(128, 6, 5, dtype=torch.float32, scheme=scheme)
-        yield RoutingCase(128, 6, 16, "far apart", dtype=torch.float32, scheme=scheme)
-
-
-def run_routing_case(case: RoutingCase, route: Route, device: str) -> Judgement:
-    """Runs a case: the right experts, the best first, and their weights within the bound."""
-    logits = make_logits(case.logits, case.tokens, case.experts, case.dtype, device)
-    rule = case.rule(device)
-    experts, weights = route(logits, case.top_k, rule)
-    wrong = _wrong_choice(logits, experts, case, rule)
-    if wrong:
-        return Judgement(None, wrong)
-    told = ~logits.isnan().any(-1)
-    judgement = judge(weights[told], routing_weights(logits[told], experts[told].long(), rule))
-    if judgement.detail:
-        return judgement
-    again = route(logits, case.top_k, rule)
-    same = same_bits(experts, again[0]) and same_bits(weights, again[1])
-    return Judgement(judgement.used, "" if same else "a second run gives other bits")
-
-
-def _wrong_choice(
-    logits: torch.Tensor, experts: torch.Tensor, case: RoutingCase, rule: RoutingRule
-) -> str:
-    expected, _ = routing_oracle(logits, case.top_k, rule)
-    if tuple(experts.shape) != tuple(expected.shape):
-        return f"experts of shape {tuple(experts.shape)}, expected {tuple(expected.shape)}"
-    outside = int(((experts < 0) | (experts >= case.experts)).sum())
-    if outside:
-        return f"{outside} experts that there are not"
-    scores = rule.scores(logits)
-    chosen = experts.long()
-    other = chosen != expected
-    if rule.sigmoid:
-        other &= (scores.gather(1, chosen) - scores.gather(1, expected)).abs() > _CLOSE
-    ordered = chosen.sort(dim=-1).values
-    twice = (ordered[:, 1:] == ordered[:, :-1]).any(-1)
-    wrong = ((other.any(-1) | twice) & ~logits.isnan().any(-1)).nonzero()
-    if not wrong.numel():
-        return ""
-    token = int(wrong[0, 0])
-    return f"token {token}: {experts[token].tolist()}, expected {expected[token].tolist()}"
-
-
-Linear = Callable[[Weight], Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor], object]]
-"""Packs a weight; what it returns computes x, bias, out: it writes out [M, N]."""
-
-SMALL = (48, 448)
-"""3 stacks of 16 rows and 3.5 times 128 columns, as 2880 is 22.5 times and 1856 14.5 times."""
-_ROWS_AT_ONCE = 16384
-"""Bounds what a large weight takes in float64."""
+    layer: Layer
+    arguments: tuple[torch.Tensor | None, ...]  # of a call
+    results: tuple[Kind, ...]  # what it returns
+    # Holds results against what they must be; a matrix and experts by the judge given.
+    judge: Callable[[Results, Judge], Judgement]
 
 
 @dataclass(frozen=True)
@@ -163,72 +85,24 @@ class DenseCase:
     def label(self) -> str:
         """For messages: `nvfp4, 3 tokens, 48 x 448, bias`."""
         words = [self.format, f"{self.tokens} tokens", f"{self.shape[0]} x {self.shape[1]}"]
-        words += special(weights=self.recipe, activations=self.x, layout=self.layout)
+        words += _special(weights=self.recipe, activations=self.x, layout=self.layout)
         return ", ".join(words + ["bias"] * self.bias)
 
-
-def dense_cases(kind: Format) -> Iterator[DenseCase]:
-    """The small cases of a format: each number of tokens and each edge."""
-    for tokens in range(1, _MOST_TOKENS + 1):
-        yield DenseCase(kind, SMALL, tokens, bias=tokens % 3 == 1)
-    yield DenseCase(kind, (16, 64), 1)
-    yield DenseCase(kind, (208, 192), 2, "one element a row")
-    yield DenseCase(kind, SMALL, 3, "zero blocks", bias=True)
-    yield DenseCase(kind, SMALL, 5, "scales apart by row")
-    yield DenseCase(kind, SMALL, 4, "scales apart in a row", may_refuse=True)
-    yield DenseCase(kind, SMALL, 3, "NaN scales", may_refuse=True)
-    if kind == "nvfp4":
-        yield DenseCase(kind, SMALL, 3, "negative scales", may_refuse=True)
-        yield DenseCase(kind, SMALL, 3, "a global scale for each shard", bias=True)
-        yield DenseCase(kind, SMALL, 3, "a global scale that multiplies")
-    for x in ("NaN and infinity", "apart", "zeros", "with a common offset"):
-        yield DenseCase(kind, SMALL, 9, x=x)
-    for layout in ("rows apart", "columns apart", "transposed"):
-        yield DenseCase(kind, SMALL, 5, layout=layout, may_refuse=True)
+    def pose(self, candidate: Candidate, device: str) -> Posed:
+        """The case on a device."""
+        rows, columns = self.shape
+        weight = make_weight(self.format, self.recipe, self.shape, 1, device)
+        x = surrounded(make_activations(self.x, self.tokens, columns, 2, device, self.layout))
+        bias = make_activations("plain", 1, rows, 3, device)[0] if self.bias else None
+        return Posed(
+            LinearLayer(f"model.layers.0.{candidate.slot}", candidate.slot, weight),
+            (x, bias),
+            (((self.tokens, rows), torch.bfloat16),),
+            lambda results, judged: judged(results[0], _product(x, weight, bias)),
+        )
 
 
-def run_dense_case(
-    case: DenseCase, linear: Linear, device: str, judged: Judge = judge
-) -> Judgement:
-    """Runs a case: the result within its bound, nothing beside it written, and again equal bits."""
-    rows, columns = case.shape
-    weight = make_weight(case.format, case.recipe, case.shape, 1, device)
-    x = surrounded(make_activations(case.x, case.tokens, columns, 2, device, case.layout))
-    bias = make_activations("plain", 1, rows, 3, device)[0] if case.bias else None
-
-    def build() -> Callable[[torch.Tensor], object]:
-        compute = linear(weight)
-        return lambda out: compute(x, bias, out)
-
-    return _run(case, rows, build, lambda: _expected(x, weight, bias), device, judged)
-
-
-def _run(
-    case: DenseCase | MoeCase,
-    columns: int,
-    build: Callable[[], Callable[[torch.Tensor], object]],
-    expected: Callable[[], Expected],
-    device: str,
-    judged: Judge,
-) -> Judgement:
-    """Runs what is built twice, and holds what it writes, and where, against what is expected."""
-    out, again = (Guarded((case.tokens, columns), torch.bfloat16, device) for _ in range(2))
-    try:
-        compute = build()
-        compute(out.tensor)
-        compute(again.tensor)
-    except KernelError as error:
-        return Judgement(None, "" if case.may_refuse else f"refused: {error}")
-    beside = out.problem()
-    if beside:
-        return Judgement(None, beside)
-    judgement = judged(out.tensor, expected())
-    if judgement.detail:
-        return judgement
-    return Judgement(judgement.used, first_difference(compute, out.tensor, again.tensor))
-
-
-def _expected(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> Expected:
+def _product(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> Expected:
     parts = []
     for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
@@ -237,14 +111,6 @@ def _expected(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> Exp
     return Expected(
         torch.cat([part.value for part in parts], 1), torch.cat([part.error for part in parts], 1)
     )
-
-
-Moe = Callable[[ExpertsLayer], Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]]
-"""Packs a layer; what it returns computes x, logits, out: it writes out [M, H]."""
-
-
-SMALL_EXPERTS = Sizes(8, 3, 192, 96)
-"""1.5 times 128 wide, and 0.75 times within."""
 
 
 @dataclass(frozen=True)
@@ -267,15 +133,282 @@ class MoeCase:
         sizes = self.sizes
         words = [self.format, self.activation, f"{self.tokens} tokens"]
         words += [f"{sizes.top_k} of {sizes.experts} experts", f"{sizes.hidden} x {sizes.inner}"]
-        words += special(
+        words += _special(
             logits=self.logits, weights=self.recipe, activations=self.x, layout=self.layout
         )
         return ", ".join(words)
 
+    def pose(self, candidate: Candidate, device: str) -> Posed:
+        """The case on a device; somebody's own kernel may round wherever one of vLLM's ends."""
+        sizes, tokens = self.sizes, self.tokens
+        layer = make_layer(self.format, sizes, self.activation, device, self.recipe)
+        x = surrounded(make_activations(self.x, tokens, sizes.hidden, 2, device, self.layout))
+        logits = surrounded(make_logits(self.logits, tokens, sizes.experts, torch.bfloat16, device))
+
+        def judged(results: Results, judged: Judge) -> Judgement:
+            routed = routing_oracle(logits, layer.router)
+            return judged(results[0], moe_oracle(x, *routed, layer, candidate.own))
+
+        return Posed(layer, (x, logits), (((tokens, sizes.hidden), torch.bfloat16),), judged)
+
+
+Scheme = Literal["softmax of the chosen", "softmax of all", "sigmoid", "corrected sigmoid"]
+_SCHEMES: dict[Scheme, tuple[bool, Scoring, float]] = {
+    "softmax of the chosen": (True, "softmax", 1.0),
+    "softmax of all": (False, "softmax", 1.0),
+    "sigmoid": (False, "sigmoid", 1.0),
+    "corrected sigmoid": (True, "sigmoid", 2.5),
+}
+"""Whether the weights are divided by their sum, what becomes of a logit, and the scale."""
+
+
+@dataclass(frozen=True)
+class RoutingCase:
+    """What is routed."""
+
+    experts: int
+    top_k: int
+    tokens: int
+    logits: Logits = "plain"
+    dtype: torch.dtype = torch.bfloat16
+    scheme: Scheme = "softmax of the chosen"
+    may_refuse: bool = False
+
+    @property
+    def label(self) -> str:
+        """For messages: `3 tokens, 4 of 32 experts, logits: ties`."""
+        words = [f"{self.tokens} tokens", f"{self.top_k} of {self.experts} experts"]
+        words += _special(logits=self.logits)
+        return ", ".join([*words, self.scheme, str(self.dtype).removeprefix("torch.")])
+
+    def pose(self, _candidate: Candidate, device: str) -> Posed:
+        """The case on a device; a correction is large enough to change the choice."""
+        logits = surrounded(make_logits(self.logits, self.tokens, self.experts, self.dtype, device))
+        renormalize, scoring, scale = _SCHEMES[self.scheme]
+        correction = None
+        if self.scheme == "corrected sigmoid":
+            correction = torch.linspace(0.4, -0.4, self.experts, device=device)
+        how = (renormalize, scoring, correction, scale)
+        router = RouterLayer("model.layers.0.mlp", self.experts, self.top_k, *how)
+        shape = (self.tokens, self.top_k)
+        return Posed(
+            router,
+            (logits,),
+            ((shape, torch.float32), (shape, torch.int32)),
+            lambda results, _: _judge_routing(logits, router, *results),
+        )
+
+
+def _judge_routing(
+    logits: torch.Tensor, router: RouterLayer, weights: torch.Tensor, experts: torch.Tensor
+) -> Judgement:
+    """The right experts, the best first, and their weights within the bound."""
+    outside = int(((experts < 0) | (experts >= router.experts)).sum())
+    if outside:
+        return Judgement(None, f"{outside} experts that there are not")
+    expected, _ = routing_oracle(logits, router)
+    scores = scores_of(logits, router)
+    chosen = experts.long()
+    other = chosen != expected
+    if router.scoring == "sigmoid":
+        other &= (scores.gather(1, chosen) - scores.gather(1, expected)).abs() > _CLOSE
+    ordered = chosen.sort(dim=-1).values
+    twice = (ordered[:, 1:] == ordered[:, :-1]).any(-1)
+    told = ~logits.isnan().any(-1)
+    wrong = ((other.any(-1) | twice) & told).nonzero()
+    if wrong.numel():
+        token = int(wrong[0, 0])
+        took, right = experts[token].tolist(), expected[token].tolist()
+        return Judgement(None, f"token {token}: {took}, expected {right}")
+    return judge(weights[told], routing_weights(logits[told], chosen[told], router))
+
+
+@dataclass(frozen=True)
+class NormCase:
+    """What is normed."""
+
+    tokens: int
+    columns: int
+    residual: bool = False
+    x: Tokens = "plain"
+    may_refuse: bool = False
+
+    @property
+    def label(self) -> str:
+        """For messages: `3 tokens, 448 columns, residual`."""
+        words = [f"{self.tokens} tokens", f"{self.columns} columns"]
+        words += _special(activations=self.x)
+        return ", ".join(words + ["residual"] * self.residual)
+
+    def pose(self, _candidate: Candidate, device: str) -> Posed:
+        """The case on a device."""
+        shape = (self.tokens, self.columns)
+        x = surrounded(make_activations(self.x, *shape, 2, device))
+        residual = None
+        if self.residual:
+            residual = surrounded(make_activations("plain", *shape, 5, device))
+        weight = make_activations("plain", 1, self.columns, 3, device)[0]
+
+        def judged(results: Results, _: Judge) -> Judgement:
+            expected = norm_oracle(x, residual, weight, _EPSILON)
+            found = [judge(*pair) for pair in zip(results, expected, strict=True)]
+            return next((each for each in found if each.detail), found[0])
+
+        kinds = ((shape, torch.bfloat16),) * (2 if self.residual else 1)
+        return Posed(NormLayer("model.norm", weight, _EPSILON), (x, residual), kinds, judged)
+
+
+Case = DenseCase | MoeCase | RoutingCase | NormCase
+
+
+def _special(**fields: str) -> list[str]:
+    """What is special about a case, of its inputs by name."""
+    return [
+        f"{name}: {what}" for name, what in fields.items() if what not in ("plain", "contiguous")
+    ]
+
+
+SMALL = (48, 448)
+"""3 stacks of 16 rows and 3.5 times 128 columns, as 2880 is 22.5 times and 1856 14.5 times."""
+SMALL_EXPERTS = Sizes(8, 3, 192, 96)
+"""1.5 times 128 wide, and 0.75 times within."""
+
+_FORMATS: dict[str, tuple[Format, ...]] = {
+    "norm": ("bf16",),
+    "router": ("bf16",),
+    "moe": ("nvfp4", "mxfp4", "bf16"),
+}
+"""What somebody's own kernel is tried with; one of another slot, a matrix, with all."""
+
+_NOT_OF_CHECKPOINTS: tuple[Recipe, ...] = ("NaN scales", "negative scales", "scales apart in a row")
+"""Weights that the package's kernels are tried with and that no model has."""
+
+_FEW = range(1, _MOST_TOKENS + 1)
+_MANY = (17, 130)
+"""Tokens for somebody's own kernels, which may take as many."""
+
+_SHAPES = {
+    "qkv": ((5120, 2880), (5120, 2048)),
+    "o": ((2880, 4096), (2048, 4096)),
+    "mlp": ((3712, 2688), (2688, 1856)),
+    "router": ((32, 2880), (128, 2048), (512, 2048)),
+    "lm_head": ((201088, 2880),),
+}
+"""Weights, (N, K), of gpt-oss, Qwen3-30B-A3B, Qwen3-Next and Nemotron-3-Nano. The slot router has
+the matrix that makes the logits, and the choice by them."""
+_SIZES: dict[str, tuple[tuple[Sizes, Literal["silu", "swiglu"]], ...]] = {
+    "cpu": ((Sizes(4, 2, 576, 288), "swiglu"),),
+    "cuda": (
+        (Sizes(16, 4, 2880, 2880), "swiglu"),
+        (Sizes(32, 8, 2048, 768), "silu"),
+        (Sizes(64, 10, 2048, 512), "silu"),
+    ),
+}
+"""Layers of gpt-oss, Qwen3-30B-A3B and Qwen3-Next, with fewer experts than those."""
+_TOKENS = {"cpu": (3,), "cuda": (1, 2, 4, 8, 16)}
+"""Of the cases with these shapes; on the CPU's emulator they take long."""
+_RECIPES: tuple[Recipe, ...] = ("plain", "one element a row")
+"""Of the same: an error that many products allow may hide a lost one; a single product allows
+nearly none."""
+
+
+def formats_of(candidate: Candidate) -> tuple[Format, ...]:
+    """Of the weights that a candidate is tried with; none of a choice of experts."""
+    if candidate.formats or not candidate.own:
+        return candidate.formats
+    return _FORMATS.get(candidate.slot, ("nvfp4", "mxfp4", "fp8", "bf16"))
+
+
+def cases_of(candidate: Candidate, device: str) -> Iterator[Case]:
+    """The cases of a candidate's slot; somebody's own gets none that no model brings."""
+    slot, own = candidate.slot, candidate.own
+    if slot == "norm":
+        yield from norm_cases()
+        return
+    if slot == "router" and (own or not candidate.formats):
+        yield from _choices(own)
+    for kind in formats_of(candidate):
+        cases = _experts(kind, own, device) if slot == "moe" else _matrices(kind, candidate, device)
+        for case in cases:
+            if not own:
+                yield case
+            elif case.layout == "contiguous" and case.recipe not in _NOT_OF_CHECKPOINTS:
+                yield replace(case, may_refuse=False)
+
+
+def _choices(own: bool) -> Iterator[RoutingCase]:
+    for case in routing_cases():
+        # A softmax in float32 is 0 for most of these far apart, and of zeros any may be chosen.
+        if not own or case.logits != "far apart" or "sigmoid" in case.scheme:
+            yield case
+    for tokens in (*_FEW, *_MANY) if own else ():
+        if tokens != 5:
+            yield RoutingCase(32, 4, tokens, "the same experts")
+        yield RoutingCase(32, 4, tokens, dtype=torch.float32, scheme="softmax of all")
+
+
+def _matrices(kind: Format, candidate: Candidate, device: str) -> Iterator[DenseCase]:
+    slot, own = candidate.slot, candidate.own
+    for case in dense_cases(kind):
+        if not (own and kind == "mxfp4" and case.recipe == "scales apart by row"):
+            yield case
+    if own:
+        for tokens in _MANY:
+            yield DenseCase(kind, SMALL, tokens, bias=True)
+        for tokens in _FEW:
+            # The other way round than in `dense_cases`, and tokens that those have for one number.
+            other = DenseCase(kind, (64, 320), tokens, bias=tokens % 3 != 1)
+            yield from (other, replace(other, bias=False, x="zeros"))
+            yield replace(other, bias=False, x="apart")
+    few_rows = 48 if kind == "bf16" and not own else 40
+    shapes: Sequence[tuple[int, int]] = ((32, 2880), (few_rows, 1856))
+    if device == "cuda":
+        # No model has a router of fewer bits.
+        slots = [slot] if own else [each for each in _SHAPES if each != "router" or kind == "bf16"]
+        shapes = [shape for each in slots for shape in _SHAPES[each]]
+    for shape, recipe, tokens in product(shapes, _RECIPES, _TOKENS[device]):
+        yield DenseCase(kind, shape, tokens, recipe, bias=tokens == 4)
+
+
+def _experts(kind: Format, own: bool, device: str) -> Iterator[MoeCase]:
+    yield from moe_cases(kind)
+    if own:
+        for tokens in _MANY:
+            yield MoeCase(kind, SMALL_EXPERTS, tokens, "swiglu")
+        for tokens in _FEW:
+            # The other way round than in `moe_cases`.
+            case = MoeCase(kind, SMALL_EXPERTS, tokens, "silu" if tokens % 2 else "swiglu")
+            yield from (case, replace(case, x="zeros"))
+            if tokens != 12:
+                yield replace(case, logits="the same experts")
+        yield MoeCase(kind, Sizes(64, 4, 192, 96), 16, "silu", "every expert in turn")
+    for (sizes, activation), recipe, tokens in product(_SIZES[device], _RECIPES, _TOKENS[device]):
+        yield MoeCase(kind, sizes, tokens, activation, recipe=recipe)
+
+
+def dense_cases(kind: Format) -> Iterator[DenseCase]:
+    """The small cases of a format: each number of tokens and each edge."""
+    for tokens in _FEW:
+        yield DenseCase(kind, SMALL, tokens, bias=tokens % 3 == 1)
+    yield DenseCase(kind, (16, 64), 1)
+    yield DenseCase(kind, (208, 192), 2, "one element a row")
+    yield DenseCase(kind, SMALL, 3, "zero blocks", bias=True)
+    yield DenseCase(kind, SMALL, 5, "scales apart by row")
+    yield DenseCase(kind, SMALL, 4, "scales apart in a row", may_refuse=True)
+    yield DenseCase(kind, SMALL, 3, "NaN scales", may_refuse=True)
+    if kind == "nvfp4":
+        yield DenseCase(kind, SMALL, 3, "negative scales", may_refuse=True)
+        yield DenseCase(kind, SMALL, 3, "a global scale for each shard", bias=True)
+        yield DenseCase(kind, SMALL, 3, "a global scale that multiplies")
+    for x in ("NaN and infinity", "apart", "zeros", "with a common offset"):
+        yield DenseCase(kind, SMALL, 9, x=x)
+    for layout in ("rows apart", "columns apart", "transposed"):
+        yield DenseCase(kind, SMALL, 5, layout=layout, may_refuse=True)
+
 
 def moe_cases(kind: Format) -> Iterator[MoeCase]:
     """The small cases of a format: each number of tokens and each edge."""
-    for tokens in range(1, _MOST_TOKENS + 1):
+    for tokens in _FEW:
         yield MoeCase(kind, SMALL_EXPERTS, tokens, "swiglu" if tokens % 2 else "silu")
     for activation in ("silu", "swiglu"):
         yield MoeCase(kind, SMALL_EXPERTS, 12, activation, "the same experts")
@@ -293,89 +426,28 @@ def moe_cases(kind: Format) -> Iterator[MoeCase]:
         yield MoeCase(kind, SMALL_EXPERTS, 3, "swiglu", layout=layout, may_refuse=True)
 
 
-def run_moe_case(
-    case: MoeCase, moe: Moe, device: str, judged: Judge = judge, rounded_between: bool = False
-) -> Judgement:
-    """Runs a case: the result within its bound, nothing beside it written, and again equal bits.
-
-    Args:
-        rounded_between: whether a kernel may round to bfloat16 in more places (`moe_oracle`).
-    """
-    sizes = case.sizes
-    layer = make_layer(case.format, sizes, case.activation, device, case.recipe)
-    x = surrounded(make_activations(case.x, case.tokens, sizes.hidden, 2, device, case.layout))
-    logits = surrounded(
-        make_logits(case.logits, case.tokens, sizes.experts, torch.bfloat16, device)
-    )
-
-    def build() -> Callable[[torch.Tensor], object]:
-        compute = moe(layer)
-        return lambda out: compute(x, logits, out)
-
-    def expected() -> Expected:
-        experts, weights = routing_oracle(logits, sizes.top_k)
-        return moe_oracle(x, experts, weights, layer, rounded_between)
-
-    return _run(case, sizes.hidden, build, expected, device, judged)
-
-
-BuildNorm = Callable[
-    [torch.Tensor, float], Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, ...]]
-]
-"""Packs a norm's weight and epsilon; what it returns norms x with a residual or None: the norm, and
-the sum where there is a residual."""
-
-EPSILON = 1e-5
-
-
-@dataclass(frozen=True)
-class NormCase:
-    """What is normed."""
-
-    tokens: int
-    columns: int
-    residual: bool = False
-    x: Tokens = "plain"
-
-    @property
-    def label(self) -> str:
-        """For messages: `3 tokens, 448 columns, residual`."""
-        words = [f"{self.tokens} tokens", f"{self.columns} columns"]
-        words += special(activations=self.x)
-        return ", ".join(words + ["residual"] * self.residual)
+def routing_cases() -> Iterator[RoutingCase]:
+    """The experts of real models, each number of tokens, and each edge."""
+    for tokens in _FEW:
+        yield RoutingCase(32, 4, tokens)
+    for experts, top_k in ((128, 8), (512, 10), (8, 8), (6, 1)):
+        yield RoutingCase(experts, top_k, 3)
+    for logits in ("the same experts", "ties", "far apart", "masked", "NaN"):
+        yield RoutingCase(32, 4, 5, logits)
+    yield RoutingCase(512, 10, 2, "ties")
+    yield RoutingCase(128, 8, 4, dtype=torch.float32)
+    for scheme in ("softmax of all", "sigmoid", "corrected sigmoid"):
+        yield RoutingCase(128, 6, 5, dtype=torch.float32, scheme=scheme)
+        yield RoutingCase(128, 6, 16, "far apart", dtype=torch.float32, scheme=scheme)
 
 
 def norm_cases() -> Iterator[NormCase]:
     """Each number of tokens, the widths of models, and each edge."""
-    for tokens in (*range(1, 17), 17, 130):
-        for residual in (False, True):
+    for residual in (False, True):
+        for tokens in (*_FEW, *_MANY):
             yield NormCase(tokens, 448, residual)
             yield NormCase(tokens, 448, residual, "zeros")
-    for columns in (64, 128, 576, 2048, 2880, 4096, 8192):
-        for residual in (False, True):
+        for columns in (64, 128, 576, 2048, 2880, 4096, 8192):
             yield NormCase(3, columns, residual)
-    for x in ("NaN and infinity", "with a common offset"):
-        for residual in (False, True):
+        for x in ("NaN and infinity", "with a common offset"):
             yield NormCase(9, 448, residual, x)
-
-
-def run_norm_case(case: NormCase, build: BuildNorm, device: str) -> Judgement:
-    """Runs a case: both results within their bounds, and again equal bits."""
-    shape = (case.tokens, case.columns)
-    x = surrounded(make_activations(case.x, *shape, 2, device))
-    residual = surrounded(make_activations("plain", *shape, 5, device)) if case.residual else None
-    weight = make_activations("plain", 1, case.columns, 3, device)[0]
-    norm = build(weight, EPSILON)
-    results = norm(x, residual)
-    expected = norm_oracle(x, residual, weight, EPSILON)
-    judged = [judge(*pair) for pair in zip(results, expected, strict=True)]
-    wrong = next((judgement for judgement in judged if judgement.detail), None)
-    if wrong is not None:
-        return wrong
-
-    def compute(to: torch.Tensor) -> object:
-        return to.copy_(norm(x, residual)[0])
-
-    again = torch.empty_like(results[0])
-    compute(again)
-    return Judgement(judged[0].used, first_difference(compute, results[0].clone(), again))

@@ -12,9 +12,8 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from spark_prof.kernels.candidate import ExpertsLayer, Format, RouterLayer
+from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format, RouterLayer
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
-from spark_prof.kernels.moe import Activation
 
 _BAND = 512
 """Elements before and behind; a multiple of what any alignment asks for."""

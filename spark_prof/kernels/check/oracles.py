@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.candidate import ExpertsLayer
+from spark_prof.kernels.candidate import Activation, ExpertsLayer, RouterLayer
 from spark_prof.kernels.check.bound import (
     Expected,
     accumulated,
@@ -18,7 +17,6 @@ from spark_prof.kernels.check.bound import (
     rounded,
 )
 from spark_prof.kernels.check.inputs import decode, part_of
-from spark_prof.kernels.moe import Activation
 
 _ROUNDING = 2.0**-24
 
@@ -28,59 +26,46 @@ def linear_oracle(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     return accumulated(exact(x), weight, bias)
 
 
-@dataclass(frozen=True)
-class RoutingRule:
-    """How experts are chosen and weighed."""
-
-    sigmoid: bool = False  # scores are sigmoids of the logits, each by itself, else a softmax
-    renormalize: bool = True  # the weights of a token's experts are divided by their sum
-    # Float32 [E] or None, added to the scores for the choice alone.
-    correction: torch.Tensor | None = None
-    scale: float = 1.0
-
-    def scores(self, logits: torch.Tensor) -> torch.Tensor:
-        """What the experts are chosen by: with softmax without a correction, the logits."""
-        scores = logits.to(torch.float64)
-        scores = torch.sigmoid(scores) if self.sigmoid else scores
-        return scores if self.correction is None else scores + self.correction
+def scores_of(logits: torch.Tensor, router: RouterLayer) -> torch.Tensor:
+    """What the experts are chosen by: with softmax without a correction, the logits."""
+    scores = logits.to(torch.float64)
+    scores = torch.sigmoid(scores) if router.scoring == "sigmoid" else scores
+    return scores if router.correction is None else scores + router.correction
 
 
-def routing_oracle(
-    logits: torch.Tensor, top_k: int, rule: RoutingRule = RoutingRule()
-) -> tuple[torch.Tensor, Expected]:
-    """The experts [M, k] of each token and their weights.
+def routing_oracle(logits: torch.Tensor, router: RouterLayer) -> tuple[torch.Tensor, Expected]:
+    """The experts [M, k] of each token, by logits [M, E], and their weights.
 
     The largest score comes first, among equals the lower number.
-
-    Args:
-        logits: [M, E].
-        rule: by default the softmax over the chosen experts' logits.
     """
-    experts = rule.scores(logits).sort(stable=True, dim=-1, descending=True).indices[:, :top_k]
-    return experts, routing_weights(logits, experts, rule)
+    scores = scores_of(logits, router)
+    ordered = scores.sort(stable=True, dim=-1, descending=True).indices
+    experts = ordered[:, : router.top_k]
+    return experts, routing_weights(logits, experts, router)
 
 
-def routing_weights(logits: torch.Tensor, experts: torch.Tensor, rule: RoutingRule) -> Expected:
+def routing_weights(logits: torch.Tensor, experts: torch.Tensor, router: RouterLayer) -> Expected:
     """What experts [M, k], however they were chosen, count for each token.
 
     In float32 an exponential is off by its argument's rounding and some units in the last place,
     each sum and quotient by half of one.
     """
     values = logits.to(torch.float64)
+    sigmoid = router.scoring == "sigmoid"
     top = values.amax(-1, keepdim=True)
-    parts = torch.sigmoid(values) if rule.sigmoid else torch.exp(values - top)
-    off = parts * (2 * (values if rule.sigmoid else values - top).abs() + 16) * _ROUNDING
+    parts = torch.sigmoid(values) if sigmoid else torch.exp(values - top)
+    off = parts * (2 * (values if sigmoid else values - top).abs() + 16) * _ROUNDING
     off = off.nan_to_num(0.0)
     chosen, chosen_off = parts.gather(1, experts), off.gather(1, experts)
-    if rule.renormalize:
+    if router.renormalize:
         whole, whole_off = chosen.sum(-1, keepdim=True), chosen_off.sum(-1, keepdim=True)
-    elif rule.sigmoid:
+    elif sigmoid:
         whole, whole_off = torch.ones_like(top), torch.zeros_like(top)
     else:
         whole, whole_off = parts.sum(-1, keepdim=True), off.sum(-1, keepdim=True)
-    weights = chosen / whole * rule.scale
-    additions = (experts if rule.renormalize else logits).shape[1] + 16
-    error = chosen_off / whole * abs(rule.scale)
+    weights = chosen / whole * router.scale
+    additions = (experts if router.renormalize else logits).shape[1] + 16
+    error = chosen_off / whole * abs(router.scale)
     error = error + weights.abs() * (whole_off / whole + additions * _ROUNDING)
     return Expected(weights, error + 2.0**-126)
 

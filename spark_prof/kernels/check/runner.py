@@ -1,15 +1,18 @@
-"""Proves kernels right on this machine: `spark-prof kernels check`.
+"""Proves a kernel right on this machine: `spark-prof kernels check`.
 
-The package's kernels and somebody's own are candidates, called in one way (`Called`). The cases of
-the package's are below; those of somebody's own, which may abstain, are in `own_cases.py`.
+The package's kernels and somebody's own go through the same cases; for each a kernel is built anew.
+Beside those, the package's have to refuse operands that do not fit. Of somebody's own, which may
+abstain, it is tried whether it remembers its arguments, or keeps memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Literal
+from typing import Any
 
 import torch
 
@@ -19,199 +22,72 @@ from spark_prof.kernels.candidate import (
     Candidate,
     ExpertsLayer,
     Format,
-    Layer,
     LinearLayer,
     Replacement,
     RouterLayer,
     WrongResult,
+    check_taken,
 )
-from spark_prof.kernels.check.called import Called
 from spark_prof.kernels.check.cases import (
+    SMALL,
+    SMALL_EXPERTS,
+    Case,
     DenseCase,
+    Kind,
     MoeCase,
-    dense_cases,
-    moe_cases,
-    routing_cases,
-    run_dense_case,
-    run_moe_case,
-    run_routing_case,
+    NormCase,
+    Posed,
+    RoutingCase,
+    cases_of,
+    formats_of,
 )
-from spark_prof.kernels.check.inputs import (
-    Recipe,
-    Sizes,
-    make_activations,
-    make_layer,
-    make_logits,
-    make_weight,
+from spark_prof.kernels.check.inputs import Guarded, Sizes
+from spark_prof.kernels.check.verdict import (
+    Judgement,
+    Status,
+    Verdict,
+    judge,
+    judge_changed,
+    same_bits,
 )
-from spark_prof.kernels.check.verdict import Judgement, Status, Verdict
-from spark_prof.kernels.dense import linear
-from spark_prof.kernels.dispatch import choose_linear, choose_moe
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.moe import moe, pack_experts
-from spark_prof.kernels.operands import LARGEST_BATCH
-from spark_prof.kernels.pack import pack_linear
-from spark_prof.kernels.routing import route
+
+Results = tuple[torch.Tensor, ...]
+Attempts = Iterator[tuple[str, Callable[[], Judgement]]]
+"""What is tried, in words, each with what tries it."""
 
 
-def _build_linear(layer: Layer) -> Replacement:
-    assert isinstance(layer, LinearLayer)
-    packed = pack_linear(layer.weight)
+def check(
+    candidate: Candidate, device: str, wanted: Callable[[str], bool] | None = None
+) -> Iterator[Verdict]:
+    """Tries all that a candidate must pass, one by one, and yields what each showed.
 
-    def run(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
-        config = choose_linear(packed, max(1, len(x)), insist=True).config
-        return linear(x, packed, bias, out, config)
-
-    return Replacement(run, LARGEST_BATCH, "kept")
-
-
-def _build_experts(layer: Layer) -> Replacement:
-    assert isinstance(layer, ExpertsLayer)
-    assert not isinstance(layer.gate_up, torch.Tensor), "these kernels are for fewer bits"
-    assert not isinstance(layer.down, torch.Tensor), "as gate_up"
-    biases = layer.gate_up_bias, layer.down_bias
-    packed = pack_experts(layer.gate_up, layer.down, *biases, layer.activation)
-    top_k = layer.router.top_k
-
-    def run(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config
-        return moe(x, logits, packed, top_k, out=out, config=config)
-
-    return Replacement(run, LARGEST_BATCH, "kept")
+    Args:
+        device: `cpu` or `cuda`.
+        wanted: which cases, by their words; all by default.
+    """
+    for label, run in _attempts(candidate, device):
+        if wanted is None or wanted(label):
+            status, judgement = attempt(run, candidate.own)
+            used, detail = judgement.used, judgement.detail
+            yield Verdict(candidate.name, label, device, status, used, detail)
 
 
-def _build_router(layer: Layer) -> Replacement:
-    assert isinstance(layer, RouterLayer)
-
-    def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        got = route(
-            logits, layer.top_k, layer.renormalize, layer.scoring, layer.correction, layer.scale
-        )
-        return got.weights, got.experts
-
-    return Replacement(run, LARGEST_BATCH, "kept")
-
-
-W4A16 = Candidate("w4a16", "qkv", _build_linear, ("nvfp4", "mxfp4"), own=False)
-FP8 = Candidate("fp8", "qkv", _build_linear, ("fp8",), own=False)
-W16A16 = Candidate("w16a16", "qkv", _build_linear, ("bf16",), own=False)
-ROUTING = Candidate("routing", "router", _build_router, own=False)
-EXPERTS = Candidate("moe", "moe", _build_experts, ("nvfp4", "mxfp4"), own=False)
-
-Cases = Iterator[tuple[str, Callable[[], Judgement]]]
-"""Cases in words, each with what runs it."""
-
-_MODEL_SHAPES = (
-    (5120, 2880), (2880, 4096), (3712, 2688), (2688, 1856), (2048, 4096), (1536, 2048),
-    (201088, 2880),
-)  # fmt: skip
-"""Weights, (N, K): of gpt-oss (the last its lm_head), Nemotron-3-Nano and Qwen3-30B-A3B."""
-_ROUTER_SHAPES = ((32, 2880), (128, 2048), (512, 2048))
-"""Routers of gpt-oss-20b, Qwen3-30B-A3B and Qwen3-Next."""
-_SMALL_SHAPES = ((32, 2880), (40, 1856))
-"""The same columns and few rows, as the emulator takes long."""
-_SMALL_BF16_SHAPES = ((32, 2880), (48, 1856))
-
-_MODEL_SIZES: tuple[tuple[Sizes, Literal["silu", "swiglu"]], ...] = (
-    (Sizes(16, 4, 2880, 2880), "swiglu"),
-    (Sizes(32, 8, 2048, 768), "silu"),
-    (Sizes(64, 10, 2048, 512), "silu"),
-)
-"""Layers of gpt-oss, Qwen3-30B-A3B and Qwen3-Next, with fewer experts than those."""
-_SMALL_SIZES: tuple[tuple[Sizes, Literal["silu", "swiglu"]], ...] = (
-    (Sizes(4, 2, 576, 288), "swiglu"),
-)
-_TOKENS = {"cpu": (3,), "cuda": (1, 2, 4, 8, 16)}
-_RECIPES: tuple[Recipe, ...] = ("plain", "one element a row")
-"""Of the cases with these shapes: an error that many products allow may hide a lost one; a single
-product allows nearly none."""
+def _attempts(candidate: Candidate, device: str) -> Attempts:
+    for case in cases_of(candidate, device):
+        yield case.label, partial(run_case, case, candidate, device)
+    if not candidate.own:
+        yield from _all_refusals(candidate, device)
+        return
+    for kind, (what, probe) in product(formats_of(candidate), PROBES.items()):
+        yield f"{kind}, {what}", partial(_probe, kind, probe, 3, candidate, device)
+    for kind, tokens in product(formats_of(candidate), (*range(1, 17), 17, 130)):
+        label = f"{kind}, {tokens} tokens, other values in the same memory"
+        yield label, partial(_probe, kind, reads_when_it_runs, tokens, candidate, device)
 
 
-def _dense(candidate: Candidate, device: str) -> Cases:
-    linear_of = Called(candidate).linear
-    for kind in candidate.formats:
-        shapes = _shapes(kind, device)
-        larger = [
-            DenseCase(kind, shape, tokens, recipe, bias=tokens == 4)
-            for shape, recipe, tokens in product(shapes, _RECIPES, _TOKENS[device])
-        ]
-        for case in (*dense_cases(kind), *larger):
-            yield case.label, partial(run_dense_case, case, linear_of, device)
-        operands = {
-            "x": make_activations("plain", 3, 64, 2, device),
-            "out": make_activations("plain", 3, 32, 2, device),
-            "bias": make_activations("plain", 1, 32, 3, device)[0],
-        }
-        weight = make_weight(kind, "plain", (32, 64), 1, device)
-        for label, run in refusals(partial(linear_of, weight), operands, "x"):
-            yield f"{kind}, {label}", run
-
-
-def _shapes(kind: Format, device: str) -> tuple[tuple[int, int], ...]:
-    if kind != "bf16":
-        return _SMALL_SHAPES if device == "cpu" else _MODEL_SHAPES
-    return _SMALL_BF16_SHAPES if device == "cpu" else (*_MODEL_SHAPES, *_ROUTER_SHAPES)
-
-
-def _moe(candidate: Candidate, device: str) -> Cases:
-    sizes = _SMALL_SIZES if device == "cpu" else _MODEL_SIZES
-    experts_of = Called(candidate).experts
-    for kind in candidate.formats:
-        larger = [
-            MoeCase(kind, each, tokens, activation, recipe=recipe)
-            for (each, activation), recipe, tokens in product(sizes, _RECIPES, _TOKENS[device])
-        ]
-        for case in (*moe_cases(kind), *larger):
-            yield case.label, partial(run_moe_case, case, experts_of, device)
-        operands = {
-            "x": make_activations("plain", 3, 64, 2, device),
-            "logits": make_logits("plain", 3, 4, torch.bfloat16, device),
-            "out": make_activations("plain", 3, 64, 2, device),
-        }
-        layer = make_layer(kind, Sizes(4, 2, 64, 64), "swiglu", device)
-        for label, run in refusals(partial(experts_of, layer), operands, "x"):
-            yield f"{kind}, {label}", run
-
-
-def _routing(candidate: Candidate, device: str) -> Cases:
-    routed = Called(candidate).route
-    for case in routing_cases():
-        yield case.label, partial(run_routing_case, case, routed, device)
-    logits = {"logits": make_logits("plain", 3, 32, torch.bfloat16, device)}
-    # One column less is one expert less, and nothing is wrong with that.
-    for label, run in refusals(lambda: partial(route, top_k=4), logits, "logits"):
-        if label != "logits with a column less":
-            yield label, run
-    both = logits | {"correction": torch.zeros(32, device=device)}
-    corrected = partial(route, top_k=4, scoring="sigmoid")
-    for label, run in refusals(lambda: corrected, both, "logits"):
-        yield f"with a correction, {label}", run
-
-
-CHECKS: Mapping[str, Callable[[str], Cases]] = {
-    "w4a16": partial(_dense, W4A16),
-    "fp8": partial(_dense, FP8),
-    "w16a16": partial(_dense, W16A16),
-    "routing": partial(_routing, ROUTING),
-    "moe": partial(_moe, EXPERTS),
-}
-"""The cases on a device, by what the registry's kernels name as their check."""
-
-
-def run_checks(names: Iterable[str], device: str) -> Iterator[Verdict]:
-    """Runs the cases of the package's kernels one by one and yields what each showed."""
-    for name in names:
-        yield from run_cases(name, CHECKS[name](device), device)
-
-
-def run_cases(name: str, cases: Cases, device: str, own: bool = False) -> Iterator[Verdict]:
-    """Runs cases one by one; somebody's own kernel may abstain, and raise anything."""
-    for label, run in cases:
-        status, judgement = _attempt(run, own)
-        yield Verdict(name, label, device, status, judgement.used, judgement.detail)
-
-
-def _attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]:
+def attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]:
+    """Runs one case; somebody's own kernel may abstain, and raise anything."""
     try:
         judgement = run()
     except Abstained as why:
@@ -232,6 +108,201 @@ def _attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement
     return "failed" if judgement.detail else "passed", judgement
 
 
+def run_case(case: Case, candidate: Candidate, device: str) -> Judgement:
+    """Runs a case: results within their bounds, nothing beside them written, again equal bits.
+
+    A kernel that changes the weights' bits is held against its own error alone.
+    """
+    posed = case.pose(candidate, device)
+    guarded = None
+    if not candidate.own and isinstance(posed.layer, LinearLayer | ExpertsLayer):
+        guarded = Guarded(*posed.results[0], device)
+    out = guarded.tensor if guarded else None
+    try:
+        replacement = _built(candidate, posed)
+        results = run_replacement(replacement, posed.arguments, posed.results, out)
+    except KernelError as error:
+        return Judgement(None, "" if case.may_refuse else f"refused: {error}")
+    if guarded and (problem := guarded.problem()):
+        return Judgement(None, problem)
+    judged = posed.judge(results, judge if replacement.bits == "kept" else judge_changed)
+    if judged.detail:
+        return judged
+
+    def again() -> Results:
+        fresh = None if out is None else torch.full_like(out, torch.nan)
+        return run_replacement(replacement, posed.arguments, posed.results, fresh)
+
+    return Judgement(judged.used, _first_difference(again, [each.clone() for each in results]))
+
+
+def _built(candidate: Candidate, posed: Posed) -> Replacement:
+    replacement = candidate.build(posed.layer)
+    if replacement.bits == "changed" and not replacement.line:
+        raise WrongResult("it changes the weights' bits; its line must state what is lost")
+    return replacement
+
+
+def run_replacement(
+    replacement: Replacement,
+    arguments: Sequence[torch.Tensor | None],
+    kinds: Sequence[Kind],
+    out: torch.Tensor | None = None,
+) -> Results:
+    """Calls a replacement; its results are of these kinds, and it left its arguments alone.
+
+    Args:
+        out: what a kernel of the package writes its one result to.
+
+    Raises:
+        Abstained: it does not take as many tokens.
+        WrongResult: a result is something else, or arguments were written to.
+    """
+    x = arguments[0]
+    assert x is not None
+    check_taken(replacement, len(x))
+    capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+    # Comparing waits for the device, which a capture does not allow.
+    given = (
+        []
+        if capturing
+        else [(a, a.clone(), _memory(a).clone()) for a in arguments if a is not None]
+    )
+    answer: Any = replacement.run(*arguments, *([] if out is None else [out]))
+    results = answer if isinstance(answer, tuple) else (answer,)
+    if len(results) != len(kinds):
+        raise WrongResult(f"it returns {len(results)} results; it must return {len(kinds)}")
+    for result, (shape, dtype) in zip(results, kinds, strict=True):
+        if not isinstance(result, torch.Tensor):
+            raise WrongResult(f"it returns a {type(result).__name__}, not a tensor")
+        if result.dtype != dtype or tuple(result.shape) != shape or result.device != x.device:
+            raise WrongResult(
+                f"it returns {result.dtype} {tuple(result.shape)} on {result.device}; it must"
+                f" return {dtype} {shape} on {x.device}"
+            )
+        if any(_share(result, argument) for argument in arguments if argument is not None):
+            raise WrongResult("its result lies in the memory of an argument; return a new tensor")
+    for argument, before, memory in given:
+        if not same_bits(argument, before):
+            raise WrongResult("it writes to its arguments")
+        if not torch.equal(_memory(argument), memory):
+            raise WrongResult("it writes beside its arguments")
+    return results
+
+
+def _memory(argument: torch.Tensor) -> torch.Tensor:
+    """All bytes of the memory that an argument is part of."""
+    raw = torch.empty(0, dtype=torch.uint8, device=argument.device)
+    return raw.set_(argument.untyped_storage())
+
+
+def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+
+
+def _first_difference(again: Callable[[], Results], first: Sequence[torch.Tensor]) -> str:
+    """What differs from the first results, in words; empty if nothing does."""
+
+    def same(results: Results) -> bool:
+        return all(same_bits(*pair) for pair in zip(first, results, strict=True))
+
+    if not same(again()):
+        return "a second run gives other bits"
+    if first[0].device.type != "cuda":
+        return ""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = again()
+    for _ in range(2):
+        for result in captured:
+            result.fill_(torch.nan if result.is_floating_point() else -1)
+        graph.replay()
+        torch.cuda.synchronize(first[0].device)
+        if not same(captured):
+            return "a CUDA graph's replay gives other bits"
+    return ""
+
+
+Run = Callable[[torch.Tensor], torch.Tensor]
+"""From x to a result: what else a kernel takes stays the same."""
+
+Probe = Callable[[Run, torch.Tensor], str]
+"""Tells in words what is wrong, empty if nothing is."""
+
+_CALLS = 4
+
+
+def _probe(kind: Format, probe: Probe, tokens: int, candidate: Candidate, device: str) -> Judgement:
+    case: Case = DenseCase(kind, SMALL, tokens)
+    if candidate.slot == "router":
+        case = RoutingCase(32, 4, tokens)
+    elif candidate.slot == "moe":
+        case = MoeCase(kind, SMALL_EXPERTS, tokens)
+    elif candidate.slot == "norm":
+        case = NormCase(tokens, SMALL[1])
+    posed = case.pose(candidate, device)
+    replacement = _built(candidate, posed)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        # Of flipped logits the weights are the same, the experts, which come last, others.
+        return run_replacement(replacement, (x, *posed.arguments[1:]), posed.results)[-1]
+
+    x = posed.arguments[0]
+    assert x is not None
+    run(x)
+    return Judgement(None, probe(run, x))
+
+
+def reads_when_it_runs(run: Run, x: torch.Tensor) -> str:
+    """Whether the same tensor with other values in it gives another result, in a graph too."""
+    first = run(x).clone()
+    other = x.flip(-1).contiguous()
+    expected = run(other.clone()).clone()
+    if same_bits(first, expected):
+        return "other activations give the same result"
+    if x.is_cuda:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = run(x)
+        x.copy_(other)
+        graph.replay()
+        torch.cuda.synchronize(x.device)
+        if not same_bits(result, expected):
+            return "a CUDA graph's replay does not compute with the activations of that moment"
+        return ""
+    x.copy_(other)
+    same = same_bits(run(x), expected)
+    return "" if same else "it does not compute with the activations of the moment"
+
+
+def _keeps_no_memory(run: Run, x: torch.Tensor) -> str:
+    before = _held(x.device)
+    for _ in range(_CALLS):
+        run(x)
+    grown = _held(x.device) - before
+    return f"{_CALLS} calls keep {grown} bytes" if grown > 0 else ""
+
+
+PROBES: dict[str, Probe] = {
+    "the same tensor with other values": reads_when_it_runs,
+    "memory after a call": _keeps_no_memory,
+}
+"""In words, what each tries."""
+
+
+def _held(device: torch.device) -> int:
+    """Bytes of all tensors; on a GPU what its allocator has given away."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return int(torch.cuda.memory_allocated(device))
+    # Others, such as those of a compiler, have no memory.
+    real = (torch.Tensor, torch.nn.Parameter)
+    tensors = [each for each in gc.get_objects() if type(each) in real]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 _ANY_OPERAND: Mapping[str, Change] = {
@@ -246,9 +317,48 @@ _ROW_OPERAND: Mapping[str, Change] = {
 }
 
 
+def _all_refusals(candidate: Candidate, device: str) -> Attempts:
+    """Wrong operands of the package's kernels, by the names of their parameters."""
+    if not candidate.formats:
+        posed = RoutingCase(32, 4, 3, scheme="corrected sigmoid").pose(candidate, device)
+        router, (logits, *_) = posed.layer, posed.arguments
+        assert isinstance(router, RouterLayer)
+        assert logits is not None
+        assert router.correction is not None
+
+        def routed(logits: torch.Tensor, correction: torch.Tensor | None = None) -> object:
+            return candidate.build(replace(router, correction=correction)).run(logits)
+
+        for label, run in refusals(lambda: routed, {"logits": logits}, "logits"):
+            # One column less is one expert less, and nothing is wrong with that.
+            if label != "logits with a column less":
+                yield label, run
+        both = {"logits": logits, "correction": router.correction}
+        for label, run in refusals(lambda: routed, both, "logits"):
+            yield f"with a correction, {label}", run
+    for kind in candidate.formats:
+        case: Case = DenseCase(kind, (32, 64), 3, bias=True)
+        names = ("x", "bias")
+        if candidate.slot == "moe":
+            case, names = MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), ("x", "logits")
+        elif candidate.slot == "norm":
+            case, names = NormCase(3, 64, residual=True), ("x", "residual")
+        posed = case.pose(candidate, device)
+        operands = {}
+        if candidate.slot != "norm":
+            shape, dtype = posed.results[0]
+            operands["out"] = torch.zeros(shape, dtype=dtype, device=device)
+        for name, argument in zip(names, posed.arguments, strict=True):
+            assert argument is not None
+            operands[name] = argument
+        made = partial(lambda layer: candidate.build(layer).run, posed.layer)
+        for label, run in refusals(made, operands, "x"):
+            yield f"{kind}, {label}", run
+
+
 def refusals(
     made: Callable[[], Callable[..., object]], operands: Mapping[str, torch.Tensor], rows: str
-) -> Iterator[tuple[str, Callable[[], Judgement]]]:
+) -> Attempts:
     """Each wrong operand in words, with what tries it.
 
     Of several operands each is put where the others are not. A kernel of one operand runs wherever

@@ -13,6 +13,11 @@ from spark_prof.kernels.check.bound import Expected
 _INFINITY = 0x7F80
 """The bits of infinity in bfloat16."""
 
+CHANGED = 0.25
+"""Relative L2 error of a token's result that a kernel may have which changes the weights' bits.
+
+MXFP4 is off by some 0.11; a scale that is wrong by a factor of two is off by 0.5 or more."""
+
 Status = Literal["passed", "failed", "skipped"]
 
 
@@ -20,7 +25,7 @@ Status = Literal["passed", "failed", "skipped"]
 class Verdict:
     """What one case showed of one kernel."""
 
-    kernel: str  # a name of `runner.CHECKS`, such as `w4a16`
+    kernel: str  # the candidate's name, such as `w4a16`
     case: str  # what was tried, in a few words, such as `nvfp4, 3 tokens, 48 x 2880`
     device: str  # `cpu`, where the kernel's source ran on the emulator, or `cuda`
     status: Status
@@ -49,11 +54,9 @@ def judge(result: torch.Tensor, expected: Expected) -> Judgement:
     Where the allowed error is infinite, float32 cannot hold the sum and nothing is asked.
 
     Args:
-        result: float32, or bfloat16, of which every number is right that a number within the
-            allowed error rounds to.
+        result: of the same shape; float32, or bfloat16, of which every number is right that a
+            number within the allowed error rounds to.
     """
-    if tuple(result.shape) != tuple(expected.value.shape):
-        return Judgement(None, f"shape {_shape(result)}, expected {_shape(expected.value)}")
     got = result.to(torch.float64)
     finite = expected.value.isfinite()
     low, high = _unrounded(result)
@@ -77,6 +80,21 @@ def judge(result: torch.Tensor, expected: Expected) -> Judgement:
         f"{float(expected.value.flatten()[where]):.6g} within {error:.3g}{rounding}"
     )
     return Judgement(worst, detail)
+
+
+def judge_changed(result: torch.Tensor, expected: Expected) -> Judgement:
+    """The relative L2 error of each token, against `CHANGED`; NaN and infinities as in `judge`."""
+    got, exact = result.to(torch.float64), expected.value
+    finite = exact.isfinite()
+    wrong = int((got.isfinite() != finite).sum())
+    if wrong:
+        return Judgement(None, f"{wrong} elements are NaN or infinite, or should be")
+    off = torch.where(finite, got - exact, 0.0).norm(dim=-1)
+    size = torch.where(finite, exact, 0.0).norm(dim=-1)
+    relative = torch.where(size > 0, off / size, torch.where(off > 0, torch.inf, 0.0))
+    worst = float(relative.max())
+    detail = "" if worst <= CHANGED else f"a token's result is {worst:.0%} off (relative L2)"
+    return Judgement(worst / CHANGED, detail)
 
 
 def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -108,31 +126,3 @@ def _midpoint(bits: torch.Tensor) -> torch.Tensor:
         for step in (0, 1)
     )
     return (here + after) / 2
-
-
-def _shape(values: torch.Tensor) -> str:
-    return " x ".join(str(n) for n in values.shape)
-
-
-def first_difference(
-    compute: Callable[[torch.Tensor], object], first: torch.Tensor, second: torch.Tensor
-) -> str:
-    """What differs from the first result, in words; empty if nothing does.
-
-    Args:
-        second: what it wrote the second time; overwritten where a GPU replays a graph.
-    """
-    if not same_bits(first, second):
-        return "a second run gives other bits"
-    if first.device.type != "cuda":
-        return ""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        compute(second)
-    for _ in range(2):
-        second.fill_(torch.nan)
-        graph.replay()
-        torch.cuda.synchronize(first.device)
-        if not same_bits(first, second):
-            return "a CUDA graph's replay gives other bits"
-    return ""

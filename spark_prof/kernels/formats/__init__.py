@@ -6,13 +6,6 @@ is decoded to float64 is exact.
 
 from __future__ import annotations
 
-from spark_prof.kernels.formats.block_scales import (
-    MxRecipe,
-    e8m0_decode,
-    e8m0_scales,
-    swizzle_128x4,
-    unswizzle_128x4,
-)
 from spark_prof.kernels.formats.elements import (
     E2M1_VALUES,
     Fp8Rows,
@@ -26,24 +19,15 @@ from spark_prof.kernels.formats.elements import (
 )
 from spark_prof.kernels.formats.mx import (
     MxFp4,
-    MxFp8,
-    blocks_of_mxfp4,
     deinterleave_gate_up,
     deinterleave_rows,
+    e8m0_decode,
     interleave_gate_up,
     interleave_rows,
-    mxfp4_of_blocks,
+    mxfp4_scales,
     quantize_mxfp4,
-    quantize_mxfp8,
 )
-from spark_prof.kernels.formats.nvfp4 import (
-    Convention,
-    GlobalScale,
-    NvFp4,
-    NvFp4Recipe,
-    join_nvfp4,
-    quantize_nvfp4,
-)
+from spark_prof.kernels.formats.nvfp4 import Convention, GlobalScale, NvFp4, quantize_nvfp4
 
 __all__ = [
     "E2M1_VALUES",
@@ -51,11 +35,7 @@ __all__ = [
     "Fp8Rows",
     "GlobalScale",
     "MxFp4",
-    "MxFp8",
-    "MxRecipe",
     "NvFp4",
-    "NvFp4Recipe",
-    "blocks_of_mxfp4",
     "deinterleave_gate_up",
     "deinterleave_rows",
     "e2m1_decode",
@@ -63,17 +43,12 @@ __all__ = [
     "e4m3_decode",
     "e4m3_encode",
     "e8m0_decode",
-    "e8m0_scales",
     "interleave_gate_up",
     "interleave_rows",
-    "join_nvfp4",
-    "mxfp4_of_blocks",
+    "mxfp4_scales",
     "pack_nibbles",
     "quantize_fp8_rows",
     "quantize_mxfp4",
-    "quantize_mxfp8",
     "quantize_nvfp4",
-    "swizzle_128x4",
     "unpack_nibbles",
-    "unswizzle_128x4",
 ]

@@ -1,7 +1,7 @@
 """The elements E2M1 and E4M3, blocks of them, and E4M3 rows with one float32 scale each.
 
 E2M1 is the 4-bit float of NVFP4 and MXFP4: sign, two bits of exponent, one of mantissa. E4M3 is
-the 8-bit float of MXFP8's values and NVFP4's scales, PyTorch's `float8_e4m3fn`.
+the 8-bit float of FP8 rows and NVFP4's scales, PyTorch's `float8_e4m3fn`.
 """
 
 from __future__ import annotations
@@ -41,34 +41,22 @@ def quotients(values: torch.Tensor, divisor: float) -> torch.Tensor:
     return values / torch.full_like(values, divisor)
 
 
-def check_scales(
-    kind: str,
-    values: torch.Tensor,
-    scales: torch.Tensor,
-    *,
-    types: tuple[torch.dtype, torch.dtype],
-    elements: int,
-    block: int,
+def check_fp4(
+    kind: str, packed: torch.Tensor, scales: torch.Tensor, scale_type: torch.dtype, block: int
 ) -> None:
-    """Refuses values and scales that do not belong together.
-
-    Args:
-        values: what should be of the first type, [..., K / elements].
-        scales: what should be of the second type, [..., K / block].
-        elements: how many of them one entry of `values` holds.
-    """
-    for name, tensor, dtype in (("values", values, types[0]), ("scales", scales, types[1])):
+    """Refuses packed codes [..., K / 2] and scales [..., K / block] that do not belong together."""
+    for name, tensor, dtype in (("values", packed, torch.uint8), ("scales", scales, scale_type)):
         if tensor.dtype != dtype:
             raise KernelError(f"{kind} {name} are {tensor.dtype}; they must be {dtype}")
-    columns = values.shape[-1] * elements if values.ndim else 0
-    expected = (*values.shape[:-1], columns // block)
-    if values.ndim < 2 or columns % block or tuple(scales.shape) != expected:
+    columns = 2 * packed.shape[-1] if packed.ndim else 0
+    expected = (*packed.shape[:-1], columns // block)
+    if packed.ndim < 2 or columns % block or tuple(scales.shape) != expected:
         raise KernelError(
-            f"{kind} values of shape {tuple(values.shape)} do not go with scales of shape"
+            f"{kind} values of shape {tuple(packed.shape)} do not go with scales of shape"
             f" {tuple(scales.shape)}: one scale is for {block} elements of a row"
         )
-    if values.device != scales.device:
-        raise KernelError(f"{kind} values are on {values.device}, scales on {scales.device}")
+    if packed.device != scales.device:
+        raise KernelError(f"{kind} values are on {packed.device}, scales on {scales.device}")
 
 
 E4M3_LARGEST = 448.0

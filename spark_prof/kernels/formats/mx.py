@@ -1,4 +1,4 @@
-"""MXFP4 and MXFP8: E2M1 or E4M3 elements with an E8M0 scale for each 32 of a row.
+"""MXFP4: E2M1 elements with an E8M0 scale, a power of two, for each 32 of a row.
 
 gpt-oss checkpoints store the MXFP4 weights of their experts as `*_blocks`, uint8
 [E, N, K / 32, 16], and `*_scales`, uint8 [E, N, K / 32]. Of `gate_up_proj`, rows 0, 2, 4 ... are
@@ -11,21 +11,52 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.formats.block_scales import MX_BLOCK, MxRecipe, e8m0_decode, e8m0_scales
 from spark_prof.kernels.formats.elements import (
-    E2M1_LARGEST,
-    E4M3_LARGEST,
     block_amax,
     blocks_of,
-    check_scales,
+    check_fp4,
     e2m1_decode,
     e2m1_encode,
-    e4m3_decode,
-    e4m3_encode,
     pack_nibbles,
     unpack_nibbles,
 )
 from spark_prof.kernels.kernel_error import KernelError
+
+_BLOCK = 32
+_BIAS = 127
+_NAN = 255
+_LARGEST = 254
+_INFINITE = 128
+_E2M1_POWER = 3
+"""6 is 0.75 * 2^3."""
+
+
+def e8m0_decode(scales: torch.Tensor, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """2^(e - 127) of each byte e, and NaN of 255 (OCP Microscaling Formats 1.0, section 5.4.1).
+
+    Byte 0 is 2^-127, which float32 holds only as a subnormal number.
+    """
+    powers = torch.ldexp(
+        torch.ones_like(scales, dtype=torch.float64), scales.to(torch.int32) - _BIAS
+    )
+    return torch.where(scales == _NAN, torch.nan, powers).to(dtype)
+
+
+def mxfp4_scales(amax: torch.Tensor) -> torch.Tensor:
+    """The scale of blocks, uint8, from their largest magnitudes, float32.
+
+    It is the magnitude's power of two, the next one from 1.75 of it on, over E2M1's 4: as vLLM's
+    `downcast_to_mxfp` and compressed-tensors round. A magnitude between 1.5 and 1.75 of its power
+    of two saturates. Zeros get the smallest scale, infinity the largest (254), NaN NaN (255).
+    """
+    # As mantissa in [0.5, 1) times a power of two, so that no logarithm rounds.
+    mantissa, power = torch.frexp(amax)
+    power = power + (mantissa >= 0.875)
+    # vLLM rounds up as a float32, which may become infinity.
+    infinite = amax.isinf() | (power > _INFINITE)
+    scales = (power - _E2M1_POWER + _BIAS).clamp(0, _LARGEST)
+    scales = torch.where(amax == 0, 0, torch.where(infinite, _LARGEST, scales))
+    return torch.where(amax.isnan(), _NAN, scales).to(torch.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +67,7 @@ class MxFp4:
     scales: torch.Tensor  # uint8 [..., N, K / 32], E8M0, not swizzled
 
     def __post_init__(self) -> None:
-        types = (torch.uint8, torch.uint8)
-        check_scales("MXFP4", self.packed, self.scales, types=types, elements=2, block=MX_BLOCK)
+        check_fp4("MXFP4", self.packed, self.scales, torch.uint8, _BLOCK)
 
     @property
     def shape(self) -> torch.Size:
@@ -50,35 +80,11 @@ class MxFp4:
         Args:
             dtype: what the float64 result is rounded to.
         """
-        return _scaled(e2m1_decode(unpack_nibbles(self.packed)), self.scales).to(dtype)
+        elements = e2m1_decode(unpack_nibbles(self.packed)).unflatten(-1, (-1, _BLOCK))
+        return (elements * e8m0_decode(self.scales).unsqueeze(-1)).flatten(-2).to(dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class MxFp8:
-    """A matrix or a stack of matrices in MXFP8."""
-
-    values: torch.Tensor  # float8_e4m3fn [..., N, K]
-    scales: torch.Tensor  # uint8 [..., N, K / 32], E8M0, not swizzled
-
-    def __post_init__(self) -> None:
-        types = (torch.float8_e4m3fn, torch.uint8)
-        check_scales("MXFP8", self.values, self.scales, types=types, elements=1, block=MX_BLOCK)
-
-    @property
-    def shape(self) -> torch.Size:
-        """Of what it encodes: [..., N, K]."""
-        return self.values.shape
-
-    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """The values, exact in float64; in float32 but for those beyond its range.
-
-        Args:
-            dtype: what the float64 result is rounded to.
-        """
-        return _scaled(e4m3_decode(self.values), self.scales).to(dtype)
-
-
-def quantize_mxfp4(values: torch.Tensor, recipe: MxRecipe = "even") -> MxFp4:
+def quantize_mxfp4(values: torch.Tensor) -> MxFp4:
     """Quantizes to MXFP4.
 
     NaN becomes +6 and does not count in its block's maximum; infinity becomes 6 with its sign.
@@ -86,48 +92,11 @@ def quantize_mxfp4(values: torch.Tensor, recipe: MxRecipe = "even") -> MxFp4:
     Args:
         values: bfloat16, float16 or float32 [..., N, K], K a multiple of 32.
     """
-    blocks = blocks_of(values, MX_BLOCK)
-    scales = e8m0_scales(block_amax(blocks), E2M1_LARGEST, recipe)
-    return MxFp4(pack_nibbles(e2m1_encode(_unscaled(blocks, scales))), scales)
-
-
-def quantize_mxfp8(values: torch.Tensor, recipe: MxRecipe = "ceil") -> MxFp8:
-    """Quantizes to MXFP8 with E4M3 elements.
-
-    NaN stays NaN and does not count in its block's maximum; infinity becomes 448 with its sign.
-
-    Args:
-        values: bfloat16, float16 or float32 [..., N, K], K a multiple of 32.
-    """
-    blocks = blocks_of(values, MX_BLOCK)
-    scales = e8m0_scales(block_amax(blocks), E4M3_LARGEST, recipe)
-    return MxFp8(e4m3_encode(_unscaled(blocks, scales)), scales)
-
-
-def _scaled(elements: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return (elements.unflatten(-1, (-1, MX_BLOCK)) * e8m0_decode(scales).unsqueeze(-1)).flatten(-2)
-
-
-def _unscaled(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    blocks = blocks_of(values, _BLOCK)
+    scales = mxfp4_scales(block_amax(blocks))
     # In float64, where dividing by a power of two never rounds.
-    return (blocks.to(torch.float64) / e8m0_decode(scales).unsqueeze(-1)).flatten(-2)
-
-
-_BLOCK_BYTES = 16
-
-
-def mxfp4_of_blocks(blocks: torch.Tensor, scales: torch.Tensor) -> MxFp4:
-    """The weights of `*_blocks` [..., N, K / 32, 16] and `*_scales` [..., N, K / 32]."""
-    if blocks.ndim < 3 or blocks.shape[-1] != _BLOCK_BYTES:
-        raise KernelError(
-            f"blocks of shape {tuple(blocks.shape)} do not hold {_BLOCK_BYTES} bytes each"
-        )
-    return MxFp4(blocks.flatten(-2), scales)
-
-
-def blocks_of_mxfp4(weight: MxFp4) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `*_blocks` and `*_scales` of weights."""
-    return weight.packed.unflatten(-1, (-1, _BLOCK_BYTES)), weight.scales
+    elements = blocks.to(torch.float64) / e8m0_decode(scales).unsqueeze(-1)
+    return MxFp4(pack_nibbles(e2m1_encode(elements.flatten(-2))), scales)
 
 
 def deinterleave_rows(rows: torch.Tensor, dim: int = -1) -> torch.Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
@@ -16,7 +16,7 @@ from spark_prof.kernels.formats.elements import (
     E4M3_LARGEST,
     block_amax,
     blocks_of,
-    check_scales,
+    check_fp4,
     e2m1_decode,
     e2m1_encode,
     e4m3_decode,
@@ -97,18 +97,7 @@ class GlobalScale:
         return scaled / value if self.convention == "divides" else scaled * value
 
 
-NVFP4_BLOCK = 16
-
-NvFp4Recipe = Literal["division", "reciprocal"]
-"""How quantizing divides.
-
-`division`: by correctly rounded quotients, in the order of compressed-tensors.
-`reciprocal`: by products with reciprocals, in the order of vLLM's CUDA kernel (`csrc/quantization/
-fp4/nvfp4_utils.cuh`). That kernel takes its reciprocals from `rcp.approx.ftz.f32`, which may be
-wrong in the last place and which no CPU reproduces; here they are rounded correctly, as in vLLM's
-emulation (`ref_nvfp4_quant`). A code can differ from the kernel's only where that last place moves
-a value over a midpoint, a scale likewise.
-"""
+_BLOCK = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +109,7 @@ class NvFp4:
     global_scale: GlobalScale
 
     def __post_init__(self) -> None:
-        types = (torch.uint8, torch.float8_e4m3fn)
-        check_scales("NVFP4", self.packed, self.scales, types=types, elements=2, block=NVFP4_BLOCK)
+        check_fp4("NVFP4", self.packed, self.scales, torch.float8_e4m3fn, _BLOCK)
         _check_broadcast(self.global_scale, (*self.packed.shape[:-1], 1))
 
     @property
@@ -135,15 +123,13 @@ class NvFp4:
         Args:
             dtype: what the float64 result is rounded to.
         """
-        codes = e2m1_decode(unpack_nibbles(self.packed)).unflatten(-1, (-1, NVFP4_BLOCK))
+        codes = e2m1_decode(unpack_nibbles(self.packed)).unflatten(-1, (-1, _BLOCK))
         scaled = codes * e4m3_decode(self.scales).unsqueeze(-1)
         return self.global_scale.apply(scaled.flatten(-2)).to(dtype)
 
 
-def quantize_nvfp4(
-    values: torch.Tensor, global_scale: GlobalScale | None = None, recipe: NvFp4Recipe = "division"
-) -> NvFp4:
-    """Quantizes to NVFP4, each step in float32.
+def quantize_nvfp4(values: torch.Tensor, global_scale: GlobalScale | None = None) -> NvFp4:
+    """Quantizes to NVFP4 by correctly rounded quotients in float32, as compressed-tensors does.
 
     A block's scale is E4M3(amax / 6 * 448 * 6 / global amax), a code E2M1(value / scales). A block
     whose scale rounds to zero gets zeros with their signs. NaN becomes +6 and does not count in
@@ -153,59 +139,18 @@ def quantize_nvfp4(
         values: bfloat16, float16 or float32 [..., N, K], K a multiple of 16.
         global_scale: by default that of the tensor's own maximum, which divides.
     """
-    if recipe not in get_args(NvFp4Recipe):
-        raise KernelError(f"NVFP4 has no recipe {recipe}; give one of {get_args(NvFp4Recipe)}")
-    blocks = blocks_of(values, NVFP4_BLOCK)
+    blocks = blocks_of(values, _BLOCK)
     amax = block_amax(blocks)
     if global_scale is None:
         global_scale = GlobalScale.of_amax(amax.nan_to_num(0.0, posinf=0.0).amax())
     _check_broadcast(global_scale, (*values.shape[:-1], 1))
-    quantize = _by_division if recipe == "division" else _by_reciprocal
-    scales, quotients = quantize(blocks, amax, global_scale)
-    return NvFp4(pack_nibbles(e2m1_encode(quotients).flatten(-2)), scales, global_scale)
-
-
-def join_nvfp4(shards: Sequence[NvFp4]) -> NvFp4:
-    """One matrix of several above each other, such as q, k and v.
-
-    Codes and scales stay as they are: each row keeps its shard's global scale.
-    """
-    conventions = {shard.global_scale.convention for shard in shards}
-    if len(conventions) != 1:
-        raise KernelError("cannot join NVFP4 shards whose global scales are not the same way round")
-    rows = [
-        shard.global_scale.value.broadcast_to((*shard.packed.shape[:-1], 1)) for shard in shards
-    ]
-    return NvFp4(
-        torch.cat([shard.packed for shard in shards], dim=-2),
-        torch.cat([shard.scales.view(torch.uint8) for shard in shards], dim=-2).view(
-            torch.float8_e4m3fn
-        ),
-        GlobalScale(torch.cat(rows, dim=-2), conventions.pop()),
-    )
-
-
-def _by_division(
-    blocks: torch.Tensor, amax: torch.Tensor, global_scale: GlobalScale
-) -> tuple[torch.Tensor, torch.Tensor]:
     value = global_scale.value.to(amax.device)
     largest = quotients(amax, E2M1_LARGEST)
     divides = global_scale.convention == "divides"
     scales = e4m3_encode(value * largest if divides else largest / value)
     steps = global_scale.apply(e4m3_decode(scales, torch.float32)).unsqueeze(-1)
-    return scales, torch.where(steps == 0, blocks * 0, blocks / steps)
-
-
-def _by_reciprocal(
-    blocks: torch.Tensor, amax: torch.Tensor, global_scale: GlobalScale
-) -> tuple[torch.Tensor, torch.Tensor]:
-    value = global_scale.value.to(amax.device)
-    if global_scale.convention == "multiplies":
-        value = 1 / value
-    scales = e4m3_encode(value * (amax * (1 / E2M1_LARGEST)))
-    steps = e4m3_decode(scales, torch.float32)
-    factors = torch.where(steps == 0, 0.0, 1 / (steps * (1 / value)))
-    return scales, blocks * factors.unsqueeze(-1)
+    elements = torch.where(steps == 0, blocks * 0, blocks / steps)
+    return NvFp4(pack_nibbles(e2m1_encode(elements).flatten(-2)), scales, global_scale)
 
 
 def _check_broadcast(global_scale: GlobalScale, rows: tuple[int, ...]) -> None:

@@ -10,7 +10,6 @@ import torch
 
 from spark_prof.kernels.bench.race import (
     Call,
-    Contestant,
     Setting,
     clones,
     largest_relative_l2,
@@ -105,8 +104,7 @@ class Work:
 
     def race(self, **calls: Call) -> dict[str, Result]:
         setting = Setting(CALLS, self.write, self.error, 1e-3, self.device)
-        entered = [Contestant(name, call) for name, call in calls.items()]
-        results = race(entered, setting, seconds=0, fewest=3)
+        results = race(calls, setting, seconds=0, fewest=3)
         assert [result.contestant for result in results] == list(calls)
         return {result.contestant: result for result in results}
 
@@ -182,7 +180,7 @@ def test_who_cannot_take_part_stays_in_the_results(device: str) -> None:
     work = Work(device)
     absent = Result("absent", None, None, "not installed")
     setting = Setting(CALLS, work.write, work.error, 1e-3, work.device)
-    assert race([absent], setting, seconds=0, fewest=2) == (absent,)
+    assert race({"absent": absent}, setting, seconds=0, fewest=2) == (absent,)
 
 
 def test_the_error_is_that_of_the_worst_call() -> None:

@@ -4,26 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from spark_prof.kernels.candidate import ExpertsLayer
-from spark_prof.kernels.check.cases import Linear, Moe
-from spark_prof.kernels.check.inputs import Weight, decode
-from spark_prof.kernels.check.oracles import RoutingRule, constants
+from spark_prof.kernels.candidate import (
+    Builder,
+    Candidate,
+    ExpertsLayer,
+    Layer,
+    LinearLayer,
+    Replacement,
+    RouterLayer,
+)
+from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase
+from spark_prof.kernels.check.inputs import decode
+from spark_prof.kernels.check.oracles import constants
+from spark_prof.kernels.check.runner import attempt, run_case
 
-_USUAL = RoutingRule()
+
+def said(case: Case, builder: Builder, device: str = "cpu", own: bool = False) -> str:
+    """What the gate says of a kernel in one case; nothing if it is right."""
+    slot = "o" if isinstance(case, DenseCase) else "moe" if isinstance(case, MoeCase) else "router"
+    candidate = Candidate("k", slot, builder, own=own)
+    return attempt(partial(run_case, case, candidate, device), own)[1].detail
+
+
+def kept(run: Callable[..., object]) -> Replacement:
+    """A replacement that takes any number of tokens."""
+    return Replacement(run, 0, "kept")
 
 
 def plain_linear(
     change: Callable[[torch.Tensor], torch.Tensor] = lambda decoded: decoded,
     after: Callable[[torch.Tensor], torch.Tensor] = lambda result: result,
     biased: bool = True,
-) -> Linear:
+) -> Builder:
     """A linear layer; `change` is done to the decoded weight, `after` to the float32 result."""
 
-    def pack(weight: Weight) -> Callable[..., object]:
-        decoded = change(decode(weight))
+    def build(layer: Layer) -> Replacement:
+        assert isinstance(layer, LinearLayer)
+        decoded = change(decode(layer.weight))
 
         def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
             # In float64, as float32 cannot hold all that a tensor core's exact products are.
@@ -32,26 +53,25 @@ def plain_linear(
                 sums = sums + bias.float()
             return out.copy_(after(sums).to(torch.bfloat16))
 
-        return compute
+        return kept(compute)
 
-    return pack
+    return build
 
 
-def plain_route(
-    logits: torch.Tensor, top_k: int, rule: RoutingRule = _USUAL
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The chosen experts and their weights, in float32; NaN counts as largest."""
+def plain_route(logits: torch.Tensor, router: RouterLayer) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights of the chosen experts, in float32, and those; NaN counts as largest."""
     values = logits.float()
-    scores = torch.sigmoid(values) if rule.sigmoid else values
-    choice = scores if rule.correction is None else scores + rule.correction
-    experts = choice.sort(stable=True, dim=-1, descending=True).indices[:, :top_k]
-    parts = scores if rule.sigmoid else torch.exp(values - values.amax(-1, keepdim=True))
+    sigmoid = router.scoring == "sigmoid"
+    scores = torch.sigmoid(values) if sigmoid else values
+    choice = scores if router.correction is None else scores + router.correction
+    experts = choice.sort(stable=True, dim=-1, descending=True).indices[:, : router.top_k]
+    parts = scores if sigmoid else torch.exp(values - values.amax(-1, keepdim=True))
     weights = parts.gather(1, experts)
-    if rule.renormalize:
+    if router.renormalize:
         weights = weights / weights.sum(-1, keepdim=True)
-    elif not rule.sigmoid:
+    elif not sigmoid:
         weights = weights / parts.sum(-1, keepdim=True)
-    return experts.int(), weights * rule.scale
+    return weights * router.scale, experts.int()
 
 
 @dataclass(frozen=True)
@@ -77,10 +97,11 @@ class Wrong:
     equal_weights: bool = False
 
 
-def plain_moe(wrong: Wrong = Wrong()) -> Moe:
+def plain_moe(wrong: Wrong = Wrong()) -> Builder:
     """A block of experts in float32, its hidden activations rounded to bfloat16."""
 
-    def pack(layer: ExpertsLayer) -> Callable[..., object]:
+    def build(layer: Layer) -> Replacement:
+        assert isinstance(layer, ExpertsLayer)
         gate_up, down = decode(layer.gate_up), decode(layer.down)
         alpha, limit, shift = constants(layer.activation)
         alpha = 1.0 if wrong.alpha_one else alpha
@@ -100,10 +121,9 @@ def plain_moe(wrong: Wrong = Wrong()) -> Moe:
             return result
 
         def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> object:
-            top_k = layer.router.top_k
-            experts, weights = plain_route(logits, top_k)
+            weights, experts = plain_route(logits, layer.router)
             if wrong.equal_weights:
-                weights = torch.full_like(weights, 1 / top_k)
+                weights = torch.full_like(weights, 1 / layer.router.top_k)
             if wrong.dropped is not None:
                 weights[wrong.dropped] = 0
             total = torch.zeros(x.shape)
@@ -112,6 +132,6 @@ def plain_moe(wrong: Wrong = Wrong()) -> Moe:
                     total[token] += weights[token, place] * expert(x[token], number)
             return out.copy_(total.to(torch.bfloat16))
 
-        return compute
+        return kept(compute)
 
-    return pack
+    return build

@@ -10,11 +10,10 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.candidate import ExpertsLayer, RouterLayer
+from spark_prof.kernels.candidate import Activation, ExpertsLayer, RouterLayer
 from spark_prof.kernels.check.bound import Expected, activated, exact, rounded
 from spark_prof.kernels.check.oracles import constants, linear_oracle, moe_oracle, routing_oracle
 from spark_prof.kernels.check.verdict import judge, same_bits
-from spark_prof.kernels.moe import Activation
 from tests.rows import each_row
 
 BF16 = torch.bfloat16
@@ -23,6 +22,10 @@ BF16 = torch.bfloat16
 def numbers(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return (torch.randn(*shape, generator=generator) * scale).to(BF16)
+
+
+def router(experts: int, top_k: int) -> RouterLayer:
+    return RouterLayer("", experts, top_k, True, "softmax", None, 1.0)
 
 
 @each_row("columns", [16, 448, 2880, 14336])
@@ -142,14 +145,14 @@ def test_an_error_grows_through_the_activation_by_no_more_than_said(
 
 def test_routing_orders_equals_by_their_number() -> None:
     logits = torch.tensor([[0.5, 2.0, 2.0, -1.0, 2.0]], dtype=BF16)
-    experts, weights = routing_oracle(logits, 3)
+    experts, weights = routing_oracle(logits, router(5, 3))
     assert experts.tolist() == [[1, 2, 4]]
     assert judge(torch.full((1, 3), 1 / 3), weights).detail == ""
 
 
 def test_routing_weights_in_float32_are_within() -> None:
     logits = numbers(200, 128, scale=20.0)
-    experts, weights = routing_oracle(logits, 8)
+    experts, weights = routing_oracle(logits, router(128, 8))
     chosen = logits.float().gather(1, experts)
     got = torch.exp(chosen - chosen[:, :1])
     got = got / got.sum(-1, keepdim=True)
@@ -188,10 +191,10 @@ def test_a_float32_block_of_experts_is_within(activation: Any, biased: bool) -> 
         numbers(6, 2 * 96, seed=2) if biased else None,
         numbers(6, 160, seed=3) if biased else None,
         Activation(activation),
-        RouterLayer("", 6, 3, True, "softmax", None, 1.0),
+        router(6, 3),
     )
     x = numbers(7, 160, seed=4)
-    experts, weights = routing_oracle(numbers(7, 6, seed=5, scale=2.0), 3)
+    experts, weights = routing_oracle(numbers(7, 6, seed=5, scale=2.0), layer.router)
     expected = moe_oracle(x, experts, weights, layer)
     right = moe_in_float32(x, experts, weights.value.float(), layer)
     verdict = judge(right, expected)

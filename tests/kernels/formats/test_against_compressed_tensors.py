@@ -10,14 +10,11 @@ import torch
 
 from spark_prof.kernels.formats import (
     GlobalScale,
-    MxFp4,
-    MxFp8,
     NvFp4,
     e2m1_decode,
     e8m0_decode,
     quantize_fp8_rows,
     quantize_mxfp4,
-    quantize_mxfp8,
     quantize_nvfp4,
     unpack_nibbles,
 )
@@ -37,14 +34,11 @@ E4M3 = torch.float8_e4m3fn
 NVFP4 = QuantizationArgs(
     num_bits=4, type="float", strategy="tensor_group", group_size=16, scale_dtype=E4M3
 )
+MXFP4 = QuantizationArgs(
+    num_bits=4, type="float", strategy="group", group_size=32, scale_dtype=torch.uint8
+)
 FP8_ROWS = QuantizationArgs(num_bits=8, type="float", strategy="channel")
 MIXED = wild_blocks(64, 256)
-
-
-def mx(bits: int) -> QuantizationArgs:
-    return QuantizationArgs(
-        num_bits=bits, type="float", strategy="group", group_size=32, scale_dtype=torch.uint8
-    )
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -98,30 +92,22 @@ def test_a_global_scale_beyond_float32() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_mx_with_the_recipe_even(bits: int, dtype: torch.dtype) -> None:
+def test_mxfp4(dtype: torch.dtype) -> None:
     values = MIXED.to(dtype)
-    elements, scales = theirs(values, mx(bits))
-    weight: MxFp4 | MxFp8
-    if bits == 4:
-        weight = quantize_mxfp4(values, "even")
-        codes = unpack_nibbles(pack_fp4_to_uint8(elements))
-        assert torch.equal(positive_zeros(codes), positive_zeros(unpack_nibbles(weight.packed)))
-    else:
-        weight = quantize_mxfp8(values, "even")
-        assert same_bits(weight.values, elements.to(E4M3))
+    elements, scales = theirs(values, MXFP4)
+    weight = quantize_mxfp4(values)
+    codes = unpack_nibbles(pack_fp4_to_uint8(elements))
+    assert torch.equal(positive_zeros(codes), positive_zeros(unpack_nibbles(weight.packed)))
     assert torch.equal(weight.scales, compress_mx_scale(scales, torch.uint8))
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_a_magnitude_that_rounds_up_to_infinity(bits: int) -> None:
+def test_a_magnitude_that_rounds_up_to_infinity() -> None:
     """They get a scale of 1, so that all saturates; here it is the largest scale, as in vLLM."""
     values = torch.zeros(1, 32)
     values[0, 0] = 1.75 * 2.0**127
-    _, scales = theirs(values, mx(bits))
+    _, scales = theirs(values, MXFP4)
     assert compress_mx_scale(scales, torch.uint8).tolist() == [[127]]
-    weight = quantize_mxfp4(values, "even") if bits == 4 else quantize_mxfp8(values, "even")
-    assert weight.scales.tolist() == [[254]]
+    assert quantize_mxfp4(values).scales.tolist() == [[254]]
 
 
 def test_all_scales_but_nan() -> None:

@@ -14,11 +14,9 @@ from spark_prof.kernels.formats import (
     Convention,
     GlobalScale,
     NvFp4,
-    NvFp4Recipe,
     e2m1_decode,
     e2m1_encode,
     e4m3_decode,
-    join_nvfp4,
     quantize_nvfp4,
     unpack_nibbles,
 )
@@ -27,7 +25,6 @@ from tests.rows import each_row
 
 from .values import same_bits, wild_blocks
 
-RECIPES = get_args(NvFp4Recipe)
 CONVENTIONS = get_args(Convention)
 
 
@@ -59,14 +56,11 @@ def test_decoding_is_exact_but_for_one_division(convention: Convention) -> None:
             assert decoded[row, column].item() == float(exact)
 
 
-@each_row("recipe", RECIPES)
 @each_row("convention", CONVENTIONS)
-def test_what_was_quantized_is_within_half_a_step(
-    convention: Convention, recipe: NvFp4Recipe
-) -> None:
+def test_what_was_quantized_is_within_half_a_step(convention: Convention) -> None:
     values = wild_blocks(16, 128)
     scale = GlobalScale.of_amax(values.abs().amax(), convention)
-    weight = quantize_nvfp4(values, scale, recipe)
+    weight = quantize_nvfp4(values, scale)
     steps = (e4m3_decode(weight.scales) * scale.multiplier()).repeat_interleave(16, dim=1)
     error = (weight.decode() - values.to(torch.float64)).abs()
     # Half the widest step, 4 to 6; what the block scale lost by rounding down saturates.
@@ -83,22 +77,20 @@ def test_both_conventions_mean_the_same() -> None:
     assert torch.allclose(divided.decode(), multiplied.decode(), rtol=2e-7, atol=0)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_zeros_keep_their_signs_and_get_a_scale_of_zero(recipe: NvFp4Recipe) -> None:
+def test_zeros_keep_their_signs_and_get_a_scale_of_zero() -> None:
     values = torch.tensor([[0.0, -0.0] * 8 + [1e-30, -1e-30] * 8 + [448.0 * 6] * 16])
-    weight = quantize_nvfp4(values, one(1.0), recipe)
+    weight = quantize_nvfp4(values, one(1.0))
     assert weight.scales.view(torch.uint8).tolist() == [[0, 0, 0x7E]]
     assert unpack_nibbles(weight.packed).tolist() == [[0, 8] * 16 + [7] * 16]
-    assert bool((quantize_nvfp4(torch.zeros(2, 32), recipe=recipe).decode() == 0).all())
+    assert bool((quantize_nvfp4(torch.zeros(2, 32)).decode() == 0).all())
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_nan_takes_no_neighbour_along(recipe: NvFp4Recipe) -> None:
+def test_nan_takes_no_neighbour_along() -> None:
     values = torch.full((3, 16), 3.0)
     values[0, 5] = float("nan")
     values[1, 5] = -float("inf")
     values[2] = float("nan")
-    weight = quantize_nvfp4(values, one(1.0), recipe)
+    weight = quantize_nvfp4(values, one(1.0))
     assert e4m3_decode(weight.scales[:2]).tolist() == [[0.5], [448.0]]
     assert weight.scales.view(torch.uint8)[2].item() == 0x7F
     codes = unpack_nibbles(weight.packed).tolist()
@@ -109,11 +101,13 @@ def test_nan_takes_no_neighbour_along(recipe: NvFp4Recipe) -> None:
 
 def test_shards_keep_their_own_global_scales() -> None:
     parts = [quantize_nvfp4(wild_blocks(rows, 64, seed=rows)) for rows in (8, 2, 3)]
-    joined = join_nvfp4(parts)
-    assert same_bits(joined.decode(), torch.cat([part.decode() for part in parts]))
     values = torch.stack([part.global_scale.value for part in parts])
-    shards = GlobalScale.of_shards(values, [8, 2, 3], "divides")
-    assert torch.equal(shards.value, joined.global_scale.value)
+    joined = NvFp4(
+        torch.cat([part.packed for part in parts]),
+        torch.cat([part.scales.view(torch.uint8) for part in parts]).view(torch.float8_e4m3fn),
+        GlobalScale.of_shards(values, [8, 2, 3], "divides"),
+    )
+    assert same_bits(joined.decode(), torch.cat([part.decode() for part in parts]))
 
 
 def test_experts_have_a_global_scale_each() -> None:
@@ -121,11 +115,6 @@ def test_experts_have_a_global_scale_each() -> None:
     weight = random_bytes(2, 4, 32, scale=scale)
     alone = NvFp4(weight.packed[1], weight.scales[1], one(3.0, "multiplies"))
     assert same_bits(weight.decode()[1], alone.decode())
-
-
-def joined_both_ways() -> NvFp4:
-    divided = quantize_nvfp4(torch.ones(2, 16), one(1.0))
-    return join_nvfp4([divided, quantize_nvfp4(torch.ones(2, 16), one(1.0, "multiplies"))])
 
 
 PACKED = torch.zeros(2, 16, dtype=torch.uint8)
@@ -155,16 +144,11 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         "not one for each",
         lambda: GlobalScale.of_shards(torch.ones(2), [1, 2, 3], "divides"),
     ),
-    "shards of both conventions": ("not the same way round", joined_both_ways),
     "half a block": ("blocks of 16", lambda: quantize_nvfp4(torch.ones(2, 24))),
     "nothing": ("blocks of 16", lambda: quantize_nvfp4(torch.ones(0, 16))),
     "doubles": (
         "cannot quantize torch.float64",
         lambda: quantize_nvfp4(torch.ones(2, 16, dtype=torch.float64)),
-    ),
-    "no recipe": (
-        "no recipe fast",
-        lambda: quantize_nvfp4(torch.ones(2, 16), recipe=cast(Any, "fast")),
     ),
 }
 
@@ -189,10 +173,3 @@ def test_division_rounds_each_quotient_once() -> None:
     steps = scales.to(torch.float32).numpy() / np.float32(1000)
     codes = e2m1_encode(torch.from_numpy(blocks / steps[..., None]))
     assert torch.equal(unpack_nibbles(weight.packed), codes.flatten(-2))
-
-
-def test_where_the_two_recipes_part() -> None:
-    """3 * 1.5625 / 6 lies in the middle of 0.75 and 0.8125; 1 / 6 in float32 is a little more."""
-    values = torch.full((1, 16), 1.5625)
-    found = [e4m3_decode(quantize_nvfp4(values, one(3.0), recipe).scales) for recipe in RECIPES]
-    assert [scales.item() for scales in found] == [0.75, 0.8125]
