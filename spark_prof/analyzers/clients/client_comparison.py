@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.clients.engine_side import Placement, engine_side, in_window, place
 from spark_prof.analyzers.overhead import Overhead
-from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency, RunFigures
 
 AGREES = 0.1
 """Client and engine agree when their times per token differ by no more than this fraction."""
@@ -28,7 +28,6 @@ _MORE = 1.2
 _SEVERAL = 1.05
 """More tokens a chunk than this are several."""
 
-_OF_RUN = tuple(field.name for field in fields(ClientRow) if field.default is MISSING)
 _NO_DECODE = "No recorded step decodes: nothing can be compared."
 
 
@@ -50,8 +49,8 @@ def clients_of(
 
 def client_row(run: BenchmarkRun, *sentences: str) -> ClientRow:
     """A run alone, without anything to compare it with."""
-    row = ClientRow(**{name: getattr(run, name) for name in _OF_RUN})
-    return replace(row, sentences=(*sentences, *run.notes))
+    shown = {field.name: getattr(run, field.name) for field in fields(RunFigures)}
+    return ClientRow(**shown, sentences=(*sentences, *run.notes))
 
 
 def _compared(

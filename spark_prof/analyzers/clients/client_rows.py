@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_prof.traces.benchmarks.load_test import Latency
+from spark_prof.traces.benchmarks.load_test import RunFigures
 
 BASES = ("window", "steps", "none")
 """What is compared: the same stretch of time by a shared clock; the run with recorded steps of as
@@ -30,25 +30,9 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ClientRow:
+class ClientRow(RunFigures):
     """One run of a load generator beside the recorded steps."""
 
-    tool: str
-    model: str
-    label: str
-    concurrency: int | None  # the most requests at a time, as asked for
-    mean_concurrency: float | None
-    request_rate: float | None
-    duration_s: float | None
-    completed: int | None
-    failed: int | None
-    output_throughput: float | None
-    ttft: Latency
-    tpot: Latency
-    itl: Latency
-    e2e: Latency
-    tokens_per_chunk: float | None  # generated tokens over chunks of the stream
-    acceptance_length: float | None
     basis: str = "none"  # one of BASES
     verdict: str = "unknown"  # one of VERDICTS
     steps: int = 0  # the recorded steps that were compared

@@ -14,12 +14,10 @@ import pandas as pd
 import pyarrow as pa
 
 from spark_prof.traces.benchmarks.load_test import (
-    CLOCKS,
     BenchmarkResult,
     BenchmarkRun,
     Latency,
     Request,
-    given_latency,
 )
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import TABLES, Column
@@ -61,9 +59,7 @@ def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
     found = {item.name: row[item.name] for item in fields(BenchmarkRun) if item.name in row}
     for name in _LATENCIES:
         figures = (row[f"{name}_{s}_us"] for s in _STATISTICS)
-        found[name] = given_latency(figures, row[f"{name}_derived"])
-    if found["clock"] not in CLOCKS:
-        found["clock"] = "none"
+        found[name] = Latency(*figures, row[f"{name}_derived"])
     found["notes"] = tuple(filter(None, row["notes"].split("\n")))
     rows = _rows("requests", requests.drop(columns="run")) if requests is not None else ()
     return BenchmarkRun(**found, requests=tuple(Request(**request) for request in rows))
