@@ -74,9 +74,11 @@ def _field(found: Any, field: str, path: str, unit: str, statistics: str) -> Any
     if unit == "*":
         unit = str(at(found, f"{path.rpartition('.')[0]}.unit"))
     if field in _LATENCIES:
-        named = [figure(at(found, path.format(s)), _US.get(unit, nan)) for s in statistics.split()]
+        mean, median, p90, p99, std = (
+            figure(at(found, path.format(name)), _US.get(unit, nan)) for name in statistics.split()
+        )
         # Zeros are of a run in which nothing was measured.
-        return Latency(*named) if named[0] or named[1] else None
+        return Latency(mean, median, p90, p99, std) if mean or median else None
     value = at(found, path)
     if field in _TEXTS:
         value = value[0] if isinstance(value, list) and value else value
