@@ -57,8 +57,8 @@ def _client(run: BenchmarkRun) -> dict[str, Any]:
 def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
     found = {item.name: row[item.name] for item in fields(BenchmarkRun) if item.name in row}
     for name in _LATENCIES:
-        figures = (row[f"{name}_{s}_us"] for s in STATISTICS)
-        found[name] = Latency(*figures, row[f"{name}_derived"])
+        figures = {s: row[f"{name}_{s}_us"] for s in STATISTICS}
+        found[name] = Latency(**figures, derived=row[f"{name}_derived"])
     found["notes"] = tuple(filter(None, row["notes"].split("\n")))
     rows = _rows("requests", requests.drop(columns="run")) if requests is not None else ()
     return BenchmarkRun(**found, requests=tuple(Request(**request) for request in rows))

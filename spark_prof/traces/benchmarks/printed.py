@@ -93,8 +93,11 @@ _TOKENS = re.compile(r"Total num (prompt|output) tokens: +(\d{1,15})\b")
 def _offline(text: str) -> Iterator[BenchmarkRun]:
     for mean, part in _parts(rf"Avg latency: {_DECIMAL} seconds", text):
         given = {"mean": mean, **dict(_PERCENTILE.findall(part))}
-        named = (figure(float(given.get(s, "nan")), 1e6) for s in ("mean", "50", "90", "99"))
-        yield BenchmarkRun(tool=LATENCY_TOOL, e2e=Latency(*named), notes=(WHOLE_BATCH,))
+        e2e, p50, p90, p99 = (
+            figure(float(given.get(s, "nan")), 1e6) for s in ("mean", "50", "90", "99")
+        )
+        latency = Latency(e2e, p50, p90, p99)
+        yield BenchmarkRun(tool=LATENCY_TOOL, e2e=latency, notes=(WHOLE_BATCH,))
     for requests, total, output, part in _parts(_RATES, text):
         tokens = {kind: int(count) for kind, count in _TOKENS.findall(part)}
         yield BenchmarkRun(
