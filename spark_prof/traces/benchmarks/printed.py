@@ -36,23 +36,17 @@ _MOST_LINES = 200
 """A result without an end is not looked for further than this."""
 
 _KEYS = {
-    "backend": "backend",
-    "successful requests": "completed",
-    "failed requests": "failed",
-    "maximum request concurrency": "max_concurrency",
-    "max request concurrency": "max_concurrency",
-    "request rate configured (rps)": "request_rate",
-    "traffic request rate": "request_rate",
-    "benchmark duration (s)": "duration",
-    "total input tokens": "total_input_tokens",
+    "backend": "backend", "concurrency": "concurrency",
+    "successful requests": "completed", "failed requests": "failed",
+    "maximum request concurrency": "max_concurrency", "max request concurrency": "max_concurrency",
+    "request rate configured (rps)": "request_rate", "traffic request rate": "request_rate",
+    "benchmark duration (s)": "duration", "total input tokens": "total_input_tokens",
     "total generated tokens": "total_output_tokens",
     "request throughput (req/s)": "request_throughput",
     "output token throughput (tok/s)": "output_throughput",
     "total token throughput (tok/s)": "total_token_throughput",
-    "concurrency": "concurrency",
-    "acceptance length": "accept_length",
-    "accept length": "accept_length",
-}
+    "acceptance length": "accept_length", "accept length": "accept_length",
+}  # fmt: skip
 """The key that each printed label has in JSON; versions differ in capitals only."""
 
 
@@ -251,26 +245,15 @@ class TextDialect:
 
 
 TEXT_DIALECTS = (
-    TextDialect(
-        "printed serving result", _SERVING, _serving, "===== Serving Benchmark Result ====="
-    ),
-    TextDialect(
-        "printed offline result",
-        r"Avg latency: [\d.]+ seconds|Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s",
-        _offline,
-        "Avg latency: 1.5 seconds",
-    ),
-    TextDialect(
-        "llama-benchy table",
-        r"\b(?:pp|tg)\d*(?: ?@ ?d\d+)?[^\n]*? ± ",
-        _benchy,
-        "| m | tg32 | 82.01 ± 0.51 |",
-    ),
-    TextDialect(
-        "vLLM log",
-        r"Avg prompt throughput: [\d.]+ tokens/s, Avg generation throughput:",
-        _log,
-        "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 1",
-    ),
-)
+    TextDialect("printed serving result", _SERVING, _serving,
+                "===== Serving Benchmark Result ====="),
+    TextDialect("printed offline result",
+                r"Avg latency: [\d.]+ seconds|Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s",
+                _offline, "Avg latency: 1.5 seconds"),
+    TextDialect("llama-benchy table", r"\b(?:pp|tg)\d*(?: ?@ ?d\d+)?[^\n]*? ± ", _benchy,
+                "| m | tg32 | 82.01 ± 0.51 |"),
+    TextDialect("vLLM log",
+                r"Avg prompt throughput: [\d.]+ tokens/s, Avg generation throughput:", _log,
+                "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 1"),
+)  # fmt: skip
 """All of them are looked for in a text."""
