@@ -76,6 +76,7 @@ _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 _ITEM = re.compile(r"[^\s,\[\](){}\"'`\\:=]+")
 _WORD_BEFORE = re.compile(r"([A-Za-z]+)[ ]$")
 _AFTER_NAME = frozenset([*"=:\"'`\\ \t\r\n]", ""])
+_OPTION_GAP = re.compile(r"[\"']?,?[ \t=]+")
 _LINE = re.compile(r"[^\n\r]*+")
 _HEADER_END = re.compile(r"(?:[^\"'`\n\r\\]|\\(?![nr\"'`]))*+")
 
@@ -334,51 +335,38 @@ class _Names:
             yield space.end(), last, shown
 
     def _of_program(self, name: str, start: int, end: int) -> tuple[int, int, str] | None:
+        """What follows an option of a program that takes a secret without a name."""
         text = self._text
         for rule in PROGRAMS:
             if rule.program != self._program:
                 continue
-            at = start + 2
-            if (
-                rule.kind == "joined"
-                and name[:2] == rule.option
-                and text[at : at + 1].strip(" \t\n\"'\\")
-            ):
-                if start and text[start - 1] in "\"'":
-                    return at, self._end_of_quote(start, at), HIDDEN
-                last = _BARE.match(text, at)
-                return (at, last.end(), HIDDEN) if last else None
-            if rule.kind == "argument" and name != rule.option:
-                continue
-            at = end
-            if rule.kind == "login" and name != rule.option:
-                if rule.option.startswith("--") or not name.startswith(rule.option):
-                    continue
-                at = start + len(rule.option)
-            elif name != rule.option:
-                continue
-            else:
-                gap = re.compile(r"[\"']?,?[ \t=]+").match(text, at)
+            at = start + len(rule.option)
+            beside = {
+                "joined": bool(text[at : at + 1].strip(" \t\n\"'\\")),
+                "login": name != rule.option and not rule.option.startswith("--"),
+            }
+            glued = name.startswith(rule.option) and beside.get(rule.kind, False)
+            if not glued:
+                gap = _OPTION_GAP.match(text, end) if name == rule.option else None
                 if not gap:
                     continue
                 at = gap.end()
             opened = _OPEN.match(text, at)
-            content = opened.end() if opened else at
+            at = opened.end() if opened else at
+            bare = _BARE.match(text, at)
+            stop = bare.end() if bare else at
             if opened:
-                close = _closing(text, opened["quote"], content)
+                close = _closing(text, opened["quote"], at)
                 stop = len(text) if close < 0 else close
             elif start and text[start - 1] in "\"'" and text[end : end + 1] not in "\"'":
-                stop = self._end_of_quote(start, content)
-            else:
-                bare = _BARE.match(text, content)
-                stop = bare.end() if bare else content
+                stop = self._end_of_quote(start, at)
             if rule.kind == "login":
-                colon = text.find(":", content, stop)
+                colon = text.find(":", at, stop)
                 if colon < 0:
                     continue
-                content = colon + 1
-            if stop > content and not text.startswith("-", content):
-                return content, stop, HIDDEN
+                at = colon + 1
+            if stop > at and (glued or not text.startswith("-", at)):
+                return at, stop, HIDDEN
         return None
 
 

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,6 +46,14 @@ def test_no_planted_secret_is_left() -> None:
             left += [f"{part!r} of {value!r} is in {shown}" for part in secret if part in shown]
     assert count > 20 * 200
     assert not left, f"{len(left)} of {count}:\n" + "\n".join(left[:20])
+
+
+def test_no_secret_of_texts_in_a_list_is_left() -> None:
+    texts = [(value, secret) for value, secret in planted(5) if isinstance(value, str)]
+    for (first, secret), (second, other) in pairwise(texts):
+        shown = "\n".join(redacted([first, second]))
+        assert not [part for part in (*secret, *other) if part in shown], (first, second)
+    assert redacted(["run", "{token:", "x9y8z7w6}"]) == [HIDDEN] * 3
 
 
 def test_another_tool_finds_no_secret_either() -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 from spark_prof.importers.imported_layers import Layers
 from spark_prof.importers.imported_steps import Steps, one_step, steps_by_graphs
 from spark_prof.importers.modules import Modules, modules_of
-from spark_prof.traces.demangle import demangler
+from spark_prof.traces.demangle import demangled
 from spark_prof.traces.foreign import Process, Window, operator_rows
 from spark_prof.traces.host_timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
 from spark_prof.traces.scopes import NO_SCOPE
@@ -104,8 +104,7 @@ def _readable(names: pd.Series) -> pd.Series:
     """The names, those that are symbols of C++ functions as people read them."""
     if not any(str(name).startswith("_Z") for name in names.cat.categories):
         return names
-    demangle = demangler()
-    readable = [demangle(str(name)) for name in names.cat.categories]
+    readable = demangled(map(str, names.cat.categories))
     distinct, code = np.unique(np.array(readable, object), return_inverse=True)
     codes = np.append(code, -1)[names.cat.codes.to_numpy()]
     return pd.Series(pd.Categorical.from_codes(codes, pd.Index(distinct)), index=names.index)

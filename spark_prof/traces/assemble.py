@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import prod
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -322,7 +323,5 @@ def _place(kept: npt.NDArray[Any], expected: int) -> str:
 
 def _ranks(parallel: object) -> int:
     """How many ranks a run has, by the sizes of its parallel dimensions."""
-    product = 1
-    for size in parallel.values() if isinstance(parallel, dict) else ():
-        product *= size if isinstance(size, int) and 0 < size < 1 << 20 else 1
-    return product
+    sizes = parallel.values() if isinstance(parallel, dict) else ()
+    return prod(size for size in sizes if isinstance(size, int) and 0 < size < 1 << 20)

@@ -166,15 +166,13 @@ class Bundle:
 
     def arrow(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pa.Table:
         """One table of a rank; empty where the bundle has none."""
-        name = table_file(table, rank)
-        schema = TABLES[table].schema
-        names = list(columns) if columns is not None else schema.names
-        if name not in self.meta.tables:
-            return empty_table(table).select(names)
-        # Threads cost more than they bring where a table has many small row groups.
-        threads = self.meta.tables[name] >= _LARGE
-        with self._opened(table, name, names) as (file, there, whole):
-            return whole(file.read(there, use_threads=threads))
+        rows = self.meta.tables.get(table_file(table, rank))
+        if rows is None:
+            found = empty_table(table)
+            return found if columns is None else found.select(list(columns))
+        with self._opened(table, rank, columns) as (file, there, whole):
+            # Threads cost more than they bring where a table has many small row groups.
+            return whole(file.read(there, use_threads=rows >= _LARGE))
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
@@ -197,11 +195,10 @@ class Bundle:
         Returns:
             The rows, and which rows of the table they are; all where it has no more than that.
         """
-        name = table_file(table, rank)
-        total = self.meta.tables.get(name, 0)
+        total = self.meta.tables.get(table_file(table, rank), 0)
         if total <= rows:
             return self.frame(table, rank, columns), np.arange(total)
-        with self._opened(table, name, columns) as (file, there, whole):
+        with self._opened(table, rank, columns) as (file, there, whole):
             groups = file.num_row_groups
             wanted = max(1, groups * rows // total)
             chosen = np.unique(np.linspace(0, groups - 1, wanted, dtype=int))
@@ -221,19 +218,18 @@ class Bundle:
         Raises:
             CommandError: the file is damaged.
         """
-        name = table_file(table, rank)
-        if name in self.meta.tables:
-            names = list(columns) if columns is not None else TABLES[table].schema.names
-            with self._opened(table, name, names) as (file, there, whole):
+        if table_file(table, rank) in self.meta.tables:
+            with self._opened(table, rank, columns) as (file, there, whole):
                 for batch in file.iter_batches(ROWS, columns=there):
                     yield whole(pa.Table.from_batches([batch]))
 
     @contextmanager
     def _opened(
-        self, table: str, name: str, names: Sequence[str]
+        self, table: str, rank: int, columns: Sequence[str] | None
     ) -> Iterator[tuple[pq.ParquetFile, list[str], Callable[[pa.Table], pa.Table]]]:
         """A table's file, which of the columns to read of it, and what adds the later ones."""
-        schema = TABLES[table].schema
+        name, schema = table_file(table, rank), TABLES[table].schema
+        names = schema.names if columns is None else list(columns)
         later = self._later_columns(table, name)
         # One column at least, which tells how many rows there are.
         there = [n for n in names if n not in later] or schema.names[:1]
@@ -244,7 +240,7 @@ class Bundle:
                 if column.name in names:
                     field = schema.field(column.name)
                     found = found.append_column(field, column.repeated(len(found)))
-            found = found.select(list(names))
+            found = found.select(names)
             if any(column.null_count for column in found.columns):
                 raise CommandError(f"{self.path / name} lacks values; record again")
             return found

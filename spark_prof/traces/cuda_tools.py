@@ -14,7 +14,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from tempfile import TemporaryFile
 
 from spark_prof.errors import CommandError
 
@@ -76,52 +76,37 @@ def run_tool(
     """
     name = Path(command[0]).name
     stopped = threading.Event()
-    said: list[bytes] = []
-    try:
-        process = subprocess.Popen(
-            [os.fspath(word) for word in command], cwd=folder, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"LC_ALL": "C"},
-        )  # fmt: skip
-    except OSError as error:
-        raise ToolError(f"cannot run {name}: {error.strerror or error}") from error
+    with TemporaryFile() as said:
+        try:
+            process = subprocess.Popen(
+                [os.fspath(word) for word in command], cwd=folder, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=said, env=os.environ | {"LC_ALL": "C"},
+            )  # fmt: skip
+        except OSError as error:
+            raise ToolError(f"cannot run {name}: {error.strerror or error}") from error
 
-    stdout, stderr = process.stdout, process.stderr
-    assert stdout is not None
-    assert stderr is not None
+        def stop() -> None:
+            stopped.set()
+            process.kill()
 
-    def stop() -> None:
-        stopped.set()
-        process.kill()
-
-    timer = threading.Timer(max(seconds, 0.0), stop)
-    complaints = threading.Thread(target=_keep_first, args=(stderr, said), daemon=True)
-    timer.start()
-    complaints.start()
-    try:
-        for line in iter(lambda: stdout.readline(_LONGEST_LINE), b""):
-            on_line(line)
-        process.wait()
-    except BaseException:
-        process.kill()
-        raise
-    finally:
-        process.wait()
-        timer.cancel()
-        complaints.join()
-        stdout.close()
-        stderr.close()
+        timer = threading.Timer(max(seconds, 0.0), stop)
+        with process:
+            stdout = process.stdout
+            assert stdout is not None
+            timer.start()
+            try:
+                for line in iter(lambda: stdout.readline(_LONGEST_LINE), b""):
+                    on_line(line)
+                process.wait()
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                timer.cancel()
+        said.seek(0)
+        text = said.read(_SAID).decode(errors="replace").strip()
     if stopped.is_set():
         raise ToolError(f"{name} was stopped after {seconds:.0f} seconds")
     if process.returncode:
-        text = b"".join(said).decode(errors="replace").strip()
         first = text.partition("\n")[0] or f"exit code {process.returncode}"
         raise ToolError(f"{name} failed: {first:.200}", text)
-
-
-def _keep_first(stream: BinaryIO, kept: list[bytes]) -> None:
-    """Reads a stream to its end and keeps as much as is worth reading."""
-    size = 0
-    while block := stream.read(1 << 16):
-        if size < _SAID:
-            kept.append(block)
-            size += len(block)

@@ -26,7 +26,7 @@ from spark_prof.files import cache_folder
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import ToolError, find_tool, missing_tool
-from spark_prof.traces.demangle import demangler
+from spark_prof.traces.demangle import demangled
 from spark_prof.traces.readers.binary_utilities import count_opcodes
 from spark_prof.traces.readers.cubin import Code, read_code
 from spark_prof.traces.tables import TABLES, empty_frame
@@ -150,13 +150,13 @@ def read_machine_code(
         except CommandError as error:
             result.lost.append(f"machine code: {error}")
     opcodes = _opcodes([code for _, code in codes], time.monotonic() + seconds, result.lost)
-    demangle = demangler()
+    names = demangled(code.symbol for _, code in codes)
     rows = [
         (
-            key, code.symbol, demangle(code.symbol), code.architecture, code.suffix,
+            key, code.symbol, name, code.architecture, code.suffix,
             code.registers, len(code.instructions) // 16, text,
         )
-        for (key, code), text in zip(codes, opcodes, strict=True)
+        for (key, code), name, text in zip(codes, names, opcodes, strict=True)
         if text
     ]  # fmt: skip
     result.rows = pd.DataFrame(rows, columns=TABLES["functions"].schema.names)

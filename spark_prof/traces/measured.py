@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,11 +149,14 @@ def find_measured(device: str, folder: Path | None = None) -> tuple[Path, Measur
     Args:
         folder: where to look, the state folder if None.
     """
-    found = [
-        pair for pair in _kept(state_folder() if folder is None else folder)
-        if pair[1].device == device
-    ]  # fmt: skip
-    return max(found, key=lambda pair: pair[1].taken, default=None)
+    folder = state_folder() if folder is None else folder
+    found = []
+    with suppress(OSError):
+        for path in sorted(folder.glob("*.json"))[:_MOST_FILES]:
+            with suppress(CommandError):
+                found.append((path, read_measured(path)))
+    own = [pair for pair in found if pair[1].device == device]
+    return max(own, key=lambda pair: pair[1].taken, default=None)
 
 
 def measured_for(device: str, file: Path | None = None) -> Measured | None:
@@ -175,15 +178,3 @@ def measured_for(device: str, file: Path | None = None) -> Measured | None:
             "give a file of the same device"
         )
     return measured
-
-
-def _kept(folder: Path) -> Iterator[tuple[Path, Measured]]:
-    try:
-        paths = sorted(folder.glob("*.json"))[:_MOST_FILES]
-    except OSError:
-        return
-    for path in paths:
-        try:
-            yield path, read_measured(path)
-        except CommandError:
-            continue

@@ -47,20 +47,25 @@ def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
     Raises:
         CommandError: the store cannot be read, a package for it is missing, or there is too much.
     """
-    protocol, shown = _protocol(url), _without_password(url)
+    shown = _without_password(url)
     name = PurePosixPath(urlsplit(url).path).name
     target = into / (name if name not in ("", "..") else "source")
-    copier = _Copier(shown, most_bytes)
+    left = most_bytes
     with _one_line(url):
         store, root = _store(url)
-        if protocol in _WEB:
-            _copy_from_web(copier, store, url, target)
-        elif store.isfile(root):
-            copier.copy(store, root, target)
-        else:
-            for below in _below(store, root):
-                path = f"{root.rstrip('/')}/{below}"
-                copier.copy(store, path, target.joinpath(*PurePosixPath(below).parts))
+        found = _on_web(store, url, target) if _protocol(url) in _WEB else _files(store, root)
+        for number, (path, below) in enumerate(found):
+            if number == _MOST_FILES:
+                raise CommandError(f"{shown} holds more than {_MOST_FILES:,} files; name one run")
+            copy = target.joinpath(*PurePosixPath(below).parts)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with store.open(path, "rb") as source, open(copy, "wb") as file:
+                while block := source.read(_BLOCK):
+                    left -= len(block)
+                    if left < 0:
+                        size = f"{most_bytes / 2**30:,.3g} GiB"
+                        raise CommandError(f"{shown} is larger than {size}; copy it yourself")
+                    file.write(block)
     return target
 
 
@@ -111,39 +116,24 @@ def _one_line(url: str) -> Iterator[None]:
         raise CommandError(f"cannot read {shown}: {reason}") from error
 
 
-class _Copier:
-    """Copies files and counts what arrives."""
-
-    def __init__(self, shown: str, most_bytes: int) -> None:
-        self._shown = shown
-        self._most_bytes = most_bytes
-        self._left = most_bytes
-        self._files = 0
-
-    def copy(self, store: Any, path: str, target: Path) -> None:
-        self._files += 1
-        if self._files > _MOST_FILES:
-            raise CommandError(f"{self._shown} holds more than {_MOST_FILES:,} files; name one run")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with store.open(path, "rb") as source, open(target, "wb") as copy:
-            while block := source.read(_BLOCK):
-                self._left -= len(block)
-                if self._left < 0:
-                    size = f"{self._most_bytes / 2**30:,.3g} GiB"
-                    raise CommandError(f"{self._shown} is larger than {size}; copy it yourself")
-                copy.write(block)
+def _files(store: Any, root: str) -> Iterator[tuple[str, str]]:
+    """A file or those of a folder, each with its path from there."""
+    if store.isfile(root):
+        yield root, ""
+        return
+    for below in _below(store, root):
+        yield f"{root.rstrip('/')}/{below}", below
 
 
-def _copy_from_web(copier: _Copier, store: Any, url: str, target: Path) -> None:
-    """A web server lists no folder: a bundle is what its meta.json names."""
+def _on_web(store: Any, url: str, target: Path) -> Iterator[tuple[str, str]]:
+    """A web server lists no folder: a bundle is what its meta.json names, which is copied first."""
     base = url.rstrip("/")
     if target.suffix or not store.exists(f"{base}/{META_FILE}"):
-        copier.copy(store, url, target)
+        yield url, ""
         return
-    copier.copy(store, f"{base}/{META_FILE}", target / META_FILE)
-    for name in Meta.read(target).tables:
-        if is_table_file(name):
-            copier.copy(store, f"{base}/{name}", target / name)
+    yield f"{base}/{META_FILE}", META_FILE
+    for name in filter(is_table_file, Meta.read(target).tables):
+        yield f"{base}/{name}", name
 
 
 def _below(store: Any, root: str) -> list[str]:

@@ -6,8 +6,6 @@ long one it takes only the newest pieces, so that looking costs the recorded mac
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,25 +71,16 @@ def snapshot(
 
 def _whole(pieces: Path, process: str) -> list[int]:
     """The pieces of which every file is there: the steps are written last."""
-    names = {entry.name for entry in os.scandir(pieces)}
-    return [
-        number
-        for number in piece_numbers(pieces, process)
-        if array_name(process, "steps", number) in names
-    ]
+    numbers = piece_numbers(pieces, process)
+    return [n for n in numbers if (pieces / array_name(process, "steps", n)).exists()]
 
 
 def _newest(pieces: Path, process: str, numbers: Sequence[int], most_bytes: int) -> list[int]:
     """The newest pieces whose files have no more than so many bytes; at least one."""
-    sizes: Counter[str] = Counter()
-    for entry in os.scandir(pieces):
-        name, _, rest = entry.name.partition(".")
-        piece = rest.partition(".")[0]
-        if name == process and piece.isdecimal() and int(piece) >= min(numbers, default=0):
-            sizes[piece] += entry.stat().st_size
     chosen: list[int] = []
     for number in sorted(numbers, reverse=True):
-        most_bytes -= sizes[f"{number:05d}"]
+        files = pieces.glob(f"{process}.{number:05d}.*")
+        most_bytes -= sum(path.stat().st_size for path in files)
         if chosen and most_bytes < 0:
             break
         chosen.append(number)

@@ -84,20 +84,15 @@ class TableFiles:
         """The column with what is secret in its texts hidden."""
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
-        if pa.types.is_dictionary(column.type):
-            texts = column.dictionary.to_pylist()
-            shown = self._shown(texts)
-            if shown == texts:
-                return column
-            return pa.DictionaryArray.from_arrays(column.indices, pa.array(shown, pa.string()))
-        if not pa.types.is_string(column.type):
+        named = pa.types.is_dictionary(column.type)
+        if not named and not pa.types.is_string(column.type):
             return column
-        texts = column.to_pylist()
-        shown = self._shown(texts)
-        return column if shown == texts else pa.array(shown, column.type)
-
-    def _shown(self, texts: list[str | None]) -> list[str | None]:
-        return [text if text is None else self._redacted(text) for text in texts]
+        texts = (column.dictionary if named else column).to_pylist()
+        shown = [text if text is None else self._redacted(text) for text in texts]
+        if shown == texts:
+            return column
+        hidden = pa.array(shown, pa.string())
+        return pa.DictionaryArray.from_arrays(column.indices, hidden) if named else hidden
 
 
 def remove_tables(folder: Path) -> None:

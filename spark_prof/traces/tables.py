@@ -64,8 +64,12 @@ _TYPES = {
 }  # fmt: skip
 _DEFAULTS: dict[str, str | bool | None] = {"": None, "''": "", "True": True, "False": False}
 
+STATISTICS = ("mean", "median", "p90", "p99", "std")
+"""What is kept of each latency of a load generator."""
+
 # A paragraph a table: its name and meaning; then a row a column: name, type with the default of one
-# that came later, and meaning with unit. What is indented goes on from the row above.
+# that came later, and meaning with unit; a * stands for each statistic. What is indented goes on
+# from the row above.
 _TABLES = """
 kernels: one row per GPU kernel, copy or memset; on a CPU engine one row per operator
 name         names    kernel name as the driver gives it, or operator name
@@ -260,26 +264,10 @@ total_throughput   float64 prompt and generated tokens per second
 tokens_per_chunk   float64 generated tokens per chunk of the stream
 acceptance_length  float64 tokens that a speculative step yields
 itl_per_token      bool    whether itl shares a chunk's time among its tokens
-ttft_mean_us       float64 mean of the time to the first token
-ttft_median_us     float64 median of the time to the first token
-ttft_p90_us        float64 p90 of the time to the first token
-ttft_p99_us        float64 p99 of the time to the first token
-ttft_std_us        float64 std of the time to the first token
-tpot_mean_us       float64 mean of the time per output token after the first, of each request
-tpot_median_us     float64 median of the time per output token after the first, of each request
-tpot_p90_us        float64 p90 of the time per output token after the first, of each request
-tpot_p99_us        float64 p99 of the time per output token after the first, of each request
-tpot_std_us        float64 std of the time per output token after the first, of each request
-itl_mean_us        float64 mean of the time between two chunks of the stream
-itl_median_us      float64 median of the time between two chunks of the stream
-itl_p90_us         float64 p90 of the time between two chunks of the stream
-itl_p99_us         float64 p99 of the time between two chunks of the stream
-itl_std_us         float64 std of the time between two chunks of the stream
-e2e_mean_us        float64 mean of the time to the last token
-e2e_median_us      float64 median of the time to the last token
-e2e_p90_us         float64 p90 of the time to the last token
-e2e_p99_us         float64 p99 of the time to the last token
-e2e_std_us         float64 std of the time to the last token
+ttft_*_us          float64 * of the time to the first token
+tpot_*_us          float64 * of the time per output token after the first, of each request
+itl_*_us           float64 * of the time between two chunks of the stream
+e2e_*_us           float64 * of the time to the last token
 ttft_derived       names   how ttft was calculated; empty if given
 tpot_derived       names   how tpot was calculated; empty if given
 itl_derived        names   how itl was calculated; empty if given
@@ -309,7 +297,10 @@ def _table(paragraph: str) -> Table:
     for row in rows:
         name, kind, meaning = row.split(None, 2)
         kind, _, default = kind.partition("=")
-        columns.append(Column(name, _TYPES[kind], meaning, _DEFAULTS[default]))
+        columns += [
+            Column(name.replace("*", s), _TYPES[kind], meaning.replace("*", s), _DEFAULTS[default])
+            for s in (STATISTICS if "*" in name else ("",))
+        ]
     name, _, meaning = head.partition(": ")
     return Table(name, meaning, tuple(columns))
 

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.breakdown import sums_of
-from spark_prof.analyzers.client_tokens import beside_clients
-from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
+from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison, beside_clients
 from spark_prof.analyzers.step_time import (
     HOST,
     LAUNCH_GAPS,

@@ -108,12 +108,17 @@ def test_a_table_whose_inside_is_damaged(folder: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_table_with_holes(folder: Path) -> None:
+def test_a_table_with_holes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pq.read_table(folder / STEPS)
     holes = pa.array([None, 1], pa.int64())
     pq.write_table(table.set_column(1, table.schema.field("key"), holes), folder / STEPS)
     with pytest.raises(CommandError, match="lacks values"):
         Bundle(folder).frame("steps", 0)
+    with pytest.raises(CommandError, match="lacks values"):
+        list(Bundle(folder).batches("steps", 0))
+    monkeypatch.setattr(bundles, "_LARGE", 1)
+    with pytest.raises(CommandError, match="key lacks values"):
+        Bundle(folder).frame("steps", 0, ["key"])
 
 
 def _with_texts(table: pa.Table, name: str) -> pa.Table:
@@ -228,14 +233,8 @@ def test_together_they_are_the_table(
         assert found.to_pandas().astype(str).equals(bundle.frame(table, 0).astype(str))
 
 
-def test_batches_of_a_table_that_is_not_there_and_of_one_with_holes(folder: Path) -> None:
+def test_a_table_that_is_not_there_has_no_batches(folder: Path) -> None:
     assert list(Bundle(folder).batches("counters", 0)) == []
-    found = pq.read_table(folder / STEPS)
-    place = found.schema.get_field_index("start_ns")
-    holes = pa.array([None] * len(found), pa.int64())
-    pq.write_table(found.set_column(place, found.schema.field(place), holes), folder / STEPS)
-    with pytest.raises(CommandError, match="lacks values"):
-        list(Bundle(folder).batches("steps", 0))
 
 
 NAMES = pa.dictionary(pa.int32(), pa.string())
@@ -283,13 +282,3 @@ def test_a_large_table_from_before_a_column_was_added(bundle: Bundle) -> None:
     path = bundle.path / table_file("kernels", 0)
     pq.write_table(pq.read_table(path, partitioning=None).drop(["placed_by"]), path)
     assert set(bundle.frame("kernels", 0, ["placed_by", "name"])["placed_by"]) == {""}
-
-
-def test_a_large_table_with_a_hole(bundle: Bundle) -> None:
-    path = bundle.path / table_file("kernels", 0)
-    table = pq.read_table(path, partitioning=None)
-    column = table.schema.get_field_index("end_ns")
-    holed = pa.array([None, *table["end_ns"].to_pylist()[1:]], pa.int64())
-    pq.write_table(table.set_column(column, table.schema.field(column), holed), path)
-    with pytest.raises(CommandError, match="end_ns lacks values"):
-        bundle.frame("kernels", 0)

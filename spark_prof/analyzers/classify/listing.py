@@ -11,7 +11,7 @@ from spark_prof.analyzers.classify.classifier import find_rule
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
 from spark_prof.analyzers.classify.evidence import Evidence, evidence_of
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.demangle import demangler
+from spark_prof.traces.demangle import demangled
 from spark_prof.vocabulary import COPIES
 
 
@@ -59,10 +59,10 @@ def list_code(
     """Every function of machine code, each for itself."""
     # Functions of one name may differ: each has only its own code as evidence.
     rows = [_classified(row.name, Evidence(codes=[row])) for row in code_rows(functions)]
-    demangle = demangler()
+    names = demangled(compiled_by_driver)
     rows += [
-        _classified(demangle(symbol), Evidence(), compiled_from=architecture)
-        for symbol, architecture in compiled_by_driver.items()
+        _classified(name, Evidence(), compiled_from=architecture)
+        for name, architecture in zip(names, compiled_by_driver.values(), strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: row.name))
 

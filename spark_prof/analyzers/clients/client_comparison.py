@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
 
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
-from spark_prof.analyzers.clients.engine_side import Placement, engine_side, in_window, place
+from spark_prof.analyzers.clients.engine_side import (
+    EngineSide,
+    Placement,
+    engine_side,
+    in_window,
+    place,
+)
 from spark_prof.analyzers.overhead import Overhead
-from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency, RunFigures
 
 AGREES = 0.1
 """Client and engine agree when their times per token differ by no more than this fraction."""
@@ -28,7 +34,7 @@ _MORE = 1.2
 _SEVERAL = 1.05
 """More tokens a chunk than this are several."""
 
-_OF_RUN = tuple(field.name for field in fields(ClientRow) if field.default is MISSING)
+_QUANTITIES = ("output_token", "chunk", "first_token")
 _NO_DECODE = "No recorded step decodes: nothing can be compared."
 
 
@@ -50,8 +56,8 @@ def clients_of(
 
 def client_row(run: BenchmarkRun, *sentences: str) -> ClientRow:
     """A run alone, without anything to compare it with."""
-    row = ClientRow(**{name: getattr(run, name) for name in _OF_RUN})
-    return replace(row, sentences=(*sentences, *run.notes))
+    shown = {field.name: getattr(run, field.name) for field in fields(RunFigures)}
+    return ClientRow(**shown, sentences=(*sentences, *run.notes))
 
 
 def _compared(
@@ -81,12 +87,7 @@ def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> Cli
             why = "No request with its times was in flight while the steps were recorded."
         return _by_steps(run, shared, why, ())
     engine = engine_side(shared, _prompt_tokens(run), same_requests=True)
-    pairs = (
-        ("output_token", seen.token_us, engine.token_us),
-        ("chunk", seen.chunk_us, engine.step_us),
-        ("first_token", seen.first_us, engine.prefill_us),
-    )
-    compared = [Comparison(q, "mean", c, e) for q, c, e in pairs if c and e]
+    times = [Latency(us) for us in (seen.token_us, seen.chunk_us, seen.first_us)]
     whole = " Its single chunks are unknown: whole requests are compared."
     said = [
         f"{(end - begin) / 1e9:,.2f} s of the run's {run.duration_s or 0:,.2f} s were recorded, "
@@ -99,8 +100,8 @@ def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> Cli
             f"The client received {seen.tokens:,.0f} tokens while the engine generated "
             f"{engine.tokens:,.0f}{others}."
         )
-    said += _stalls(engine.stalls_us)
-    return _with(client_row(run), "window", compared, engine.steps, said, seen.requests)
+    said += _stalls(engine)
+    return _row(run, "window", times, engine, said, seen.requests)
 
 
 def _by_steps(
@@ -127,43 +128,42 @@ def _by_steps(
         )
         return client_row(run, reason, too_few)
     engine = engine_side(alike, _prompt_tokens(run), same_requests=False)
-    pairs = (
-        ("output_token", run.tpot, engine.token_us),
-        ("chunk", Latency() if run.itl_per_token else run.itl, engine.step_us),
-        ("first_token", run.ttft, engine.prefill_us),
-    )
-    compared = [
-        Comparison(quantity, "median" if client.mean is None else "mean", client.typical, mean)
-        for quantity, client, mean in pairs
-        if client.typical and mean
-    ]
+    times = (run.tpot, Latency() if run.itl_per_token else run.itl, run.ttft)
     requests = "1 request" if wanted == 1 else f"{wanted} requests"
     what = f"Compared are the run's statistics with the recorded steps of {requests}."
     if wanted is None:
         what = (
             f"{unsaid}; the recorded steps had {low}. Compared are its statistics with those steps."
         )
-    said = [reason, what, *_stalls(engine.stalls_us)]
+    said = [reason, what, *_stalls(engine)]
     cost = next((row for row in overhead if row.batch_size == size), None)
     if cost is not None and engine.token_us:
         said.append(
             f"Watching made these steps {cost.ratio:.3f} times as long; without it a token would "
             f"have taken {engine.token_us / cost.ratio / 1e3:,.2f} ms."
         )
-    return _with(client_row(run), "steps", compared, engine.steps, said, 0)
+    return _row(run, "steps", times, engine, said)
 
 
-def _with(
-    row: ClientRow,
+def _row(
+    run: BenchmarkRun,
     basis: str,
-    compared: list[Comparison],
-    steps: int,
-    said: list[str],
-    requests: int,
+    times: Sequence[Latency],
+    engine: EngineSide,
+    said: Sequence[str],
+    requests: int = 0,
 ) -> ClientRow:
-    """The row with its comparisons, and what they say first."""
-    by_quantity = {each.quantity: each for each in compared}
-    token, chunk = by_quantity.get("output_token"), by_quantity.get("chunk")
+    """The run with its times a token, chunk and first token beside the engine's."""
+    sides = (engine.token_us, engine.step_us, engine.prefill_us)
+    compared = {
+        quantity: Comparison(quantity, "median" if c.mean is None else "mean", c.typical, us)
+        for quantity, c, us in zip(
+            ("output_token", "chunk", "first_token"), times, sides, strict=True
+        )
+        if c.typical and us
+    }
+    token, chunk = compared.get("output_token"), compared.get("chunk")
+    row = client_row(run)
     verdict = _verdict(token, basis)
     first = ["The result has no time per output token that could be compared with a step's."]
     if token is not None:
@@ -189,9 +189,9 @@ def _with(
         row,
         basis=basis if compared else "none",
         verdict=verdict,
-        steps=steps,
+        steps=engine.steps,
         requests=requests,
-        comparisons=tuple(compared),
+        comparisons=tuple(compared.values()),
         sentences=(*first, *said, *row.sentences),
     )
 
@@ -226,8 +226,9 @@ def _told(token: Comparison, verdict: str, basis: str) -> str:
     return f"The client is faster than the recorded steps: {times}; {rest}. Either {why}."
 
 
-def _stalls(times_us: Sequence[float]) -> list[str]:
+def _stalls(engine: EngineSide) -> list[str]:
     """What is left out of the engine's side."""
+    times_us = engine.stalls_us
     if not times_us:
         return []
     steps = "1 step" if len(times_us) == 1 else f"{len(times_us)} steps"

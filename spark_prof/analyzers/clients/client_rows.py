@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spark_prof.traces.benchmarks.load_test import Latency
+from spark_prof.analyzers.step_time import Ledger
+from spark_prof.traces.benchmarks.load_test import RunFigures
 
 BASES = ("window", "steps", "none")
 """What is compared: the same stretch of time by a shared clock; the run with recorded steps of as
@@ -30,28 +32,49 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ClientRow:
+class ClientRow(RunFigures):
     """One run of a load generator beside the recorded steps."""
 
-    tool: str
-    model: str
-    label: str
-    concurrency: int | None  # the most requests at a time, as asked for
-    mean_concurrency: float | None
-    request_rate: float | None
-    duration_s: float | None
-    completed: int | None
-    failed: int | None
-    output_throughput: float | None
-    ttft: Latency
-    tpot: Latency
-    itl: Latency
-    e2e: Latency
-    tokens_per_chunk: float | None  # generated tokens over chunks of the stream
-    acceptance_length: float | None
     basis: str = "none"  # one of BASES
     verdict: str = "unknown"  # one of VERDICTS
     steps: int = 0  # the recorded steps that were compared
     requests: int = 0  # the client's requests that were in flight in them; 0 where that is unknown
     comparisons: tuple[Comparison, ...] = ()
     sentences: tuple[str, ...] = ()  # what follows, and what to know before believing it
+
+
+@dataclass(frozen=True)
+class ClientToken:
+    """One client's time per token or chunk beside a ledger's, in us."""
+
+    tool: str
+    label: str
+    quantity: str  # output_token or chunk
+    statistic: str  # mean or median: what `client_us` is
+    client_us: float  # what the client waited
+    batch_size: int | None  # of the ledger; None for decode steps of any size
+    ledger_us: float  # time per token, beside a chunk the length of a step
+    # What the client waited longer: its share of requests that queue, of steps that also read
+    # prompts, of tokenizing and HTTP.
+    beyond_us: float
+
+
+def beside_clients(
+    ledgers: tuple[Ledger, ...], clients: Iterable[ClientRow]
+) -> tuple[ClientToken, ...]:
+    """The clients that can be compared, each beside the decode ledger of its batch size."""
+    decode = [ledger for ledger in ledgers if ledger.phase == "decode"]
+    if not decode:
+        return ()
+    sizes = {ledger.batch_size: ledger for ledger in decode}
+    found = []
+    for row in clients:
+        ledger = sizes.get(row.concurrency) or decode[0]
+        for one in row.comparisons:
+            us = ledger.step_us if one.quantity == "chunk" else None
+            if one.quantity == "output_token" and ledger.ms_per_token is not None:
+                us = 1e3 * ledger.ms_per_token
+            if us is not None:
+                told = (one.quantity, one.statistic, one.client, ledger.batch_size)
+                found.append(ClientToken(row.tool, row.label, *told, us, one.client - us))
+    return tuple(found)

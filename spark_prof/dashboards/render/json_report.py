@@ -14,8 +14,7 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
-from spark_prof.analyzers.client_tokens import beside_clients
-from spark_prof.analyzers.clients.client_rows import Comparison
+from spark_prof.analyzers.clients.client_rows import Comparison, beside_clients
 from spark_prof.analyzers.counters.counter_rows import WeightRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase

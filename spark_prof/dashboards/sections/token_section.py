@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.client_tokens import ClientToken, beside_clients
+from spark_prof.analyzers.clients.client_rows import ClientToken, beside_clients
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import (
     HOST,

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,7 @@ from spark_prof.traces.chunks import (
     write_array,
     write_json,
 )
-from spark_prof.traces.demangle import demangler
+from spark_prof.traces.demangle import demangled
 from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
 from spark_prof.traces.readers.cupti_records import (
     CALLS,
@@ -108,7 +108,6 @@ class CuptiBackend:
         self._offset_ns = self._failed_writes = 0
         self._names: dict[int, tuple[str, str]] = {}
         self._markers: dict[int, str] = {}
-        self._demangle = demangler()  # knows later what it was asked once
         native.prepare(_BUFFER_BYTES)
 
     def start(self, piece: int) -> None:
@@ -148,7 +147,7 @@ class CuptiBackend:
         drift = self._native.clock_offset_ns() - self._offset_ns
         known = {symbol for _, symbol in self._names.values()}
         # All of them anew: an address may have got another name when its module was unloaded.
-        self._names |= _names(name_pointers(self._path), self._demangle)
+        self._names |= _names(name_pointers(self._path))
         self._markers = read_texts(marker_pointers(self._path)) if self._nvtx else {}
         self._write_names(drift)
         self._write_arguments()
@@ -222,10 +221,8 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def _names(pointers: Iterable[int], demangle: Callable[[str], str]) -> dict[int, tuple[str, str]]:
+def _names(pointers: Iterable[int]) -> dict[int, tuple[str, str]]:
     """The name that people read and the function's symbol, for each pointer of this process."""
-    names = {}
-    for pointer in pointers:
-        symbol = ctypes.string_at(pointer).decode(errors="replace")
-        names[pointer] = (demangle(symbol), symbol)
-    return names
+    symbols = {p: ctypes.string_at(p).decode(errors="replace") for p in pointers}
+    named = zip(demangled(symbols.values()), symbols.values(), strict=True)
+    return dict(zip(symbols, named, strict=True))

@@ -14,21 +14,18 @@ import pandas as pd
 import pyarrow as pa
 
 from spark_prof.traces.benchmarks.load_test import (
-    CLOCKS,
     BenchmarkResult,
     BenchmarkRun,
     Latency,
     Request,
-    given_latency,
 )
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.tables import TABLES, Column
+from spark_prof.traces.tables import STATISTICS, TABLES, Column
 
 CLIENTS_RANK = 0
 """The rank whose files hold both tables."""
 
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
-_STATISTICS = ("mean", "median", "p90", "p99", "std")
 
 
 def client_frames(result: BenchmarkResult, first_run: int) -> dict[str, pd.DataFrame]:
@@ -52,7 +49,7 @@ def _client(run: BenchmarkRun) -> dict[str, Any]:
     row = vars(run) | {"notes": "\n".join(run.notes)}
     for name in _LATENCIES:
         latency: Latency = getattr(run, name)
-        row |= {f"{name}_{s}_us": getattr(latency, s) for s in _STATISTICS}
+        row |= {f"{name}_{s}_us": getattr(latency, s) for s in STATISTICS}
         row[f"{name}_derived"] = latency.derived
     return row
 
@@ -60,10 +57,8 @@ def _client(run: BenchmarkRun) -> dict[str, Any]:
 def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
     found = {item.name: row[item.name] for item in fields(BenchmarkRun) if item.name in row}
     for name in _LATENCIES:
-        figures = (row[f"{name}_{s}_us"] for s in _STATISTICS)
-        found[name] = given_latency(figures, row[f"{name}_derived"])
-    if found["clock"] not in CLOCKS:
-        found["clock"] = "none"
+        figures = {s: row[f"{name}_{s}_us"] for s in STATISTICS}
+        found[name] = Latency(**figures, derived=row[f"{name}_derived"])
     found["notes"] = tuple(filter(None, row["notes"].split("\n")))
     rows = _rows("requests", requests.drop(columns="run")) if requests is not None else ()
     return BenchmarkRun(**found, requests=tuple(Request(**request) for request in rows))

@@ -7,16 +7,11 @@ ITL is per streamed chunk, which with speculative decoding holds several tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
-
-TEXTS = ("tool", "model", "label", "clock")
-COUNTS = ("concurrency", "completed", "failed", "input_tokens", "output_tokens")
-"""Fields of a run that are no figures."""
 
 CLOCKS = ("epoch", "monotonic", "none")
 """What start times count from: the Unix epoch, the boot of the client's host, or unknown."""
@@ -67,8 +62,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class BenchmarkRun:
-    """One run of a load generator: one concurrency, request rate or point of a sweep."""
+class RunFigures:
+    """What a report shows of a run of a load generator."""
 
     tool: str  # what measured, such as "vllm bench serve"
     model: str = ""
@@ -77,27 +72,33 @@ class BenchmarkRun:
     mean_concurrency: float | None = None  # requests in flight on average, as the tool measured it
     # Requests per second, as it was asked for; None for as fast as they go.
     request_rate: float | None = None
-    start_ns: int | None = None
-    clock: str = "none"  # one of CLOCKS
-    # Its end as the client's wall clock showed it, in a time zone that nobody wrote down, as if it
-    # were UTC.
-    local_end_ns: int | None = None
     duration_s: float | None = None
     completed: int | None = None
     failed: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    request_throughput: float | None = None
     output_throughput: float | None = None
-    total_throughput: float | None = None  # prompt and generated tokens per second
     ttft: Latency = Latency()
     tpot: Latency = Latency()
     itl: Latency = Latency()
     e2e: Latency = Latency()
     tokens_per_chunk: float | None = None  # generated tokens over chunks of the stream
-    itl_per_token: bool = False  # whether `itl` shares the time of a chunk out among its tokens
     # Tokens that a step of speculative decoding yields for a request.
     acceptance_length: float | None = None
+
+
+@dataclass(frozen=True)
+class BenchmarkRun(RunFigures):
+    """One run of a load generator: one concurrency, request rate or point of a sweep."""
+
+    start_ns: int | None = None
+    clock: str = "none"  # one of CLOCKS
+    # Its end as the client's wall clock showed it, in a time zone that nobody wrote down, as if it
+    # were UTC.
+    local_end_ns: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    request_throughput: float | None = None
+    total_throughput: float | None = None  # prompt and generated tokens per second
+    itl_per_token: bool = False  # whether `itl` shares the time of a chunk out among its tokens
     requests: tuple[Request, ...] = ()
     notes: tuple[str, ...] = ()  # what to know before comparing its figures, one sentence each
 
@@ -109,12 +110,6 @@ class BenchmarkResult:
     source: str
     runs: tuple[BenchmarkRun, ...]
     lost: tuple[str, ...] = ()  # what the format does not tell, one line each
-
-
-def given_latency(figures: Iterable[float | None], derived: str = "") -> Latency:
-    """A latency of which a tool gives mean, median, p90, p99 and std, in this order and in us."""
-    mean, median, p90, p99, std = figures
-    return Latency(mean, median, p90, p99, std, derived)
 
 
 def latency_of(values_us: npt.ArrayLike, derived: str) -> Latency:

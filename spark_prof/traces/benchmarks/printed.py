@@ -6,153 +6,110 @@ A text may hold several results, and anything else between them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
-from spark_prof.traces.benchmarks.document import figure, scaled, whole
+from spark_prof.traces.benchmarks.figures import figure, whole
 from spark_prof.traces.benchmarks.json_dialects import (
     BENCHY,
     FIRST_TOKEN,
     LATENCY_TOOL,
-    NATIVE_GAPS,
+    SGLANG,
     THROUGHPUT_TOOL,
+    VLLM,
     WHOLE_BATCH,
     inverse_speed,
 )
-from spark_prof.traces.benchmarks.load_test import COUNTS, BenchmarkRun, Latency, given_latency
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency
 
 # What vllm bench serve and SGLang's bench_serving print: a line of "=" signs around "Serving
 # Benchmark Result", one figure a line, and a line of "=" signs: vllm/benchmarks/serve.py,
-# sglang/bench_serving.py.
+# sglang/bench_serving.py. Each figure stands in their JSON too.
 
-_BEGIN = re.compile(r"={5,} Serving Benchmark Result ={5,}")
+_SERVING = r"={5,} Serving Benchmark Result ={5,}"
 _END = re.compile(r"={30,}\s*$")
 _LINE = re.compile(r"([A-Z][\w /().%-]*?):\s+(\S+)\s*$")
 _LATENCY = re.compile(r"(mean|median|p90|p99) (ttft|tpot|itl|e2el|e2e latency) \(ms\)")
 _MOST_LINES = 200
 """A result without an end is not looked for further than this."""
 
-_LABELS = {
-    "successful requests": "completed",
-    "failed requests": "failed",
-    "maximum request concurrency": "concurrency",
-    "max request concurrency": "concurrency",
-    "request rate configured (rps)": "request_rate",
-    "traffic request rate": "request_rate",
-    "benchmark duration (s)": "duration_s",
-    "total input tokens": "input_tokens",
-    "total generated tokens": "output_tokens",
+_KEYS = {
+    "backend": "backend", "concurrency": "concurrency",
+    "successful requests": "completed", "failed requests": "failed",
+    "maximum request concurrency": "max_concurrency", "max request concurrency": "max_concurrency",
+    "request rate configured (rps)": "request_rate", "traffic request rate": "request_rate",
+    "benchmark duration (s)": "duration", "total input tokens": "total_input_tokens",
+    "total generated tokens": "total_output_tokens",
     "request throughput (req/s)": "request_throughput",
     "output token throughput (tok/s)": "output_throughput",
-    "total token throughput (tok/s)": "total_throughput",
-    "concurrency": "mean_concurrency",
-    "acceptance length": "acceptance_length",
-    "accept length": "acceptance_length",
-}
-"""The field of a run that each printed label fills; versions differ in capitals only."""
+    "total token throughput (tok/s)": "total_token_throughput",
+    "acceptance length": "accept_length", "accept length": "accept_length",
+}  # fmt: skip
+"""The key that each printed label has in JSON; versions differ in capitals only."""
 
 
-def read_printed(text: str) -> list[BenchmarkRun]:
-    """The results in a text, which may hold anything else."""
-    return [_run(dict(section)) for section in _sections(text)]
+def _serving(text: str) -> Iterator[BenchmarkRun]:
+    for part in re.split(_SERVING, text)[1:]:
+        labels = {}
+        for line in part.splitlines()[1 : _MOST_LINES + 1]:
+            if _END.search(line):
+                break
+            if found := _LINE.search(line):
+                labels[found[1].lower()] = found[2]
+        if labels:
+            known = {key: _number(v) for k, v in labels.items() if (key := _key(k))}
+            yield (SGLANG if "traffic request rate" in labels else VLLM).run(known)
 
 
-def _sections(text: str) -> Iterator[list[tuple[str, str]]]:
-    section: list[tuple[str, str]] | None = None
-    left = 0
-    for line in text.splitlines():
-        if _BEGIN.search(line):
-            if section:
-                yield section
-            section, left = [], _MOST_LINES
-        elif section is not None:
-            left -= 1
-            if _END.search(line) or left == 0:
-                if section:
-                    yield section
-                section = None
-            elif found := _LINE.search(line):
-                section.append((found[1].lower(), found[2]))
-    if section:
-        yield section
+def _key(label: str) -> str | None:
+    if match := _LATENCY.fullmatch(label):
+        return f"{match[1]}_{match[2].replace(' ', '_')}_ms"
+    return _KEYS.get(label)
 
 
-def _run(found: Mapping[str, str]) -> BenchmarkRun:
-    sglang = "traffic request rate" in found
-    values = {
-        _LABELS[k]: whole(number) if _LABELS[k] in COUNTS else number
-        for k, v in found.items()
-        if k in _LABELS and (number := _number(v)) is not None
-    }
-    statistics: dict[str, dict[str, float | None]] = {}
-    for label, value in found.items():
-        if match := _LATENCY.fullmatch(label):
-            statistics.setdefault(match[2], {})[match[1]] = scaled(_number(value), 1e3)
-    latencies = {
-        name: given_latency(map(given.get, ("mean", "median", "p90", "p99", "std")))
-        for name, given in statistics.items()
-    }
-    native = found.get("backend") == "sglang"
-    return BenchmarkRun(
-        tool="sglang bench_serving" if sglang else "vllm bench serve",
-        **values,  # type: ignore[arg-type]
-        ttft=latencies.get("ttft", Latency()),
-        tpot=latencies.get("tpot", Latency()),
-        itl=latencies.get("itl", Latency()),
-        e2e=latencies.get("e2el", latencies.get("e2e latency", Latency())),
-        itl_per_token=native,
-        notes=(NATIVE_GAPS,) if native else (),
-    )
-
-
-def _number(text: str) -> float | None:
+def _number(text: str) -> float | str:
     try:
-        return figure(float(text.replace(",", "")))
+        return float(text.replace(",", ""))
     except ValueError:
-        return None
+        return text
 
 
 # What vllm bench latency and throughput print: vllm/benchmarks/latency.py and throughput.py.
 
-_AVERAGE = re.compile(r"Avg latency: (\d+(?:\.\d+)?(?:e-?\d+)?) seconds")
-_PERCENTILE = re.compile(r"\b(50|90|99)% percentile latency: (\d+(?:\.\d+)?(?:e-?\d+)?) seconds")
-_RATES = re.compile(
-    r"Throughput: (\d+\.\d+) requests/s, (\d+\.\d+) total tokens/s, (\d+\.\d+) output tokens/s"
-)
+_DECIMAL = r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
+_PERCENTILE = re.compile(rf"\b(50|90|99)% percentile latency: {_DECIMAL} seconds")
+_RATES = r"Throughput: (\d+\.\d+) requests/s, (\d+\.\d+) total tokens/s, (\d+\.\d+) output tokens/s"
 _TOKENS = re.compile(r"Total num (prompt|output) tokens: +(\d{1,15})\b")
 
 
-def read_printed_offline(text: str) -> list[BenchmarkRun]:
-    """The results of either command in a text, which may hold anything else."""
-    runs = []
-    for average, part in _parts(text, list(_AVERAGE.finditer(text))):
-        given = {f"p{p}": scaled(float(v), 1e6) for p, v in _PERCENTILE.findall(part)}
-        mean = scaled(float(average[1]), 1e6)
-        e2e = Latency(mean, given.get("p50"), given.get("p90"), given.get("p99"))
-        runs.append(BenchmarkRun(tool=LATENCY_TOOL, e2e=e2e, notes=(WHOLE_BATCH,)))
-    for rates, part in _parts(text, list(_RATES.finditer(text))):
-        tokens = {kind: int(count) for kind, count in _TOKENS.findall(part)}
-        runs.append(
-            BenchmarkRun(
-                tool=THROUGHPUT_TOOL,
-                input_tokens=tokens.get("prompt"),
-                output_tokens=tokens.get("output"),
-                request_throughput=figure(float(rates[1])),
-                total_throughput=figure(float(rates[2])),
-                output_throughput=figure(float(rates[3])),
-            )
+def _offline(text: str) -> Iterator[BenchmarkRun]:
+    for mean, part in _parts(rf"Avg latency: {_DECIMAL} seconds", text):
+        given = {"mean": mean, **dict(_PERCENTILE.findall(part))}
+        e2e, p50, p90, p99 = (
+            figure(float(given.get(s, "nan")), 1e6) for s in ("mean", "50", "90", "99")
         )
-    return runs
+        latency = Latency(e2e, p50, p90, p99)
+        yield BenchmarkRun(tool=LATENCY_TOOL, e2e=latency, notes=(WHOLE_BATCH,))
+    for requests, total, output, part in _parts(_RATES, text):
+        tokens = {kind: int(count) for kind, count in _TOKENS.findall(part)}
+        yield BenchmarkRun(
+            tool=THROUGHPUT_TOOL,
+            input_tokens=tokens.get("prompt"),
+            output_tokens=tokens.get("output"),
+            request_throughput=figure(float(requests)),
+            total_throughput=figure(float(total)),
+            output_throughput=figure(float(output)),
+        )
 
 
-def _parts(text: str, found: list[re.Match[str]]) -> Iterator[tuple[re.Match[str], str]]:
-    """Each match with the text up to the next one."""
-    for index, match in enumerate(found):
-        end = found[index + 1].start() if index + 1 < len(found) else len(text)
-        yield match, text[match.end() : end]
+def _parts(pattern: str, text: str) -> Iterator[tuple[str, ...]]:
+    """The groups of each match, and the text up to the next one."""
+    groups = re.compile(pattern).groups
+    found = re.split(pattern, text)[1:]
+    for at in range(0, len(found), groups + 1):
+        yield tuple(found[at : at + groups + 1])
 
 
 # llama-benchy's table.
@@ -165,36 +122,29 @@ _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?)"
 _VALUE = re.compile(rf"(?<!\d){_NUMBER} ± {_NUMBER}")
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One row of a table; `of` is equal for rows of the same point."""
+class _Row(NamedTuple):
+    """One row of a table."""
 
-    model: str
+    point: tuple[str, str, str, int]  # model, context, depth and concurrency
     kind: str
-    tokens: str
-    of: tuple[str, str, str, str]
-    concurrency: int
-    values: list[tuple[float, float]]
+    size: str
+    values: list[tuple[float, float]]  # mean and standard deviation
 
 
-_NO_ROW = _Row("", "", "", ("", "", "", ""), 0, [])
-
-
-def read_llama_benchy_tables(text: str) -> list[BenchmarkRun]:
-    """One run for each pair of a pp and a tg row in a text, which may hold anything else.
+def _benchy(text: str) -> list[BenchmarkRun]:
+    """One run for each pp row with its tg row in a text, which may hold anything else.
 
     Pasting loses the empty cells of a table. A pp row's last value is its e2e_ttft, a tg row's
     first one its speed, whatever stood between them.
     """
-    rows = [row for line in text.splitlines() if (row := _row(line))]
-    paired = [
-        (first, second) if second.kind == "tg" and second.of == first.of else (first, None)
-        for first, second in pairwise([*rows, _NO_ROW])
-        if first.kind == "pp"
-    ]
-    taken = {id(second) for _, second in paired if second}
-    alone = [(None, row) for row in rows if row.kind == "tg" and id(row) not in taken]
-    return [_pair(prompt, generated) for prompt, generated in [*paired, *alone]]
+    points: list[list[_Row]] = []
+    for row in filter(None, map(_row, text.splitlines())):
+        before = points[-1][-1] if points else None
+        if before and (before.kind, before.point, row.kind) == ("pp", row.point, "tg"):
+            points[-1].append(row)
+        else:
+            points.append([row])
+    return [_point(rows) for rows in points]
 
 
 def _row(line: str) -> _Row | None:
@@ -203,27 +153,27 @@ def _row(line: str) -> _Row | None:
     if not test or not values:
         return None
     model = line[: test.start()].strip(" |\t")
-    of = (model, test["context"] or "", test["depth"] or "", test["concurrency"] or "")
     concurrency = whole(float(test["concurrency"] or 1)) or 1
-    return _Row(model, test["kind"], test["tokens"], of, concurrency, values)
+    point = (model, test["context"] or "", test["depth"] or "", concurrency)
+    return _Row(point, test["kind"], test["tokens"], values)
 
 
-def _pair(prompt: _Row | None, generated: _Row | None) -> BenchmarkRun:
-    row = prompt or generated or _NO_ROW
-    sizes = [f"{r.kind}{r.tokens}" for r in (prompt, generated) if r]
-    depth = f" @ d{row.of[2]}" if row.of[2] else ""
+def _point(rows: list[_Row]) -> BenchmarkRun:
+    model, context, depth, concurrency = rows[0].point
+    sizes = ", ".join(f"{row.kind}{row.size}" for row in rows)
     # Of several requests at a time the first speed is that of all, the second that of one.
-    speeds = [mean for mean, _ in generated.values] if generated else []
-    each = speeds[min(row.concurrency, 2) - 1 :]
-    first = prompt.values[-1] if prompt and len(prompt.values) > 1 else (None, None)
+    speeds = [mean for mean, _ in rows[-1].values] if rows[-1].kind == "tg" else [None]
+    each = speeds[min(concurrency, 2) - 1 :] or [None]
+    prompt = rows[0].values if rows[0].kind == "pp" else []
+    first, deviation = prompt[-1] if len(prompt) > 1 else (None, None)
     return BenchmarkRun(
         tool=BENCHY,
-        model=row.model,
-        label=f"{row.of[1]}{', '.join(sizes)}{depth}",
-        concurrency=row.concurrency,
-        output_throughput=figure(speeds[0]) if speeds else None,
-        ttft=Latency(mean=scaled(first[0], 1e3), std=scaled(first[1], 1e3)),
-        tpot=inverse_speed([], each[0] if each else None),
+        model=model,
+        label=f"{context}{sizes}{f' @ d{depth}' if depth else ''}",
+        concurrency=concurrency,
+        output_throughput=figure(speeds[0]),
+        ttft=Latency(mean=figure(first, 1e3), std=figure(deviation, 1e3)),
+        tpot=inverse_speed([], each[0]),
         notes=(FIRST_TOKEN,),
     )
 
@@ -253,7 +203,7 @@ class _Interval(NamedTuple):
     running: int
 
 
-def read_vllm_log(text: str) -> list[BenchmarkRun]:
+def _log(text: str) -> list[BenchmarkRun]:
     """One run for each engine that a text has lines of; idle lines are left out."""
     engines: dict[str, list[_Interval]] = {}
     accepted = []
@@ -282,3 +232,28 @@ def _engine_run(engine: str, intervals: list[_Interval], accepted: float | None)
         acceptance_length=accepted,
         notes=(_LOG_NOTE,),
     )
+
+
+@dataclass(frozen=True)
+class TextDialect:
+    """One printed format; a text can hold several, and anything else."""
+
+    name: str
+    sign: str  # a regular expression that finds it
+    read: Callable[[str], Iterable[BenchmarkRun]]
+    example: str  # the shortest text that is recognised
+
+
+TEXT_DIALECTS = (
+    TextDialect("printed serving result", _SERVING, _serving,
+                "===== Serving Benchmark Result ====="),
+    TextDialect("printed offline result",
+                r"Avg latency: [\d.]+ seconds|Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s",
+                _offline, "Avg latency: 1.5 seconds"),
+    TextDialect("llama-benchy table", r"\b(?:pp|tg)\d*(?: ?@ ?d\d+)?[^\n]*? ± ", _benchy,
+                "| m | tg32 | 82.01 ± 0.51 |"),
+    TextDialect("vLLM log",
+                r"Avg prompt throughput: [\d.]+ tokens/s, Avg generation throughput:", _log,
+                "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 1"),
+)  # fmt: skip
+"""All of them are looked for in a text."""
