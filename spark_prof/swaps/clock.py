@@ -23,23 +23,18 @@ from spark_prof.swaps.swap_settings import SIDES
 
 
 class HostMarks:
-    """Marks on the host's clock, for engines that compute on the CPU; numbered from 0."""
+    """Marks on the host's clock, for engines that compute on the CPU: each is its time in ns."""
 
-    def __init__(self) -> None:
-        self._times: list[int] = []
-
-    def reset(self, count: int) -> None:  # noqa: ARG002
-        """Forgets all marks."""
-        self._times = []
+    def reset(self, count: int) -> None:
+        """Nothing is made beforehand."""
 
     def mark(self) -> int:
-        """Sets a mark and returns its number."""
-        self._times.append(time.perf_counter_ns())
-        return len(self._times) - 1
+        """Sets a mark."""
+        return time.perf_counter_ns()
 
     def between(self, first: int, second: int) -> int:
         """The nanoseconds from one mark to a later one."""
-        return self._times[second] - self._times[first]
+        return second - first
 
     def reached(self, mark: int) -> None:
         """Nothing: the host itself computes."""
@@ -48,8 +43,8 @@ class HostMarks:
 class EventMarks:
     """Marks as CUDA events on the current stream: the GPU reaches one when all before it is done.
 
-    Events are kept and used again. An event's resolution is about half a microsecond
-    (CUDA Runtime API, cudaEventElapsedTime).
+    Events are kept and used again, numbered from 0. An event's resolution is about half a
+    microsecond (CUDA Runtime API, cudaEventElapsedTime).
     """
 
     def __init__(self, device: Any) -> None:
