@@ -135,10 +135,7 @@ class StepClock:
         self._count: Callable[[Any], tuple[int, int, int] | None] = _count_prefill
         self._open: _Begun | None = None
         self._ended: list[_Begun] = []
-
-    def install(self) -> None:
-        """Wraps the worker's method. The wrap stays; without a plan it only looks for one."""
-        original = self._worker.execute_model
+        original = worker.execute_model
         begin, launched, call = self._begin, self._launched, self._fence.call
 
         def execute_model(*arguments: Any, **named: Any) -> Any:
@@ -150,7 +147,8 @@ class StepClock:
             call("step clock", launched)
             return result
 
-        replace_attribute(self._worker, "execute_model", execute_model)
+        # The wrap stays; without a plan it only looks for one.
+        replace_attribute(worker, "execute_model", execute_model)
 
     def choose(self, side: str) -> None:
         """Ends the plan; from the next step on that side runs.
@@ -296,6 +294,5 @@ def clock_of(worker: Any) -> StepClock:
     clock: StepClock | None = vars(worker).get(_OF_WORKER)
     if clock is None:
         clock = StepClock(worker)
-        clock.install()
         setattr(worker, _OF_WORKER, clock)
     return clock
