@@ -20,11 +20,7 @@ from spark_prof.swaps.swap_settings import LAYER_BOUNDS, SIDES, SWAPS_ENVIRONMEN
 
 @dataclass
 class Installed:
-    """The swaps of one worker.
-
-    Attributes:
-        seconds: what building and each side's capture took.
-    """
+    """The swaps of one worker."""
 
     settings: SwapSettings
     places: list[Swapped] = field(default_factory=list)
