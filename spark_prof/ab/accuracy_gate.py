@@ -211,8 +211,6 @@ def judge(
     """Whether side b says the same as side a.
 
     Args:
-        positions: of a against b.
-        bits: kept if all swaps keep them.
         floor: of a against itself, disturbed at its beginning by a rounding; where it is the same
             bit for bit, or nothing was compared, it says nothing.
         layers: each swapped layer alone, as `judge_layer` makes them.

@@ -78,7 +78,6 @@ class Engine:
     """One engine; a context manager that has ended it afterwards.
 
     Args:
-        command: what engine.
         environment: variables beyond this process's own.
         log: the file that takes what it prints.
         silence: seconds after which an engine that neither answers nor logs is given up.

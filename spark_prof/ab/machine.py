@@ -47,7 +47,6 @@ class Sampler:
 
     Args:
         uuids: as NVML writes them, with "GPU-" before; none for an engine on the processor.
-        period_s: from one sample of all GPUs to the next.
         read: tells the state of one.
     """
 

@@ -143,7 +143,7 @@ def run_one_engine(setting: Setting) -> None:
     Raises:
         CommandError: the engine failed, or nothing of side b is live.
     """
-    swaps = SwapSettings({"a": setting.a.swaps, "b": setting.b.swaps}, twin=True, fill=True)
+    swaps = SwapSettings({"a": setting.a.swaps, "b": setting.b.swaps}, twin=True)
     setting.say("starting the engine with both sides")
     with setting.engine(setting.a, swaps, "engine.log") as engine:
         facts = engine.start()
@@ -302,7 +302,7 @@ class _Starts:
         """Starts an engine of a side and measures every shape in it."""
         setting = self._setting
         side = setting.a if name == "a" else setting.b
-        swaps = SwapSettings({_ALONE: side.swaps}, fill=True)
+        swaps = SwapSettings({_ALONE: side.swaps})
         first_of_side = name not in self._bundles
         with setting.engine(side, swaps, f"engine-{number + 1}-{name}.log") as engine:
             if number == 0:

@@ -44,7 +44,6 @@ def block_order(quads: int, steps: int, sides: tuple[str, str] = ("a", "b")) -> 
     Args:
         quads: how many; an even number lets drift of the second order cancel.
         steps: of a block.
-        sides: what is compared.
 
     Raises:
         CommandError: there is nothing to plan.
@@ -68,7 +67,6 @@ def quads_within(seconds: float, step_seconds: float, steps: int) -> int:
     """How many quads fit in a time; an even number, at least 2 and at most 1,024.
 
     Args:
-        seconds: to spend on one measurement.
         step_seconds: a first estimate of the time of a step, of the slower side.
         steps: of a block.
     """

@@ -291,8 +291,7 @@ def _refuse_other_steps(worker: Any) -> None:
 
 def clock_of(worker: Any) -> StepClock:
     """The clock of a worker, installed when it is first asked for."""
-    clock: StepClock | None = vars(worker).get(_OF_WORKER)
-    if clock is None:
-        clock = StepClock(worker)
-        setattr(worker, _OF_WORKER, clock)
+    if _OF_WORKER not in vars(worker):
+        setattr(worker, _OF_WORKER, StepClock(worker))
+    clock: StepClock = getattr(worker, _OF_WORKER)
     return clock

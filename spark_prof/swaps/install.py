@@ -204,7 +204,7 @@ def _build(worker: Any, state: Installed, model: Any) -> None:
     from spark_prof.swaps.live_weights import read_layer
     from spark_prof.swaps.own import load_builder
 
-    if state.settings.fill and str(worker.vllm_config.load_config.load_format) == "dummy":
+    if not state.settings.serve and worker.vllm_config.load_config.load_format == "dummy":
         from spark_prof.swaps.dummy import fill_dummy
 
         fill_dummy(model, _SEED)

@@ -202,10 +202,9 @@ def _refuse_other_engines(worker: Any) -> None:
 
 def tap_of(worker: Any) -> Tap:
     """The tap of a worker, installed when it is first asked for."""
-    tap: Tap | None = vars(worker).get(_OF_WORKER)
-    if tap is None:
+    if _OF_WORKER not in vars(worker):
         from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
-        tap = Tap(worker, first=get_tensor_model_parallel_rank() == 0)
-        setattr(worker, _OF_WORKER, tap)
+        setattr(worker, _OF_WORKER, Tap(worker, first=get_tensor_model_parallel_rank() == 0))
+    tap: Tap = getattr(worker, _OF_WORKER)
     return tap

@@ -170,9 +170,3 @@ def test_a_recording_without_logits_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no logits came"):
         tap.switch("off", "", 0)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_mode_that_there_is_not(tmp_path: Path) -> None:
-    _, tap = tapped(ToyModel())
-    with pytest.raises(CommandError, match="no tap listen"):
-        tap.switch("listen", str(tmp_path / "a"), 1)
