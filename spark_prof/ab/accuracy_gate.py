@@ -72,16 +72,6 @@ class Depth:
 
 
 @dataclass(frozen=True)
-class Floor:
-    """What side a against itself shows, disturbed."""
-
-    kl_mean: float  # nats
-    kl_error: float  # standard error of that mean
-    kl_worst: float  # of one position
-    worst: float  # largest difference of a logit, in standard deviations of the logits
-
-
-@dataclass(frozen=True)
 class Bounds:
     """What a run must keep to; a side that changes bits has wide ones."""
 
@@ -103,28 +93,26 @@ def rounding_deviation(layers: int) -> float:
     return math.sqrt(square / (2 * layers))
 
 
-def kept_bounds(depth: Depth, scale: float, floor: Floor | None) -> Bounds:
+def kept_bounds(depth: Depth, scale: float, floor: Sequence[Position] = ()) -> Bounds:
     """The bounds where both sides compute with the same bits.
 
     Args:
-        depth: of the model.
         scale: root mean square of the logits' standard deviations.
-        floor: side a against itself; None where that was not measured.
+        floor: side a against itself, disturbed; finite positions only.
     """
+    mean, largest, furthest = _extremes(floor) or (0.0, 0.0, 0.0)
     allowed = _MARGIN * rounding_deviation(depth.layers)
     why = f"bfloat16 rounding through {depth.layers} layers"
-    if floor is not None and floor.kl_mean > _kl(allowed, scale) / 16:
-        largest = floor.kl_mean + _STANDARD_ERRORS * floor.kl_error
-        allowed = max(allowed, math.sqrt(2 * _MARGIN * largest) / scale)
+    if mean > _kl(allowed, scale) / 16:
+        highest = mean + _STANDARD_ERRORS * _error_of_mean(floor)
+        allowed = max(allowed, math.sqrt(2 * _MARGIN * highest) / scale)
         why += f", or {_MARGIN:g} times what side a against itself shows"
     elif depth.routed:
         allowed = _ROUTED
         why += " and routers that exchange experts at near ties"
     kl_mean = _kl(allowed, scale)
     kl_worst, worst = _WORST_OF_MEAN * kl_mean, _WORST_ELEMENT * allowed
-    if floor is not None:
-        kl_worst = max(kl_worst, _MARGIN * floor.kl_worst)
-        worst = max(worst, _MARGIN * floor.worst)
+    kl_worst, worst = max(kl_worst, _MARGIN * largest), max(worst, _MARGIN * furthest)
     if depth.routed:
         kl_worst = max(kl_worst, _WORST_OF_MEAN * _kl(_ROUTED, scale))
         worst = max(worst, _WORST_ELEMENT * _ROUTED)
@@ -223,23 +211,22 @@ def judge(
     """Whether side b says the same as side a.
 
     Args:
-        positions: of a against b.
-        bits: kept if all swaps keep them.
         floor: of a against itself, disturbed at its beginning by a rounding; where it is the same
             bit for bit, or nothing was compared, it says nothing.
         layers: each swapped layer alone, as `judge_layer` makes them.
         depth: of the model; None where it is not known, which is judged as a deep one with experts.
     """
     depth = depth or _UNKNOWN_DEPTH
-    sound = [position for position in positions if _is_finite(position)]
+    sound = _finite(positions)
     bounds = figures = noise = None
     if sound:
         scale = math.sqrt(math.fsum(each.scale**2 for each in sound) / len(sound))
-        noise_of_a = _floor([each for each in floor if _is_finite(each)])
-        kept = bits == "kept"
-        bounds = kept_bounds(depth, scale, noise_of_a) if kept else changed_bounds(depth, scale)
-        figures = _figures(positions, bounds)
-        noise = _figures(floor, bounds) if floor else None
+        if bits == "kept":
+            bounds = kept_bounds(depth, scale, _finite(floor))
+        else:
+            bounds = changed_bounds(depth, scale)
+        figures = _figures(positions, bounds.near_tie)
+        noise = _figures(floor, bounds.near_tie) if floor else None
     reasons = (*_failures(len(positions), len(sound), figures, bounds), *_layer_failures(layers))
     notes = tuple(_notes(bits, figures, layers))
     return Verdict(not reasons, bits, reasons, notes, figures, noise, bounds, tuple(layers))
@@ -254,14 +241,9 @@ def judge_layer(
     *,
     beyond: bool = False,
 ) -> LayerError:
-    """Whether one swapped layer is near enough to vLLM's own.
+    """Whether one swapped layer is near enough to vLLM's own; see `LayerError`.
 
     Args:
-        layer: the module's path.
-        slot: which it is.
-        bits: of its swap.
-        relative: L2 norm of the difference of a row over that of vLLM's own result.
-        where: which row of which call that is of.
         beyond: an element of it is too far off.
     """
     bound = LAYER_BOUNDS[bits]
@@ -271,38 +253,38 @@ def judge_layer(
     return LayerError(layer, slot, bits, relative, bound, passed, where)
 
 
-def _is_finite(position: Position) -> bool:
-    """Whether both sides' logits were numbers; side a's must differ from each other."""
-    numbers = (position.margin_a, position.kl_nats, position.worst, position.scale)
-    return all(map(math.isfinite, numbers)) and position.scale > 0
+def _finite(positions: Sequence[Position]) -> list[Position]:
+    """Those at which both sides' logits were numbers; side a's must differ from each other."""
+    return [
+        each
+        for each in positions
+        if all(map(math.isfinite, (each.margin_a, each.kl_nats, each.worst, each.scale)))
+        and each.scale > 0
+    ]
 
 
-def _floor(positions: Sequence[Position]) -> Floor | None:
-    extremes = _extremes(positions)
-    if extremes is None:
-        return None
-    mean, largest, worst = extremes
+def _error_of_mean(positions: Sequence[Position]) -> float:
+    """The standard error of the mean KL divergence."""
     # Positions of one request follow each other: what one meets stays in its context.
     size = max(1, len(positions) // _STRETCHES)
     stretches = [positions[at : at + size] for at in range(0, len(positions) - size + 1, size)]
     means = [math.fsum(each.kl_nats for each in stretch) / size for stretch in stretches]
-    error = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else mean
-    return Floor(mean, error, largest, worst)
+    return stdev(means) / math.sqrt(len(means)) if len(means) > 1 else means[0]
 
 
-def _extremes(floor: Sequence[Position]) -> tuple[float, float, float] | None:
-    if not floor:
+def _extremes(positions: Sequence[Position]) -> tuple[float, float, float] | None:
+    """Mean and largest KL divergence, and the worst logit in standard deviations."""
+    if not positions:
         return None
-    divergences = [each.kl_nats for each in floor]
-    worst = max(each.worst / each.scale for each in floor)
-    return math.fsum(divergences) / len(floor), max(divergences), worst
+    divergences = [each.kl_nats for each in positions]
+    worst = max(each.worst / each.scale for each in positions)
+    return math.fsum(divergences) / len(positions), max(divergences), worst
 
 
-def _figures(positions: Sequence[Position], bounds: Bounds) -> Figures:
-    sound = [position for position in positions if _is_finite(position)]
-    extremes = _extremes(sound)
-    clear = [each for each in sound if each.margin_a > bounds.near_tie * each.scale]
-    mean, largest, worst = extremes or (None, None, None)
+def _figures(positions: Sequence[Position], near_tie: float) -> Figures:
+    sound = _finite(positions)
+    clear = [each for each in sound if each.margin_a > near_tie * each.scale]
+    mean, largest, worst = _extremes(sound) or (None, None, None)
     return Figures(
         positions=len(positions),
         not_finite=len(positions) - len(sound),

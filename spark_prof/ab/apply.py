@@ -124,7 +124,6 @@ def side_of_result(path: Path, typed: Side | None = None) -> Side:
     """Side b of a result.
 
     Args:
-        path: of the result.
         typed: what the person at the command line gave as side b, who so agrees to have of the
             result what is not taken from a file alone.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib
 import os
 import random
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ import msgspec
 from spark_prof.ab.messages import (
     Answer,
     Batch,
-    Channel,
     Check,
     Compare,
     Compared,
@@ -40,6 +39,8 @@ from spark_prof.ab.messages import (
     Swaps,
     Switch,
     Times,
+    receive,
+    send,
 )
 from spark_prof.errors import CommandError
 
@@ -172,15 +173,12 @@ _SEED = 20240607
 
 def main(path: str) -> int:
     """Answers the requests that come over the socket until one says to end."""
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(path)
-    channel = Channel(connection)
+    connection = Client(path, "AF_UNIX")
     session = _Session()
     try:
         while True:
-            line = channel.line(None)
-            request = msgspec.json.decode(line or b"", type=Request)
-            channel.send(_answered(session, request))
+            request = msgspec.json.decode(receive(connection, None) or b"", type=Request)
+            send(connection, _answered(session, request))
             if isinstance(request, Shutdown):
                 return 0
     except (EOFError, OSError):

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,16 @@ import msgspec
 import psutil
 
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.messages import Answer, Channel, Facts, Failed, Request, Shutdown, Start
+from spark_prof.ab.messages import (
+    Answer,
+    Facts,
+    Failed,
+    Request,
+    Shutdown,
+    Start,
+    receive,
+    send,
+)
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
@@ -68,7 +78,6 @@ class Engine:
     """One engine; a context manager that has ended it afterwards.
 
     Args:
-        command: what engine.
         environment: variables beyond this process's own.
         log: the file that takes what it prints.
         silence: seconds after which an engine that neither answers nor logs is given up.
@@ -87,7 +96,7 @@ class Engine:
         self._silence = silence
         self._temporary = ExitStack()
         self._child: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
+        self._connection: Connection | None = None
         self._idle = True
 
     def __enter__(self) -> Engine:
@@ -123,13 +132,19 @@ class Engine:
         Raises:
             CommandError: it failed, ended, or was silent for too long; one line says which.
         """
-        assert self._channel is not None
-        self._idle = False
+        assert self._connection is not None
+        connection, self._idle = self._connection, False
         try:
-            self._channel.send(request)
+            send(connection, request)
         except OSError as error:
             raise self._failed(doing) from error
-        answer = self._answer(doing)
+        line = self._wait(lambda: receive(connection, _POLL_SECONDS), doing)
+        try:
+            answer: Answer = msgspec.json.decode(line, type=Answer)
+        except msgspec.DecodeError as error:
+            raise CommandError(
+                f"the engine's answer while {doing} is no message: {error}"
+            ) from error
         self._idle = True
         if isinstance(answer, Failed):
             raise CommandError(
@@ -138,18 +153,6 @@ class Engine:
             )
         if not isinstance(answer, kind):
             raise CommandError(f"the engine answered {type(answer).__name__} while {doing}")
-        return answer
-
-    def _answer(self, doing: str) -> Answer:
-        assert self._channel is not None
-        channel = self._channel
-        line = self._wait(lambda: channel.line(_POLL_SECONDS), doing)
-        try:
-            answer: Answer = msgspec.json.decode(line, type=Answer)
-        except msgspec.DecodeError as error:
-            raise CommandError(
-                f"the engine's answer while {doing} is no message: {error}"
-            ) from error
         return answer
 
     def _wait(self, read: Callable[[], bytes | None], doing: str) -> bytes:
@@ -197,18 +200,16 @@ class Engine:
             except OSError as error:
                 why = error.strerror or error
                 raise CommandError(f"cannot start {argv[0]}: {why}") from error
-            self._channel = Channel(self._accepted(listener))
+            found: list[socket.socket] = []
 
-    def _accepted(self, listener: socket.socket) -> socket.socket:
-        def accept() -> bytes | None:
-            with suppress(TimeoutError):
-                found.append(listener.accept()[0])
-                return b""
-            return None
+            def accept() -> bytes | None:
+                with suppress(TimeoutError):
+                    found.append(listener.accept()[0])
+                    return b""
+                return None
 
-        found: list[socket.socket] = []
-        self._wait(accept, "its process started")
-        return found[0]
+            self._wait(accept, "its process started")
+            self._connection = Connection(found[0].detach())
 
     def _variables(self, staging: Path) -> dict[str, str]:
         variables = {**os.environ, ENVIRONMENT: WATCH_GRAPHS, **self._environment}
@@ -239,10 +240,10 @@ class Engine:
         child = self._child
         if child is not None:
             family = descendants(child.pid)
-            if child.poll() is None and self._channel is not None and self._idle:
-                with suppress(OSError, EOFError, CommandError):
-                    self._channel.send(Shutdown())
-                    if self._channel.line(_END_SECONDS) is not None:
+            if child.poll() is None and self._connection is not None and self._idle:
+                with suppress(OSError, EOFError):
+                    send(self._connection, Shutdown())
+                    if receive(self._connection, _END_SECONDS) is not None:
                         child.wait(_END_SECONDS)
             for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
                 if child.poll() is not None:
@@ -251,6 +252,6 @@ class Engine:
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(10)
             end_processes(family, 10)
-        if self._channel is not None:
-            self._channel.close()
+        if self._connection is not None:
+            self._connection.close()
         self._temporary.close()

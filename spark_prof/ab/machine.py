@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from spark_prof.ab.timed_steps import Dropped, Quad
 from spark_prof.profiler.facts import device_state
@@ -48,7 +47,6 @@ class Sampler:
 
     Args:
         uuids: as NVML writes them, with "GPU-" before; none for an engine on the processor.
-        period_s: from one sample of all GPUs to the next.
         read: tells the state of one.
     """
 
@@ -70,12 +68,7 @@ class Sampler:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=10)  # a driver that hangs must not hang the run

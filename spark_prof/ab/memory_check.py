@@ -30,9 +30,6 @@ def check_memory(
     """Adds up the model and the copies of its weights, by the headers of its files.
 
     Args:
-        command: of the engine.
-        a: one side.
-        b: the other one.
         free: bytes of the GPU's memory, None where that is not known.
 
     Returns:

@@ -1,68 +1,32 @@
-"""What spark-prof and the process that holds an engine say to each other: one line of JSON each."""
+"""What spark-prof and the process that holds an engine say to each other, as JSON."""
 
 from __future__ import annotations
 
-import socket
+from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
 
 from spark_prof.ab.timed_steps import Step
-from spark_prof.errors import CommandError
 
 _LONGEST = 64 << 20
-_PIECE = 1 << 16
 
 
-class Channel:
-    """One end of the connection, over a Unix socket.
+def send(connection: Connection, message: msgspec.Struct) -> None:
+    """Sends one message; raises OSError where nobody listens any more."""
+    connection.send_bytes(msgspec.json.encode(message))
 
-    Args:
-        connection: the socket, which this owns from now on.
+
+def receive(connection: Connection, seconds: float | None) -> bytes | None:
+    """The next message as it came; None when nothing has come in that time.
+
+    Raises:
+        EOFError: the other end has closed.
     """
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._rest = bytearray()
-
-    def send(self, message: msgspec.Struct) -> None:
-        """Sends one message.
-
-        Raises:
-            OSError: nobody listens any more.
-        """
-        self._socket.settimeout(None)
-        self._socket.sendall(msgspec.json.encode(message) + b"\n")
-
-    def line(self, seconds: float | None) -> bytes | None:
-        """The next message as it came; None when it has not come in that time.
-
-        Raises:
-            EOFError: the other end has closed.
-            CommandError: the line is longer than any message.
-        """
-        self._socket.settimeout(seconds)
-        seen = 0
-        while (end := self._rest.find(b"\n", seen)) < 0:
-            seen = len(self._rest)
-            try:
-                piece = self._socket.recv(_PIECE)
-            except TimeoutError:
-                return None
-            except OSError as error:
-                raise EOFError from error
-            if not piece:
-                raise EOFError
-            self._rest += piece
-            if len(self._rest) > _LONGEST:
-                raise CommandError(f"a message of more than {_LONGEST >> 20} MiB came; stopped")
-        line = bytes(self._rest[:end])
-        del self._rest[: end + 1]
-        return line
-
-    def close(self) -> None:
-        """Closes this end."""
-        self._socket.close()
+    try:
+        return connection.recv_bytes(_LONGEST) if connection.poll(seconds) else None
+    except OSError as error:
+        raise EOFError from error
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -75,18 +39,15 @@ class Batch(msgspec.Struct, frozen=True):
     repeat: int = 0  # the prompts start anew after so many; 0 for never
 
 
-class Start(msgspec.Struct, tag=True, frozen=True):
-    """Builds the engine; answered by `Facts`."""
-
-    form: str
-    arguments: tuple[str, ...]
-
-
 class Check(msgspec.Struct, tag=True, frozen=True):
     """Reads the arguments of an engine and builds none; answered by `Done`."""
 
     form: str
     arguments: tuple[str, ...]
+
+
+class Start(Check, tag=True, frozen=True):
+    """Builds the engine; answered by `Facts`."""
 
 
 class DescribeSwaps(msgspec.Struct, tag=True, frozen=True):

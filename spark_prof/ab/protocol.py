@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Literal
 
 from spark_prof.ab.accuracy_gate import LayerError, Position
@@ -22,7 +23,7 @@ from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sampler, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads
 from spark_prof.ab.memory_check import check_memory, free_bytes
-from spark_prof.ab.messages import Check, Done, Facts
+from spark_prof.ab.messages import Batch, Check, Done, Facts
 from spark_prof.ab.recording import attribute, record
 from spark_prof.ab.result import (
     AARun,
@@ -142,7 +143,7 @@ def run_one_engine(setting: Setting) -> None:
     Raises:
         CommandError: the engine failed, or nothing of side b is live.
     """
-    swaps = SwapSettings({"a": setting.a.swaps, "b": setting.b.swaps}, twin=True, fill=True)
+    swaps = SwapSettings({"a": setting.a.swaps, "b": setting.b.swaps}, twin=True)
     setting.say("starting the engine with both sides")
     with setting.engine(setting.a, swaps, "engine.log") as engine:
         facts = engine.start()
@@ -194,11 +195,7 @@ def _gate(
 ) -> bool:
     """Whether the sides agree at each batch size."""
     passed = True
-    for shape in shapes:
-        if shape.phase != "decode":
-            continue
-        setting.say(f"comparing what the sides say at batch size {shape.requests}")
-        batch, path = gate_batch(setting, shape, facts), setting.logits(shape.requests)
+    for shape, batch, path in _generations(setting, facts, shapes):
         try:
             keep_logits(engine, "a", batch, path)
             floor = compare_logits(engine, TWIN, batch, path, disturbed=True)
@@ -207,6 +204,16 @@ def _gate(
             path.unlink(missing_ok=True)
         passed &= keep_verdict(setting, shape, facts, found, floor, layers)
     return passed
+
+
+def _generations(
+    setting: Setting, facts: Facts, shapes: Sequence[Shape]
+) -> Iterator[tuple[Shape, Batch, Path]]:
+    """What the gate generates at each batch size, and the file for side a's logits."""
+    for shape in shapes:
+        if shape.phase == "decode":
+            setting.say(f"comparing what the sides say at batch size {shape.requests}")
+            yield shape, gate_batch(setting, shape, facts), setting.logits(shape.requests)
 
 
 def _measure(
@@ -223,16 +230,11 @@ def _measure(
     first = shapes[0]
     setting.say(f"timing side a against itself: {first.words}")
     for other in (AGAIN, *((TWIN,) if facts.gpu else ())):
-        test = aa_test(timed(first, ("a", other))[0], captured_again=other == TWIN)
-        setting.keeper.add(aa=(AARun(first.requests, test, captured_again=other == TWIN),))
-        setting.say(test.line)
+        _keep_itself(setting, first, timed(first, ("a", other))[0], captured_again=other == TWIN)
     for shape in shapes:
         setting.say(f"timing {shape.words}")
         found, steps = timed(shape, ("a", "b"))
-        ahead = share_ahead(steps, "a"), share_ahead(steps, "b")
-        run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, *ahead)
-        setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
-        setting.say(told(shape, found))
+        _keep_run(setting, shape, found, share_ahead(steps, "a"), share_ahead(steps, "b"))
     if setting.options.record:
         for shape in recorded(shapes, setting.keeper.result.runs):
             bundles = {side: record(setting, engine, side, side, shape) for side in ("a", "b")}
@@ -252,15 +254,26 @@ def recorded(shapes: Sequence[Shape], runs: Sequence[Run]) -> tuple[Shape, ...]:
     return (decode[0], *[shape for shape in decode if shape.requests in ahead][:1])
 
 
-def told(shape: Shape, found: Estimate) -> str:
-    """One line of progress about a measurement."""
-    gain = found.gain
-    if gain is None or found.a_us is None or found.b_us is None:
-        return f"{shape.words}: {found.missing}"
-    return (
-        f"{shape.words}: {found.a_us:.1f} to {found.b_us:.1f} us, gain {gain.value:.4f} "
-        f"(95 % {gain.low:.4f} to {gain.high:.4f})"
-    )
+def _keep_itself(
+    setting: Setting, shape: Shape, found: Estimate, *, captured_again: bool = False
+) -> None:
+    """Adds side a against itself to the result."""
+    test = aa_test(found, captured_again=captured_again)
+    setting.keeper.add(aa=(AARun(shape.requests, test, captured_again=captured_again),))
+    setting.say(test.line)
+
+
+def _keep_run(setting: Setting, shape: Shape, found: Estimate, *ahead: float | None) -> None:
+    """Adds a measurement to the result, with one line of progress."""
+    run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, *ahead)
+    setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
+    gain, line = found.gain, found.missing
+    if gain is not None:
+        line = (
+            f"{found.a_us:.1f} to {found.b_us:.1f} us, gain {gain.value:.4f} "
+            f"(95 % {gain.low:.4f} to {gain.high:.4f})"
+        )
+    setting.say(f"{shape.words}: {line}")
 
 
 _ALONE = "a"
@@ -289,7 +302,7 @@ class _Starts:
         """Starts an engine of a side and measures every shape in it."""
         setting = self._setting
         side = setting.a if name == "a" else setting.b
-        swaps = SwapSettings({_ALONE: side.swaps}, fill=True)
+        swaps = SwapSettings({_ALONE: side.swaps})
         first_of_side = name not in self._bundles
         with setting.engine(side, swaps, f"engine-{number + 1}-{name}.log") as engine:
             if number == 0:
@@ -322,11 +335,7 @@ class _Starts:
     def _gate(self, engine: Engine, facts: Facts, name: str) -> None:
         """Keeps what side a says and how far it is from itself, or compares side b with that."""
         setting = self._setting
-        for shape in self._shapes:
-            if shape.phase != "decode":
-                continue
-            setting.say(f"comparing what the sides say at batch size {shape.requests}")
-            batch, path = gate_batch(setting, shape, facts), setting.logits(shape.requests)
+        for shape, batch, path in _generations(setting, facts, self._shapes):
             if name == "a":
                 keep_logits(engine, _ALONE, batch, path)
                 self._floors[shape] = compare_logits(engine, _ALONE, batch, path, disturbed=True)
@@ -356,10 +365,7 @@ class _Starts:
                 continue
             if shape == self._shapes[0]:
                 _tell_itself(setting, shape, a_us, self._steps[shape])
-            estimate = compare_starts(a_us, b_us, self._steps[shape])
-            run = Run(shape.phase, shape.requests, shape.prompt_tokens, estimate)
-            setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
-            setting.say(told(shape, estimate))
+            _keep_run(setting, shape, compare_starts(a_us, b_us, self._steps[shape]))
         if self._shapes and self.counts:
             attribute(setting, self._bundles, self._shapes[0])
 
@@ -400,6 +406,4 @@ def _tell_itself(setting: Setting, shape: Shape, a_us: list[float], steps: int) 
             "4; give --starts 8"
         )
         return
-    test = aa_test(compare_starts(a_us[::2], a_us[1::2], steps // 2))
-    setting.keeper.add(aa=(AARun(shape.requests, test),))
-    setting.say(test.line)
+    _keep_itself(setting, shape, compare_starts(a_us[::2], a_us[1::2], steps // 2))

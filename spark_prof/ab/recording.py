@@ -108,13 +108,8 @@ def _swapped(result: Result) -> tuple[Swapped, ...]:
 
 def _untraced(result: Result, shape: Shape) -> Untraced | None:
     for run in result.runs:
-        if (run.phase, run.requests, run.prompt_tokens) == (
-            shape.phase,
-            shape.requests,
-            shape.prompt_tokens,
-        ):
+        if Shape(run.phase, run.requests, run.prompt_tokens) == shape:
             a_us, b_us = run.estimate.a_us, run.estimate.b_us
-            if a_us is None or b_us is None:
-                return None
-            return Untraced(a_us, b_us, host_ahead=host_ahead(run))
+            if a_us is not None and b_us is not None:
+                return Untraced(a_us, b_us, host_ahead=host_ahead(run))
     return None

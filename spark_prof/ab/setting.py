@@ -34,7 +34,6 @@ class Keeper:
     """The result of a run that goes on, on disk after every part.
 
     Args:
-        folder: of the run.
         result: what is known before it begins.
         draw: makes a page of HTML of the result.
     """

@@ -6,7 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -133,13 +133,7 @@ def with_formats(side: Side, mxfp4_layers: str, fp8_layers: str) -> Side:
     if not added:
         return side
     text = ",".join(filter(None, [format_swaps(side.swaps), *added]))
-    return Side(
-        " ".join([side.text, *added]),
-        parse_swaps(text),
-        side.options,
-        side.environment,
-        side.notes,
-    )
+    return replace(side, text=" ".join([side.text, *added]), swaps=parse_swaps(text))
 
 
 def is_reserved(name: str) -> bool:
@@ -160,14 +154,9 @@ def choose_mode(asked: str, a: Side, b: Side) -> Mode:
     """
     if asked not in _MODES:
         raise CommandError(f"--mode {asked}: give one of {', '.join(_MODES)}")
-    differ = [
-        words
-        for words, first, second in (
-            ("vLLM's options", a.options, b.options),
-            ("the environment", dict(a.environment), dict(b.environment)),
-        )
-        if first != second
-    ]
+    differ = ["vLLM's options"] if a.options != b.options else []
+    if dict(a.environment) != dict(b.environment):
+        differ.append("the environment")
     if not differ and set(a.swaps) == set(b.swaps):
         raise CommandError(
             f"both sides are {a.name}; give --b what shall be compared, such as --b moe=spark_prof"

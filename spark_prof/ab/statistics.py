@@ -56,8 +56,6 @@ def claimed(low: Values, high: Values, floor: Values) -> tuple[Values, Values]:
     """Whether b is faster, and whether it is slower: the whole interval lies beyond the floor.
 
     Args:
-        low: end of the gain's interval.
-        high: its other end.
         floor: of the tests of a against itself, the largest; 0 without one.
     """
     return low > 1 + floor, high * (1 + floor) < 1
@@ -71,7 +69,6 @@ def floor(passed: Values, reach: Values, captured_again: bool) -> Values:
     Args:
         passed: its interval contains 1.
         reach: how far from 1 that goes.
-        captured_again: a was compared with another capture of itself.
     """
     least = CAPTURES_APART if captured_again else 0.0
     return np.where(passed, least, np.maximum(reach, least))
@@ -244,7 +241,6 @@ def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> 
 
     Args:
         a_us: time of a step in each start of the first side, above 0.
-        b_us: in each start of the second side.
         steps: that these rest on.
     """
     starts = len(a_us) + len(b_us)
@@ -279,7 +275,6 @@ def aa_test(estimate: Estimate, *, captured_again: bool = False) -> AATest:
     """The verdict on a side that was compared with itself.
 
     Args:
-        estimate: as of two sides.
         captured_again: the second one has CUDA graphs of its own. These lie elsewhere in memory,
             which may change a time a little, steadily, and says nothing against the machine.
     """

@@ -11,7 +11,7 @@ sequence, 1999).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -44,7 +44,6 @@ def block_order(quads: int, steps: int, sides: tuple[str, str] = ("a", "b")) -> 
     Args:
         quads: how many; an even number lets drift of the second order cancel.
         steps: of a block.
-        sides: what is compared.
 
     Raises:
         CommandError: there is nothing to plan.
@@ -68,7 +67,6 @@ def quads_within(seconds: float, step_seconds: float, steps: int) -> int:
     """How many quads fit in a time; an even number, at least 2 and at most 1,024.
 
     Args:
-        seconds: to spend on one measurement.
         step_seconds: a first estimate of the time of a step, of the slower side.
         steps: of a block.
     """
@@ -147,7 +145,16 @@ def make_quads(
         if why:
             dropped.append(Dropped(number, why))
         else:
-            quads.append(_quad(number, four, counted, sides))
+            spans = tuple(
+                (
+                    block[0].side,
+                    min(step.end_ns - step.duration_ns for step in block),
+                    max(step.end_ns for step in block),
+                )
+                for block in four
+            )
+            a_us, b_us = (_mean(counted, side, _time_us) for side in sides)
+            quads.append(Quad(number, a_us, b_us, sum(map(len, counted)), spans))
     return tuple(quads), tuple(dropped)
 
 
@@ -175,38 +182,23 @@ def _unusable(counted: list[list[Step]], sides: tuple[str, str]) -> str:
         return f"its blocks are not on {sides[0]} and {sides[1]} in the order of a quad"
     if any(step.duration_ns <= 0 for block in counted for step in block):
         return "a step has no duration"
-    one, other = (_context(counted, side) for side in sides)
+    one, other = (_mean(counted, side, _context) for side in sides)
     if abs(one - other) > _CONTEXT_APART * max(one, other):
         return f"the sides had contexts of {one:,.0f} and {other:,.0f} tokens"
     return ""
 
 
-def _context(blocks: list[list[Step]], side: str) -> float:
-    means = [
-        math.fsum(step.context_tokens for step in block) / len(block)
-        for block in blocks
-        if block[0].side == side
-    ]
-    return math.fsum(means) / len(means)
+def _mean(
+    blocks: Sequence[list[Step]], side: str, of_block: Callable[[list[Step]], float]
+) -> float:
+    """The mean of a figure of the blocks of a side."""
+    found = [of_block(block) for block in blocks if block[0].side == side]
+    return math.fsum(found) / len(found)
 
 
-def _quad(
-    number: int, four: list[list[Step]], counted: list[list[Step]], sides: tuple[str, str]
-) -> Quad:
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    for block in counted:
-        times[block[0].side].append(middle_mean([step.duration_ns for step in block]) / 1e3)
-    return Quad(
-        number,
-        a_us=sum(times[sides[0]]) / 2,
-        b_us=sum(times[sides[1]]) / 2,
-        steps=sum(len(block) for block in counted),
-        spans=tuple(
-            (
-                block[0].side,
-                min(step.end_ns - step.duration_ns for step in block),
-                max(step.end_ns for step in block),
-            )
-            for block in four
-        ),
-    )
+def _context(block: list[Step]) -> float:
+    return math.fsum(step.context_tokens for step in block) / len(block)
+
+
+def _time_us(block: list[Step]) -> float:
+    return middle_mean([step.duration_ns for step in block]) / 1e3

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_json, with_detectable
-from spark_prof.dashboards import ab_attribution, ab_sections
+from spark_prof.dashboards import ab_attribution, ab_sections, section
 from spark_prof.dashboards.ab_answer import answer, headline
 from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import Document, Section, without_empty_columns
+from spark_prof.dashboards.section import Document, Section
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -47,15 +47,7 @@ def _json(result: Result) -> str:
 
 def document(result: Result, *, each_layer: bool) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
-    return Document(
-        answer(result),
-        headline(result),
-        tuple(
-            without_empty_columns(section)
-            for section in _sections(result, each_layer)
-            if section.rows
-        ),
-    )
+    return section.document(answer(result), headline(result), _sections(result, each_layer))
 
 
 def _sections(result: Result, each_layer: bool) -> Iterator[Section]:

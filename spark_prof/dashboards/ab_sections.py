@@ -13,7 +13,7 @@ from spark_prof.ab.result import (
     Range,
     Result,
     Run,
-    SideFacts,
+    SideCosts,
     SwappedModule,
     chosen_run,
     detectable_in,
@@ -22,12 +22,17 @@ from spark_prof.ab.result import (
     outcome_of,
 )
 from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unknown
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time, what_ran
 from spark_prof.dashboards.compare_gate import numbers
-from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.units import MISSING, count, counted, figure, share, size
 
 _MOST_LINES = 3
+
+_StepTime = cells.Quantity("number", step_time)
+_Factor = cells.Quantity("number", lambda gain: figure(gain, ".4f", " x"))
+_Seconds = cells.Quantity("number", lambda seconds: f"{seconds:.1f} s")
 
 
 def compared(result: Result) -> Section:
@@ -42,17 +47,21 @@ def compared(result: Result) -> Section:
 
 def gains(result: Result) -> Section:
     """One row a batch size or prompt's length."""
-    columns = (
-        Column("Steps"),
-        *numbers("a", "b", "Gain"),
-        Column("95 %"),
-        *numbers("Detectable"),
-        Column("b is"),
-        *numbers("Saved", optional=True),
-        Column("95 %", optional=True),
-        *numbers("Starts" if result.mode == "two engines" else "Quads", optional=True),
-    )
     failed = outcome_of(result) == "gate failed"
+    columns = (
+        cells.Text("Steps", what_ran),
+        _StepTime("a", "estimate.a_us"),
+        _StepTime("b", "estimate.b_us"),
+        _Factor("Gain", "estimate.gain.value"),
+        cells.Text("95 %", lambda run: interval(run.estimate.gain)),
+        cells.Written("Detectable", lambda run: _smallest(result, run)),
+        cells.Text("b is", lambda run: "not counted" if failed else effect_of(run, result.aa)),
+        _StepTime("Saved", "estimate.saved_us.value", optional=True),
+        cells.Text("95 %", lambda run: _span(run.estimate.saved_us), optional=True),
+        cells.Count(
+            "Starts" if result.mode == "two engines" else "Quads", "estimate.quads", optional=True
+        ),
+    )
     chosen = chosen_run(result)
     intro = (
         "The gate failed: none of these times counts." if failed else "",
@@ -62,28 +71,17 @@ def gains(result: Result) -> Section:
         *_behind(result),
         f"Intervals: {chosen.estimate.method}." if chosen and chosen.estimate.method else "",
     )
-    rows = tuple(_gain_row(result, run, failed) for run in result.runs)
-    return Section("ab_gains", "Gain", columns, rows, tuple(filter(None, intro)))
+    return table("ab_gains", "Gain", result.runs, columns, filter(None, intro))
 
 
 def itself(result: Result) -> Section:
     """Side a compared with itself."""
     columns = (
-        Column("Steps"),
-        *numbers("Gain"),
-        Column("95 %"),
-        *numbers("Quads", optional=True),
-        Column("Verdict", "prose"),
-    )
-    rows = tuple(
-        (
-            f"batch {run.requests}{_again(run)}",
-            _factor(run.test.estimate.gain),
-            interval(run.test.estimate.gain),
-            count(run.test.estimate.quads),
-            run.test.line or run.test.estimate.missing,
-        )
-        for run in result.aa
+        cells.Text("Steps", lambda run: f"batch {run.requests}{_again(run)}"),
+        _Factor("Gain", "test.estimate.gain.value"),
+        cells.Text("95 %", lambda run: interval(run.test.estimate.gain)),
+        cells.Count("Quads", "test.estimate.quads", optional=True),
+        cells.Prose("Verdict", lambda run: run.test.line or run.test.estimate.missing),
     )
     intro = ["The same measurement with nothing to find: 1 has to lie in the interval."]
     if any(run.captured_again for run in result.aa):
@@ -92,7 +90,7 @@ def itself(result: Result) -> Section:
             "difference there is no fault; no effect below it, or below "
             f"{share(CAPTURES_APART)}, is claimed."
         )
-    return Section("ab_itself", "Side a against itself", columns, rows, tuple(intro))
+    return table("ab_itself", "Side a against itself", result.aa, columns, intro)
 
 
 def gate(result: Result) -> Section:
@@ -172,15 +170,22 @@ def swaps(result: Result) -> Section:
 
 def costs(result: Result) -> Section:
     """What the sides cost beside the time of their steps."""
-    titles = ("Start", "Packing", "Graphs", "Captured in", "Swaps hold", "GPU memory")
-    rows = tuple(_cost_row(side) for side in result.sides)
-    known = any(cell != MISSING for row in rows for cell in row[1:])
+    known = any(side.costs != SideCosts() for side in result.sides)
+    columns = (
+        cells.Text("Side", "side"),
+        _Seconds("Start", "costs.load_s"),
+        _Seconds("Packing", "costs.build_s"),
+        cells.Count("Graphs", "costs.graphs"),
+        _Seconds("Captured in", "costs.capture_s"),
+        cells.Bytes("Swaps hold", "costs.swap_bytes"),
+        cells.Bytes("GPU memory", "costs.device_bytes"),
+    )
     shared = ("One engine: its start and its memory are those of both sides.",)
-    return Section(
+    return table(
         "ab_costs",
         "Costs",
-        (Column("Side"), *numbers(*titles)),
-        rows if known else (),
+        result.sides if known else (),
+        columns,
         shared if result.mode == "one engine" else (),
     )
 
@@ -238,22 +243,11 @@ def _facts(name: str, title: str, rows: Sequence[tuple[str, str]]) -> Section:
     return Section(name, title, (Column(""), Column("", "prose")), told)
 
 
-def _gain_row(result: Result, run: Run, failed: bool) -> tuple[str, ...]:
-    found = run.estimate
-    smallest = detectable_in(run, result.aa)
-    unknown = MISSING if found.gain is None else "not known"
-    return (
-        what_ran(run),
-        step_time(found.a_us),
-        step_time(found.b_us),
-        _factor(found.gain),
-        interval(found.gain),
-        unknown if smallest is None else figure(100 * smallest, ".2f", " %"),
-        "not counted" if failed else effect_of(run, result.aa),
-        step_time(found.saved_us.value if found.saved_us else None),
-        _span(found.saved_us),
-        count(found.quads),
-    )
+def _smallest(result: Result, run: Run) -> str:
+    found = detectable_in(run, result.aa)
+    if found is None:
+        return MISSING if run.estimate.gain is None else "not known"
+    return figure(100 * found, ".2f", " %")
 
 
 def _behind(result: Result) -> Iterator[str]:
@@ -288,10 +282,6 @@ def _detectable(result: Result, run: Run) -> str:
 
 def _again(run: AARun) -> str:
     return ", captured again" if run.captured_again else ""
-
-
-def _factor(gain: Interval | None) -> str:
-    return figure(gain.value if gain else None, ".4f", " x")
 
 
 def _span(found: Interval | None) -> str:
@@ -367,19 +357,6 @@ def _swap_row(modules: list[SwappedModule]) -> tuple[str, ...]:
         size(sum(swap.bytes for swap in live)) if live else MISSING,
         "; ".join([*said[:_MOST_LINES], *more]),
     )
-
-
-def _cost_row(side: SideFacts) -> tuple[str, ...]:
-    costs = side.costs
-    start, packing, captured = (
-        MISSING if each is None else f"{each:.1f} s"
-        for each in (costs.load_s, costs.build_s, costs.capture_s)
-    )
-    held, used = (
-        MISSING if each is None else size(each) for each in (costs.swap_bytes, costs.device_bytes)
-    )
-    graphs = MISSING if costs.graphs is None else count(costs.graphs)
-    return side.side, start, packing, graphs, captured, held, used
 
 
 def _range(found: Range | None, unit: str) -> str:

@@ -23,23 +23,18 @@ from spark_prof.swaps.swap_settings import SIDES
 
 
 class HostMarks:
-    """Marks on the host's clock, for engines that compute on the CPU; numbered from 0."""
+    """Marks on the host's clock, for engines that compute on the CPU: each is its time in ns."""
 
-    def __init__(self) -> None:
-        self._times: list[int] = []
-
-    def reset(self, count: int) -> None:  # noqa: ARG002
-        """Forgets all marks."""
-        self._times = []
+    def reset(self, count: int) -> None:
+        """Nothing is made beforehand."""
 
     def mark(self) -> int:
-        """Sets a mark and returns its number."""
-        self._times.append(time.perf_counter_ns())
-        return len(self._times) - 1
+        """Sets a mark."""
+        return time.perf_counter_ns()
 
     def between(self, first: int, second: int) -> int:
         """The nanoseconds from one mark to a later one."""
-        return self._times[second] - self._times[first]
+        return second - first
 
     def reached(self, mark: int) -> None:
         """Nothing: the host itself computes."""
@@ -48,8 +43,8 @@ class HostMarks:
 class EventMarks:
     """Marks as CUDA events on the current stream: the GPU reaches one when all before it is done.
 
-    Events are kept and used again. An event's resolution is about half a microsecond
-    (CUDA Runtime API, cudaEventElapsedTime).
+    Events are kept and used again, numbered from 0. An event's resolution is about half a
+    microsecond (CUDA Runtime API, cudaEventElapsedTime).
     """
 
     def __init__(self, device: Any) -> None:
@@ -140,10 +135,7 @@ class StepClock:
         self._count: Callable[[Any], tuple[int, int, int] | None] = _count_prefill
         self._open: _Begun | None = None
         self._ended: list[_Begun] = []
-
-    def install(self) -> None:
-        """Wraps the worker's method. The wrap stays; without a plan it only looks for one."""
-        original = self._worker.execute_model
+        original = worker.execute_model
         begin, launched, call = self._begin, self._launched, self._fence.call
 
         def execute_model(*arguments: Any, **named: Any) -> Any:
@@ -155,7 +147,8 @@ class StepClock:
             call("step clock", launched)
             return result
 
-        replace_attribute(self._worker, "execute_model", execute_model)
+        # The wrap stays; without a plan it only looks for one.
+        replace_attribute(worker, "execute_model", execute_model)
 
     def choose(self, side: str) -> None:
         """Ends the plan; from the next step on that side runs.
@@ -298,9 +291,7 @@ def _refuse_other_steps(worker: Any) -> None:
 
 def clock_of(worker: Any) -> StepClock:
     """The clock of a worker, installed when it is first asked for."""
-    clock: StepClock | None = vars(worker).get(_OF_WORKER)
-    if clock is None:
-        clock = StepClock(worker)
-        clock.install()
-        setattr(worker, _OF_WORKER, clock)
+    if _OF_WORKER not in vars(worker):
+        setattr(worker, _OF_WORKER, StepClock(worker))
+    clock: StepClock = getattr(worker, _OF_WORKER)
     return clock

@@ -30,55 +30,41 @@ _FP8_STEP = 448 / 4  # an FP8 weight's standard deviation, of its scale
 _CHUNK = 1 << 22  # values that are made at a time where they cannot be made in place
 
 
-class Fill:
-    """Writes random weights with one sequence of random numbers."""
+def fill_codes(packed: torch.Tensor, numbers: torch.Generator) -> None:
+    """Bytes of two E2M1 codes, each code as likely as the others."""
+    if not packed.is_contiguous():
+        packed.random_(0, 256, generator=numbers)
+        return
+    # Eight bytes at a time: a random number costs the same for one.
+    flat = packed.view(-1)
+    whole = flat.numel() // 8 * 8
+    flat[:whole].view(torch.int64).random_(-(2**63), None, generator=numbers)
+    flat[whole:].random_(0, 256, generator=numbers)
 
-    def __init__(self, device: torch.device, seed: int) -> None:
-        """Starts a sequence."""
-        self._numbers = torch.Generator(device=device)
-        self._numbers.manual_seed(seed)
 
-    def normal(self, values: torch.Tensor, spread: float, mean: float = 0.0) -> None:
-        """Floating-point numbers with that standard deviation."""
-        values.normal_(mean, spread, generator=self._numbers)
+def _fill_nvfp4_scales(scales: torch.Tensor, numbers: torch.Generator) -> float:
+    """E4M3 scales of blocks of codes; returns the standard deviation of code * scale."""
+    low, high = _E4M3_SCALES
+    scales.view(torch.uint8).random_(low, high, generator=numbers)
+    each = torch.arange(low, high, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    return _E2M1_RMS * float(e4m3_decode(each).square().mean().sqrt())
 
-    def codes(self, packed: torch.Tensor) -> None:
-        """Bytes of two E2M1 codes, each code as likely as the others."""
-        self._bytes(packed, 0, 256)
 
-    def nvfp4_scales(self, scales: torch.Tensor) -> float:
-        """E4M3 scales of blocks of codes; returns the standard deviation of code * scale."""
-        low, high = _E4M3_SCALES
-        self._bytes(scales.view(torch.uint8), low, high)
-        each = torch.arange(low, high, dtype=torch.uint8).view(torch.float8_e4m3fn)
-        return _E2M1_RMS * float(e4m3_decode(each).square().mean().sqrt())
+def _fill_mxfp4_scales(scales: torch.Tensor, spread: float, numbers: torch.Generator) -> None:
+    """E8M0 scales with which codes have nearly that standard deviation: within a factor 1.5."""
+    upper = 127 + round(math.log2(spread / (_E2M1_RMS * _E8M0_RMS)))
+    scales.random_(upper + 1 - _E8M0_SCALES, upper + 1, generator=numbers)
 
-    def mxfp4_scales(self, scales: torch.Tensor, spread: float) -> None:
-        """E8M0 scales with which codes have nearly that standard deviation: within a factor 1.5."""
-        upper = 127 + round(math.log2(spread / (_E2M1_RMS * _E8M0_RMS)))
-        self._bytes(scales, upper + 1 - _E8M0_SCALES, upper + 1)
 
-    def fp8(self, values: torch.Tensor) -> float:
-        """Normally distributed E4M3 values; returns their standard deviation."""
-        flat = values.view(-1)
-        made = torch.empty(min(_CHUNK, flat.numel()), dtype=torch.float32, device=flat.device)
-        for first in range(0, flat.numel(), _CHUNK):
-            part = flat[first : first + _CHUNK]
-            some = made[: part.numel()]
-            some.normal_(0, _FP8_STEP, generator=self._numbers).clamp_(-448, 448)
-            part.copy_(some)
-        return _FP8_STEP
-
-    def _bytes(self, values: torch.Tensor, low: int, high: int) -> None:
-        """Bytes from `low` up to, not including, `high`."""
-        if (low, high) != (0, 256) or not values.is_contiguous():
-            values.random_(low, high, generator=self._numbers)
-            return
-        # Eight bytes at a time: a random number costs the same for one.
-        flat = values.view(-1)
-        whole = flat.numel() // 8 * 8
-        flat[:whole].view(torch.int64).random_(-(2**63), None, generator=self._numbers)
-        flat[whole:].random_(0, 256, generator=self._numbers)
+def _fill_fp8(values: torch.Tensor, numbers: torch.Generator) -> float:
+    """Normally distributed E4M3 values; returns their standard deviation."""
+    flat = values.view(-1)
+    made = torch.empty(min(_CHUNK, flat.numel()), dtype=torch.float32, device=flat.device)
+    for part in flat.split(_CHUNK):
+        some = made[: part.numel()]
+        some.normal_(0, _FP8_STEP, generator=numbers).clamp_(-448, 448)
+        part.copy_(some)
+    return _FP8_STEP
 
 
 logger = logging.getLogger("spark_prof")
@@ -130,7 +116,7 @@ def _fill_norm(name: str, module: Any, seed: int) -> None:
     weight, bias = (getattr(module, key, None) for key in ("weight", "bias"))
     if isinstance(weight, torch.Tensor) and weight.is_floating_point():
         mean = 0.0 if "GemmaRMSNorm" in _kinds(module) else 1.0
-        _start(module, weight, f"{name}.weight", seed).normal(weight, _NORM, mean)
+        weight.normal_(mean, _NORM, generator=_start(module, weight, f"{name}.weight", seed))
     if isinstance(bias, torch.Tensor):
         bias.zero_()
 
@@ -144,7 +130,7 @@ def _fill_linear(name: str, module: Any, seed: int, tied: set[int]) -> None:
     _fill_matrix(name, module, stored, "", spread, seed)
     bias = getattr(module, "bias", None)
     if isinstance(bias, torch.Tensor):
-        _start(module, bias, f"{name}.bias", seed).normal(bias, _BIAS)
+        bias.normal_(0, _BIAS, generator=_start(module, bias, f"{name}.bias", seed))
 
 
 def _gain(name: str, module: Any, weight: torch.Tensor, tied: set[int]) -> float:
@@ -165,7 +151,7 @@ def _fill_experts(name: str, module: Any, seed: int) -> None:
         _fill_matrix(name, module, stored, f"{half}_", fan_in**-0.5, seed)
         bias = getattr(module, f"{half}_bias", None)
         if bias is not None:
-            _start(module, bias, f"{name}.{half}_bias", seed).normal(bias, _BIAS)
+            bias.normal_(0, _BIAS, generator=_start(module, bias, f"{name}.{half}_bias", seed))
         # A checkpoint leaves zeros in the padding, and kernels count on it.
         for tensor in (parameter(module, f"{half}_{stored.weight}"), bias):
             for padding in _padding(tensor, half, extent):
@@ -193,20 +179,20 @@ def _fill_matrix(
 ) -> None:
     """Writes a weight and its scales, so that its values have a standard deviation of `spread`."""
     weight = parameter(module, prefix + stored.weight)
-    fill = _start(module, weight, f"{name}.{prefix}{stored.weight}", seed)
+    numbers = _start(module, weight, f"{name}.{prefix}{stored.weight}", seed)
     if stored.format == "plain":
-        fill.normal(weight, spread)
+        weight.normal_(0, spread, generator=numbers)
         return
     scale = parameter(module, prefix + stored.scale)
     if stored.format == "fp8":
-        scale.fill_(spread / fill.fp8(weight))
+        scale.fill_(spread / _fill_fp8(weight, numbers))
     else:
-        fill.codes(weight)
+        fill_codes(weight, numbers)
     if stored.format == "mxfp4":
-        fill.mxfp4_scales(scale, spread)
+        _fill_mxfp4_scales(scale, spread, numbers)
     largest = 448.0
     if stored.format == "nvfp4":
-        above = spread / fill.nvfp4_scales(scale)
+        above = spread / _fill_nvfp4_scales(scale, numbers)
         divides = stored.convention == "divides"
         parameter(module, prefix + stored.global_scale).fill_(1 / above if divides else above)
         largest *= 6
@@ -216,10 +202,10 @@ def _fill_matrix(
         parameter(module, prefix + stored.input_scale).fill_(1 / step if divides else step)
 
 
-def _start(module: Any, tensor: torch.Tensor, name: str, seed: int) -> Fill:
+def _start(module: Any, tensor: torch.Tensor, name: str, seed: int) -> torch.Generator:
     text = f"{seed}/{_rank(module)}/{name}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return Fill(tensor.device, int.from_bytes(digest) >> 1)
+    return torch.Generator(tensor.device).manual_seed(int.from_bytes(digest) >> 1)
 
 
 def _rank(module: Any) -> int:

@@ -120,9 +120,9 @@ class Extension:
         return clock_of(self).times()
 
     @_refusing
-    def spark_prof_tap(self, mode: str, path: str, requests: int) -> int:
-        """Taps the logits, as `Tap.switch` does; how many rows the tap before has seen."""
-        return tap_of(self).switch(mode, path, requests)
+    def spark_prof_tap(self, mode: str, path: str, requests: int) -> None:
+        """Taps the logits, as `Tap.switch` does."""
+        tap_of(self).switch(mode, path, requests)
 
     @_refusing
     def spark_prof_disturb(self) -> int:

@@ -20,11 +20,7 @@ from spark_prof.swaps.swap_settings import LAYER_BOUNDS, SIDES, SWAPS_ENVIRONMEN
 
 @dataclass
 class Installed:
-    """The swaps of one worker.
-
-    Attributes:
-        seconds: what building and each side's capture took.
-    """
+    """The swaps of one worker."""
 
     settings: SwapSettings
     places: list[Swapped] = field(default_factory=list)
@@ -208,7 +204,7 @@ def _build(worker: Any, state: Installed, model: Any) -> None:
     from spark_prof.swaps.live_weights import read_layer
     from spark_prof.swaps.own import load_builder
 
-    if state.settings.fill and str(worker.vllm_config.load_config.load_format) == "dummy":
+    if not state.settings.serve and worker.vllm_config.load_config.load_format == "dummy":
         from spark_prof.swaps.dummy import fill_dummy
 
         fill_dummy(model, _SEED)

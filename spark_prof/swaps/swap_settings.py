@@ -101,9 +101,9 @@ class SwapSettings:
     # The swaps of each side. Side a alone is what `ab --apply` asks for.
     sides: Mapping[str, tuple[Swap, ...]]
     twin: bool = False  # side a has a twin, with CUDA graphs of its own
-    fill: bool = False  # give dummy weights random values that a model can compute with
     hang_seconds: float = 120.0  # how long a kernel may take on trial before the process is ended
-    # The engine serves and no gate follows: a kernel that is wrong on trial does not run.
+    # The engine serves and no gate follows: a kernel that is wrong on trial does not run, and dummy
+    # weights are not given random values that a model can compute with.
     serve: bool = False
 
     @property
@@ -114,9 +114,7 @@ class SwapSettings:
     def to_json(self) -> str:
         """The settings as one line of JSON."""
         sides = {side: format_swaps(swaps) for side, swaps in self.sides.items()}
-        return json.dumps(
-            {**sides, "twin": self.twin, "fill": self.fill, "hang_seconds": self.hang_seconds}
-        )
+        return json.dumps({**sides, "twin": self.twin, "hang_seconds": self.hang_seconds})
 
     @classmethod
     def from_text(cls, text: str) -> SwapSettings:

@@ -36,7 +36,6 @@ class _Tapping:
 
     def __init__(self, runner: Any, use: Use, limit: int) -> None:
         self.use = use
-        self.seen = 0
         self._runner = runner
         self._limit = limit
         self._known: dict[str, TappedRequest] = {}
@@ -104,29 +103,26 @@ class _Tapping:
         tokens = self.use.take(requests, logits[rows])
         for request in requests:
             request.sampled += 1
-        self.seen += len(rows)
         return force_tokens(logits, rows, tokens)
 
 
 class Tap:
-    """The tap of one worker. Its wraps stay, and only look whether it is on.
+    """The tap of one worker: wraps the two methods that make up a step, and the model's logits.
+
+    The wraps stay, and only look whether it is on.
 
     Args:
         first: whether this is the rank that keeps and compares logits.
+
+    Raises:
+        CommandError: the model has no logits.
     """
 
     def __init__(self, worker: Any, *, first: bool = True) -> None:
         self._worker = worker
         self._first = first
         self._tapping: _Tapping | None = None
-
-    def install(self) -> None:
-        """Wraps the two methods of the worker that make up a step, and the model's logits.
-
-        Raises:
-            CommandError: the model has no logits.
-        """
-        model = self._worker.model_runner.get_model()
+        model = worker.model_runner.get_model()
         if not hasattr(model, "compute_logits"):
             raise CommandError(f"{type(model).__name__} computes no logits that could be tapped")
         self._wrap("execute_model", _Tapping.begin_step)
@@ -140,15 +136,12 @@ class Tap:
 
         replace_attribute(model, "compute_logits", compute_logits)
 
-    def switch(self, mode: str, path: str, requests: int) -> int:
+    def switch(self, mode: str, path: str, requests: int) -> None:
         """Turns the tap on or off; a recording is written when its tap is turned off.
 
         Args:
             path: the file to write or to read; nothing for "off".
             requests: so many of the requests to come are tapped, in the order of their arrival.
-
-        Returns:
-            Rows of logits that the tap before has seen in this worker.
 
         Raises:
             CommandError: there is no such mode, the engine cannot be tapped, a file cannot be read
@@ -160,7 +153,6 @@ class Tap:
             before.use.finish()
         if mode != "off":
             self._tapping = _Tapping(self._worker.model_runner, self._use(mode, path), requests)
-        return 0 if before is None else before.seen
 
     def compared(self) -> list[dict[str, Any]]:
         """What was compared since the last call: one item for each sampled token.
@@ -210,11 +202,9 @@ def _refuse_other_engines(worker: Any) -> None:
 
 def tap_of(worker: Any) -> Tap:
     """The tap of a worker, installed when it is first asked for."""
-    tap: Tap | None = vars(worker).get(_OF_WORKER)
-    if tap is None:
+    if _OF_WORKER not in vars(worker):
         from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
-        tap = Tap(worker, first=get_tensor_model_parallel_rank() == 0)
-        tap.install()
-        setattr(worker, _OF_WORKER, tap)
+        setattr(worker, _OF_WORKER, Tap(worker, first=get_tensor_model_parallel_rank() == 0))
+    tap: Tap = getattr(worker, _OF_WORKER)
     return tap

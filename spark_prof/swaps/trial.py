@@ -9,14 +9,16 @@ runs once, on all the tokens, of which each call of the replacement gets some.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from spark_prof.swaps.build import Swapped, SwapPoint
-from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline, logger
+from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline, logger
+from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.swap_settings import SIDES
 from spark_prof.swaps.trial_work import (
     MIXED,
@@ -60,65 +62,53 @@ class _Engine:
         return max(_FEW, int(self.config.scheduler_config.max_num_batched_tokens))
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One replacement in one layer, and how it is tried.
-
-    An extended trial has more kinds of tokens, more sizes and each size's CUDA graph.
-    """
-
-    guarded: Guarded
-    point: SwapPoint
-    works: tuple[Work, ...]
-    extended: bool
-
-
 def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> None:
     """Tries the live replacements: turns off those that fail, keeps the error of the others.
+
+    The first and the last of the same work are tried with more.
 
     Args:
         swapped: the places, whose layers still have vLLM's own methods.
         seconds: after which a kernel that does not come back ends the process.
     """
     engine = _Engine(vllm_config, seconds, set())
-    for task in _tasks(swapped):
-        guarded = task.guarded
-        try:
-            with torch.inference_mode():
-                before = fingerprint(task.point.module)
-                for work in task.works:
-                    _Trial(task, work, engine).run()
-                    if not guarded.live or (guarded.error is not None and guarded.error.beyond):
-                        break
-                if fingerprint(task.point.module) != before:
-                    guarded.fail("on trial: it writes to the layer's weights", quiet=True)
-        except Exception as error:
-            guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # what it had taken
-
-
-def _tasks(swapped: Iterable[Swapped]) -> list[_Task]:
-    """What is tried, in order; the first and the last of the same work are tried with more."""
     found: list[tuple[Guarded, SwapPoint, tuple[Work, ...], tuple[Any, ...]]] = []
+    for guarded, point in _live(swapped):
+        with _blamed(guarded):
+            works = works_of(point)
+            shapes = tuple(work.shape for work in works)
+            found.append((guarded, point, works, (point.slot, point.kind, guarded.kernel, shapes)))
+    last = {key: at for at, (*_, key) in enumerate(found)}
+    seen = set()
+    for at, (guarded, point, works, key) in enumerate(found):
+        extended = key not in seen or at == last[key]
+        seen.add(key)
+        with _blamed(guarded), torch.inference_mode():
+            before = fingerprint(point.module)
+            for work in works:
+                _Trial(guarded, point, work, engine, extended=extended).run()
+                if not guarded.live or (guarded.error is not None and guarded.error.beyond):
+                    break
+            if fingerprint(point.module) != before:
+                guarded.fail("on trial: it writes to the layer's weights", quiet=True)
+
+
+def _live(swapped: Iterable[Swapped]) -> Iterator[tuple[Guarded, SwapPoint]]:
     for place in swapped:
         for guarded in dict.fromkeys(place.choices.values()):
-            if not guarded.live:
-                continue
-            try:
-                works = works_of(place.point)
-            except Exception as error:
-                guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
-                continue
-            shapes = tuple(work.shape for work in works)
-            key = (place.point.slot, place.point.kind, guarded.kernel, shapes)
-            found.append((guarded, place.point, works, key))
-    first = {key: at for at, (*_, key) in reversed(list(enumerate(found)))}
-    last = {key: at for at, (*_, key) in enumerate(found)}
-    return [
-        _Task(guarded, point, works, at in (first[key], last[key]))
-        for at, (guarded, point, works, key) in enumerate(found)
-    ]
+            if guarded.live:
+                yield guarded, place.point
+
+
+@contextmanager
+def _blamed(guarded: Guarded) -> Iterator[None]:
+    """Turns a replacement off for what the body raises."""
+    try:
+        yield
+    except Exception as error:
+        guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what it had taken
 
 
 class _Wrong(Exception):  # noqa: N818 - ends a trial, whose result is kept
@@ -137,25 +127,28 @@ class _Reference:
 
 
 class _Trial:
-    """The trial of one replacement in one form."""
+    """The trial of one replacement in one form.
 
-    def __init__(self, task: _Task, work: Work, engine: _Engine) -> None:
-        self._task, self._work, self._engine = task, work, engine
-        self._guarded = task.guarded
-        assert task.guarded.replacement is not None
-        self._bits = task.guarded.replacement.bits
-        self.counts = _counts(task, work, engine)
-        self._error = task.guarded.error  # of another form of the same layer
+    An extended one has more kinds of tokens, more sizes and each size's CUDA graph.
+    """
+
+    def __init__(
+        self, guarded: Guarded, point: SwapPoint, work: Work, engine: _Engine, *, extended: bool
+    ) -> None:
+        assert guarded.replacement is not None
+        self._guarded, self._work, self._engine, self._extended = guarded, work, engine, extended
+        self._bits = guarded.replacement.bits
+        self.counts = _counts(guarded.replacement, point, work, engine, extended=extended)
+        self._error = guarded.error  # of another form of the same layer
 
     def run(self) -> None:
         """Turns the replacement off where it fails, and keeps its largest error."""
         if not self.counts:
             self._guarded.fail("it takes no number of tokens that runs", quiet=True)
             return
-        try:
+        own = True
+        with suppress(_Wrong):
             own = self._try_all_numbers()
-        except _Wrong:
-            own = True
         if self._guarded.live and own:
             self._guarded.error = self._error
 
@@ -168,11 +161,15 @@ class _Trial:
         size = -(-max(_RING, *self.counts, self._work.needed) // 8) * 8
         rows = self._work.rows(size, PLAIN)
         fenced = {n: Fenced(rows, n, self._work.fixed) for n in self.counts}
-        least = self.counts[0]
-        first = self._first(fenced[least], rows, least)
+        least = fenced[self.counts[0]]
+        least.fill(_cut(rows, 0, self.counts[0]))
+        first = [  # what takes seconds is off before anything else is computed
+            [each.clone() for each in self._replaced(least.arguments, again)]
+            for again in (False, True)
+        ]
         plain = self._reference(PLAIN, rows)
         for result in first:
-            self._judge(result, plain, torch.arange(least), fenced[least])
+            self._judge(result, plain, torch.arange(self.counts[0]), least)
         mixed = self._reference(MIXED, self._work.rows(size, MIXED), plain.floors)
         at = 0
         for count in self.counts:
@@ -192,10 +189,10 @@ class _Trial:
             rows[0][3:] = 0  # as in a CUDA graph that is replayed with fewer tokens than it is of
             padded = self._reference("tokens of zeros behind three others", rows, plain.floors)
             self._call(fenced[few], padded, torch.arange(few))
-        for count in self.counts if self._task.extended else (few,):
+        for count in self.counts if self._extended else (few,):
             if 0 < count <= _LARGEST_GRAPH and plain.rows[0].is_cuda:
                 self._capture(fenced[count], plain, mixed, count)
-        counts = [n for n in self.counts if n <= _RING] if self._task.extended else []
+        counts = [n for n in self.counts if n <= _RING] if self._extended else []
         for kind in self._work.kinds if counts else ():
             reference = self._reference(kind, self._work.rows(max(counts), kind), plain.floors)
             for count in counts:
@@ -244,12 +241,6 @@ class _Trial:
                     self._guarded.label, said[1],
                 )  # fmt: skip
             return None
-
-    def _first(self, fenced: Fenced, rows: Rows, count: int) -> list[list[torch.Tensor]]:
-        """The results of the first calls; turns off at once what takes seconds for the second."""
-        fenced.fill(_cut(rows, 0, count))
-        results = (self._replaced(fenced.arguments, again) for again in (False, True))
-        return [[each.clone() for each in result] for result in results]
 
     def _replaced(self, arguments: tuple[Any, ...], again: bool = False) -> list[torch.Tensor]:
         """What the replacement returns.
@@ -300,12 +291,12 @@ class _Trial:
         what = f"{_rows(count)} ({reference.kind}{how})"
         expected = [each.index_select(0, index) for each in reference.expected]
         try:
-            error = compare_rows(result, expected, reference.floors, self._bits)
+            error = compare_rows(result, expected, reference.floors, self._bits, what)
             if error.beyond and reference.own:
                 # Of as many rows vLLM's may be another kernel, such as one that quantizes them.
                 same = self.own(_pick(reference.rows, index))
                 if same is not None:
-                    error = compare_rows(result, same, reference.floors, self._bits)
+                    error = compare_rows(result, same, reference.floors, self._bits, what)
         except ValueError as wrong:
             raise ValueError(f"with {what}: {wrong}") from wrong
         problem = fenced.problem(result)
@@ -313,13 +304,12 @@ class _Trial:
             self._off(problem + how, count)
         if error.beyond and not reference.own:
             self._off(
-                f"row {error.row} is {error.relative:.2%} from what it returns for another number"
-                " of tokens",
+                f"row {error.row} is {error.relative_l2:.2%} from what it returns for another"
+                " number of tokens",
                 count,
             )
-        kept = LayerError(error.relative, error.row, what, error.beyond)
-        if error.beyond or self._error is None or kept.relative_l2 > self._error.relative_l2:
-            self._error = kept
+        if error.beyond or self._error is None or error.relative_l2 > self._error.relative_l2:
+            self._error = error
         if error.beyond:
             raise _Wrong
 
@@ -367,22 +357,17 @@ def try_dispatch(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -
         for side, guarded in place.choices.items():
             if guarded.live:
                 calls = guarded.calls.copy()
-                try:
+                with _blamed(guarded), torch.inference_mode():
                     SIDES.switch(side)
-                    with torch.inference_mode():
-                        _try_side(_Task(guarded, place.point, works_of(place.point), False), engine)
-                except Exception as error:
-                    guarded.fail(f"on trial: {type(error).__name__}: {error}", quiet=True)
-                finally:
-                    SIDES.switch(active)
-                    guarded.calls = calls
+                    _try_side(guarded, place.point, engine)
+                SIDES.switch(active)
+                guarded.calls = calls
 
 
-def _try_side(task: _Task, engine: _Engine) -> None:
+def _try_side(guarded: Guarded, point: SwapPoint, engine: _Engine) -> None:
     """Calls a layer on the active side, with numbers of tokens that are and are not taken."""
-    guarded = task.guarded
-    for work in task.works:
-        trial = _Trial(task, work, engine)
+    for work in works_of(point):
+        trial = _Trial(guarded, point, work, engine, extended=False)
         taken = [n for n in trial.counts if n <= _FEW][-1:]
         for count in (*taken, *_not_taken(guarded, engine.most)):
             before = guarded.calls[SIDES.active]
@@ -407,24 +392,24 @@ def _not_taken(guarded: Guarded, most: int) -> list[int]:
     return sorted({*left[:1], *left[-1:]})
 
 
-def _counts(task: _Task, work: Work, engine: _Engine) -> list[int]:
+def _counts(
+    replacement: Replacement, point: SwapPoint, work: Work, engine: _Engine, *, extended: bool
+) -> list[int]:
     """The numbers of tokens that the replacement takes, of those that run."""
     config, most = engine.config, engine.most
-    if task.point.slot == "lm_head":  # one token of each request
+    if point.slot == "lm_head":  # one token of each request
         requests = int(config.scheduler_config.max_num_seqs)
         speculative = getattr(config, "speculative_config", None)
         each = 1 + int(getattr(speculative, "num_speculative_tokens", 0) or 0)
         most = max(_FEW, min(most, requests * each))
-    replacement = task.guarded.replacement
-    assert replacement is not None
     numbers = {*range(1, _FEW + 1), *_BEYOND, min(most, _PREFILL), replacement.tokens}
-    if task.point.kind == "norm":
+    if point.kind == "norm":
         numbers |= {count * heads for heads in _heads(config, work) for count in (1, 2, 3, 8, 16)}
-    if task.extended:
+    if extended:
         graphs = getattr(config.compilation_config, "cudagraph_capture_sizes", None) or ()
         numbers |= {int(size) for size in graphs if int(size) <= _LARGEST_GRAPH}
         numbers.add(min(most, _LONGEST_PREFILL))
-    return sorted(n for n in numbers if 0 < n <= most and task.guarded.takes(n))
+    return sorted(n for n in numbers if 0 < n <= most and replacement.takes(n))
 
 
 def _heads(config: Any, work: Work) -> set[int]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from spark_prof.swaps.build import SwapPoint
+from spark_prof.swaps.guard import LayerError
 from spark_prof.swaps.layer_dispatch import features_of_experts
 from spark_prof.swaps.swap_settings import LAYER_BOUNDS
 
@@ -82,15 +83,6 @@ class Fenced:
         return ""
 
 
-@dataclass(frozen=True)
-class RowError:
-    """The row of a call that is furthest from what it should be."""
-
-    row: int  # its number, from 0
-    relative: float  # the L2 norm of its difference over that of the right row
-    beyond: bool  # the row is further off than its bound, or one of its elements is
-
-
 def row_floors(expected: Sequence[torch.Tensor]) -> list[float]:
     """What norm the rows of each result count as at least."""
     floors = []
@@ -106,18 +98,20 @@ def compare_rows(
     expected: Sequence[torch.Tensor],
     floors: Sequence[float],
     bits: str,
-) -> RowError:
-    """The worst row of all results.
+    tokens: str,
+) -> LayerError:
+    """The error of the worst row of all results.
 
     Args:
         expected: what they should be; rows of it that are not finite are not asked for.
+        tokens: the call in words.
 
     Raises:
         ValueError: a shape or a dtype differs, or a row is not finite that should be.
     """
     if len(got) != len(expected):
         raise ValueError(f"it returns {len(got)} results; vLLM's kernel returns {len(expected)}")
-    worst: RowError | None = None
+    errors = []
     for mine, right, floor in zip(got, expected, floors, strict=True):
         if mine.shape != right.shape or mine.dtype != right.dtype:
             raise ValueError(
@@ -127,16 +121,15 @@ def compare_rows(
         step = max(1, _AT_ONCE // max(1, right.shape[1]))
         for first in range(0, len(right), step):
             part = slice(first, first + step)
-            error = _compare(mine[part], right[part], floor, LAYER_BOUNDS[bits], first)
-            if worst is None or (error.beyond, error.relative) > (worst.beyond, worst.relative):
-                worst = error
-    assert worst is not None
-    return worst
+            errors.append(_compare(mine[part], right[part], floor, LAYER_BOUNDS[bits], first))
+    beyond, relative, row = max(errors, key=lambda error: error[:2])
+    return LayerError(relative, row, tokens, beyond)
 
 
 def _compare(
     mine: torch.Tensor, right: torch.Tensor, floor: float, bound: float, first: int
-) -> RowError:
+) -> tuple[bool, float, int]:
+    """Whether a row is beyond its bound; the error of the worst one, and its number."""
     sound = right.isfinite().all(-1)
     broken = sound & ~mine.isfinite().all(-1)
     exact = torch.where(sound[:, None], right.double(), 0.0)
@@ -152,7 +145,7 @@ def _compare(
         raise ValueError(
             f"it returns NaN or infinity where vLLM's kernel does not, in row {first + row}"
         )
-    return RowError(first + row, float(relative[row]), bool(beyond[row]))
+    return bool(beyond[row]), float(relative[row]), first + row
 
 
 def fingerprint(module: torch.nn.Module) -> list[int]:

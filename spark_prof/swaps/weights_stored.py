@@ -8,7 +8,7 @@ has another name there has a row for each name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +26,6 @@ Format = Literal["plain", "nvfp4", "mxfp4", "fp8"]
 class StoredAs:
     """The parameters of a layer. Those of experts have `w13_` or `w2_` before their names."""
 
-    method: str  # the class that registers them, behind a `/` that it hands its work to
     format: Format
     weight: str = "weight"
     scale: str = "weight_scale"  # the scales of its blocks, rows or shards
@@ -36,54 +35,49 @@ class StoredAs:
     input_scale: str = ""
 
 
+_PLAIN = StoredAs("plain")
+_FP8 = StoredAs("fp8")
+_FP8_STATIC = StoredAs("fp8", input_scale="input_scale")
+_MXFP4_PACKED = StoredAs("mxfp4", "weight_packed")
+_MODELOPT_NVFP4 = StoredAs("nvfp4", global_scale="weight_scale_2", input_scale="input_scale")
+_COMPRESSED_NVFP4 = StoredAs(
+    "nvfp4",
+    "weight_packed",
+    global_scale="weight_global_scale",
+    convention="divides",
+    input_scale="input_global_scale",
+)
 _COMPRESSED = "CompressedTensorsLinearMethod/CompressedTensors"
 _MODELOPT = "ModelOptLinearMethod/K"  # since 0.31
 
-LINEAR = (
-    StoredAs("UnquantizedLinearMethod", "plain"),
-    StoredAs("UnquantizedEmbeddingMethod", "plain"),
-    StoredAs(
-        "ModelOptNvFp4LinearMethod", "nvfp4",
-        global_scale="weight_scale_2", input_scale="input_scale",
-    ),
-    StoredAs(
-        "ModelOptNvFp4W4A16LinearMethod", "nvfp4",
-        global_scale="weight_scale_2", input_scale="input_scale",
-    ),
-    StoredAs(
-        _MODELOPT + "Nvfp4Static", "nvfp4",
-        global_scale="weight_scale_2", input_scale="input_scale",
-    ),
-    StoredAs(
-        _COMPRESSED + "W4A4Fp4", "nvfp4", "weight_packed",
-        global_scale="weight_global_scale", convention="divides", input_scale="input_global_scale",
-    ),
-    StoredAs(_COMPRESSED + "W4A4Mxfp4", "mxfp4", "weight_packed"),
-    StoredAs(_COMPRESSED + "W8A8Fp8", "fp8", input_scale="input_scale"),
-    StoredAs(_COMPRESSED + "W8A16Fp8", "fp8", input_scale="input_scale"),
-    StoredAs("ModelOptFp8LinearMethod", "fp8", input_scale="input_scale"),
-    StoredAs("ModelOptFp8PcPtLinearMethod", "fp8"),
-    StoredAs(_MODELOPT + "Fp8StaticTensor", "fp8", input_scale="input_scale"),
-    StoredAs(_MODELOPT + "Fp8StaticChannel", "fp8"),
-    StoredAs("Fp8LinearMethod", "fp8", input_scale="input_scale"),
-    StoredAs("FBGEMMFp8LinearMethod", "fp8"),
-)  # fmt: skip
-"""Of matrices and embeddings."""
+LINEAR = {
+    "UnquantizedLinearMethod": _PLAIN,
+    "UnquantizedEmbeddingMethod": _PLAIN,
+    "ModelOptNvFp4LinearMethod": _MODELOPT_NVFP4,
+    "ModelOptNvFp4W4A16LinearMethod": _MODELOPT_NVFP4,
+    _MODELOPT + "Nvfp4Static": _MODELOPT_NVFP4,
+    _COMPRESSED + "W4A4Fp4": _COMPRESSED_NVFP4,
+    _COMPRESSED + "W4A4Mxfp4": _MXFP4_PACKED,
+    _COMPRESSED + "W8A8Fp8": _FP8_STATIC,
+    _COMPRESSED + "W8A16Fp8": _FP8_STATIC,
+    "ModelOptFp8LinearMethod": _FP8_STATIC,
+    "ModelOptFp8PcPtLinearMethod": _FP8,
+    _MODELOPT + "Fp8StaticTensor": _FP8_STATIC,
+    _MODELOPT + "Fp8StaticChannel": _FP8,
+    "Fp8LinearMethod": _FP8_STATIC,
+    "FBGEMMFp8LinearMethod": _FP8,
+}
+"""Of matrices and embeddings, by the class that registers them, behind a `/` that it hands its work
+to."""
 
-EXPERTS = (
-    StoredAs("UnquantizedFusedMoEMethod", "plain"),
-    StoredAs("GptOssMxfp4MoEMethod", "mxfp4"),
-    StoredAs("Mxfp4MoEMethod", "mxfp4"),
-    StoredAs("CompressedTensorsW4A4Mxfp4MoEMethod", "mxfp4", "weight_packed"),
-    StoredAs(
-        "ModelOptNvFp4FusedMoE", "nvfp4",
-        global_scale="weight_scale_2", input_scale="input_scale",
-    ),
-    StoredAs(
-        "CompressedTensorsW4A4Nvfp4MoEMethod", "nvfp4", "weight_packed",
-        global_scale="weight_global_scale", convention="divides", input_scale="input_global_scale",
-    ),
-)  # fmt: skip
+EXPERTS = {
+    "UnquantizedFusedMoEMethod": _PLAIN,
+    "GptOssMxfp4MoEMethod": StoredAs("mxfp4"),
+    "Mxfp4MoEMethod": StoredAs("mxfp4"),
+    "CompressedTensorsW4A4Mxfp4MoEMethod": _MXFP4_PACKED,
+    "ModelOptNvFp4FusedMoE": _MODELOPT_NVFP4,
+    "CompressedTensorsW4A4Nvfp4MoEMethod": _COMPRESSED_NVFP4,
+}
 """Of a mixture of experts."""
 
 
@@ -97,18 +91,17 @@ def method_of(module: Any) -> str:
     return name if behind is None else f"{name}/{type(behind).__name__}"
 
 
-def stored_as(module: Any, rows: tuple[StoredAs, ...]) -> StoredAs:
+def stored_as(module: Any, rows: Mapping[str, StoredAs]) -> StoredAs:
     """The row of a module, a torch.nn.Module with a quantization method.
 
     Raises:
         KernelError: there is none.
     """
     method = method_of(module)
-    found = next((row for row in rows if row.method == method), None)
-    if found is None:
-        known = ", ".join(sorted({row.format for row in rows} - {"plain"}))
+    if method not in rows:
+        known = ", ".join(sorted({row.format for row in rows.values()} - {"plain"}))
         raise KernelError(f"{method} is not read; {known} of vLLM's own classes are")
-    return found
+    return rows[method]
 
 
 def parameter(module: Any, name: str) -> torch.Tensor:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import sys
 import time
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import msgspec
 
 from spark_prof.ab.messages import (
     Answer,
-    Channel,
     Compare,
     Compared,
     DescribeSwaps,
@@ -35,6 +34,8 @@ from spark_prof.ab.messages import (
     Swaps,
     Switch,
     Times,
+    receive,
+    send,
 )
 
 MODEL: dict[str, Any] = json.loads(os.environ.get("FAKE_ENGINE", "{}"))
@@ -44,12 +45,10 @@ SIDES = [side for side in ("a", "b") if side in SWAPS] + (["a2"] if SWAPS.get("t
 
 
 def main() -> None:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(sys.argv[1])
-    channel = Channel(connection)
+    connection = Client(sys.argv[1], "AF_UNIX")
     while True:
         try:
-            line = channel.line(None)
+            line = receive(connection, None)
         except EOFError:
             return
         request = msgspec.json.decode(line or b"", type=Request)
@@ -62,7 +61,7 @@ def main() -> None:
         if MODEL.get("hang") == name:
             time.sleep(3600)
         failed = MODEL.get("fail") == name
-        channel.send(Failed("RuntimeError: made to fail") if failed else answer(request))
+        send(connection, Failed("RuntimeError: made to fail") if failed else answer(request))
         if isinstance(request, Shutdown):
             return
 

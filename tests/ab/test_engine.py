@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import socket
 from dataclasses import replace as replaced
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from spark_prof.ab.agreement import _position
 from spark_prof.ab.driver import prompts_of
 from spark_prof.ab.engine_process import last_words
 from spark_prof.ab.measuring import Shape, impossible
-from spark_prof.ab.messages import Batch, Channel, Facts, Generate
+from spark_prof.ab.messages import Batch, Facts
 from tests.rows import each_row
 
 FACTS = Facts(
@@ -90,27 +88,6 @@ def test_prompts_are_the_same_and_apart(vocabulary: int) -> None:
 def test_prompts_repeat() -> None:
     rows = prompts_of(Batch(7, 8, 1, alone=True, repeat=3), 1000)
     assert rows == (rows[:3] * 3)[:7]
-
-
-def channels() -> tuple[Channel, Channel, socket.socket]:
-    left, right = socket.socketpair()
-    return Channel(left), Channel(right), left
-
-
-def test_messages_arrive_whole() -> None:
-    left, right, raw = channels()
-    request = Generate(Batch(1, 2, 3), (("a", 5),) * 3)
-    left.send(request)
-    left.send(request)
-    for _ in range(2):
-        assert msgspec.json.decode(right.line(1) or b"", type=Generate) == request
-    raw.sendall(b"half")
-    assert right.line(0.05) is None
-    raw.sendall(b" done\n")
-    assert right.line(1) == b"half done"
-    left.close()
-    with pytest.raises(EOFError):
-        right.line(1)
 
 
 @each_row("field", ["margin_a", "kl_nats", "worst", "scale"])

@@ -91,13 +91,13 @@ def test_the_bounds_are_the_code_s() -> None:
     [table] = tables(ROOT / "docs" / "ab-protocol.md", "Sides that keep the weights' bits")
     for layers, deviation in table:
         assert f"{rounding_deviation(int(layers)):.3f}" == deviation
-    bounds = kept_bounds(Depth(24, routed=False), 1.0, None)
+    bounds = kept_bounds(Depth(24, routed=False), 1.0)
     allowed = 2 * rounding_deviation(24)
     assert bounds.kl_mean == pytest.approx(allowed**2 / 2)
     assert bounds.kl_worst == pytest.approx(16 * bounds.kl_mean)
     assert bounds.worst == pytest.approx(8 * allowed)
     assert (bounds.clear_agreement, bounds.near_tie) == (0.99, pytest.approx(4 * allowed))
-    routed = kept_bounds(Depth(24, routed=True), 1.0, None)
+    routed = kept_bounds(Depth(24, routed=True), 1.0)
     assert routed.kl_mean == pytest.approx(0.5**2 / 2)
     assert changed_bounds(Depth(24, routed=True), 1.0).kl_mean == 0.5
     alone = [judge_layer("", "moe", bits, 0.0).bound for bits in ("kept", "changed")]

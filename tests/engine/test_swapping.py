@@ -69,7 +69,7 @@ def compiled(models: dict[str, Path], environment: dict[str, str]) -> Answered:
         )
     )
     sides = {"a": (), "b": parse_swaps(faulty)}
-    settings = SwapSettings(sides, twin=True, fill=True).to_json()
+    settings = SwapSettings(sides, twin=True).to_json()
     return _answer(environment, models["tiny-moe"], "compiled", settings, "a", "b", "a2")
 
 

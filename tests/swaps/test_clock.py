@@ -34,7 +34,6 @@ def clocked(**config: Any) -> tuple[Worker, StepClock]:
     SIDES.active = "a"
     worker = Worker(**config)
     clock = StepClock(worker)
-    clock.install()
     return worker, clock
 
 

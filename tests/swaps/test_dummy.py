@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spark_prof.swaps.dummy import Fill, fill_dummy
+from spark_prof.swaps.dummy import fill_codes, fill_dummy
 from spark_prof.swaps.live_weights import read_layer
 from spark_prof.swaps.weights_stored import EXPERTS, stored_as
 from tests.rows import each_row
@@ -186,7 +186,7 @@ def test_scales_of_a_key_value_cache_are_one() -> None:
 @each_row("count", [1, 7, 8, 9, 4096])
 def test_all_bytes_are_filled(count: int) -> None:
     packed = torch.zeros(count * 64, dtype=torch.uint8)[: count * 63 + 1]
-    Fill(torch.device("cpu"), 5).codes(packed)
+    fill_codes(packed, torch.Generator().manual_seed(5))
     seen = packed.long().bincount(minlength=256)
     assert seen.max() <= 8 + 4 * count * 64 / 256
     assert packed[-64:].any()

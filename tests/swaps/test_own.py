@@ -114,7 +114,7 @@ def test_the_environment_says_one_side_or_both() -> None:
     assert one is not None
     assert one.names == ("a",)
     assert one.serve
-    both = SwapSettings({"a": (), "b": (Swap("o", "mine"),)}, twin=True, fill=True)
+    both = SwapSettings({"a": (), "b": (Swap("o", "mine"),)}, twin=True)
     assert SwapSettings.from_text(both.to_json()) == both
     assert not both.serve
     assert both.names == ("a", "b", "a2")

@@ -22,7 +22,6 @@ RUNNERS = pytest.mark.parametrize("runner", [ToyRunner, SecondToyRunner])
 def tapped(model: ToyModel, runner: type[ToyRunner] = ToyRunner) -> tuple[ToyWorker, Tap]:
     worker = ToyWorker(runner(model), seed=4)
     tap = Tap(worker)
-    tap.install()
     return worker, tap
 
 
@@ -31,7 +30,7 @@ def record(path: Path, runner: type[ToyRunner] = ToyRunner) -> list[list[int]]:
     worker, tap = tapped(ToyModel(), runner)
     tap.switch("record", str(path), len(PROMPTS))
     answers = generate(worker, PROMPTS, TOKENS, seed=1)
-    assert tap.switch("off", "", 0) == TOKENS * len(PROMPTS)
+    tap.switch("off", "", 0)
     return answers
 
 
@@ -84,7 +83,6 @@ def test_ranks_that_only_force_tokens_write_and_compare_nothing(tmp_path: Path) 
     answers = record(tmp_path / "a")
     worker = ToyWorker(ToyRunner(ToyModel(seed=1)))
     tap = Tap(worker, first=False)
-    tap.install()
     tap.switch("compare", str(tmp_path / "a"), len(PROMPTS))
     assert generate(worker, PROMPTS, TOKENS, seed=5) == answers
     assert tap.compared() == []
@@ -172,9 +170,3 @@ def test_a_recording_without_logits_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no logits came"):
         tap.switch("off", "", 0)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_mode_that_there_is_not(tmp_path: Path) -> None:
-    _, tap = tapped(ToyModel())
-    with pytest.raises(CommandError, match="no tap listen"):
-        tap.switch("listen", str(tmp_path / "a"), 1)
