@@ -19,11 +19,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, PhaseComparison, Side
+from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, PhaseComparison
 from spark_prof.analyzers.comparing.kernel_time import stable_name
 from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
-from spark_prof.analyzers.comparing.phases import matched_change, matching_steps
+from spark_prof.analyzers.comparing.phases import PhaseSteps, matching_steps
 from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
@@ -70,34 +70,28 @@ def _short(phase: PhaseComparison, statistic: str = "median") -> str:
 
 
 def _steps(
-    name: str, what: str, us_of: Callable[[Side], Floats]
+    name: str, what: str, us_of: Callable[[PhaseSteps], Floats]
 ) -> Callable[[Comparison, tuple[str, ...]], Reading]:
     """Reads a statistic of a time of the steps of a phase."""
 
     def reader(found: Comparison, rest: tuple[str, ...]) -> Reading:
         statistic = _one_of(rest, FEWEST, f"{what} statistic", "median")
         phase = _phase(found, name)
-        us = _per_prompt_token if phase.unit == "prompt token" else us_of
         steps = matching_steps(found.sides, name)
         assert steps is not None
-        change = matched_change(steps, found.sides, us, statistic)
+        change = steps.change(lambda own: own.matched(us_of(own), statistic))
         return Reading("time", change, short=_short(phase, statistic))
 
     return reader
 
 
-def _step_us(side: Side) -> Floats:
-    return side.steps["step_us"].to_numpy(np.float64)
+def _step_us(steps: PhaseSteps) -> Floats:
+    return steps.column("step_us")
 
 
-def _per_prompt_token(side: Side) -> Floats:
-    tokens = side.steps["prefill_tokens"].to_numpy(np.float64)
-    return np.asarray(_step_us(side) / np.maximum(tokens, 1.0))
-
-
-def _token_us(side: Side) -> Floats:
-    per_sequence = tokens_per_sequence(side.steps).to_numpy(np.float64)
-    return np.asarray(_step_us(side) / np.where(per_sequence > 0, per_sequence, 1.0))
+def _token_us(steps: PhaseSteps) -> Floats:
+    per_sequence = tokens_per_sequence(steps.side.steps).to_numpy(np.float64)
+    return np.asarray(_step_us(steps) / np.where(per_sequence > 0, per_sequence, 1.0))
 
 
 _tpot = _steps("decode", "tpot_us", _token_us)
