@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from spark_prof.analyzers.comparing.attribute_gain import beside, summarize
-from spark_prof.analyzers.comparing.kernel_time import KernelTime
 from spark_prof.analyzers.comparing.swap_attribution import (
     FOR_THE_HOST,
     Attribution,
@@ -261,14 +261,11 @@ def test_very_many_names_take_little_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     steps, names = 1000, 60_000
     at = np.sort(rng.integers(0, steps, names))
-    nothing, ones = np.zeros(names), np.ones(names)
-    time = KernelTime(
-        at, ones, nothing, nothing.astype(int), at * 0 - 1, np.arange(names),
-        np.bincount(at, minlength=steps) * 1.0,
-    )  # fmt: skip
-    side = SwappedSteps(time, ones, ones, 0.0)
+    rows = pd.DataFrame({"step": at, "name": [f"kernel_{n}" for n in range(names)]})
+    rows = rows.assign(us=1.0, gap_us=0.0, calls=1.0)
+    side = SwappedSteps(rows, np.bincount(at, minlength=steps) * 1.0, 0.0)
     tracemalloc.start()
-    found = beside((side, side), [f"kernel_{n}" for n in range(names)], ["name"], 0.0)
+    found = beside((side, side), ["name"], 0.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found) == names
