@@ -6,7 +6,6 @@ And what is read from them: times by batch, what more context costs, who held ot
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -257,35 +256,30 @@ def held_up(steps: Sequence[SlowStep], ranks: Sequence[int]) -> HeldUp:
     Args:
         ranks: the rows to make, of which the slowest ranks are some.
     """
-    teams: dict[tuple[int, int], list[SlowStep]] = defaultdict(list)
-    for step in steps:
-        teams[step.stage, step.replica].append(step)
-    longest = max(map(len, teams.values()), default=0)
+    columns = ["stage", "replica", "step", "slowest", "held_up_us"]
+    rows = ([getattr(step, name) for name in columns] for step in steps)
+    table = pd.DataFrame(rows, columns=columns).sort_values("step", kind="stable")
+    teams = table.groupby(["stage", "replica"])
+    longest = int(teams.size().max()) if len(table) else 0
     groups = min(longest, _MOST_GROUPS)
-    row = {rank: place for place, rank in enumerate(ranks)}
-    shape = len(row), groups
+    table["group"] = teams.cumcount() * groups // max(longest, 1)
+    numbers = table.groupby("group")["step"].agg(["min", "max"]).to_numpy(np.int64)
+    shape = len(ranks), groups
     total, last = np.zeros(shape), np.zeros(shape, np.int64)
-    counts, most_us, worst = np.zeros(shape), np.zeros(shape), np.full(shape, -1)
-    first_step = np.full(groups, np.iinfo(np.int64).max)
-    last_step = np.full(groups, -1)
-    for own in teams.values():
-        for place, step in enumerate(sorted(own, key=lambda step: step.step)):
-            group = place * groups // longest
-            first_step[group] = min(first_step[group], step.step)
-            last_step[group] = max(last_step[group], step.step)
-            if step.slowest not in row:
-                continue
-            cell = row[step.slowest], group
-            total[cell] += step.held_up_us
-            last[cell] += 1
-            if step.held_up_us > most_us[cell]:
-                most_us[cell], worst[cell] = step.held_up_us, step.step
-    for own in teams.values():
+    counts, worst = np.zeros(shape), np.full(shape, -1)
+    # Of equally long ones the first step is written last.
+    named = table[table["slowest"].isin(ranks)].sort_values(
+        ["held_up_us", "step"], ascending=[True, False]
+    )
+    cell = pd.Index(ranks).get_indexer(pd.Index(named["slowest"])), named["group"].to_numpy()
+    np.add.at(total, cell, named["held_up_us"].to_numpy())
+    np.add.at(last, cell, 1)
+    worst[cell] = named["step"].where(named["held_up_us"] > 0, -1)
+    for _, own in table.groupby(["stage", "replica"]):
         # Every rank of a team has the team's steps, whoever came last in them.
-        members = {row[step.slowest] for step in own if step.slowest in row}
-        sizes = np.bincount(np.arange(len(own)) * groups // longest, minlength=groups)
-        counts[sorted(members)] += sizes
+        members = np.isin(ranks, own["slowest"].dropna())
+        counts[members] += np.bincount(own["group"], minlength=groups)
     us = np.divide(total, counts, out=np.zeros(shape), where=counts > 0)
-    size = max(len(ranks) // max(len(teams), 1), 1)
+    size = max(len(ranks) // max(teams.ngroups, 1), 1)
     leads = tuple(ranks[place // size * size] for place in range(len(ranks)))
-    return HeldUp(tuple(ranks), leads, us, last, first_step, last_step, worst)
+    return HeldUp(tuple(ranks), leads, us, last, numbers[:, 0], numbers[:, 1], worst)
