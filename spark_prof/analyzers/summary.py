@@ -42,7 +42,7 @@ from spark_prof.analyzers.roofline.weight_bytes import stored_as
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
 from spark_prof.analyzers.step_accounting import Books, Steps, books, step_books, steps_of
 from spark_prof.analyzers.step_time import token_ledgers
-from spark_prof.analyzers.windows import step_windows, timed_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks.frames import imported_runs
@@ -336,7 +336,7 @@ def with_clients(
     # A trace of sums alone does not say when a step began.
     if not bundle.meta.settings.get("summed"):
         kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
-        steps = step_windows(bundle, rank, kernels)
+        steps = timed_windows(bundle, rank, kernels).steps
         steps["step_us"] = (steps["finish_ns"] - steps["begin_ns"]) / 1e3
     clients = clients_of(runs, steps, bundle.facts(rank), report.overhead)
     return replace(report, clients=clients)

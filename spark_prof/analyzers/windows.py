@@ -214,25 +214,17 @@ _PAUSE_NS = 50_000_000
 class Windows:
     """The windows of a rank's steps, and which steps have none."""
 
-    steps: pd.DataFrame  # what `step_windows` returns
+    steps: pd.DataFrame
+    """The watched rows of the `steps` table whose times can be believed, in order and indexed by
+    step, with `begin_ns` and `finish_ns` of the step's window, `engine_ns` (the iteration's length
+    by the engine's own clock), `output_tokens` and `output_requests`, which are NaN where unknown.
+    """
     left_out: npt.NDArray[np.int64]  # numbers of the watched steps whose times cannot be believed
     notes: tuple[str, ...]  # why, one line each
 
 
-def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFrame:
-    """One row per recorded step of a rank, in order; arguments and errors as `timed_windows`.
-
-    Returns:
-        The watched steps of the `steps` table whose times can be believed, indexed by step, with
-        `begin_ns` and `finish_ns` of the step's window, `engine_ns` (the iteration's length by the
-        engine's own clock, NaN where unknown), `output_tokens` and `output_requests` (NaN where
-        unknown).
-    """
-    return timed_windows(bundle, rank, kernels).steps
-
-
 def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
-    """The same, with what was left out because a clock was set.
+    """The windows of the recorded steps of a rank.
 
     Args:
         kernels: the rank's kernels, at least `step` and `end_ns`; with `start_ns` more faults are
