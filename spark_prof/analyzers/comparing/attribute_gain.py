@@ -33,7 +33,6 @@ from spark_prof.analyzers.comparing.swapped_steps import (
     SwappedSteps,
     read_steps,
     tracing_cost,
-    usual_batch_size,
     without_tracing,
 )
 from spark_prof.traces.bundle import Bundle
@@ -64,8 +63,7 @@ def summarize(
     b: Bundle,
     swaps: Sequence[Swapped],
     untraced: Untraced | None = None,
-    batch_size: int | None = None,
-    rank: int = 0,
+    batch_size: int = 1,
 ) -> Attribution:
     """The attribution of the gain of side b over side a.
 
@@ -77,14 +75,12 @@ def summarize(
         b: one of side b, at the same batch size and context, from the same engine or another one.
         swaps: the live swaps of both sides, one each module.
         untraced: times of a step without recording.
-        batch_size: requests that decode in a step; None for the most frequent one of side a.
-        rank: whose kernels.
+        batch_size: requests that decode in a step.
 
     Raises:
-        CommandError: a bundle has no such rank, or no two such steps after one another.
+        CommandError: a bundle has no rank 0, or no two such steps after one another.
     """
-    size = usual_batch_size(a, rank) if batch_size is None else batch_size
-    sides = read_steps(a, rank, size), read_steps(b, rank, size)
+    sides = read_steps(a, batch_size), read_steps(b, batch_size)
     bound = any(side.waits_us > _HOST_BOUND * side.traced_us for side in sides)
     cost = _tracing_us(sides[0], untraced.a_us, bound) if untraced else 0.0
     touched = touched_components(swaps)
@@ -110,7 +106,7 @@ def summarize(
     residual = gain - explained if gain is not None and checked else None
     shared = residual is not None and gain is not None and abs(gain) >= _NO_GAIN * step
     return Attribution(
-        batch_size=size,
+        batch_size=batch_size,
         a=steps[0],
         b=steps[1],
         tracing_us=cost,

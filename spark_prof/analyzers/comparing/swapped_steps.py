@@ -85,52 +85,34 @@ class SwappedSteps:
         return float(values.to_numpy()[self.counts].sum()) / len(self.typical.steps)
 
 
-def usual_batch_size(bundle: Bundle, rank: int) -> int:
-    """How many requests decode in most of the watched decode steps.
-
-    Raises:
-        CommandError: the bundle has no such rank, or it no such step.
-    """
-    steps = _decode_steps(bundle, rank)
-    if steps.empty:
-        raise CommandError(f"{bundle.path} has no decode step of rank {rank}; record more steps")
-    return int(steps["decode_requests"].mode().iloc[0])
-
-
-def read_steps(bundle: Bundle, rank: int, batch_size: int) -> SwappedSteps:
-    """The steps of a rank.
+def read_steps(bundle: Bundle, batch_size: int) -> SwappedSteps:
+    """The watched steps of rank 0 of that size.
 
     Raises:
         CommandError: the bundle has no such rank, or no such steps; or it holds no times.
     """
-    steps = _decode_steps(bundle, rank)
-    steps = steps[steps["decode_requests"] == batch_size]
-    placed = place_kernels(bundle, rank, ("graph_node", "correlation"))
-    number, piece = steps["step"].to_numpy(np.int64), steps["piece"].to_numpy()
-    ran = np.isin(number, placed["step"].to_numpy())
-    follows = np.append(False, (np.diff(number) == 1) & (np.diff(piece) == 0) & ran[:-1])
-    chosen = steps[follows & ran][:_MOST_STEPS]
-    if chosen.empty:
-        raise CommandError(
-            f"{bundle.path} has no two decode steps of {batch_size} requests after one "
-            f"another with kernels in rank {rank}; record more steps"
-        )
-    rows, length_us = _charged(placed, chosen["step"].to_numpy(np.int64))
-    return SwappedSteps(rows, length_us, float(chosen["context_tokens"].mean()))
-
-
-def _decode_steps(bundle: Bundle, rank: int) -> pd.DataFrame:
-    """The watched decode steps of a rank, in order."""
-    if rank not in bundle.ranks:
-        ranks = ", ".join(map(str, bundle.ranks)) or "none"
-        raise CommandError(f"{bundle.path} has no rank {rank}; it has {ranks}")
+    if 0 not in bundle.ranks:
+        raise CommandError(f"{bundle.path} has no rank 0; record both sides")
     if bundle.meta.settings.get("summed"):
         raise CommandError(f"{bundle.path} holds sums without times; record both sides")
     columns = ["step", "phase", "decode_requests", "context_tokens", "piece", "watched"]
-    steps = bundle.frame("steps", rank, columns).sort_values("step")
+    steps = bundle.frame("steps", 0, columns).sort_values("step")
     if not steps["step"].is_unique:
         raise CommandError(f"{bundle.path} has two steps of one number; it is damaged")
-    return steps[steps["watched"] & (steps["phase"] == "decode")]
+    chosen = steps["watched"] & (steps["phase"] == "decode")
+    steps = steps[chosen & (steps["decode_requests"] == batch_size)]
+    placed = place_kernels(bundle, 0, ("graph_node", "correlation"))
+    number, piece = steps["step"].to_numpy(np.int64), steps["piece"].to_numpy()
+    ran = np.isin(number, placed["step"].to_numpy())
+    follows = np.append(False, (np.diff(number) == 1) & (np.diff(piece) == 0) & ran[:-1])
+    steps = steps[follows[: len(steps)] & ran][:_MOST_STEPS]
+    if steps.empty:
+        raise CommandError(
+            f"{bundle.path} has no two decode steps of {batch_size} requests after one "
+            "another with kernels; record more steps"
+        )
+    rows, length_us = _charged(placed, steps["step"].to_numpy(np.int64))
+    return SwappedSteps(rows, length_us, float(steps["context_tokens"].mean()))
 
 
 def _charged(placed: pd.DataFrame, chosen: Int64s) -> tuple[pd.DataFrame, Floats]:
