@@ -300,12 +300,10 @@ def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
     layers = layers.assign(format=[narrow.get(path, "") for path in layers["path"]])
     keys = ["component", "type", "quant_method", "kernel", "weight_dtype", "shape", "format"]
     groups = layers.groupby(keys, observed=True, sort=False)["bytes"].agg(["size", "sum"])
-    rows = [
-        ModuleRow(component, kind, method, kernel, dtype, shape, int(size), int(total), form)
-        for (component, kind, method, kernel, dtype, shape, form), (size, total) in zip(
-            groups.index.tolist(), groups.to_numpy().tolist(), strict=True
-        )
-    ]
+    rows = (
+        ModuleRow(*described, int(count), int(total), form)
+        for (*described, form), count, total in groups.itertuples(name=None)
+    )
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
