@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -96,12 +96,10 @@ def steps_of(table: pd.DataFrame) -> Steps:
             analyzers.step_accounting.step_books returns them.
     """
     begin = table["begin_ns"].to_numpy(np.int64)
-    names = table["phase"].astype(str).to_numpy()
     requests = table["decode_requests"].to_numpy(np.int64)
     prompt = table["prefill_tokens"].to_numpy(np.int64)
-    phase = np.select(
-        [names == name for name in PHASES], range(len(PHASES)), PHASES.index("unknown")
-    )
+    phase = pd.Categorical(table["phase"].astype(str), PHASES).codes
+    phase = np.where(phase < 0, PHASES.index("unknown"), phase)
     us = table["step_us"].to_numpy(np.float64)
     all_requests = requests + table["prefill_requests"].to_numpy(np.int64)
     context = table["context_tokens"].to_numpy(np.float64)
@@ -122,15 +120,14 @@ def batch_times(steps: Steps) -> tuple[BatchTimes, ...]:
     """Decode steps by how many requests decode in them, the smallest size first."""
     own = steps.of("decode")
     own = own[steps.requests[own] > 0]
-    sizes, place = np.unique(steps.requests[own], return_inverse=True)
-    us = steps.us[own]
-    order = np.argsort(place, kind="stable")
-    groups = np.split(us[order], np.flatnonzero(np.diff(place[order])) + 1) if len(own) else []
-    found = []
-    for size, group in zip(sizes.tolist(), groups, strict=True):
-        p10, median, p90 = np.quantile(group, [0.1, 0.5, 0.9]).tolist()
-        found.append(BatchTimes(int(size), len(group), median, p10, p90))
-    return tuple(found)
+    if not len(own):
+        return ()
+    groups = pd.Series(steps.us[own]).groupby(steps.requests[own])
+    table = groups.quantile(np.array([0.1, 0.5, 0.9])).unstack().assign(steps=groups.size())
+    return tuple(
+        BatchTimes(int(size), count, median, p10, p90)
+        for size, p10, median, p90, count in table.itertuples(name=None)
+    )
 
 
 def _slow(
@@ -197,9 +194,9 @@ def _fit(
     low, high, count = float(context.min()), float(context.max()), len(us)
     without = ContextFit(requests, count, low, high)
     if count < _FEWEST_TO_FIT:
-        return _abstained(without, f"only {count} steps")
+        return replace(without, why_not=f"only {count} steps")
     if high - low < _NARROWEST:
-        return _abstained(without, f"the contexts lie within {high - low:,.0f} tokens")
+        return replace(without, why_not=f"the contexts lie within {high - low:,.0f} tokens")
     centred = context - context.mean()
     squares = float(centred @ centred)
     slope = float(centred @ us) / squares
@@ -209,24 +206,17 @@ def _fit(
     follows = min(max(follows, 0.0), 0.99)
     free = int(count * (1 - follows) / (1 + follows)) - 2
     if free < 2:
-        return _abstained(without, "neighbouring steps vary together too much")
+        return replace(without, why_not="neighbouring steps vary together too much")
     error = math.sqrt(variance / free / squares)
     within = student_quantile((1 + _CONFIDENCE) / 2, free) * error
     if within >= abs(slope):
-        return _abstained(without, "the steps scatter more than that changes them")
-    return ContextFit(
-        requests=requests,
-        steps=count,
-        shortest=low,
-        longest=high,
+        return replace(without, why_not="the steps scatter more than that changes them")
+    return replace(
+        without,
         slope_us=1000 * slope,
         within_us=1000 * within,
         at_shortest_us=float(us.mean() + slope * (low - context.mean())),
     )
-
-
-def _abstained(fit: ContextFit, why: str) -> ContextFit:
-    return ContextFit(fit.requests, fit.steps, fit.shortest, fit.longest, why_not=why)
 
 
 _MOST_GROUPS = 60
