@@ -301,8 +301,10 @@ def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
     keys = ["component", "type", "quant_method", "kernel", "weight_dtype", "shape", "format"]
     groups = layers.groupby(keys, observed=True, sort=False)["bytes"].agg(["size", "sum"])
     rows = (
-        ModuleRow(*described, int(count), int(total), form)
-        for (*described, form), count, total in groups.itertuples(name=None)
+        ModuleRow(component, kind, method, kernel, dtype, shape, int(count), int(total), form)
+        for (component, kind, method, kernel, dtype, shape, form), count, total in (
+            groups.itertuples(name=None)
+        )
     )
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 

@@ -104,9 +104,12 @@ def matching_steps(sides: Sides, phase: str) -> MatchingSteps | None:
     every = [*sizes[0], *sizes[1]]
     if not all(every):
         return None
+
+    def number(size: int, side: Sequence[dict[int, Int64s]]) -> int:
+        return sum(len(own.get(size, ())) for own in side)
+
     counts = {
-        size: [sum(len(own.get(size, ())) for own in side) for side in sizes]
-        for size in set().union(*every)
+        size: (number(size, sizes[0]), number(size, sizes[1])) for size in set().union(*every)
     }
     ranked = sorted(counts, key=lambda size: (-counts[size][0], -counts[size][1], size))
     shared = [size for size in ranked if all(size in own for own in every)][:_MOST_SIZES]

@@ -254,7 +254,7 @@ def _shares(result: _TeamResult) -> dict[int, dict[str, Any]]:
         slowest_steps=named["size"],
         held_up_us=named["sum"] / named["size"].clip(lower=1) / 1e3,
     )
-    found: dict[int, dict[str, Any]] = shares.to_dict("index")
+    found: dict[Any, Any] = shares.to_dict("index")
     return found
 
 
