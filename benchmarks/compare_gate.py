@@ -209,7 +209,7 @@ def cell(
             low, high = found.shares
             covered += low <= effect <= high
             compared += 1
-            outcomes[outcome_of(limit, Reading("time", found), relative=True)] += 1
+            outcomes[outcome_of(limit, Reading("time", found))] += 1
     return Cell(sd, recordings, effect, covered / compared, outcomes, runs)
 
 

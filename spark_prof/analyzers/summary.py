@@ -66,7 +66,7 @@ class Summary:
     # What `place_kernels` returned, `stream` among it, without the layers whose kernels are not
     # known.
     kernels: pd.DataFrame
-    # What `step_books` returned; of kernels without times what `step_windows` did.
+    # What `step_books` returned; of kernels without times what `timed_windows` did.
     steps: pd.DataFrame
     timed: bool  # whether it is known when the kernels ran
 
