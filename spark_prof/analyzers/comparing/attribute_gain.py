@@ -149,7 +149,7 @@ def beside(sides: _Sides, keys: Sequence[str], cost: float) -> pd.DataFrame:
     rows = pd.concat([side.rows[list(keys)] for side in sides])
     groups = rows.groupby(list(keys), observed=True)
     found = groups.size().index.to_frame(index=False)
-    codes = np.split(groups.ngroup().to_numpy(np.int64), [len(sides[0].rows)])
+    codes = np.split(np.asarray(groups.ngroup(), np.int64), [len(sides[0].rows)])
     a, b = (_means(side, code, len(found), cost) for side, code in zip(sides, codes, strict=True))
     return found.assign(
         a_us=a["us"],
