@@ -25,7 +25,7 @@ import numpy as np
 from spark_prof.analyzers.attribution.order import launch_order, nodes_of
 from spark_prof.analyzers.attribution.placement import kernels_in_order, place_kernels
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.windows import step_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.rules.components import role_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES
@@ -372,7 +372,7 @@ def decode_step(bundle: Bundle, batch: int = 1) -> list[Owned]:
             rows[name] = otherwise
     host = bundle.frame("host", rank, ["correlation", "start_ns"])
     order = launch_order(rows, host, nodes_of(bundle, rank, rows["graph_node"].to_numpy()))
-    windows = step_windows(bundle, rank, rows)
+    windows = timed_windows(bundle, rank, rows).steps
     rows = rows if order is None else rows.iloc[order]
     wanted = windows[(windows["phase"] == "decode") & (windows["decode_requests"] == batch)]
     rows = rows[rows["step"].isin(wanted.index) & ~rows["kind"].astype(str).isin(COPIES)]

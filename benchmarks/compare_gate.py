@@ -31,13 +31,9 @@ sys.path.insert(0, str(ROOT))
 
 from spark_prof.analyzers.comparing.compare_sides import compare  # noqa: E402
 from spark_prof.analyzers.comparing.comparison import Side  # noqa: E402
-from spark_prof.analyzers.comparing.kernel_time import (  # noqa: E402
-    KernelTime,
-    charges_of,
-    steps_of_size,
-)
+from spark_prof.analyzers.comparing.kernel_time import KernelTime, charges_of  # noqa: E402
 from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_of  # noqa: E402
-from spark_prof.analyzers.comparing.parts import Taken  # noqa: E402
+from spark_prof.analyzers.comparing.parts import taken_apart  # noqa: E402
 from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E402
 from spark_prof.analyzers.comparing.thresholds import (  # noqa: E402
     Reading,
@@ -154,8 +150,8 @@ def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
         found: dict[str, list[list[Figure]]] = {name: [] for name in codes}
         for _ in range(size):
             first = int(random.integers(0, len(places) - _TAKEN + 1))
-            typical = steps_of_size(charges, places[first : first + _TAKEN], 1.0, divisor)
-            taken = Taken([typical], side.report, side.start, charges.stable, {})
+            group = places[first : first + _TAKEN], 1.0
+            taken = taken_apart(charges, [group], divisor, side)
             for name, code in codes.items():
                 found[name].append(taken.figures(code, rows[name]))
         for name, figures in found.items():
@@ -213,7 +209,7 @@ def cell(
             low, high = found.shares
             covered += low <= effect <= high
             compared += 1
-            outcomes[outcome_of(limit, Reading("time", found), relative=True)] += 1
+            outcomes[outcome_of(limit, Reading("time", found))] += 1
     return Cell(sd, recordings, effect, covered / compared, outcomes, runs)
 
 

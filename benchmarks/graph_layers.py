@@ -22,7 +22,7 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import launch_order, nodes_of
 from spark_prof.analyzers.attribution.placement import place_kernels
-from spark_prof.analyzers.windows import step_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.traces.bundle import Bundle
 
 Cell = tuple[int, str]
@@ -53,7 +53,7 @@ def decode_step(bundle: Bundle, batch: int) -> pd.DataFrame:
     host = bundle.frame("host", rank, ["correlation", "start_ns"])
     order = launch_order(placed, host, nodes)
     placed = placed if order is None else placed.iloc[order]
-    windows = step_windows(bundle, rank, placed)
+    windows = timed_windows(bundle, rank, placed).steps
     wanted = windows[(windows["phase"] == "decode") & (windows["decode_requests"] == batch)]
     rows = placed[placed["step"].isin(wanted.index) & (placed["kind"] == "kernel")]
     counts = rows.groupby("step").size()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.windows import step_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.traces.assemble import open_bundle
 
 Int64s = npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ def slowed(source: Path, out: Path, share: float, what: str) -> Path:
     shutil.copytree(source, out)
     bundle = open_bundle(source)
     placed = place_kernels(bundle, 0)
-    steps = step_windows(bundle, 0, placed)
+    steps = timed_windows(bundle, 0, placed).steps
     chosen = np.ones(len(placed), bool)
     if what.startswith("layer "):
         chosen = (placed["layer"] == int(what.removeprefix("layer "))).to_numpy()

@@ -6,6 +6,7 @@ made of these sums. They are added up in whole nanoseconds, and so are exact.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -301,9 +302,9 @@ def conflicts_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[Conf
 
 
 def _times(kernels: Sequence[KernelRow]) -> tuple[dict[str, float], dict[str, float]]:
-    us: dict[str, float] = {}
-    decode_us: dict[str, float] = {}
+    us: dict[str, float] = defaultdict(float)
+    decode_us: dict[str, float] = defaultdict(float)
     for row in kernels:
-        us[row.name] = us.get(row.name, 0.0) + row.us
-        decode_us[row.name] = decode_us.get(row.name, 0.0) + row.decode_us
+        us[row.name] += row.us
+        decode_us[row.name] += row.decode_us
     return us, decode_us

@@ -66,11 +66,7 @@ class Check:
 
 
 def checked(facts: Facts) -> Report:
-    """The report with what was checked, and without each figure that fails a check.
-
-    >>> report = checked(facts)  # doctest: +SKIP
-    >>> [row.text for row in report.invariants if row.ok is False]  # doctest: +SKIP
-    """
+    """The report with what was checked, and without each figure that fails a check."""
     rows: list[Invariant] = []
     for check in CHECKS:
         found = check.broken(facts)
@@ -94,7 +90,15 @@ class Whole:
     key: tuple[object, ...]  # the table of the report, and which row of it
     us: float
     terms: Sequence[float]  # what adds up to it
-    times: Mapping[str, float]  # everything in it that is a time, by name
+    times: Mapping[str, float]  # everything in it that is a time, by name; the least of a name
+
+    @classmethod
+    def of_rows(cls, where: str, key: str, us: float, rows: Sequence[tuple[str, float]]) -> Whole:
+        """A time whose terms are all times."""
+        least: dict[str, float] = {}
+        for name, own in rows:
+            least[name] = min(own, least.get(name, own))
+        return cls(where, (key,), us, [own for _, own in rows], least)
 
     @property
     def adds_up(self) -> bool:
@@ -102,17 +106,10 @@ class Whole:
         largest = max(abs(self.us), sum(map(abs, self.terms)))
         return same(sum(self.terms), self.us, len(self.terms), largest)
 
-    def negative(self, longest_us: float) -> dict[str, float]:
-        """The times below zero by more than rounding in a run that took so long."""
-        return {name: us for name, us in self.times.items() if us < -_tolerance(1, longest_us)}
 
-
-def wholes_of(report: Report, kernels_us: float) -> Iterator[Whole]:
-    """Each time of a report that has parts; the residual is no time, but what the parts lack.
-
-    >>> [whole.where for whole in wholes_of(report, 812.5)]  # doctest: +SKIP
-    ['books: all', 'tokens: decode', 'components', 'layers', 'kernels', 'waterfall']
-    """
+def _wholes(facts: Facts) -> Iterator[Whole]:
+    """Each time of a report that has parts; the residual is no time, but what the parts lack."""
+    report = facts.report
     for b in report.books:
         terms = [b.kernels_us, b.copies_us, -b.overlap_us, b.gap_us, b.residual_us]
         times = {name: float(getattr(b, name)) for name in _TIMES_OF_STEPS}
@@ -122,16 +119,16 @@ def wholes_of(report: Report, kernels_us: float) -> Iterator[Whole]:
         terms = [r.charged_us for r in t.rows]
         key = ("tokens", t.phase, t.batch_size)
         yield Whole(f"tokens: {t.phase}", key, t.step_us, terms, times)
-    tables = {
-        "components": [(row.name, row.us) for row in report.components],
-        "layers": [(f"{row.layer}, {row.component}", row.us) for row in report.layers],
-        "kernels": [(short_name(row.name), row.us) for row in report.kernels],
-    }
-    for name, rows in tables.items():
-        yield _table(name, name, kernels_us, rows)
+    kernels_us = float(facts.layers.sums["ns"].sum()) / 1e3
+    for name, rows in (
+        ("components", [(row.name, row.us) for row in report.components]),
+        ("layers", [(f"{row.layer}, {row.component}", row.us) for row in report.layers]),
+        ("kernels", [(short_name(row.name), row.us) for row in report.kernels]),
+    ):
+        yield Whole.of_rows(name, name, kernels_us, rows)
     found = waterfall_of(report)
     parts = [(part.component or part.kind, part.us) for part in found.parts]
-    yield _table("waterfall", "floor", found.us, parts)
+    yield Whole.of_rows("waterfall", "floor", found.us, parts)
 
 
 def merged_us(kernels: pd.DataFrame) -> float:
@@ -153,25 +150,20 @@ def _tolerance(terms: int, largest_us: float) -> float:
     return _NS * terms + _ROUNDING * largest_us
 
 
-def _table(where: str, key: str, us: float, rows: Sequence[tuple[str, float]]) -> Whole:
-    least: dict[str, float] = {}
-    for name, own in rows:
-        least[name] = min(own, least.get(name, own))
-    return Whole(where, (key,), us, [own for _, own in rows], least)
-
-
-def _negative(facts: Facts) -> list[Broken] | None:
+def _negative(facts: Facts) -> list[Broken]:
     steps = [b.step_us for b in facts.report.books]
-    longest = max(steps, default=waterfall_of(facts.report).us)
+    # More than rounding in a run that took so long.
+    least = -_tolerance(1, max(steps, default=waterfall_of(facts.report).us))
     return [
         Broken(f"{where} takes {us:,.2f} us, which no time can be: it is left out.", where, w.key)
         for w in _wholes(facts)
-        for name, us in w.negative(longest).items()
+        for name, us in w.times.items()
+        if us < least
         for where in [f"{w.where}, {name}"]
     ]
 
 
-def _sums(facts: Facts) -> list[Broken] | None:
+def _sums(facts: Facts) -> list[Broken]:
     return [
         Broken(
             f"The parts of {w.where} add up to {sum(w.terms):,.2f} us, not to {w.us:,.2f} us: they "
@@ -182,10 +174,6 @@ def _sums(facts: Facts) -> list[Broken] | None:
         for w in _wholes(facts)
         if not w.adds_up
     ]
-
-
-def _wholes(facts: Facts) -> Iterator[Whole]:
-    return wholes_of(facts.report, float(facts.layers.sums["ns"].sum()) / 1e3)
 
 
 def _union(facts: Facts) -> list[Broken] | None:
@@ -225,23 +213,22 @@ def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
     return found
 
 
-def step_floors(report: Report) -> list[Broken] | None:
+def step_floors(facts: Facts) -> list[Broken] | None:
     """Phases whose median step is shorter than its bytes allow."""
-    roofline = report.roofline
-    phases = [p for p in roofline.phases if p.floor_us and p.step_us] if roofline else []
-    if roofline is None or not phases:
+    roofline = facts.report.roofline
+    if roofline is None or not any(p.floor_us and p.step_us for p in roofline.phases):
         return None
     return [
         Broken(
-            f"A {phase.phase} step takes {step:,.1f} us, less than the {least:,.1f} us that its "
-            "bytes need at least: which weights it reads is not known. Its floor is not known.",
+            f"A {phase.phase} step takes {phase.step_us:,.1f} us, less than the {least:,.1f} us "
+            "that its bytes need at least: which weights it reads is not known. Its floor is not "
+            "known.",
             f"roofline.phases: {phase.phase}",
             (phase.phase,),
         )
-        for phase in phases
-        for step in [phase.step_us or 0.0]
+        for phase in roofline.phases
         for least in [memory_us(phase.streamed_bytes, roofline.ceilings)]
-        if least > step
+        if phase.floor_us and phase.step_us and least > phase.step_us
     ]
 
 
@@ -263,6 +250,7 @@ def _tick_us(kernels: pd.DataFrame) -> float:
 def _without_floors(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
     if report.roofline is None:
         return report
+    # Those that are within the tolerance change, too.
     report = replace(report, roofline=without_floors(report.roofline, keys))
     return _without_weights(report, {part for phase, part, *_ in keys if phase == "decode"})
 
@@ -288,8 +276,6 @@ def _without_weights(report: Report, components: Collection[object]) -> Report:
 
 def _without_parts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
     """The report without those step times, ledgers or tables."""
-    if not keys:
-        return report
     books = tuple(b for b in report.books if ("books", b.phase) not in keys)
     if ("books", "all") in keys:
         books = ()
@@ -326,29 +312,11 @@ CHECKS: tuple[Check, ...] = (
         _without_floors,
     ),
     Check(
-        "floor-step",
-        "No step is faster than its bytes allow.",
-        lambda facts: step_floors(facts.report),
-        _without_step_floors,
+        "floor-step", "No step is faster than its bytes allow.", step_floors, _without_step_floors
     ),
-    Check(
-        "union-once",
-        "What overlaps counts once over the whole window.",
-        _union,
-        _without_parts,
-    ),
-    Check(
-        "no-negative",
-        "No part of any time is negative.",
-        _negative,
-        _without_parts,
-    ),
-    Check(
-        "adds-up",
-        "Parts add up to the whole.",
-        _sums,
-        _without_parts,
-    ),
+    Check("union-once", "What overlaps counts once over the whole window.", _union, _without_parts),
+    Check("no-negative", "No part of any time is negative.", _negative, _without_parts),
+    Check("adds-up", "Parts add up to the whole.", _sums, _without_parts),
     Check(
         "layers-alike",
         "Layers of one kind run the same kernels.",

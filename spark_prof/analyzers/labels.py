@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import place_kernels
@@ -36,15 +32,9 @@ def label_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
     placed["layer"] = placed["layer"].astype(np.int32)
     placed["phase"] = _phases(bundle, rank, placed["step"])
     for column in ("engine", "precision", "evidence", "conversion"):
-        placed[column] = _by_name([getattr(label, column) or "" for label in known], codes)
+        words = np.array([*(getattr(label, column) or "" for label in known), ""], object)
+        placed[column] = pd.Categorical(words)[codes]
     return placed[[*schema, *LABELS]]
-
-
-def _by_name(values: Sequence[str], codes: npt.NDArray[np.integer[Any]]) -> pd.Categorical:
-    """The value of each row's name, one look at each distinct name."""
-    words = sorted(set(values) | {""})
-    index = np.array([words.index(value) for value in values] + [words.index("")], np.int8)
-    return pd.Categorical.from_codes(index[codes], categories=pd.Index(words, dtype=object))
 
 
 def _phases(bundle: Bundle, rank: int, step: pd.Series) -> pd.Categorical:

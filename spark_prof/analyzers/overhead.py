@@ -65,24 +65,21 @@ def _of_size(size: int, steps: pd.DataFrame) -> Overhead | None:
     )  # fmt: skip
     table = table[table["count"] >= _FEWEST]
     before, after = table.shift(1), table.shift(-1)
-    paired = table["watched"] & ~_flag(before["watched"], True) & ~_flag(after["watched"], True)
+    watched = table["watched"].astype(bool)
+    paired = watched & ~watched.shift(1, fill_value=True) & ~watched.shift(-1, fill_value=True)
     paired &= (before["run"] == table["run"]) & (after["run"] == table["run"])
     if not paired.any():
         return None
     beside = (before["took"] + after["took"])[paired] / 2
     ratios = (table["took"][paired] / beside).to_numpy(np.float64)
-    timed = float(table["took"][~table["watched"]].median())
+    timed = float(table["took"][~watched].median())
     return Overhead(
         batch_size=size,
         ratio=float(np.median(ratios)),
         lowest=float(ratios.min()),
         highest=float(ratios.max()),
         stretches=len(ratios),
-        watched_us=float(table["took"][table["watched"]].median()) / 1e3,
+        watched_us=float(table["took"][watched].median()) / 1e3,
         timed_us=timed / 1e3,
         run_ratio=float(steps["took"].sum()) / (len(steps) * timed),
     )
-
-
-def _flag(column: pd.Series, missing: bool) -> pd.Series:
-    return column.map({True: True, False: False}).fillna(missing).astype(bool)

@@ -103,7 +103,7 @@ def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     ends = (end, np.where(copies, start, end)) if copies.any() else (end,)
     covered, *summed = at_once(
         lambda: covered_in(start, end, begin, finish),
-        *(partial(sum_by_group, start, last, step, len(windows)) for last in ends),
+        *(partial(sum_by_group, last - start, step, len(windows)) for last in ends),
         *(partial(union_by_group, start, last, step, len(windows)) for last in ends),
     )
     everything, kernels_ns, busy, union = summed if len(ends) > 1 else np.repeat(summed, 2, axis=0)
@@ -173,18 +173,12 @@ def steps_of(steps: pd.DataFrame) -> Steps:
     )
 
 
-def sum_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
-    """Summed length of the intervals of each group; the groups are those of `union_by_group`."""
-    took = end - start
+def sum_by_group(took: Int64s, group: Integers, groups: int) -> Int64s:
+    """Sum of each group; below 0 is none."""
     if (group < 0).any():
         took, group = took[group >= 0], group[group >= 0]
-    if not len(group):
-        return np.zeros(groups, np.int64)
-    if not ascends(group):
-        return np.bincount(group, weights=took, minlength=groups).astype(np.int64)
-    opens = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
     found = np.zeros(groups, np.int64)
-    found[group[opens]] = np.add.reduceat(took, opens)
+    np.add.at(found, group, took)
     return found
 
 
@@ -202,18 +196,12 @@ def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> 
     if (group < 0).any():
         mine = np.flatnonzero(group >= 0)
         start, end, group = start[mine], end[mine], group[mine]
-    if not len(start):
-        return np.zeros(groups, np.int64)
     if not ascends(start):
         order = np.argsort(start, kind="stable")
         start, end, group = start[order], end[order], group[order]
-    added = np.empty_like(end)
-    added[0] = start[0]
-    np.maximum.accumulate(end[:-1], out=added[1:])
-    np.maximum(added, start, out=added)
-    np.subtract(end, added, out=added)
-    np.maximum(added, 0, out=added)
-    return sum_by_group(np.zeros_like(added), added, group, groups)
+    reached = np.append(start[:1], np.maximum.accumulate(end)[:-1])
+    added = np.maximum(end - np.maximum(start, reached), 0)
+    return sum_by_group(added, group, groups)
 
 
 def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int64s:

@@ -42,7 +42,7 @@ from spark_prof.analyzers.roofline.weight_bytes import stored_as
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
 from spark_prof.analyzers.step_accounting import Books, Steps, books, step_books, steps_of
 from spark_prof.analyzers.step_time import token_ledgers
-from spark_prof.analyzers.windows import step_windows, timed_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks.frames import imported_runs
@@ -66,7 +66,7 @@ class Summary:
     # What `place_kernels` returned, `stream` among it, without the layers whose kernels are not
     # known.
     kernels: pd.DataFrame
-    # What `step_books` returned; of kernels without times what `step_windows` did.
+    # What `step_books` returned; of kernels without times what `timed_windows` did.
     steps: pd.DataFrame
     timed: bool  # whether it is known when the kernels ran
 
@@ -300,12 +300,12 @@ def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
     layers = layers.assign(format=[narrow.get(path, "") for path in layers["path"]])
     keys = ["component", "type", "quant_method", "kernel", "weight_dtype", "shape", "format"]
     groups = layers.groupby(keys, observed=True, sort=False)["bytes"].agg(["size", "sum"])
-    rows = [
-        ModuleRow(component, kind, method, kernel, dtype, shape, int(size), int(total), form)
-        for (component, kind, method, kernel, dtype, shape, form), (size, total) in zip(
-            groups.index.tolist(), groups.to_numpy().tolist(), strict=True
+    rows = (
+        ModuleRow(component, kind, method, kernel, dtype, shape, int(count), int(total), form)
+        for (component, kind, method, kernel, dtype, shape, form), count, total in (
+            groups.itertuples(name=None)
         )
-    ]
+    )
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
@@ -336,7 +336,7 @@ def with_clients(
     # A trace of sums alone does not say when a step began.
     if not bundle.meta.settings.get("summed"):
         kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
-        steps = step_windows(bundle, rank, kernels)
+        steps = timed_windows(bundle, rank, kernels).steps
         steps["step_us"] = (steps["finish_ns"] - steps["begin_ns"]) / 1e3
     clients = clients_of(runs, steps, bundle.facts(rank), report.overhead)
     return replace(report, clients=clients)

@@ -46,15 +46,23 @@ _MOST_PIECES = 100
 """Pieces within which a clock was set that are looked at; of more all steps are left out."""
 
 
-def believed_steps(
-    steps: pd.DataFrame, kernels: pd.DataFrame, *, one_clock: bool, awaited: bool = True
+@dataclass(frozen=True, eq=False)
+class _OnDevice:
+    """The kernels of each step."""
+
+    first: Int64s  # first start, 0 without any
+    last: Int64s  # last end, 0 without any
+    negative: Flags  # whether one ends before it starts
+
+
+def _believed(
+    steps: pd.DataFrame, device: _OnDevice, *, one_clock: bool, awaited: bool
 ) -> tuple[Flags, Flags, tuple[str, ...]]:
     """Judges the times of steps.
 
     Args:
         steps: phase, start_ns, end_ns, piece, and update_ns and unfinished, both may be missing
             values; in order of their numbers, indexed by them.
-        kernels: step, end_ns and, where it is known, start_ns.
         one_clock: whether the times come out of a trace, whose tool has put all on one clock.
         awaited: whether the scheduler waits for this rank; kernels of the others may run on after
             its update.
@@ -65,18 +73,17 @@ def believed_steps(
     """
     start, end = (steps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     count = len(steps)
-    first, last, negative = _on_device(steps, kernels)
-    ran = last > 0
-    bad = (end < start) | negative
+    ran = device.last > 0
+    bad = (end < start) | device.negative
     back = np.zeros(count, np.int64)
     overlap = end[:-1] - start[1:]
     back[1:] = np.maximum(start[:-1] - start[1:], np.where(overlap > _OVERLAP_NS, overlap, 0))
     back = np.maximum(back, 0)
     apart = np.zeros(count, np.int64)
     if not one_clock:
-        update = steps["update_ns"].astype("Int64").fillna(np.iinfo(np.int64).max)
-        early = np.where(ran, start - first, 0)
-        late = np.where(ran & awaited, last - np.minimum(update.to_numpy(np.int64), last), 0)
+        update = steps["update_ns"].fillna(np.iinfo(np.int64).max).to_numpy(np.int64)
+        early = np.where(ran, start - device.first, 0)
+        late = np.where(ran & awaited, np.maximum(device.last - update, 0), 0)
         apart = np.maximum(early, late)
         apart[apart <= _APART_NS] = 0
     length, stalled = _long(steps, start)
@@ -97,8 +104,7 @@ def believed_steps(
             causes.append(f"the clock was set back {_at(back, numbers)}")
         if (bad & (end < start)).any():
             causes.append(f"steps that end before they begin: {np.count_nonzero(end < start)}")
-        if negative.any():
-            wrong = np.count_nonzero(negative)
+        if wrong := np.count_nonzero(device.negative):
             causes.append(f"steps with kernels that end before they begin: {wrong}")
         if (apart > 0).any():
             causes.append(
@@ -126,8 +132,7 @@ def believed_steps(
     return kept, breaks, tuple(notes())
 
 
-def _on_device(steps: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Int64s, Int64s, Flags]:
-    """First start and last end of each step's kernels, 0 without any; whether one ends early."""
+def _on_device(steps: pd.DataFrame, kernels: pd.DataFrame) -> _OnDevice:
     count = len(steps)
     place = positions(steps.index.to_numpy(), kernels["step"].to_numpy())
     ends = kernels["end_ns"].to_numpy(np.int64)
@@ -139,7 +144,7 @@ def _on_device(steps: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Int64s, Int6
     np.maximum.at(last, place, ends)
     negative = np.zeros(count + 1, bool)
     negative[place[ends < begins]] = True
-    return np.where(last > 0, first, 0)[:-1], last[:-1], negative[:-1]
+    return _OnDevice(np.where(last > 0, first, 0)[:-1], last[:-1], negative[:-1])
 
 
 def _long(steps: pd.DataFrame, start: Int64s) -> tuple[Int64s, Flags]:
@@ -214,25 +219,17 @@ _PAUSE_NS = 50_000_000
 class Windows:
     """The windows of a rank's steps, and which steps have none."""
 
-    steps: pd.DataFrame  # what `step_windows` returns
+    steps: pd.DataFrame
+    """The watched rows of the `steps` table whose times can be believed, in order and indexed by
+    step, with `begin_ns` and `finish_ns` of the step's window, `engine_ns` (the iteration's length
+    by the engine's own clock), `output_tokens` and `output_requests`, which are NaN where unknown.
+    """
     left_out: npt.NDArray[np.int64]  # numbers of the watched steps whose times cannot be believed
     notes: tuple[str, ...]  # why, one line each
 
 
-def step_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> pd.DataFrame:
-    """One row per recorded step of a rank, in order; arguments and errors as `timed_windows`.
-
-    Returns:
-        The watched steps of the `steps` table whose times can be believed, indexed by step, with
-        `begin_ns` and `finish_ns` of the step's window, `engine_ns` (the iteration's length by the
-        engine's own clock, NaN where unknown), `output_tokens` and `output_requests` (NaN where
-        unknown).
-    """
-    return timed_windows(bundle, rank, kernels).steps
-
-
 def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
-    """The same, with what was left out because a clock was set.
+    """The windows of the recorded steps of a rank.
 
     Args:
         kernels: the rank's kernels, at least `step` and `end_ns`; with `start_ns` more faults are
@@ -248,22 +245,17 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
         )
     steps = steps[steps["watched"]]
     steps = steps.join(_engine_rows(bundle, steps))
+    device = _on_device(steps, kernels)
+    kept, breaks = np.ones(len(steps), bool), np.zeros(len(steps), bool)
+    notes: tuple[str, ...] = ()
     # Sums alone have no times to judge.
-    timed = not bundle.meta.settings.get("summed")
-    awaited = rank in layout_of(bundle).output_ranks
-    kept, breaks, notes = (
-        believed_steps(steps, kernels, one_clock=bundle.imported, awaited=awaited)
-        if timed
-        else (np.ones(len(steps), bool), np.zeros(len(steps), bool), ())
-    )
+    if not bundle.meta.settings.get("summed"):
+        awaited = rank in layout_of(bundle).output_ranks
+        kept, breaks, notes = _believed(steps, device, one_clock=bundle.imported, awaited=awaited)
     left_out = steps.index.to_numpy(np.int64)[~kept]
     if len(left_out) == len(steps) > 0:
         raise CommandError(f"{bundle.path} has no step whose times can be believed: {notes[0]}")
     steps, breaks = steps[kept], breaks[kept]
-    last_end = np.zeros(len(steps) + 1, np.int64)
-    place = positions(steps.index.to_numpy(), kernels["step"].to_numpy())
-    # What belongs to no step of these has its place behind the last one.
-    np.maximum.at(last_end, place, kernels["end_ns"].to_numpy())
     scheduled = steps["schedule_ns"].fillna(steps["start_ns"]).to_numpy(np.int64)
     updated = steps["update_ns"].fillna(steps["end_ns"]).to_numpy(np.int64)
 
@@ -278,7 +270,7 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     # The first step of a piece may wait for a flush, or for the recording to get ready.
     alone = np.where(same_piece, scheduled, steps["start_ns"])
     # A step without kernels ends on the device when the one before it does.
-    device_done = np.maximum.accumulate(last_end[:-1])
+    device_done = np.maximum.accumulate(device.last[kept])
     before = np.append(0, device_done[:-1])
     begin = np.where(follows, np.maximum(scheduled, before), alone)
     begin = np.maximum.accumulate(begin)

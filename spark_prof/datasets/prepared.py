@@ -17,7 +17,7 @@ from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_accounting import step_books
 from spark_prof.analyzers.summary import Summary, summary_of, with_clients
-from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns, columns_of
+from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, KernelColumns, columns_of
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
@@ -48,7 +48,7 @@ class Columns:
         with self._lock:
             if self._source:
                 bundle, rank, summary = self._source
-                shapes = kernels_in_order(bundle, rank, ["start_ns", *SHAPE_COLUMNS])
+                shapes = kernels_in_order(bundle, rank, ["start_ns", *LAUNCH_COLUMNS])
                 steps = summary.steps.index.to_numpy()
                 self._made = columns_of(summary.kernels, steps, shapes)
                 self._source = None  # the rows are more than twice as large

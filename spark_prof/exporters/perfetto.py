@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.analyzers.windows import step_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.errors import CommandError
 from spark_prof.exporters.rank_tracks import (
     Calls,
@@ -59,7 +59,7 @@ def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
     for rank in ranks:
         tracks = Tracks(rank + 1, _process_name(bundle, rank))
         kernels = label_kernels(bundle, rank)
-        windows = step_windows(bundle, rank, kernels)
+        windows = timed_windows(bundle, rank, kernels).steps
         if not selection.all_steps:
             kernels = kernels[selection.rows(kernels["step"])].reset_index(drop=True)
             windows = windows[selection.rows(windows["step"])]

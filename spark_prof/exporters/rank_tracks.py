@@ -40,7 +40,7 @@ _COUNTERS = (
 
 
 def write_steps(trace: RankTrace, windows: pd.DataFrame, track: int) -> None:
-    """Writes steps, as rows of `analyzers.windows.step_windows`."""
+    """Writes steps, as rows of `analyzers.windows.timed_windows`."""
     start = windows["begin_ns"].to_numpy(np.int64)
     names = [
         json.dumps(f"{phase} step {step}")

@@ -123,36 +123,25 @@ def _kernels(prepared: Prepared, part: slice, ahead_ns: int) -> pd.DataFrame:
     columns = prepared.kernels
     kernels, name = np.unique(columns.name[part], return_inverse=True)
     names = [columns.names[place] for place in kernels.tolist()]
-    streams = [text.partition("/") for text in columns.streams]
-    devices = [(int(d), int(s)) if s else (0, -1) for d, _, s in streams]
-    device, stream = np.array(devices, np.int64).reshape(-1, 2)[columns.stream[part]].T
-    shapes = [columns.launches[place] for place in columns.launch[part].tolist()]
+    launches = columns.launches.iloc[columns.launch[part]].reset_index(drop=True)
     copies = np.array(columns.copies, bool)[kernels]
     known = {row.name: row for row in prepared.report.kernels}
     labels: list[KernelRow | Label] = [
         _COPY if copy else known.get(text, _UNKNOWN)
         for text, copy in zip(names, copies.tolist(), strict=True)
     ]
-    return pd.DataFrame(
-        {
-            "start_ns": columns.start_ns[part] - ahead_ns,
-            "end_ns": columns.end_ns[part] - ahead_ns,
-            "kind": pd.Categorical(np.where(copies[name], "memcpy", "kernel")),
-            "name": pd.Categorical.from_codes(name, pd.Index(names)),
-            "device": device,
-            "stream": stream,
-            "grid": pd.Categorical([shape.grid for shape in shapes]),
-            "block": pd.Categorical([shape.block for shape in shapes]),
-            "registers": [shape.registers for shape in shapes],
-            "shared_bytes": [shape.shared_bytes for shape in shapes],
-            "step": columns.step[part],
-            "layer": columns.layer[part],
-            "component": pd.Categorical.from_codes(
-                columns.component[part].astype(np.int64), pd.Index(COMPONENTS)
-            ),
-            "engine": pd.Categorical([label.engine for label in labels])[name],
-            "precision": pd.Categorical([label.precision or "" for label in labels])[name],
-            "evidence": pd.Categorical([label.evidence for label in labels])[name],
-            "conversion": pd.Categorical([label.conversion or "" for label in labels])[name],
-        }
+    return launches.assign(
+        start_ns=columns.start_ns[part] - ahead_ns,
+        end_ns=columns.end_ns[part] - ahead_ns,
+        kind=pd.Categorical(np.where(copies[name], "memcpy", "kernel")),
+        name=pd.Categorical.from_codes(name, pd.Index(names)),
+        step=columns.step[part],
+        layer=columns.layer[part],
+        component=pd.Categorical.from_codes(
+            columns.component[part].astype(np.int64), pd.Index(COMPONENTS)
+        ),
+        engine=pd.Categorical([label.engine for label in labels])[name],
+        precision=pd.Categorical([label.precision or "" for label in labels])[name],
+        evidence=pd.Categorical([label.evidence for label in labels])[name],
+        conversion=pd.Categorical([label.conversion or "" for label in labels])[name],
     )

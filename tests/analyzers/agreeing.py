@@ -6,11 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
-from spark_prof.analyzers.views.waterfall import waterfall_of
-from spark_prof.dashboards.outline import outline
-
 Json = dict[str, Any]
 
 _SIGNED = frozenset(
@@ -196,30 +191,3 @@ def _limits(document: Json) -> Iterator[tuple[str, float, float]]:
         yield f"{e['phase']}: kernels of the union", e["union_us"], e["busy_us"]
     for row in document["kernels"]:
         yield f"decode of {row['name']}", row["decode_us"], row["us"]
-
-
-def said_twice(report: Report) -> dict[str, set[object]]:
-    """Figures of which the waterfall or a table says something else than the typical step."""
-    ledger, waterfall = report.tokens[0], waterfall_of(report)
-    parts = {part.kind: part.us * ledger.step_us / waterfall.us for part in waterfall.parts}
-    pairs = [
-        ("waterfall", waterfall.us, sum(part.us for part in waterfall.parts)),
-        ("launch gaps", ledger.us(LAUNCH_GAPS), parts["launch_gaps"]),
-        ("host", ledger.us(HOST), parts["host"]),
-        ("copies", ledger.us("memcpy"), parts["copies"]),
-        ("rest", 0.0, parts["rest"]),
-    ]
-    if report.steps.tpot_us:
-        pairs += [("token", waterfall.us, report.steps.tpot_us.median)]
-        pairs += [("token in ms", 1e3 * (ledger.ms_per_token or 0.0), waterfall.us)]
-    phase = report.roofline.decode if report.roofline and ledger.phase == "decode" else None
-    if phase and phase.floor_us is not None and waterfall.floor_us is not None:
-        pairs += [("lower bound", phase.floor_us, parts["floor"])]
-    found: dict[str, set[object]] = {n: {a, b} for n, a, b in pairs if abs(a - b) > _off(a, 20)}
-    cells: dict[str, set[object]] = defaultdict(set)
-    same = {"measured": "total", "memcpy": "copies"}
-    for section in outline(report).sections:
-        for row in section.rows if section.id in ("waterfall", "components") else ():
-            cells[same.get(str(row[0]), str(row[0]))].add(row[1])
-    shared = ("launch gaps", "host", "total", "copies")
-    return found | {f"{n} as written": cells[n] for n in shared if len(cells[n]) > 1}

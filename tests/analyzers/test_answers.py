@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 from spark_prof.analyzers.answers import answers_of, shares
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle
-from tests.rows import each_row
 from tests.support import Piece, Recorded, kineto, operator, step
 
 CODE = Path(__file__).parents[1] / "data" / "code-h100"
@@ -35,12 +31,6 @@ def test_shares_add_what_has_one_name_and_leave_out_nothing_to_see() -> None:
     assert shares([]) == ""
 
 
-@each_row("folder", sorted(CODE.iterdir()))
-def test_a_recording_with_graphs_or_without_answers_all_questions(folder: Path) -> None:
-    ids = [answer.id for answer in answers_of(report(folder.name))]
-    assert ids == ["tensor-cores", "formats", "memory", "shapes", "overhead"]
-
-
 def test_fp4_weights_that_no_product_computes_in_are_called_storage() -> None:
     assert "no product computes in it" in text(report("dense-nvfp4"), "tensor-cores")
     assert "bf16 on tensor cores from fp4 weights" in text(report("dense-nvfp4"), "tensor-cores")
@@ -52,23 +42,6 @@ def test_fp4_weights_that_no_product_computes_in_are_called_storage() -> None:
     found = text(replace(report("dense-nvfp4"), kernels=native), "tensor-cores")
     assert "fp4 on tensor cores" in found
     assert "no product" not in found
-
-
-def test_the_formats_of_products_add_up() -> None:
-    found = text(report("dense-fp8-token"), "tensor-cores")
-    parts = [float(value) for value in re.findall(r"([\d.]+) % (?:bf16|fp8|fp16|unknown)", found)]
-    assert sum(parts) == pytest.approx(100, abs=0.2)
-
-
-def test_figures_are_those_of_the_report() -> None:
-    found = report("gpt-oss-20b-mxfp4")
-    assert found.roofline is not None
-    decode = found.roofline.decode
-    assert decode is not None
-    assert decode.of_floor is not None
-    assert f"{100 * decode.of_floor:.0f} % of it is the floor" in text(found, "memory")
-    idle = replace(found, conversions=Conversions(0.0, 0.0, (), us_per_token=0.0))
-    assert "No kernel only changes a format." in text(idle, "formats")
 
 
 def test_a_floor_that_covers_little_is_not_told() -> None:

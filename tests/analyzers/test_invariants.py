@@ -36,7 +36,7 @@ from spark_prof.dashboards.about_cells import placed_by
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
-from tests.analyzers.agreeing import contradictions, said_twice
+from tests.analyzers.agreeing import contradictions
 from tests.analyzers.roofline.recorded import CONFIG, FIRST, HEAD, LAYERS, bundle
 from tests.rows import each_row
 from tests.support import layer_row
@@ -98,15 +98,6 @@ def test_figures_of_any_recording_agree() -> None:
         (name, rank): found
         for name, rank, report in reports()
         if (found := contradictions(json.loads(RENDERERS["json"](report)), rank))
-    }
-    assert told == {}
-
-
-def test_what_stands_twice_in_any_report_is_one_figure() -> None:
-    told = {
-        (name, rank): found
-        for name, rank, report in reports()
-        if report.tokens and (found := said_twice(report))
     }
     assert told == {}
 

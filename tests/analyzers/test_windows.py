@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.summary import summarize
-from spark_prof.analyzers.windows import step_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
@@ -115,7 +115,7 @@ def windows(tmp_path: Path) -> Callable[..., pd.DataFrame]:
         kernels = pd.DataFrame(
             {"step": list(device), "end_ns": np.array([*device.values()], np.int64) + ORIGIN}
         )
-        return step_windows(bundle, 0, kernels)
+        return timed_windows(bundle, 0, kernels).steps
 
     return make
 
@@ -232,7 +232,7 @@ def test_the_end_of_the_last_step(
     seen = [engine(n, 100 * n, at) for n, at in enumerate(updated) if at is not None]
     bundle = Recorded({0: [Piece(steps)]}, {0: seen}).assemble(tmp_path / "b")
     ends = np.array([*device.values()], np.int64) + ORIGIN
-    found = step_windows(bundle, 0, pd.DataFrame({"step": list(device), "end_ns": ends}))
+    found = timed_windows(bundle, 0, pd.DataFrame({"step": list(device), "end_ns": ends})).steps
     assert spans(found)[-1][1] == end
 
 
@@ -255,8 +255,8 @@ def test_a_rank_that_nobody_waits_for_may_run_on_after_the_update(tmp_path: Path
     bundle = Recorded(ranks, {0: updates}, facts).assemble(tmp_path / "b")
     ends = np.array([75 * MS, 193 * MS, 275 * MS], np.int64) + ORIGIN
     kernels = pd.DataFrame({"step": [0, 1, 2], "end_ns": ends})
-    assert step_windows(bundle, 1, kernels)["step"].tolist() == [0, 1, 2]
-    assert len(step_windows(bundle, 0, kernels)) < 3
+    assert timed_windows(bundle, 1, kernels).steps["step"].tolist() == [0, 1, 2]
+    assert len(timed_windows(bundle, 0, kernels).steps) < 3
 
 
 def test_no_window_runs_backwards(windows: Any) -> None:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.views.kernel_calls import LaunchUse, facts_of
-from spark_prof.analyzers.views.kernel_columns import Launch
+from spark_prof.analyzers.views.kernel_calls import Launch, LaunchUse, facts_of
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OddCell
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.sections import one_kernel_section

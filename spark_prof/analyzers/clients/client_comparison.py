@@ -47,7 +47,7 @@ def clients_of(
     """One row for each run, compared with the steps where they can be.
 
     Args:
-        steps: what analyzers.windows.step_windows returned, with `step_us`.
+        steps: what analyzers.windows.timed_windows returned, with `step_us`.
         facts: of the process that recorded the steps, for its clocks.
         overhead: what watching cost, by batch size.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import starmap
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -29,14 +29,10 @@ from spark_prof.analyzers.comparing.swap_attribution import (
 )
 from spark_prof.analyzers.comparing.swap_proof import proofs_of, touched_components
 from spark_prof.analyzers.comparing.swapped_steps import (
-    HOST,
-    KINDS,
-    Floats,
     Int64s,
     SwappedSteps,
     read_steps,
     tracing_cost,
-    usual_batch_size,
     without_tracing,
 )
 from spark_prof.traces.bundle import Bundle
@@ -67,8 +63,7 @@ def summarize(
     b: Bundle,
     swaps: Sequence[Swapped],
     untraced: Untraced | None = None,
-    batch_size: int | None = None,
-    rank: int = 0,
+    batch_size: int = 1,
 ) -> Attribution:
     """The attribution of the gain of side b over side a.
 
@@ -80,31 +75,24 @@ def summarize(
         b: one of side b, at the same batch size and context, from the same engine or another one.
         swaps: the live swaps of both sides, one each module.
         untraced: times of a step without recording.
-        batch_size: requests that decode in a step; None for the most frequent one of side a.
-        rank: whose kernels.
+        batch_size: requests that decode in a step.
 
     Raises:
-        CommandError: a bundle has no such rank, or no two such steps after one another.
+        CommandError: a bundle has no rank 0, or no two such steps after one another.
     """
-    size = usual_batch_size(a, rank) if batch_size is None else batch_size
-    names: dict[str, int] = {}
-    sides = read_steps(a, rank, size, names), read_steps(b, rank, size, names)
+    sides = read_steps(a, batch_size), read_steps(b, batch_size)
     bound = any(side.waits_us > _HOST_BOUND * side.traced_us for side in sides)
     cost = _tracing_us(sides[0], untraced.a_us, bound) if untraced else 0.0
     touched = touched_components(swaps)
 
     def table(*keys: str) -> pd.DataFrame:
-        found = beside(sides, list(names), keys, cost)
+        found = beside(sides, keys, cost)
         found["touched"] = found["component"].isin(touched)
         if untraced and bound:
             _replace_waits(found, sides, untraced, cost)
         return found
 
-    components = tuple(
-        sorted(
-            _gains(ComponentGain, table("component")), key=lambda row: KINDS.index(row.component)
-        )
-    )
+    components = tuple(_gains(ComponentGain, table("component")))
     kernels = _kernel_gains(table("component", "name"))
     a_us, b_us = (untraced.a_us, untraced.b_us) if untraced else (None, None)
     steps = (
@@ -118,7 +106,7 @@ def summarize(
     residual = gain - explained if gain is not None and checked else None
     shared = residual is not None and gain is not None and abs(gain) >= _NO_GAIN * step
     return Attribution(
-        batch_size=size,
+        batch_size=batch_size,
         a=steps[0],
         b=steps[1],
         tracing_us=cost,
@@ -127,7 +115,10 @@ def summarize(
         residual_us=residual,
         residual_share=residual / gain if shared and residual is not None and gain else None,
         components=components,
-        layers=_layer_gains(table("layer", "component")),
+        layers=tuple(
+            replace(row, layer=None) if row.layer == -1 else row
+            for row in _gains(LayerGain, table("layer", "component"))
+        ),
         kernels=kernels,
         proofs=proofs_of(swaps, table("layer", "component", "name")),
         moved=tuple(
@@ -147,70 +138,49 @@ def summarize(
     )
 
 
-def beside(sides: _Sides, names: Sequence[str], keys: Sequence[str], cost: float) -> pd.DataFrame:
+def beside(sides: _Sides, keys: Sequence[str], cost: float) -> pd.DataFrame:
     """The times of both sides' typical steps; what a side does not have is 0 there.
 
     Returns:
         One row each combination of the keys, which are some of layer (-1 for none), component and
-        name: `a_us`, `b_us`, `saved_us`, `noise_us` (its 95 % half-width), `gap_a_us`, `gap_b_us`,
-        `kernels_a` and `kernels_b`.
+        name, in their order: `a_us`, `b_us`, `saved_us`, `noise_us` (its 95 % half-width),
+        `gap_a_us`, `gap_b_us`, `kernels_a` and `kernels_b`.
     """
-    every = [side.time.layer for side in sides]
-    sizes = {
-        "layer": 2 + max(int(layer.max(initial=-1)) for layer in every),
-        "component": len(KINDS),
-        "name": len(names) + 1,
-    }
-
-    def code_of(side: SwappedSteps) -> Int64s:
-        code = np.zeros(len(side.time.step), np.int64)
-        for key in keys:
-            # A layer of -1 is none, and a name of -1 that of a wait.
-            code = code * sizes[key] + getattr(side.time, key) + (key != "component")
-        return code
-
-    codes = [code_of(side) for side in sides]
-    known = np.unique(np.concatenate(codes))
-    a, b = (
-        _means(side, np.searchsorted(known, code), len(known), cost)
-        for side, code in zip(sides, codes, strict=True)
+    rows = pd.concat([side.rows[list(keys)] for side in sides])
+    groups = rows.groupby(list(keys), observed=True)
+    found = groups.size().index.to_frame(index=False)
+    codes = np.split(np.asarray(groups.ngroup(), np.int64), [len(sides[0].rows)])
+    a, b = (_means(side, code, len(found), cost) for side, code in zip(sides, codes, strict=True))
+    return found.assign(
+        a_us=a["us"],
+        b_us=b["us"],
+        saved_us=a["us"] - b["us"],
+        noise_us=_TWO_SIDED_95 * np.hypot(a["error"], b["error"]),
+        gap_a_us=a["gap_us"],
+        gap_b_us=b["gap_us"],
+        kernels_a=a["calls"],
+        kernels_b=b["calls"],
     )
-    columns: dict[str, Any] = {}
-    for key in reversed(keys):
-        known, place = np.divmod(known, sizes[key])
-        words = {"component": KINDS, "name": ("", *names)}.get(key)
-        columns[key] = place - 1 if words is None else np.array(words, object)[place]
-    columns |= {
-        "a_us": a["us"],
-        "b_us": b["us"],
-        "saved_us": a["us"] - b["us"],
-        "noise_us": _TWO_SIDED_95 * np.hypot(a["error"], b["error"]),
-        "gap_a_us": a["gap_us"],
-        "gap_b_us": b["gap_us"],
-        "kernels_a": a["kernels"],
-        "kernels_b": b["kernels"],
-    }
-    return pd.DataFrame(columns).sort_values(list(keys), ignore_index=True)
 
 
-def _means(side: SwappedSteps, code: Int64s, rows: int, cost: float) -> dict[str, Floats]:
-    """Of each row the time of a typical step, what of it is gaps, kernels, and the error."""
+def _means(side: SwappedSteps, code: Int64s, groups: int, cost: float) -> pd.DataFrame:
+    """Of each group the time of a typical step, what of it is gaps, calls, and the error."""
+    rows = side.rows
+    gap = without_tracing(rows["gap_us"].to_numpy(), cost)
+    sums = {"us": rows["us"].to_numpy() + gap, "gap_us": gap, "calls": rows["calls"].to_numpy()}
     order = np.argsort(code, kind="stable")
-    code, step = code[order], side.time.step[order]
-    gap = without_tracing(side.time.gap_us, cost)
-    columns = [each[order] for each in (side.time.us + gap, gap, side.calls)]
-    found: list[list[Floats]] = []
-    for first in range(0, rows, _BLOCK):
-        count = min(_BLOCK, rows - first)
-        part = slice(*np.searchsorted(code, (first, first + count)))
-        us, gap_us, calls = (
-            sums_by_step(code[part] - first, step[part], each[part], count, side.time.steps)
-            for each in columns
-        )
-        mean = side.typical.mean
-        found.append([mean(us), mean(gap_us), mean(calls), side.typical.error(us)])
-    parts = [np.concatenate(each) for each in zip(*found, strict=True)]
-    return dict(zip(("us", "gap_us", "kernels", "error"), parts, strict=True))
+    found = []
+    for first in range(0, groups, _BLOCK):
+        count = min(_BLOCK, groups - first)
+        own = order[slice(*np.searchsorted(code, (first, first + count), sorter=order))]
+        step = rows["step"].to_numpy()[own]
+        tables = {
+            name: sums_by_step(code[own] - first, step, each[own], count, len(side.length_us))
+            for name, each in sums.items()
+        }
+        means = {name: side.typical.mean(each) for name, each in tables.items()}
+        found.append(pd.DataFrame(means | {"error": side.typical.error(tables["us"])}))
+    return pd.concat(found, ignore_index=True)
 
 
 def _replace_waits(table: pd.DataFrame, sides: _Sides, untraced: Untraced, cost: float) -> None:
@@ -220,9 +190,8 @@ def _replace_waits(table: pd.DataFrame, sides: _Sides, untraced: Untraced, cost:
         table.loc[rows, ["a_us", "gap_a_us", "b_us", "gap_b_us", "saved_us", "noise_us"]] = 0.0
         return
     for name, side, measured in (("a", sides[0], untraced.a_us), ("b", sides[1], untraced.b_us)):
-        time = side.time
-        busy = time.us + without_tracing(time.gap_us, cost)
-        device_us = side.a_step(np.where(time.component == HOST, 0.0, busy))
+        busy = side.rows["us"] + without_tracing(side.rows["gap_us"].to_numpy(), cost)
+        device_us = side.a_step(busy.where(~side.waits, 0.0))
         table.loc[rows, [f"{name}_us", f"gap_{name}_us"]] = max(0.0, measured - device_us)
     table.loc[rows, "saved_us"] = table["a_us"] - table["b_us"]
 
@@ -234,14 +203,6 @@ def _gains(kind: type[_Gain], table: pd.DataFrame) -> Iterator[_Gain]:
     """The rows of a table, of whose columns each record has some."""
     names = [field.name for field in fields(kind)]
     return starmap(kind, table[names].itertuples(index=False, name=None))
-
-
-def _layer_gains(table: pd.DataFrame) -> tuple[LayerGain, ...]:
-    """Those outside of the layers come first."""
-    rows = sorted(
-        _gains(LayerGain, table), key=lambda row: (row.layer or 0, KINDS.index(row.component))
-    )
-    return tuple(replace(row, layer=None) if row.layer == -1 else row for row in rows)
 
 
 def _kernel_gains(table: pd.DataFrame) -> tuple[KernelGain, ...]:
@@ -257,20 +218,20 @@ def _tracing_us(side: SwappedSteps, untraced_us: float, host_bound: bool) -> flo
     counts = side.counts
     longer_us = side.traced_us - untraced_us
     if host_bound:
-        counts = counts & (side.time.component != HOST)
+        counts = counts & ~side.waits
         longer_us -= side.waits_us
-    return tracing_cost(side.time.gap_us[counts], longer_us * len(side.typical.steps))
+    return tracing_cost(side.rows["gap_us"].to_numpy()[counts], longer_us * len(side.typical.steps))
 
 
 def _side_steps(side: SwappedSteps, corrected_us: float, untraced_us: float | None) -> SideSteps:
     return SideSteps(
-        steps=side.time.steps,
+        steps=len(side.length_us),
         traced_us=side.traced_us,
         corrected_us=corrected_us,
         untraced_us=untraced_us,
-        kernels=side.a_step(side.calls),
-        gaps=side.a_step(np.where(side.time.gap_us > 0, 1.0, 0.0)),
-        overlap_us=side.a_step(side.took_us - side.time.us),
+        kernels=side.a_step(side.rows["calls"]),
+        gaps=side.a_step(side.rows["gap_us"] > 0),
+        overlap_us=side.a_step(side.rows["took_us"] - side.rows["us"]),
         context_tokens=side.context_tokens,
     )
 

@@ -185,9 +185,13 @@ def compare(a: Side | Sequence[Side], b: Side | Sequence[Side]) -> Comparison:
     phases = tuple(filter(None, (compare_phase(sides, both, phase) for phase in _PHASES)))
     compared = Comparison(sides, phases, setup_differences(sides[0][0], sides[1][0]), ())
     if not phases:
+        ours, theirs = (
+            " and ".join(sorted(frozenset[str]().union(*(each.phases for each in side)))) or "none"
+            for side in sides
+        )
         raise CommandError(
             f"{compared.a.source} and {compared.b.source} have no steps of one phase "
-            f"({_phases(sides[0])} against {_phases(sides[1])}); record both the same way"
+            f"({ours} against {theirs}); record both the same way"
         )
     return replace(compared, notes=(*_assumed(compared), *notes, *_notes(compared)))
 
@@ -255,11 +259,6 @@ def _assumed(found: Comparison) -> Iterator[str]:
     )
 
 
-def _phases(sides: Sequence[Side]) -> str:
-    names = {name for side in sides for name in side.steps["phase"].astype(str)}
-    return " and ".join(sorted(names)) or "none"
-
-
 def _notes(found: Comparison) -> Iterator[str]:
     a, b = found.a, found.b
     every = [each for side in found.sides for each in side]
@@ -302,7 +301,7 @@ def _notes(found: Comparison) -> Iterator[str]:
             if clocks and clocks.throttled:
                 held = ", ".join(clocks.throttled)
                 yield f"The GPU's clock was held down on {name} ({held})."
-            if "mixed" in set(each.steps["phase"].astype(str)):
+            if "mixed" in each.phases:
                 yield f"{name.capitalize()} has mixed steps, which are not compared."
     yield from _lost(found)
 
@@ -311,7 +310,7 @@ def _left_out(found: Comparison) -> Iterator[str]:
     """The phases that some recordings of a side have and others lack."""
     for letter, side in zip("ab", found.sides, strict=True):
         for phase in _PHASES:
-            has = [phase in set(each.steps["phase"].astype(str)) for each in side]
+            has = [phase in each.phases for each in side]
             if not found.phase(phase) and any(has) and not all(has):
                 lacking = has.index(False) + 1
                 yield (

@@ -29,6 +29,11 @@ class Side:
     """What the recorder noted of versions, configuration, environment and GPU."""
 
     @property
+    def phases(self) -> frozenset[str]:
+        """Of its steps."""
+        return frozenset(self.steps["phase"].astype(str))
+
+    @property
     def start(self) -> float:
         """By how much engine starts of this kind are taken to differ, as a share."""
         return START[self.report.run.units]

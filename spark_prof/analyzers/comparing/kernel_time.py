@@ -11,9 +11,7 @@ steps and swings nothing, and parts of a step still add up to it, which medians 
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,7 +21,6 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import spelling
-from spark_prof.analyzers.comparing.noise import FEWEST_STEPS, Figure, stretch_of
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.rules.kernel_names import NAME_LIMIT
 
@@ -74,8 +71,7 @@ class Charges:
 
     kernels: KernelColumns
     steps: pd.DataFrame
-    names: Int64s  # of each of the kernels' names the place in `stable`
-    stable: tuple[str, ...]  # stable names
+    names: Int64s  # of each of the kernels' names the place of its stable name
 
     def of(self, chosen: Int64s) -> KernelTime:
         """What ran in some steps, given by their places in ascending order."""
@@ -142,9 +138,9 @@ def sums_by_step(code: Int64s, step: Int64s, values: Floats, rows: int, steps: i
 
 
 def charges_of(kernels: KernelColumns, steps: pd.DataFrame, stable: dict[str, int]) -> Charges:
-    """The kernels of a rank, to be charged."""
+    """The kernels of a rank, to be charged; `stable` gets the places of their stable names."""
     names = [stable.setdefault(stable_name(name), len(stable)) for name in kernels.names]
-    return Charges(kernels, steps, np.array(names, np.int64), tuple(stable))
+    return Charges(kernels, steps, np.array(names, np.int64))
 
 
 Int64s = npt.NDArray[np.int64]
@@ -189,75 +185,3 @@ def _middle_half(length: Floats) -> Int64s:
     order = np.argsort(length, kind="stable")
     cut = len(length) // 4
     return order[cut : len(length) - cut].astype(np.int64)
-
-
-_MOST_STEPS = 1024
-"""Steps of one size that are taken apart, in runs that are spread over the recording."""
-_RUN = 128
-
-
-@dataclass(frozen=True, eq=False)
-class SizedSteps:
-    """Steps of one size of one side, and which of them are typical."""
-
-    time: KernelTime
-    typical: TypicalStep
-    weight: float  # their share in the comparison
-    divisor: Floats  # what each step's times are divided by: 1, or its prompt tokens
-    free: float  # degrees of freedom of errors
-
-
-def steps_of_size(charges: Charges, chosen: Int64s, weight: float, divisor: Floats) -> SizedSteps:
-    """The typical ones of some steps."""
-    chosen = _spread(chosen)
-    time = charges.of(chosen)
-    length = time.length_us / divisor[chosen]
-    stretch = stretch_of(length)
-    free = max(len(chosen) / stretch - 1, 1.0)
-    return SizedSteps(time, typical_step(length, stretch), weight, divisor[chosen], free)
-
-
-def figures(
-    typical: Sequence[SizedSteps],
-    tables: Sequence[Floats],
-    floors: Callable[[Floats], Floats],
-    start: float,
-) -> list[Figure]:
-    """The figure of each row over groups of steps of several sizes.
-
-    Args:
-        typical: of the groups.
-        tables: of each group the rows by step, as `KernelTime.table` makes them.
-        floors: from the figures to their own standard deviations from recording to recording.
-        start: by how much engine starts are taken to differ, as a share of all figures alike.
-    """
-    value = sum(
-        each.weight * each.typical.mean(table / each.divisor)
-        for each, table in zip(typical, tables, strict=True)
-    )
-    variance = sum(
-        (each.weight * each.typical.error(table / each.divisor)) ** 2
-        for each, table in zip(typical, tables, strict=True)
-    )
-    free = min(each.free for each in typical)
-    unknown = min(each.time.steps for each in typical) < FEWEST_STEPS
-    return [
-        Figure(
-            float(mean),
-            math.inf if unknown else float(error),
-            free,
-            float(floor),
-            start * float(mean),
-        )
-        for mean, error, floor in zip(
-            np.asarray(value), np.sqrt(variance), floors(np.asarray(value)), strict=True
-        )
-    ]
-
-
-def _spread(chosen: Int64s) -> Int64s:
-    if len(chosen) <= _MOST_STEPS:
-        return chosen
-    starts = np.linspace(0, len(chosen) - _RUN, _MOST_STEPS // _RUN).astype(np.int64)
-    spread: Int64s = chosen[(starts[:, None] + np.arange(_RUN)).ravel()]
-    return spread

@@ -10,7 +10,7 @@ START is assumed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -153,7 +153,7 @@ def figure_of(values: Floats, statistic: str, start: float) -> Figure:
     return Figure(value, float(drawn.std()), free, start=start * value)
 
 
-def change(a: Sequence[Figure], b: Sequence[Figure]) -> Change:
+def change(a: Iterable[Figure], b: Iterable[Figure]) -> Change:
     """From side a's figure of each recording to side b's, with the interval of the difference."""
     sides = tuple(a), tuple(b)
     before, after = (_mean(side) for side in sides)

@@ -2,64 +2,142 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product, repeat
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_prof.analyzers.breakdown import KernelRow
-from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part
-from spark_prof.analyzers.comparing.kernel_time import KernelTime, SizedSteps, figures
+from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part, Side
+from spark_prof.analyzers.comparing.kernel_time import (
+    Charges,
+    KernelTime,
+    TypicalStep,
+    typical_step,
+)
 from spark_prof.analyzers.comparing.noise import (
     CALL_FLOOR_US,
+    FEWEST_STEPS,
     GAP_FLOOR,
     KERNEL_FLOOR,
     Change,
     Figure,
     change,
+    stretch_of,
 )
-from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.vocabulary import COMPONENTS
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Code = Callable[[KernelTime], Int64s]
+"""The row that each kernel counts to."""
+
+_MOST_STEPS = 1024
+"""Steps of one size that are taken apart, in runs that are spread over the recording."""
+_RUN = 128
+
+
+@dataclass(frozen=True, eq=False)
+class SizedSteps:
+    """Steps of one size of one recording, and which of them are typical."""
+
+    time: KernelTime
+    typical: TypicalStep
+    weight: float  # their share in the comparison
+    divisor: Floats  # what each step's times are divided by: 1, or its prompt tokens
+    free: float  # degrees of freedom of errors
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
     """The steps of one recording, to be taken apart."""
 
-    typical: Sequence[SizedSteps]  # by size
-    report: Report  # of the recording
-    start: float  # by how much engine starts of this kind are taken to differ, as a share
-    stable: Sequence[str]  # stable names, of all recordings
+    sizes: Sequence[SizedSteps]
+    side: Side
     spelled: dict[int, str]  # one name of the trace for each stable name that this recording has
 
-    def figures(self, code: Callable[[KernelTime], Int64s], rows: int) -> list[Figure]:
+    def figures(self, code: Code, rows: int) -> list[Figure]:
         """The figure of each row of kernels."""
-        tables = [each.time.table(code(each.time), rows) for each in self.typical]
-        return figures(self.typical, tables, lambda value: self.floors(value, code), self.start)
+        tables = [each.time.table(code(each.time), rows) for each in self.sizes]
+        return self.figures_of(tables, lambda value: self.floors(value, code))
 
-    def floors(self, value: Floats, code: Callable[[KernelTime], Int64s]) -> Floats:
+    def figures_of(
+        self, tables: Sequence[Floats], floors: Callable[[Floats], Floats]
+    ) -> list[Figure]:
+        """The figure of each row.
+
+        Args:
+            tables: of each size the rows by step, as `KernelTime.table` makes them.
+            floors: from the figures to their own standard deviations between recordings.
+        """
+        pairs = [
+            (each, table / each.divisor) for each, table in zip(self.sizes, tables, strict=True)
+        ]
+        value = np.asarray(sum(each.weight * each.typical.mean(table) for each, table in pairs))
+        errors = [each.weight * each.typical.error(table) for each, table in pairs]
+        error = np.sqrt(sum(own**2 for own in errors))
+        if min(each.time.steps for each in self.sizes) < FEWEST_STEPS:
+            error = np.full(len(value), math.inf)
+        free = min(each.free for each in self.sizes)
+        rows = np.stack([value, error, floors(value), self.side.start * value], axis=1)
+        return [Figure(own, varies, free, *rest) for own, varies, *rest in rows.tolist()]
+
+    def floors(self, value: Floats, code: Code) -> Floats:
         """How much figures of kernels differ on their own between recordings, one each row."""
         moved = sum(
             each.weight * each.time.calls(code(each.time), len(value)) / each.divisor.mean()
-            for each in self.typical
+            for each in self.sizes
         )
         return np.hypot(KERNEL_FLOOR * value, CALL_FLOOR_US * np.asarray(moved))
 
-    def means(self, tabulate: Callable[[KernelTime], Floats]) -> Floats:
-        """The mean of each row over typical steps, without its error."""
-        found = sum(each.weight * each.typical.mean(tabulate(each.time)) for each in self.typical)
+    def calls(self, code: Code, rows: int) -> Floats:
+        """The kernels of each row in a mean typical step."""
+        found = sum(
+            each.weight
+            * each.typical.mean(each.time.table(code(each.time), rows, np.ones(len(each.time.us))))
+            for each in self.sizes
+        )
         return np.asarray(found, np.float64)
 
 
 Recordings = Sequence[Taken]
 """The recordings of one side."""
+
+
+def taken_apart(
+    charges: Charges, groups: Iterable[tuple[Int64s, float]], divisor: Floats, side: Side
+) -> Taken:
+    """The steps of a recording.
+
+    Args:
+        groups: places of the steps of each size, and their share in the comparison.
+        divisor: of every step what its times are divided by.
+    """
+    sizes = []
+    for places, weight in groups:
+        chosen = _spread(places)
+        time = charges.of(chosen)
+        length = time.length_us / divisor[chosen]
+        stretch = stretch_of(length)
+        free = max(len(chosen) / stretch - 1, 1.0)
+        sizes.append(SizedSteps(time, typical_step(length, stretch), weight, divisor[chosen], free))
+    # Of several names that mean the same the first one is shown.
+    pairs = zip(charges.names[::-1].tolist(), charges.kernels.names[::-1], strict=True)
+    return Taken(sizes, side, dict(pairs))
+
+
+def _spread(chosen: Int64s) -> Int64s:
+    if len(chosen) <= _MOST_STEPS:
+        return chosen
+    starts = np.linspace(0, len(chosen) - _RUN, _MOST_STEPS // _RUN).astype(np.int64)
+    spread: Int64s = chosen[(starts[:, None] + np.arange(_RUN)).ravel()]
+    return spread
 
 
 _Changed = TypeVar("_Changed", Part, LayerPart, KernelPart)
@@ -73,9 +151,11 @@ def _ranked(found: Iterable[_Changed]) -> tuple[_Changed, ...]:
 def step_parts(a: Recordings, b: Recordings) -> tuple[Part, ...]:
     """Components and gaps, which add up to the typical step; the slower one first."""
     names = (*COMPONENTS, LAUNCH_GAPS, HOST)
-    changes = _by_row([_step_figures(each) for each in a], [_step_figures(each) for each in b])
-    calls = (np.append(_means(side, _calls_by_component), [0.0, 0.0]).tolist() for side in (a, b))
-    engines = (map(_engines(side).get, names, repeat(())) for side in (a, b))
+    changes = _by_row(*([_step_figures(each) for each in side] for side in (a, b)))
+    calls = (
+        [*_calls(side, lambda time: time.component, len(COMPONENTS)), 0.0, 0.0] for side in (a, b)
+    )
+    engines = ([_engines(side).get(name, ()) for name in names] for side in (a, b))
     rows = zip(names, changes, *calls, *engines, strict=True)
     return _ranked(Part(*row) for row in rows if row[1].a or row[1].b)
 
@@ -83,8 +163,7 @@ def step_parts(a: Recordings, b: Recordings) -> tuple[Part, ...]:
 def layer_parts(a: Recordings, b: Recordings, *, whole: bool = False) -> tuple[LayerPart, ...]:
     """Each component of each layer that either side ran, or whole layers; the slower one first."""
     kinds = ("",) if whole else COMPONENTS
-    every = [each.time.layer for taken in (*a, *b) for each in taken.typical]
-    layers = 2 + max(int(layer.max(initial=-1)) for layer in every)
+    layers = 2 + max(int(time.layer.max(initial=-1)) for time in _times(*a, *b))
 
     def cells(time: KernelTime) -> Int64s:
         return (time.layer + 1) * len(kinds) + (0 if whole else time.component)
@@ -99,57 +178,50 @@ def layer_parts(a: Recordings, b: Recordings, *, whole: bool = False) -> tuple[L
 
 def kernel_parts(a: Recordings, b: Recordings) -> tuple[KernelPart, ...]:
     """The kernels of each stable name in each component; the slower one first."""
-    code = [_kernel_code(each.time) for taken in (*a, *b) for each in taken.typical]
-    known = np.unique(np.concatenate([np.unique(each) for each in code]))
-
-    def row(time: KernelTime) -> Int64s:
-        return np.searchsorted(known, _kernel_code(time))
-
-    changes = _changes(a, b, row, len(known))
-    calls = [
-        _means(side, lambda time: time.table(row(time), len(known), np.ones(len(time.us)))).tolist()
-        for side in (a, b)
-    ]
-    layers = [_layers(side, known) for side in (a, b)]
-    labels = [_labels(side) for side in (a, b)]
-    names = [_spelled(side) for side in (a, b)]
+    known = np.unique(np.concatenate([_kernel_code(time) for time in _times(*a, *b)]))
+    changes = _changes(a, b, lambda time: np.searchsorted(known, _kernel_code(time)), len(known))
     found = []
-    for place, each in enumerate(changes):
-        name, kind = divmod(int(known[place]), len(COMPONENTS))
-        component = COMPONENTS[kind]
-        own = [calls[side][place] for side in (0, 1)]
-        spelled = [names[side].get(name, "") for side in (0, 1)]
-        engines = [
-            labels[side].get((spelled[side], component), "") if own[side] else "" for side in (0, 1)
-        ]
-        if any(own):
-            first = spelled[0] if own[0] else spelled[1]
-            ran = (layers[side][place] for side in (0, 1))
-            found.append(KernelPart(first, component, each, *own, *ran, *engines))
+    for code, each, one, other in zip(
+        known.tolist(), changes, _ran(a, known), _ran(b, known), strict=True
+    ):
+        if one.calls or other.calls:
+            found.append(
+                KernelPart(
+                    name=one.name if one.calls else other.name,
+                    component=COMPONENTS[code % len(COMPONENTS)],
+                    change=each,
+                    calls_a=one.calls,
+                    calls_b=other.calls,
+                    layers_a=one.layers,
+                    layers_b=other.layers,
+                    engine_a=one.engine,
+                    engine_b=other.engine,
+                )
+            )
     return _ranked(found)
 
 
 def conversions_figure(taken: Taken) -> Figure:
     """What of a typical step goes to kernels that only convert formats."""
-    converting = {row.name for row in taken.report.kernels if row.conversion}
-    flags = np.zeros(len(taken.stable), bool)
-    flags[[stable for stable, name in taken.spelled.items() if name in converting]] = True
+    converting = {row.name for row in taken.side.report.kernels if row.conversion}
+    names = [stable for stable, name in taken.spelled.items() if name in converting]
 
     # Row 1 is what converts, row 0 everything else.
-    return taken.figures(lambda time: flags[time.name].astype(np.int64), 2)[1]
+    return taken.figures(lambda time: np.isin(time.name, names).astype(np.int64), 2)[1]
 
 
 def typical_figure(taken: Taken) -> Figure:
     """The typical step."""
-    lengths = [each.time.length_us[None] for each in taken.typical]
-    return figures(taken.typical, lengths, np.zeros_like, taken.start)[0]
+    lengths = [each.time.length_us[None] for each in taken.sizes]
+    return taken.figures_of(lengths, np.zeros_like)[0]
 
 
-def _changes(
-    a: Recordings, b: Recordings, code: Callable[[KernelTime], Int64s], rows: int
-) -> list[Change]:
-    found = [[each.figures(code, rows) for each in side] for side in (a, b)]
-    return _by_row(*found)
+def _times(*recordings: Taken) -> list[KernelTime]:
+    return [each.time for taken in recordings for each in taken.sizes]
+
+
+def _changes(a: Recordings, b: Recordings, code: Code, rows: int) -> list[Change]:
+    return _by_row(*([each.figures(code, rows) for each in side] for side in (a, b)))
 
 
 def _by_row(a: Sequence[Sequence[Figure]], b: Sequence[Sequence[Figure]]) -> list[Change]:
@@ -158,9 +230,10 @@ def _by_row(a: Sequence[Sequence[Figure]], b: Sequence[Sequence[Figure]]) -> lis
     return [change(*pair) for pair in pairs]
 
 
-def _means(side: Recordings, tabulate: Callable[[KernelTime], Floats]) -> Floats:
-    """The mean of each row over the recordings of a side."""
-    return np.asarray(np.mean([each.means(tabulate) for each in side], axis=0))
+def _calls(side: Recordings, code: Code, rows: int) -> list[float]:
+    """The kernels of each row in a step, the mean over the recordings of a side."""
+    found: list[float] = np.mean([each.calls(code, rows) for each in side], axis=0).tolist()
+    return found
 
 
 def _step_figures(taken: Taken) -> list[Figure]:
@@ -170,8 +243,7 @@ def _step_figures(taken: Taken) -> list[Figure]:
         kernels = taken.floors(value[: len(COMPONENTS)], lambda time: time.component)
         return np.append(kernels, GAP_FLOOR * value[len(COMPONENTS) :])
 
-    tables = [_by_component(each.time) for each in taken.typical]
-    return figures(taken.typical, tables, floors, taken.start)
+    return taken.figures_of([_by_component(each.time) for each in taken.sizes], floors)
 
 
 def _by_component(time: KernelTime) -> Floats:
@@ -181,53 +253,53 @@ def _by_component(time: KernelTime) -> Floats:
     return np.concatenate([busy, between, host])
 
 
-def _calls_by_component(time: KernelTime) -> Floats:
-    return time.table(time.component, len(COMPONENTS), np.ones(len(time.us)))
-
-
 def _kernel_code(time: KernelTime) -> Int64s:
     return time.name * len(COMPONENTS) + time.component
 
 
-def _layers(side: Recordings, known: Int64s) -> list[tuple[int, ...]]:
-    """The layers in which each of the known kernels ran."""
-    found: list[set[int]] = [set() for _ in known]
-    for each in (each for taken in side for each in taken.typical):
-        rows = np.searchsorted(known, _kernel_code(each.time))
-        layers = int(each.time.layer.max(initial=-1)) + 2
-        present = np.bincount(rows * layers + each.time.layer + 1, minlength=len(known) * layers)
-        for row, layer in np.argwhere(present.reshape(-1, layers)[:, 1:]).tolist():
-            found[row].add(layer)
-    return [tuple(sorted(layers)) for layers in found]
+@dataclass(frozen=True)
+class _Ran:
+    """The kernels of one stable name in one component on one side."""
+
+    name: str  # the first recording's that has it
+    calls: float
+    layers: tuple[int, ...]
+    engine: str
 
 
-def _spelled(side: Recordings) -> dict[int, str]:
-    """One name of the trace for each stable name; the first recording's where it has one."""
+def _ran(side: Recordings, known: Int64s) -> list[_Ran]:
+    """What a side ran of each of the known kernels."""
+    calls = _calls(side, lambda time: np.searchsorted(known, _kernel_code(time)), len(known))
+    layers: dict[int, set[int]] = defaultdict(set)
+    for time in _times(*side):
+        width = int(time.layer.max(initial=-1)) + 2
+        for pair in np.unique(_kernel_code(time) * width + time.layer + 1).tolist():
+            layers[pair // width] |= {pair % width - 1} - {-1}
     names: dict[int, str] = {}
+    engines: dict[tuple[str, str], str] = {}
     for taken in reversed(side):
         names |= taken.spelled
-    return names
+        engines |= {(r.name, r.component): _engine(r) for r in taken.side.report.kernels}
+    found = []
+    for code, called in zip(known.tolist(), calls, strict=True):
+        name = names.get(code // len(COMPONENTS), "")
+        engine = engines.get((name, COMPONENTS[code % len(COMPONENTS)]), "") if called else ""
+        found.append(_Ran(name, called, tuple(sorted(layers[code])), engine))
+    return found
 
 
-def _label(row: KernelRow) -> str:
+def _engine(row: KernelRow) -> str:
     words = [row.engine, row.precision or ""]
     if row.weights:
         words.append(f"from {row.weights} weights")
     return " ".join(filter(None, words))
 
 
-def _labels(side: Recordings) -> dict[tuple[str, str], str]:
-    rows = [row for taken in reversed(side) for row in taken.report.kernels]
-    return {(row.name, row.component): _label(row) for row in rows}
-
-
 def _engines(side: Recordings) -> dict[str, tuple[tuple[str, float], ...]]:
     """On what each component's kernels of decode steps ran, as shares of their time."""
-    sums: dict[str, dict[str, float]] = {}
-    for row in (row for taken in side for row in taken.report.kernels):
-        us = row.decode_us or 0.0
-        own = sums.setdefault(row.component, {})
-        own[_label(row)] = own.get(_label(row), 0.0) + us
+    sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in (row for taken in side for row in taken.side.report.kernels):
+        sums[row.component][_engine(row)] += row.decode_us
     return {
         name: tuple(
             sorted(((label, us / total) for label, us in own.items()), key=lambda item: -item[1])

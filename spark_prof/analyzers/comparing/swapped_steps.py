@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import place_kernels
-from spark_prof.analyzers.comparing.kernel_time import KernelTime, TypicalStep, charge, typical_step
+from spark_prof.analyzers.comparing.kernel_time import TypicalStep, charge, typical_step
 from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST
 from spark_prof.analyzers.lookup import positions
 from spark_prof.errors import CommandError
@@ -31,8 +30,6 @@ Flags = npt.NDArray[np.bool_]
 
 KINDS = (*COMPONENTS, FOR_THE_HOST)
 """What the time of a step goes to, in the order in which a decoder runs it."""
-
-HOST = KINDS.index(FOR_THE_HOST)
 
 _LAUNCH_NS = 5000
 """A longer gap before what the host launches by itself is a wait for the host."""
@@ -48,93 +45,77 @@ _TIMES = (-(1 << 61), 1 << 61)
 class SwappedSteps:
     """The first thousand steps that decode so many requests and follow one that does, too."""
 
-    time: KernelTime  # a row each kernel or copy, and one each wait, whose component is `HOST`
-    calls: Floats  # 1, or 0 for an operator's later stretch and a wait
-    took_us: Floats  # how long each row ran, whatever ran beside it
+    rows: pd.DataFrame
+    """A row each kernel or copy, and one each wait, whose component is `FOR_THE_HOST`.
+
+    Its `step` is a place among the steps, `layer` -1 for none, `component` a category of KINDS; it
+    is charged `us` and the gap of `gap_us` before it, and ran for `took_us`, whatever ran beside
+    it. `calls` is 1, or 0 of an operator's later stretch and of a wait.
+    """
+    length_us: Floats  # of each step
     context_tokens: float  # mean over the steps
 
     @cached_property
     def typical(self) -> TypicalStep:
         """The steps of middle length."""
-        return typical_step(self.time.length_us)
+        return typical_step(self.length_us)
 
     @cached_property
     def counts(self) -> Flags:
         """Which rows are of typical steps."""
-        return np.isin(self.time.step, self.typical.steps)
+        return np.isin(self.rows["step"].to_numpy(), self.typical.steps)
+
+    @cached_property
+    def waits(self) -> Flags:
+        """Which rows are waits for the host."""
+        return (self.rows["component"] == FOR_THE_HOST).to_numpy()
 
     @property
     def traced_us(self) -> float:
         """Mean time of a typical step."""
-        return self.a_step(self.time.us + self.time.gap_us)
+        return self.a_step(self.rows["us"] + self.rows["gap_us"])
 
     @property
     def waits_us(self) -> float:
         """What of it the device waits for the host."""
-        return self.a_step(np.where(self.time.component == HOST, self.time.gap_us, 0.0))
+        return self.a_step(self.rows["gap_us"].where(self.waits, 0.0))
 
-    def a_step(self, values: Floats) -> float:
+    def a_step(self, values: pd.Series) -> float:
         """The sum over the rows of a typical step, in the mean."""
-        return float(values[self.counts].sum()) / len(self.typical.steps)
+        return float(values.to_numpy()[self.counts].sum()) / len(self.typical.steps)
 
 
-def usual_batch_size(bundle: Bundle, rank: int) -> int:
-    """How many requests decode in most of the watched decode steps.
-
-    Raises:
-        CommandError: the bundle has no such rank, or it no such step.
-    """
-    steps = _decode_steps(bundle, rank)
-    if steps.empty:
-        raise CommandError(f"{bundle.path} has no decode step of rank {rank}; record more steps")
-    return int(steps["decode_requests"].mode().iloc[0])
-
-
-def read_steps(bundle: Bundle, rank: int, batch_size: int, names: dict[str, int]) -> SwappedSteps:
-    """The steps of a rank; the places of kernels' names are added to `names`.
+def read_steps(bundle: Bundle, batch_size: int) -> SwappedSteps:
+    """The watched steps of rank 0 of that size.
 
     Raises:
         CommandError: the bundle has no such rank, or no such steps; or it holds no times.
     """
-    steps = _decode_steps(bundle, rank)
-    steps = steps[steps["decode_requests"] == batch_size]
-    placed = place_kernels(bundle, rank, ("graph_node", "correlation"))
-    number, piece = steps["step"].to_numpy(np.int64), steps["piece"].to_numpy()
-    ran = np.isin(number, placed["step"].to_numpy())
-    follows = np.append(False, (np.diff(number) == 1) & (np.diff(piece) == 0) & ran[:-1])
-    chosen = steps[follows & ran][:_MOST_STEPS]
-    if chosen.empty:
-        raise CommandError(
-            f"{bundle.path} has no two decode steps of {batch_size} requests after one "
-            f"another with kernels in rank {rank}; record more steps"
-        )
-    known, name = np.unique(placed["name"].astype(str).to_numpy(object), return_inverse=True)
-    code = np.array([names.setdefault(each, len(names)) for each in known], np.int64)
-    return _charged(
-        placed,
-        chosen["step"].to_numpy(np.int64),
-        code[name],
-        float(chosen["context_tokens"].mean()),
-    )
-
-
-def _decode_steps(bundle: Bundle, rank: int) -> pd.DataFrame:
-    """The watched decode steps of a rank, in order."""
-    if rank not in bundle.ranks:
-        ranks = ", ".join(map(str, bundle.ranks)) or "none"
-        raise CommandError(f"{bundle.path} has no rank {rank}; it has {ranks}")
+    if 0 not in bundle.ranks:
+        raise CommandError(f"{bundle.path} has no rank 0; record both sides")
     if bundle.meta.settings.get("summed"):
         raise CommandError(f"{bundle.path} holds sums without times; record both sides")
     columns = ["step", "phase", "decode_requests", "context_tokens", "piece", "watched"]
-    steps = bundle.frame("steps", rank, columns).sort_values("step")
+    steps = bundle.frame("steps", 0, columns).sort_values("step")
     if not steps["step"].is_unique:
         raise CommandError(f"{bundle.path} has two steps of one number; it is damaged")
-    return steps[steps["watched"] & (steps["phase"] == "decode")]
+    chosen = steps["watched"] & (steps["phase"] == "decode")
+    steps = steps[chosen & (steps["decode_requests"] == batch_size)]
+    placed = place_kernels(bundle, 0, ("graph_node", "correlation"))
+    number, piece = steps["step"].to_numpy(np.int64), steps["piece"].to_numpy()
+    ran = np.isin(number, placed["step"].to_numpy())
+    follows = np.append(False, (np.diff(number) == 1) & (np.diff(piece) == 0) & ran[:-1])
+    steps = steps[follows[: len(steps)] & ran][:_MOST_STEPS]
+    if steps.empty:
+        raise CommandError(
+            f"{bundle.path} has no two decode steps of {batch_size} requests after one "
+            "another with kernels; record more steps"
+        )
+    rows, length_us = _charged(placed, steps["step"].to_numpy(np.int64))
+    return SwappedSteps(rows, length_us, float(steps["context_tokens"].mean()))
 
 
-def _charged(
-    placed: pd.DataFrame, chosen: Int64s, name: Int64s, context_tokens: float
-) -> SwappedSteps:
+def _charged(placed: pd.DataFrame, chosen: Int64s) -> tuple[pd.DataFrame, Floats]:
     """What the kernels of the chosen steps are charged, from all kernels in order of start."""
     start, end = (np.clip(placed[side].to_numpy(), *_TIMES) for side in ("start_ns", "end_ns"))
     charged = charge(start, end)
@@ -144,28 +125,34 @@ def _charged(
     # Between two steps, or the host had not launched yet what the device was ready for.
     waited = first | (_launched(placed) & (charged.gap > _LAUNCH_NS))
     at = positions(chosen, step)
-    rows, waits = np.flatnonzero(at >= 0), np.flatnonzero(waited & (at >= 0))
-    component = pd.Categorical(placed["component"].astype(str), KINDS).codes
-
-    def column(values: npt.NDArray[Any], of_waits: Any) -> Int64s:
-        both = np.append(values[rows], np.broadcast_to(np.asarray(of_waits), len(waits)))
-        return both.astype(np.int64)
-
-    busy = column(charged.busy, 0)
-    gap = column(np.where(waited, 0, charged.gap), charged.gap[waits])
-    place = column(at, at[waits])
-    time = KernelTime(
-        step=place,
-        us=busy / 1e3,
-        gap_us=gap / 1e3,
-        component=column(component, HOST),
-        layer=column(placed["layer"].to_numpy(np.int64), -1),
-        name=column(name, -1),
-        length_us=np.bincount(place, busy + gap, len(chosen)) / 1e3,
+    rows = pd.DataFrame(
+        {
+            "step": at,
+            "layer": placed["layer"].to_numpy(np.int64),
+            "component": placed["component"].astype(str).to_numpy(),
+            "name": placed["name"].astype(str).to_numpy(),
+            "us": charged.busy,
+            "gap_us": np.where(waited, 0, charged.gap),
+            "took_us": np.maximum(end - start, 0),
+            "calls": (placed["part"] == 0).to_numpy(np.float64),
+        }
     )
-    calls = column(placed["part"].to_numpy() == 0, 0).astype(np.float64)
-    took_us = column(np.maximum(end - start, 0), 0) / 1e3
-    return SwappedSteps(time, calls, took_us, context_tokens)
+    waits = rows[waited].assign(
+        layer=-1,
+        component=FOR_THE_HOST,
+        name="",
+        us=0,
+        gap_us=charged.gap[waited],
+        took_us=0,
+        calls=0.0,
+    )
+    rows = pd.concat([rows, waits])
+    rows = rows[rows["step"] >= 0].reset_index(drop=True)
+    length = np.bincount(rows["step"], rows["us"] + rows["gap_us"], len(chosen))
+    # All are whole nanoseconds up to here.
+    times = ["us", "gap_us", "took_us"]
+    rows = rows.assign(component=pd.Categorical(rows["component"], KINDS), **rows[times] / 1e3)
+    return rows, length / 1e3
 
 
 def _launched(placed: pd.DataFrame) -> Flags:

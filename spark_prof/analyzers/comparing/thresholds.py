@@ -19,11 +19,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, PhaseComparison, Side
+from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, PhaseComparison
 from spark_prof.analyzers.comparing.kernel_time import stable_name
 from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
-from spark_prof.analyzers.comparing.phases import matched_change, matching_steps
+from spark_prof.analyzers.comparing.phases import PhaseSteps, matching_steps
 from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
@@ -70,37 +70,31 @@ def _short(phase: PhaseComparison, statistic: str = "median") -> str:
 
 
 def _steps(
-    name: str, what: str, us_of: Callable[[Side], Floats]
+    name: str, us_of: Callable[[PhaseSteps], Floats], what: str = ""
 ) -> Callable[[Comparison, tuple[str, ...]], Reading]:
     """Reads a statistic of a time of the steps of a phase."""
 
     def reader(found: Comparison, rest: tuple[str, ...]) -> Reading:
-        statistic = _one_of(rest, FEWEST, f"{what} statistic", "median")
+        statistic = _one_of(rest, FEWEST, f"{what or name} statistic", "median")
         phase = _phase(found, name)
-        us = _per_prompt_token if phase.unit == "prompt token" else us_of
         steps = matching_steps(found.sides, name)
         assert steps is not None
-        change = matched_change(steps, found.sides, us, statistic)
+        change = steps.change(lambda own: own.matched(us_of(own), statistic))
         return Reading("time", change, short=_short(phase, statistic))
 
     return reader
 
 
-def _step_us(side: Side) -> Floats:
-    return side.steps["step_us"].to_numpy(np.float64)
+def _step_us(steps: PhaseSteps) -> Floats:
+    return steps.column("step_us")
 
 
-def _per_prompt_token(side: Side) -> Floats:
-    tokens = side.steps["prefill_tokens"].to_numpy(np.float64)
-    return np.asarray(_step_us(side) / np.maximum(tokens, 1.0))
+def _token_us(steps: PhaseSteps) -> Floats:
+    per_sequence = tokens_per_sequence(steps.side.steps).to_numpy(np.float64)
+    return np.asarray(_step_us(steps) / np.where(per_sequence > 0, per_sequence, 1.0))
 
 
-def _token_us(side: Side) -> Floats:
-    per_sequence = tokens_per_sequence(side.steps).to_numpy(np.float64)
-    return np.asarray(_step_us(side) / np.where(per_sequence > 0, per_sequence, 1.0))
-
-
-_tpot = _steps("decode", "tpot_us", _token_us)
+_tpot = _steps("decode", _token_us, "tpot_us")
 
 
 def _rate(found: Comparison, rest: tuple[str, ...]) -> Reading:
@@ -189,9 +183,9 @@ def _findings(found: Comparison, rest: tuple[str, ...]) -> Reading:
 
 METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], Reading]] = MappingProxyType(
     {
-        "decode_us": _steps("decode", "decode", _step_us),
-        "prefill_us": _steps("prefill", "prefill", _step_us),
-        "step_us": _steps("unknown", "unknown", _step_us),
+        "decode_us": _steps("decode", _step_us),
+        "prefill_us": _steps("prefill", _step_us),
+        "step_us": _steps("unknown", _step_us),
         "tpot_us": _tpot,
         "tokens_per_s": _rate,
         "components": _components,
@@ -312,12 +306,20 @@ class Checked:
     """One limit and what became of it."""
 
     expression: Expression  # the limit
-    outcome: Outcome  # failed, passed or undecided
     reading: Reading  # what was compared
-    relative: bool  # whether the limit is a share of side a's figure
-    is_change: bool  # whether it limits a change, and not side b's figure
+    outcome: Outcome  # failed, passed or undecided
     why: str = ""
     """Why nothing could be decided, or what is missing; empty where the figures say it."""
+
+    @property
+    def relative(self) -> bool:
+        """Whether the limit is a share of side a's figure."""
+        return _is_relative(self.expression, self.reading)
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it limits a change, and not side b's figure."""
+        return self.relative or self.expression.signed
 
 
 def check(found: Comparison, expressions: Iterable[Expression]) -> tuple[Checked, ...]:
@@ -336,29 +338,32 @@ def _checked(found: Comparison, limit: Expression) -> Checked:
     reading = reader(found, limit.metric[1:])
     if limit.operator == "missing":
         gone = "side b has none" if not reading.there else ""
-        return Checked(limit, "passed" if reading.there else "failed", reading, False, False, gone)
+        return Checked(limit, reading, "passed" if reading.there else "failed", gone)
     units, examples = _UNITS[reading.kind]
     if limit.unit not in units:
         raise CommandError(
             f"--fail-on {limit.text[:100]!r}: {'.'.join(limit.metric)} is a {reading.kind}; "
             f"write {examples}"
         )
-    relative = limit.unit == "%" and reading.kind in ("time", "rate")
-    is_change = relative or limit.signed
     if reading.short:
-        return Checked(limit, "undecided", reading, relative, is_change, reading.short)
-    outcome = outcome_of(limit, reading, relative, is_change)
-    why = _undecided(found, limit, reading, relative, is_change) if outcome == "undecided" else ""
-    return Checked(limit, outcome, reading, relative, is_change, why)
+        return Checked(limit, reading, "undecided", reading.short)
+    outcome = outcome_of(limit, reading)
+    why = _undecided(found, limit, reading) if outcome == "undecided" else ""
+    return Checked(limit, reading, outcome, why)
 
 
-def outcome_of(
-    limit: Expression, reading: Reading, relative: bool, is_change: bool = True
-) -> Outcome:
+def _is_relative(limit: Expression, reading: Reading) -> bool:
+    return limit.unit == "%" and reading.kind in ("time", "rate")
+
+
+def outcome_of(limit: Expression, reading: Reading) -> Outcome:
     """What becomes of a limit on a change, or on the level of side b."""
     change, bound = reading.change, limit.value
-    low, high = change.shares if relative else (change.low, change.high)
-    if not is_change:
+    if _is_relative(limit, reading):
+        low, high = change.shares
+    elif limit.signed:
+        low, high = change.low, change.high
+    else:
         own = change.figures[1]
         low, high = interval_of(own) if own else (change.b, change.b)
     if limit.operator[0] == "<":
@@ -371,9 +376,7 @@ def outcome_of(
     return "passed" if high <= bound else "undecided"
 
 
-def _undecided(
-    found: Comparison, limit: Expression, reading: Reading, relative: bool, is_change: bool
-) -> str:
+def _undecided(found: Comparison, limit: Expression, reading: Reading) -> str:
     """Why the recordings do not tell, and what would."""
     if not found.assumed:
         return "too noisy to tell; record more engine starts a side, or more steps"
@@ -381,7 +384,7 @@ def _undecided(
     several = "record several and run spark-prof compare A1,A2,A3 B1,B2,B3"
     a, b = ([replace(each, start=0.0) for each in side] for side in reading.change.figures)
     sure = replace(reading, change=change_of(a, b)) if a and b else reading
-    if outcome_of(limit, sure, relative, is_change) == "undecided":
+    if outcome_of(limit, sure) == "undecided":
         return f"{which}, and its steps vary too much to tell; {several}, or record more steps"
     return (
         f"{which}: engine starts are taken to differ by up to {100 * found.assumed:g} %; {several}"

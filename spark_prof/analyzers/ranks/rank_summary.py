@@ -171,6 +171,10 @@ class _TeamResult:
     steps: pd.DataFrame
     contradictory: int
 
+    def mean_us(self, column: str) -> float:
+        """A time of the group, as mean over its ranks."""
+        return float(self.calls[column].sum()) / 1e3 / len(self.work.team.ranks)
+
 
 def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, dict[str, Any]]]:
     """What the ranks did to each other, and the share of each rank in it.
@@ -185,7 +189,6 @@ def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, dict[str, Any
     shares: dict[int, dict[str, Any]] = {}
     for result in results:
         shares |= _shares(result)
-    summed = [_means(result) for result in results]
     joined = sum(len(work.matched.steps) for work in works)
     found = Collectives(
         matched=sum(result.calls["call"].nunique() for result in results),
@@ -193,8 +196,8 @@ def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, dict[str, Any
         + sum(result.contradictory for result in results),
         steps=joined,
         steps_left_out=sum(work.most_steps + work.matched.unequal_steps for work in works) - joined,
-        wait_us=sum(wait for wait, _ in summed),
-        transfer_us=sum(transfer for _, transfer in summed),
+        wait_us=sum(result.mean_us("wait_ns") for result in results),
+        transfer_us=sum(result.mean_us("transfer_ns") for result in results),
         clocks=tuple(map(_clock_row, clocks)),
         items=_items(results),
         slow_steps=tuple(step for result in results for step in _slow_steps(result)),
@@ -247,20 +250,12 @@ def _shares(result: _TeamResult) -> dict[int, dict[str, Any]]:
     sums = result.calls.groupby("rank")[["wait_ns", "transfer_ns"]].sum() / 1e3
     named = result.steps.groupby("slowest")["held_up_ns"].agg(["size", "sum"])
     named = named.reindex(sums.index, fill_value=0)
-    return {
-        rank: {"wait_us": float(wait), "transfer_us": float(transfer), "slowest_steps": int(size),
-               "held_up_us": float(held) / max(size, 1) / 1e3}
-        for rank, wait, transfer, size, held in zip(
-            sums.index.tolist(), sums["wait_ns"], sums["transfer_ns"],
-            named["size"], named["sum"], strict=True,
-        )
-    }  # fmt: skip
-
-
-def _means(result: _TeamResult) -> tuple[float, float]:
-    """Wait and transfer of the group, as mean over its ranks in us."""
-    sums = result.calls[["wait_ns", "transfer_ns"]].sum() / 1e3 / len(result.work.team.ranks)
-    return float(sums["wait_ns"]), float(sums["transfer_ns"])
+    shares = sums.set_axis(["wait_us", "transfer_us"], axis=1).assign(
+        slowest_steps=named["size"],
+        held_up_us=named["sum"] / named["size"].clip(lower=1) / 1e3,
+    )
+    found: dict[Any, Any] = shares.to_dict("index")
+    return found
 
 
 def _items(results: Sequence[_TeamResult]) -> tuple[CollectiveRow, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +12,10 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
-from spark_prof.analyzers.views.kernel_columns import KernelColumns, Launch
-from spark_prof.analyzers.views.layer_cells import grouped_percentiles
+from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns
+from spark_prof.analyzers.views.layer_cells import call_times
 from spark_prof.vocabulary import COMPONENTS
 
 
@@ -30,24 +29,6 @@ class KernelFacts:
     floor: RooflineRow | None  # what the roofline says of a mean call; None where it says nothing
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which kernels are looked for; what is empty does not matter."""
-
-    text: str = ""  # words that all stand in name, component, roles or conversion, in any case
-    engine: str = ""
-    precision: str = ""
-    component: str = ""
-
-
-def phase_of(report: Report) -> RooflinePhase | None:
-    """The phase whose floors are shown: decode, or another where no step decodes."""
-    found = report.roofline
-    if found is None:
-        return None
-    return found.decode or next(iter(found.phases), None)
-
-
 def facts_of(report: Report, names: Sequence[str]) -> tuple[KernelFacts, ...]:
     """All kernels of a report, what takes the most time first.
 
@@ -55,7 +36,9 @@ def facts_of(report: Report, names: Sequence[str]) -> tuple[KernelFacts, ...]:
         names: of the rank's kernels, as `KernelColumns` has them.
     """
     places = {name: place for place, name in enumerate(names)}
-    phase = phase_of(report)
+    roofline = report.roofline
+    # The phase whose floors are shown: decode, or another where no step decodes.
+    phase = (roofline.decode or next(iter(roofline.phases), None)) if roofline else None
     floors = together(phase.rows) if phase else {}
     steps = report.steps.count or 1
     return tuple(
@@ -66,20 +49,30 @@ def facts_of(report: Report, names: Sequence[str]) -> tuple[KernelFacts, ...]:
     )
 
 
-def search(found: Sequence[KernelFacts], wanted: Wanted) -> tuple[KernelFacts, ...]:
-    """Those that are looked for, in their order."""
-    words = wanted.text.casefold().split()
-    return tuple(facts for facts in found if _fits(facts.row, wanted, words))
+def search(
+    found: Sequence[KernelFacts],
+    text: str = "",
+    engine: str = "",
+    precision: str = "",
+    component: str = "",
+) -> tuple[KernelFacts, ...]:
+    """Those that are looked for, in their order; what is empty does not matter.
 
+    Args:
+        text: words that all stand in name, component, roles or conversion, in any case.
+    """
+    words = text.casefold().split()
 
-def _fits(row: KernelRow, wanted: Wanted, words: Sequence[str]) -> bool:
-    text = " ".join((row.name, row.component, *row.roles, row.conversion or "")).casefold()
-    return (
-        wanted.engine in ("", row.engine)
-        and wanted.precision in ("", row.precision)
-        and wanted.component in ("", row.component)
-        and all(word in text for word in words)
-    )
+    def fits(row: KernelRow) -> bool:
+        known = " ".join((row.name, row.component, *row.roles, row.conversion or "")).casefold()
+        return (
+            engine in ("", row.engine)
+            and precision in ("", row.precision)
+            and component in ("", row.component)
+            and all(word in known for word in words)
+        )
+
+    return tuple(facts for facts in found if fits(facts.row))
 
 
 _MOST_CALLS = 2_000_000
@@ -104,6 +97,16 @@ class KernelCalls:
 
     def __len__(self) -> int:
         return len(self.took_ns)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One shape in which kernels were launched."""
+
+    grid: str  # blocks in x, y and z, as the bundle writes them; empty where unknown
+    block: str
+    registers: int  # of a thread, 0 where unknown
+    shared_bytes: int  # of a block, static and dynamic, 0 where unknown
 
 
 @dataclass(frozen=True)
@@ -171,41 +174,24 @@ def calls_of(kernels: KernelColumns, steps: pd.DataFrame, name: int) -> KernelCa
 
 def launches(calls: KernelCalls, kernels: KernelColumns) -> tuple[LaunchUse, ...]:
     """The shapes in which it was launched, what takes the most time first."""
-    found, place, counts = _numbered(calls.launch)
-    ns = np.bincount(place, calls.took_ns, len(found))
-    (median,) = grouped_percentiles(place, calls.took_ns, len(found), (50,)) / 1e3
-    whole = float(ns.sum()) or 1.0
+    groups = kernels.launches.groupby(list(SHAPE_COLUMNS), observed=True, sort=False)
+    shapes = list(groups.size().index)
+    table = call_times(calls.took_ns, groups.ngroup().to_numpy()[calls.launch])
+    whole = float(table["us"].sum()) or 1.0
     rows = [
-        LaunchUse(kernels.launches[own], int(count), float(time) / whole, float(middle))
-        for own, count, time, middle in zip(found.tolist(), counts, ns, median, strict=True)
+        LaunchUse(Launch(*shapes[shape]), count, us / whole, median)
+        for shape, median, count, us in table.itertuples(name=None)
     ]
     return tuple(sorted(rows, key=lambda row: -row.share))
 
 
 def layers(calls: KernelCalls) -> tuple[LayerUse, ...]:
     """The layers and components that use it, in order."""
-    code = np.maximum(calls.layer, -1).astype(np.int64) + 1
-    code = code * len(COMPONENTS) + calls.component
-    found, place, counts = _numbered(code)
-    at = grouped_percentiles(place, calls.took_ns, len(found), (50, 90)) / 1e3
+    table = call_times(calls.took_ns, [calls.layer, calls.component], (0.5, 0.9))
     return tuple(
-        LayerUse(
-            own // len(COMPONENTS) - 1, COMPONENTS[own % len(COMPONENTS)], int(count),
-            float(median), float(p90),
-        )
-        for own, count, median, p90 in zip(found.tolist(), counts, *at, strict=True)
-    )  # fmt: skip
-
-
-def _numbered(
-    code: npt.NDArray[np.integer[Any]],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The codes that occur, the place of each call's among them, and how often each occurs."""
-    counts = np.bincount(code)
-    found = np.flatnonzero(counts)
-    place = np.zeros(len(counts), np.int64)
-    place[found] = np.arange(len(found))
-    return found, place[code], counts[found]
+        LayerUse(int(layer), COMPONENTS[component], count, median, p90)
+        for (layer, component), median, p90, count, _ in table.itertuples(name=None)
+    )
 
 
 def durations(calls: KernelCalls) -> Histogram | None:
@@ -227,8 +213,7 @@ def durations(calls: KernelCalls) -> Histogram | None:
 def over_steps(calls: KernelCalls, steps: pd.DataFrame) -> Series:
     """Its calls in the course of the recording, in at most 600 stretches of equally many steps."""
     wide = max(1, -(-len(steps) // _BINS))
-    stretches = -(-len(steps) // wide)
-    at = grouped_percentiles(calls.step // wide, calls.took_ns, stretches, (10, 50, 90)) / 1e3
-    some = ~np.isnan(at[1])
-    first = steps["step"].to_numpy(np.int64)[::wide]
-    return Series(first[some], wide, at[1][some], at[0][some], at[2][some])
+    table = call_times(calls.took_ns, calls.step // wide, (0.1, 0.5, 0.9))
+    first = steps["step"].to_numpy(np.int64)[::wide][table.index]
+    low, median, high = (table[at].to_numpy() for at in (0.1, 0.5, 0.9))
+    return Series(first, wide, median, low, high)

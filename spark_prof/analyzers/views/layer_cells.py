@@ -58,32 +58,16 @@ def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
     return (*found, StepKind("all", None, len(steps))) if len(phases) != 1 else tuple(found)
 
 
-def grouped_percentiles(
-    group: npt.NDArray[np.integer[Any]],
-    values: npt.NDArray[np.integer[Any]],
-    groups: int,
-    at: Sequence[float],
-) -> npt.NDArray[np.float64]:
-    """The percentiles of each group, as numpy.percentile gives them; NaN of a group of none.
-
-    Args:
-        at: in per cent.
+def call_times(ns: npt.NDArray[np.int64], key: Any, at: Sequence[float] = (0.5,)) -> pd.DataFrame:
+    """How long the calls of each key took.
 
     Returns:
-        A row for each of `at`, a column for each group.
+        One row a key that occurs, in order: `calls`, `us` of all of them together, and the
+        quantiles of one under `at`, in microseconds.
     """
-    counts = np.bincount(group, minlength=groups)
-    ordered = values[np.lexsort((values, group))]
-    first = np.cumsum(counts) - counts
-    found = np.full((len(at), groups), np.nan)
-    some = counts > 0
-    for row, percent in enumerate(at):
-        place = (counts[some] - 1) * (percent / 100)
-        low = np.floor(place).astype(np.int64)
-        high = np.minimum(low + 1, counts[some] - 1)
-        below, above = ordered[first[some] + low], ordered[first[some] + high]
-        found[row, some] = below + (above - below) * (place - low)
-    return found
+    groups = pd.Series(ns).groupby(key)
+    quantiles = groups.quantile(np.array(at)).unstack() / 1e3
+    return quantiles.assign(calls=groups.size(), us=groups.sum() / 1e3)
 
 
 _MOST_ENTRIES = 1 << 25
@@ -198,17 +182,13 @@ def kernels_of_cell(
     rows = rows[(kernels.layer[rows] == layer) & (kernels.component[rows] == wanted)]
     if not len(rows):
         return ()
-    names, place = np.unique(kernels.name[rows], return_inverse=True)
-    took = kernels.end_ns[rows] - kernels.start_ns[rows]
-    calls = np.bincount(place)
-    ns = np.bincount(place, took)
-    median, p99 = grouped_percentiles(place, took, len(names), (50, 99)) / 1e3
+    table = call_times(
+        kernels.end_ns[rows] - kernels.start_ns[rows], kernels.name[rows], (0.5, 0.99)
+    )
+    whole = float(table["us"].sum()) or 1.0
     count = int(chosen.sum())
     found = [
-        CellKernel(
-            int(names[own]), int(calls[own]) / count, float(ns[own]) / 1e3 / count,
-            float(ns[own] / ns.sum()) if ns.sum() else 0.0, float(median[own]), float(p99[own]),
-        )
-        for own in range(len(names))
-    ]  # fmt: skip
+        CellKernel(int(name), calls / count, us / count, us / whole, median, p99)
+        for name, median, p99, calls, us in table.itertuples(name=None)
+    ]
     return tuple(sorted(found, key=lambda kernel: (-kernel.us, kernel.name)))

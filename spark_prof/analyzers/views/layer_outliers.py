@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import combined
 from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
@@ -46,15 +45,14 @@ Makeups = dict[tuple[int, str], tuple[Part, ...]]
 def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> Makeups:
     """What the chosen steps run in each cell; copies are no kernels."""
     own, _ = kernels.of_steps(steps["step"].to_numpy()[chosen])
-    layer, component, name = kernels.layer[own], kernels.component[own], kernels.name[own]
-    code, first = combined(layer, component, name)
+    took = pd.Series(kernels.end_ns[own] - kernels.start_ns[own])
+    keys = [kernels.layer[own], kernels.component[own], kernels.name[own]]
+    table = took.groupby(keys).agg(["size", "sum"])
     count = int(chosen.sum())
-    calls = np.bincount(code, minlength=len(first)) / count
-    us = np.bincount(code, (kernels.end_ns - kernels.start_ns)[own], len(first)) / 1e3 / count
     parts: dict[tuple[int, str], list[Part]] = defaultdict(list)
-    for row, called, took in zip(first.tolist(), calls.tolist(), us.tolist(), strict=True):
-        cell = int(layer[row]), COMPONENTS[component[row]]
-        parts[cell].append(Part(int(name[row]), called, took))
+    for (layer, component, name), calls, ns in table.itertuples(name=None):
+        part = Part(int(name), calls / count, ns / 1e3 / count)
+        parts[int(layer), COMPONENTS[component]].append(part)
     return {
         cell: tuple(sorted(found, key=lambda part: (-part.us, part.name)))
         for cell, found in parts.items()
@@ -109,6 +107,12 @@ class Group:
     us: tuple[float, ...]
     middle_us: float
 
+    @classmethod
+    def of(cls, component: str, layers: Sequence[int], ns: Times) -> Group:
+        """The layers of which each has a row of times in the steps."""
+        us = np.median(ns, axis=1) / 1e3
+        return cls(component, tuple(layers), tuple(us.tolist()), float(np.median(us)))
+
 
 @dataclass(frozen=True)
 class OddCell:
@@ -146,31 +150,30 @@ class Comparison:
 def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.bool_]) -> Comparison:
     """Finds the layers that are odd in the chosen steps."""
     ns = of_steps(cells, chosen)
-    row = {
-        (layer, COMPONENTS[component]): place
-        for place, (layer, component) in enumerate(
-            zip(cells.layer.tolist(), cells.component.tolist(), strict=True)
-        )
-    }
+    places = zip(cells.layer.tolist(), cells.component.tolist(), strict=True)
+    row = {(layer, COMPONENTS[component]): n for n, (layer, component) in enumerate(places)}
     steps = ns.shape[1]
+    enough = steps >= _FEWEST_STEPS
     if not steps:
-        return Comparison((), (), 0, 0, math.inf, 0, False)
+        return Comparison((), (), 0, 0, math.inf, 0, enough)
     held: list[_Held] = []
     groups: list[Group] = []
     untested = 0
     for component, found in alike(makeup):
         times = [ns[[row[layer, component] for layer in layers]] for layers in found]
-        own = [_group(component, *pair) for pair in zip(found, times, strict=True)]
+        own = [Group.of(component, *pair) for pair in zip(found, times, strict=True)]
         groups += own
         for place, layers in enumerate(found):
             few = len(layers) < _FEWEST_LAYERS
             against = 0 if few and len(layers) <= _FEW * len(found[0]) else place
-            if len(found[against]) < _FEWEST_LAYERS or steps < _FEWEST_STEPS:
+            if len(found[against]) < _FEWEST_LAYERS or not enough:
                 untested += len(layers)
             else:
                 held.append(_held(own[against], own[place], times[against], times[place]))
     tested = sum(len(entry.own.layers) for entry in held)
-    pooled = float(np.median([entry.scatter for entry in held])) if held else 0.0
+    # The usual scatter of layers that are alike, as a share of their time.
+    pooled = float(np.median([entry.mad / entry.level if entry.level else 0.0 for entry in held]
+                             or [0.0]))  # fmt: skip
     odd = [cell for entry in held for cell in entry.odd(tested, pooled)]
     most = max((len(entry.like.layers) for entry in held), default=0)
     return Comparison(
@@ -180,7 +183,7 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.boo
         untested=untested,
         threshold=threshold(most, tested) if held else math.inf,
         steps=steps,
-        enough_steps=steps >= _FEWEST_STEPS,
+        enough_steps=enough,
     )
 
 
@@ -196,53 +199,35 @@ def threshold(layers: int, tested: int) -> float:
 
 @dataclass(frozen=True)
 class _Held:
-    """A group held against one, mostly itself: differences a layer, all in nanoseconds."""
+    """A group held against one, mostly itself; all in nanoseconds."""
 
     like: Group
     own: Group
-    difference: Times
-    error: Times
-    middle: float
-    mad: float
-    level: float
+    away: Times  # of each layer, how much more than its like it differs from their median
+    error: Times  # of each layer, the noise of that over the steps
+    mad: float  # scatter of the like
+    level: float  # their median
 
-    @property
-    def scatter(self) -> float:
-        """Of the layers that are alike, as a share of their time."""
-        return self.mad / self.level if self.level else 0.0
-
-    def odd(self, tested: int, pooled: float) -> list[OddCell]:
+    def odd(self, tested: int, pooled: float) -> Iterator[OddCell]:
         """The odd layers, where `pooled` is the usual scatter of groups."""
         scale = np.maximum(self.error, max(self.mad, pooled * self.level, _CLOCK_NS))
-        away = (self.difference - self.middle) / scale
         least = threshold(len(self.like.layers), tested)
-        found = [
-            OddCell(layer, us, self.like, float(times))
-            for layer, us, times in zip(self.own.layers, self.own.us, away, strict=True)
-            if abs(times) > least
-        ]
-        return [cell for cell in found if self.level and abs(cell.share) >= _LEAST_SHARE]
-
-
-def _group(component: str, layers: Sequence[int], times: Times) -> Group:
-    us = np.median(times, axis=1) / 1e3
-    return Group(component, tuple(layers), tuple(us.tolist()), float(np.median(us)))
+        times = (self.away / scale).tolist()
+        for layer, us, scales in zip(self.own.layers, self.own.us, times, strict=True):
+            cell = OddCell(layer, us, self.like, scales)
+            if abs(scales) > least and self.level and abs(cell.share) >= _LEAST_SHARE:
+                yield cell
 
 
 def _held(like: Group, own: Group, like_ns: Times, own_ns: Times) -> _Held:
     usual = np.median(like_ns, axis=0)
-    base, _ = _over_steps(like_ns - usual)
-    difference, error = _over_steps(own_ns - usual)
+    base = np.median(like_ns - usual, axis=1)
     middle = float(np.median(base))
     mad = float(np.median(np.abs(base - middle))) * _TO_SIGMA
-    return _Held(like, own, difference, error, middle, mad, like.middle_us * 1e3)
-
-
-def _over_steps(differences: Times) -> tuple[Times, Times]:
-    """The median of each row, and its standard error."""
-    low, middle, high = np.percentile(differences, (25, 50, 75), axis=1)
+    low, difference, high = np.percentile(own_ns - usual, (25, 50, 75), axis=1)
     sigma = (high - low) * _QUARTILES_TO_SIGMA
-    return middle, sigma * _MEDIAN_ERROR / math.sqrt(differences.shape[1])
+    error = sigma * _MEDIAN_ERROR / math.sqrt(own_ns.shape[1])
+    return _Held(like, own, difference - middle, error, mad, like.middle_us * 1e3)
 
 
 _SAME_CALLS = 0.1
@@ -265,25 +250,19 @@ class Cause:
 
 def cause_of(odd: OddCell, makeups: Makeups) -> Cause | None:
     """The kernel that makes the difference; None where mean steps do not show one."""
-    own = _parts(makeups, odd.layer, odd.component)
-    like = [
-        _parts(makeups, layer, odd.component) for layer in odd.like.layers if layer != odd.layer
+    layers = (odd.layer, *(layer for layer in odd.like.layers if layer != odd.layer))
+    parts = [
+        {part.name: part for part in makeups.get((layer, odd.component), ())} for layer in layers
     ]
     nothing = Part(-1, 0.0, 0.0)
     causes = []
-    for name in {name for parts in (own, *like) for name in parts}:
-        part = own.get(name, nothing)
-        others = [parts.get(name, nothing) for parts in like]
+    for name in {name for own in parts for name in own}:
+        part, *others = (own.get(name, nothing) for own in parts)
         calls = median(other.calls for other in others)
         us = median(other.us for other in others)
         kind: Literal["other", "calls", "time"] = "time"
         if abs(part.calls - calls) >= _SAME_CALLS:
             kind = "calls" if part.calls and calls else "other"
-        causes.append(Cause(name, kind, part.us, us, part.calls, calls))
-    slower = odd.share > 0
-    causes = [cause for cause in causes if (cause.us > cause.like_us) == slower]
+        if (part.us > us) == (odd.share > 0):
+            causes.append(Cause(name, kind, part.us, us, part.calls, calls))
     return max(causes, key=lambda cause: abs(cause.us - cause.like_us), default=None)
-
-
-def _parts(makeups: Makeups, layer: int, component: str) -> dict[int, Part]:
-    return {part.name: part for part in makeups.get((layer, component), ())}

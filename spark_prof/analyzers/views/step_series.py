@@ -6,9 +6,8 @@ And what is read from them: times by batch, what more context costs, who held ot
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -97,12 +96,10 @@ def steps_of(table: pd.DataFrame) -> Steps:
             analyzers.step_accounting.step_books returns them.
     """
     begin = table["begin_ns"].to_numpy(np.int64)
-    names = table["phase"].astype(str).to_numpy()
     requests = table["decode_requests"].to_numpy(np.int64)
     prompt = table["prefill_tokens"].to_numpy(np.int64)
-    phase = np.select(
-        [names == name for name in PHASES], range(len(PHASES)), PHASES.index("unknown")
-    )
+    phase = pd.Categorical(table["phase"].astype(str), PHASES).codes
+    phase = np.where(phase < 0, PHASES.index("unknown"), phase)
     us = table["step_us"].to_numpy(np.float64)
     all_requests = requests + table["prefill_requests"].to_numpy(np.int64)
     context = table["context_tokens"].to_numpy(np.float64)
@@ -123,15 +120,14 @@ def batch_times(steps: Steps) -> tuple[BatchTimes, ...]:
     """Decode steps by how many requests decode in them, the smallest size first."""
     own = steps.of("decode")
     own = own[steps.requests[own] > 0]
-    sizes, place = np.unique(steps.requests[own], return_inverse=True)
-    us = steps.us[own]
-    order = np.argsort(place, kind="stable")
-    groups = np.split(us[order], np.flatnonzero(np.diff(place[order])) + 1) if len(own) else []
-    found = []
-    for size, group in zip(sizes.tolist(), groups, strict=True):
-        p10, median, p90 = np.quantile(group, [0.1, 0.5, 0.9]).tolist()
-        found.append(BatchTimes(int(size), len(group), median, p10, p90))
-    return tuple(found)
+    if not len(own):
+        return ()
+    groups = pd.Series(steps.us[own]).groupby(steps.requests[own])
+    table = groups.quantile(np.array([0.1, 0.5, 0.9])).unstack().assign(steps=groups.size())
+    return tuple(
+        BatchTimes(int(size), count, median, p10, p90)
+        for size, p10, median, p90, count in table.itertuples(name=None)
+    )
 
 
 def _slow(
@@ -198,9 +194,9 @@ def _fit(
     low, high, count = float(context.min()), float(context.max()), len(us)
     without = ContextFit(requests, count, low, high)
     if count < _FEWEST_TO_FIT:
-        return _abstained(without, f"only {count} steps")
+        return replace(without, why_not=f"only {count} steps")
     if high - low < _NARROWEST:
-        return _abstained(without, f"the contexts lie within {high - low:,.0f} tokens")
+        return replace(without, why_not=f"the contexts lie within {high - low:,.0f} tokens")
     centred = context - context.mean()
     squares = float(centred @ centred)
     slope = float(centred @ us) / squares
@@ -210,24 +206,17 @@ def _fit(
     follows = min(max(follows, 0.0), 0.99)
     free = int(count * (1 - follows) / (1 + follows)) - 2
     if free < 2:
-        return _abstained(without, "neighbouring steps vary together too much")
+        return replace(without, why_not="neighbouring steps vary together too much")
     error = math.sqrt(variance / free / squares)
     within = student_quantile((1 + _CONFIDENCE) / 2, free) * error
     if within >= abs(slope):
-        return _abstained(without, "the steps scatter more than that changes them")
-    return ContextFit(
-        requests=requests,
-        steps=count,
-        shortest=low,
-        longest=high,
+        return replace(without, why_not="the steps scatter more than that changes them")
+    return replace(
+        without,
         slope_us=1000 * slope,
         within_us=1000 * within,
         at_shortest_us=float(us.mean() + slope * (low - context.mean())),
     )
-
-
-def _abstained(fit: ContextFit, why: str) -> ContextFit:
-    return ContextFit(fit.requests, fit.steps, fit.shortest, fit.longest, why_not=why)
 
 
 _MOST_GROUPS = 60
@@ -257,35 +246,30 @@ def held_up(steps: Sequence[SlowStep], ranks: Sequence[int]) -> HeldUp:
     Args:
         ranks: the rows to make, of which the slowest ranks are some.
     """
-    teams: dict[tuple[int, int], list[SlowStep]] = defaultdict(list)
-    for step in steps:
-        teams[step.stage, step.replica].append(step)
-    longest = max(map(len, teams.values()), default=0)
+    columns = ["stage", "replica", "step", "slowest", "held_up_us"]
+    rows = ([getattr(step, name) for name in columns] for step in steps)
+    table = pd.DataFrame(rows, columns=columns).sort_values("step", kind="stable")
+    teams = table.groupby(["stage", "replica"])
+    longest = int(teams.size().max()) if len(table) else 0
     groups = min(longest, _MOST_GROUPS)
-    row = {rank: place for place, rank in enumerate(ranks)}
-    shape = len(row), groups
+    table["group"] = teams.cumcount() * groups // max(longest, 1)
+    numbers = table.groupby("group")["step"].agg(["min", "max"]).to_numpy(np.int64)
+    shape = len(ranks), groups
     total, last = np.zeros(shape), np.zeros(shape, np.int64)
-    counts, most_us, worst = np.zeros(shape), np.zeros(shape), np.full(shape, -1)
-    first_step = np.full(groups, np.iinfo(np.int64).max)
-    last_step = np.full(groups, -1)
-    for own in teams.values():
-        for place, step in enumerate(sorted(own, key=lambda step: step.step)):
-            group = place * groups // longest
-            first_step[group] = min(first_step[group], step.step)
-            last_step[group] = max(last_step[group], step.step)
-            if step.slowest not in row:
-                continue
-            cell = row[step.slowest], group
-            total[cell] += step.held_up_us
-            last[cell] += 1
-            if step.held_up_us > most_us[cell]:
-                most_us[cell], worst[cell] = step.held_up_us, step.step
-    for own in teams.values():
+    counts, worst = np.zeros(shape), np.full(shape, -1)
+    # Of equally long ones the first step is written last.
+    named = table[table["slowest"].isin(ranks)].sort_values(
+        ["held_up_us", "step"], ascending=[True, False]
+    )
+    cell = pd.Index(ranks).get_indexer(pd.Index(named["slowest"])), named["group"].to_numpy()
+    np.add.at(total, cell, named["held_up_us"].to_numpy())
+    np.add.at(last, cell, 1)
+    worst[cell] = named["step"].where(named["held_up_us"] > 0, -1)
+    for _, own in table.groupby(["stage", "replica"]):
         # Every rank of a team has the team's steps, whoever came last in them.
-        members = {row[step.slowest] for step in own if step.slowest in row}
-        sizes = np.bincount(np.arange(len(own)) * groups // longest, minlength=groups)
-        counts[sorted(members)] += sizes
+        members = np.isin(ranks, own["slowest"].dropna())
+        counts[members] += np.bincount(own["group"], minlength=groups)
     us = np.divide(total, counts, out=np.zeros(shape), where=counts > 0)
-    size = max(len(ranks) // max(len(teams), 1), 1)
+    size = max(len(ranks) // max(teams.ngroups, 1), 1)
     leads = tuple(ranks[place // size * size] for place in range(len(ranks)))
-    return HeldUp(tuple(ranks), leads, us, last, first_step, last_step, worst)
+    return HeldUp(tuple(ranks), leads, us, last, numbers[:, 0], numbers[:, 1], worst)

@@ -65,19 +65,19 @@ class Waterfall:
 class _Kernel:
     """All calls of one kernel for one component in a typical step, or in a run."""
 
-    name: str
+    kind: str  # of the part that takes what is above its floor
     component: str
     calls: float
     us: float  # what is attributed to it
-    is_small: bool = False  # whether a call is shorter than SMALL_US
     floor_us: float | None = None  # the lower bound of all calls; None where unknown
 
 
 def waterfall_of(report: Report) -> Waterfall:
     """The time of an output token; of a step where none decodes, of a run that has sums alone."""
     if not report.tokens:
-        kernels = [_kernel(k.name, k.component, k.calls, k.us) for k in report.kernels]
-        parts = _above_floor(report, kernels, sum(k.us for k in kernels))
+        rows = ((k.name, k.component, float(k.calls), k.us, None) for k in report.kernels)
+        kernels = _kernels(report, rows)
+        parts = _above_floor(kernels, sum(k.us for k in kernels))
         why = "The source has sums of kernels, without steps or times."
         return Waterfall("run", "", 0, sum(p.us for p in parts), parts, why, 0.0)
     ledger = report.tokens[0]
@@ -90,7 +90,7 @@ def waterfall_of(report: Report) -> Waterfall:
         kernels = [replace(kernel, floor_us=None) for kernel in kernels]
     elif phase and phase.floor_us:
         kernels, floor_us = _with_unplaced(kernels, phase), phase.floor_us
-    parts = _fitted(_above_floor(report, kernels, ledger.step_us), running_us - floor_us)
+    parts = _fitted(_above_floor(kernels, ledger.step_us), running_us - floor_us)
     idle = (Part(name, ledger.us(name)) for name in (LAUNCH_GAPS, HOST))
     rest = running_us - floor_us - sum(part.us for part in parts)
     parts = (
@@ -135,46 +135,46 @@ def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> st
     return ""
 
 
-def _kernel(
-    name: str, component: str, calls: float, us: float, floor_us: float | None = None
-) -> _Kernel:
-    small = bool(calls) and us / calls < SMALL_US
-    return _Kernel(name, component, calls, us, small, floor_us)
+def _kernels(
+    report: Report, rows: Iterable[tuple[str, str, float, float, float | None]]
+) -> list[_Kernel]:
+    """Kernels by name, component, calls, time of all calls, and lower bound of all calls."""
+    converting = {row.name for row in report.conversions.items}
+
+    def kind_of(name: str, component: str, calls: float, us: float) -> str:
+        if name in converting:
+            return "conversion"
+        if component == "collective":
+            return "collective"
+        return "small" if calls and us / calls < SMALL_US else "component"
+
+    return [_Kernel(kind_of(*row[:4]), *row[1:]) for row in rows]
 
 
 def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> list[_Kernel]:
     """The typical step's components, each split among its kernels by their kernel time."""
-    kernels: list[_Kernel] = []
+    rows: list[tuple[str, str, float, float, float | None]] = []
     if phase:
-        kernels = [
-            _kernel(
-                row.name,
-                row.component,
-                row.calls,
-                row.us * row.calls,
-                None if row.floor_us is None else row.floor_us * row.calls,
-            )
-            for row in phase.rows
+        rows = [
+            (k.name, k.component, k.calls, k.us * k.calls, k.floor_us and k.floor_us * k.calls)
+            for k in phase.rows
         ]
-    elif ledger.steps == report.steps.count:
-        steps = ledger.steps
-        kernels = [
-            _kernel(k.name, k.component, k.calls / steps, k.us / steps) for k in report.kernels
-        ]
+    elif (steps := ledger.steps) == report.steps.count:
+        rows = [(k.name, k.component, k.calls / steps, k.us / steps, None) for k in report.kernels]
     sums: defaultdict[str, float] = defaultdict(float)
-    for kernel in kernels:
-        sums[kernel.component] += kernel.us
+    for _, component, _, us, _ in rows:
+        sums[component] += us
     found = [
         replace(kernel, us=kernel.us * ledger.us(kernel.component) / sums[kernel.component])
-        for kernel in kernels
+        for kernel in _kernels(report, rows)
         if sums[kernel.component] and kernel.component != _COPIES
     ]
-    found += [
-        _Kernel("", row.name, 0.0, row.charged_us)
+    others = (
+        ("", row.name, 0.0, row.charged_us, None)
         for row in ledger.rows
         if not sums[row.name] and row.name not in (_COPIES, LAUNCH_GAPS, HOST)
-    ]
-    return found
+    )
+    return found + _kernels(report, others)
 
 
 def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel]:
@@ -202,16 +202,14 @@ def _fitted(parts: tuple[Part, ...], us: float) -> tuple[Part, ...]:
     return tuple(replace(part, us=part.us * factor) for part in parts)
 
 
-def _above_floor(report: Report, kernels: Iterable[_Kernel], whole_us: float) -> tuple[Part, ...]:
+def _above_floor(kernels: Iterable[_Kernel], whole_us: float) -> tuple[Part, ...]:
     """What kernels take beyond their floor, or at all where that is not known, by kind."""
-    converting = {row.name for row in report.conversions.items}
     parts: dict[tuple[str, str], Part] = {}
     for kernel in kernels:
-        kind = _kind(kernel, converting)
-        component = kernel.component if kind == "component" else ""
-        part = parts.get((kind, component), Part(kind, 0.0, component))
+        key = kernel.kind, kernel.component if kernel.kind == "component" else ""
+        part = parts.get(key, Part(kernel.kind, 0.0, key[1]))
         beyond = max(kernel.us - (kernel.floor_us or 0.0), 0.0)
-        parts[kind, component] = replace(part, us=part.us + beyond, calls=part.calls + kernel.calls)
+        parts[key] = replace(part, us=part.us + beyond, calls=part.calls + kernel.calls)
     little = [p for p in parts.values() if p.component and abs(p.us) < _SMALLEST * whole_us]
     shown = list(parts.values())
     if len(little) > 1:
@@ -223,11 +221,3 @@ def _above_floor(report: Report, kernels: Iterable[_Kernel], whole_us: float) ->
 def _place(part: Part) -> tuple[int, int]:
     known = part.component in COMPONENTS
     return _ORDER.index(part.kind), COMPONENTS.index(part.component) if known else len(COMPONENTS)
-
-
-def _kind(kernel: _Kernel, converting: set[str]) -> str:
-    if kernel.name in converting:
-        return "conversion"
-    if kernel.component == "collective":
-        return "collective"
-    return "small" if kernel.is_small else "component"

@@ -12,7 +12,6 @@ from spark_prof.analyzers.views.kernel_calls import (
     KernelCalls,
     KernelFacts,
     LayerUse,
-    Wanted,
     calls_of,
     durations,
     facts_of,
@@ -206,7 +205,7 @@ def _values(facts: Sequence[KernelFacts]) -> dict[str, tuple[str, ...]]:
 def _found(facts: Sequence[KernelFacts]) -> tuple[KernelFacts, ...]:
     """The kernels that the address asks for."""
     chosen = [state.chosen(name, "", words) for name, words in _values(facts).items()]
-    return search(facts, Wanted(state.chosen("text"), *chosen))
+    return search(facts, state.chosen("text"), *chosen)
 
 
 def _search(facts: Sequence[KernelFacts]) -> None:

@@ -23,7 +23,7 @@ from spark_prof.analyzers.clients.engine_side import (
     place,
 )
 from spark_prof.analyzers.overhead import Overhead
-from spark_prof.analyzers.windows import step_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency, Request
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle
@@ -185,7 +185,7 @@ def compare(run: BenchmarkRun, frame: object = DECODE, *overhead: Overhead) -> C
 
 def test_a_real_run_agrees_with_the_steps_of_its_server() -> None:
     bundle = Bundle(DATA / "vllm-serve-bundle")
-    frame = step_windows(bundle, 0, bundle.frame("kernels", 0, ["step", "end_ns"]))
+    frame = timed_windows(bundle, 0, bundle.frame("kernels", 0, ["step", "end_ns"])).steps
     frame = frame.assign(step_us=(frame["finish_ns"] - frame["begin_ns"]) / 1e3)
     runs = read_benchmark(DATA / "vllm-serve-detailed.json").runs
     [row] = clients_of(runs, frame, bundle.facts(0))

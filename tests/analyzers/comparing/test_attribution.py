@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from spark_prof.analyzers.comparing.attribute_gain import beside, summarize
-from spark_prof.analyzers.comparing.kernel_time import KernelTime
 from spark_prof.analyzers.comparing.swap_attribution import (
     FOR_THE_HOST,
     Attribution,
@@ -218,11 +218,10 @@ def test_only_decode_steps_that_follow_one_count(tmp_path: Path) -> None:
 @each_row(
     ("spoilt", "asked", "says"),
     [
-        ({"phases": dict.fromkeys(range(STEPS), "prefill")}, {}, "no decode step"),
+        ({"phases": dict.fromkeys(range(STEPS), "prefill")}, {}, "no two decode steps"),
         ({"steps": 1}, {}, "no two decode steps"),
-        ({"watched": 0}, {}, "no decode step"),
+        ({"watched": 0}, {}, "no two decode steps"),
         ({"decode_requests": 8}, {"batch_size": 4}, "no two decode steps of 4 requests"),
-        ({}, {"rank": 3}, "has no rank 3; it has 0"),
     ],
 )
 def test_without_steps_there_is_one_line(
@@ -235,7 +234,7 @@ def test_without_steps_there_is_one_line(
 
 def test_without_untraced_times_there_is_no_residual(tmp_path: Path) -> None:
     bundles = [record(tmp_path / name, stock(), decode_requests=8) for name in "ab"]
-    found = summarize(*bundles, [])
+    found = summarize(*bundles, [], batch_size=8)
     assert found.batch_size == 8
     assert (found.gain_us, found.residual_us, found.adds_up) == (None, None, None)
     assert found.a.traced_us == pytest.approx(found.a.corrected_us)
@@ -261,14 +260,11 @@ def test_very_many_names_take_little_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     steps, names = 1000, 60_000
     at = np.sort(rng.integers(0, steps, names))
-    nothing, ones = np.zeros(names), np.ones(names)
-    time = KernelTime(
-        at, ones, nothing, nothing.astype(int), at * 0 - 1, np.arange(names),
-        np.bincount(at, minlength=steps) * 1.0,
-    )  # fmt: skip
-    side = SwappedSteps(time, ones, ones, 0.0)
+    rows = pd.DataFrame({"step": at, "name": [f"kernel_{n}" for n in range(names)]})
+    rows = rows.assign(us=1.0, gap_us=0.0, calls=1.0)
+    side = SwappedSteps(rows, np.bincount(at, minlength=steps) * 1.0, 0.0)
     tracemalloc.start()
-    found = beside((side, side), [f"kernel_{n}" for n in range(names)], ["name"], 0.0)
+    found = beside((side, side), ["name"], 0.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found) == names

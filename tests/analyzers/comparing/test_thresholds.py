@@ -99,7 +99,7 @@ def test_of_an_interval(limit: str, low: float, high: float, outcome: str) -> No
     """Of a figure of 100: its change in us is its change in per cent."""
     us = (low + high) / 2
     change = Change(100, 100 + us, us, low, high)
-    assert outcome_of(parse(f"decode_us {limit}"), Reading("time", change), True) == outcome
+    assert outcome_of(parse(f"decode_us {limit}"), Reading("time", change)) == outcome
 
 
 @each_row(

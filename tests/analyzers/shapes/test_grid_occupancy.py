@@ -27,7 +27,7 @@ from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.shapes import shape_summary
 from spark_prof.analyzers.shapes.shape_summary import SHAPE, busy_share, launches_of, occupancy_of
-from spark_prof.analyzers.windows import step_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.rules.gpus import SM_LIMITS
 from spark_prof.traces.bundle import Bundle, table_file
 from tests.rows import each_row
@@ -99,7 +99,7 @@ def launch(
 
 def looked_at(bundle: Bundle) -> tuple[pd.DataFrame, float]:
     placed = place_kernels(bundle, 0)
-    steps = step_windows(bundle, 0, placed)
+    steps = timed_windows(bundle, 0, placed).steps
     return launches_of(bundle, 0, placed, steps, sums_of(placed, steps["phase"]))
 
 

@@ -19,7 +19,7 @@ from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow, Shapes
 from spark_prof.analyzers.shapes.shape_summary import rows_per_expert, shapes_of
-from spark_prof.analyzers.windows import step_windows
+from spark_prof.analyzers.windows import timed_windows
 from spark_prof.traces.bundle import META_FILE, Bundle
 from tests.rows import each_row
 from tests.support import Piece, Recorded, kernel, kineto, step
@@ -58,7 +58,7 @@ def test_what_the_counters_saw_stands_beside_what_could_be() -> None:
         pytest.skip(f"{GRAPHS} is not there")
     bundle = Bundle(GRAPHS)
     placed = place_kernels(bundle, 0)
-    steps = step_windows(bundle, 0, placed)
+    steps = timed_windows(bundle, 0, placed).steps
     w2 = product(shapes(GRAPHS), "16x256x128x1", "experts").name
     seen = CounterRow(w2, "experts", 24.0, 20.0, *[None] * 6, 0.031, 1.0, 1.0)
     blind = replace(seen, name="other", warps_active=None)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.views.kernel_columns import KernelColumns, Launch
+from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, KernelColumns
 from spark_prof.vocabulary import COMPONENTS
 
 Call = tuple[int, int, str, str, int]
@@ -27,12 +27,15 @@ def columns(calls: Sequence[Call], copies: Sequence[str] = ()) -> KernelColumns:
         component=np.array([COMPONENTS.index(c) for _, _, c, *_ in calls], np.uint8),
         name=np.array([names.index(name) for _, _, _, name, _ in calls], np.int32),
         launch=np.zeros(len(calls), np.int32),
-        stream=np.zeros(len(calls), np.uint8),
         names=names,
         copies=tuple(name in copies for name in names),
-        launches=(Launch("1,1,1", "128,1,1", 32, 0),),
-        streams=("0/7",),
+        launches=launched(("1,1,1", "128,1,1", 32, 0)),
     )
+
+
+def launched(*shapes: tuple[str, str, int, int]) -> pd.DataFrame:
+    """Shapes of launches in one stream."""
+    return pd.DataFrame([(0, 7, *shape) for shape in shapes], columns=list(LAUNCH_COLUMNS))
 
 
 def steps_of(numbers: Sequence[int], phase: str = "decode") -> pd.DataFrame:

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.analyzers.attribution.placement import kernels_in_order, place_kernels
-from spark_prof.analyzers.views import kernel_columns
-from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns, columns_of
+from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, columns_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
 
@@ -35,18 +34,14 @@ def made(count: int, **columns: object) -> tuple[pd.DataFrame, pd.DataFrame]:
     categories = pd.CategoricalDtype(COMPONENTS)
     frame = frame.astype({"name": "category", "kind": "category", "component": categories})
     frame = frame.astype({"grid": "category", "block": "category"})
-    return frame, frame[list(SHAPE_COLUMNS)]
-
-
-def lanes(found: KernelColumns) -> list[str]:
-    return [found.streams[place] for place in found.stream]
+    return frame, frame[list(LAUNCH_COLUMNS)]
 
 
 @pytest.mark.parametrize("name", BUNDLES)
 def test_columns_of_a_recording_are_its_tables(name: str) -> None:
     bundle = Bundle(DATA / name)
     placed = place_kernels(bundle, 0)
-    shapes = kernels_in_order(bundle, 0, ["start_ns", *SHAPE_COLUMNS])
+    shapes = kernels_in_order(bundle, 0, ["start_ns", *LAUNCH_COLUMNS])
     steps = np.unique(placed["step"].to_numpy())
     steps = steps[steps >= 0][1:]
     found = columns_of(placed, steps, shapes)
@@ -62,20 +57,10 @@ def test_columns_of_a_recording_are_its_tables(name: str) -> None:
     copies = placed["kind"].isin(["memcpy", "memset"])
     assert [found.copies[code] for code in found.name] == copies.tolist()
     rows = shapes.astype({"grid": str, "block": str})
-    assert lanes(found) == [f"{d}/{s}" for d, s in zip(rows["device"], rows["stream"], strict=True)]
-    launches = [found.launches[place] for place in found.launch]
-    assert [(x.grid, x.block, x.registers, x.shared_bytes) for x in launches] == list(
-        rows[["grid", "block", "registers", "shared_bytes"]].itertuples(index=False, name=None)
-    )
+    launches = found.launches.iloc[found.launch].astype({"grid": str, "block": str})
+    assert launches.to_numpy().tolist() == rows[list(LAUNCH_COLUMNS)].to_numpy().tolist()
     assert len(set(found.names)) == len(found.names) == len(set(placed["name"]))
-    assert len(set(found.launches)) == len(found.launches)
-
-
-def test_lanes_are_in_order_of_device_and_stream() -> None:
-    placed, shapes = made(4, device=[1, 0, 0, 1], stream=[-3, 1 << 40, 13, 7])
-    found = columns_of(placed, np.array([0]), shapes)
-    assert found.streams == ("0/13", f"0/{1 << 40}", "1/-3", "1/7")
-    assert lanes(found) == ["1/-3", f"0/{1 << 40}", "0/13", "1/7"]
+    assert not found.launches.duplicated().any()
 
 
 def test_names_that_do_not_occur_are_no_names() -> None:
@@ -91,24 +76,9 @@ def test_a_layer_beyond_any_model_is_none() -> None:
     assert found.layer.tolist() == [3, -1, -1, (1 << 15) - 1]
 
 
-@pytest.mark.parametrize("spread", [1, 1 << 21])
-def test_very_many_launches_share_the_last_one(
-    monkeypatch: pytest.MonkeyPatch, spread: int
-) -> None:
-    monkeypatch.setattr(kernel_columns, "_MOST_LAUNCHES", 4)
-    monkeypatch.setattr(kernel_columns, "_MOST_STREAMS", 3)
-    numbers = np.array([9, 8, 9, 7, 6, 5, 9]) * spread
-    placed, shapes = made(7, registers=numbers, stream=numbers)
-    found = columns_of(placed, np.array([0]), shapes)
-    registers = [found.launches[place].registers for place in found.launch]
-    assert registers == [9 * spread, 8 * spread, 9 * spread, 7 * spread, 0, 0, 9 * spread]
-    first, second = f"0/{9 * spread}", f"0/{8 * spread}"
-    assert lanes(found) == [first, second, first, "others", "others", "others", first]
-
-
 @pytest.mark.parametrize("count", [0, 1])
 def test_few_kernels_make_short_columns(count: int) -> None:
     placed, shapes = made(count)
     found = columns_of(placed, np.array([], np.int64), shapes)
-    assert len(found) == len(found.stream) == count
+    assert len(found) == len(found.launch) == count
     assert len(found.names) == len(found.copies) == len(found.launches) == count

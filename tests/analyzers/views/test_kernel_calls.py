@@ -9,17 +9,17 @@ import pytest
 
 from spark_prof.analyzers.views import kernel_calls
 from spark_prof.analyzers.views.kernel_calls import (
+    Launch,
     calls_of,
     durations,
     launches,
     layers,
     over_steps,
 )
-from spark_prof.analyzers.views.kernel_columns import KernelColumns, Launch
-from spark_prof.analyzers.views.layer_cells import grouped_percentiles, kernels_of_cell, kinds_of
-from tests.rows import each_row
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
+from spark_prof.analyzers.views.layer_cells import kernels_of_cell, kinds_of
 
-from .columns import Call, columns, steps_of
+from .columns import Call, columns, launched, steps_of
 
 RNG = np.random.default_rng(11)
 CALLS: list[Call] = [
@@ -30,11 +30,13 @@ CALLS: list[Call] = [
 ]
 
 
+SHAPES = (("1,1,1", "32,1,1", 16, 0), ("4,1,1", "64,1,1", 32, 1024))
+
+
 def made() -> KernelColumns:
     kernels = columns(CALLS)
     shape = (kernels.layer > 0).astype(np.int32)
-    shapes = (Launch("1,1,1", "32,1,1", 16, 0), Launch("4,1,1", "64,1,1", 32, 1024))
-    return replace(kernels, launch=shape, launches=shapes)
+    return replace(kernels, launch=shape, launches=launched(*SHAPES))
 
 
 def took(**wanted: object) -> np.ndarray:
@@ -43,20 +45,6 @@ def took(**wanted: object) -> np.ndarray:
         call[-1] for call in CALLS if call[0] >= 0
         if all(call[names.index(key)] == value for key, value in wanted.items())
     ])  # fmt: skip
-
-
-@each_row("seed", range(20))
-def test_percentiles_of_groups_are_those_of_each(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    count = int(rng.integers(1, 200))
-    group, values = rng.integers(0, 7, count), rng.integers(-50, 50, count)
-    found = grouped_percentiles(group, values, 8, (0, 10, 50, 99, 100))
-    for own in range(8):
-        mine = values[group == own]
-        if len(mine):
-            assert found[:, own] == pytest.approx(np.percentile(mine, (0, 10, 50, 99, 100)))
-        else:
-            assert np.isnan(found[:, own]).all()
 
 
 def test_the_calls_of_a_kernel_are_those_of_analyzed_steps() -> None:
@@ -74,7 +62,7 @@ def test_a_kernel_is_told_by_layer_and_shape() -> None:
     assert uses[2, "qkv"].median_us == pytest.approx(np.median(mine))
     assert uses[2, "qkv"].p90_us == pytest.approx(np.percentile(mine, 90))
     shapes = launches(calls, kernels)
-    assert {use.launch for use in shapes} == set(kernels.launches)
+    assert {use.launch for use in shapes} == {Launch(*shape) for shape in SHAPES}
     assert sum(use.calls for use in shapes) == calls.all
     assert sum(use.share for use in shapes) == pytest.approx(1)
     assert shapes[0].share >= shapes[1].share

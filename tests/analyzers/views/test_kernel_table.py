@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
-from spark_prof.analyzers.views.kernel_calls import Wanted, facts_of, search
+from spark_prof.analyzers.views.kernel_calls import facts_of, search
 from spark_prof.datasets.prepared import Prepared, prepare
 
 DATA = Path(__file__).parents[2] / "data"
@@ -55,24 +55,26 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted(text="MARLIN moe"),
-        Wanted(engine="cuda-core"),
-        Wanted(precision="bf16", component="experts"),
-        Wanted(text="no such kernel"),
-        Wanted(text="mlp.experts"),
-        Wanted(),
+        {"text": "MARLIN moe"},
+        {"engine": "cuda-core"},
+        {"precision": "bf16", "component": "experts"},
+        {"text": "no such kernel"},
+        {"text": "mlp.experts"},
+        {},
     ],
 )
-def test_a_search_finds_all_that_fits_and_no_more(prepared: Prepared, wanted: Wanted) -> None:
+def test_a_search_finds_all_that_fits_and_no_more(
+    prepared: Prepared, wanted: dict[str, str]
+) -> None:
     facts = facts_of(prepared.report, prepared.kernels.names)
-    found = search(facts, wanted)
+    found = search(facts, **wanted)
     for entry in facts:
         row = entry.row
         text = f"{row.name} {row.component} {row.roles} {row.conversion or ''}".lower()
         fits = (
-            all(word in text for word in wanted.text.lower().split())
-            and wanted.engine in ("", row.engine)
-            and wanted.precision in ("", row.precision)
-            and wanted.component in ("", row.component)
+            all(word in text for word in wanted.get("text", "").lower().split())
+            and wanted.get("engine", "") in ("", row.engine)
+            and wanted.get("precision", "") in ("", row.precision)
+            and wanted.get("component", "") in ("", row.component)
         )
         assert fits == (entry in found)
