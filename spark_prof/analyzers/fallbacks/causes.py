@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.fallbacks.audit_rows import Engine
-from spark_prof.analyzers.fallbacks.checkpoint_schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.fallbacks.layer_groups import Group
 from spark_prof.rules.backends import choice_of
 from spark_prof.rules.environment import FLAGS_FROM, backend_flag, since, version_of
 from spark_prof.traces.readers.engine_log import Statement
 
-_FIRST_WITH = {"nvfp4": 10.0, "mxfp4": 10.0, "mxfp8": 10.0, "fp8": 8.9}
+FIRST_WITH = {"nvfp4": 10.0, "mxfp4": 10.0, "mxfp8": 10.0, "fp8": 8.9}
 """Compute capability from which tensor cores multiply that format (CUDA C++ programming guide)."""
 
 _FORCED = ("VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_MXFP4_USE_MARLIN", "VLLM_NVFP4_GEMM_BACKEND")
@@ -62,7 +62,7 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
             "scheme", "the checkpoint asks for nothing but 16-bit activations",
             _quantize_activations(group, engine),
         )  # fmt: skip
-    first, capability = _FIRST_WITH.get(weights), capability_of(engine)
+    first, capability = FIRST_WITH.get(weights), capability_of(engine)
     if first is not None and capability is not None and capability < first:
         return Cause(
             "architecture",

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.ceilings.schemes import bits_of, schemes_of
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes, bits_of
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
 from spark_prof.analyzers.roofline.launches import Group, Launch, charges_of, groups_of, launches_of
@@ -237,10 +237,10 @@ def _of_layers(layers: pd.DataFrame, config: Mapping[str, Any], shape: Shape) ->
 
     The table has types such as int32, into which narrow numbers are packed.
     """
-    schemes = CheckpointSchemes(config)
+    schemes = schemes_of(mapping_in(config, "quantization_config"))
     return [
         replace(w, dtype=form)
-        if w.quantized and (bits_of(form := schemes.of(w.path)[0]) or 16) < 16
+        if w.quantized and (bits_of(form := schemes.of_engine(w.path)[0]) or 16) < 16
         else w
         for w in weights_of(layers, shape.tied)
     ]

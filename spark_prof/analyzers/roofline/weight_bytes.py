@@ -12,8 +12,7 @@ import pandas as pd
 
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.ceilings.derived import derived_modules
-from spark_prof.analyzers.ceilings.schemes import schemes_of
-from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
+from spark_prof.analyzers.ceilings.schemes import bits_of, schemes_of
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.rules.components import layer_of
 from spark_prof.rules.tensor_names import place_of
