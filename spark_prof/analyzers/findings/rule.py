@@ -101,6 +101,6 @@ class Rule(Generic[Subject]):
 
 def rule(
     name: str, page: str, looks_for: str
-) -> Callable[[Callable[[Report], Iterable[Told]]], Rule[Report]]:
+) -> Callable[[Callable[[Subject], Iterable[Told]]], Rule[Subject]]:
     """Makes a rule of a function that looks."""
     return lambda look: Rule(name, looks_for, look, page)
