@@ -113,7 +113,7 @@ def owners_of(
     believed = (place >= 0) & (
         pointer | _in_every_launch(memory, arguments, place, launch, launches)
     )
-    part = np.where(believed, memory.component[place] if len(memory.component) else -1, -1)
+    part = memory.component[np.where(believed, place, -1)]
     told = launches.named[launch]
     contradicted = (part >= 0) & (told >= 0) & (more_exact(part, told) != told)
     believed &= pointer | ~contradicted
@@ -127,38 +127,30 @@ def owners_of(
     order = np.lexsort((argument, ~pointer, ~norm, -memory.bytes[place], -rank, launch))
     first = order[_first_of_each(launch[order])]
     count = len(launches.name)
-    best = np.full(count, -1)
-    best[launch[first]] = place[first]
-    named = best >= 0
-    found = Owners(
-        rank=np.where(named, memory.rank[best] if len(memory.rank) else 0, 0),
-        pointer=np.zeros(count, bool),
-        component=np.full(count, -1),
-        components=np.zeros(count, np.int64),
-        layer=np.full(count, -1),
-        open=np.zeros(count, bool),
-        role=np.zeros(count, np.int64),
-        words=np.stack([launch, place]),
-    )
-    if not named.any():
-        return found
-    found.pointer[launch[first]] = pointer[first]
-    for name in ("component", "components", "layer", "role"):
-        getattr(found, name)[named] = getattr(memory, name)[best[named]]
-    _part_tied(memory, best, launches, found)
+    best, by_pointer = np.full(count, -1), np.zeros(count, bool)
+    best[launch[first]], by_pointer[launch[first]] = place[first], pointer[first]
+    # Of a tied matrix, a product computes logits, what is none looks up. A model that shares the
+    # module itself has its path but once.
+    rank = memory.rank[best]
+    component = np.where(memory.tied[best], CODES["embedding"], memory.component[best])
+    head = (component == CODES["embedding"]) & (rank == MATRIX) & launches.product
+    # A cache without a layer of its own serves all layers.
+    shared = memory.several[best] | (rank == CACHE)
     beside = order[memory.layer[place[order]] >= 0]
     beside = beside[_first_of_each(launch[beside])]
-    shared = np.zeros(count, bool)
-    shared[named] = memory.several[best[named]]
-    # A cache without a layer of its own serves all layers.
-    shared |= found.rank == CACHE
-    missing = (shared | (found.rank == BUFFER)) & (found.layer < 0)
-    missing = launch[beside][missing[launch[beside]]]
-    layers = np.full(count, -1)
-    layers[launch[beside]] = memory.layer[place[beside]]
-    found.layer[missing] = layers[missing]
-    found.open[:] = named & shared & (found.layer < 0)
-    return found
+    layer, other = memory.layer[best], np.full(count, -1)
+    other[launch[beside]] = memory.layer[place[beside]]
+    layer = np.where((shared | (rank == BUFFER)) & (layer < 0), other, layer)
+    return Owners(
+        rank=rank,
+        pointer=by_pointer,
+        component=np.where(head, CODES["lm_head"], component),
+        components=memory.components[best],
+        layer=layer,
+        open=shared & (layer < 0),
+        role=np.where(head, _LM_HEAD_ROLE, memory.role[best]),
+        words=np.stack([launch, place]),
+    )
 
 
 def in_array(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> Flags:
@@ -228,17 +220,6 @@ def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integ
     same = np.minimum.reduceat(place, begin) == np.maximum.reduceat(place, begin)
     stale: Integers = spot[begin[several & same & (memory.layer[place[begin]] >= 0)]]
     return stale
-
-
-def _part_tied(memory: MemoryMap, best: Integers, launches: Launches, found: Owners) -> None:
-    """Parts the two users of a tied matrix: a product computes logits, what is none looks up."""
-    product = launches.product
-    tied = np.zeros(len(best), bool)
-    tied[best >= 0] = memory.tied[best[best >= 0]]
-    found.component[tied] = CODES["embedding"]
-    # A model that shares the module itself has its path but once.
-    head = (found.component == CODES["embedding"]) & (found.rank == MATRIX) & product
-    found.component[head], found.role[head] = CODES["lm_head"], _LM_HEAD_ROLE
 
 
 def _looked_up(memory: MemoryMap, place: Integers) -> Flags:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -296,13 +296,9 @@ def find_lag(
         return 0
     begin, finish, sampled = begin[inside], finish[inside], sampled[inside]
 
-    known: dict[int, float] = {}
-
+    @cache
     def left(lag: int) -> float:
-        if lag not in known:
-            equations = Equations(begin, finish, few.shifted(lag), slots)
-            known[lag] = equations.unexplained(sampled)
-        return known[lag]
+        return Equations(begin, finish, few.shifted(lag), slots).unexplained(sampled)
 
     best, stride = 0, _WIDEST_NS // 8
     for lag in range(-_WIDEST_NS, _WIDEST_NS + 1, stride):

@@ -129,7 +129,7 @@ def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Cha
         return []
     gemms = [launch for launch in launches if is_gemm(launch.name)]
     rest = [launch for launch in launches if not is_gemm(launch.name)]
-    products = sorted((w for w in works if w.kind == "product"), key=lambda work: work.order)
+    products = sorted((w for w in works if w.kind == "product"), key=_order)
     charges = _products(gemms, products, launches)
     for work in works:
         if work.kind in ("attention", "kv_write", "state", "small"):
@@ -138,6 +138,10 @@ def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Cha
         elif work.kind != "product":
             charges += _by_time(rest or launches, work, SMALL)
     return charges
+
+
+def _order(work: Work) -> int:
+    return work.weights.order if work.weights else 0
 
 
 def _products(

@@ -12,7 +12,7 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.roofline.needs import Need
+from spark_prof.analyzers.roofline.needs import Work
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place, RooflineRow
 from spark_prof.vocabulary import BASES
 
@@ -110,12 +110,13 @@ class Sum:
     basis: dict[str, None] = field(default_factory=dict)
     expected: bool = False
 
-    def add(self, need: Need, share: float, what: str, basis: str) -> None:
+    def add(self, work: Work, share: float, basis: str) -> None:
         """Adds a share of a piece of work."""
+        need = work.need
         self.streamed += need.streamed * share
         self.other += need.other * share
         self.operations += need.operations * share
-        self.what[f"{what}: {need.part}" if need.part else what] = None
+        self.what[f"{work.what}: {need.part}" if need.part else work.what] = None
         self.basis[basis] = None
         self.expected |= need.expected
 
