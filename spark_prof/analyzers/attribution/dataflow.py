@@ -105,10 +105,9 @@ def follow(rows: Sequence, held: Held) -> Flags:
     around = _proven_around(rows)
     proven = rows.known.copy()
     # Each waits for its nearest neighbour's owner; only where nobody finds one, it looks beyond.
+    late, early = rows.to_consumer, ~rows.to_consumer
     for beyond in (False, True):
-        for forward, of in ((True, rows.to_consumer), (False, ~rows.to_consumer)):
-            _spread(rows, after if forward else before, of, around, forward=forward, beyond=beyond)
-        for forward, of in ((True, ~rows.to_consumer), (False, rows.to_consumer)):
+        for forward, of in ((True, late), (False, early), (True, early), (False, late)):
             _spread(rows, after if forward else before, of, around, forward=forward, beyond=beyond)
     return rows.known & ~proven
 
