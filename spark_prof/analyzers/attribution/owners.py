@@ -58,7 +58,6 @@ _HAS_ARRAY = re.compile(r"at::native::(?:vectorized|unrolled)_elementwise_kernel
 _PACKED = -1
 _REPEATED = 3
 """cuBLAS's nvjet kernels hold each operand's address five times."""
-_NO_KIND = 127
 _LOOKED_UP = (OTHER_WEIGHT + CACHE) / 2
 """The rank of an embedding's matrix of which a kernel reads some rows."""
 _LM_HEAD_ROLE = 1
@@ -168,27 +167,19 @@ def _in_every_launch(
     launches: Launches,
 ) -> Flags:
     """Whether rules 3 and 4 believe each word."""
-    argument, offset = (arguments[name].to_numpy(np.int64) for name in ("argument", "offset"))
-    spot, first = combined(launches.name[launch], argument, offset)
-    known = np.flatnonzero(place >= 0)
-    spots = len(first)
+    known, name = place >= 0, launches.name[launch]
+    packed = (arguments["argument"] == _PACKED).to_numpy()
+    spot, first = combined(name, arguments["argument"], arguments["offset"])
     # A launch of which no word is known to be an address is none whose arguments were read.
-    read = np.unique(launch)
-    launched = np.bincount(launches.name[read], minlength=len(launches.names))
-    wanted = np.zeros(spots, np.int64)
-    wanted[spot] = launched[launches.name[launch]]
-    good = np.bincount(spot[known], minlength=spots) == wanted
-    kind = memory.kind[place[known]]
-    lowest, highest = np.full(spots, _NO_KIND), np.full(spots, -1)
-    np.minimum.at(lowest, spot[known], kind)
-    np.maximum.at(highest, spot[known], kind)
-    good &= lowest == highest
+    launched = np.bincount(launches.name[np.unique(launch)], minlength=len(launches.names))
+    kinds = pd.Series(memory.kind[place[known]]).groupby(spot[known]).agg(["size", "min", "max"])
+    spots = kinds.index.to_numpy(np.int64)
+    good = np.zeros(len(first), bool)
+    good[spots] = (kinds["size"] == launched[name[first[spots]]]) & (kinds["min"] == kinds["max"])
     stale = _same_in_all(memory, spot[known], place[known], launches.step[launch[known]])
-    packed = np.zeros(spots, bool)
-    packed[spot] = argument == _PACKED
-    good[stale] &= packed[stale]
+    good[stale] &= packed[first[stale]]
     believed: Flags = good[spot]
-    believed[_of_one_module(memory, place, launch, argument == _PACKED)] = True
+    believed[_of_one_module(memory, place, launch, packed)] = True
     return believed
 
 
@@ -198,27 +189,20 @@ def _of_one_module(memory: MemoryMap, place: Integers, launch: Integers, packed:
     words = words[memory.rank[place[words]] >= OTHER_WEIGHT]
     if not len(words):
         return words
-    words = words[np.argsort(launch[words], kind="stable")]
-    begin = np.flatnonzero(np.append(True, np.diff(launch[words]) != 0))
-    words_of_launch = np.diff(np.append(begin, len(words)))
-    one = words_of_launch >= _REPEATED
-    for of_module in (memory.layer, memory.role):
-        values = of_module[place[words]]
-        one &= np.minimum.reduceat(values, begin) == np.maximum.reduceat(values, begin)
-    found: Integers = words[np.repeat(one, words_of_launch)]
+    of_word = {"layer": memory.layer[place[words]], "role": memory.role[place[words]]}
+    of_launch = pd.DataFrame(of_word).groupby(launch[words])
+    one = (of_launch.transform("nunique") == 1).all(axis=1)
+    one &= of_launch["role"].transform("size") >= _REPEATED
+    found: Integers = words[one.to_numpy()]
     return found
 
 
 def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integers) -> Integers:
     """The spots that have one layer's same tensor in all of several launches of a step."""
-    if not len(spot):
-        return spot
-    order = np.lexsort((step, spot))
-    spot, place, step = spot[order], place[order], step[order]
-    begin = np.flatnonzero(np.append(True, (np.diff(spot) != 0) | (np.diff(step) != 0)))
-    several = np.diff(np.append(begin, len(spot))) > 1
-    same = np.minimum.reduceat(place, begin) == np.maximum.reduceat(place, begin)
-    stale: Integers = spot[begin[several & same & (memory.layer[place[begin]] >= 0)]]
+    launches = pd.DataFrame({"spot": spot, "step": step, "place": place}).groupby(["spot", "step"])
+    found = launches["place"].agg(["size", "min", "max"]).reset_index()
+    same = (found["size"] > 1) & (found["min"] == found["max"])
+    stale: Integers = found.loc[same & (memory.layer[found["min"]] >= 0), "spot"].to_numpy()
     return stale
 
 
