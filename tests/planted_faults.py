@@ -84,8 +84,8 @@ FAULTS = (
     # Bytes, bounds and how kernels fill the GPU.
     Fault("analyzers/roofline/needs.py", "moved = load.requests * shape.state_bytes",
           "moved = load.tokens * shape.state_bytes", "analyzers/roofline"),
-    Fault("analyzers/roofline/needs.py", "Need(0.0, 2 * load.tokens * work.width * size, 0.0)",
-          "Need(0.0, load.tokens * work.width * size, 0.0)", "analyzers/roofline"),
+    Fault("analyzers/roofline/needs.py", "moved = 2 * load.tokens * widths.get(",
+          "moved = load.tokens * widths.get(", "analyzers/roofline"),
     Fault("analyzers/ceilings/checkpoint_ceilings.py", "/ experts) ** tokens))",
           "/ experts) * tokens))", "analyzers/ceilings"),
     Fault("analyzers/shapes/shape_summary.py", "\"threads\": limits.warps // warps,",

@@ -78,6 +78,22 @@ class Steps:
     prefill_us: Spread | None
     mixed_us: Spread | None
     tpot_us: Spread | None  # decode step time over tokens accepted per sequence
+
+    def us_per_token(self, decode_us: float) -> float | None:
+        """What that much time of all decode steps is in each token of a sequence.
+
+        A step gives each sequence one token, with speculative decoding more: the same ratio as
+        between the median step and the median time per output token.
+
+        Returns:
+            None where no step decodes or nothing is known about their tokens.
+        """
+        if not self.decode or self.decode_us is None or self.tpot_us is None:
+            return None
+        if not self.decode_us.median:
+            return None
+        return decode_us / self.decode * (self.tpot_us.median / self.decode_us.median)
+
     host_gap_us: Spread | None
     """Time inside a decode step in which nothing ran (any step, where no step decodes)."""
     unknown: int = 0  # steps of which nothing tells what they worked on

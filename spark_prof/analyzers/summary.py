@@ -23,12 +23,12 @@ from spark_prof.analyzers.breakdown import (
     layer_rows,
     sums_of,
 )
+from spark_prof.analyzers.ceilings.schemes import bits_of
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
 from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
-from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.invariants import Facts, checked
 from spark_prof.analyzers.layer_consistency import LayerTables, unknown_layers, without_layers

@@ -105,55 +105,39 @@ def follow(rows: Sequence, held: Held) -> Flags:
     around = _proven_around(rows)
     proven = rows.known.copy()
     # Each waits for its nearest neighbour's owner; only where nobody finds one, it looks beyond.
+    late, early = rows.to_consumer, ~rows.to_consumer
     for beyond in (False, True):
-        for forward, of in ((True, rows.to_consumer), (False, ~rows.to_consumer)):
-            _spread(rows, after if forward else before, of, around, forward=forward, beyond=beyond)
-        for forward, of in ((True, ~rows.to_consumer), (False, rows.to_consumer)):
+        for forward, of in ((True, late), (False, early), (True, early), (False, late)):
             _spread(rows, after if forward else before, of, around, forward=forward, beyond=beyond)
     return rows.known & ~proven
 
 
 def _neighbours(rows: Sequence, held: Held) -> npt.NDArray[np.int64]:
     """Pairs of launches, the later one first, that hold an address with none in between."""
-    step = rows.step
-    order = np.lexsort((-held.use, held.holder, held.address, step[held.holder]))
-    holder, address, use = held.holder[order], held.address[order], held.use[order]
-    twice = np.zeros(len(holder), bool)
-    same = (np.diff(address) == 0) & (np.diff(step[holder]) == 0)
-    twice[1:] = same & (np.diff(holder) == 0)
+    words = pd.DataFrame(vars(held)).assign(step=rows.step[held.holder])
     # What is written in place is read, too: its first entry says so.
-    holder, address, use = holder[~twice], address[~twice], use[~twice]
-    if len(holder) < 2:
-        return np.empty((2, 0), np.int64)
-    begin = np.append(True, (np.diff(address) != 0) | (np.diff(step[holder]) != 0))
-    run = np.cumsum(begin) - 1
-    holders = np.bincount(run)[run]
-    launches = np.bincount(np.unique(step, return_inverse=True)[1])
-    in_step = launches[np.searchsorted(np.unique(step), step[holder])]
-    shared_by_all = (holders * _WORKSPACE > in_step) & (in_step >= _FEW)
-    tells = np.where(shared_by_all, use == _READ, use != _WRITTEN)
-    pair = np.flatnonzero(~begin[1:] & tells[1:])
+    order = np.lexsort((-held.use, held.holder, held.address, words["step"]))
+    words = words.iloc[order].drop_duplicates(["step", "address", "holder"])
+    holders = words.groupby(["step", "address"], sort=False)["holder"]
+    words = words.assign(before=holders.shift(fill_value=-1), holders=holders.transform("size"))
+    in_step = words["step"].map(pd.Series(rows.step).value_counts())
+    workspace = (words["holders"] * _WORKSPACE > in_step) & (in_step >= _FEW)
+    tells = np.where(workspace, words["use"] == _READ, words["use"] != _WRITTEN)
+    pairs = words[tells & (words["before"] >= 0)]
+    holder, reads = pairs["holder"].to_numpy(), (pairs["use"] == _READ).to_numpy()
     # What has a component already lacks a layer, which any neighbour that fits may tell.
-    decided = np.zeros(len(step), bool)
-    decided[holder[pair + 1][use[pair + 1] == _READ]] = True
-    decided &= rows.component < 0
-    pair = pair[(use[pair + 1] == _READ) | ~decided[holder[pair + 1]]]
-    return np.stack([holder[pair + 1], holder[pair]])
+    decided = np.zeros(len(rows.step), bool)
+    decided[holder[reads]] = True
+    chosen = reads | ~(decided & (rows.component < 0))[holder]
+    found: npt.NDArray[np.int64] = pairs[["holder", "before"]].to_numpy(np.int64)[chosen].T
+    return found
 
 
 def _proven_around(rows: Sequence) -> tuple[Integers, Integers]:
     """The layers of the nearest proven launches of the step before and after each, -2 for none."""
-    count, places = len(rows.step), np.arange(len(rows.step))
-    last = np.maximum.accumulate(np.where(rows.known, places, -1))
-    following = np.where(rows.known, places, count)[::-1]
-    next_one = np.minimum.accumulate(following)[::-1]
-    found = []
-    for near in (last, next_one):
-        there = (near >= 0) & (near < count)
-        place = np.where(there, near, 0)
-        there &= rows.step[place] == rows.step
-        found.append(np.where(there, rows.layer[place], -2))
-    return found[0], found[1]
+    known = pd.Series(np.where(rows.known, rows.layer, np.nan)).groupby(rows.step)
+    before, after = known.ffill().fillna(-2), known.bfill().fillna(-2)
+    return before.to_numpy(np.int64), after.to_numpy(np.int64)
 
 
 def _spread(

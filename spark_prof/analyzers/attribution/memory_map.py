@@ -39,7 +39,10 @@ _SHARED, _OPEN = -2, -3
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """Stretches of addresses in ascending order; arrays have one entry each."""
+    """Stretches of addresses in ascending order; arrays have one entry each.
+
+    Those from `kind` to `weight` have one more, the last: what is so where there is no tensor.
+    """
 
     begin: Integers  # first address
     end: Integers  # the address behind the last
@@ -144,16 +147,16 @@ def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
         begin=edges[stretch],
         end=edges[stretch + 1],
         starts=np.isin(edges[stretch], begin),
-        kind=common(in_cache, -1),
-        rank=over(np.maximum, rank),
-        bytes=over(np.maximum, size),
-        component=np.where(exact, component[best], common(component, -1)),
-        components=bits,
-        layer=np.maximum(layers, -1),
-        role=np.where(exact, role[best], common_role),
-        several=layers <= _SHARED,
-        tied=tied,
-        weight=own[tensor[weights_first[at]]],
+        kind=np.append(common(in_cache, -1), -1),
+        rank=np.append(over(np.maximum, rank), 0),
+        bytes=np.append(over(np.maximum, size), 0),
+        component=np.append(np.where(exact, component[best], common(component, -1)), -1),
+        components=np.append(bits, 0),
+        layer=np.append(np.maximum(layers, -1), -1),
+        role=np.append(np.where(exact, role[best], common_role), 0),
+        several=np.append(layers <= _SHARED, False),
+        tied=np.append(tied, False),
+        weight=np.append(own[tensor[weights_first[at]]], -1),
         roles=tuple(number),
         of_module=of_module,
         weights=tuple(tuple(known.index[rows].tolist()) for rows in held.values()),

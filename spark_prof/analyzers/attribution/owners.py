@@ -58,7 +58,6 @@ _HAS_ARRAY = re.compile(r"at::native::(?:vectorized|unrolled)_elementwise_kernel
 _PACKED = -1
 _REPEATED = 3
 """cuBLAS's nvjet kernels hold each operand's address five times."""
-_NO_KIND = 127
 _LOOKED_UP = (OTHER_WEIGHT + CACHE) / 2
 """The rank of an embedding's matrix of which a kernel reads some rows."""
 _LM_HEAD_ROLE = 1
@@ -113,7 +112,7 @@ def owners_of(
     believed = (place >= 0) & (
         pointer | _in_every_launch(memory, arguments, place, launch, launches)
     )
-    part = np.where(believed, memory.component[place] if len(memory.component) else -1, -1)
+    part = memory.component[np.where(believed, place, -1)]
     told = launches.named[launch]
     contradicted = (part >= 0) & (told >= 0) & (more_exact(part, told) != told)
     believed &= pointer | ~contradicted
@@ -127,38 +126,30 @@ def owners_of(
     order = np.lexsort((argument, ~pointer, ~norm, -memory.bytes[place], -rank, launch))
     first = order[_first_of_each(launch[order])]
     count = len(launches.name)
-    best = np.full(count, -1)
-    best[launch[first]] = place[first]
-    named = best >= 0
-    found = Owners(
-        rank=np.where(named, memory.rank[best] if len(memory.rank) else 0, 0),
-        pointer=np.zeros(count, bool),
-        component=np.full(count, -1),
-        components=np.zeros(count, np.int64),
-        layer=np.full(count, -1),
-        open=np.zeros(count, bool),
-        role=np.zeros(count, np.int64),
-        words=np.stack([launch, place]),
-    )
-    if not named.any():
-        return found
-    found.pointer[launch[first]] = pointer[first]
-    for name in ("component", "components", "layer", "role"):
-        getattr(found, name)[named] = getattr(memory, name)[best[named]]
-    _part_tied(memory, best, launches, found)
+    best, by_pointer = np.full(count, -1), np.zeros(count, bool)
+    best[launch[first]], by_pointer[launch[first]] = place[first], pointer[first]
+    # Of a tied matrix, a product computes logits, what is none looks up. A model that shares the
+    # module itself has its path but once.
+    rank = memory.rank[best]
+    component = np.where(memory.tied[best], CODES["embedding"], memory.component[best])
+    head = (component == CODES["embedding"]) & (rank == MATRIX) & launches.product
+    # A cache without a layer of its own serves all layers.
+    shared = memory.several[best] | (rank == CACHE)
     beside = order[memory.layer[place[order]] >= 0]
     beside = beside[_first_of_each(launch[beside])]
-    shared = np.zeros(count, bool)
-    shared[named] = memory.several[best[named]]
-    # A cache without a layer of its own serves all layers.
-    shared |= found.rank == CACHE
-    missing = (shared | (found.rank == BUFFER)) & (found.layer < 0)
-    missing = launch[beside][missing[launch[beside]]]
-    layers = np.full(count, -1)
-    layers[launch[beside]] = memory.layer[place[beside]]
-    found.layer[missing] = layers[missing]
-    found.open[:] = named & shared & (found.layer < 0)
-    return found
+    layer, other = memory.layer[best], np.full(count, -1)
+    other[launch[beside]] = memory.layer[place[beside]]
+    layer = np.where((shared | (rank == BUFFER)) & (layer < 0), other, layer)
+    return Owners(
+        rank=rank,
+        pointer=by_pointer,
+        component=np.where(head, CODES["lm_head"], component),
+        components=memory.components[best],
+        layer=layer,
+        open=shared & (layer < 0),
+        role=np.where(head, _LM_HEAD_ROLE, memory.role[best]),
+        words=np.stack([launch, place]),
+    )
 
 
 def in_array(arguments: pd.DataFrame, name: Integers, names: Sequence[str]) -> Flags:
@@ -176,27 +167,19 @@ def _in_every_launch(
     launches: Launches,
 ) -> Flags:
     """Whether rules 3 and 4 believe each word."""
-    argument, offset = (arguments[name].to_numpy(np.int64) for name in ("argument", "offset"))
-    spot, first = combined(launches.name[launch], argument, offset)
-    known = np.flatnonzero(place >= 0)
-    spots = len(first)
+    known, name = place >= 0, launches.name[launch]
+    packed = (arguments["argument"] == _PACKED).to_numpy()
+    spot, first = combined(name, arguments["argument"], arguments["offset"])
     # A launch of which no word is known to be an address is none whose arguments were read.
-    read = np.unique(launch)
-    launched = np.bincount(launches.name[read], minlength=len(launches.names))
-    wanted = np.zeros(spots, np.int64)
-    wanted[spot] = launched[launches.name[launch]]
-    good = np.bincount(spot[known], minlength=spots) == wanted
-    kind = memory.kind[place[known]]
-    lowest, highest = np.full(spots, _NO_KIND), np.full(spots, -1)
-    np.minimum.at(lowest, spot[known], kind)
-    np.maximum.at(highest, spot[known], kind)
-    good &= lowest == highest
+    launched = np.bincount(launches.name[np.unique(launch)], minlength=len(launches.names))
+    kinds = pd.Series(memory.kind[place[known]]).groupby(spot[known]).agg(["size", "min", "max"])
+    spots = kinds.index.to_numpy(np.int64)
+    good = np.zeros(len(first), bool)
+    good[spots] = (kinds["size"] == launched[name[first[spots]]]) & (kinds["min"] == kinds["max"])
     stale = _same_in_all(memory, spot[known], place[known], launches.step[launch[known]])
-    packed = np.zeros(spots, bool)
-    packed[spot] = argument == _PACKED
-    good[stale] &= packed[stale]
+    good[stale] &= packed[first[stale]]
     believed: Flags = good[spot]
-    believed[_of_one_module(memory, place, launch, argument == _PACKED)] = True
+    believed[_of_one_module(memory, place, launch, packed)] = True
     return believed
 
 
@@ -206,39 +189,21 @@ def _of_one_module(memory: MemoryMap, place: Integers, launch: Integers, packed:
     words = words[memory.rank[place[words]] >= OTHER_WEIGHT]
     if not len(words):
         return words
-    words = words[np.argsort(launch[words], kind="stable")]
-    begin = np.flatnonzero(np.append(True, np.diff(launch[words]) != 0))
-    words_of_launch = np.diff(np.append(begin, len(words)))
-    one = words_of_launch >= _REPEATED
-    for of_module in (memory.layer, memory.role):
-        values = of_module[place[words]]
-        one &= np.minimum.reduceat(values, begin) == np.maximum.reduceat(values, begin)
-    found: Integers = words[np.repeat(one, words_of_launch)]
+    of_word = {"layer": memory.layer[place[words]], "role": memory.role[place[words]]}
+    of_launch = pd.DataFrame(of_word).groupby(launch[words])
+    one = (of_launch.transform("nunique") == 1).all(axis=1)
+    one &= of_launch["role"].transform("size") >= _REPEATED
+    found: Integers = words[one.to_numpy()]
     return found
 
 
 def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integers) -> Integers:
     """The spots that have one layer's same tensor in all of several launches of a step."""
-    if not len(spot):
-        return spot
-    order = np.lexsort((step, spot))
-    spot, place, step = spot[order], place[order], step[order]
-    begin = np.flatnonzero(np.append(True, (np.diff(spot) != 0) | (np.diff(step) != 0)))
-    several = np.diff(np.append(begin, len(spot))) > 1
-    same = np.minimum.reduceat(place, begin) == np.maximum.reduceat(place, begin)
-    stale: Integers = spot[begin[several & same & (memory.layer[place[begin]] >= 0)]]
+    launches = pd.DataFrame({"spot": spot, "step": step, "place": place}).groupby(["spot", "step"])
+    found = launches["place"].agg(["size", "min", "max"]).reset_index()
+    same = (found["size"] > 1) & (found["min"] == found["max"])
+    stale: Integers = found.loc[same & (memory.layer[found["min"]] >= 0), "spot"].to_numpy()
     return stale
-
-
-def _part_tied(memory: MemoryMap, best: Integers, launches: Launches, found: Owners) -> None:
-    """Parts the two users of a tied matrix: a product computes logits, what is none looks up."""
-    product = launches.product
-    tied = np.zeros(len(best), bool)
-    tied[best >= 0] = memory.tied[best[best >= 0]]
-    found.component[tied] = CODES["embedding"]
-    # A model that shares the module itself has its path but once.
-    head = (found.component == CODES["embedding"]) & (found.rank == MATRIX) & product
-    found.component[head], found.role[head] = CODES["lm_head"], _LM_HEAD_ROLE
 
 
 def _looked_up(memory: MemoryMap, place: Integers) -> Flags:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_prof.analyzers.ceilings.ceiling_rows import Architecture, Module, Weights, WeightsOfModel
+from spark_prof.analyzers.ceilings.ceiling_rows import Module, Weights, WeightsOfModel
 from spark_prof.analyzers.ceilings.config import Config, architecture_of
 from spark_prof.analyzers.ceilings.derived import KNOWN, derived_modules
 from spark_prof.analyzers.ceilings.schemes import format_of, schemes_of
@@ -27,6 +27,9 @@ _TOKENS = ("embed_tokens", "embed_in", "wte", "word_embeddings", "tok_embeddings
 
 _HEAD, _EMBEDDING, _UNPLACED = Place("lm_head"), Place("embedding"), Place("other")
 _MOST_UNPLACED = 20
+
+
+_Placed = tuple[Module, Place]
 
 
 @dataclass
@@ -53,13 +56,24 @@ def weights_of(checkpoint: Checkpoint) -> WeightsOfModel:
     else:
         modules = derived_modules(read, schemes)
         lost += [*schemes.lost, *_derived(read, modules)]
-    architecture = _with_experts(architecture, modules)
-    lost += _missing(architecture, modules)
+    placed = [(module, place_of(module.path, architecture.layers)) for module in modules]
+    experts = [module.copies for module, place in placed if place.component == "experts"]
+    if not architecture.experts:
+        # To be seen, where the configuration does not say it.
+        architecture = replace(architecture, experts=max(experts, default=0))
+    notes = (
+        (experts and not architecture.experts_per_token,
+         "how many experts a token takes: all count as read"),
+        (not architecture.states, "what the KV cache holds: context is not counted"),
+        (not architecture.layers, "how many layers there are: all are taken to decode"),
+    )  # fmt: skip
+    lost += [f"The configuration does not say {what}." for missing, what in notes if missing]
+    unplaced = [(m.path, int(m.bytes)) for m, place in placed if place == _UNPLACED]
     return WeightsOfModel(
         architecture,
-        tuple(_summed(modules, architecture.layers, read)),
+        tuple(_summed(placed, read)),
         seen=bool(checkpoint.tensors),
-        unplaced=_unplaced(modules, architecture.layers),
+        unplaced=tuple(sorted(unplaced, key=lambda named: -named[1])[:_MOST_UNPLACED]),
         lost=tuple(lost),
     )
 
@@ -89,12 +103,12 @@ def _modules(tensors: Iterable[Tensor], bits: int) -> Iterable[Module]:
         yield Module(path, parameters, module.bytes, name, not narrow, max(module.copies, stacked))
 
 
-def _summed(modules: Sequence[Module], layers: int, read: Config) -> list[Weights]:
+def _summed(placed: Sequence[_Placed], read: Config) -> list[Weights]:
     """The modules of one component, format and role together, the largest first."""
-    tied = _tied_head(modules, layers, read)
+    tied = _tied_head(placed, read)
     groups: dict[tuple[str, str, str, bool], list[Module]] = defaultdict(list)
-    for module in modules:
-        place = _HEAD if module is tied else place_of(module.path, layers)
+    for module, its_own in placed:
+        place = _HEAD if module is tied else its_own
         matrix = module.matrix and place.component in _MATRICES
         groups[place.component, module.format, place.role, matrix].append(module)
     found = [
@@ -107,26 +121,21 @@ def _summed(modules: Sequence[Module], layers: int, read: Config) -> list[Weight
     return sorted(found, key=lambda weights: -weights.bytes)
 
 
-def _tied_head(modules: Sequence[Module], layers: int, read: Config) -> Module | None:
+def _tied_head(placed: Sequence[_Placed], read: Config) -> Module | None:
     """The embedding that is read as lm_head, where none is stored; a row of it is nothing then."""
-    places = [(module, place_of(module.path, layers)) for module in modules]
     if read.values.get("tie_word_embeddings") is False or any(
-        place == _HEAD and module.matrix for module, place in places
+        place == _HEAD and module.matrix for module, place in placed
     ):
         return None
-    embeddings = (module for module, place in places if place == _EMBEDDING)
+    embeddings = (module for module, place in placed if place == _EMBEDDING)
     return next((m for m in embeddings if m.path.rpartition(".")[2] in _TOKENS), None)
 
 
 def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
     """How far shapes can be believed that nobody has seen."""
     if not modules:
-        absent = [
-            name
-            for name, value in (("num_hidden_layers", read.layers), ("hidden_size", read.hidden))
-            if not value
-        ]
-        names = " and ".join(absent) or "shape"
+        figures = {"num_hidden_layers": read.layers, "hidden_size": read.hidden}
+        names = " and ".join(name for name, value in figures.items() if not value) or "shape"
         return [
             "No tensors were seen, and the configuration does not say enough to derive the shapes "
             f"of the weights: it has no {names}."
@@ -144,50 +153,13 @@ def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
 def _absent(read: Config) -> list[tuple[str, str]]:
     """Which figures the configuration lacks, and what follows."""
     widths = ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim")
-    found = []
-    if not read.heads * read.head_dim and not read.whole("kv_lora_rank", "mamba_num_heads"):
-        found.append(("num_attention_heads", "the weights of attention are not counted"))
-    if not read.whole("vocab_size"):
-        found.append(("vocab_size", "embedding and lm_head are not counted"))
-    if read.experts and not read.expert_width:
-        found.append(("moe_intermediate_size", "the weights of the experts are not counted"))
-    if not read.experts and not read.whole(*widths):
-        found.append(("intermediate_size", "four times hidden_size is taken for it"))
-    return found
-
-
-def _with_experts(architecture: Architecture, modules: Sequence[Module]) -> Architecture:
-    """How many experts a layer has is to be seen, where the configuration does not say it."""
-    if architecture.experts:
-        return architecture
-    copies = (m.copies for m in modules if place_of(m.path, 0).component == "experts")
-    return replace(architecture, experts=max(copies, default=0))
-
-
-def _missing(architecture: Architecture, modules: Iterable[Module]) -> list[str]:
-    """What follows from what the configuration does not say."""
-    lost = []
-    has_experts = any(place_of(m.path, 0).component == "experts" for m in modules)
-    if has_experts and not architecture.experts_per_token:
-        lost.append(
-            "The configuration does not say how many experts a token takes: all count as read."
-        )
-    if not architecture.states:
-        lost.append(
-            "The configuration does not say what the KV cache holds: context is not counted."
-        )
-    if not architecture.layers:
-        lost.append(
-            "The configuration does not say how many layers there are: all are taken to decode."
-        )
-    return lost
-
-
-def _unplaced(modules: Iterable[Module], layers: int) -> tuple[tuple[str, int], ...]:
-    """The largest modules that no rule places."""
-    found = [
-        (module.path, int(module.bytes))
-        for module in modules
-        if place_of(module.path, layers) == _UNPLACED
-    ]
-    return tuple(sorted(found, key=lambda named: -named[1])[:_MOST_UNPLACED])
+    attention = read.heads * read.head_dim or read.whole("kv_lora_rank", "mamba_num_heads")
+    rows = (
+        (attention, "num_attention_heads", "the weights of attention are not counted"),
+        (read.whole("vocab_size"), "vocab_size", "embedding and lm_head are not counted"),
+        (read.expert_width or not read.experts, "moe_intermediate_size",
+         "the weights of the experts are not counted"),
+        (read.whole(*widths) or read.experts, "intermediate_size",
+         "four times hidden_size is taken for it"),
+    )  # fmt: skip
+    return [(name, then) for known, name, then in rows if not known]

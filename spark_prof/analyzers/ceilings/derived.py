@@ -67,9 +67,9 @@ def derived_modules(read: Config, schemes: Schemes) -> list[Module]:
             below = f"mixer.{name.partition('.')[2]}" if mixers_only else name
             path = f"model.layers.{layer}.{below}"
             component = place_of(path, 0).component
-            chosen = schemes.format_of(path) if component in _QUANTIZED else None
             # A format for experts is no format for the few rows that mix them.
-            add(path, rows, columns, (chosen if rows > 1 else None) or plain)
+            chosen = schemes.of(path) if component in _QUANTIZED and rows > 1 else None
+            add(path, rows, columns, chosen[0] if chosen else plain)
     add("model.embed_tokens", vocabulary, read.hidden, plain)
     if read.values.get("tie_word_embeddings") is not True:
         add("lm_head", vocabulary, read.hidden, plain)

@@ -1,4 +1,4 @@
-"""Reads a quantization configuration: which modules are in which format.
+"""Reads a quantization configuration: which modules have weights and activations in which format.
 
 Formats: Hugging Face's quantization_config (mxfp4, fp8, compressed-tensors, awq, gptq,
 bitsandbytes, modelopt) and the `quantization` object of ModelOpt's hf_quant_config.json.
@@ -34,6 +34,30 @@ BYTES: Mapping[str, float] = MappingProxyType(
     }
 )
 """Bytes of one weight in each format, scales included."""
+
+SIXTEEN_BIT = "16-bit"
+"""Activations, or weights, as the model has them: BF16 or FP16."""
+
+_BITS = {
+    "nvfp4": 4, "mxfp4": 4, "int4": 4, "nf4": 4, "mxfp6": 6, "fp8": 8, "mxfp8": 8, "int8": 8,
+    "bf16": 16, "fp16": 16, SIXTEEN_BIT: 16,
+}  # fmt: skip
+
+
+def bits_of(form: str) -> int | None:
+    """Bits of one number in a format."""
+    return _BITS.get(form)
+
+
+def label(weights: str, activations: str) -> str:
+    """A scheme as the field writes it: W4A16 nvfp4; empty where neither part is known."""
+    weight_bits, activation_bits = bits_of(weights), bits_of(activations)
+    if weight_bits is None:
+        return ""
+    if weight_bits == 16:
+        return "16-bit"
+    return f"W{weight_bits}A{activation_bits or '?'} {weights}"
+
 
 _PLAIN = {
     "BF16": "bf16",
@@ -79,26 +103,45 @@ def format_of(
 
 _MOST_PATTERNS = 2_000
 _LONGEST_PATTERN = 300
-_ALGORITHMS = {
-    "NVFP4": "nvfp4",
-    "NVFP4_AWQ": "nvfp4",
-    "W4A16_NVFP4": "nvfp4",
-    "MXFP4": "mxfp4",
-    "MXFP8": "mxfp8",
-    "FP8": "fp8",
-    "FP8_PB_WO": "fp8",
-    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
-    "W4A16_AWQ": "int4",
-    "W4A8_AWQ": "int4",
-    "INT8_SQ": "int8",
+Asked = tuple[str, str]
+"""Formats of weights and of activations; empty where nothing tells."""
+
+ALGORITHMS: Mapping[str, Asked] = MappingProxyType(
+    {
+        "NVFP4": ("nvfp4", "nvfp4"),
+        "NVFP4_AWQ": ("nvfp4", "nvfp4"),
+        "W4A16_NVFP4": ("nvfp4", SIXTEEN_BIT),
+        "MXFP4": ("mxfp4", ""),
+        "MXFP8": ("mxfp8", "mxfp8"),
+        "FP8": ("fp8", "fp8"),
+        "FP8_PB_WO": ("fp8", ""),
+        "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", "fp8"),
+        "W4A16_AWQ": ("int4", SIXTEEN_BIT),
+        "W4A8_AWQ": ("int4", "fp8"),
+        "INT8_SQ": ("int8", "int8"),
+    }
+)
+"""What ModelOpt's algorithms ask for."""
+
+_INTEGERS = ("awq", "gptq", "auto-round", "gptq_marlin", "awq_marlin")
+_LEAVES_HEAD = (*_INTEGERS, "fp8", "bitsandbytes")
+"""Methods that leave lm_head as it is without saying so; GPTQ's configuration may say otherwise."""
+
+_FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "experts.routed_experts": ("experts.0.gate_proj", "experts.0.down_proj"),
+    "in_proj_qkvz": ("in_proj_qkv", "in_proj_z"),
+    "in_proj_ba": ("in_proj_b", "in_proj_a"),
 }
+"""The checkpoint's modules that vLLM keeps as one."""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """A format and the modules that it is for; without targets, all linear layers."""
+    """Formats and the modules that they are for; without targets, all linear layers."""
 
-    format: str
+    asked: Asked
     targets: tuple[str, ...] = ()
 
 
@@ -110,21 +153,31 @@ class Schemes:
     kept: tuple[str, ...] = ()  # modules that stay as they are, as globs
     bits: int = 4  # of integer weights packed into words
     lost: tuple[str, ...] = ()  # what could not be understood
+    keeps_head: bool = False  # whether lm_head stays as it is in the engine
 
-    def format_of(self, path: str) -> str | None:
-        """The format of the module at that path, None where it stays as the model is."""
+    def of(self, path: str) -> Asked | None:
+        """Formats of the checkpoint's module at that path, None where it stays as the model is."""
         if any(_fits(path, pattern) for pattern in self.kept):
             return None
         for scheme in self.schemes:
             if not scheme.targets or any(_fits(path, pattern) for pattern in scheme.targets):
-                return scheme.format
+                return scheme.asked
         return None
+
+    def of_engine(self, path: str) -> Asked:
+        """Formats of a module as vLLM names it, in which several of the checkpoint may be fused."""
+        if self.keeps_head and path.rpartition(".")[2] == "lm_head":
+            return SIXTEEN_BIT, SIXTEEN_BIT
+        fused = next((name for name in _FUSED if path.endswith(name)), "")
+        parts = [path.removesuffix(fused) + part for part in _FUSED.get(fused, ("",))]
+        return next(filter(None, map(self.of, parts)), (SIXTEEN_BIT, SIXTEEN_BIT))
 
 
 def schemes_of(config: Mapping[str, Any]) -> Schemes:
     """Reads a quantization configuration; an empty one quantizes nothing."""
     lost: list[str] = []
-    method = str(config.get("quant_method") or "").lower()
+    # vLLM renames the method of gpt-oss to its own; the checkpoint's is mxfp4.
+    method = str(config.get("quant_method") or "").lower().removeprefix("gpt_oss_")
     names = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
     lists = (config[name] for name in names if isinstance(config.get(name), list))
     kept: list[Any] = next(lists, [])
@@ -136,23 +189,23 @@ def schemes_of(config: Mapping[str, Any]) -> Schemes:
     elif isinstance(groups, dict):
         found = [_group(group, str(config.get("format") or "")) for group in groups.values()]
     elif method == "mxfp4":
-        found = [Scheme("mxfp4", ("*.experts*",))]
+        found = [Scheme(("mxfp4", ""), ("*.experts*",))]
     elif method == "fp8":
-        found = [Scheme("fp8")]
-    elif method in ("awq", "gptq", "auto-round", "gptq_marlin", "awq_marlin"):
-        found = [Scheme("int8" if bits == 8 else "int4")]
+        found = [Scheme(("fp8", "fp8"))]
+    elif method in _INTEGERS:
+        found = [Scheme(("int8" if bits == 8 else "int4", SIXTEEN_BIT))]
     elif method == "bitsandbytes":
-        found = [Scheme("nf4" if config.get("load_in_4bit") else "int8")]
+        found = [Scheme(("nf4" if config.get("load_in_4bit") else "int8", SIXTEEN_BIT))]
     else:
         found = [Scheme(_algorithm(str(config.get("quant_algo") or ""), lost))]
         if method and method != "modelopt" and not config.get("quant_algo"):
             lost.append(f"The quantization method {method} is not known: taken as unquantized.")
-    formats = [scheme for scheme in found if scheme.format]
     return Schemes(
-        tuple(formats),
+        tuple(scheme for scheme in found if scheme.asked[0]),
         _globs(kept, lost),
         _bits(groups) or (bits if bits in (2, 3, 4, 8) else 4),
         tuple(lost),
+        method in _LEAVES_HEAD and config.get("lm_head") is not True,
     )
 
 
@@ -170,16 +223,16 @@ def _by_layer(layers: Mapping[str, Any], lost: list[str]) -> list[Scheme]:
     ]
 
 
-def _algorithm(name: str, lost: list[str]) -> str:
-    if name and name not in _ALGORITHMS:
+def _algorithm(name: str, lost: list[str]) -> Asked:
+    if name and name not in ALGORITHMS:
         lost.append(f"The quantization {name} is not known: taken as unquantized.")
-    return _ALGORITHMS.get(name, "")
+    return ALGORITHMS.get(name, ("", ""))
 
 
 def _group(group: object, overall: str) -> Scheme:
     """A group of compressed-tensors, or of ModelOpt in the same form."""
     if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
-        return Scheme("")
+        return Scheme(("", ""))
     weights = group["weights"]
     bits, kind = weights.get("num_bits"), str(weights.get("type") or "")
     packing = str(group.get("format") or overall)
@@ -193,7 +246,19 @@ def _group(group: object, overall: str) -> Scheme:
     targets = group.get("targets")
     named = [t for t in targets if isinstance(t, str)] if isinstance(targets, list) else []
     # A class such as Linear stands for every module of it.
-    return Scheme(form, () if "Linear" in named else _globs(named, []))
+    asked = form, _inputs(group.get("input_activations"))
+    return Scheme(asked, () if "Linear" in named else _globs(named, []))
+
+
+def _inputs(inputs: object) -> str:
+    """The format of the activations of a group of compressed-tensors."""
+    if not isinstance(inputs, dict):
+        return SIXTEEN_BIT
+    if inputs.get("num_bits") == 4:
+        return "mxfp4" if inputs.get("group_size") == 32 else "nvfp4"
+    if inputs.get("num_bits") == 8:
+        return "fp8" if inputs.get("type") == "float" else "int8"
+    return ""
 
 
 def _bits(groups: object) -> int:

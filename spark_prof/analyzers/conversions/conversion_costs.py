@@ -7,7 +7,7 @@ quantization serves them all, and others repeat it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -53,19 +53,21 @@ def repeated_quantizations(
     kernels: Iterable[StepKernel], step: int
 ) -> tuple[RepeatedQuantization, ...]:
     """What is quantized several times, the most expensive first."""
-    found: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(list)
-    extra: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    us: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
+    found: dict[tuple[str, tuple[str, ...]], list[list[float]]] = defaultdict(list)
     for calls in _of_one_input(kernels):
         for name, own in calls.items():
             if len(own) > 1:
                 key = (name, tuple(dict.fromkeys(component for component, _ in own)))
-                found[key] += [took for _, took in own]
-                extra[key] += len(own) - 1
-                us[key] += sum(took for _, took in own) * (len(own) - 1) / len(own)
+                found[key].append([took for _, took in own])
     rows = (
-        RepeatedQuantization(*key, len(calls), extra[key], us[key], step)
-        for key, calls in found.items()
+        RepeatedQuantization(
+            *key,
+            calls=sum(map(len, alike)),
+            extra=sum(len(calls) - 1 for calls in alike),
+            extra_us=sum(sum(calls) * (len(calls) - 1) / len(calls) for calls in alike),
+            step=step,
+        )
+        for key, alike in found.items()
     )
     return tuple(sorted(rows, key=lambda row: -row.extra_us))
 
@@ -137,7 +139,7 @@ def conversions_of(
         us=sum(row.us for row in items),
         share=sum(row.share for row in items),
         items=items,
-        us_per_token=_per_token(sum(row.decode_us for row in attributed), steps),
+        us_per_token=steps.us_per_token(sum(row.decode_us for row in attributed)),
         charged=attributed,
         layers=_by_layer(named),
         padding=_attributed(calls[~loading & calls["pads"]], steps),
@@ -216,19 +218,10 @@ def _attributed(calls: pd.DataFrame, steps: Steps) -> tuple[AttributedConversion
                 decode_us=decode_us,
                 decode_calls=in_decode,
                 calls_per_step=in_decode / steps.decode if steps.decode else 0.0,
-                us_per_token=_per_token(decode_us, steps),
+                us_per_token=steps.us_per_token(decode_us),
             )
         )
     return tuple(sorted(rows, key=lambda row: (-row.decode_us, -row.us)))
-
-
-def _per_token(decode_us: float, steps: Steps) -> float | None:
-    """That time of all decode steps in the time per token, in us."""
-    if not steps.decode or steps.decode_us is None or steps.tpot_us is None:
-        return None
-    if not steps.decode_us.median:
-        return None
-    return decode_us / steps.decode * (steps.tpot_us.median / steps.decode_us.median)
 
 
 def _by_layer(calls: pd.DataFrame) -> tuple[LayerConversions, ...]:

@@ -48,8 +48,6 @@ PADDING = (
 )  # fmt: skip
 """What PyTorch's pad launches: it fills the larger tensor and copies the smaller one into it."""
 
-_COMPILED = tuple((role.name, re.compile(role.pattern)) for role in ROLES)
-_PADDING = tuple((role.name, re.compile(role.pattern)) for role in PADDING)
 _LONGEST = 300
 """A fused kernel's name says in its beginning what it does."""
 
@@ -60,12 +58,16 @@ def role_of(name: str) -> str:
         return "product"
     if classify(name).component == "attention":
         return "attention"
-    return next((role for role, known in _COMPILED if known.search(name[:_LONGEST])), "")
+    return _first_of(ROLES, name)
 
 
 def padding_of(name: str) -> str:
     """One of PADDING, or empty."""
-    return next((role for role, known in _PADDING if known.search(name[:_LONGEST])), "")
+    return _first_of(PADDING, name)
+
+
+def _first_of(roles: tuple[Role, ...], name: str) -> str:
+    return next((role.name for role in roles if re.search(role.pattern, name[:_LONGEST])), "")
 
 
 Int64s = npt.NDArray[np.int64]
@@ -157,12 +159,7 @@ class _Lanes:
         if self._order is not None:
             converts, skipped = converts[self._order], skipped[self._order]
         self.conversions = np.flatnonzero(converts)
-        # What is skipped lies in runs: the first and last place of each, and the run of each place.
-        self._skipped = np.flatnonzero(skipped)
-        self._run = np.cumsum(np.diff(self._skipped, prepend=self._skipped[:1]) > 1)
-        ends = np.flatnonzero(np.diff(self._run))
-        self._first = self._skipped[np.append(0, ends + 1)]
-        self._last = self._skipped[np.append(ends, len(self._skipped) - 1)]
+        self._others = np.flatnonzero(~skipped)
 
     def rows(self, places: Int64s) -> Int64s:
         """The row at each place, -1 for none."""
@@ -176,23 +173,17 @@ class _Lanes:
 
     def after(self, places: Int64s) -> Int64s:
         """The next place of the same step and stream that is neither conversion nor copy, or -1."""
-        return self._beside(places, self._skip(places + 1, self._last, 1))
+        return self._beside(places, np.searchsorted(self._others, places, side="right"))
 
     def before(self, places: Int64s) -> Int64s:
         """The last place before, of the same step and stream, that is neither, or -1."""
-        return self._beside(places, self._skip(places - 1, self._first, -1))
+        return self._beside(places, np.searchsorted(self._others, places) - 1)
 
-    def _skip(self, places: Int64s, ends: Int64s, by: int) -> Int64s:
-        known = np.minimum(np.searchsorted(self._skipped, places), len(self._skipped) - 1)
-        within = self._skipped[known] == places
-        return np.where(within, ends[self._run[known]] + by, places)
-
-    def _beside(self, places: Int64s, near: Int64s) -> Int64s:
-        there = (near >= 0) & (near < len(self._step))
-        row, other = self.rows(places), self.rows(np.where(there, near, 0))
-        there &= self._step[row] == self._step[other]
-        there &= self._stream[row] == self._stream[other]
-        return np.where(there, near, -1)
+    def _beside(self, places: Int64s, number: Int64s) -> Int64s:
+        near = np.append(self._others, -1)[np.clip(number, -1, len(self._others))]
+        row, other = self.rows(places), self.rows(near)
+        there = (near >= 0) & (self._step[row] == self._step[other])
+        return np.where(there & (self._stream[row] == self._stream[other]), near, -1)
 
 
 def _by_stream(stream: Int64s, copies: Flags) -> Int64s | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -135,12 +135,10 @@ def uncovered(begin: Integers, finish: Integers, start: Integers, end: Integers)
     if not len(start):
         return finish - begin
     order = np.argsort(start, kind="stable")
-    reach = np.maximum.accumulate(end[order])
-    # Kernels that touch become one stretch, so that nothing is counted twice.
-    fresh = np.append(True, start[order][1:] > reach[:-1])
-    stretch_start = start[order][fresh]
-    stretch_end = np.append(reach[:-1][fresh[1:]], reach[-1])
-    sample, _, ns = overlaps(begin, finish, stretch_start, stretch_end)
+    start, end = start[order], end[order]
+    # Of a kernel counts what begins after all before it have ended, so that nothing counts twice.
+    start = np.maximum(start, np.append(start[0], np.maximum.accumulate(end)[:-1]))
+    sample, _, ns = overlaps(begin, finish, start, np.maximum(start, end))
     busy = np.bincount(sample, ns, len(begin))
     return (finish - begin) - busy.astype(np.int64)
 
@@ -296,13 +294,9 @@ def find_lag(
         return 0
     begin, finish, sampled = begin[inside], finish[inside], sampled[inside]
 
-    known: dict[int, float] = {}
-
+    @cache
     def left(lag: int) -> float:
-        if lag not in known:
-            equations = Equations(begin, finish, few.shifted(lag), slots)
-            known[lag] = equations.unexplained(sampled)
-        return known[lag]
+        return Equations(begin, finish, few.shifted(lag), slots).unexplained(sampled)
 
     best, stride = 0, _WIDEST_NS // 8
     for lag in range(-_WIDEST_NS, _WIDEST_NS + 1, stride):

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.ceilings.schemes import schemes_of
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, BatchRow, Engine, LogRow
 from spark_prof.analyzers.fallbacks.causes import cause_of
-from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes
 from spark_prof.analyzers.fallbacks.engine_facts import (
     differences,
     engine_of_facts,
     engine_of_log,
     merged,
 )
-from spark_prof.analyzers.fallbacks.layer_groups import Group, Module, groups_of, groups_of_log
+from spark_prof.analyzers.fallbacks.layer_groups import Group, groups_of, groups_of_log
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.rules.environment import setting_rows
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.engine_log import EngineLog, Statement, statements_of
@@ -49,14 +50,15 @@ def audit_of(
     recorded = engine_of_facts(facts, bundle.meta.command)
     logged = engine_of_log(said)
     layers = bundle.frame("layers", rank, ["path", "component", "quant_method", "kernel"])
-    modules = [Module(*row) for row in layers.astype(str).itertuples(index=False, name=None)]
-    if not modules and not facts.get("engine_config") and not said:
+    layers = layers.astype(str)
+    if layers.empty and not facts.get("engine_config") and not said:
         return None
-    model_config = facts.get("model_config")
-    checkpoint = CheckpointSchemes(model_config if isinstance(model_config, dict) else {})
-    groups = groups_of(modules, checkpoint, kernels, said)
     notes = list(log.lost) if log else []
-    if not modules:
+    if len(layers):
+        config = mapping_in(facts, "model_config")
+        asked = schemes_of(mapping_in(config, "quantization_config")) if config else None
+        groups = groups_of(layers, asked, kernels, said)
+    else:
         notes.append("The recording holds no modules: nothing but the log says which kernels run.")
         groups = groups_of_log(said, logged.quantization, kernels)
     apart = differences(recorded, logged)

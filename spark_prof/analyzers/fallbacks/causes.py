@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.fallbacks.audit_rows import Engine
-from spark_prof.analyzers.fallbacks.checkpoint_schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.fallbacks.layer_groups import Group
 from spark_prof.rules.backends import choice_of
 from spark_prof.rules.environment import FLAGS_FROM, backend_flag, since, version_of
 from spark_prof.traces.readers.engine_log import Statement
 
-_FIRST_WITH = {"nvfp4": 10.0, "mxfp4": 10.0, "mxfp8": 10.0, "fp8": 8.9}
+FIRST_WITH = {"nvfp4": 10.0, "mxfp4": 10.0, "mxfp8": 10.0, "fp8": 8.9}
 """Compute capability from which tensor cores multiply that format (CUDA C++ programming guide)."""
 
 _FORCED = ("VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_MXFP4_USE_MARLIN", "VLLM_NVFP4_GEMM_BACKEND")
@@ -62,19 +62,14 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
             "scheme", "the checkpoint asks for nothing but 16-bit activations",
             _quantize_activations(group, engine),
         )  # fmt: skip
-    first, capability = _FIRST_WITH.get(weights), capability_of(engine)
+    first, capability = FIRST_WITH.get(weights), capability_of(engine)
     if first is not None and capability is not None and capability < first:
         return Cause(
             "architecture",
             f"tensor cores multiply {weights} from compute capability {first} on; this GPU has "
             f"{engine.capability}",
         )
-    return (
-        _of_settings(group, engine)
-        or _of_order(group, engine)
-        or _of_reasons(group, engine, said)
-        or _unknown(group, engine)
-    )
+    return next(_avoidable(group, engine, said))
 
 
 def _quantize_activations(group: Group, engine: Engine) -> str:
@@ -90,17 +85,6 @@ def _quantize_activations(group: Group, engine: Engine) -> str:
     )
 
 
-def _unknown(group: Group, engine: Engine) -> Cause:
-    fix = f"ask with {_better(group, engine)}; VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason"
-    if group.asked[1]:
-        return Cause("unknown", "nothing that is known of the run tells why", fix)
-    return Cause(
-        "unknown",
-        "either the checkpoint asks for 16-bit activations, or no other kernel was found",
-        f"if the checkpoint quantizes activations too, {fix}",
-    )
-
-
 def _better(group: Group, engine: Engine) -> str:
     return backend_flag(group.kind, "flashinfer_cutlass", engine.vllm)
 
@@ -110,48 +94,49 @@ def _of_emulation(group: Group, engine: Engine, said: Sequence[Statement]) -> Ca
     if asked == "emulation":
         return Cause("forced", f"--{group.kind}-backend emulation", "leave that flag out")
     marlin = backend_flag(group.kind, "marlin", engine.vllm)
-    reasons = _of_reasons(group, engine, said)
-    why = "no faster kernel was found" + (f": {reasons.why}" if reasons else "")
+    reason = next(_of_log(group, engine, said), None)
+    why = "no faster kernel was found" + (f": {reason.why}" if reason else "")
     return Cause("emulation", why, f"install FlashInfer, or use {marlin}")
 
 
-def _of_settings(group: Group, engine: Engine) -> Cause | None:
-    """What a flag or variable asked for."""
+def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator[Cause]:
+    """Causes of 16-bit activations where others were to be had, the surest first."""
     asked = engine.moe_backend if group.kind == "moe" else engine.linear_backend
-    choice = choice_of(asked) if asked else None
+    choice, better = choice_of(asked) if asked else None, _better(group, engine)
     if choice is not None and choice.activations == SIXTEEN_BIT:
         flag = f"--{group.kind}-backend"
-        fix = f"leave {flag} out, or use {_better(group, engine)}"
-        return Cause("forced", f"{flag} {asked}", fix)
+        yield Cause("forced", f"{flag} {asked}", f"leave {flag} out, or use {better}")
     environment = dict(engine.environment)
     for name in _FORCED if not since(engine.vllm, (0, 23)) else ():
         value = environment.get(name, "0")
         if value not in ("", "0") and (name != "VLLM_NVFP4_GEMM_BACKEND" or value == "marlin"):
-            return Cause("forced", f"{name}={value}", f"unset {name}")
+            yield Cause("forced", f"{name}={value}", f"unset {name}")
     disabled = environment.get("VLLM_DISABLED_KERNELS", "")
     choices = {name: choice_of(name) for name in disabled.split(",")}
     names = [name for name, found in choices.items() if found and found.activations == "same"]
     if names:
         fix = f"take {', '.join(names)} out of VLLM_DISABLED_KERNELS"
-        return Cause("disabled", f"VLLM_DISABLED_KERNELS={disabled}", fix)
-    return None
-
-
-def _of_order(group: Group, engine: Engine) -> Cause | None:
-    """A weight-only kernel was tried first: vLLM issue 55397."""
-    if version_of(engine.vllm) >= (0, 30):
-        return None
-    if not any(_A16_FIRST in source.kernel for source in group.witnesses):
-        return None
-    return Cause(
-        "order",
-        f"{_A16_FIRST} comes before the kernels with FP4 activations in vLLM up to 0.29 (issue "
-        "55397; on a GB10 31 % slower prompts are reported there)",
-        f"set VLLM_DISABLED_KERNELS={_A16_FIRST}, or update vLLM to 0.30",
+        yield Cause("disabled", f"VLLM_DISABLED_KERNELS={disabled}", fix)
+    a16_first = any(_A16_FIRST in source.kernel for source in group.witnesses)
+    if a16_first and version_of(engine.vllm) < (0, 30):
+        yield Cause(
+            "order",
+            f"{_A16_FIRST} comes before the kernels with FP4 activations in vLLM up to 0.29 "
+            "(issue 55397; on a GB10 31 % slower prompts are reported there)",
+            f"set VLLM_DISABLED_KERNELS={_A16_FIRST}, or update vLLM to 0.30",
+        )
+    yield from _of_log(group, engine, said)
+    fix = f"ask with {better}; VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason"
+    if group.asked[1]:
+        yield Cause("unknown", "nothing that is known of the run tells why", fix)
+    yield Cause(
+        "unknown",
+        "either the checkpoint asks for 16-bit activations, or no other kernel was found",
+        f"if the checkpoint quantizes activations too, {fix}",
     )
 
 
-def _of_reasons(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause | None:
+def _of_log(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator[Cause]:
     """What the log gives as reason: something is not installed, or a kernel was refused."""
     for line in said:
         if line.rule.id == "flashinfer-missing" and line.value == "nvcc":
@@ -165,7 +150,7 @@ def _of_reasons(group: Group, engine: Engine, said: Sequence[Statement]) -> Caus
             fix = "update vLLM and FlashInfer to versions built for this GPU"
         else:
             continue
-        return Cause("install", why, fix)
+        yield Cause("install", why, fix)
     refused = [
         f"{line.value}: {line.detail}"
         for line in said
@@ -173,5 +158,4 @@ def _of_reasons(group: Group, engine: Engine, said: Sequence[Statement]) -> Caus
     ]
     if refused:
         fix = f"when that is mended, {_better(group, engine)} asks for it"
-        return Cause("refused", "; ".join(refused[:3])[:600], fix)
-    return None
+        yield Cause("refused", "; ".join(refused[:3])[:600], fix)

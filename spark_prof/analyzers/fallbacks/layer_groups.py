@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pandas as pd
+
 from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.ceilings.schemes import ALGORITHMS, SIXTEEN_BIT, Asked, Schemes, label
 from spark_prof.analyzers.fallbacks.audit_rows import EvidenceSource
-from spark_prof.analyzers.fallbacks.checkpoint_schemes import (
-    SIXTEEN_BIT,
-    CheckpointSchemes,
-    label,
-    scheme_of_algorithm,
-)
 from spark_prof.rules.backends import choice_of, family_of_kernel
 from spark_prof.traces.readers.engine_log import Statement
 
@@ -31,16 +29,6 @@ _ENOUGH = 0.2
 """Share of a component's known kernels from which on a family counts as running there."""
 
 
-@dataclass(frozen=True)
-class Module:
-    """One module of the live model, as the `layers` table has it."""
-
-    path: str
-    component: str
-    quant_method: str
-    kernel: str
-
-
 @dataclass
 class Group:
     """Layers of one component, with the same method and kernel."""
@@ -48,7 +36,7 @@ class Group:
     layer: str  # the component; linear or moe, where only a log tells
     kind: str  # linear or moe
     weights: str  # their format in the engine, or where nothing tells in the checkpoint
-    asked: tuple[str, str]  # formats of weights and activations in the checkpoint
+    asked: Asked  # formats of weights and activations in the checkpoint
     modules: int = 0  # how many
     witnesses: list[EvidenceSource] = field(default_factory=list)  # the engine's first
 
@@ -84,24 +72,31 @@ class Group:
 
 
 def groups_of(
-    modules: Iterable[Module],
-    checkpoint: CheckpointSchemes,
+    layers: pd.DataFrame,
+    checkpoint: Schemes | None,
     kernels: Sequence[KernelRow],
     said: Sequence[Statement],
 ) -> list[Group]:
-    """The groups of a recorded model, largest first within a component."""
-    groups: dict[tuple[str, str, str, tuple[str, str]], Group] = {}
-    for module in modules:
-        if module.component not in _COMPONENTS or not module.quant_method:
-            continue
-        asked = checkpoint.of(module.path)
-        key = (module.component, module.quant_method, module.kernel, asked)
-        group = groups.get(key)
-        if group is None:
-            group = groups[key] = _group(module, asked)
-            group.witnesses += _of_log(group, said) + _of_trace(group.layer, kernels)
-        group.modules += 1
-    return sorted(groups.values(), key=lambda g: (_COMPONENTS.index(g.layer), -g.modules))
+    """The groups of a recorded model, largest first within a component.
+
+    Args:
+        layers: path, component, quant_method and kernel of the live model's modules.
+        checkpoint: what it asks for; None where nothing is known of it.
+    """
+    sizes = Counter(
+        (component, method, kernel, checkpoint.of_engine(path) if checkpoint else ("", ""))
+        for path, component, method, kernel in layers.itertuples(index=False, name=None)
+        if component in _COMPONENTS and method
+    )
+    logged = groups_of_log(said)
+    groups = [_group(*alike, modules) for alike, modules in sizes.items()]
+    for group in groups:
+        # A log names kinds of layers and formats, not single layers.
+        for other in logged:
+            if (other.kind, other.weights) == (group.kind, group.weights):
+                group.witnesses += other.witnesses
+        group.witnesses += _of_trace(group.layer, kernels)
+    return sorted(groups, key=lambda g: (_COMPONENTS.index(g.layer), -g.modules))
 
 
 def groups_of_log(
@@ -134,36 +129,25 @@ def groups_of_log(
     return list(groups.values())
 
 
-def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) -> tuple[str, str]:
+def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) -> Asked:
     """The scheme of a checkpoint as far as a log tells; a mixed one it does not tell apart."""
     if quantization.removeprefix("gpt_oss_") == weights == "mxfp4":
         return "mxfp4", ""
     algorithms = {line.value for line in said if line.rule.id == "modelopt-checkpoint"}
-    found = {scheme_of_algorithm(name) for name in algorithms}
+    found = {ALGORITHMS.get(name, ("", "")) for name in algorithms}
     fitting = [scheme for scheme in found if scheme[0] == weights]
     return fitting[0] if len(fitting) == 1 else ("", "")
 
 
-def _group(module: Module, asked: tuple[str, str]) -> Group:
-    weights = _format_of(f"{module.kernel} {module.quant_method}") or asked[0]
-    kind = "moe" if module.component == "experts" else "linear"
-    name = module.kernel or module.quant_method
-    choice = choice_of(name) or choice_of(module.quant_method)
+def _group(component: str, method: str, kernel: str, asked: Asked, modules: int) -> Group:
+    weights = _format_of(f"{kernel} {method}") or asked[0]
+    kind = "moe" if component == "experts" else "linear"
+    name = kernel or method
+    choice = choice_of(name) or choice_of(method)
     family = choice.family if choice else ""
     activations = _activations(choice.activations if choice else "", weights)
-    group = Group(module.component, kind, weights, asked)
-    group.witnesses.append(EvidenceSource("engine", name, family, activations))
-    return group
-
-
-def _of_log(group: Group, said: Sequence[Statement]) -> list[EvidenceSource]:
-    """What the log says of layers of that kind and format; it does not name single layers."""
-    return [
-        source
-        for other in groups_of_log(said)
-        if other.kind == group.kind and other.weights == group.weights
-        for source in other.witnesses
-    ]
+    source = EvidenceSource("engine", name, family, activations)
+    return Group(component, kind, weights, asked, modules, [source])
 
 
 def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSource]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
-from spark_prof.analyzers.fallbacks.causes import capability_of
+from spark_prof.analyzers.fallbacks.causes import FIRST_WITH, capability_of
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.engine_setup import LINES, SETUP
-from spark_prof.analyzers.findings.rule import Rule, Told, ms_per_token
+from spark_prof.analyzers.findings.rule import Rule, Told, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.rules.gpus import find_gpu
-
-_NATIVE = {"FP4": 10.0, "FP8": 8.9}
-"""Compute capability from which tensor cores multiply that format."""
 
 _AVOIDABLE = ("order", "disabled", "install", "refused", "unknown")
 """Causes of a weight-only kernel that something can be done about, but for what forces one."""
@@ -32,10 +29,6 @@ def _names(rows: list[AuditRow]) -> str:
     return ", ".join(dict.fromkeys(_KINDS.get(row.layer, row.layer) for row in rows))
 
 
-def _kernels(rows: list[AuditRow]) -> str:
-    return ", ".join(dict.fromkeys(row.witnesses[0].kernel for row in rows if row.witnesses))
-
-
 def _evidence(rows: list[AuditRow]) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(
@@ -46,71 +39,68 @@ def _evidence(rows: list[AuditRow]) -> tuple[str, ...]:
     )
 
 
-def _by_cause(audit: Audit, *causes: str) -> dict[tuple[str, str], list[AuditRow]]:
-    """The rows with these causes, those with the same cause and fix together."""
-    found: dict[tuple[str, str], list[AuditRow]] = {}
-    for row in audit.rows:
-        if row.cause in causes:
-            found.setdefault((row.why, row.fix), []).append(row)
-    return found
+def _of_cause(
+    name: str,
+    looks_for: str,
+    causes: Collection[str],
+    holds: Callable[[list[AuditRow], Audit], bool],
+    text: str,
+    fix: str,
+) -> Rule[Audit]:
+    """A rule about layers that do not run as asked for one of these causes.
 
+    Args:
+        holds: whether rows with the same cause and fix are what the rule is about.
+        text: {names} are the layers, {Names} at the begin of a sentence, {asked} is what the
+            checkpoint has to do with it; {executed}, {kernels} and {why}.
+        fix: {fix} is that of the cause.
+    """
 
-def _weight_only(bits: int) -> Callable[[Audit], Iterator[Told]]:
-    """Looks for weights of so many bits whose activations are not quantized for no good reason."""
-
-    def find(audit: Audit) -> Iterator[Told]:
-        for (why, fix), rows in _by_cause(audit, *_AVOIDABLE).items():
-            if f"W{bits}A16" not in rows[0].executed or _may_need_it(rows[0], audit):
+    def look(audit: Audit) -> Iterator[Told]:
+        alike: dict[tuple[str, str], list[AuditRow]] = {}
+        for row in audit.rows:
+            if row.cause in causes:
+                alike.setdefault((row.why, row.fix), []).append(row)
+        for (why, better), rows in alike.items():
+            if not holds(rows, audit):
                 continue
-            asked = rows[0].checkpoint
-            instead = f"although the checkpoint asks for {asked}" if asked else "which it need not"
-            yield (None,
-                f"{_beginning(_names(rows))} run {rows[0].executed} on {_kernels(rows)}, "
-                f"{instead}: {why}. {_WORTH}",
-                f"{_capital(fix)}. Compare prompts and the batch that you serve, not batch 1 "
-                "alone.",
-                _evidence(rows),
-            )  # fmt: skip
+            names, asked = _names(rows), rows[0].checkpoint
+            words = {
+                "names": names,
+                # The name of a component keeps its case.
+                "Names": _capital(names) if names.startswith("the ") else names,
+                "executed": rows[0].executed,
+                "kernels": ", ".join(
+                    dict.fromkeys(row.witnesses[0].kernel for row in rows if row.witnesses)
+                ),
+                "asked": f"although the checkpoint asks for {asked}"
+                if asked
+                else "which it need not",
+                "why": why,
+            }
+            yield None, text.format(**words), fix.format(fix=_capital(better)), _evidence(rows)
 
-    return find
-
-
-def _may_need_it(row: AuditRow, audit: Audit) -> bool:
-    """Whether the GPU, which is not known, may have no other kernel."""
-    return row.cause == "unknown" and capability_of(audit.engine) is None
-
-
-def _forced(audit: Audit) -> Iterator[Told]:
-    for (why, fix), rows in _by_cause(audit, "forced").items():
-        if any("emulated" in row.executed for row in rows):
-            continue
-        yield (None,
-            f"{_beginning(_names(rows))} run {rows[0].executed} because {why} asks for it. "
-            f"{_WORTH}",
-            f"{_capital(fix)}, and compare.",
-            _evidence(rows),
-        )  # fmt: skip
+    return Rule(name, looks_for, look)
 
 
-def _emulated(audit: Audit) -> Iterator[Told]:
-    for (why, fix), rows in _by_cause(audit, "emulation", "forced").items():
-        if not any("emulated" in row.executed for row in rows):
-            continue
-        yield (None,
-            f"{_beginning(_names(rows))} are emulated: each step widens their weights to BF16 "
-            f"first, and so moves several times their bytes ({why}).",
-            f"{_capital(fix)}.",
-            _evidence(rows),
-        )  # fmt: skip
+def _avoidable(rows: list[AuditRow], audit: Audit, bits: int) -> bool:
+    """Whether weights of so many bits have 16-bit activations for no good reason."""
+    # A GPU that is not known may have no other kernel.
+    told = rows[0].cause != "unknown" or capability_of(audit.engine) is not None
+    return f"W{bits}A16" in rows[0].executed and told
 
 
-def _unquantized(audit: Audit) -> Iterator[Told]:
-    for (why, fix), rows in _by_cause(audit, "unquantized").items():
-        yield (None, f"{_names(rows)}: {why}.", f"{_capital(fix)}.",
-            _evidence(rows),
-        )  # fmt: skip
+def _is_emulated(rows: list[AuditRow]) -> bool:
+    return any("emulated" in row.executed for row in rows)
 
 
+_WEIGHT_ONLY = f"{{Names}} run {{executed}} on {{kernels}}, {{asked}}: {{why}}. {_WORTH}"
+_COMPARE = "{fix}. Compare prompts and the batch that you serve, not batch 1 alone."
+
+
+@rule("witness-conflict", "fallbacks",
+      "engine, log and trace name different kernels for the same layers, or recording and log"
+      " tell of different runs")  # fmt: skip
 def _conflicts(audit: Audit) -> Iterator[Told]:
     disputed = [row for row in audit.rows if row.conflict]
     for conflict in audit.conflicts:
@@ -122,11 +112,13 @@ def _conflicts(audit: Audit) -> Iterator[Told]:
         )  # fmt: skip
 
 
+@rule("misleading-fp4-warning", "fallbacks",
+      "the log says that a GPU with FP4 or FP8 tensor cores has none")  # fmt: skip
 def _misleading(audit: Audit) -> Iterator[Told]:
     capability = capability_of(audit.engine)
     for said in audit.said("no-native-fp", "marlin-linear")[:1]:
-        kind = "FP8" if said.format == "fp8" else "FP4"
-        if capability is None or capability < _NATIVE.get(kind, 99):
+        kind, first = ("FP8", "fp8") if said.format == "fp8" else ("FP4", "nvfp4")
+        if capability is None or capability < FIRST_WITH[first]:
             continue
         rows = [row for row in audit.rows if row.cause and "A16" in row.executed]
         causes = "; ".join(dict.fromkeys(f"{_names([row])}: {row.why}" for row in rows))
@@ -144,31 +136,28 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _beginning(text: str) -> str:
-    # The name of a component keeps its case.
-    return _capital(text) if text.startswith("the ") else text
-
-
-_OF_LAYERS = (
-    Rule("emulation-backend", "layers of a quantized checkpoint are computed by emulation",
-        _emulated),
-    Rule("weight-only-fp4",
+_WEIGHT_ONLY = f"{{Names}} run {{executed}} on {{kernels}}, {{asked}}: {{why}}. {_WORTH}"
+_COMPARE = "{fix}. Compare prompts and the batch that you serve, not batch 1 alone."
+_AUDIT_RULES: tuple[Rule[Audit], ...] = (
+    _of_cause("emulation-backend", "layers of a quantized checkpoint are computed by emulation",
+        ("emulation", "forced"), lambda rows, _: _is_emulated(rows),
+        "{Names} are emulated: each step widens their weights to BF16 first, and so moves several "
+        "times their bytes ({why}).",
+        "{fix}."),
+    _of_cause("weight-only-fp4",
         "layers with FP4 weights, and FP4 activations in the checkpoint, run with 16-bit ones "
         "on a GPU with FP4 tensor cores",
-        _weight_only(4)),
-    Rule("weight-only-fp8", "the same of FP8 weights and activations", _weight_only(8)),
-    Rule("marlin-forced", "the same, because a flag or variable asks for a weight-only kernel",
-        _forced),
-    Rule("unquantized-layers", "layers that the checkpoint quantizes run unquantized",
-        _unquantized),
-    Rule("witness-conflict",
-        "engine, log and trace name different kernels for the same layers, or recording and log"
-        " tell of different runs",
-        _conflicts),
-    Rule("misleading-fp4-warning",
-        "the log says that a GPU with FP4 or FP8 tensor cores has none", _misleading),
+        _AVOIDABLE, lambda rows, audit: _avoidable(rows, audit, 4), _WEIGHT_ONLY, _COMPARE),
+    _of_cause("weight-only-fp8", "the same of FP8 weights and activations",
+        _AVOIDABLE, lambda rows, audit: _avoidable(rows, audit, 8), _WEIGHT_ONLY, _COMPARE),
+    _of_cause("marlin-forced", "the same, because a flag or variable asks for a weight-only kernel",
+        ("forced",), lambda rows, _: not _is_emulated(rows),
+        f"{{Names}} run {{executed}} because {{why}} asks for it. {_WORTH}",
+        "{fix}, and compare."),
+    _of_cause("unquantized-layers", "layers that the checkpoint quantizes run unquantized",
+        ("unquantized",), lambda *_: True, "{names}: {why}.", "{fix}."),
+    _conflicts, _misleading, *SETUP, *LINES,
 )  # fmt: skip
-_AUDIT_RULES = (*_OF_LAYERS, *SETUP, *LINES)
 
 
 def findings_of_audit(audit: Audit) -> tuple[Finding, ...]:

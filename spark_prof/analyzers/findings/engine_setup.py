@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, LogRow
-from spark_prof.analyzers.findings.rule import Rule, Told
+from spark_prof.analyzers.findings.rule import Rule, Told, rule
 
 _PADDED = 1.5
 """A step that is padded to that many times its tokens could use a graph of its own size."""
@@ -14,6 +14,7 @@ _FEW = 0.01
 """Share of the decode steps below which a size does not matter."""
 
 
+@rule("eager-mode", "timeline", "CUDA graphs are off by configuration")
 def _eager(audit: Audit) -> Iterator[Told]:
     if audit.engine.eager:
         yield (None,
@@ -24,6 +25,9 @@ def _eager(audit: Audit) -> Iterator[Told]:
         )  # fmt: skip
 
 
+@rule("graph-sizes-missing", "steps",
+      "decode steps are larger than the largest captured graph, or padded to 1.5 times their "
+      "tokens")  # fmt: skip
 def _graph_sizes(audit: Audit) -> Iterator[Told]:
     whole = sum(row.steps for row in audit.batches)
     bare = [row for row in audit.batches if row.graph is None and row.steps > _FEW * whole]
@@ -55,6 +59,8 @@ def _graph_sizes(audit: Audit) -> Iterator[Told]:
     )  # fmt: skip
 
 
+@rule("graphs-downgraded", "timeline",
+      "the log says that full CUDA graphs were replaced by piecewise or none")  # fmt: skip
 def _graph_mode(audit: Audit) -> Iterator[Told]:
     for said in audit.said("graph-mode"):
         if said.value in ("PIECEWISE", "NONE") or said.format in ("none", "piecewise"):
@@ -66,6 +72,8 @@ def _graph_mode(audit: Audit) -> Iterator[Told]:
             )  # fmt: skip
 
 
+@rule("prefix-caching-off", "fallbacks",
+      "a server does not keep common beginnings of prompts")  # fmt: skip
 def _prefix_caching(audit: Audit) -> Iterator[Told]:
     reasons = [said.text[:160] for said in audit.said("prefix-caching-off")]
     if audit.engine.prefix_caching is False and (audit.engine.serves or reasons):
@@ -77,6 +85,8 @@ def _prefix_caching(audit: Audit) -> Iterator[Told]:
         )  # fmt: skip
 
 
+@rule("ignored-environment-variable", "fallbacks",
+      "a variable is set that this vLLM does not read, or soon will not")  # fmt: skip
 def _ignored(audit: Audit) -> Iterator[Told]:
     version = f"vLLM {audit.engine.vllm}" if audit.engine.vllm else "this vLLM"
     for row in audit.settings:
@@ -89,20 +99,7 @@ def _ignored(audit: Audit) -> Iterator[Told]:
         yield None, text, fix, (f"The run had {given}.",)
 
 
-SETUP = (
-    Rule("eager-mode", "CUDA graphs are off by configuration", _eager, "timeline"),
-    Rule("graph-sizes-missing",
-        "decode steps are larger than the largest captured graph, or padded to 1.5 times their "
-        "tokens",
-        _graph_sizes, "steps"),
-    Rule("graphs-downgraded",
-        "the log says that full CUDA graphs were replaced by piecewise or none", _graph_mode,
-        "timeline"),
-    Rule("prefix-caching-off", "a server does not keep common beginnings of prompts",
-        _prefix_caching),
-    Rule("ignored-environment-variable",
-        "a variable is set that this vLLM does not read, or soon will not", _ignored),
-)  # fmt: skip
+SETUP = (_eager, _graph_sizes, _graph_mode, _prefix_caching, _ignored)
 
 
 _LONGEST = 240

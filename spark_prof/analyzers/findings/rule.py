@@ -14,23 +14,9 @@ Subject = TypeVar("Subject")
 
 
 def ms_per_token(report: Report, decode_us: float) -> float | None:
-    """What that much time of all decode steps is in each token of a sequence.
-
-    A step gives each sequence one token, with speculative decoding more: the same ratio as between
-    the median step and the median time per output token.
-
-    Args:
-        decode_us: time in all its decode steps together, in microseconds.
-
-    Returns:
-        None where no step decodes or nothing is known about their tokens.
-    """
-    steps = report.steps
-    if not steps.decode or steps.decode_us is None or steps.tpot_us is None:
-        return None
-    if not steps.decode_us.median:
-        return None
-    return decode_us / steps.decode / 1e3 * (steps.tpot_us.median / steps.decode_us.median)
+    """What that much time of all decode steps is in each token, in milliseconds."""
+    us = report.steps.us_per_token(decode_us)
+    return None if us is None else us / 1e3
 
 
 BETWEEN_KERNELS_US = 1.0
@@ -122,6 +108,6 @@ class Rule(Generic[Subject]):
 
 def rule(
     name: str, page: str, looks_for: str
-) -> Callable[[Callable[[Report], Iterable[Told]]], Rule[Report]]:
+) -> Callable[[Callable[[Subject], Iterable[Told]]], Rule[Subject]]:
     """Makes a rule of a function that looks."""
     return lambda look: Rule(name, looks_for, look, page)

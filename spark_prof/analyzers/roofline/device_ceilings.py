@@ -15,7 +15,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     Roofline,
     RooflinePhase,
     RooflineRow,
-    sum_of_floors,
+    totals,
 )
 from spark_prof.rules.gpus import GPUS, find_gpu
 from spark_prof.traces.measured import Measured
@@ -85,7 +85,6 @@ def without_step_floors(roofline: Roofline, phases: Collection[object]) -> Roofl
 
 
 def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> RooflinePhase:
-    dropped = [row for row in phase.rows if (phase.phase, *row.place) in kernels]
     unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
     rows = [
         replace(row, streamed_bytes=0.0, operations=0.0, what="", basis="", expected=False,
@@ -96,15 +95,9 @@ def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> Roof
     ]  # fmt: skip
     if rows == list(phase.rows):
         return phase
-    return replace(
-        phase,
-        rows=tuple(rows),
-        floor_us=sum_of_floors(rows, phase.unplaced),
-        placed_us=phase.placed_us - sum(row.us * row.calls for row in dropped),
-        needed_bytes=phase.needed_bytes - sum((r.needed_bytes or 0.0) * r.calls for r in dropped),
-        streamed_bytes=phase.streamed_bytes - sum(r.streamed_bytes * r.calls for r in dropped),
-        operations=phase.operations - sum(row.operations * row.calls for row in dropped),
-    )
+    own: dict[str, Any] = totals(phase.rows, (), 0.0)
+    sizes: dict[str, Any] = totals(rows, phase.unplaced, phase.needed_bytes - own["needed_bytes"])
+    return replace(phase, rows=tuple(rows), **sizes)
 
 
 def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:

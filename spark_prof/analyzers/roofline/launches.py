@@ -129,7 +129,7 @@ def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Cha
         return []
     gemms = [launch for launch in launches if is_gemm(launch.name)]
     rest = [launch for launch in launches if not is_gemm(launch.name)]
-    products = sorted((w for w in works if w.kind == "product"), key=lambda work: work.order)
+    products = sorted((w for w in works if w.kind == "product"), key=_order)
     charges = _products(gemms, products, launches)
     for work in works:
         if work.kind in ("attention", "kv_write", "state", "small"):
@@ -138,6 +138,10 @@ def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Cha
         elif work.kind != "product":
             charges += _by_time(rest or launches, work, SMALL)
     return charges
+
+
+def _order(work: Work) -> int:
+    return work.weights.order if work.weights else 0
 
 
 def _products(
@@ -191,25 +195,27 @@ def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
         steps: the watched steps, indexed by step, with phase and their counts.
     """
     own = steps[(steps["phase"] == phase).to_numpy()]
-    tokens = (own["prefill_tokens"] + own["decode_tokens"]).to_numpy(np.float64)
-    requests = (own["prefill_requests"] + own["decode_requests"]).to_numpy(np.float64)
-    known = (tokens > 0) & (requests > 0)
-    own, tokens, requests = own[known], tokens[known], requests[known]
-    sizes = np.unique(tokens)
+    requests = own["prefill_requests"] + own["decode_requests"]
+    loads = pd.DataFrame(
+        {
+            "tokens": own["prefill_tokens"] + own["decode_tokens"],
+            "requests": requests,
+            # Of a prompt only the last token's logits are wanted.
+            "sampled": own["decode_tokens"] + own["prefill_requests"],
+            "context": own["context_tokens"].clip(lower=0) / requests,
+        }
+    )
+    loads = loads[(loads["tokens"] > 0) & (loads["requests"] > 0)]
+    sizes = np.unique(loads["tokens"])
     # Neighbours share a group where there are many sizes.
     bounds = [part[0] for part in np.array_split(sizes, min(len(sizes), _MOST_GROUPS) or 1)[1:]]
-    number = np.searchsorted(np.array(bounds), tokens, side="right")
-    context = np.maximum(own["context_tokens"].to_numpy(np.float64), 0) / requests
-    # Of a prompt only the last token's logits are wanted.
-    sampled = (own["decode_tokens"] + own["prefill_requests"]).to_numpy(np.float64)
-    found = []
-    for index in range(len(bounds) + 1):
-        mine = np.flatnonzero(number == index)
-        if len(mine):
-            means = (float(of[mine].mean()) for of in (tokens, requests, sampled, context))
-            middle = int(own.index[mine[len(mine) // 2]])
-            found.append(Group(middle, Load(*means), len(mine) / len(own)))
-    return found
+    number = np.searchsorted(np.array(bounds), loads["tokens"], side="right")
+    return [
+        Group(
+            int(mine.index[len(mine) // 2]), Load(*map(float, mine.mean())), len(mine) / len(loads)
+        )
+        for _, mine in loads.groupby(number)
+    ]
 
 
 def launches_of(
@@ -220,26 +226,21 @@ def launches_of(
     None of a step with more kernels than any decoder launches: it is no step of one.
     """
     wanted = np.unique(np.array(steps, np.int64))
-    chosen = np.flatnonzero(positions(wanted, kernels["step"].to_numpy()) >= 0)
-    columns = ["step", "name", "component", "layer", "start_ns", "end_ns", "kind", "part"]
-    columns += ["module", "placed_by", "basis", "role", *(["reads"] if "reads" in kernels else [])]
-    rows = pd.DataFrame({name: kernels[name].array.take(chosen) for name in columns})
+    rows = kernels.iloc[np.flatnonzero(positions(wanted, kernels["step"].to_numpy()) >= 0)]
     rows = rows[~rows["kind"].isin(COPIES).to_numpy() & (rows["part"] == 0).to_numpy()]
     counts = rows["step"].value_counts()
     rows = rows[~rows["step"].isin(counts.index[counts > _MOST_LAUNCHES]).to_numpy()]
     # The model as a whole is open around everything that only its order places.
     own = modules[((modules["component"] != "") & (modules["path"] != MODEL_PATH)).to_numpy()]
     path_of = dict(zip(own["module"], own["path"], strict=True))
-    rows = rows.assign(
-        ns=rows["end_ns"] - rows["start_ns"],
-        path=[
-            path_of.get(module, "") if placed_by == "" else ""
-            for module, placed_by in zip(rows["module"], rows["placed_by"], strict=True)
-        ],
-        reads=rows["reads"] if "reads" in rows else pd.Series([()] * len(rows), rows.index),
-    )
+    paths = [
+        path_of.get(module, "") if placed_by == "" else ""
+        for module, placed_by in zip(rows["module"], rows["placed_by"], strict=True)
+    ]
+    reads = rows["reads"] if "reads" in rows else [()] * len(rows)
+    values = [rows[name] for name in ("name", "component", "layer")]
+    values += [rows["end_ns"] - rows["start_ns"], rows["basis"], rows["role"]]
     found: dict[int, list[Launch]] = {step: [] for step in steps}
-    columns = ["step", "name", "component", "layer", "ns", "basis", "role", "path", "reads"]
-    for step, *values in rows[columns].itertuples(index=False, name=None):
-        found[step].append(Launch(*values))
+    for step, *known in zip(rows["step"], *values, paths, reads, strict=True):
+        found[step].append(Launch(*known))
     return found

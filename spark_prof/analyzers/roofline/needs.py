@@ -60,7 +60,7 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
         facts: of a rank: model_config as Hugging Face writes it, engine_config, dtype, parallel.
     """
     read = Config(mapping_in(facts, "model_config"))
-    ranks = _ranks(facts, "tensor")
+    ranks = ranks_of(facts, "tensor")
     engine = mapping_in(mapping_in(facts, "engine_config"), "parallel_config")
     dealt_out = engine.get("enable_expert_parallel") is True
     dtype = str(facts.get("dtype") or read.text("dtype", "torch_dtype"))
@@ -79,7 +79,7 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
         ),
         experts=read.experts,
         chosen=read.experts_per_token,
-        expert_ranks=ranks * _ranks(facts, "data") if dealt_out else 1,
+        expert_ranks=ranks * ranks_of(facts, "data") if dealt_out else 1,
         windows=tuple(read.window if kind == "window" else 0 for kind in layer_kinds(read)),
         activation_bytes=activation,
         kv_bytes=_kv_bytes(facts, activation),
@@ -87,7 +87,8 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
     )
 
 
-def _ranks(facts: Mapping[str, Any], kind: str) -> int:
+def ranks_of(facts: Mapping[str, Any], kind: str) -> int:
+    """How many ranks share a model out in that way: tensor or data."""
     ranks = mapping_in(facts, "parallel").get(kind)
     return ranks if isinstance(ranks, int) and 0 < ranks < _MOST_RANKS else 1
 
@@ -116,26 +117,6 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Work:
-    """One piece of work in one layer of a step."""
-
-    component: str  # of the kernels that do it
-    layer: int  # its decoder layer, -1 for none
-    # Product, attention, kv_write, state (recurrent, read and written), small (weights that are no
-    # factor) or elementwise (activations).
-    kind: str
-    what: str  # its name in a report
-    weights: Weights | None = None  # what it reads of the model, None for nothing
-    window: int = 0  # tokens that an attention looks back, 0 for all
-    width: int = 0  # elements of a token that a small kernel reads
-
-    @property
-    def order(self) -> int:
-        """Place among the products of its layer and component."""
-        return self.weights.order if self.weights else 0
-
-
-@dataclass(frozen=True)
 class Need:
     """What a piece of work moves and calculates in one step at the least."""
 
@@ -147,65 +128,40 @@ class Need:
     expected: bool = False
 
 
-def reading(weights: Weights) -> Work:
+@dataclass(frozen=True)
+class Work:
+    """One piece of work in one layer of a step."""
+
+    component: str  # of the kernels that do it
+    layer: int  # its decoder layer, -1 for none
+    # Product, attention, kv_write, state (recurrent, read and written), small (weights that are no
+    # factor) or elementwise (activations).
+    kind: str
+    what: str  # its name in a report
+    need: Need
+    weights: Weights | None = None  # what it reads of the model, None for nothing
+
+
+def reading(weights: Weights, load: Load, shape: Shape) -> Work:
     """The work that reads those weights."""
-    if weights.is_product:
-        return Work(weights.component, weights.layer, "product", weights.what, weights)
-    what = weights.what if weights.among_experts else "small weights"
-    return Work(weights.component, weights.layer, "small", what, weights)
-
-
-def attention(layer: int, shape: Shape) -> tuple[Work, Work]:
-    """Attention in that layer, and the KV cache's write before it."""
-    window = shape.window(layer)
-    name = f"KV cache, {window} tokens at most" if window else "KV cache"
-    return (
-        Work("attention", layer, "attention", name, window=window),
-        Work("kv_write", layer, "kv_write", "KV cache, written"),
-    )
-
-
-def state(layer: int) -> Work:
-    """The recurrent state of a layer that keeps one in place of a KV cache."""
-    return Work("ssm", layer, "state", "recurrent state")
-
-
-def elementwise(component: str, layer: int, shape: Shape, norms: int = 1) -> Work | None:
-    """The small kernels of a component in that layer, None where nothing is known of them.
-
-    Args:
-        layer: the layer, -1 for none.
-        norms: how many norms of the residual stream the layer has.
-    """
-    widths = {
-        # A sum with the residual stream, which is read and written as well.
-        "norm": 2 * norms * shape.hidden,
-        "rope": (shape.heads + shape.kv_heads) * shape.head_dim,
-        "embedding": shape.hidden,
-    }
-    width = widths.get(component, 0)
-    return Work(component, layer, "elementwise", "activations", width=width) if width else None
-
-
-def need_of(work: Work, load: Load, shape: Shape) -> Need:
-    """What that work needs in such a step."""
-    size = shape.activation_bytes
-    if work.kind == "attention":
-        return _attention(work, load, shape)
-    if work.kind == "kv_write":
-        # Read once as keys and values, written once in the cache's format.
-        return Need(0.0, load.tokens * shape.kv_elements * (size + shape.kv_bytes), 0.0)
-    if work.kind == "state":
-        moved = load.requests * shape.state_bytes
-        return Need(moved, moved, 0.0)
-    if work.kind == "elementwise":
-        return Need(0.0, 2 * load.tokens * work.width * size, 0.0)
-    if work.weights is None:
-        return Need(0.0, 0.0, 0.0)
-    if work.kind == "small":
-        share, part, expected = _part(work.weights, load.tokens, shape)
-        return Need(work.weights.bytes * share, 0.0, 0.0, part, expected)
-    return _product(work.weights, load, shape)
+    component, layer = weights.component, weights.layer
+    rows = load.sampled if component == "lm_head" else load.tokens
+    share, part, expected = _part(weights, rows, shape)
+    size, elements = weights.bytes * share, float(weights.elements)
+    if not elements:
+        what = weights.what if weights.among_experts else "small weights"
+        return Work(component, layer, "small", what, Need(size, 0, 0, part, expected), weights)
+    if part:
+        # Each token is multiplied with its own experts, however many others there are.
+        elements /= shape.experts_here
+        rows *= shape.surely_chosen
+    # A factor has the hidden size on one side: whichever it is, the other is the rest.
+    other = elements / shape.hidden if shape.hidden else 0.0
+    moved = rows * (shape.hidden + other) * shape.activation_bytes
+    if component == "lm_head":
+        moved = rows * (shape.hidden * shape.activation_bytes + other * _LOGIT_BYTES)
+    need = Need(size, moved, 2.0 * rows * elements, part, expected)
+    return Work(component, layer, "product", weights.what, need, weights)
 
 
 def _part(weights: Weights, tokens: float, shape: Shape) -> tuple[float, str, bool]:
@@ -221,30 +177,49 @@ def _part(weights: Weights, tokens: float, shape: Shape) -> tuple[float, str, bo
     return share, f"at least {some}" if more else some, more
 
 
-def _product(weights: Weights, load: Load, shape: Shape) -> Need:
-    tokens = load.sampled if weights.component == "lm_head" else load.tokens
-    share, part, expected = _part(weights, tokens, shape)
-    elements, rows = float(weights.elements), tokens
-    if part:
-        # Each token is multiplied with its own experts, however many others there are.
-        elements /= shape.experts_here
-        rows = tokens * shape.surely_chosen
-    # A factor has the hidden size on one side: whichever it is, the other is the rest.
-    other = elements / shape.hidden if shape.hidden else 0.0
-    moved = rows * (shape.hidden + other) * shape.activation_bytes
-    if weights.component == "lm_head":
-        moved = rows * (shape.hidden * shape.activation_bytes + other * _LOGIT_BYTES)
-    return Need(weights.bytes * share, moved, 2.0 * rows * elements, part, expected)
-
-
-def _attention(work: Work, load: Load, shape: Shape) -> Need:
+def attention(layer: int, load: Load, shape: Shape) -> tuple[Work, Work]:
+    """Attention in that layer, and the KV cache's write before it."""
+    window = shape.window(layer)
+    name = f"KV cache, {window} tokens at most" if window else "KV cache"
     requests = max(load.requests, 1e-9)
     new = load.tokens / requests
     # A window counts the token itself.
-    before = min(load.context, work.window - 1) if work.window else load.context
-    read = requests * (before + new)
+    before = min(load.context, window - 1) if window else load.context
+    read = requests * (before + new) * shape.kv_elements * shape.kv_bytes
     # A token sees what was there, and of the new ones itself and those before it.
-    pairs = load.tokens * (before + (min(new, work.window) if work.window else new) / 2 + 0.5)
+    pairs = load.tokens * (before + (min(new, window) if window else new) / 2 + 0.5)
     per_pair = shape.heads * (2 * shape.latent if shape.latent else 2 * shape.head_dim)
     queries = 2 * load.tokens * shape.heads * shape.head_dim * shape.activation_bytes
-    return Need(read * shape.kv_elements * shape.kv_bytes, queries, 2.0 * pairs * per_pair)
+    # Read once as keys and values, written once in the cache's format.
+    written = load.tokens * shape.kv_elements * (shape.activation_bytes + shape.kv_bytes)
+    return (
+        Work("attention", layer, "attention", name, Need(read, queries, 2.0 * pairs * per_pair)),
+        Work("kv_write", layer, "kv_write", "KV cache, written", Need(0, written, 0)),
+    )
+
+
+def state(layer: int, load: Load, shape: Shape) -> Work:
+    """The recurrent state of a layer that keeps one in place of a KV cache."""
+    moved = load.requests * shape.state_bytes
+    return Work("ssm", layer, "state", "recurrent state", Need(moved, moved, 0))
+
+
+def elementwise(
+    component: str, layer: int, load: Load, shape: Shape, norms: int = 1
+) -> Work | None:
+    """The small kernels of a component in that layer, None where nothing is known of them.
+
+    Args:
+        layer: the layer, -1 for none.
+        norms: how many norms of the residual stream the layer has.
+    """
+    widths = {
+        # A sum with the residual stream, which is read and written as well.
+        "norm": 2 * norms * shape.hidden,
+        "rope": (shape.heads + shape.kv_heads) * shape.head_dim,
+        "embedding": shape.hidden,
+    }
+    moved = 2 * load.tokens * widths.get(component, 0) * shape.activation_bytes
+    return (
+        Work(component, layer, "elementwise", "activations", Need(0, moved, 0)) if moved else None
+    )

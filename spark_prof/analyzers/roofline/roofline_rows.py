@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -151,10 +151,22 @@ class RooflinePhase:
         return self.floor_us / self.step_us
 
 
-def sum_of_floors(rows: Iterable[RooflineRow], unplaced: Iterable[UnplacedFloor]) -> float | None:
-    """The lower bound of a step by those of its kernels; None where none is known."""
+def totals(
+    rows: Sequence[RooflineRow], unplaced: Iterable[UnplacedFloor], elsewhere: float
+) -> dict[str, float | None]:
+    """The fields of a phase that are sums over its rows.
+
+    Args:
+        elsewhere: bytes that no row has.
+    """
     floors = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
-    return sum([*floors, *(floor.us for floor in unplaced)]) or None
+    return {
+        "placed_us": sum(row.us * row.calls for row in rows if row.needed_bytes is not None),
+        "floor_us": sum([*floors, *(floor.us for floor in unplaced)]) or None,
+        "needed_bytes": sum((row.needed_bytes or 0.0) * row.calls for row in rows) + elsewhere,
+        "streamed_bytes": sum(row.streamed_bytes * row.calls for row in rows) + elsewhere,
+        "operations": sum(row.operations * row.calls for row in rows),
+    }
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
@@ -12,7 +13,7 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.roofline.needs import Need
+from spark_prof.analyzers.roofline.needs import Work
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place, RooflineRow
 from spark_prof.vocabulary import BASES
 
@@ -44,15 +45,16 @@ def by_sampling(
     Args:
         places: of all kernels of these steps.
     """
-    alone = _alone(places, lambda place: (place.component, place.name))
     batches = counters.batches if counters else ()
     batch = next((batch for batch in batches if batch.tokens in streamed), None)
+    if batch is None:
+        return {}
+    alone = _alone(places, lambda place: (place.component, place.name))
+    needed = streamed[batch.tokens]
     return {
-        place: Moved(
-            row.read_bytes, streamed[batch.tokens].get(place, 0.0) / row.calls, "PM sampling"
-        )
-        for row in (batch.rows if batch else ())
-        if batch and row.read_bytes is not None and row.calls
+        place: Moved(row.read_bytes, needed.get(place, 0.0) / row.calls, "PM sampling")
+        for row in batch.rows
+        if row.read_bytes is not None and row.calls
         if (place := alone.get((row.component, row.name)))
     }
 
@@ -82,10 +84,9 @@ def by_single_kernels(metrics: pd.DataFrame, needed: Mapping[Place, float]) -> d
 
 def _alone(places: Iterable[Place], key: Callable[[Place], _Key]) -> dict[_Key, Place]:
     """The places by that key, those that share one left out."""
-    groups: dict[_Key, list[Place]] = {}
-    for place in places:
-        groups.setdefault(key(place), []).append(place)
-    return {known: found[0] for known, found in groups.items() if len(found) == 1}
+    found = {place: key(place) for place in places}
+    times = Counter(found.values())
+    return {known: place for place, known in found.items() if times[known] == 1}
 
 
 _NAMED = 3
@@ -110,12 +111,13 @@ class Sum:
     basis: dict[str, None] = field(default_factory=dict)
     expected: bool = False
 
-    def add(self, need: Need, share: float, what: str, basis: str) -> None:
+    def add(self, work: Work, share: float, basis: str) -> None:
         """Adds a share of a piece of work."""
+        need = work.need
         self.streamed += need.streamed * share
         self.other += need.other * share
         self.operations += need.operations * share
-        self.what[f"{what}: {need.part}" if need.part else what] = None
+        self.what[f"{work.what}: {need.part}" if need.part else work.what] = None
         self.basis[basis] = None
         self.expected |= need.expected
 

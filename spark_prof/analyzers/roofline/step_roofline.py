@@ -10,17 +10,18 @@ from typing import Any
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.ceilings.schemes import bits_of, schemes_of
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.fallbacks.checkpoint_schemes import CheckpointSchemes, bits_of
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
 from spark_prof.analyzers.roofline.launches import Group, Launch, charges_of, groups_of, launches_of
 from spark_prof.analyzers.roofline.needs import (
+    Load,
     Shape,
     Work,
     attention,
     elementwise,
-    need_of,
+    ranks_of,
     reading,
     shape_of,
     state,
@@ -31,7 +32,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     RooflinePhase,
     StreamedWeights,
     UnplacedFloor,
-    sum_of_floors,
+    totals,
 )
 from spark_prof.analyzers.roofline.rows import (
     Moved,
@@ -91,39 +92,38 @@ def wanted_of(
     """What the steps of those groups need, and of which kernels."""
     wanted = Wanted()
     for group in groups:
-        works = _works(weights, launches[group.step], shape)
+        works = _works(weights, launches[group.step], group.load, shape)
         streamed = wanted.streamed[round(group.load.tokens)] = {}
         done = set()
         for place, work, share, basis in charges_of(launches[group.step], works):
-            need = need_of(work, group.load, shape)
-            found = wanted.sums.setdefault(place, Sum())
-            found.add(need, share * group.share, work.what, basis)
-            streamed[place] = streamed.get(place, 0.0) + need.streamed * share
+            wanted.sums.setdefault(place, Sum()).add(work, share * group.share, basis)
+            streamed[place] = streamed.get(place, 0.0) + work.need.streamed * share
             done.add(id(work))
         pointed = any(launch.reads for launch in launches[group.step])
         for work in works:
-            need = need_of(work, group.load, shape)
-            wanted.expected |= need.expected
+            wanted.expected |= work.need.expected
             # Work that no kernel was found for still has to be done; where addresses were
             # recorded, a weight that no kernel points to may be none of this step's.
             if id(work) not in done and not (pointed and work.weights):
-                wanted.nobody[work.component] += round(need.streamed * group.share)
+                wanted.nobody[work.component] += round(work.need.streamed * group.share)
     return wanted
 
 
-def _works(weights: Sequence[Weights], launches: Sequence[Launch], shape: Shape) -> list[Work]:
+def _works(
+    weights: Sequence[Weights], launches: Sequence[Launch], load: Load, shape: Shape
+) -> list[Work]:
     """Everything that a step does of which the needs are known."""
-    works = [reading(entry) for entry in weights]
+    works = [reading(entry, load, shape) for entry in weights]
     width = shape.hidden * shape.activation_bytes
     norms = Counter(w.layer for w in weights if w.component == "norm" and w.bytes >= width)
     ran = ((run.component, run.layer) for run in launches if run.proven)
     for component, layer in dict.fromkeys(ran):
         if component == "attention" and layer >= 0 and shape.kv_elements:
-            works += attention(layer, shape)
+            works += attention(layer, load, shape)
         elif component == "ssm" and layer >= 0 and shape.state_bytes:
-            works.append(state(layer))
+            works.append(state(layer, load, shape))
         elif component in _SMALL_KERNELS:
-            small = elementwise(component, layer, shape, max(norms[layer], 1))
+            small = elementwise(component, layer, load, shape, max(norms[layer], 1))
             works += [small] if small else []
     return works
 
@@ -183,20 +183,17 @@ def roofline_of(
             for component, size in wanted.nobody.most_common()
             if size and reading_us
         )
+        sizes: dict[str, Any] = totals(rows, unplaced, nobody)
         found = RooflinePhase(
             phase=phase,
             steps=count,
             tokens=sum(group.load.tokens * group.share for group in groups),
             step_us=step_us.median if step_us else None,
             kernels_us=float(times["ns"].sum()) / 1e3 / count,
-            placed_us=sum(row.us * row.calls for row in rows if row.needed_bytes is not None),
-            floor_us=sum_of_floors(rows, unplaced),
-            needed_bytes=sum((row.needed_bytes or 0.0) * row.calls for row in rows) + nobody,
-            streamed_bytes=sum(row.streamed_bytes * row.calls for row in rows) + nobody,
-            operations=sum(row.operations * row.calls for row in rows),
             rows=rows,
             unplaced=unplaced,
             notes=tuple(wanted.notes(phase)),
+            **sizes,
         )
         phases.append(found)
         if phase == "decode":
@@ -223,8 +220,7 @@ def _weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weights], li
                 "How many experts a token is sent to is not known: all of them are counted."
             ]
         return found, []
-    ranks = mapping_in(facts, "parallel").get("tensor")
-    if found := derived_weights(config, ranks if isinstance(ranks, int) else 1):
+    if found := derived_weights(config, ranks_of(facts, "tensor")):
         return found, [
             "Nobody looked into the live model: sizes of weights are derived from its "
             "configuration, not seen."
@@ -237,10 +233,10 @@ def _of_layers(layers: pd.DataFrame, config: Mapping[str, Any], shape: Shape) ->
 
     The table has types such as int32, into which narrow numbers are packed.
     """
-    schemes = CheckpointSchemes(config)
+    schemes = schemes_of(mapping_in(config, "quantization_config"))
     return [
         replace(w, dtype=form)
-        if w.quantized and (bits_of(form := schemes.of(w.path)[0]) or 16) < 16
+        if w.quantized and (bits_of(form := schemes.of_engine(w.path)[0]) or 16) < 16
         else w
         for w in weights_of(layers, shape.tied)
     ]
@@ -275,7 +271,7 @@ def _streamed(
     for entry in weights:
         key = (entry.component, entry.dtype, entry.quantized)
         for group in groups:
-            need = need_of(reading(entry), group.load, shape)
+            need = reading(entry, group.load, shape).need
             sizes[key] += need.streamed * group.share
             parts[key] = need.part if len(groups) == 1 else ""
     return tuple(

@@ -12,8 +12,7 @@ import pandas as pd
 
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.ceilings.derived import derived_modules
-from spark_prof.analyzers.ceilings.schemes import schemes_of
-from spark_prof.analyzers.fallbacks.checkpoint_schemes import bits_of
+from spark_prof.analyzers.ceilings.schemes import bits_of, schemes_of
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.rules.components import layer_of
 from spark_prof.rules.tensor_names import place_of
@@ -26,6 +25,7 @@ PRODUCTS = frozenset(
 _MOST_MODULES = 50_000
 LARGEST = 1 << 48
 """Elements that no tensor of a real model has."""
+_DIGITS = len(str(LARGEST))
 
 LOOKED_UP = "embedding"
 """Of this table a step reads a row a token."""
@@ -38,9 +38,11 @@ _NO_FACTOR = re.compile(
 _SECOND = re.compile(r"(^|\.)(w2|down_proj|fc2|c_proj|out_proj|dense_4h_to_h)")
 _LAST = re.compile(r"(_gate$)")
 OF_EXPERTS = re.compile(r"(?:^|\.)(w13|w1|w2|w3|gate_up_proj|down_proj)(?=_|\.|$)")
-_ELEMENT_BYTES = {
-    "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "int64": 8, "float64": 8,
+_ELEMENT_BITS = {
+    "float32": 32, "int32": 32, "bfloat16": 16, "float16": 16, "int16": 16, "int64": 64,
+    "float64": 64,
 }  # fmt: skip
+"""Of a type with other than eight bits."""
 _FOUR_BITS = re.compile(r"(?i)fp4|int4|w4a|awq|gptq|marlin")
 _EIGHT_BITS = re.compile(r"(?i)fp8|int8|w8a")
 
@@ -60,11 +62,6 @@ class Weights:
     order: int = 0  # place among the products of its layer and component: 0, 1 or 2
     path: str = ""  # of its module; empty where it stands for several
     tensor: int = -1  # its row of the `tensors` table, -1 where there is none
-
-    @property
-    def is_product(self) -> bool:
-        """Whether a matrix product reads them."""
-        return self.elements > 0
 
 
 def weights_of(layers: pd.DataFrame, tied: bool) -> list[Weights]:
@@ -159,7 +156,7 @@ def _parts(
         elements = sum(elements for _, _, elements in members)
         if not tensors:
             # Nothing says how many numbers: as many as the bytes hold.
-            elements = size * 8 // bits if quantized else size // _ELEMENT_BYTES.get(dtype, 2)
+            elements = size * 8 // (bits if quantized else _ELEMENT_BITS.get(dtype, 16))
         yield Weights(
             component, layer, what or leaf, taken, elements if product else 0, experts, dtype,
             quantized, order_of(what, "") if what else order_of(leaf, leaf), path,
@@ -168,26 +165,21 @@ def _parts(
 
 def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
     """Name, bytes and factor's elements of one `name:dtype:shape`; None where it says nothing."""
-    name, _, rest = text.rpartition(":")
-    shape = rest
-    name, _, dtype = name.rpartition(":")
-    try:
-        count = prod(int(side) for side in shape.split("x")) if shape else 1
-    except ValueError:
+    name, dtype, sides = ("", *text.rsplit(":", 2))[-3:]
+    count = _count(sides) if sides else 1
+    if not name or not count:
         return None
-    if not name or not 0 <= count < LARGEST:
-        return None
-    taken = count * _ELEMENT_BYTES.get(dtype, 1)
-    if "x" not in shape or _NO_FACTOR.search(name):
-        return name, taken, 0
+    size = count * _ELEMENT_BITS.get(dtype, 8) // 8
+    if not _is_factor(name, sides):
+        return name, size, 0
     if dtype in ("int32", "uint8", "int64") or dtype.startswith("float4"):
         # Several narrow numbers packed into each.
-        return name, taken, taken * 8 // (4 if dtype.startswith("float4") else bits)
-    return name, taken, count
+        return name, size, size * 8 // (4 if dtype.startswith("float4") else bits)
+    return name, size, count
 
 
-_DIGITS = len(str(LARGEST))
-_ELEMENT_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}
+def _is_factor(name: str, sides: str) -> bool:
+    return "x" in sides and not _NO_FACTOR.search(name)
 
 
 def weights_of_tensors(tensors: pd.DataFrame, tied: bool) -> list[Weights]:
@@ -217,9 +209,10 @@ def weights_of_tensors(tensors: pd.DataFrame, tied: bool) -> list[Weights]:
         leaf, experts = module.rpartition(".")[2], component == "experts"
         part = OF_EXPERTS.search(name) if experts else None
         what, kept = part[1] if part else leaf, stored.get(module, dtype)
-        factor = form != "scale" and not _NO_FACTOR.search(name) and "x" in sides
-        factor = factor and _multiplies(component, leaf) and _count(sides) > 0
-        bits = bits_of(form) or _ELEMENT_BITS.get(dtype, 8)
+        factor = form != "scale" and _is_factor(name, sides) and _count(sides) > 0
+        factor = factor and _multiplies(component, leaf)
+        # Of a type of integers nothing tells how many numbers are packed into each.
+        bits = bits_of(form) or (8 if "int" in dtype else _ELEMENT_BITS.get(dtype, 8))
         weights = Weights(
             component, int(layer), what, int(size), int(size) * 8 // bits if factor else 0, experts,
             kept, (bits_of(kept) or 16) < 16, order_of(what, leaf), module, int(number),

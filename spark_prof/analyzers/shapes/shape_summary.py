@@ -101,25 +101,19 @@ def _row(
         elif blocks < multiprocessors:
             busy = blocks / multiprocessors
     tile = tile_of(launch.name)
-    tokens = float(launch.tokens)
-    used, expected = _rows_used(tile, launch.name, launch.component, tokens, config)
+    used, expected = _rows_used(tile, launch.name, launch.component, float(launch.tokens), config)
+    known = launch._asdict()
+    ns = known.pop("ns")
     return ShapeRow(
-        name=launch.name,
-        component=launch.component,
-        grid=str(launch.grid),
-        block=str(launch.block),
-        registers=int(launch.registers),
-        shared_bytes=int(launch.shared_bytes),
-        calls=float(launch.calls),
-        us=float(launch.ns) / 1e3,
-        share=float(launch.ns) / whole,
+        **known,
+        us=ns / 1e3,
+        share=ns / whole,
         blocks=blocks,
         waves=waves,
         busy=busy,
         occupancy=held,
         achieved=achieved.get((launch.name, launch.component)),
         tile=tile,
-        tokens=tokens,
         rows_used=used,
         expected=expected,
     )

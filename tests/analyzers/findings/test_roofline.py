@@ -24,11 +24,7 @@ IDS = ("far-from-memory-floor", "bf16-weights-dominate", "read-more-than-needed"
 def found(report: Report) -> dict[str, list[Finding]]:
     result: dict[str, list[Finding]] = {}
     for finding in findings_of(report):
-        if finding.id in (
-            "far-from-memory-floor",
-            "bf16-weights-dominate",
-            "read-more-than-needed",
-        ):
+        if finding.id in IDS:
             assert finding.evidence
             result.setdefault(finding.id, []).append(finding)
     return result

@@ -21,7 +21,7 @@ from spark_prof.analyzers.roofline.launches import (
     groups_of,
     launches_of,
 )
-from spark_prof.analyzers.roofline.needs import Shape, Work, attention, reading
+from spark_prof.analyzers.roofline.needs import Load, Shape, Work, attention, reading
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 
 
@@ -97,14 +97,18 @@ SMALL = "triton_red_fused_fused_add_rms_norm_0"
 FLASH = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<>>>(P)"
 
 
+ONE = Load(1, 1, 1, 0)
+
+
 def product(component: str, layer: int, what: str, order: int = 0) -> Work:
-    return reading(Weights(component, layer, what, 100, 50, False, "bfloat16", False, order))
+    weights = Weights(component, layer, what, 100, 50, False, "bfloat16", False, order)
+    return reading(weights, ONE, Shape())
 
 
 def but(work: Work, **changes: Any) -> Work:
     """The same work on weights that differ in that."""
     assert work.weights is not None
-    return reading(replace(work.weights, **changes))
+    return reading(replace(work.weights, **changes), ONE, Shape())
 
 
 def test_two_products_of_a_layer_go_to_its_two_kernels_in_order() -> None:
@@ -160,7 +164,7 @@ def test_a_weight_goes_to_the_kernels_that_point_to_it() -> None:
 
 def test_the_cache_is_read_by_attention_s_longest_kernel() -> None:
     shape = Shape(kv_heads=1, head_dim=64)
-    read, write = attention(0, shape)
+    read, write = attention(0, ONE, shape)
     ran = [Launch(FLASH, "attention", 0, 50), Launch(GEMM, "attention", 0, 90),
            Launch("reshape", "kv_write", 0, 2)]  # fmt: skip
     found = {charge.work.kind: charge.place.name for charge in charges_of(ran, [read, write])}

@@ -12,7 +12,6 @@ from spark_prof.analyzers.roofline.needs import (
     Shape,
     attention,
     elementwise,
-    need_of,
     reading,
     shape_of,
     state,
@@ -75,9 +74,9 @@ def weights(component: str, size: int, elements: int, *, experts: bool = False) 
 
 
 def test_a_product_reads_its_weights_once_and_its_activations_each_token() -> None:
-    work = reading(weights("qkv", 20_971_520, 5120 * 2048))
+    qkv = weights("qkv", 20_971_520, 5120 * 2048)
     for tokens in (1, 7, 64):
-        need = need_of(work, Load(tokens, tokens, tokens, 0), SHAPE)
+        need = reading(qkv, Load(tokens, tokens, tokens, 0), SHAPE).need
         assert need.streamed == 20_971_520
         assert need.other == tokens * (2048 + 5120) * 2
         assert need.operations == 2 * tokens * 5120 * 2048
@@ -85,19 +84,19 @@ def test_a_product_reads_its_weights_once_and_its_activations_each_token() -> No
 
 def test_one_token_reads_its_experts_and_more_may_read_the_same() -> None:
     whole = 128 * 1_000_000
-    work = reading(weights("experts", whole, 128 * 768 * 2048, experts=True))
-    one = need_of(work, ONE, SHAPE)
+    all_of_them = weights("experts", whole, 128 * 768 * 2048, experts=True)
+    one = reading(all_of_them, ONE, SHAPE).need
     assert one.streamed == pytest.approx(8 * 1_000_000)
     assert (one.part, one.expected) == ("8 of 128 experts", False)
     assert one.operations == 2 * 8 * 768 * 2048
-    four = need_of(work, Load(4, 4, 4, 0), SHAPE)
+    four = reading(all_of_them, Load(4, 4, 4, 0), SHAPE).need
     assert four.streamed == one.streamed
     assert (four.part, four.expected) == ("at least 8 of 128 experts", True)
     assert four.operations == 4 * one.operations
     # Dealt out to ranks, a token may be sent to experts of others only.
     local = replace(SHAPE, expert_ranks=4)
     quarter = weights("experts", whole // 4, 32 * 768 * 2048, experts=True)
-    apart = need_of(reading(quarter), ONE, local)
+    apart = reading(quarter, ONE, local).need
     assert (apart.streamed, apart.operations, apart.expected) == (0.0, 0.0, True)
     assert apart.part == "at least 0 of 32 experts"
 
@@ -110,54 +109,51 @@ def test_no_routing_needs_less_than_the_bound() -> None:
         experts = ranks * each
         chosen = int(random.integers(1, experts + 1))
         shape = replace(SHAPE, experts=experts, chosen=chosen, expert_ranks=ranks)
-        work = reading(weights("experts", each, each * 2048, experts=True))
+        own = weights("experts", each, each * 2048, experts=True)
         sent = [random.choice(experts, chosen, replace=False) for _ in range(tokens)]
         hit = {expert for one in sent for expert in one.tolist() if expert < each}
-        need = need_of(work, Load(tokens, tokens, tokens, 0), shape)
+        need = reading(own, Load(tokens, tokens, tokens, 0), shape).need
         assert need.streamed <= len(hit) + 1e-9
         assert need.expected or need.streamed == pytest.approx(len(hit))
 
 
 def test_the_head_works_for_sampled_tokens_only() -> None:
-    work = reading(weights("lm_head", 1000, 1000 * 2048))
-    prompt = need_of(work, Load(tokens=512, requests=1, sampled=1, context=0), SHAPE)
+    load = Load(tokens=512, requests=1, sampled=1, context=0)
+    prompt = reading(weights("lm_head", 1000, 1000 * 2048), load, SHAPE).need
     assert prompt.operations == 2 * 1000 * 2048
     assert prompt.other == 2048 * 2 + 1000 * 4
 
 
 def test_attention_reads_the_cache_of_each_request() -> None:
-    full, write = attention(0, SHAPE)
-    need = need_of(full, Load(3, 3, 3, 500), SHAPE)
+    need = attention(0, Load(3, 3, 3, 500), SHAPE)[0].need
     assert need.streamed == 3 * 501 * (2 * 4 * 128) * 2
     assert need.operations == pytest.approx(2 * 3 * 501 * 32 * 2 * 128)
-    assert need_of(write, ONE, SHAPE).other == 2 * 4 * 128 * (2 + 2)
+    assert attention(0, ONE, SHAPE)[1].need.other == 2 * 4 * 128 * (2 + 2)
 
 
 def test_a_window_bounds_what_is_read() -> None:
-    windowed, _ = attention(1, SHAPE)
-    near = need_of(windowed, Load(1, 1, 1, 100), SHAPE)
-    far = need_of(windowed, Load(1, 1, 1, 100_000), SHAPE)
-    assert near.streamed == 101 * 1024 * 2
-    assert far.streamed == 128 * 1024 * 2
-    assert "128 tokens" in windowed.what
+    near, far = (attention(1, Load(1, 1, 1, n), SHAPE)[0] for n in (100, 100_000))
+    assert near.need.streamed == 101 * 1024 * 2
+    assert far.need.streamed == 128 * 1024 * 2
+    assert "128 tokens" in near.what
 
 
 def test_a_prompt_s_tokens_see_themselves_and_those_before() -> None:
-    full, _ = attention(0, SHAPE)
-    need = need_of(full, Load(tokens=100, requests=1, sampled=1, context=0), SHAPE)
+    need = attention(0, Load(tokens=100, requests=1, sampled=1, context=0), SHAPE)[0].need
     pairs = 100 * 101 / 2
     assert need.operations == pytest.approx(2 * pairs * 32 * 2 * 128)
 
 
 def test_the_recurrent_state_of_each_request_is_read_and_written() -> None:
-    need = need_of(state(0), Load(tokens=16, requests=8, sampled=16, context=10_000), SHAPE)
+    need = state(0, Load(tokens=16, requests=8, sampled=16, context=10_000), SHAPE).need
     assert (need.streamed, need.other) == (8000, 8000)
 
 
 def test_small_kernels_have_activations_or_nothing() -> None:
-    norm = elementwise("norm", 0, SHAPE, norms=2)
+    five = Load(5, 5, 5, 0)
+    norm = elementwise("norm", 0, five, SHAPE, norms=2)
     assert norm is not None
     # Read and written: the stream and the residual, for each of two norms.
-    assert need_of(norm, Load(5, 5, 5, 0), SHAPE).other == 5 * 2 * 2 * 2 * 2048 * 2
-    assert elementwise("sampler", -1, SHAPE) is None
-    assert elementwise("norm", 0, Shape()) is None
+    assert norm.need.other == 5 * 2 * 2 * 2 * 2048 * 2
+    assert elementwise("sampler", -1, five, SHAPE) is None
+    assert elementwise("norm", 0, five, Shape()) is None

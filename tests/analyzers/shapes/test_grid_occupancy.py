@@ -126,8 +126,6 @@ def as_dict(found: pd.DataFrame) -> dict[tuple[object, ...], tuple[float, float,
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Path:
-    if not CAPTURE.exists():
-        pytest.skip(f"{CAPTURE} is not there")
     return Path(shutil.copytree(CAPTURE, tmp_path / "capture"))
 
 

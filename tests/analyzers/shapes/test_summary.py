@@ -29,8 +29,6 @@ GRAPHS = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
 
 
 def shapes(folder: Path) -> Shapes:
-    if not folder.exists():
-        pytest.skip(f"{folder} is not there")
     found = spark_prof.report(folder).shapes
     assert found is not None
     return found
@@ -54,8 +52,6 @@ def test_gpt_oss_on_an_h100() -> None:
 
 
 def test_what_the_counters_saw_stands_beside_what_could_be() -> None:
-    if not GRAPHS.exists():
-        pytest.skip(f"{GRAPHS} is not there")
     bundle = Bundle(GRAPHS)
     placed = place_kernels(bundle, 0)
     steps = timed_windows(bundle, 0, placed).steps
@@ -73,8 +69,6 @@ def test_what_the_counters_saw_stands_beside_what_could_be() -> None:
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Path:
-    if not GRAPHS.exists():
-        pytest.skip(f"{GRAPHS} is not there")
     return Path(shutil.copytree(GRAPHS, tmp_path / "capture"))
 
 

@@ -103,8 +103,6 @@ def test_the_side_of_the_tokens_agrees_with_the_grids_of_a_recording(capture: st
     each of 4 experts. A block more than that is one that split the inner dimension or filled a
     cluster.
     """
-    if not (DATA / capture).exists():
-        pytest.skip(f"{capture} is not there")
     bundle = Bundle(DATA / capture)
     kernels = bundle.frame("kernels", 0, ["name", "grid", "step"])
     steps = bundle.frame("steps", 0)
