@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
 
+from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly, runs_graphs
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.registry import BYTES_A_WEIGHT
 from spark_prof.kernels.tuning import Run, Tuned, known_runs
 
 _SLOTS: Mapping[str, str] = {
@@ -239,7 +239,7 @@ def _like(
         of = row.work
         if of.format != computed or (of.kernel == "moe") is not (slot == "moe"):
             continue
-        bytes_ = float(of.rows * of.columns * BYTES_A_WEIGHT.get(stored, 0))
+        bytes_ = float(of.rows * of.columns * BYTES.get(stored, 0))
         bytes_ *= 1.5 * of.experts if of.kernel == "moe" else 1.0
         if abs(bytes_ - size) > _SAME_BYTES * size:
             continue
