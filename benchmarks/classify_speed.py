@@ -34,7 +34,7 @@ from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.code_files import code_files
 from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import find_tool
-from spark_prof.traces.demangle import demangler
+from spark_prof.traces.demangle import demangled
 from spark_prof.traces.machine_code import read_machine_code
 from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES, empty_table
@@ -112,8 +112,7 @@ def make_bundle(
 ) -> None:
     """Writes a bundle that launched the functions in turn."""
     capture = Bundle(CAPTURE)
-    demangle = demangler()
-    names = [demangle(name) for own in chosen.values() for name in sorted(own)]
+    names = demangled(name for own in chosen.values() for name in sorted(own))
     kernels = capture.frame("kernels", 0)
     row = kernels[kernels["kind"] == "kernel"].iloc[[0]]
     with TableFiles(folder) as files:
