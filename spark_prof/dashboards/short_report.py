@@ -18,7 +18,7 @@ from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
 from spark_prof.dashboards.sections import run_section, waterfall_section
 from spark_prof.dashboards.sections.waterfall_section import name_of
-from spark_prof.dashboards.units import clean, counted, microseconds, shorten
+from spark_prof.dashboards.units import clean, counted, microseconds, share, shorten
 
 _FINDINGS, _KERNELS, _PARTS, _CAVEATS = 3, 7, 7, 2
 """How many of each are shown."""
@@ -41,7 +41,7 @@ def short_report(report: Report) -> Document:
         run_section.title(report),
         (),
         (
-            listed("verdict", "", waterfall_section.speed_and_distance(report)),
+            listed("verdict", "", _verdict(report)),
             listed("run", "Recorded", _recorded(report), _LONGEST_LINE),
             *changes(_worth_most(report.findings), _LONGEST_TEXT),
             _parts(report),
@@ -87,12 +87,22 @@ def _worth_most(findings: Sequence[Finding]) -> list[Finding]:
     return [found for found in findings if found in distinct.values()][:_FINDINGS]
 
 
+def _verdict(report: Report) -> Iterator[str]:
+    yield from waterfall_section.speed_and_distance(report)
+    if clock := run_section.left_out(report):
+        yield f"{clock}."
+    broken = run_section.caveats(report)
+    yield from (beginning(text, 2 * _LONGEST_TEXT) for text in broken[:_CAVEATS])
+    if len(broken) > _CAVEATS:
+        yield f"{len(broken) - _CAVEATS} more checks fail: --all has them."
+
+
 def _recorded(report: Report) -> Iterator[str]:
     run, steps = report.run, report.steps
     versions = (f"vLLM {run.vllm}" if run.vllm else "", f"torch {run.torch}" if run.torch else "")
     kinds = (("decode", steps.decode), ("prefill", steps.prefill), ("mixed", steps.mixed))
     counts = [counted(number, f"{kind} step") for kind, number in kinds if number]
-    yield ", ".join(filter(None, (report.gpu.name, *versions, *counts, run.execution)))
+    yield ", ".join(filter(None, (run_section.gpu_name(report), *versions, *counts, run.execution)))
     yield run.command or run.source
 
 
@@ -148,6 +158,8 @@ def _kernels(report: Report) -> Section:
     )
     unit = "Operators" if run_section.on_cpu(report) else "Kernels"
     title = f"{unit} of a decode step" if phase else f"{unit} that take the most time"
+    known = report.coverage
+    title += f"; owner proven {share(known.proven)}, guessed {share(known.guessed)}"
     return table("decode_kernels", title, listed_rows, columns)
 
 
@@ -179,10 +191,10 @@ def _of_run(report: Report) -> Iterator[_Kernel]:
 
 
 def _caveats(report: Report) -> Iterator[str]:
-    """What changes the verdict, what was lost first; then how much more is to be known."""
+    """What changes the verdict beside what fails; then how much more there is to know."""
     intro = run_section.recording(report).intro
     notes = [note for note in report.notes if not note.startswith(_CHANGES_NOTHING)]
-    found = [*run_section.caveats(report), *intro, *notes]
+    found = [*intro, *notes]
     yield from (beginning(text, _LONGEST_TEXT) for text in found[:_CAVEATS])
     if len(found) > _CAVEATS:
         yield f"And {len(found) - _CAVEATS} more: --section notes."

@@ -29,9 +29,9 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
     """Picks the few figures that a reader wants first; those that don't exist are left out."""
     steps = report.steps
     found: dict[str, str] = {}
-    if steps.left_out:
-        every = count(steps.count + steps.left_out)
-        found[f"of {every} steps left out: a clock was set"] = count(steps.left_out)
+    if clock := left_out(report):
+        number, _, words = clock.partition(" ")
+        found[words] = number
     if steps.tpot_us and steps.tpot_us.median > 0:
         found["per output token"] = microseconds(steps.tpot_us.median)
         found["tokens/s a sequence"] = f"{1e6 / steps.tpot_us.median:,.1f}"
@@ -52,19 +52,32 @@ def caveats(report: Report) -> tuple[str, ...]:
     return tuple(f"Does not hold: {shorten(text, _LONGEST_PROSE)}" for text in report.broken)
 
 
-def recording(report: Report) -> Section:
-    """Says what was recorded, on what and with what."""
-    run, gpu = report.run, report.gpu
-    name = gpu.name
+def gpu_name(report: Report) -> str:
+    """The GPU with its maker and architecture; the processor of a CPU engine."""
+    gpu, name = report.gpu, report.gpu.name
     # AMD's own tools give names such as "Instinct MI300X".
     if gpu.vendor and not name.lower().startswith(gpu.vendor.lower()):
         name = f"{gpu.vendor} {name}" if name != "unknown" else f"{gpu.vendor}, model unknown"
     word = "architecture" if gpu.vendor == "AMD" else "compute capability"
-    capability = f" ({word} {gpu.compute_capability})" if gpu.compute_capability else ""
+    return f"{name} ({word} {gpu.compute_capability})" if gpu.compute_capability else name
+
+
+def left_out(report: Report) -> str:
+    """How many steps count nowhere, and why; empty where all count."""
+    steps = report.steps
+    if not steps.left_out:
+        return ""
+    every = count(steps.count + steps.left_out)
+    return f"{count(steps.left_out)} of {every} steps left out: a clock was set"
+
+
+def recording(report: Report) -> Section:
+    """Says what was recorded, on what and with what."""
+    run = report.run
     versions = (("vLLM", run.vllm), ("torch", run.torch))
     fields = (
         ("Model", run.model),
-        ("CPU" if on_cpu(report) else "GPU", f"{name}{capability}"),
+        ("CPU" if on_cpu(report) else "GPU", gpu_name(report)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions if version)),
         ("Execution", run.execution),
         ("Command", run.command),
