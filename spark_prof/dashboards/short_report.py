@@ -23,7 +23,8 @@ from spark_prof.dashboards.units import clean, counted, microseconds, share, sho
 _FINDINGS, _KERNELS, _PARTS, _CAVEATS = 3, 7, 7, 2
 """How many of each are shown."""
 _LONGEST_TEXT = 157
-_LONGEST_LINE = 200
+_LONGEST_LINE = 150
+_LONGEST_BROKEN = 157
 _LONGEST_NAME = 44
 _LONGEST_ROLE = 24
 _LEAST = 0.01
@@ -91,10 +92,9 @@ def _verdict(report: Report) -> Iterator[str]:
     yield from waterfall_section.speed_and_distance(report)
     if clock := run_section.left_out(report):
         yield f"{clock}."
-    broken = run_section.caveats(report)
-    yield from (beginning(text, 2 * _LONGEST_TEXT) for text in broken[:_CAVEATS])
-    if len(broken) > _CAVEATS:
-        yield f"{len(broken) - _CAVEATS} more checks fail: --all has them."
+    if broken := run_section.caveats(report):
+        others = f" {counted(len(broken) - 1, 'more check')} failed." if broken[1:] else ""
+        yield f"{beginning(broken[0], _LONGEST_BROKEN)}{others}"
 
 
 def _recorded(report: Report) -> Iterator[str]:

@@ -101,7 +101,11 @@ def _again(finding: Finding, report: Report) -> _Answer:
     options = _RECORD.get(finding.id)
     if options is None or not report.run.command:
         return None
-    return f"spark-prof record {options} -- {report.run.command}", ""
+    words = engine_words(report.run.command, report.run.model)
+    starts = report.run.command
+    if words == shlex.split(starts) and words[0] != "vllm":  # as `ab` records: a model, no program
+        starts = f"vllm serve {starts}"
+    return f"spark-prof record {options} -- {starts}", ""
 
 
 _OPTION = re.compile(
@@ -170,6 +174,8 @@ def engine_words(command: str, model: str) -> list[str]:
         at = words.index("--model")
         return ["vllm", "serve", *words[at + 1 :]]
     name = model.split(" ")[0]
+    if names and names[0] == name:
+        return words
     return [next((word for word in words if PurePath(word).name == name and name), name or "MODEL")]
 
 

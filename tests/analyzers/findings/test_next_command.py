@@ -36,6 +36,7 @@ def qwen() -> Report:
         ("python3 run.py /models/qwen --batch 1", "/models/qwen"),
         ("python3 run.py", "qwen"),
         ("", "qwen"),
+        ("/m/qwen --max-model-len 64", "/m/qwen --max-model-len 64"),
         ("vllm serve 'a;b' $(c)", "vllm serve 'a;b' '$(c)'"),
         ("an 'open quote", "qwen"),
     ],
