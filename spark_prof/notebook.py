@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _KEYS = ["layer", "role", "component", "phase", "name"]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class NotebookReport(Report):
     """A report that a cell can end with: it shows its one screen.
 
@@ -38,6 +38,13 @@ class NotebookReport(Report):
         """The same report, of a rank of that source."""
         values = {each.name: getattr(report, each.name) for each in fields(Report)}
         return cls(**values, source=source, rank=rank)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Report):
+            return NotImplemented
+        return all(getattr(self, f.name) == getattr(other, f.name) for f in fields(Report))
+
+    __hash__ = None  # type: ignore[assignment]
 
     def _repr_html_(self) -> str:
         from spark_prof.dashboards.render.html_page import fragment

@@ -10,8 +10,8 @@ import typer
 from spark_prof.cli.explore import explore
 from spark_prof.cli.options import next_report, say
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "example"
-"""Qwen3-30B-A3B in NVFP4, 32 steps on an H100 with vLLM 0.26; random weights."""
+EXAMPLE = Path(__file__).resolve().parents[1] / "example.zip"
+"""Qwen3-30B-A3B in NVFP4, 94 decode steps on an H100 with vLLM 0.26; random weights."""
 
 
 def demo(
@@ -25,6 +25,6 @@ def demo(
     ] = None,
 ) -> None:
     """Look at a recording of Qwen3-30B-A3B NVFP4 on an H100, without GPU, vLLM or model."""
-    say("Qwen3-30B-A3B NVFP4 on an H100, 30 decode steps")
+    say("Qwen3-30B-A3B NVFP4 on an H100, 94 decode steps, random weights")
     say(next_report(EXAMPLE))
     explore([str(EXAMPLE)], port=port, show=show)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import spark_prof
 from spark_prof.cli.demo import EXAMPLE
+from tests.explorer.framed import framed
 
 
 def test_the_example_is_a_recording_that_the_package_brings() -> None:
-    assert spark_prof.report(EXAMPLE).steps.decode == 30
+    report = spark_prof.report(EXAMPLE)
+    assert report.steps.decode == 94
+    # The first thing that a newcomer sees claims what it knows.
+    assert report.coverage.proven > 0.95
+    assert report.coverage.guessed < 0.01
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    patterns = project["tool"]["setuptools"]["package-data"]["spark_prof"]
-    for path in EXAMPLE.iterdir():
-        assert any(fnmatch(f"example/{path.name}", pattern) for pattern in patterns), path.name
+    assert EXAMPLE.name in project["tool"]["setuptools"]["package-data"]["spark_prof"]
+
+
+def test_the_explorer_opens_it() -> None:
+    page = framed([str(EXAMPLE)], "kernels")
+    assert not page.exception
+    assert len(page.dataframe)

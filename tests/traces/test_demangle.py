@@ -61,9 +61,10 @@ def test_what_doubles_with_each_reference_stays_and_takes_nothing_with_it():
 
 @has_cpp
 def test_time_is_bounded_and_what_was_named_until_then_counts(monkeypatch):
+    before = set(psutil.Process().children(recursive=True))
     monkeypatch.setattr(module, "_MOST_SECONDS", 0.0)
     assert demangled(["_Z1gv"]) == ["_Z1gv"]
-    assert not psutil.Process().children(recursive=True)
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def test_where_no_process_starts_symbols_stay(monkeypatch):
