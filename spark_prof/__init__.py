@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from spark_prof.analyzers.model import Report
-    from spark_prof.notebook import NotebookReport
+    from spark_prof.notebook import NotebookComparison, NotebookReport
     from spark_prof.traces.bundle import Bundle
 
-__all__ = ["figures", "load", "record", "report", "show"]
+__all__ = ["compare", "figures", "load", "record", "report", "show"]
 
 
 def load(path: str | Path) -> Bundle:
@@ -73,6 +73,24 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> NotebookRepo
         found = summarize(bundle, rank, measured=ceilings_for(bundle, rank))
         found = with_clients(found, bundle, rank)
     return NotebookReport.of(found, named, rank)
+
+
+def compare(a: str | Path, b: str | Path, rank: int | None = None) -> NotebookComparison:
+    """What tells a recording from the reference: where the difference comes from, and how sure.
+
+    Args:
+        a: the reference, a bundle's folder or somebody else's trace.
+        b: what is held against it.
+        rank: the rank, the lowest one if None.
+
+    Raises:
+        CommandError: one of them is neither, or damaged, or they have no steps of the same phase.
+    """
+    from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
+    from spark_prof.datasets.compared import read_side
+    from spark_prof.notebook import NotebookComparison
+
+    return NotebookComparison((compare_sides(read_side(str(a), rank), read_side(str(b), rank)),))
 
 
 def figures(report: Report) -> dict[str, go.Figure]:

@@ -1,15 +1,16 @@
-"""A report as a notebook shows it, and as a DataFrame."""
+"""Reports and comparisons as a notebook shows them, and kernels as a DataFrame."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spark_prof.analyzers.model import Report
+from spark_prof.dashboards import compare_report
 from spark_prof.dashboards.render import render_report
 from spark_prof.vocabulary import COPIES
 
@@ -106,3 +107,27 @@ class NotebookReport(Report):
             for phase in phases
             for row in phase.rows
         }
+
+
+_SHOWN_SECTIONS = 3
+"""Of a comparison in a cell: what is compared, its steps, and what the difference consists of."""
+
+
+@dataclass(frozen=True, repr=False)
+class NotebookComparison(compare_report.Compared):
+    """A comparison that a cell can end with: it shows its answer and the parts of the difference.
+
+    spark_prof.compare("before", "after").found[0].phases[0].like.us
+    """
+
+    def _repr_html_(self) -> str:
+        from spark_prof.dashboards.render.html_page import fragment
+
+        whole = compare_report.document(self)
+        return fragment(replace(whole, sections=whole.sections[:_SHOWN_SECTIONS]))
+
+    def _repr_markdown_(self) -> str:
+        return compare_report.render_comparison(self, "md")
+
+    def __repr__(self) -> str:
+        return compare_report.render_comparison(self, "text")

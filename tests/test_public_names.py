@@ -46,6 +46,16 @@ def test_kernels_as_a_frame_add_up_to_the_report():
     assert decode.engine.notna().mean() > 0.9
 
 
+def test_a_comparison_shows_its_answer():
+    found = spark_prof.compare(DATA / "code-h100/dense-nvfp4", DATA / "code-h100/dense-awq")
+    assert repr(found).startswith("dense-awq is 7.2 % slower than dense-nvfp4: ")
+    drawn = found._repr_html_()
+    assert "dense-awq is 7.2 % slower" in drawn
+    assert "<script" not in drawn
+    assert len(drawn) < 20_000
+    assert found.found[0].phases[0].phase == "decode"
+
+
 def test_figures_are_those_of_the_page():
     report = spark_prof.report(DATA / "h100-gpt-oss-20b-mxfp4-graphs")
     found = spark_prof.figures(report)

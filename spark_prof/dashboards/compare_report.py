@@ -9,11 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, Side
+from spark_prof.analyzers.comparing.comparison import (
+    Comparison,
+    KernelPart,
+    PhaseComparison,
+    Side,
+)
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
+from spark_prof.analyzers.findings.rule import runs_eagerly
+from spark_prof.analyzers.lookup import mapping_in
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.compare_gate import LETTERS, by_share, by_us, reason
 from spark_prof.dashboards.render import draw
@@ -22,6 +31,10 @@ from spark_prof.dashboards.units import clean, microseconds
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+_LONGEST_NAME = 40
+_GAPS = (LAUNCH_GAPS, HOST)
 
 
 @dataclass(frozen=True)
@@ -51,11 +64,26 @@ def document(compared: Compared) -> Document:
 
 
 def answer(found: Comparison, b: str = "b") -> str:
-    """What the comparison comes to, in one sentence."""
-    phase = found.phases[0]
-    change = phase.like
+    """What the comparison comes to, in one sentence, with the sides by name.
+
+    No speed is told of different models. Where both sides ran eagerly, or the typical step says
+    nothing, kernels are compared: launches are the host's.
+    """
+    names, phase = side_names(found, b), found.phases[0]
     step = f"a {clean(phase.phase)} {phase.unit}" if phase.phase != "unknown" else "a step"
-    figures = f"{step} takes {microseconds(change.a)} on a, {microseconds(change.b)} on {b}"
+
+    def both(change: Change) -> str:
+        return f"{microseconds(change.a)} on {names[0]}, {microseconds(change.b)} on {names[1]}"
+
+    if models := different_models(found):
+        taken = f"{step} takes {both(phase.like)}"
+        return f"{names[0]} and {names[1]} are different models ({models}): {taken}"
+    change, why = basis(found)
+    figures = f"{step} takes {both(change)}"
+    if why:
+        figures = f"{step}'s kernels take {both(change)} (launches left out: {why})"
+    elif eager := [n for n, side in zip(names, found.sides, strict=True) if _eager(side)]:
+        figures += f" ({eager[0]} ran eagerly; the kernels alone {both(kernels_of(phase))})"
     if max(map(len, found.sides)) > 1:
         figures += f", means of {' and '.join(str(len(side)) for side in found.sides)} recordings"
     if not change.sure:
@@ -63,9 +91,51 @@ def answer(found: Comparison, b: str = "b") -> str:
         unseen = (
             f"; a change within {100 * within:.1f} % is undecided" if math.isfinite(within) else ""
         )
-        return f"no difference between a and {b} is shown: {figures}{unseen}"
+        return f"no difference between {names[0]} and {names[1]} is shown: {figures}{unseen}"
     word = "slower" if change.us > 0 else "faster"
-    return f"{b} is {by_share(change).lstrip('+-')} {word} than a: {figures}"
+    return f"{names[1]} is {by_share(change).lstrip('+-')} {word} than {names[0]}: {figures}"
+
+
+def basis(found: Comparison) -> tuple[Change, str]:
+    """What the headline rests on, and why that is the kernels alone; empty where it is the step."""
+    phase = found.phases[0]
+    if all(map(_eager, found.sides)):
+        return kernels_of(phase), "both ran eagerly"
+    if phase.like.sure and not phase.typical.sure:
+        return kernels_of(phase), "the typical steps do not differ"
+    return phase.like, ""
+
+
+def _eager(side: Sequence[Side]) -> bool:
+    return runs_eagerly(side[0].report)
+
+
+def side_names(found: Comparison, b: str = "b") -> tuple[str, str]:
+    """The last part of each side's source; letters where that tells them not apart."""
+    names = [PurePath(side[0].source).name for side in found.sides]
+    alone = all(len(side) == 1 for side in found.sides)
+    told = alone and names[0] != names[1] and all(0 < len(name) <= _LONGEST_NAME for name in names)
+    return (clean(names[0]), clean(names[1])) if told else ("a", b)
+
+
+def different_models(found: Comparison) -> str:
+    """In what the models differ so that no speed can be compared; empty where nothing tells."""
+    for key in ("architectures", "num_hidden_layers", "hidden_size"):
+        a, b = (mapping_in(side.facts, "model_config").get(key) for side in (found.a, found.b))
+        if a is not None and b is not None and a != b:
+            shown = [", ".join(map(str, one)) if isinstance(one, list) else one for one in (a, b)]
+            word = key.removeprefix("num_").replace("_", " ")
+            return clean(f"{word}: {shown[0]} and {shown[1]}")
+    return ""
+
+
+def kernels_of(phase: PhaseComparison) -> Change:
+    """The change of a typical step's kernels and copies, without what waits for the host."""
+    changes = [part.change for part in phase.parts if part.name not in _GAPS]
+    us = sum(change.us for change in changes)
+    half = math.hypot(*((change.high - change.low) / 2 for change in changes))
+    a, b = sum(change.a for change in changes), sum(change.b for change in changes)
+    return Change(a, b, us, us - half, us + half)
 
 
 def _sections(compared: Compared) -> Iterator[Section]:
@@ -98,13 +168,16 @@ def _of_one(found: Comparison, b: str) -> Iterator[Section]:
 
 
 def _headline(found: Comparison) -> tuple[tuple[str, str], ...]:
-    phase = found.phases[0]
-    slower = next((part for part in phase.parts if part.change.sure and part.change.us > 0), None)
-    faster = next(
-        (part for part in reversed(phase.parts) if part.change.sure and part.change.us < 0), None
-    )
+    if different_models(found):
+        return ()
+    phase, (change, why) = found.phases[0], basis(found)
+    parts = [part for part in phase.parts if not (why and part.name in _GAPS)]
+    slower = next((part for part in parts if part.change.sure and part.change.us > 0), None)
+    faster = next((p for p in reversed(parts) if p.change.sure and p.change.us < 0), None)
     step = f"the median {phase.phase} {phase.unit}" if phase.phase != "unknown" else "a step"
-    figures = [(step, f"{by_us(phase.like.us)}, {by_share(phase.like)}")]
+    figures = [
+        (f"the kernels of {step}" if why else step, f"{by_us(change.us)}, {by_share(change)}")
+    ]
     if slower:
         figures.append((f"{slower.name}, the most slowed", by_us(slower.change.us)))
     if faster:

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_prof.analyzers.comparing.compare_sides import compare
-from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Setting
+from spark_prof.analyzers.comparing.comparison import (
+    Comparison,
+    PhaseComparison,
+    Setting,
+    Side,
+)
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.dashboards import chart_compare
 from spark_prof.dashboards.colors import COLORS
 from spark_prof.dashboards.compare_gate import by_share, span, verdict
-from spark_prof.dashboards.compare_report import Compared, answer, document, render_comparison
+from spark_prof.dashboards.compare_report import (
+    Compared,
+    answer,
+    document,
+    render_comparison,
+    side_names,
+)
 from spark_prof.datasets.compared import read_side
 from tests.rows import each_row
 
@@ -76,10 +88,41 @@ def test_json_is_strict_and_whole(found: Comparison) -> None:
 
 
 def test_the_answer_stands_first(found: Comparison) -> None:
-    assert answer(found).startswith("b is 10.0 % slower than a: a decode step takes 4.49 ms")
+    assert side_names(found) == ("dense-awq", "dense-nvfp4")
+    assert answer(found).startswith("dense-nvfp4 is 6.7 % faster than dense-awq: ")
     assert document(Compared((found,))).title == answer(found)
     same = compare(found.a, found.a)
     assert answer(same).startswith("no difference between a and b is shown")
+
+
+@pytest.fixture(scope="module")
+def sides() -> dict[str, Side]:
+    names = ("code-h100/dense-nvfp4", "code-h100/dense-awq", "compare-h100/qwen-graph",
+             "h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs")  # fmt: skip
+    return {name.rpartition("/")[2]: read_side(str(DATA / name)) for name in names}
+
+
+def test_eager_runs_are_compared_by_their_kernels(sides: dict[str, Side]) -> None:
+    found = compare(sides["dense-nvfp4"], sides["dense-awq"])
+    assert answer(found).startswith("dense-awq is 7.2 % slower than dense-nvfp4: ")
+    assert "launches left out: both ran eagerly" in answer(found)
+    text = render_comparison(Compared((found,)), "text").partition("What is compared")[0]
+    assert "faster" not in text
+    assert "launch_gaps" not in text
+
+
+def test_what_graphs_bring_is_the_step(sides: dict[str, Side]) -> None:
+    eager, graphs = "h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs"
+    said = answer(compare(sides[eager], sides[graphs]))
+    assert said.startswith(f"{graphs} is 94.0 % faster than {eager}: a decode step takes 71.71 ms")
+    assert f"{eager} ran eagerly; the kernels alone 3.12 ms" in said
+
+
+def test_no_speed_is_told_of_different_models(sides: dict[str, Side]) -> None:
+    found = compare(sides["h100-gpt-oss-20b-mxfp4-graphs"], sides["qwen-graph"])
+    assert "are different models (architectures: GptOssForCausalLM and Qwen3Moe" in answer(found)
+    text = render_comparison(Compared((found,)), "text").partition("What is compared")[0]
+    assert not re.search("faster|slower|%", text)
 
 
 def test_several_are_told_apart(found: Comparison) -> None:

@@ -137,7 +137,7 @@ def _proven_around(rows: Sequence) -> tuple[Integers, Integers]:
     """The layers of the nearest proven launches of the step before and after each, -2 for none."""
     known = pd.Series(np.where(rows.known, rows.layer, np.nan)).groupby(rows.step)
     before, after = known.ffill().fillna(-2), known.bfill().fillna(-2)
-    return before.to_numpy(np.int64), after.to_numpy(np.int64)
+    return before.to_numpy().astype(np.int64), after.to_numpy().astype(np.int64)
 
 
 def _spread(

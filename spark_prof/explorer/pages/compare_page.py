@@ -58,16 +58,20 @@ def show(sources: Sources) -> None:
     left, right = st.columns(2)
     with left:
         chosen = widgets.choice(
-            "Reference (a)",
+            "Beside",
             [sources.labels[place] for place in places],
             "other",
             values=[str(place) for place in places],
         )
-    found = _compared(sources.read(places[chosen]), sources.shown)
+    other = sources.read(places[chosen])
+    # As `spark-prof compare A B` has it: what was named first is the reference.
+    first = sources.place < places[chosen]
+    found = _compared(*((sources.shown, other) if first else (other, sources.shown)))
     with right:
         names = [phase.phase for phase in found.phases]
         phase = found.phases[widgets.choice("Steps", names, "phase", values=names)]
-    widgets.lines(f"b is {sources.labels[sources.place]}.", answer(found))
+    a, b = sorted((sources.place, places[chosen]))
+    widgets.lines(f"a is {sources.labels[a]}, b is {sources.labels[b]}.", answer(found))
     _sources_of_difference(phase)
     _kernels(phase)
     for section in (
