@@ -117,10 +117,13 @@ _OPTION = re.compile(
 
 _CONFIG = "--b=--compilation-config."
 _EAGER = "--a=--enforce-eager --b stock"
+_FULL = "FULL_AND_PIECEWISE"
 
 
 def _graphs(report: Report) -> str:
-    return f"{_CONFIG}cudagraph_mode=FULL_AND_PIECEWISE" if runs_graphs(report) else _EAGER
+    if not runs_graphs(report):
+        return _EAGER
+    return "" if _FULL in report.run.execution else f"{_CONFIG}cudagraph_mode={_FULL}"
 
 
 def _rope(report: Report) -> str:

@@ -10,7 +10,12 @@ import pytest
 
 import spark_prof
 from spark_prof.ab.sides import choose_mode, parse_side
-from spark_prof.analyzers.findings.next_command import engine_words, measured_gain
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.findings.next_command import (
+    engine_words,
+    measured_gain,
+    with_next_command,
+)
 from spark_prof.analyzers.findings.rule import has_qk_norm
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.outline import outline
@@ -64,6 +69,14 @@ def test_kernels_are_named_only_where_they_were_measured_to_win(qwen: Report) ->
     assert measured_gain("lm_head", qwen, "mxfp4") is not None
     wide = tuple(replace(m, bytes=m.bytes * 2) for m in qwen.modules)
     assert measured_gain("experts", replace(qwen, modules=wide)) is None
+
+
+def test_what_is_set_already_is_not_advised(qwen: Report) -> None:
+    finding = Finding("host-gaps", 0.1, "text", "fix")
+    assert "FULL_AND_PIECEWISE" in qwen.run.execution
+    assert " report " in with_next_command(finding, qwen, "timeline").command
+    lesser = replace(qwen, run=replace(qwen.run, execution="CUDA graphs (PIECEWISE)"))
+    assert "cudagraph_mode=FULL" in with_next_command(finding, lesser, "timeline").command
 
 
 def test_qk_norm_is_seen_by_the_width_of_the_norms(qwen: Report) -> None:
