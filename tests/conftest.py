@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +15,14 @@ if TYPE_CHECKING:
 _ALONE = ("tests/engine/", "tests/browser/")
 """Folders whose tests one process has to itself, the longest first: two engines, or two browsers
 and their servers, would wait for each other."""
+
+
+@pytest.fixture(autouse=True)
+def _own_main() -> Iterator[None]:
+    """Streamlit leaves its script as the main module, which processes started later would run."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 def pytest_configure() -> None:
