@@ -20,6 +20,8 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import pieces_folder, progress_name, write_json
 from spark_prof.traces.resolve import source_state
 from spark_prof.vocabulary import COMPONENTS
+from tests.browser.hostile import write_hostile
+from tests.browser.sources import OWN
 from tests.support import Piece, Recorded, eager_decode, kernel, kineto, step
 
 DATA = Path(__file__).parents[1] / "data"
@@ -196,3 +198,8 @@ def test_a_recording_without_a_piece_is_refused_by_its_name(tmp_path: Path) -> N
     write_json(pieces, progress_name("rank0"), {"pid": os.getpid(), "recorded": 0})
     with pytest.raises(CommandError, match=f"^{tmp_path / 'run'} is being recorded and has no"):
         prepare(str(tmp_path / "run"))
+
+
+def test_a_recording_whose_every_text_is_an_attack_is_prepared(tmp_path: Path) -> None:
+    found = prepare(str(write_hostile(OWN["graphs"], tmp_path / "hostile")), None)
+    assert len(found.report.kernels) > 10

@@ -165,7 +165,8 @@ def _parts(
 
 def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
     """Name, bytes and factor's elements of one `name:dtype:shape`; None where it says nothing."""
-    name, dtype, sides = ("", *text.rsplit(":", 2))[-3:]
+    rest, _, sides = text.rpartition(":")
+    name, _, dtype = rest.rpartition(":")
     count = _count(sides) if sides else 1
     if not name or not count:
         return None
