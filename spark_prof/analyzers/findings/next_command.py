@@ -268,11 +268,10 @@ def _around(tokens: float, rows: Iterable[tuple[Tuned, Run]]) -> Iterator[tuple[
 
 
 _SECTIONS: Mapping[str, str] = {
-    "kernels": "roofline",
-    "timeline": "tokens",
+    "kernels": "kernels",
+    "timeline": "components",
     "steps": "steps",
     "conversions": "conversions",
-    "fallbacks": "audit",
     "ranks": "ranks",
 }
-"""The section of a report with the evidence that a page of the explorer shows."""
+"""The section, one that every report with such a finding has, that has a page's evidence."""

@@ -89,7 +89,18 @@ def test_qk_norm_is_seen_by_the_width_of_the_norms(qwen: Report) -> None:
     assert ["enable_qk_norm_rope_fusion" in fix for [fix] in fixes] == [True, False]
 
 
-@each_row("name", sorted(path.parent.name for path in DATA.glob("*/meta.json")))
+SOURCES = (
+    *sorted(path.parent.name for path in DATA.glob("*/meta.json")),
+    "ab-h100/recording-b-1",
+    "architectures/mamba2/default",
+    "code-h100/dense-fp8-block",
+    "kineto/gpt-oss-graphs",
+    "kineto/qwen3-eager.json.gz",
+    "ncu-h100/nvfp4.csv",
+)
+
+
+@each_row("name", SOURCES)
 def test_every_command_can_be_typed(name: str) -> None:
     report = spark_prof.report(DATA / name)
     for found in report.findings:
