@@ -98,12 +98,8 @@ def _verdict(report: Report) -> Iterator[str]:
 
 
 def _recorded(report: Report) -> Iterator[str]:
-    run, steps = report.run, report.steps
-    versions = (f"vLLM {run.vllm}" if run.vllm else "", f"torch {run.torch}" if run.torch else "")
-    kinds = (("decode", steps.decode), ("prefill", steps.prefill), ("mixed", steps.mixed))
-    counts = [counted(number, f"{kind} step") for kind, number in kinds if number]
-    yield ", ".join(filter(None, (run_section.gpu_name(report), *versions, *counts, run.execution)))
-    yield run.command or run.source
+    yield run_section.in_a_line(report)
+    yield report.run.command or report.run.source
 
 
 def _parts(report: Report) -> Section:

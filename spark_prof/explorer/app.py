@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -16,6 +16,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from spark_prof.dashboards.colors import TEXT
+from spark_prof.dashboards.sections import run_section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.errors import CommandError
 from spark_prof.explorer import cache, state, widgets
@@ -28,11 +29,45 @@ _AGAIN = 2.0
 
 
 _RED, _GREEN, _BLUE = bytes.fromhex(TEXT[1:])
-_INK = (
-    f"<style>.js-plotly-plot text[style*='rgb({_RED}, {_GREEN}, {_BLUE})']"
-    "{fill: currentColor !important}</style>"
-)
-"""A figure's text is a grey that can be read on any ground; here the theme's ink is known."""
+_STYLE = f"""<style>
+.js-plotly-plot text[style*='rgb({_RED}, {_GREEN}, {_BLUE})'] {{ fill: currentColor !important }}
+[data-testid=stMainBlockContainer] {{ padding: 1.6rem 2.5rem 4rem }}
+[data-testid=stMainBlockContainer] h2 {{ padding: 0.5rem 0 }}
+[data-testid=stSidebarHeader] {{ height: 2.2rem; margin: 0 }}
+@media (max-width: 640px) {{ [data-testid=stMainBlockContainer] {{ padding: 3.4rem 1rem 3rem }} }}
+</style>"""
+"""Less of the screen is empty; a figure's text, a grey that can be read on any ground, has the
+theme's ink, which is known here."""
+
+_PLACES = """<script>
+if (!window.sparkProfPlaces) {
+  const places = window.sparkProfPlaces = new Map();
+  const main = () => document.querySelector('[data-testid=stMain]');
+  let wanted = null, until = 0;
+  const seek = () => {
+    const found = main();
+    if (wanted === null || !found) return;
+    found.scrollTop = wanted;
+    const there = wanted && Math.abs(found.scrollTop - wanted) < 2;
+    if (there || performance.now() > until) wanted = null;
+    else requestAnimationFrame(seek);
+  };
+  const go = (to, ms) => { wanted = to; until = performance.now() + ms; seek(); };
+  document.addEventListener('scroll', (event) => {
+    if (event.target === main() && wanted === null) places.set(location.href, main().scrollTop);
+  }, true);
+  for (const kind of ['wheel', 'keydown', 'pointerdown', 'touchstart'])
+    document.addEventListener(kind, () => { wanted = null; }, true);
+  const push = history.pushState;
+  history.pushState = function (...given) {
+    const page = location.pathname;
+    push.apply(this, given);
+    if (location.pathname !== page) go(0, 300);
+  };
+  window.addEventListener('popstate', () => go(places.get(location.href) || 0, 8000));
+}
+</script>"""
+"""Another page begins at its top; the browser's back button leads to where one was."""
 
 
 def _choose_source(entries: Sequence[Entry]) -> int:
@@ -53,10 +88,22 @@ def _choose_rank(ranks: Sequence[int]) -> int:
     return ranks[chosen]
 
 
-def _page_links(pages: Sequence[Any]) -> None:
-    """Draws the pages to go to; each link keeps what was chosen."""
-    for page in pages:
-        st.page_link(page, query_params=state.shared())
+def _page_links(
+    places: Mapping[str, DeltaGenerator], pages: Mapping[str, Any], without: Collection[str]
+) -> None:
+    """Draws the pages to go to, each in its place; a link keeps what was chosen."""
+    for path, page in pages.items():
+        if path in without:
+            places[path].empty()
+        else:
+            places[path].page_link(page, query_params=state.shared())
+
+
+def _empty(shown: Prepared, recordings: int) -> frozenset[str]:
+    """The pages on which nothing could be shown."""
+    empty = {"ranks": len(shown.ranks) < 2, "compare": recordings < 2}
+    empty |= dict.fromkeys(("timeline", "steps"), not shown.timed)
+    return frozenset(path for path, is_empty in empty.items() if is_empty)
 
 
 def _watch(reading: Reading) -> None:
@@ -145,7 +192,8 @@ _FIRST = "first"
 def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     """Draws the page that the address names."""
     st.set_page_config(page_title="spark-prof", layout="wide")
-    st.html(_INK)
+    st.html(_STYLE)
+    st.html(_PLACES, unsafe_allow_javascript=True)
     try:
         entries = _entries(tuple(names))
         if not entries:
@@ -155,7 +203,8 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
         return
     with st.sidebar:
         place = _choose_source(entries)
-        below, links = st.container(), st.empty()
+        below = st.container()
+        links = {path: st.empty() for path in PAGES}
     view = _View(entries, place, tuple(ranks), below, client_results(names))
     # Streamlit keeps no path for the first page, which a link may name all the same.
     first, *others = (
@@ -163,20 +212,19 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
         for path, address in [("overview", _FIRST), *zip(PAGES, PAGES, strict=True)]
     )
     current = st.navigation([first, *others], position="hidden")
-    pages = [first, *others[1:]]
     of_results = entries[place].result is not None
-    fitting = [
-        page for page, path in zip(pages, PAGES, strict=True) if (path == _OF_RESULT) == of_results
-    ]
-    if current not in fitting:  # it may be the first one under its own name
-        st.switch_page(fitting[0], query_params=state.shared())
-    told = state.shared()
-    with links.container():
-        _page_links(fitting)
+    fitting = {
+        path: page
+        for path, page in zip(PAGES, [first, *others[1:]], strict=True)
+        if (path == _OF_RESULT) == of_results
+    }
+    if current not in fitting.values():  # it may be the first one under its own name
+        st.switch_page(next(iter(fitting.values())), query_params=state.shared())
+    drawn = (state.shared(), view.without)
+    _page_links(links, fitting, view.without)
     current.run()
-    if state.shared() != told:  # what the page has chosen since is kept by its links too
-        with links.container():
-            _page_links(fitting)
+    if (state.shared(), view.without) != drawn:  # what was chosen or found out since
+        _page_links(links, fitting, view.without)
 
 
 @lru_cache(maxsize=4)
@@ -184,7 +232,7 @@ def _entries(names: tuple[str, ...]) -> tuple[Entry, ...]:
     return find_entries(names)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _View:
     """What is looked at, on whichever page."""
 
@@ -193,6 +241,7 @@ class _View:
     ranks: Sequence[int]  # that can be chosen, all if empty
     below: DeltaGenerator
     clients: tuple[Path, ...] = ()
+    without: frozenset[str] = frozenset()  # pages with nothing to show, once that is known
 
     def draw(self, path: str) -> None:
         """Draws a page; what cannot be read is one line on it."""
@@ -205,7 +254,11 @@ class _View:
                 if result is not None:
                     show(result)
                 return
+            about = st.empty()
             sources = _open_shown(self.entries, self.place, self.ranks, self.below)
+            report = sources.shown.report
+            about.caption(widgets.plain(f"{report.run.model}, {run_section.in_a_line(report)}"))
+            self.without = _empty(sources.shown, len(sources.labels))
             show(replace(sources, clients=self.clients))
             # What other pages need of every kernel is made while this one is looked at.
             if not sources.shown.columns.made:

@@ -50,18 +50,21 @@ def _card(finding: Finding, number: int, here: str) -> None:
     left, middle, right = st.columns([1.1, 6, 1.7], vertical_alignment="center")
     with left:
         if finding.ms_per_token is not None:
+            widgets.lines("at most")
             st.subheader(widgets.plain(microseconds(1000 * finding.ms_per_token)), anchor=False)
             widgets.lines("a token")
         else:
             widgets.lines("no figure")
     with middle:
-        widgets.lines(finding.text, finding.fix)
+        widgets.lines(finding.text, finding.fix, *filter(None, (finding.measured,)))
+        if finding.command:
+            st.code(finding.command, language=None, wrap_lines=True)
     with right:
         path = page_of(finding)
         if path != here:
             st.button(f"Show in {path.capitalize()}", key=f"show-{number}")
         if finding.evidence:
-            with st.popover("What it stands on"):
+            with st.popover("Evidence"):
                 widgets.lines(*finding.evidence)
 
 

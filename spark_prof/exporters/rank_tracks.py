@@ -253,6 +253,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[pd.Series], pa.Array]]] = {
     "evidence": ("evidence", partial(texts, none="")),
     "conversion": ("conversion", partial(texts, none="")),
     "placed by": ("placed_by", partial(texts, none="")),
+    "all of this kernel": ("page", texts),
 }
 """What an event says of its kernel: the column, and how it is written."""
 

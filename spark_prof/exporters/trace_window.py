@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,17 +78,22 @@ def window_around(
 
 
 def window_trace(
-    ranks: Mapping[int, Prepared], window: Window, ahead_ns: Mapping[int, int]
+    ranks: Mapping[int, Prepared], window: Window, ahead_ns: Mapping[int, int], address: str = ""
 ) -> WindowTrace:
     """The trace of a window.
 
     Args:
         ranks: those to write, by their number; the first one's clock is that of the window.
         ahead_ns: by how much the clock of a rank is ahead of the first one's, 0 if left out.
+        address: of the explorer's page of kernels, with its query; each kernel gets a link to its
+            own page if it is given.
     """
     found = {
         rank: _part(prepared, window, ahead_ns.get(rank, 0)) for rank, prepared in ranks.items()
     }
+    if address:
+        for rank, (kernels, _) in found.items():
+            kernels["page"] = _pages(kernels, ranks[rank], f"{address}&rank={rank}")
     firsts = [int(c.min()) for kernels, steps in found.values()
               for c in (kernels["start_ns"], steps["begin_ns"]) if len(c)]  # fmt: skip
     lasts = [int(c.max()) for kernels, steps in found.values()
@@ -116,6 +122,19 @@ def _part(prepared: Prepared, window: Window, ahead_ns: int) -> tuple[pd.DataFra
             begin_ns=steps["begin_ns"] - ahead_ns, finish_ns=steps["finish_ns"] - ahead_ns
         ),
     )
+
+
+def _pages(kernels: pd.DataFrame, prepared: Prepared, address: str) -> pd.Series[Any]:
+    """The address of each kernel's page."""
+    places = {name: place for place, name in enumerate(prepared.kernels.names)}
+    names = [places[name] for name in kernels["name"].cat.categories]
+    known = kernels["name"].cat.codes.to_numpy(np.int64) * len(COMPONENTS)
+    pairs, of = np.unique(known + kernels["component"].cat.codes, return_inverse=True)
+    pages = [
+        f"{address}&kernel={names[name]}&component={COMPONENTS[component]}"
+        for name, component in (divmod(pair, len(COMPONENTS)) for pair in pairs.tolist())
+    ]
+    return pd.Series(np.array(pages, object)[of], dtype="category")
 
 
 def _kernels(prepared: Prepared, part: slice, ahead_ns: int) -> pd.DataFrame:

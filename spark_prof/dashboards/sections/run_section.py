@@ -8,7 +8,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Column, Section, listed, table
-from spark_prof.dashboards.units import count, microseconds, share, shorten
+from spark_prof.dashboards.units import count, counted, microseconds, share, shorten
 from spark_prof.traces.bundle import IMPORTED
 
 _LONGEST_FIELD = 400
@@ -60,6 +60,20 @@ def gpu_name(report: Report) -> str:
         name = f"{gpu.vendor} {name}" if name != "unknown" else f"{gpu.vendor}, model unknown"
     word = "architecture" if gpu.vendor == "AMD" else "compute capability"
     return f"{name} ({word} {gpu.compute_capability})" if gpu.compute_capability else name
+
+
+def in_a_line(report: Report) -> str:
+    """Names what was recorded beside the model: on what, with which versions, which steps, how."""
+    run, steps = report.run, report.steps
+    versions = (("vLLM", run.vllm), ("torch", run.torch))
+    kinds = (("decode", steps.decode), ("prefill", steps.prefill), ("mixed", steps.mixed))
+    parts = (
+        gpu_name(report),
+        *(f"{name} {version}" for name, version in versions if version),
+        *(counted(number, f"{kind} step") for kind, number in kinds if number),
+        run.execution,
+    )
+    return ", ".join(filter(None, parts))
 
 
 def left_out(report: Report) -> str:

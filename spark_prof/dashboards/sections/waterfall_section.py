@@ -12,9 +12,8 @@ from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import add_bars, empty_figure, label, set_style, set_time_axes
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.section import Section, table
-from spark_prof.dashboards.sections import run_section
 from spark_prof.dashboards.sections.run_section import on_cpu
-from spark_prof.dashboards.units import counted, microseconds, rate, share, shorten
+from spark_prof.dashboards.units import counted, microseconds, rate, share
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -137,20 +136,6 @@ def floor_waterfall(report: Report) -> go.Figure:
 def explained(section: Section, found: Waterfall) -> tuple[str, ...]:
     """What to know before the bars can be read: the section's sentences, and what parts are."""
     return (*section.intro, _NO_FLOOR if found.floor_us is None else _FLOOR)
-
-
-def verdict(report: Report) -> tuple[str, ...]:
-    """Says how fast the run is, how far from possible, and what to do first; one sentence each."""
-    sentences = [*speed_and_distance(report), *run_section.caveats(report)]
-    if report.findings:
-        first = report.findings[0]
-        gain = ""
-        if first.ms_per_token is not None:
-            gain = f", at most {microseconds(1000 * first.ms_per_token)} of each token"
-        sentences += [f"First thing to do{gain}: {first.fix}", f"Because: {first.text}"]
-    else:
-        sentences.append("None of the rules found anything worth changing.")
-    return tuple(shorten(text, _LONGEST_PROSE) for text in sentences if text)
 
 
 def speed_and_distance(report: Report) -> Iterator[str]:

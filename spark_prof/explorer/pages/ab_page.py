@@ -15,12 +15,8 @@ def show(path: Path) -> None:
     result = read_result(path)
     drawn = ab_report.document(result, each_layer=True)
     figures = chart_compare.ab_figures(result)
-    widgets.lines(drawn.title)
-    for column, (name, value) in zip(
-        st.columns(max(len(drawn.headline), 1)), drawn.headline, strict=False
-    ):
-        with column:
-            widgets.lines(value, name)
+    st.subheader(widgets.plain(drawn.title), anchor="answer")
+    widgets.facts(drawn.headline, max(len(drawn.headline), 1))
     for section in drawn.sections:
         widgets.section(section)
         if section.id in figures:

@@ -71,7 +71,8 @@ def show(sources: Sources) -> None:
         names = [phase.phase for phase in found.phases]
         phase = found.phases[widgets.choice("Steps", names, "phase", values=names)]
     a, b = sorted((sources.place, places[chosen]))
-    widgets.lines(f"a is {sources.labels[a]}, b is {sources.labels[b]}.", answer(found))
+    st.subheader(widgets.plain(answer(found)), anchor="answer")
+    widgets.lines(f"a is {sources.labels[a]}, b is {sources.labels[b]}.")
     _sources_of_difference(phase)
     _kernels(phase)
     for section in (

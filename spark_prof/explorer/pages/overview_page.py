@@ -7,7 +7,6 @@ from dataclasses import replace
 import streamlit as st
 
 from spark_prof.analyzers.views.waterfall import waterfall_of
-from spark_prof.dashboards.section import Section
 from spark_prof.dashboards.sections import kernel_section, run_section, waterfall_section
 from spark_prof.dashboards.sections.kernel_section import evidence_bars
 from spark_prof.dashboards.sections.waterfall_section import floor_waterfall
@@ -17,7 +16,10 @@ from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Sources
 
 _TIME = "time-of-a-token"
-_FINDINGS = "The largest gain first: what each change could bring a token at most."
+_FINDINGS = (
+    "The largest gain first. Each is what a change could bring a token at most; they are not to be "
+    "added up."
+)
 _NO_FINDINGS = "None of the rules found anything worth changing."
 
 
@@ -25,22 +27,20 @@ def show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     _follow(shown)
-    first, *others = waterfall_section.verdict(report)
+    first, *others = (*waterfall_section.speed_and_distance(report), *run_section.caveats(report))
     st.subheader(widgets.plain(first), anchor="verdict")
     widgets.lines(*others)
-    _headline(shown)
-    section = waterfall_section.waterfall(report)
-    _waterfall(shown, section)
-    numbers = st.container()
+    _waterfall(shown)
     _findings(shown)
-    with numbers:
-        _numbers(section)
     _answers(shown)
     _evidence(shown)
     if report.notes:
         st.subheader(run_section.notes(report).title, anchor="notes")
         widgets.lines(*report.notes)
-    widgets.section(run_section.recording(report))
+    recording = run_section.recording(report)
+    st.subheader(recording.title, anchor=recording.id)
+    widgets.lines(*recording.intro)
+    widgets.facts([(str(name), str(fact)) for name, fact in recording.rows], 2)
 
 
 def _follow(shown: Prepared) -> None:
@@ -51,25 +51,15 @@ def _follow(shown: Prepared) -> None:
     follow_cards(shown.report.findings, shown)
 
 
-def _headline(shown: Prepared) -> None:
-    figures = run_section.headline(shown.report)
-    for column, (name, value) in zip(st.columns(max(len(figures), 1)), figures, strict=False):
-        column.metric(widgets.plain(name), value)
-
-
-def _waterfall(shown: Prepared, section: Section) -> None:
+def _waterfall(shown: Prepared) -> None:
+    section = waterfall_section.waterfall(shown.report)
     if not section.rows:
         return
-    st.subheader(section.title, anchor=section.id)
-    words = waterfall_section.explained(section, waterfall_of(shown.report))
-    widgets.lines(*words, "Click a bar to see its kernels or steps.")
     widgets.figure(floor_waterfall(shown.report), _TIME, selection=("points",))
-
-
-def _numbers(section: Section) -> None:
-    if section.rows:
-        with st.expander("The same in numbers"):
-            widgets.section(replace(section, id="waterfall-parts", title="Parts", intro=()))
+    widgets.lines("Click a bar to see its kernels or steps.")
+    with st.expander("The same in numbers, and what each part is"):
+        intro = waterfall_section.explained(section, waterfall_of(shown.report))
+        widgets.section(replace(section, id="waterfall-parts", intro=intro))
 
 
 def _findings(shown: Prepared) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import numpy as np
+import numpy.typing as npt
 import streamlit as st
 
 from spark_prof.analyzers.model import Report
@@ -50,8 +52,10 @@ def show(sources: Sources) -> None:
     held = np.searchsorted(shown.kernels.start_ns, (window.begin_ns, window.end_ns)).tolist()
     _buttons(shown, place, *held)
     others = _choose_others(shown)
-    trace = _trace(shown, others, window)
-    _frame(place, trace)
+    origin = _origin()
+    query = urlencode({"source": state.chosen("source") or 0})
+    trace = _trace(shown, others, window, f"{origin}/kernels?{query}" if origin else "")
+    _frame(place, trace, origin)
     _say(len(shown.kernels), *held)
     if place.call is not None:
         _call(shown, place.call)
@@ -70,8 +74,8 @@ def _place(shown: Prepared) -> _Place:
     if step >= 0 and (found := _of_step(shown, step)):
         return found
     name = state.chosen_number("kernel", -1, 0, len(kernels.names) - 1)
-    if name >= 0 and (first := _call_of(shown, name, -1)) is not None:
-        return _of_call(shown, first)
+    if name >= 0 and len(calls := _calls_of(shown, name)):
+        return _of_call(shown, int(calls[0]))
     typical = links.ranked_step(shown.steps, "median")
     found = _of_step(shown, typical) if typical is not None else None
     return found or _Place(int(kernels.start_ns[0]), int(kernels.end_ns[0]))
@@ -88,13 +92,16 @@ def _of_call(shown: Prepared, call: int) -> _Place:
     return _Place(int(shown.kernels.start_ns[call]), int(shown.kernels.end_ns[call]), call=call)
 
 
-def _call_of(shown: Prepared, name: int, after: int) -> int | None:
-    """The next call of the kernel with this place in the names, one of a step if there is one."""
-    places = np.flatnonzero(shown.kernels.name == name)
-    places = places[places > after]
-    in_steps = places[shown.kernels.step[places] >= 0]
-    found = in_steps if len(in_steps) else places
-    return int(found[0]) if len(found) else None
+def _calls_of(shown: Prepared, name: int) -> npt.NDArray[np.intp]:
+    """The calls of the kernel with this place in the names: of decode steps, or of any."""
+    kernels, steps = shown.kernels, shown.steps
+    places = np.flatnonzero(kernels.name == name)
+    decodes = steps["step"][(steps["phase"].astype(str) == "decode").to_numpy()]
+    step = kernels.step[places]
+    for chosen in (np.isin(step, decodes), step >= 0):
+        if chosen.any():
+            return places[chosen]
+    return places
 
 
 def _buttons(shown: Prepared, place: _Place, first: int, stop: int) -> None:
@@ -111,8 +118,13 @@ def _buttons(shown: Prepared, place: _Place, first: int, stop: int) -> None:
         _button("Kernels before these", call=first - 1 if first else None)
         _button("Kernels after these", call=stop if stop < len(kernels) else None)
         if place.call is not None:
-            name = int(kernels.name[place.call])
-            _button("Next call of this kernel", call=_call_of(shown, name, place.call))
+            calls = _calls_of(shown, int(kernels.name[place.call]))
+            at = int(np.searchsorted(calls, place.call))
+            after = at + (at < len(calls) and calls[at] == place.call)
+            _button("Previous call of this kernel", call=int(calls[at - 1]) if at else None)
+            _button(
+                "Next call of this kernel", call=int(calls[after]) if after < len(calls) else None
+            )
 
 
 def _button(text: str, **place: int | None) -> None:
@@ -153,16 +165,23 @@ def _ahead_ns(report: Report, rank: int, shown: int) -> int:
 @st.cache_resource(show_spinner=False, max_entries=8, hash_funcs={
     **cache.BY_RECORDING, Window: lambda window: (window.begin_ns, window.end_ns),
 })  # fmt: skip
-def _trace(shown: Prepared, others: Sequence[Prepared], window: Window) -> WindowTrace:
+def _trace(
+    shown: Prepared, others: Sequence[Prepared], window: Window, address: str
+) -> WindowTrace:
     ahead = {other.rank: _ahead_ns(shown.report, other.rank, shown.rank) for other in others}
-    return window_trace({one.rank: one for one in (shown, *others)}, window, ahead)
+    return window_trace({one.rank: one for one in (shown, *others)}, window, ahead, address)
 
 
-def _frame(place: _Place, trace: WindowTrace) -> None:
+def _origin() -> str:
+    """Of the page that the browser shows; empty where nothing tells."""
+    page = urlsplit(st.context.url or "")
+    return f"{page.scheme}://{page.netloc}" if page.netloc else ""
+
+
+def _frame(place: _Place, trace: WindowTrace, origin: str) -> None:
     if not perfetto_ui.is_installed():
         widgets.lines(_NO_UI)
         return
-    page = urlsplit(st.context.url or "")
     spare = (place.end_ns - place.begin_ns) * (_AROUND if place.call is not None else 0)
     values = {
         "visStart": max(place.begin_ns - spare, trace.first_ns) - trace.first_ns,
@@ -171,8 +190,14 @@ def _frame(place: _Place, trace: WindowTrace) -> None:
     if place.call is not None:
         values["ts"] = place.begin_ns - trace.first_ns
         values["dur"] = place.end_ns - place.begin_ns
-    origin = f"{page.scheme}://{page.netloc}" if page.netloc else ""
-    st.iframe(perfetto_ui.address(origin, trace.text, **values), height=720)
+    st.html(_theme(st.context.theme.type), unsafe_allow_javascript=True)
+    st.iframe(perfetto_ui.address(origin, trace.text, **values), height=640)
+
+
+def _theme(kind: str | None) -> str:
+    """The UI reads its settings from the browser's storage for this server."""
+    settings = json.dumps({"theme": "dark" if kind == "dark" else "light"})
+    return f"<script>localStorage.setItem('perfettoSettings', '{settings}')</script>"
 
 
 def _say(kernels: int, first: int, stop: int) -> None:
@@ -180,7 +205,8 @@ def _say(kernels: int, first: int, stop: int) -> None:
     whole = f"Kernels {count(first + 1)} to {count(stop)} of {count(kernels)}"
     if stop - first == kernels:
         whole = f"The whole recording, {counted(kernels, 'kernel')}"
-    widgets.lines(f"{whole}. W and S zoom, A and D move; a click on a kernel shows its details. "
+    widgets.lines(f"{whole}. W and S zoom, A and D move; a click on a kernel shows its details, "
+                   "with a link to all of its calls. "
                    "spark-prof export writes all of it, and what the host did.")  # fmt: skip
 
 
@@ -189,7 +215,9 @@ def _call(shown: Prepared, call: int) -> None:
     kernels = shown.kernels
     name, layer = int(kernels.name[call]), int(kernels.layer[call])
     component = COMPONENTS[int(kernels.component[call])]
-    widgets.lines(f"Chosen: {kernels.names[name]}")
+    calls = _calls_of(shown, name)
+    at = int(np.searchsorted(calls, call, "right"))
+    widgets.lines(f"Call {count(at)} of {count(len(calls))} of {kernels.names[name]}")
     with st.container(horizontal=True):
         links.link("kernels", "All calls of this kernel", kernel=name, component=component)
         if layer >= 0:
