@@ -8,7 +8,7 @@ from itertools import pairwise
 import plotly.graph_objects as go
 
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
-from spark_prof.dashboards.charts import label, set_layer_axes, set_style
+from spark_prof.dashboards.charts import LEGENDED, label, set_layer_axes, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import count, microseconds
@@ -45,7 +45,8 @@ def calls_by_layer(uses: Sequence[LayerUse]) -> go.Figure:
     highest = max((use.p90_us for use in shown), default=1.0)
     lowest = min((use.median_us for use in shown), default=0.0)
     set_layer_axes(figure, lowest, highest, "us")
-    figure.update_layout(showlegend=len({use.component for use in shown}) > 1)
+    if len({use.component for use in shown}) > 1:
+        figure.update_layout(**LEGENDED)
     return figure
 
 

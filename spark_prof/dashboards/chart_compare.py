@@ -14,7 +14,7 @@ from spark_prof.ab.result import Result, floor_of
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
-from spark_prof.dashboards.charts import bars, label, set_style
+from spark_prof.dashboards.charts import LEGENDED, bars, label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.compare_gate import LETTERS, by_us, shown_part
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
@@ -154,11 +154,7 @@ def layer_bars(found: Attribution) -> go.Figure:
             )
         )
     set_style(figure, "Saved in each layer", height=320)
-    figure.update_layout(
-        barmode="relative",
-        showlegend=True,
-        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
-    )
+    figure.update_layout(barmode="relative", **LEGENDED)
     figure.update_xaxes(title={"text": "layer"}, showgrid=False)
     figure.update_yaxes(ticksuffix=" us", zeroline=True, zerolinecolor=LINES)
     return figure

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps, thinned
-from spark_prof.dashboards.charts import LEGEND, logarithmic_time_ticks, set_style, time_ticks
+from spark_prof.dashboards.charts import LEGENDED, logarithmic_time_ticks, set_style, time_ticks
 from spark_prof.dashboards.colors import NEUTRAL, PHASE_COLORS, TEXT
 from spark_prof.dashboards.units import counted, microseconds
 from spark_prof.vocabulary import PHASES
@@ -150,7 +150,7 @@ def times_spread(steps: Steps) -> go.Figure:
             hovertemplate="%{text}<extra></extra>",
         )
     set_style(figure, "How long steps take", height=_HEIGHT)
-    figure.update_layout(barmode="stack", bargap=0.05, showlegend=True, legend=LEGEND)
+    figure.update_layout(barmode="stack", bargap=0.05, **LEGENDED)
     figure.update_xaxes(**logarithmic_time_ticks(float(edges[0]), float(edges[-1])))
     figure.update_yaxes(title={"text": "steps"})
     return figure
@@ -199,7 +199,7 @@ def _about(steps: Steps, place: int) -> str:
 def _style(figure: go.Figure, title: str, us: npt.NDArray[np.float64]) -> None:
     set_style(figure, title, height=_HEIGHT)
     most = 1.08 * float(us.max(initial=1e-3))
-    figure.update_layout(hovermode="closest", showlegend=True, legend=LEGEND)
+    figure.update_layout(hovermode="closest", **LEGENDED)
     figure.update_yaxes(range=[0, most], **time_ticks(most))
     figure.update_xaxes(nticks=8)
 

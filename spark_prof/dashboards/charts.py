@@ -18,10 +18,13 @@ from spark_prof.dashboards.units import microseconds, shorten
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-LEGEND: Mapping[str, Any] = {
-    "orientation": "h", "x": 0.92, "xanchor": "right", "y": 1.02, "yanchor": "bottom",
-}  # fmt: skip
-"""A legend in a row above the figure."""
+LEGENDED: Mapping[str, Any] = {
+    "showlegend": True,
+    "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+    "margin": {"t": 64},
+    "title": {"y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 14, "l": 4}},
+}
+"""The layout of a figure with a legend, which has a row of its own below the title."""
 
 _FEWEST = 4
 _FACTORS = ((1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))

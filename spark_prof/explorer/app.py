@@ -34,7 +34,14 @@ _STYLE = f"""<style>
 [data-testid=stMainBlockContainer] {{ padding: 1.6rem 2.5rem 4rem }}
 [data-testid=stMainBlockContainer] h2 {{ padding: 0.5rem 0 }}
 [data-testid=stSidebarHeader] {{ height: 2.2rem; margin: 0 }}
-@media (max-width: 640px) {{ [data-testid=stMainBlockContainer] {{ padding: 3.4rem 1rem 3rem }} }}
+@media (max-width: 640px) {{
+  [data-testid=stMainBlockContainer] {{ padding: 3rem 1rem }}
+  [data-testid=stMainBlockContainer] :is(h2, h3) {{ font-size: 1.3rem }}
+  [data-testid=stCaptionContainer] p {{
+    display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow: hidden;
+  }}
+  .heatmap-label, .modebar-container {{ display: none }}
+}}
 </style>"""
 """Less of the screen is empty; a figure's text, a grey that can be read on any ground, has the
 theme's ink, which is known here."""

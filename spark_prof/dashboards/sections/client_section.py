@@ -10,7 +10,7 @@ from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
-    LEGEND,
+    LEGENDED,
     add_bars,
     empty_figure,
     label,
@@ -159,6 +159,7 @@ def clients_beside_steps(rows: Sequence[ClientRow]) -> go.Figure:
         times = [getattr(one, title) for _, one in pairs]
         add_bars(drawn, names, times, color, hover=f"%{{y}}, {title}: %{{text}}", name=title)
     set_style(drawn, "What clients waited, and what steps took", height=120 + 40 * len(pairs))
-    drawn.update_layout(barmode="group", showlegend=True, legend=LEGEND, margin={"r": 76})
+    drawn.update_layout(barmode="group", **LEGENDED)
+    drawn.update_layout(margin={"r": 76})
     set_time_axes(drawn, max((max(one.client, one.engine) for _, one in pairs), default=1.0))
     return drawn

@@ -17,7 +17,7 @@ from spark_prof.analyzers.conversions.conversion_rows import (
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
-    LEGEND,
+    LEGENDED,
     add_bars,
     empty_figure,
     label,
@@ -194,7 +194,7 @@ def by_layer(report: Report) -> go.Figure:
     title = "a mean decode step" if decodes else "all steps"
     set_style(drawn, f"Conversions by layer, {title}", height=300)
     most = 1.05 * max(totals.values(), default=1.0)
-    drawn.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
+    drawn.update_layout(barmode="stack", **LEGENDED)
     drawn.update_xaxes(title={"text": "layer"}, dtick=max(1, len(totals) // 16))
     drawn.update_yaxes(range=[0, most], **time_ticks(most))
     return drawn

@@ -12,7 +12,7 @@ from spark_prof.analyzers.model import ClockRow, CollectiveRow, RankRow, Report
 from spark_prof.analyzers.views.step_series import HeldUp, held_up
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
-    LEGEND,
+    LEGENDED,
     add_bars,
     empty_figure,
     label,
@@ -179,7 +179,7 @@ def rank_bars(report: Report) -> go.Figure:
             _add_part(drawn, names, times, name, color, pattern, [row.rank for row in rows])
     set_style(drawn, "What each rank does in a mean step", height=120 + 24 * max(len(rows), 2))
     most = max((sum(part(row) for *_, part in _PARTS) / row.steps for row in rows), default=1.0)
-    drawn.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
+    drawn.update_layout(barmode="stack", **LEGENDED)
     set_time_axes(drawn, most, room=1.02)
     return drawn
 
@@ -238,7 +238,7 @@ def waits_by_collective(report: Report) -> go.Figure:
         _add_part(drawn, names, times, name, color, pattern)
     rest = f", the {len(shown)} longest of {len(items)}" if len(items) > len(shown) else ""
     set_style(drawn, f"Collectives of a mean step{rest}", height=120 + 26 * max(len(shown), 2))
-    drawn.update_layout(barmode="stack", showlegend=True, legend=LEGEND)
+    drawn.update_layout(barmode="stack", **LEGENDED)
     most = max((a + b for a, b in zip(waits, transfers, strict=True)), default=1.0)
     set_time_axes(drawn, most, room=1.05)
     return drawn
