@@ -15,7 +15,6 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from spark_prof.dashboards.colors import TEXT
 from spark_prof.dashboards.sections import run_section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.errors import CommandError
@@ -28,53 +27,9 @@ _AGAIN = 2.0
 """Seconds between looks at a source that is still being recorded."""
 
 
-_RED, _GREEN, _BLUE = bytes.fromhex(TEXT[1:])
-_STYLE = f"""<style>
-.js-plotly-plot text[style*='rgb({_RED}, {_GREEN}, {_BLUE})'] {{ fill: currentColor !important }}
-[data-testid=stMainBlockContainer] {{ padding: 1.6rem 2.5rem 4rem }}
-[data-testid=stMainBlockContainer] h2 {{ padding: 0.5rem 0 }}
-[data-testid=stSidebarHeader] {{ height: 2.2rem; margin: 0 }}
-@media (max-width: 640px) {{
-  [data-testid=stMainBlockContainer] {{ padding: 3rem 1rem }}
-  [data-testid=stMainBlockContainer] :is(h2, h3) {{ font-size: 1.3rem }}
-  [data-testid=stCaptionContainer] p {{
-    display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow: hidden;
-  }}
-  .heatmap-label, .modebar-container {{ display: none }}
-}}
-</style>"""
-"""Less of the screen is empty; a figure's text, a grey that can be read on any ground, has the
-theme's ink, which is known here."""
-
-_PLACES = """<script>
-if (!window.sparkProfPlaces) {
-  const places = window.sparkProfPlaces = new Map();
-  const main = () => document.querySelector('[data-testid=stMain]');
-  let wanted = null, until = 0;
-  const seek = () => {
-    const found = main();
-    if (wanted === null || !found) return;
-    found.scrollTop = wanted;
-    const there = wanted && Math.abs(found.scrollTop - wanted) < 2;
-    if (there || performance.now() > until) wanted = null;
-    else requestAnimationFrame(seek);
-  };
-  const go = (to, ms) => { wanted = to; until = performance.now() + ms; seek(); };
-  document.addEventListener('scroll', (event) => {
-    if (event.target === main() && wanted === null) places.set(location.href, main().scrollTop);
-  }, true);
-  for (const kind of ['wheel', 'keydown', 'pointerdown', 'touchstart'])
-    document.addEventListener(kind, () => { wanted = null; }, true);
-  const push = history.pushState;
-  history.pushState = function (...given) {
-    const page = location.pathname;
-    push.apply(this, given);
-    if (location.pathname !== page) go(0, 300);
-  };
-  window.addEventListener('popstate', () => go(places.get(location.href) || 0, 8000));
-}
-</script>"""
-"""Another page begins at its top; the browser's back button leads to where one was."""
+_HERE = Path(__file__).parent
+_STYLE = _HERE / "app.css"
+_PLACES = f"<script>{(_HERE / 'places.js').read_text('utf-8')}</script>"
 
 
 def _choose_source(entries: Sequence[Entry]) -> int:

@@ -13,6 +13,8 @@ from tests.browser.view import View
 
 Fresh = Callable[..., View]
 
+_MAIN = "document.querySelector('[data-testid=stMain]')"
+
 
 def assert_link_shows_the_same(view: View, fresh: Fresh) -> None:
     """The address of the view, opened by somebody who has never been there."""
@@ -74,10 +76,15 @@ def test_a_bar_leads_to_what_it_stands_on_and_back(site: Site, fresh: Fresh) -> 
     bars = view.traces("time-of-a-token")
     trace = next(n for n, bar in enumerate(bars) if bar["type"] == "bar")
     place = next(n for n, data in enumerate(bars[trace]["customdata"]) if data[1] == "experts")
+    view.page.evaluate(f"{_MAIN}.scrollTop = 120")
     view.click_point("time-of-a-token", trace, place)
+    left = view.page.evaluate(f"[...sparkProfPlaces.values()].at(-1) ?? {_MAIN}.scrollTop")
     assert (view.path, view.state["component"]) == ("kernels", "experts")
+    assert view.page.evaluate(f"{_MAIN}.scrollTop") == 0, "the page does not begin at its top"
     view.act(view.page.go_back)
     assert view.path == ""
+    view.wait_until(lambda: abs(view.page.evaluate(f"{_MAIN}.scrollTop") - left) < 3)
+    assert left > 0
     assert "Overview" in view.titles()
     view.act(view.page.go_forward)
     assert (view.path, view.state["component"]) == ("kernels", "experts")

@@ -67,9 +67,15 @@ def _go(app: AppTest, page: str) -> None:
 
 def texts(app: AppTest) -> str:
     """Every text on the page and beside it."""
-    drawn = [element.value for element in (*app.header, *app.subheader, *app.text)]
+    titles = [element.value for element in (*app.header, *app.subheader)]
+    drawn = [unescaped(title) for title in titles] + [element.value for element in app.text]
     parts = [Page(element.proto.body).texts for element in app.get("html")]
     return "\n".join([*drawn, *(text for found in parts for text in found)])
+
+
+def unescaped(title: str) -> str:
+    """What a title shows, which Streamlit reads as Markdown; the opposite of `widgets.plain`."""
+    return title.replace("\\", "").replace("\u2060", "")
 
 
 def sidebar_links(app: AppTest) -> dict[str, str]:

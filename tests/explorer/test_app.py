@@ -11,9 +11,11 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from spark_prof.dashboards.colors import TEXT
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.errors import CommandError
 from spark_prof.explorer import cache
+from spark_prof.explorer.app import PAGES
 from spark_prof.explorer.cache import reading
 from spark_prof.traces.chunks import progress_name, write_json
 from tests.analyzers.ranks.bundles import bundle, parallel
@@ -46,7 +48,7 @@ def test_links_keep_what_other_pages_understand() -> None:
     address = {"source": "1", "layer": "3", "step": "2", "sort": "mine"}
     kept = {name: value for name, value in address.items() if name != "sort"}
     links = sidebar_links(framed([GRAPHS, EAGER], "layers", **address))
-    assert len(links) == len(OF_RECORDINGS)
+    assert set(links) == {PAGES[path] for path in OF_RECORDINGS if path != "ranks"}
     assert [dict(parse_qsl(query)) for query in links.values()] == [kept] * len(links)
 
 
@@ -206,3 +208,8 @@ def test_many_who_look_at_once_have_it_read_once(
 
 def _steps(source: Path) -> int:
     return len(reading(str(source)).get().steps)
+
+
+def test_the_ink_of_figures_is_that_of_the_theme() -> None:
+    ink = ", ".join(map(str, bytes.fromhex(TEXT[1:])))
+    assert f"rgb({ink})" in (Path(cache.__file__).parent / "app.css").read_text()

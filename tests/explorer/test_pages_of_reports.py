@@ -36,7 +36,7 @@ def test_the_overview_says_what_the_report_says() -> None:
     first = shown.report.findings[0]
     for text in (first.text, first.fix, *(answer.text for answer in shown.report.answers)):
         assert text in said
-    assert "4.54 ms" in said.replace("\\", "").replace("\u2060", "")
+    assert "4.54 ms" in said
 
 
 def test_the_largest_finding_comes_first() -> None:

@@ -1,0 +1,31 @@
+// Another page begins at its top; the browser's back button leads to where one was.
+if (!window.sparkProfPlaces) {
+  const places = window.sparkProfPlaces = new Map();
+  const main = () => document.querySelector('[data-testid=stMain]');
+  let wanted = null, until = 0, busy = 0;
+  const seek = () => {
+    const found = main(), app = document.querySelector('[data-testid=stApp]');
+    if (wanted === null || !found || !app) return;
+    found.scrollTop = wanted;
+    if (app.dataset.testScriptState !== 'notRunning') busy = performance.now();
+    if (performance.now() > Math.min(busy + 700, until)) wanted = null;
+    else requestAnimationFrame(seek);
+  };
+  const go = (to) => { wanted = to; busy = performance.now(); until = busy + 8000; seek(); };
+  document.addEventListener('scroll', (event) => {
+    if (event.target !== main() || wanted !== null) return;
+    // Streamlit writes the next page's query into this one's address before it goes there.
+    for (const key of [location.href, location.pathname]) places.set(key, main().scrollTop);
+  }, true);
+  for (const kind of ['wheel', 'keydown', 'pointerdown', 'touchstart'])
+    document.addEventListener(kind, () => { wanted = null; }, true);
+  const push = history.pushState;
+  history.pushState = function (...given) {
+    const page = location.pathname;
+    push.apply(this, given);
+    if (location.pathname !== page) go(0);
+  };
+  window.addEventListener('popstate', () => {
+    go(places.get(location.href) ?? places.get(location.pathname) ?? 0);
+  });
+}
