@@ -60,7 +60,7 @@ def _against_work(steps: Steps) -> None:
         figure = chart_steps.times_against_context(steps, fits)
         widgets.figure(figure, _BY_CONTEXT, selection=("points",))
     widgets.section(time_section.contexts(fits))
-    if (steps.prompt_tokens > 0).sum() > 1:
+    if (steps.prompt_tokens > 0).sum() > 2:
         figure = chart_steps.times_against_prompt(steps)
         widgets.figure(figure, _BY_PROMPT, selection=("points",))
 
