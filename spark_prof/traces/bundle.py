@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -23,10 +24,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_prof.cores import cores
 from spark_prof.errors import CommandError
 from spark_prof.files import write_whole
 from spark_prof.redact import redacted_value
-from spark_prof.traces.columns import is_array, read_columns
 from spark_prof.traces.tables import TABLES, Column, empty_table
 
 SCHEMA = 1
@@ -39,7 +40,7 @@ ROWS = 1 << 18
 
 _META_LIMIT = 64 << 20
 _LARGE = 1 << 18
-"""Rows from which on a table is read a few row groups at a time."""
+"""Rows from which on the columns of a table are read on every core."""
 
 HIGHEST_RANK = 2**16 - 1
 """The highest rank that is written or read: analyses count up to it."""
@@ -176,16 +177,13 @@ class Bundle:
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
-        name = table_file(table, rank)
-        schema = TABLES[table].schema
-        names = list(columns) if columns is not None else schema.names
-        plain = all(is_array(schema.field(n).type) for n in names)
-        if self.meta.tables.get(name, 0) >= _LARGE and plain:
-            return self._large_frame(table, name, names)
+        names = TABLES[table].schema.names if columns is None else list(columns)
+        if self.meta.tables.get(table_file(table, rank), 0) < _LARGE:
+            return self._series(table, rank, names)
         # A column at a time, gone once it is copied: a table is not held twice.
-        found = self.arrow(table, rank, columns).unify_dictionaries()
-        frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
-        return frame
+        with ThreadPoolExecutor(cores()) as pool:
+            found = pool.map(lambda name: self._series(table, rank, [name])[name], names)
+            return pd.DataFrame(dict(zip(names, found, strict=True)), copy=False)
 
     def spread(
         self, table: str, rank: int, columns: Sequence[str], rows: int
@@ -251,18 +249,10 @@ class Bundle:
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
 
-    def _large_frame(self, table: str, name: str, names: Sequence[str]) -> pd.DataFrame:
-        """The same of a table of many rows."""
-        schema, rows = TABLES[table].schema, self.meta.tables[name]
-        later = self._later_columns(table, name)
-        try:
-            wanted = pa.schema([schema.field(n) for n in names if n not in later])
-            found = dict(read_columns(self.path / name, wanted))
-        except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
-            raise CommandError(f"{self.path / name} is damaged ({error}); record again") from error
-        for column in later.values():
-            found[column.name] = column.repeated(rows).to_pandas()
-        return pd.DataFrame({n: found[n] for n in names}, copy=False)
+    def _series(self, table: str, rank: int, names: Sequence[str]) -> pd.DataFrame:
+        found = self.arrow(table, rank, names).unify_dictionaries()
+        frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
+        return frame
 
     def _later_columns(self, table: str, name: str) -> dict[str, Column]:
         """The columns that the file was written before."""

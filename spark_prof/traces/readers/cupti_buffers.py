@@ -21,7 +21,7 @@ from spark_prof.traces.chunk_files import json_files
 from spark_prof.traces.chunks import facts_name
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.readers.cupti_trace import read_cupti
-from spark_prof.traces.scopes import NO_SCOPE, Calls, Scopes
+from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, Scopes, ScopeWalk
 
 FORMAT = "cupti"
 
@@ -103,21 +103,25 @@ def _window(process: int, trace: Trace, scopes: Scopes, names_module: NamesModul
     wanted = [name for name in markers["name"].cat.categories if names_module(str(name))]
     markers = markers.assign(name=markers["name"].cat.set_categories(wanted))
     markers = markers[markers["name"].notna() & (markers["thread"] >= 0)]
-    callers, threads = pd.factorize(markers["thread"])
-    start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    names = np.asarray(markers["name"].cat.codes, np.int64)
-    calls = Calls(scopes, names, list(map(str, wanted)), callers.astype(np.int64), start, end)
+    columns = [markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread")]
+    calls = ModuleRanges(*columns, np.asarray(markers["name"].cat.codes, np.int64))
+    walk = ScopeWalk(scopes, list(map(str, wanted)))
+    scope = walk.advance(calls, 0)
     launch_ns, thread = _launched(trace)
-    caller = pd.Index(threads).get_indexer(pd.Index(thread)).astype(np.int64)
-    known = (caller >= 0) & (launch_ns >= 0)
-    called = {"scope": calls.scope, "start_ns": calls.start, "end_ns": calls.end}
     return Window(
         process=process,
         trace=trace,
         launch_ns=launch_ns,
         thread=thread,
-        scope=np.where(known, calls.at(caller, launch_ns), NO_SCOPE),
-        calls=pd.DataFrame(called | {"thread": np.asarray(threads)[calls.thread]}, dtype=np.int64),
+        scope=np.where(launch_ns >= 0, walk.at(thread, launch_ns), NO_SCOPE),
+        calls=pd.DataFrame(
+            {
+                "scope": scope,
+                "start_ns": calls.start,
+                "end_ns": calls.end,
+                "thread": calls.thread,
+            }
+        ),
     )
 
 

@@ -17,10 +17,10 @@ import pandas as pd
 
 from spark_prof.traces.readers.kineto_collect import DRIVER, GPU_KINDS, Collected
 from spark_prof.traces.readers.kineto_events import GPU_NUMBERS, Rows
-from spark_prof.traces.scopes import Calls, Scopes
+from spark_prof.traces.scopes import ModuleRanges
 
 
-def module_calls(found: Collected, scopes: Scopes, is_module: Callable[[str], bool]) -> Calls:
+def module_ranges(found: Collected, is_module: Callable[[str], bool]) -> ModuleRanges:
     """The calls of modules among frames, annotations and operators, times after the trace's base.
 
     vLLM's attention and its mixture of experts are operators, which compiled models have too.
@@ -32,9 +32,10 @@ def module_calls(found: Collected, scopes: Scopes, is_module: Callable[[str], bo
         chosen.append((events, np.array([*named, False])[places]))
     columns = [
         np.concatenate([events.column(column)[rows] for events, rows in chosen])
-        for column in ("name", "thread", "start_ns", "end_ns")
+        for column in ("start_ns", "end_ns", "thread", "name")
     ]
-    return Calls(scopes, columns[0], found.texts, *columns[1:])
+    order = np.lexsort((-columns[1], columns[0], columns[2]))
+    return ModuleRanges(*(column[order] for column in columns))
 
 
 _WORDS = ("launch", "memcpy", "memset")
