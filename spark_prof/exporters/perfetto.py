@@ -20,9 +20,15 @@ from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.errors import CommandError
-from spark_prof.exporters.rank_tracks import (
+from spark_prof.exporters.selection import Selection
+from spark_prof.exporters.trace_events import (
     Calls,
+    Int64s,
+    RankTrace,
+    Tracks,
     find_calls,
+    numbers,
+    slices,
     stream_tracks,
     write_calls,
     write_counters,
@@ -30,8 +36,6 @@ from spark_prof.exporters.rank_tracks import (
     write_spans,
     write_steps,
 )
-from spark_prof.exporters.selection import Selection
-from spark_prof.exporters.trace_events import Int64s, RankTrace, Tracks, numbers, slices
 from spark_prof.traces.bundle import Bundle
 
 _TIMED = ("kernels", "host", "ranges", "steps", "counters")

@@ -17,13 +17,19 @@ from typing import Any
 from spark_prof.errors import CommandError, one_line
 from spark_prof.importers.imported_layers import Layers
 from spark_prof.importers.imported_process import BehindTables, ProcessWriter
-from spark_prof.traces.benchmarks.frames import client_frames
-from spark_prof.traces.benchmarks.load_test import BenchmarkResult
-from spark_prof.traces.bundle import HIGHEST_RANK, IMPORTED, SCHEMA, Bundle, Meta, own_version
+from spark_prof.traces.benchmarks.load_test import BenchmarkResult, client_frames
+from spark_prof.traces.bundle import (
+    HIGHEST_RANK,
+    IMPORTED,
+    SCHEMA,
+    Bundle,
+    Meta,
+    TableFiles,
+    own_version,
+)
 from spark_prof.traces.claim import Claim, staged
 from spark_prof.traces.foreign import Foreign, Process
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
-from spark_prof.traces.table_files import TableFiles
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
-from spark_prof.importers.alignment import Reference, reference_of
 from spark_prof.importers.captures import Capture, captures_of, holds_captures
-from spark_prof.importers.imported_layers import Layers
+from spark_prof.importers.imported_layers import Layers, Reference, reference_of
 from spark_prof.importers.importing import Import, write_import
 from spark_prof.importers.modules import names_module
 from spark_prof.traces.assemble import open_bundle
@@ -113,7 +112,7 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
         for file in _files(path):
             _look(file, found, stack, named=False)
     elif named and kind == "archive":
-        from spark_prof.traces.archives import unpacked
+        from spark_prof.traces.compressed import unpacked
 
         into = stack.enter_context(temporary_folder())
         for file in unpacked(path, into):

@@ -7,10 +7,9 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.errors import CommandError
 from spark_prof.importers.imported_process import BehindTables
 from spark_prof.importers.importing import Import, write_import
-from spark_prof.traces.bundle import table_file
+from spark_prof.traces.bundle import TableFiles, table_file
 from spark_prof.traces.foreign import Process
 from spark_prof.traces.scopes import Scopes
-from spark_prof.traces.table_files import TableFiles
 from tests.importers.traces import foreign, window
 
 STEP = "execute_context_0(0)_generation_1(1)"

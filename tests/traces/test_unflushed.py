@@ -21,7 +21,7 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.worker import WorkerRecording
-from spark_prof.traces.assemble import assemble
+from spark_prof.traces.assemble import assemble, salvage
 from spark_prof.traces.bundle import Bundle, Meta
 from spark_prof.traces.chunk_files import other_recordings
 from spark_prof.traces.chunks import (
@@ -32,7 +32,6 @@ from spark_prof.traces.chunks import (
     progress_name,
     write_json,
 )
-from spark_prof.traces.salvage_chunks import salvage
 from spark_prof.traces.step_counts import counts_name, read_counts
 from tests.profiler import fakes
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import NamedTuple
 
-from spark_prof.traces.benchmarks.figures import figure, whole
 from spark_prof.traces.benchmarks.json_dialects import (
     BENCHY,
     FIRST_TOKEN,
@@ -20,7 +19,9 @@ from spark_prof.traces.benchmarks.json_dialects import (
     THROUGHPUT_TOOL,
     VLLM,
     WHOLE_BATCH,
+    figure,
     inverse_speed,
+    whole,
 )
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Latency
 

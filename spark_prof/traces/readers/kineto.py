@@ -18,13 +18,6 @@ import pandas as pd
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.readers.kineto_collect import Collected, collect
-from spark_prof.traces.readers.kineto_facts import (
-    process_facts,
-    rank_of,
-    replica_of,
-    what_is_lost,
-    why_refused,
-)
 from spark_prof.traces.readers.kineto_frames import (
     Launches,
     find_launches,
@@ -35,7 +28,12 @@ from spark_prof.traces.readers.kineto_frames import (
     operator_frame,
     operators_of,
     overhead_frame,
+    process_facts,
+    rank_of,
+    replica_of,
     thread_numbers,
+    what_is_lost,
+    why_refused,
 )
 from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, ScopeWalk
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_prof.traces.foreign import NamesModule
-from spark_prof.traces.readers.nsys_buckets import Buckets
 from spark_prof.traces.readers.nsys_file import ID_MASK, PROCESS_SHIFT, NsysFile, category
-from spark_prof.traces.readers.nsys_scan import NESTED, NVTX, OPEN, Scan, decoded
+from spark_prof.traces.readers.nsys_scan import NESTED, NVTX, OPEN, Buckets, Scan, decoded
 from spark_prof.traces.scopes import ModuleRanges, groups
 
 _OPERATOR = r", (seq|op_id|sizes|input_op_ids) = .*"

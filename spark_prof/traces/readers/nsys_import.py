@@ -23,7 +23,6 @@ from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, gpu_frame
 from spark_prof.traces.host_timeline import last_of_each, roots
-from spark_prof.traces.readers.nsys_buckets import BUCKET_ROWS
 from spark_prof.traces.readers.nsys_events import Columns, Events, ModuleNames, RangeRows
 from spark_prof.traces.readers.nsys_facts import (
     created_nodes,
@@ -32,6 +31,7 @@ from spark_prof.traces.readers.nsys_facts import (
     process_facts,
 )
 from spark_prof.traces.readers.nsys_file import (
+    GPU_COLUMNS,
     ID_MASK,
     OVERHEADS,
     PROCESS_SHIFT,
@@ -40,9 +40,9 @@ from spark_prof.traces.readers.nsys_file import (
     open_export,
     read_clock,
     session_clock,
+    work_frame,
 )
-from spark_prof.traces.readers.nsys_scan import OPEN, Scan, scan_export
-from spark_prof.traces.readers.nsys_work import GPU_COLUMNS, work_frame
+from spark_prof.traces.readers.nsys_scan import BUCKET_ROWS, OPEN, Scan, scan_export
 from spark_prof.traces.scopes import NO_SCOPE, ScopeWalk, groups
 from spark_prof.traces.tables import empty_frame
 
