@@ -47,12 +47,13 @@ from spark_prof.traces.chunk_files import (
 from spark_prof.traces.chunk_tables import PieceTables
 from spark_prof.traces.chunks import (
     RECORDING_FILE,
+    StepCounts,
     append_log,
     array_name,
     pieces_folder,
     progress_name,
+    read_counts,
 )
-from spark_prof.traces.step_counts import StepCounts, read_counts
 
 SALVAGED = "salvaged"
 """State of a bundle that was made after its recording had died."""

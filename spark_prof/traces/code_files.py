@@ -18,15 +18,8 @@ from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.chunks import pieces_folder
-from spark_prof.traces.cuda_tools import (
-    FatFile,
-    ToolError,
-    find_tool,
-    missing_tool,
-    ptx_entries,
-    read_fatbin,
-    take_out,
-)
+from spark_prof.traces.cuda_tools import ToolError, find_tool, missing_tool
+from spark_prof.traces.readers.binary_utilities import FatFile, ptx_entries, read_fatbin, take_out
 from spark_prof.traces.readers.cubin import read_code, read_functions
 
 

@@ -29,8 +29,9 @@ from spark_prof.errors import CommandError
 from spark_prof.files import cache_folder, sync
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunk_files import json_files
-from spark_prof.traces.cuda_tools import ToolError, count_opcodes, find_tool, missing_tool
+from spark_prof.traces.cuda_tools import ToolError, find_tool, missing_tool
 from spark_prof.traces.demangle import demangled
+from spark_prof.traces.readers.binary_utilities import count_opcodes
 from spark_prof.traces.readers.cubin import Code, read_code, read_functions
 from spark_prof.traces.tables import TABLES, empty_frame
 
