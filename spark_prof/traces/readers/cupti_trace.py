@@ -180,7 +180,10 @@ def _call(kind: int, rows: Any) -> dict[str, npt.NDArray[Any]]:
 
 def _names(kind: int, rows: Any) -> Distinct:
     if kind in KERNELS:
-        return distinct_launches(rows)
+        found = distinct(_mixed(rows))
+        first = np.empty(len(found.keys), np.int64)
+        first[found.codes[::-1]] = np.arange(len(rows) - 1, -1, -1)
+        return replace(found, rows=rows[first])
     if kind == FILL:
         return distinct(rows["memoryKind"])
     if kind in (COPY, PEER_COPY):
@@ -210,48 +213,6 @@ def distinct(values: npt.NDArray[Any]) -> Distinct:
     """The different values."""
     codes, found = pd.factorize(values)
     return Distinct(codes, found.tolist())
-
-
-def distinct_launches(rows: Any) -> Distinct:
-    """The different launches among kernel records."""
-    found = distinct(_mixed(rows))
-    first = np.empty(len(found.keys), np.int64)
-    first[found.codes[::-1]] = np.arange(len(rows) - 1, -1, -1)
-    return replace(found, rows=rows[first])
-
-
-class Launches:
-    """The different launches seen so far.
-
-    Attributes:
-        grids: the different grids, as ``x,y,z``; number 0 is none.
-    """
-
-    def __init__(self, names: Names) -> None:
-        self._names = names
-        self.grids, self.blocks = Names(str), Names(str)
-        self.grids.number("")
-        self.blocks.number("")
-        self._seen: dict[int, tuple[int, int, int, int]] = {}
-
-    def describe(self, found: Distinct, into: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Writes name, grid, block and shared_bytes of these launches."""
-        for key, row in zip(found.keys, found.rows, strict=True):
-            if key not in self._seen:
-                self._seen[key] = self._columns(row)
-        values = np.array([self._seen[key] for key in found.keys], np.int32).reshape(-1, 4)
-        for index, name in enumerate(("name", "grid", "block", "shared_bytes")):
-            mine = np.ascontiguousarray(values[:, index])
-            mine.take(found.codes, out=into[name], mode="clip")
-
-    def _columns(self, row: Any) -> tuple[int, int, int, int]:
-        shared = int(row["staticSharedMemory"]) + int(row["dynamicSharedMemory"])
-        return (
-            self._names.code(int(row["name"])),
-            self.grids.number(f"{row['gridX']},{row['gridY']},{row['gridZ']}"),
-            self.blocks.number(f"{row['blockX']},{row['blockY']},{row['blockZ']}"),
-            max(min(shared, _MOST_SHARED), -_MOST_SHARED),
-        )
 
 
 def _mixed(rows: Any) -> npt.NDArray[np.uint64]:
@@ -379,9 +340,13 @@ class Rows:
         self._calls = Columns(_CALL, size // _SHORTEST[1])
         self._overhead = Columns(_TIMES | {"name": "i4"}, size // _SHORTEST[2])
         self._names = Names(lambda pointer: names.get(pointer, ""))
-        self._launches = Launches(self._names)
+        # The different grids and blocks, as `x,y,z`; number 0 is none.
+        self._grids, self._blocks = Names(str), Names(str)
+        self._grids.number("")
+        self._blocks.number("")
+        self._launches: dict[int, tuple[int, int, int, int]] = {}
         self._call_names, self._overhead_names = Names(str), Names(str)
-        self._markers = Markers(marker_names, offset_ns, size)
+        self.markers = Markers(marker_names, offset_ns, size)
         self._timeless = self._graphs = 0
 
     def add(self, part: Part) -> None:
@@ -391,11 +356,11 @@ class Rows:
             self._graphs += len(part.names.codes)
             return
         if part.kind == MARKER:
-            self._markers.add(part)
+            self.markers.add(part)
             return
         kind = part.kind
         if kind in KERNELS:
-            self._launches.describe(part.names, self._added(part, self._gpu))
+            self._describe(part.names, self._added(part, self._gpu))
         elif kind in GPU_KINDS:
             into = self._added(part, self._gpu)
             into["kind"][:] = 2 if kind == FILL else 1
@@ -412,8 +377,8 @@ class Rows:
         columns: dict[str, Any] = self._gpu.arrays()
         columns["name"] = self._names.column(columns["name"])
         columns["kind"] = pd.Categorical.from_codes(columns["kind"], categories=_KINDS)
-        columns["grid"] = self._launches.grids.column(columns["grid"])
-        columns["block"] = self._launches.blocks.column(columns["block"])
+        columns["grid"] = self._grids.column(columns["grid"])
+        columns["block"] = self._blocks.column(columns["block"])
         nothing = np.zeros(len(columns["name"]), np.int8)
         columns["cubin"] = pd.Categorical.from_codes(nothing, categories=pd.Index([""]))
         return pd.DataFrame(columns, copy=False)
@@ -439,10 +404,6 @@ class Rows:
         columns: dict[str, Any] = self._overhead.arrays()
         return pd.DataFrame(columns | {"name": self._overhead_names.column(columns["name"])})
 
-    def markers(self) -> pd.DataFrame:
-        """NVTX ranges and marks, as `Trace.markers`."""
-        return self._markers.frame()
-
     def lost(self) -> list[str]:
         """What the records lack, one line each."""
         lost = []
@@ -453,7 +414,23 @@ class Rows:
         nameless = (self._gpu.arrays()["name"] == self._names.number("")).sum()
         if nameless:
             lost.append(f"{nameless} kernels have no name")
-        return lost + self._markers.lost()
+        return lost + self.markers.lost()
+
+    def _describe(self, found: Distinct, into: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Writes name, grid, block and shared_bytes of these launches."""
+        for key, row in zip(found.keys, found.rows, strict=True):
+            if key not in self._launches:
+                shared = int(row["staticSharedMemory"]) + int(row["dynamicSharedMemory"])
+                self._launches[key] = (
+                    self._names.code(int(row["name"])),
+                    self._grids.number(f"{row['gridX']},{row['gridY']},{row['gridZ']}"),
+                    self._blocks.number(f"{row['blockX']},{row['blockY']},{row['blockZ']}"),
+                    max(min(shared, _MOST_SHARED), -_MOST_SHARED),
+                )
+        values = np.array([self._launches[key] for key in found.keys], np.int32).reshape(-1, 4)
+        for index, name in enumerate(("name", "grid", "block", "shared_bytes")):
+            mine = np.ascontiguousarray(values[:, index])
+            mine.take(found.codes, out=into[name], mode="clip")
 
     def _added(self, part: Part, columns: Columns) -> dict[str, npt.NDArray[Any]]:
         """New rows for the part, with all but its names."""
@@ -497,7 +474,7 @@ def read_cupti(path: Path, names: Path) -> Trace:
         gpu=rows.gpu(),
         launches=rows.launches(),
         overhead=rows.overhead(),
-        markers=rows.markers(),
+        markers=rows.markers.frame(),
         lost=(*lost, *rows.lost()),
     )
 
