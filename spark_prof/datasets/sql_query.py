@@ -3,9 +3,9 @@
 After the views are made DuckDB may read no other file, load no extension and change no setting;
 see https://duckdb.org/docs/stable/operations_manual/securing_duckdb/overview.
 
-Every table file is reached through a link in a folder of our own, `<table>/<variant>/_member=<n>/
-_rank=<r>/`: DuckDB takes both numbers from the path, and no name that somebody gave a folder stands
-in a statement. Files that were written before a column came are a variant.
+Every table file is reached through a link in a folder of our own, `<table>/_member=<n>/_rank=<r>/`:
+DuckDB takes both numbers from the path, and no name that somebody gave a folder stands in a
+statement.
 
 The projections show ranges as the GPU saw them. A range has the work of the API calls that lie
 wholly inside it on its own thread; so has each range around it, as in `nsys stats`.
@@ -213,58 +213,46 @@ def create_views(
     )
     database.executemany(f"INSERT INTO bundles VALUES ({', '.join('?' * len(rows[0]))})", rows)
     for table in TABLES.values():
-        variants = _link(table, list(bundles.values()), folder / table.name)
-        _view(database, table.name, table.schema.names, variants)
+        _link(table, list(bundles.values()), folder / table.name)
+        _view(database, table.name, table.columns, folder / table.name)
     for view in COMPUTED:
-        place = folder / view.name / "0"
+        place = folder / view.name
         _write(_place(place, -1, -1), view.schema.empty_table())
         for number, bundle in enumerate(bundles.values() if view.name in wanted else ()):
             for rank in bundle.ranks:
                 rows = pa.Table.from_pandas(view.rows(bundle, rank), preserve_index=False)
                 _write(_place(place, number, rank), rows)
-        _view(database, view.name, view.schema.names, {place: ()})
+        columns = [Column(f.name, f.type, "") for f in view.schema]
+        _view(database, view.name, columns, place)
     database.execute(f"CREATE VIEW launches AS {LAUNCHES}")
 
 
-def _link(table: Table, bundles: Sequence[Bundle], folder: Path) -> dict[Path, Sequence[Column]]:
-    """Links the files of a table; the columns that the files of each folder lack."""
-    variants: dict[tuple[str, ...], Path] = {(): folder / "0"}
-    missing: dict[Path, Sequence[Column]] = {folder / "0": ()}
-    # One file without rows, so that every view has its columns.
-    _write(_place(folder / "0", -1, -1), empty_table(table.name))
+def _link(table: Table, bundles: Sequence[Bundle], folder: Path) -> None:
+    """Links the files of a table, beside one without rows, so that every view has its columns."""
+    _write(_place(folder, -1, -1), empty_table(table.name))
     for number, bundle in enumerate(bundles):
         for name in bundle.meta.tables:
             kind, _, rank = name.removesuffix(".parquet").rpartition("-rank")
-            if kind != table.name:
-                continue
-            later = table.later_columns(pq.read_schema(bundle.path / name)) or []
-            key = tuple(column.name for column in later)
-            variant = variants.setdefault(key, folder / str(len(variants)))
-            missing[variant] = later
-            os.symlink((bundle.path / name).absolute(), _place(variant, number, int(rank)))
-    return missing
+            if kind == table.name:
+                os.symlink((bundle.path / name).absolute(), _place(folder, number, int(rank)))
 
 
 def _view(
-    database: duckdb.DuckDBPyConnection,
-    name: str,
-    columns: Sequence[str],
-    variants: Mapping[Path, Sequence[Column]],
+    database: duckdb.DuckDBPyConnection, name: str, columns: Sequence[Column], folder: Path
 ) -> None:
-    parts = []
-    for folder, later in variants.items():
-        defaults = {column.name: column.default for column in later}
-        chosen = ", ".join(
-            f'{_literal(defaults[column])} AS "{column}"' if column in defaults else f't."{column}"'
-            for column in columns
-        )
-        parts.append(
-            f"SELECT b.bundle, t._rank AS rank, {chosen} FROM read_parquet("
-            f"{_literal(f'{folder}/*/*/t.parquet')}, hive_partitioning = true, "
-            "hive_types = {'_member': INTEGER, '_rank': INTEGER}) t "
-            "JOIN bundles b ON t._member = b.member"
-        )
-    database.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}")
+    """The files in a folder as a view; one from before a column came has its default."""
+    chosen = ", ".join(
+        f't."{c.name}"'
+        if c.default is None
+        else f'coalesce(t."{c.name}", {_literal(c.default)}) AS "{c.name}"'
+        for c in columns
+    )
+    database.execute(
+        f"CREATE VIEW {name} AS SELECT b.bundle, t._rank AS rank, {chosen} FROM read_parquet("
+        f"{_literal(f'{folder}/*/*/t.parquet')}, union_by_name = true, hive_partitioning = true, "
+        "hive_types = {'_member': INTEGER, '_rank': INTEGER}) t "
+        "JOIN bundles b ON t._member = b.member"
+    )
 
 
 def _place(folder: Path, member: int, rank: int) -> Path:
@@ -277,11 +265,9 @@ def _write(path: Path, found: pa.Table) -> None:
     pq.write_table(found, path, compression="zstd")
 
 
-def _literal(value: str | bool | None) -> str:
+def _literal(value: str | bool) -> str:
     """A value as SQL."""
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return {True: "true", False: "false", None: "NULL"}[value]
+    return str(value).lower() if isinstance(value, bool) else "'" + value.replace("'", "''") + "'"
 
 
 def _bundle_row(number: int, name: str, bundle: Bundle) -> tuple[int | str, ...]:

@@ -18,8 +18,14 @@ from typing import Any
 
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError, one_line
-from spark_prof.importers.captures import Capture, captures_of, holds_captures
-from spark_prof.importers.imported_layers import Layers, Reference, reference_of
+from spark_prof.importers.imported_layers import (
+    Capture,
+    Layers,
+    Reference,
+    captures_of,
+    holds_captures,
+    reference_of,
+)
 from spark_prof.importers.imported_process import BehindTables, ProcessWriter
 from spark_prof.importers.modules import names_module
 from spark_prof.traces.assemble import open_bundle

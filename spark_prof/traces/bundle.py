@@ -1,7 +1,8 @@
 """A bundle: one recording as a folder of Parquet tables and a meta.json, opened and checked here.
 
 `meta.json` is written last. It lists every table with its rows, and a bundle whose files do not
-agree with it is refused. Nothing in a bundle is executed.
+agree with it is refused. Nothing in a bundle is executed. Tables are written a row group at a time,
+so that a power cut cannot take them.
 """
 
 from __future__ import annotations

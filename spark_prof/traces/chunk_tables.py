@@ -1,7 +1,8 @@
 """Adds the flushed files of a recording to the tables of its bundle.
 
 Every whole file is kept, also where the files that belong to it were not flushed any more: a
-piece's kernels without its steps, its steps without its kernels.
+piece's kernels without its steps, its steps without its kernels. A kernel belongs to what was open
+when it was *launched*, on the thread that ran the steps.
 """
 
 from __future__ import annotations
@@ -204,29 +205,20 @@ def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
     """
     raw = pieces / activity_name(process, piece)
     if raw.exists():
+        from spark_prof.traces.readers.cupti_buffers import names_file
         from spark_prof.traces.readers.cupti_trace import read_cupti
 
-        names, lost = _names(pieces, process, piece)
+        names = names_file(raw)
         trace = read_cupti(raw, names)
-        return replace(trace, lost=(*trace.lost, *lost))
+        if names.name == names_name(process, piece):
+            return trace
+        used = int(names.name.split(".")[1])
+        lost = f"its names were not flushed: those of piece {used} are used"
+        return replace(trace, lost=(*trace.lost, lost))
     kineto = pieces / kineto_name(process, piece)
     if kineto.exists():
         return read_kineto(kineto)
     return read_nsys_piece(pieces, process, piece)
-
-
-def _names(pieces: Path, process: str, piece: int) -> tuple[Path, list[str]]:
-    """The piece's file of names, and what to say about it.
-
-    A process that was killed within a piece had not written it yet. The addresses of names do not
-    change while a process lives, so the last piece before it has most of them.
-    """
-    own = pieces / names_name(process, piece)
-    before = [n for n in range(piece) if (pieces / names_name(process, n)).exists()]
-    if own.exists() or not before:
-        return own, []
-    lost = f"its names were not flushed: those of piece {before[-1]} are used"
-    return pieces / names_name(process, before[-1]), [lost]
 
 
 def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:

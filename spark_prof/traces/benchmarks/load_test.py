@@ -3,6 +3,9 @@
 Every latency is in microseconds and None where the tool does not give it. Two figures that are
 easily taken for each other are kept apart: TPOT is per token and request, after the first token;
 ITL is per streamed chunk, which with speculative decoding holds several tokens.
+
+Runs become the tables `clients` and `requests` of a bundle and come back, without the gaps between
+single chunks; how many chunks there were is kept.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ def read_kineto(path: Path) -> Trace:
         raise CommandError(f"{path} is not a whole Kineto trace (it is no strict JSON object)")
     launches = find_launches(found)
     return Trace(
-        gpu=_as_texts(gpu_frame(found)),
-        launches=_as_texts(launch_frame(found, launches.rows)),
-        operators=_as_texts(operator_frame(found, True)),
+        gpu=gpu_frame(found),
+        launches=launch_frame(found, launches.rows),
+        operators=operator_frame(found, True),
     )
 
 
@@ -79,12 +79,6 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
         windows.append(replace(window, process=number))
         lost += what_is_lost(found, window.trace.gpu, launches, by_operator)
     return Foreign("kineto", processes, iter(windows), lost, refusal)
-
-
-def _as_texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with texts in place of categories."""
-    names = frame.columns[frame.dtypes == "category"]
-    return frame.astype(dict.fromkeys(names, "str"))
 
 
 def _window(

@@ -8,6 +8,9 @@ number, with the process in bits 24 to 47 and the thread in the lower 24.
 An export counts from the start of its session, of which it knows the moment. Its clock is not the
 one that `time.time_ns` reads, and over minutes they drift apart by more than a kernel lasts. So
 spark-prof's workers leave marks that name the time, and what lies between two is interpolated.
+
+What the numbers of work on the GPU mean: the ENUM tables of real exports of versions 2022.4 to
+2026.2.
 """
 
 from __future__ import annotations

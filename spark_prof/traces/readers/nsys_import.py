@@ -44,7 +44,6 @@ from spark_prof.traces.readers.nsys_file import (
 )
 from spark_prof.traces.readers.nsys_scan import BUCKET_ROWS, OPEN, Scan, scan_export
 from spark_prof.traces.scopes import NO_SCOPE, ScopeWalk, groups
-from spark_prof.traces.tables import empty_frame
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -173,7 +172,7 @@ class _Rank:
 
     def _enter(self, ranges: RangeRows | None, begin: int) -> pd.DataFrame:
         """Follows the ranges that name modules; the calls of the modules."""
-        modules = ranges.modules() if ranges else RangeRows.none().modules()
+        modules = (ranges or RangeRows.none()).modules()
         scope = self._walk.advance(modules, begin)
         return pd.DataFrame(
             {
@@ -235,10 +234,7 @@ class _Rank:
         return gpu
 
     def _overhead(self, rows: Columns | None) -> pd.DataFrame:
-        if rows is None:
-            return empty_frame("overhead").astype(
-                {"name": "category", "start_ns": np.int64, "end_ns": np.int64}
-            )
+        rows = rows or dict.fromkeys(("start", "end", "nameId"), np.empty(0, np.int64))
         return pd.DataFrame(
             {
                 "name": self._events.export.categories(rows["nameId"]),
