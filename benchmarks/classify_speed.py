@@ -30,13 +30,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.bundle import Bundle, TableFiles
 from spark_prof.traces.code_files import code_files
-from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import find_tool
 from spark_prof.traces.demangle import demangled
-from spark_prof.traces.machine_code import read_machine_code
-from spark_prof.traces.table_files import TableFiles
+from spark_prof.traces.machine_code import CUBINS_FOLDER, read_machine_code
 from spark_prof.traces.tables import TABLES, empty_table
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -39,10 +39,9 @@ sys.path.insert(0, str(ROOT))
 from demo.models import write_model  # noqa: E402
 from spark_prof.errors import CommandError  # noqa: E402
 from spark_prof.profiler.settings import Settings  # noqa: E402
+from spark_prof.traces.assemble import salvage  # noqa: E402
 from spark_prof.traces.bundle import META_FILE, Bundle  # noqa: E402
-from spark_prof.traces.chunks import pieces_folder  # noqa: E402
-from spark_prof.traces.salvage_chunks import salvage  # noqa: E402
-from spark_prof.traces.step_counts import read_counts  # noqa: E402
+from spark_prof.traces.chunks import pieces_folder, read_counts  # noqa: E402
 from tests.flushed import flushed_in, lacking  # noqa: E402
 
 TOLD = re.compile(r"rank0: (at least )?([0-9]+) recorded steps (?:were not flushed|are missing)")

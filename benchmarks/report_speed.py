@@ -28,8 +28,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spark_prof.traces.bundle import Bundle, table_file
-from spark_prof.traces.table_files import TableFiles
+from spark_prof.traces.bundle import Bundle, TableFiles, table_file
 from spark_prof.traces.tables import TABLES, empty_table
 
 ROOT = Path(__file__).resolve().parent.parent

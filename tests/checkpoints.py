@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_prof.traces.readers.safetensors_header import BITS, Tensor
+from spark_prof.traces.checkpoint import BITS, Tensor
 
 MODELS = Path(__file__).parent / "data" / "models"
 Shape = tuple[str, tuple[int, ...]]

@@ -13,8 +13,7 @@ from spark_prof.analyzers.comparing.swap_proof import COMPONENTS_OF_SLOT
 from spark_prof.errors import CommandError
 from spark_prof.rules.components import component_of
 from spark_prof.swaps.swap_settings import Swap
-from spark_prof.traces.checkpoint import read_checkpoint
-from spark_prof.traces.readers.safetensors_header import BITS, Tensor
+from spark_prof.traces.checkpoint import BITS, Tensor, read_checkpoint
 
 _USED = 0.9
 """vLLM's --gpu-memory-utilization before 0.31, the lower of its defaults."""

@@ -45,8 +45,7 @@ from spark_prof.analyzers.step_time import token_ledgers
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
-from spark_prof.traces.benchmarks.frames import imported_runs
-from spark_prof.traces.benchmarks.load_test import BenchmarkResult
+from spark_prof.traces.benchmarks.load_test import BenchmarkResult, imported_runs
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import Measured
 from spark_prof.traces.readers.engine_log import EngineLog

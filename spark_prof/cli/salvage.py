@@ -10,7 +10,7 @@ import typer
 from spark_prof.cli.options import next_report, say
 
 if TYPE_CHECKING:
-    from spark_prof.traces.salvage_chunks import Salvage
+    from spark_prof.traces.assemble import Salvage
 
 
 def salvage(
@@ -19,7 +19,7 @@ def salvage(
     ],
 ) -> None:
     """Make a bundle of everything that a killed recording had flushed."""
-    from spark_prof.traces.salvage_chunks import salvage as salvage_folder
+    from spark_prof.traces.assemble import salvage as salvage_folder
 
     def progress(done: int, total: int) -> None:
         if total > 4 and (done == total or done % max(1, total // 4) == 0):

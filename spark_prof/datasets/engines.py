@@ -13,7 +13,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
@@ -99,7 +99,10 @@ def _in_processes(
                     raise
                 # One that dies takes all that wait with it: each gets a process of its own.
                 with ProcessPoolExecutor(1, context, _begin, (str(folder), os.getpid())) as alone:
-                    yield _survived(alone.submit(_attempt, function, item))
+                    try:
+                        yield alone.submit(_attempt, function, item).result()
+                    except BrokenProcessPool:
+                        yield Outcome(None, _DIED)
 
 
 def _begin(folder: str, parent: int) -> None:
@@ -115,13 +118,6 @@ def _begin(folder: str, parent: int) -> None:
 def _end_workers() -> None:
     for worker in multiprocessing.active_children():
         worker.kill()
-
-
-def _survived(future: Future[Outcome[Value]]) -> Outcome[Value]:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return Outcome(None, _DIED)
 
 
 def _on_ray(function: Callable[[Item], Value], items: Sequence[Item]) -> Iterator[Outcome[Value]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from spark_prof.analyzers.roofline.device_ceilings import device_of
 from spark_prof.ending import temporary_folder
-from spark_prof.traces.archives import is_zip_with, unpacked
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle
+from spark_prof.traces.compressed import is_zip_with, unpacked
 from spark_prof.traces.measured import Measured, measured_for
 from spark_prof.traces.resolve import BundleFolder, RecordingInProgress, Source, fetched
 

@@ -21,10 +21,10 @@ from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, KernelColu
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
+from spark_prof.traces.assemble import snapshot
 from spark_prof.traces.benchmarks.read import read_benchmark
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.resolve import RecordingInProgress, is_bundle, resolve
-from spark_prof.traces.salvage_chunks import snapshot
 
 _NEED_TIMES = ("step_us", "union_us", "overlap_us", "gap_us", "residual_us", "engine_us")
 """Columns of `step_books` that say nothing where nothing tells when kernels ran."""

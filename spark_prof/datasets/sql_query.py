@@ -2,25 +2,280 @@
 
 After the views are made DuckDB may read no other file, load no extension and change no setting;
 see https://duckdb.org/docs/stable/operations_manual/securing_duckdb/overview.
+
+Every table file is reached through a link in a folder of our own, `<table>/_member=<n>/_rank=<r>/`:
+DuckDB takes both numbers from the path, and no name that somebody gave a folder stands in a
+statement.
+
+The projections show ranges as the GPU saw them. A range has the work of the API calls that lie
+wholly inside it on its own thread; so has each range around it, as in `nsys stats`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from spark_prof.datasets.sql_views import create_views
+from spark_prof.analyzers.labels import LABELS, label_kernels
+from spark_prof.analyzers.lookup import mapping_in, positions
 from spark_prof.ending import interrupted_by, temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.scopes import enclosing, groups
+from spark_prof.traces.tables import TABLES, Column, Table, empty_table
+
+_WORK = ("name", "kind", "start_ns", "end_ns", "device", "stream", "correlation")
+_KERNELS = TABLES["kernels"].schema
+_MARKERS = TABLES["markers"].schema
+
+
+@dataclass(frozen=True)
+class ComputedView:
+    """One such view."""
+
+    name: str
+    schema: pa.Schema
+    rows: Callable[[Bundle, int], pd.DataFrame]
+
+
+def _integers(*names: str) -> list[pa.Field]:
+    return [pa.field(name, pa.int64()) for name in names]
+
+
+Int64s = npt.NDArray[np.int64]
+
+
+def calls_of(host: pd.DataFrame, kernels: pd.DataFrame) -> Int64s:
+    """The row of `host` that launched each kernel, the first one of its number; -1 for none."""
+    known, first = np.unique(host["correlation"].to_numpy(np.int64), return_index=True)
+    wanted = kernels["correlation"].to_numpy(np.int64)
+    return np.where(wanted >= 0, np.append(first, -1)[positions(known, wanted)], -1)
+
+
+def _slices(markers: pd.DataFrame, calls: pd.DataFrame) -> tuple[Int64s, Int64s]:
+    """The first of a thread's calls inside each range and the one behind its last, as positions."""
+    first, last = np.zeros((2, len(markers)), np.int64)
+    start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    thread, begun, returned = (calls[n].to_numpy() for n in ("thread", "start_ns", "end_ns"))
+    for own, found in groups(markers["thread"].to_numpy(np.int64)):
+        begin, behind = np.searchsorted(thread, (own, own + 1))
+        latest = np.maximum.accumulate(returned[begin:behind])
+        first[found] = begin + np.searchsorted(begun[begin:behind], start[found])
+        last[found] = begin + np.searchsorted(latest, end[found], side="right")
+    return first, np.maximum(first, last)
+
+
+def _extent(work: pd.DataFrame, first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
+    """From the first start to the last end of each slice; no slice may be empty."""
+    # One behind the other, the slices leave gaps that are no longer than all work together.
+    order = np.argsort(first, kind="stable")
+    edges = np.stack([first[order], last[order]], axis=1).reshape(-1)
+    start, end = np.empty((2, len(first)), np.int64)
+    if len(first):
+        start[order] = np.minimum.reduceat(np.append(work["start_ns"], 0), edges)[::2]
+        end[order] = np.maximum.reduceat(np.append(work["end_ns"], 0), edges)[::2]
+    return start, end
+
+
+def nesting(markers: pd.DataFrame) -> tuple[Int64s, Int64s]:
+    """The push/pop range around each push/pop range, and how many there are.
+
+    Returns:
+        The row of the innermost one, -1 for none and for other ranges; and their number.
+    """
+    start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    parent = np.full(len(markers), -1, np.int64)
+    nested = np.flatnonzero(markers["nested"].to_numpy(bool))
+    for _, found in groups(markers["thread"].to_numpy(np.int64)[nested]):
+        rows = nested[found]
+        rows = rows[np.lexsort((-end[rows], start[rows]))]
+        around = enclosing(start[rows], end[rows])
+        parent[rows] = np.where(around >= 0, rows[around], -1)
+    # Each round looks twice as far up.
+    above, level = parent.copy(), (parent >= 0).astype(np.int64)
+    active = np.flatnonzero(above >= 0)
+    while len(active):
+        level[active] += level[above[active]]
+        above[active] = above[above[active]]
+        active = active[above[active] >= 0]
+    return parent, level
+
+
+def project(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """The ranges with work on the GPU, in the order of `markers`; nvtx_gpu_proj_trace.
+
+    Columns: `range`, the row of `markers`, and its columns but `step`; `gpu_start_ns` and
+    `gpu_end_ns`, from the first work's start to the last one's end; `ops`, how many kernels, copies
+    and memsets; `level`, how many push/pop ranges are around it; `parent`, the innermost of them as
+    a row of `markers`, -1 for none; `children`, how many ranges with work have it as their parent.
+    """
+    # In the order of its launches, thread by thread, the work of a range is a slice.
+    call = calls_of(host, kernels)
+    calls, work = host.iloc[call[call >= 0]], kernels[call >= 0]
+    order = np.lexsort((calls["start_ns"], calls["thread"]))
+    first, last = _slices(markers, calls.iloc[order])
+    row = np.flatnonzero(last > first)
+    gpu_start, gpu_end = _extent(work.iloc[order], first[row], last[row])
+    parent, level = nesting(markers)
+    above = parent[row]
+    children = np.bincount(above[above >= 0], minlength=len(markers))
+    columns = ["name", "domain", "nested", "thread", "start_ns", "end_ns"]
+    found = markers[columns].iloc[row].reset_index(drop=True)
+    found.insert(0, "range", row)
+    return found.assign(
+        gpu_start_ns=gpu_start,
+        gpu_end_ns=gpu_end,
+        ops=(last - first)[row],
+        level=level[row],
+        parent=above,
+        children=children[row],
+    )
+
+
+def _projections(bundle: Bundle, rank: int) -> pd.DataFrame:
+    markers, host = bundle.frame("markers", rank), bundle.frame("host", rank)
+    return project(markers, host, bundle.frame("kernels", rank, _WORK))
+
+
+COMPUTED = (
+    ComputedView(
+        "placed",
+        pa.schema([*_KERNELS, *(pa.field(name, pa.string()) for name in LABELS)]),
+        label_kernels,
+    ),
+    ComputedView(
+        "projections",
+        pa.schema(
+            [
+                *_integers("range"),
+                *(_MARKERS.field(n) for n in ("name", "domain", "nested", "thread")),
+                *(_MARKERS.field(n) for n in ("start_ns", "end_ns")),
+                *_integers("gpu_start_ns", "gpu_end_ns", "ops", "level", "parent", "children"),
+            ]
+        ),
+        _projections,
+    ),
+)
+"""The computed views. Each that is named after a report of nsys stats is in docs/query.md."""
+
+LAUNCHES = """
+    SELECT k.bundle, k.rank, c.start_ns AS call_ns, c.end_ns - c.start_ns AS call_time_ns,
+        CASE WHEN k.start_ns >= c.end_ns THEN k.start_ns - c.end_ns ELSE -1 END AS queue_ns,
+        k.start_ns, k.end_ns - k.start_ns AS time_ns,
+        greatest(k.end_ns, c.end_ns) - c.start_ns AS total_ns,
+        k.name, k.device, k.stream, c.name AS function, c.thread, k.correlation
+    FROM kernels k JOIN (
+        SELECT * FROM host WHERE correlation >= 0
+        QUALIFY row_number() OVER (PARTITION BY bundle, rank, correlation ORDER BY start_ns) = 1
+    ) c USING (bundle, rank, correlation)
+    WHERE k.kind = 'kernel' ORDER BY bundle, rank, call_ns, k.start_ns
+"""
+"""Kernels with the calls that launched them, a view of views; queue_ns is from the call's return to
+the kernel's start, -1 where that was before, total_ns from the call's start until both ended."""
+
+
+_FACTS = ("state", "created", "backend", "spark_prof")
+
+
+def create_views(
+    database: duckdb.DuckDBPyConnection,
+    bundles: Mapping[str, Bundle],
+    folder: Path,
+    wanted: Container[str],
+) -> None:
+    """Creates a view a table with `bundle` and `rank` first, the computed ones, and `bundles`.
+
+    Args:
+        folder: an empty folder, which must stay as long as the database.
+        wanted: the computed views to fill; the others have no rows.
+
+    Raises:
+        CommandError: a bundle is damaged.
+        duckdb.Error: DuckDB cannot read a file.
+    """
+    rows = [_bundle_row(number, *item) for number, item in enumerate(bundles.items())]
+    database.execute(
+        "CREATE TABLE bundles (member INTEGER, bundle VARCHAR, model VARCHAR, gpu VARCHAR, "
+        "state VARCHAR, created VARCHAR, backend VARCHAR, spark_prof VARCHAR)"
+    )
+    database.executemany(f"INSERT INTO bundles VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    for table in TABLES.values():
+        _link(table, list(bundles.values()), folder / table.name)
+        _view(database, table.name, table.columns, folder / table.name)
+    for view in COMPUTED:
+        place = folder / view.name
+        _write(_place(place, -1, -1), view.schema.empty_table())
+        for number, bundle in enumerate(bundles.values() if view.name in wanted else ()):
+            for rank in bundle.ranks:
+                rows = pa.Table.from_pandas(view.rows(bundle, rank), preserve_index=False)
+                _write(_place(place, number, rank), rows)
+        columns = [Column(f.name, f.type, "") for f in view.schema]
+        _view(database, view.name, columns, place)
+    database.execute(f"CREATE VIEW launches AS {LAUNCHES}")
+
+
+def _link(table: Table, bundles: Sequence[Bundle], folder: Path) -> None:
+    """Links the files of a table, beside one without rows, so that every view has its columns."""
+    _write(_place(folder, -1, -1), empty_table(table.name))
+    for number, bundle in enumerate(bundles):
+        for name in bundle.meta.tables:
+            kind, _, rank = name.removesuffix(".parquet").rpartition("-rank")
+            if kind == table.name:
+                os.symlink((bundle.path / name).absolute(), _place(folder, number, int(rank)))
+
+
+def _view(
+    database: duckdb.DuckDBPyConnection, name: str, columns: Sequence[Column], folder: Path
+) -> None:
+    """The files in a folder as a view; one from before a column came has its default."""
+    chosen = ", ".join(
+        f't."{c.name}"'
+        if c.default is None
+        else f'coalesce(t."{c.name}", {_literal(c.default)}) AS "{c.name}"'
+        for c in columns
+    )
+    database.execute(
+        f"CREATE VIEW {name} AS SELECT b.bundle, t._rank AS rank, {chosen} FROM read_parquet("
+        f"{_literal(f'{folder}/*/*/t.parquet')}, union_by_name = true, hive_partitioning = true, "
+        "hive_types = {'_member': INTEGER, '_rank': INTEGER}) t "
+        "JOIN bundles b ON t._member = b.member"
+    )
+
+
+def _place(folder: Path, member: int, rank: int) -> Path:
+    place = folder / f"_member={member}" / f"_rank={rank}"
+    place.mkdir(parents=True)
+    return place / "t.parquet"
+
+
+def _write(path: Path, found: pa.Table) -> None:
+    pq.write_table(found, path, compression="zstd")
+
+
+def _literal(value: str | bool) -> str:
+    """A value as SQL."""
+    return str(value).lower() if isinstance(value, bool) else "'" + value.replace("'", "''") + "'"
+
+
+def _bundle_row(number: int, name: str, bundle: Bundle) -> tuple[int | str, ...]:
+    facts = bundle.facts(bundle.ranks[0]) if bundle.ranks else {}
+    gpu_name = mapping_in(facts, "gpu").get("name", "")
+    meta = (str(getattr(bundle.meta, field)) for field in _FACTS)
+    return (number, name, str(facts.get("model", "")), str(gpu_name), *meta)
+
 
 _BATCH = 10_000
 _LONGEST = 300

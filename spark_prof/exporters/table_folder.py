@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,20 +72,16 @@ def safe_texts(found: pa.Table) -> pa.Table:
 
 def _write(path: Path, schema: pa.Schema, batches: Iterator[pa.Table]) -> int:
     written = 0
-    with _writer(path, schema) as writer:
+    with ExitStack() as stack:
+        if path.suffix == ".csv":
+            plain = safe_texts(schema.empty_table()).schema
+            writer = stack.enter_context(pyarrow.csv.CSVWriter(path, plain))
+        else:
+            writer = stack.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
         for batch in batches:
             written += len(batch)
             writer.write_table(safe_texts(batch) if path.suffix == ".csv" else batch)
     return written
-
-
-def _writer(path: Path, schema: pa.Schema) -> AbstractContextManager[Any]:
-    if path.suffix == ".parquet":
-        as_parquet: AbstractContextManager[Any] = pq.ParquetWriter(path, schema, compression="zstd")
-        return as_parquet
-    plain = safe_texts(schema.empty_table()).schema
-    as_text: AbstractContextManager[Any] = pyarrow.csv.CSVWriter(path, plain)
-    return as_text
 
 
 def _selected(batches: Iterator[pa.Table], selection: Selection) -> Iterator[pa.Table]:

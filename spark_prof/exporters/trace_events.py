@@ -1,14 +1,16 @@
-"""Events of Chrome's Trace Event Format, as libkineto writes it and Perfetto reads it.
+"""Tracks of one rank as events of Chrome's Trace Event Format, as libkineto writes it.
 
-Columns become text in Arrow, not row by row.
+Steps, layers, components, streams, the host's threads and counters are a track each. Columns become
+text in Arrow, not row by row.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -17,7 +19,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_prof.traces.bundle import ROWS
+from spark_prof.exporters.selection import Selection
+from spark_prof.traces.bundle import ROWS, Bundle
 
 Int64s = npt.NDArray[np.int64]
 
@@ -168,3 +171,257 @@ class RankTrace:
 def slices(rows: int) -> Iterator[slice]:
     """Stretches of at most `ROWS` rows, whose text memory can hold."""
     return (slice(first, first + ROWS) for first in range(0, rows, ROWS))
+
+
+_COUNTS = (
+    "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens", "context_tokens",
+)  # fmt: skip
+
+_COUNTERS = (
+    ("dram_read_bytes", "DRAM read (GB/s)", None),
+    ("dram_write_bytes", "DRAM write (GB/s)", None),
+    ("tensor_active", "tensor pipe busy (%)", 100.0),
+    ("sm_active", "SMs busy (%)", 100.0),
+    ("warps_active", "occupancy (%)", 100.0),
+)
+"""Column of `counters`, what its track is called, and its factor; bytes become a rate."""
+
+
+def write_steps(trace: RankTrace, windows: pd.DataFrame, track: int) -> None:
+    """Writes steps, as rows of `analyzers.windows.timed_windows`."""
+    start = windows["begin_ns"].to_numpy(np.int64)
+    names = [
+        json.dumps(f"{phase} step {step}")
+        for phase, step in zip(windows["phase"].astype(str), windows["step"].tolist(), strict=True)
+    ]
+    counts = [json.dumps(row) for row in windows[list(_COUNTS)].astype(int).to_dict("records")]
+    every = np.arange(len(windows), dtype=np.int64)
+    trace.write(
+        f'{{"ph":"X","cat":"step","tid":{track},"name":', choices(every, names),
+        ',"ts":', trace.since_origin(start),
+        ',"dur":', microseconds(windows["finish_ns"].to_numpy(np.int64) - start),
+        ',"args":', choices(every, counts),
+    )  # fmt: skip
+
+
+def write_spans(trace: RankTrace, layers: int, components: int) -> None:
+    """Writes when each layer and each component ran, from the times of its kernels.
+
+    A span is what follows one another of one step and one layer or component. It ends with its
+    last kernel, or where the next span begins.
+    """
+    # A hostile bundle may name any layer: only those that occur get a text.
+    known, layer = np.unique(trace.kernels["layer"].to_numpy(np.int64), return_inverse=True)
+    _spans(trace, "layer", layers, layer, ["" if n < 0 else f"layer {n}" for n in known.tolist()])
+    names = trace.kernels["component"].cat
+    words = names.codes.to_numpy().astype(np.int64)
+    _spans(trace, "component", components, words, list(names.categories))
+
+
+def write_counters(trace: RankTrace, bundle: Bundle) -> None:
+    """Writes what was sampled; where sampling pauses, the track falls to 0."""
+    samples = bundle.frame("counters", trace.rank).sort_values("start_ns")
+    if samples.empty:
+        return
+    start = samples["start_ns"].to_numpy(np.int64)
+    end = samples["end_ns"].to_numpy(np.int64)
+    pause = np.append(start[1:] > end[:-1], True)
+    for column, name, factor in _COUNTERS:
+        value = samples[column].to_numpy(np.float64)
+        value = value * factor if factor else value / np.maximum(end - start, 1)
+        known = np.isfinite(value)
+        at = np.concatenate([start[known], end[known & pause]])
+        found = np.concatenate([value[known], np.zeros(int((known & pause).sum()))])
+        for part in slices(len(at)):
+            written = [f"{number:.4g}" for number in found[part].tolist()]
+            trace.write(
+                f'{{"ph":"C","name":{json.dumps(name)},"args":{{"value":',
+                choices(np.arange(len(written), dtype=np.int64), written),
+                '},"ts":', trace.since_origin(at[part]),
+            )  # fmt: skip
+
+
+def _spans(trace: RankTrace, kind: str, track: int, word: Int64s, words: Sequence[str]) -> None:
+    """Writes one track; a kernel whose word is empty ends a span and begins none."""
+    if not len(word):
+        return
+    start = trace.kernels["start_ns"].to_numpy(np.int64)
+    end = trace.kernels["end_ns"].to_numpy(np.int64)
+    step = trace.kernels["step"].to_numpy(np.int64)
+    first = np.flatnonzero(np.append(True, (np.diff(word) != 0) | (np.diff(step) != 0)))
+    begin = start[first]
+    finish = np.maximum.reduceat(end, first)
+    finish[:-1] = np.minimum(finish[:-1], begin[1:])
+    named = np.array([bool(name) for name in words])[word[first]]
+    kernels = np.diff(np.append(first, len(word)))
+    first, begin, finish, kernels = (part[named] for part in (first, begin, finish, kernels))
+    written = [json.dumps(name) for name in words]
+    for part in slices(len(first)):
+        trace.write(
+            f'{{"ph":"X","cat":"{kind}","tid":{track},"name":',
+            choices(word[first[part]], written),
+            ',"ts":', trace.since_origin(begin[part]),
+            ',"dur":', microseconds(finish[part] - begin[part]),
+            ',"args":{"kernels":', numbers(kernels[part]),
+            ',"step":', numbers(step[first[part]], none=-1), "}",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What ran on a rank's host threads, each row with the `track` that it is written to."""
+
+    launches: pd.DataFrame  # selected rows of the `host` table
+    ranges: pd.DataFrame  # selected rows of the `ranges` table with `path`, a category, and `layer`
+
+
+def find_calls(trace: RankTrace, bundle: Bundle, selection: Selection) -> Calls:
+    """The launches and module calls that are exported: a launch belongs to its kernel's step."""
+    launches = bundle.frame("host", trace.rank)
+    ranges = bundle.frame("ranges", trace.rank)
+    if not selection.all_steps:
+        launches = launches[launches["correlation"].isin(trace.kernels["correlation"])]
+        ranges = ranges[selection.rows(ranges["step"])]
+    modules = bundle.frame("modules", trace.rank, ["module", "path", "layer"])
+    modules = modules.drop_duplicates("module").set_index("module")
+    known = modules.index.get_indexer(pd.Index(ranges["module"]))
+    paths = pd.Index([*modules["path"].astype(str), "unknown module"])
+    layers = np.append(modules["layer"].to_numpy(np.int64), -1)
+    ranges = ranges.assign(
+        path=pd.Categorical(paths.take(known), ordered=False), layer=layers[known]
+    )
+    thread, start, end = (
+        np.concatenate([frame[name].to_numpy(np.int64) for frame in (launches, ranges)])
+        for name in ("thread", "start_ns", "end_ns")
+    )
+    track = _tracks(
+        trace, (thread,), start, end,
+        lambda row: (f"thread {thread[row]}", int(thread[row])), nested=True,
+    )  # fmt: skip
+    return Calls(
+        launches.assign(track=track[: len(launches)]), ranges.assign(track=track[len(launches) :])
+    )
+
+
+def write_calls(trace: RankTrace, calls: Calls) -> None:
+    """Writes the launches and the calls of modules."""
+    for part in slices(len(calls.launches)):
+        rows = calls.launches.iloc[part]
+        names = rows["name"].cat
+        kinds = [f'"{_category(str(name))}"' for name in names.categories]
+        start = rows["start_ns"].to_numpy(np.int64)
+        trace.write(
+            '{"ph":"X","cat":', choices(names.codes.to_numpy(), kinds),
+            ',"name":', texts(rows["name"]),
+            ',"tid":', numbers(rows["track"]),
+            ',"ts":', trace.since_origin(start),
+            ',"dur":', microseconds(np.maximum(rows["end_ns"].to_numpy(np.int64) - start, 0)),
+            ',"args":{"correlation":', numbers(rows["correlation"]), "}",
+        )  # fmt: skip
+    for part in slices(len(calls.ranges)):
+        rows = calls.ranges.iloc[part]
+        start = rows["start_ns"].to_numpy(np.int64)
+        trace.write(
+            '{"ph":"X","cat":"user_annotation","name":', texts(rows["path"]),
+            ',"tid":', numbers(rows["track"]),
+            ',"ts":', trace.since_origin(start),
+            ',"dur":', microseconds(np.maximum(rows["end_ns"].to_numpy(np.int64) - start, 0)),
+            ',"args":{"step":', numbers(rows["step"], none=-1),
+            ',"layer":', numbers(rows["layer"], none=-1), "}",
+        )  # fmt: skip
+
+
+def _tracks(
+    trace: RankTrace,
+    keys: tuple[Int64s, ...],
+    start: Int64s,
+    end: Int64s,
+    named: Callable[[int], tuple[str, int]],
+    *,
+    nested: bool = False,
+) -> Int64s:
+    """The track of each interval: one for equal keys, and one more for each that overlaps there."""
+    found = np.empty(len(start), np.int64)
+    order = np.lexsort((-end if nested else end, start, *keys))
+    changes = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
+    for group in np.split(order, np.flatnonzero(changes) + 1) if len(order) else ():
+        name, number = named(int(group[0]))
+        lane = lanes(start[group], end[group], nested=nested)
+        tracks = [trace.tracks.add(name, number)] + [
+            trace.tracks.add(f"{name} (overlap {index})") for index in range(1, int(lane.max()) + 1)
+        ]
+        found[group] = np.array(tracks, np.int64)[lane]
+    return found
+
+
+def _category(api: str) -> str:
+    """The word of libkineto for an API call: driver calls begin with cu and no d."""
+    return "cuda_driver" if api.startswith("cu") and not api.startswith("cuda") else "cuda_runtime"
+
+
+_CATEGORIES = {"memcpy": "gpu_memcpy", "memset": "gpu_memset", "op": "cpu_op"}
+"""libkineto's words for a row's kind; every other kind is a kernel."""
+
+
+def stream_tracks(trace: RankTrace) -> Int64s:
+    """The track of each kernel.
+
+    A stream has one track, and one more for each kernel that would overlap another one there.
+    """
+    start, end, device, stream = (
+        trace.kernels[name].to_numpy(np.int64)
+        for name in ("start_ns", "end_ns", "device", "stream")
+    )
+    several = len(np.unique(device)) > 1
+
+    def named(row: int) -> tuple[str, int]:
+        number = int(stream[row])
+        if device[row] < 0:
+            return f"operators of thread {number}", number
+        return f"GPU {device[row]} stream {number}" if several else f"stream {number}", number
+
+    return _tracks(trace, (stream, device), start, end, named)
+
+
+_ARGUMENTS: dict[str, tuple[str, Callable[[pd.Series], pa.Array]]] = {
+    "device": ("device", numbers),
+    "stream": ("stream", numbers),
+    "correlation": ("correlation", numbers),
+    "graph node id": ("graph_node", numbers),
+    "grid": ("grid", triples),
+    "block": ("block", triples),
+    "registers per thread": ("registers", numbers),
+    "shared memory": ("shared_bytes", numbers),
+    "bytes": ("bytes", numbers),
+    "step": ("step", partial(numbers, none=-1)),
+    "layer": ("layer", partial(numbers, none=-1)),
+    "component": ("component", texts),
+    "engine": ("engine", partial(texts, none="")),
+    "precision": ("precision", partial(texts, none="")),
+    "evidence": ("evidence", partial(texts, none="")),
+    "conversion": ("conversion", partial(texts, none="")),
+    "placed by": ("placed_by", partial(texts, none="")),
+    "all of this kernel": ("page", texts),
+}
+"""What an event says of its kernel: the column, and how it is written."""
+
+
+def write_kernels(trace: RankTrace, tracks: Int64s) -> None:
+    """Writes the kernels, copies and memsets, with those arguments whose columns are there."""
+    known = [(word, *how) for word, how in _ARGUMENTS.items() if how[0] in trace.kernels]
+    for part in slices(len(trace.kernels)):
+        rows = trace.kernels.iloc[part]
+        start = rows["start_ns"].to_numpy(np.int64)
+        kinds = rows["kind"].cat
+        words = [f'"{_CATEGORIES.get(str(kind), "kernel")}"' for kind in kinds.categories]
+        arguments: list[str | pa.Array] = []
+        for word, column, written in known:
+            arguments += [f'{"," if arguments else ""}"{word}":', written(rows[column])]
+        trace.write(
+            '{"ph":"X","cat":', choices(kinds.codes.to_numpy(), words),
+            ',"name":', texts(rows["name"]),
+            ',"tid":', numbers(tracks[part]),
+            ',"ts":', trace.since_origin(start),
+            ',"dur":', microseconds(np.maximum(rows["end_ns"].to_numpy(np.int64) - start, 0)),
+            ',"args":{', *arguments, "}",
+        )  # fmt: skip

@@ -13,11 +13,11 @@ import pandas as pd
 from spark_prof.importers.imported_layers import Layers
 from spark_prof.importers.imported_steps import Steps, one_step, steps_by_graphs
 from spark_prof.importers.modules import Modules, modules_of
+from spark_prof.traces.bundle import TableFiles
 from spark_prof.traces.demangle import demangled
 from spark_prof.traces.foreign import Process, Window, operator_rows
 from spark_prof.traces.host_timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
 from spark_prof.traces.scopes import NO_SCOPE
-from spark_prof.traces.table_files import TableFiles
 
 Int64s = npt.NDArray[np.int64]
 

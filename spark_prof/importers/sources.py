@@ -1,27 +1,186 @@
-"""Opens whatever a person has: traces, reports, results, archives, and folders of them."""
+"""Opens whatever a person has, and makes a bundle of it: traces, reports, archives, folders.
+
+Windows are written as they are read, so that memory does not grow with a trace that comes in many.
+A trace that is one window can be looked at as a whole: where its steps or layers have no ranges,
+they are looked for in what repeats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib import import_module
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from spark_prof.ending import temporary_folder
-from spark_prof.errors import CommandError
-from spark_prof.importers.alignment import Reference, reference_of
-from spark_prof.importers.captures import Capture, captures_of, holds_captures
-from spark_prof.importers.imported_layers import Layers
-from spark_prof.importers.importing import Import, write_import
+from spark_prof.errors import CommandError, one_line
+from spark_prof.importers.imported_layers import (
+    Capture,
+    Layers,
+    Reference,
+    captures_of,
+    holds_captures,
+    reference_of,
+)
+from spark_prof.importers.imported_process import BehindTables, ProcessWriter
 from spark_prof.importers.modules import names_module
 from spark_prof.traces.assemble import open_bundle
-from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.claim import Claim
-from spark_prof.traces.foreign import Foreign
+from spark_prof.traces.benchmarks.load_test import BenchmarkResult, client_frames
+from spark_prof.traces.bundle import (
+    HIGHEST_RANK,
+    IMPORTED,
+    SCHEMA,
+    Bundle,
+    Meta,
+    TableFiles,
+    own_version,
+)
+from spark_prof.traces.claim import Claim, staged
+from spark_prof.traces.foreign import Foreign, Process
 from spark_prof.traces.formats import BENCHMARK, BUNDLE, BY_NAME, FOLDER, PIECES, format_of
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
 from spark_prof.traces.readers.ncu_csv import ncu_csv
+
+
+def write_import(
+    source: str,
+    traces: Iterable[Foreign],
+    out: Path | Claim,
+    *,
+    results: Sequence[BenchmarkResult] = (),
+    layers: Layers | None = None,
+    lost: Sequence[str] = (),
+) -> Bundle:
+    """Reads the traces and writes the bundle, whole or not at all.
+
+    Args:
+        source: what the user named, for the report.
+        lost: what is missing before anything is read.
+
+    Raises:
+        CommandError: a trace is damaged or holds nothing, two are of one rank, or the bundle cannot
+            be written.
+    """
+    with staged(out) as staging:
+        with TableFiles(staging) as tables, BehindTables(tables) as behind:
+            writer = _Writer(source, behind, layers or Layers(), lost)
+            for foreign in traces:
+                writer.add(foreign)
+            writer.finish(results)
+        writer.meta(tables.rows).write(staging)
+    return Bundle(out if isinstance(out, Path) else out.folder)
+
+
+class _Writer:
+    """Writes trace after trace into the tables of one bundle."""
+
+    def __init__(
+        self, source: str, tables: BehindTables, layers: Layers, lost: Sequence[str]
+    ) -> None:
+        self._source, self._tables, self._layers = source, tables, layers
+        self._facts: dict[str, dict[str, Any]] = {}
+        self._formats: list[str] = []
+        self._lost = list(lost)
+        self._refused: list[str] = []
+        self._lost_by_rank: dict[str, list[int]] = {}
+        self._summed = False
+
+    def add(self, foreign: Foreign) -> None:
+        """Adds the processes of one trace; beside others Nsight Compute's only as counters."""
+        if foreign.refusal:
+            self._refused.append(foreign.refusal)
+            return
+        if foreign.format == NCU and any(name != NCU for name in self._formats):
+            self._add_counters(foreign)
+            return
+        ranks = self._ranks(foreign.processes)
+        writers = [
+            ProcessWriter(process, rank, self._tables, self._layers, self._source)
+            for process, rank in zip(foreign.processes, ranks, strict=True)
+        ]
+        windows = iter(foreign.windows)
+        first = list(islice(windows, len(writers) + 1))
+        whole = len({window.process for window in first}) == len(first) <= len(writers)
+        for window in chain(first, windows):
+            writers[window.process].add(window, whole)
+        for writer in writers:
+            writer.finish()
+            self._facts[f"rank{writer.rank}"] = writer.facts()
+            for line in dict.fromkeys(writer.lost):
+                self._lost_by_rank.setdefault(line, []).append(writer.rank)
+            self._summed |= bool(writer.process.facts.get("summed"))
+        self._formats.append(foreign.format)
+        self._lost += foreign.lost
+
+    def _add_counters(self, foreign: Foreign) -> None:
+        """Adds what was measured of kernels to the first rank: a name is the same on all."""
+        rank = int(next(iter(self._facts)).removeprefix("rank"))
+        self._tables.add("metrics", rank, foreign.processes[0].metrics)
+        self._formats.append(foreign.format)
+
+    def finish(self, results: Sequence[BenchmarkResult]) -> None:
+        """Adds what belongs to no trace."""
+        if not any(name.startswith("steps-") for name in self._tables.rows()):
+            reason = f"{self._source} holds no work on a GPU or CPU"
+            raise CommandError("; ".join(dict.fromkeys(self._refused)) or reason)
+        self._lost += [f"not imported: {reason}" for reason in self._refused]
+        runs = 0
+        for result in results:
+            for table, frame in client_frames(result, runs).items():
+                self._tables.add(table, 0, frame)
+            runs += len(result.runs)
+
+    def meta(self, rows: dict[str, int]) -> Meta:
+        """What the bundle says about itself."""
+        settings: dict[str, Any] = {"source": self._source, "summed": self._summed}
+        return Meta(
+            schema=SCHEMA,
+            spark_prof=own_version(),
+            state="complete",
+            command=(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            backend=IMPORTED + ", ".join(dict.fromkeys(self._formats)),
+            settings=settings,
+            facts=self._facts,
+            lost=tuple(dict.fromkeys(map(one_line, [*self._all_lost(), *self._lost]))),
+            tables=rows,
+        )
+
+    def _all_lost(self) -> list[str]:
+        """What the processes lack, each line once, with the ranks where it is not all of them."""
+        return [
+            line
+            if len(ranks) == len(self._facts)
+            else f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {line}"
+            for line, ranks in self._lost_by_rank.items()
+        ]
+
+    def _ranks(self, processes: Sequence[Process]) -> list[int]:
+        """A rank for each process: its own, else the next free number."""
+        taken = {int(name.removeprefix("rank")) for name in self._facts}
+        ranks = []
+        for process in processes:
+            rank = process.rank
+            # Replicas that know nothing of each other count their ranks from 0.
+            if rank is None or (rank in taken and process.facts.get("replica")):
+                rank = next(n for n in range(len(taken) + 1) if n not in taken)
+            elif not 0 <= rank <= HIGHEST_RANK:
+                raise CommandError(
+                    f"{self._source} says that it is of rank {rank}; ranks go from 0 to "
+                    f"{HIGHEST_RANK}"
+                )
+            elif rank in taken:
+                raise CommandError(
+                    f"{self._source} holds two traces of rank {rank}; of several runs make "
+                    "a bundle each (--each), or give the one that has layers as --like"
+                )
+            taken.add(rank)
+            ranks.append(rank)
+        return ranks
 
 
 def read_trace(kind: str, path: Path) -> Foreign:
@@ -64,15 +223,15 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
         traces, captures = _without_captures(found.traces)
         layers = _layers(like, stack) if like else Layers(captures=_captures(captures, found))
         name = ", ".join(source.name or str(source) for source in sources)
-        wanted = Import(
-            source=name,
+        return write_import(
+            name,
             # Counters belong to a trace, where there is one, and so come after it.
-            traces=_read(traces),
+            _read(traces),
+            out,
             results=[read_benchmark(path) for path in found.results],
             layers=layers,
             lost=_not_imported(found.passed_over),
         )
-        return write_import(wanted, out)
 
 
 @contextmanager
@@ -113,7 +272,7 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
         for file in _files(path):
             _look(file, found, stack, named=False)
     elif named and kind == "archive":
-        from spark_prof.traces.archives import unpacked
+        from spark_prof.traces.compressed import unpacked
 
         into = stack.enter_context(temporary_folder())
         for file in unpacked(path, into):

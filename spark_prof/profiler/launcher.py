@@ -31,9 +31,14 @@ from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.assemble import assemble, unflushed
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.chunks import RECORDING_FILE, pieces_folder, write_json
+from spark_prof.traces.chunks import (
+    RECORDING_FILE,
+    pid_namespace,
+    pieces_folder,
+    read_counts,
+    write_json,
+)
 from spark_prof.traces.claim import Claim
-from spark_prof.traces.step_counts import pid_namespace, read_counts
 
 OLDEST_CUPTI = (13, 4)
 """The first release whose libcupti is known to sample counters under a CUDA 13.0 driver."""

@@ -18,15 +18,17 @@ from spark_prof.profiler.targets import MarkedModule
 from spark_prof.profiler.window import Window
 from spark_prof.traces.chunks import (
     RECORDING_FILE,
+    StepCounter,
     append_log,
+    boot_id,
     facts_name,
+    pid_namespace,
     pieces_folder,
     progress_name,
     tensors_name,
     write_array,
     write_json,
 )
-from spark_prof.traces.step_counts import StepCounter, boot_id, pid_namespace
 
 
 class Process:

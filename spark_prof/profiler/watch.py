@@ -20,8 +20,7 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.window import State
 from spark_prof.traces.chunk_files import is_at_work
-from spark_prof.traces.chunks import REFUSED_FILE, progress_name
-from spark_prof.traces.step_counts import pid_namespace
+from spark_prof.traces.chunks import REFUSED_FILE, pid_namespace, progress_name
 
 _REPEAT_SECONDS = 10.0
 _POLL_SECONDS = 0.1

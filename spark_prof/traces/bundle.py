@@ -1,7 +1,8 @@
 """A bundle: one recording as a folder of Parquet tables and a meta.json, opened and checked here.
 
 `meta.json` is written last. It lists every table with its rows, and a bundle whose files do not
-agree with it is refused. Nothing in a bundle is executed.
+agree with it is refused. Nothing in a bundle is executed. Tables are written a row group at a time,
+so that a power cut cannot take them.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_prof.cores import cores
 from spark_prof.errors import CommandError
-from spark_prof.files import write_whole
-from spark_prof.redact import redacted_value
-from spark_prof.traces.columns import is_array, read_columns
+from spark_prof.files import sync, write_whole
+from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.tables import TABLES, Column, empty_table
 
 SCHEMA = 1
@@ -39,7 +41,7 @@ ROWS = 1 << 18
 
 _META_LIMIT = 64 << 20
 _LARGE = 1 << 18
-"""Rows from which on a table is read a few row groups at a time."""
+"""Rows from which on the columns of a table are read on every core."""
 
 HIGHEST_RANK = 2**16 - 1
 """The highest rank that is written or read: analyses count up to it."""
@@ -176,16 +178,13 @@ class Bundle:
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table of a rank as a DataFrame; names become categories."""
-        name = table_file(table, rank)
-        schema = TABLES[table].schema
-        names = list(columns) if columns is not None else schema.names
-        plain = all(is_array(schema.field(n).type) for n in names)
-        if self.meta.tables.get(name, 0) >= _LARGE and plain:
-            return self._large_frame(table, name, names)
+        names = TABLES[table].schema.names if columns is None else list(columns)
+        if self.meta.tables.get(table_file(table, rank), 0) < _LARGE:
+            return self._series(table, rank, names)
         # A column at a time, gone once it is copied: a table is not held twice.
-        found = self.arrow(table, rank, columns).unify_dictionaries()
-        frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
-        return frame
+        with ThreadPoolExecutor(cores()) as pool:
+            found = pool.map(lambda name: self._series(table, rank, [name])[name], names)
+            return pd.DataFrame(dict(zip(names, found, strict=True)), copy=False)
 
     def spread(
         self, table: str, rank: int, columns: Sequence[str], rows: int
@@ -251,18 +250,10 @@ class Bundle:
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{self.path / name} is damaged; record again") from error
 
-    def _large_frame(self, table: str, name: str, names: Sequence[str]) -> pd.DataFrame:
-        """The same of a table of many rows."""
-        schema, rows = TABLES[table].schema, self.meta.tables[name]
-        later = self._later_columns(table, name)
-        try:
-            wanted = pa.schema([schema.field(n) for n in names if n not in later])
-            found = dict(read_columns(self.path / name, wanted))
-        except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
-            raise CommandError(f"{self.path / name} is damaged ({error}); record again") from error
-        for column in later.values():
-            found[column.name] = column.repeated(rows).to_pandas()
-        return pd.DataFrame({n: found[n] for n in names}, copy=False)
+    def _series(self, table: str, rank: int, names: Sequence[str]) -> pd.DataFrame:
+        found = self.arrow(table, rank, names).unify_dictionaries()
+        frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
+        return frame
 
     def _later_columns(self, table: str, name: str) -> dict[str, Column]:
         """The columns that the file was written before."""
@@ -286,3 +277,91 @@ class Bundle:
         found = metadata.schema.to_arrow_schema()
         if metadata.num_rows != rows or TABLES[name.split("-rank")[0]].later_columns(found) is None:
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")
+
+
+_OF_COMPILERS = {"cubins", "functions"}
+"""Tables whose texts come from machine code."""
+
+
+class TableFiles:
+    """The table files that are being written, one Parquet writer each.
+
+    A context: at its end the files are closed and on the disk; after an exception they are gone.
+    Secrets in texts, such as those of ranges and logs, are hidden.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._open: dict[str, pq.ParquetWriter] = {}
+        self._redacted = lru_cache(maxsize=1 << 16)(redacted_text)
+        self.rows: dict[str, int] = {}
+
+    def __enter__(self) -> TableFiles:
+        remove_tables(self._folder)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        whole = False
+        try:
+            # A writer whose disk is full fails again when it writes its footer.
+            with suppress(*((OSError,) if kind else ())):
+                self._stack.close()
+            if kind is None:
+                for name in self._open:
+                    sync(self._folder / name)
+                whole = True
+        finally:
+            if not whole:
+                with suppress(OSError):
+                    remove_tables(self._folder)
+
+    def add(self, table: str, rank: int, frame: pd.DataFrame) -> None:
+        """Appends a frame with the table's columns as one row group.
+
+        A column that came later may be missing: it is written with its default.
+        """
+        name = table_file(table, rank)
+        schema = TABLES[table].schema
+        if name not in self._open:
+            # A writer that cannot be closed leaves a file open that it has opened itself.
+            file = self._stack.enter_context(pa.OSFile(str(self._folder / name), "wb"))
+            writer = pq.ParquetWriter(file, schema, compression="zstd")
+            self._open[name] = self._stack.enter_context(writer)
+            self.rows[name] = 0
+        if frame.empty:
+            return
+        later = {c.name: c for c in TABLES[table].columns if c.default is not None}
+        # A NaN says that something was not measured: only in a text is it a missing value.
+        columns = [
+            pa.array(frame[f.name], type=f.type, from_pandas=not pa.types.is_floating(f.type))
+            if f.name in frame or f.name not in later
+            else later[f.name].repeated(len(frame))
+            for f in schema
+        ]
+        if table not in _OF_COMPILERS:
+            columns = [self._without_secrets(column) for column in columns]
+        self._open[name].write_table(pa.Table.from_arrays(columns, schema=schema))
+        self.rows[name] += len(frame)
+
+    def _without_secrets(self, column: pa.Array) -> pa.Array:
+        """The column with what is secret in its texts hidden."""
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        named = pa.types.is_dictionary(column.type)
+        if not named and not pa.types.is_string(column.type):
+            return column
+        texts = (column.dictionary if named else column).to_pylist()
+        shown = [text if text is None else self._redacted(text) for text in texts]
+        if shown == texts:
+            return column
+        hidden = pa.array(shown, pa.string())
+        return pa.DictionaryArray.from_arrays(column.indices, hidden) if named else hidden
+
+
+def remove_tables(folder: Path) -> None:
+    """Removes what an assembly that was cut short left; meta.json first, which vouches for it."""
+    (folder / META_FILE).unlink(missing_ok=True)
+    for path in folder.iterdir():
+        if is_table_file(path.name):
+            path.unlink()

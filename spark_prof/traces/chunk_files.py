@@ -18,9 +18,15 @@ import psutil
 import pyarrow as pa
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.chunks import RECORDING_FILE, array_run, facts_name
+from spark_prof.traces.chunks import (
+    RECORDING_FILE,
+    array_run,
+    counts_name,
+    facts_name,
+    pid_namespace,
+    read_counts,
+)
 from spark_prof.traces.claim import is_claimed, locked_folder
-from spark_prof.traces.step_counts import counts_name, pid_namespace, read_counts
 from spark_prof.traces.tables import TABLES
 
 _PIECE = re.compile(

@@ -1,12 +1,14 @@
 """Adds the flushed files of a recording to the tables of its bundle.
 
 Every whole file is kept, also where the files that belong to it were not flushed any more: a
-piece's kernels without its steps, its steps without its kernels.
+piece's kernels without its steps, its steps without its kernels. A kernel belongs to what was open
+when it was *launched*, on the thread that ran the steps.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import TableFiles
 from spark_prof.traces.chunk_files import load_array, load_tensors, log_lines, piece_numbers
 from spark_prof.traces.chunks import (
     ARGUMENT_DTYPE,
@@ -32,17 +35,166 @@ from spark_prof.traces.chunks import (
     names_name,
     tensors_name,
 )
-from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
 from spark_prof.traces.cuda_tools import find_tool
-from spark_prof.traces.foreign import Trace
-from spark_prof.traces.host_timeline import GraphNodes, capture_rows, place_nodes
-from spark_prof.traces.join import join_piece
-from spark_prof.traces.machine_code import read_machine_code
+from spark_prof.traces.foreign import Trace, operator_rows
+from spark_prof.traces.host_timeline import (
+    FINISH,
+    MODEL_PATH,
+    PREPARE,
+    Call,
+    GraphNodes,
+    Timeline,
+    capture_rows,
+    place_nodes,
+    replay,
+    stretch_at,
+)
+from spark_prof.traces.machine_code import (
+    CUBINS_FOLDER,
+    Cubins,
+    function_symbols,
+    read_machine_code,
+)
 from spark_prof.traces.nsys_chunks import read_nsys_piece
 from spark_prof.traces.readers.kineto import read_kineto
-from spark_prof.traces.table_files import TableFiles
-from spark_prof.traces.tables import TABLES
+from spark_prof.traces.tables import TABLES, empty_frame
 from spark_prof.vocabulary import PHASES
+
+Rows = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class JoinedPiece:
+    """The rows that one piece adds to the tables of its rank, and what it lacks."""
+
+    steps: pd.DataFrame
+    ranges: pd.DataFrame
+    kernels: pd.DataFrame
+    host: pd.DataFrame
+    overhead: pd.DataFrame
+    markers: pd.DataFrame
+    lost: tuple[str, ...] = field(default=())
+
+
+def join_piece(
+    steps: Rows,
+    events: Rows,
+    modules: Sequence[dict[str, Any]],
+    read: Callable[[], Trace | None],
+    piece: int,
+    nodes: GraphNodes | None = None,
+    thread: int = -1,
+) -> JoinedPiece:
+    """Joins the arrays of one piece with its trace.
+
+    Args:
+        steps: rows of pieces.STEP_DTYPE.
+        events: rows of pieces.EVENT_DTYPE.
+        modules: rows of the `modules` table.
+        read: reads the trace of the piece; None where there is none. Where it is missing or
+            damaged (CommandError) the piece has no kernels.
+        thread: the thread that runs the steps, where no step says so; -1 if unknown.
+    """
+    paths = [module["path"] for module in modules]
+    model = paths.index(MODEL_PATH) if MODEL_PATH in paths else None
+    timeline, calls = replay(events, [module["layer"] for module in modules], model)
+    if len(steps):
+        thread = int(steps["thread"][0])
+    lost: list[str] = []
+    kernels, host, overhead, markers = map(empty_frame, ("kernels", "host", "overhead", "markers"))
+    try:
+        trace = read()
+    except CommandError as error:
+        lost.append(str(error))
+    else:
+        watched = int(steps["watched"].sum())
+        if trace is None and watched:
+            lost.append(f"{watched} steps have no kernels, the backend wrote none")
+        if trace is not None:
+            kernels, host = _kernels(trace, steps, timeline, thread), trace.launches
+            kernels = _from_nodes(kernels, nodes)
+            overhead, lost = trace.overhead, [*lost, *trace.lost]
+            began = trace.markers["start_ns"].to_numpy(np.int64)
+            markers = trace.markers.assign(step=_step_of(began, steps))
+    return JoinedPiece(
+        _step_rows(steps, piece), _range_rows(calls, steps, thread), kernels, host, overhead,
+        markers, tuple(lost),
+    )  # fmt: skip
+
+
+def _step_rows(steps: Rows, piece: int) -> pd.DataFrame:
+    frame = pd.DataFrame(steps).drop(columns="thread")
+    frame["phase"] = [PHASES[index] for index in steps["phase"]]
+    frame["piece"] = piece
+    return frame
+
+
+def _step_of(times: Int64s, steps: Rows) -> Int64s:
+    # Where the clock was set back, the steps have to be sorted: they are looked up by time.
+    steps = steps[np.argsort(steps["start_ns"], kind="stable")]
+    index = stretch_at(times, steps["start_ns"], steps["end_ns"])
+    return np.append(steps["step"], -1)[index].astype(np.int64)
+
+
+def _range_rows(calls: Sequence[Call], steps: Rows, thread: int) -> pd.DataFrame:
+    frame = pd.DataFrame(
+        [(c.module, c.start_ns, c.end_ns) for c in calls],
+        columns=["module", "start_ns", "end_ns"],
+        dtype=np.int64,
+    ).sort_values("start_ns", kind="stable")
+    return frame.assign(thread=thread, step=_step_of(frame["start_ns"].to_numpy(np.int64), steps))
+
+
+def _kernels(trace: Trace, steps: Rows, timeline: Timeline, thread: int) -> pd.DataFrame:
+    operators = operator_rows(trace.operators)
+    if thread >= 0:
+        operators = operators[operators["stream"] == thread]
+    launched = operators["start_ns"].to_numpy(np.int64)
+    gpu = trace.gpu.assign(part=0)
+    launches = trace.launches.drop_duplicates("correlation").set_index("correlation")
+    if len(launches) and not (launches["thread"] == thread).any():
+        # Without CPU activity Kineto knows threads by another number than the system's.
+        launches = launches.assign(thread=thread)
+    launches = launches[(launches["thread"] == thread) & (launches.index >= 0)]
+    # A fill value keeps integers: as floats, nanoseconds since 1970 would lose their last digits.
+    gpu_launched = launches["start_ns"].reindex(gpu["correlation"], fill_value=-1)
+    rows = pd.concat([operators, gpu], ignore_index=True) if len(operators) else gpu
+    times = np.concatenate([launched, gpu_launched.to_numpy(np.int64)])
+    # What replays a CUDA graph says nothing about what the graph's kernels work for.
+    graphs = launches.index[launches["name"].astype(str).str.contains("GraphLaunch")]
+    replayed = np.append(np.zeros(len(launched), bool), gpu["correlation"].isin(graphs))
+    module, layer = (np.where(replayed, -1, found) for found in timeline.at(times))
+    began = launches.loc[graphs, "start_ns"].sort_values().to_numpy(np.int64)
+    module = _after_the_model(module, times, began[timeline.at(began)[0] == PREPARE], steps)
+    rows = rows.assign(step=_step_of(times, steps), module=module, layer=layer)
+    return rows.sort_values("start_ns", kind="stable")
+
+
+def _after_the_model(module: Int64s, times: Int64s, graphs: Int64s, steps: Rows) -> Int64s:
+    """The modules, with FINISH for what a step launched after the graph of the whole model.
+
+    The model itself was not called then: its graph was launched in its place, at `graphs`.
+    """
+    if not len(graphs) or not len(steps):
+        return module
+    latest = graphs[np.maximum(np.searchsorted(graphs, times) - 1, 0)]
+    step = np.maximum(np.searchsorted(steps["start_ns"], times, side="right") - 1, 0)
+    after = (latest < times) & (latest >= steps["start_ns"][step])
+    return np.where((module == PREPARE) & after, FINISH, module).astype(np.int64)
+
+
+def _from_nodes(kernels: pd.DataFrame, nodes: GraphNodes | None) -> pd.DataFrame:
+    """The kernels, with module and layer of those inside a graph from when it was captured."""
+    if nodes is None or nodes.frame.empty:
+        return kernels
+    found = nodes.find(kernels["graph_node"].to_numpy(np.int64))
+    known = found >= 0
+    columns = {
+        name: np.where(known, nodes.frame[name].to_numpy(np.int64)[found], kernels[name])
+        for name in ("module", "layer")
+    }
+    return kernels.assign(**columns)
 
 
 def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
@@ -53,29 +205,20 @@ def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
     """
     raw = pieces / activity_name(process, piece)
     if raw.exists():
+        from spark_prof.traces.readers.cupti_buffers import names_file
         from spark_prof.traces.readers.cupti_trace import read_cupti
 
-        names, lost = _names(pieces, process, piece)
+        names = names_file(raw)
         trace = read_cupti(raw, names)
-        return replace(trace, lost=(*trace.lost, *lost))
+        if names.name == names_name(process, piece):
+            return trace
+        used = int(names.name.split(".")[1])
+        lost = f"its names were not flushed: those of piece {used} are used"
+        return replace(trace, lost=(*trace.lost, lost))
     kineto = pieces / kineto_name(process, piece)
     if kineto.exists():
         return read_kineto(kineto)
     return read_nsys_piece(pieces, process, piece)
-
-
-def _names(pieces: Path, process: str, piece: int) -> tuple[Path, list[str]]:
-    """The piece's file of names, and what to say about it.
-
-    A process that was killed within a piece had not written it yet. The addresses of names do not
-    change while a process lives, so the last piece before it has most of them.
-    """
-    own = pieces / names_name(process, piece)
-    before = [n for n in range(piece) if (pieces / names_name(process, n)).exists()]
-    if own.exists() or not before:
-        return own, []
-    lost = f"its names were not flushed: those of piece {before[-1]} are used"
-    return pieces / names_name(process, before[-1]), [lost]
 
 
 def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:
@@ -83,8 +226,6 @@ def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:
     names = (activity_name, names_name, kineto_name)
     return [path for name in names if (path := pieces / name(process, piece)).exists()]
 
-
-Rows = npt.NDArray[Any]
 
 _MOST_MODULES = 1 << 20
 """Models have thousands; a larger number in a file is damage."""

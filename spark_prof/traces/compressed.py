@@ -1,16 +1,22 @@
-"""Reads a file that may be compressed as a stream of blocks, in bounded memory.
+"""Reads files that may be compressed, and unpacks archives, trusting nothing that they say.
 
 What a file is follows from its first bytes, not from its name: gzip (RFC 1952), Zstandard (RFC
-8878), else it is taken as it is.
+8878), a zip or tar, else it is taken as it is. It is read as a stream of blocks in bounded memory.
+Names in an archive cannot leave the folder, links and devices are refused, and the bytes that are
+really written are counted: what an archive declares about itself is not believed.
 """
 
 from __future__ import annotations
 
+import struct
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO, cast
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO, cast
 
 import pyarrow as pa
 from isal import igzip_lib
@@ -108,3 +114,201 @@ def _from_zstandard(path: Path, file: BinaryIO) -> Iterator[bytes]:
                 yield block
     except OSError as error:
         raise CommandError(f"{path} is a damaged or cut zstd file ({error})") from error
+
+
+_MOST_MEMBERS = 10_000
+_MOST_BYTES = 64 << 30
+_MEMBER_RATIO = 300
+"""Traces are packed to a tenth or a fiftieth; below this many bytes any ratio does no harm."""
+_DEEPEST = 16
+_LONGEST_PART = 200
+_MOST_HEADERS = 16 << 20
+"""Bytes between two members of a tar: names and attributes, never more than kilobytes."""
+_FINDER = "__MACOSX/"
+"""What macOS adds to a zip: attributes of the other files."""
+_ZIP_MAGIC = (b"PK\3\4", b"PK\5\6")
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Others may want gigabytes before they give a byte."""
+_UNIX, _REGULAR = 3, 8
+_ZIP_END = struct.Struct("<4s4H2LH")
+_ZIP64_END = struct.Struct("<4sQ2H2L4Q")
+_MOST_ZIP_INDEX = _MOST_MEMBERS * 1024
+
+_DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError,
+    OverflowError, NotImplementedError, RuntimeError, struct.error,
+)  # fmt: skip
+"""What zipfile and tarfile raise for archives that are broken, encrypted or of a rare kind."""
+
+
+def unpacked(path: Path, into: Path) -> list[Path]:
+    """Writes the files of an archive into a folder; archives among them stay packed.
+
+    Args:
+        path: a zip, or a tar that may be compressed with gzip or zstd.
+        into: an empty folder, which the caller removes, also after an error.
+
+    Returns:
+        The files, sorted by name.
+
+    Raises:
+        CommandError: the archive is damaged, holds no file, or holds what no archive of traces
+            does; into may then hold some of the files.
+    """
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(4) in _ZIP_MAGIC
+        target = _Target(path, into, path.stat().st_size)
+        for name, content in _zip_files(path) if zipped else _tar_files(path):
+            if not name.startswith(_FINDER):
+                target.write(name, content)
+    except _DAMAGE as error:
+        raise CommandError(f"{path} is a damaged or unusual archive ({error})") from error
+    except OSError as error:
+        raise CommandError(f"{path} cannot be unpacked ({error.strerror or error})") from error
+    if not target.written:
+        raise CommandError(f"{path} holds no file")
+    return sorted(target.written)
+
+
+class _Target:
+    """The folder that is written to, with what was written so far."""
+
+    def __init__(self, archive: Path, into: Path, size: int) -> None:
+        self.written: list[Path] = []
+        self._archive, self._into = archive, into
+        self._most = min(_MOST_BYTES, max(_HARMLESS, _MEMBER_RATIO * size))
+        self._bytes = 0
+        self._names: set[str] = set()
+
+    def write(self, name: str, content: IO[bytes]) -> None:
+        """Writes one file."""
+        place = self._place(name)
+        if len(self.written) >= _MOST_MEMBERS:
+            raise CommandError(
+                f"{self._archive} holds more than {_MOST_MEMBERS:,} files; unpack it yourself"
+            )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("xb") as file:
+            while block := content.read(_BLOCK):
+                self._bytes += len(block)
+                if self._bytes > self._most:
+                    raise CommandError(
+                        f"{self._archive} grows to more than {self._most >> 20:,} MiB when it is "
+                        "unpacked; no archive of traces does, so it is refused"
+                    )
+                file.write(block)
+        self.written.append(place)
+
+    def _place(self, name: str) -> Path:
+        """Where a member goes.
+
+        Raises:
+            CommandError: its name leads out of the folder, is no name, or was there before.
+        """
+        parts = PurePosixPath(name.replace("\\", "/")).parts
+        bad = not parts or len(parts) > _DEEPEST or not name.isprintable()
+        if bad or any(len(part.encode()) > _LONGEST_PART for part in parts):
+            raise CommandError(f"{self._archive} holds {name!r:.80}, which is no name; refused")
+        if name.startswith(("/", "\\")) or ".." in parts or parts[0][1:2] == ":":
+            raise CommandError(
+                f"{self._archive} holds {name!r:.80}, which leads out of its folder; refused"
+            )
+        # Not every disk tells upper from lower case.
+        key = "/".join(parts).casefold()
+        if key in self._names:
+            raise CommandError(f"{self._archive} holds {name!r:.80} twice; refused")
+        self._names.add(key)
+        return self._into.joinpath(*parts)
+
+
+def is_zip_with(path: Path, name: str) -> bool:
+    """Whether the file is a zip that holds a file of that name."""
+    try:
+        if not zipfile.is_zipfile(path) or _zip_index_size(path) > _MOST_ZIP_INDEX:
+            return False
+        with zipfile.ZipFile(path) as archive:
+            return name in archive.namelist()
+    except (*_DAMAGE, OSError):
+        return False
+
+
+def _zip_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    if _zip_index_size(path) > _MOST_ZIP_INDEX:
+        raise CommandError(f"{path} lists more files than an archive of traces; unpack it yourself")
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.is_dir():
+                continue
+            kind = member.external_attr >> 28
+            if member.create_system == _UNIX and kind not in (0, _REGULAR):
+                raise _not_a_file(path, member.filename)
+            if member.compress_type not in _ZIP_METHODS:
+                raise CommandError(f"{path} is packed in an unusual way; unpack it yourself")
+            with archive.open(member) as content:
+                yield member.filename, content
+
+
+def _zip_index_size(path: Path) -> int:
+    """Bytes of a zip's index, which the library reads as a whole; 0 where there is none."""
+    size = path.stat().st_size
+    tail = (1 << 16) + _ZIP_END.size + _ZIP64_END.size + 20
+    with path.open("rb") as file:
+        file.seek(max(0, size - tail))
+        end = file.read()
+    place, place64 = end.rfind(b"PK\5\6"), end.rfind(b"PK\6\6")
+    found = 0
+    if 0 <= place <= len(end) - _ZIP_END.size:
+        found = _ZIP_END.unpack_from(end, place)[5]
+        found = 0 if found == 0xFFFFFFFF else found
+    if 0 <= place64 <= len(end) - _ZIP64_END.size:
+        found = max(found, _ZIP64_END.unpack_from(end, place64)[8])
+    return min(found, size)
+
+
+def _tar_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with open_stream(path) as blocks:
+        stream = _Stream(path, blocks)
+        with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as archive:  # type: ignore[call-overload]
+            while member := _next(archive, stream):
+                if member.isdir():
+                    continue
+                content = archive.extractfile(member) if member.isreg() else None
+                if content is None or member.issparse() or member.size < 0:
+                    raise _not_a_file(path, member.name)
+                stream.left = _MOST_BYTES
+                yield member.name, content
+                archive.members.clear()  # the library keeps them all
+
+
+def _next(archive: tarfile.TarFile, stream: _Stream) -> tarfile.TarInfo | None:
+    stream.left = _MOST_HEADERS
+    return archive.next()
+
+
+class _Stream:
+    """What tarfile reads from; it gives no more bytes than are left to it."""
+
+    def __init__(self, path: Path, blocks: Iterator[bytes]) -> None:
+        self.left = _MOST_HEADERS
+        self._path, self._blocks, self._block = path, blocks, b""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, fewer than `size` only at the end."""
+        parts = []
+        while size:
+            if not self._block:
+                self._block = next(self._blocks, b"")
+                if not self._block:
+                    break
+            part, self._block = self._block[:size], self._block[size:]
+            parts.append(part)
+            size -= len(part)
+            self.left -= len(part)
+            if self.left < 0:
+                raise CommandError(f"{self._path} is a tar whose headers have no end; refused")
+        return b"".join(parts)
+
+
+def _not_a_file(path: Path, name: str) -> CommandError:
+    return CommandError(f"{path} holds {name!r:.80}, a link, a device or a sparse file; refused")

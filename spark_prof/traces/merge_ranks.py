@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 from spark_prof.errors import CommandError
 from spark_prof.files import replacing
 from spark_prof.traces.assemble import SALVAGED, assemble, open_bundle
-from spark_prof.traces.bundle import META_FILE, Bundle, Meta, table_file
+from spark_prof.traces.bundle import META_FILE, Bundle, Meta, TableFiles, table_file
 from spark_prof.traces.chunk_files import being_recorded, json_files
 from spark_prof.traces.chunks import pieces_folder
-from spark_prof.traces.cubins import CUBINS_FOLDER
-from spark_prof.traces.table_files import TableFiles
+from spark_prof.traces.machine_code import CUBINS_FOLDER
 
 _UNSET = 0
 """A time that never came, such as an update of the scheduler; it stays."""

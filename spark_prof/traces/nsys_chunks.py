@@ -33,8 +33,8 @@ from spark_prof.traces.readers.nsys_facts import (
     nsys_lacks,
     whole_graphs,
 )
+from spark_prof.traces.readers.nsys_file import WHOLE_GRAPH
 from spark_prof.traces.readers.nsys_import import nsys_export
-from spark_prof.traces.readers.nsys_work import WHOLE_GRAPH
 from spark_prof.traces.tables import empty_frame
 
 _TABLES = ("gpu", "launches", "overhead")

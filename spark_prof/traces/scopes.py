@@ -8,6 +8,7 @@ paths stand for millions of launches.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -111,52 +112,116 @@ def groups(keys: Int64s) -> Iterator[tuple[int, Int64s]]:
         yield int(key), order[first:last]
 
 
-class Calls:
-    """Calls of modules, sorted by thread and start.
+_DEEPEST = 256
+"""Ranges nested deeper are of no model; what they would name stays with what is around them."""
+
+
+@dataclass(frozen=True)
+class ModuleRanges:
+    """Ranges of one process that name modules, in order of their start."""
+
+    start: Int64s  # ns
+    end: Int64s
+    thread: Int64s
+    name: Int64s  # the number of its name in the list that the walk was given
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The ranges of one thread that matter in a stretch, as `enclosing` wants them."""
+
+    start: Int64s
+    end: Int64s
+    scope: Int64s
+    parents: Int64s
+
+
+class ScopeWalk:
+    """Follows the ranges of one process through its stretches, in order of time.
 
     Args:
-        name: the module's name as a number, of each call.
-        thread: its thread as a number from 0.
-
-    Attributes:
-        thread: its thread.
+        names: names of modules by their number; it may grow meanwhile.
     """
 
-    def __init__(
-        self, scopes: Scopes, name: Int64s, names: list[str], thread: Int64s, start: Int64s,
-        end: Int64s,
-    ) -> None:  # fmt: skip
-        order = np.lexsort((-end, start, thread))
-        self.thread, self.start, self.end = thread[order], start[order], end[order]
-        # Every thread gets a stretch of the same line, so that one search serves them all.
-        self._moments = np.unique(np.concatenate([start, end]))
-        self._starts, self._ends = self._on_line(self.start), self._on_line(self.end)
-        self._parents = enclosing(self._starts, self._ends)
-        self.scope = np.empty(len(order), np.int64)
-        found: list[int] = []
-        for parent, number in zip(self._parents.tolist(), name[order].tolist(), strict=True):
-            above = found[parent] if parent >= 0 else NO_SCOPE
-            found.append(scopes.child(above, names[number]))
-        self.scope[:] = found
+    def __init__(self, scopes: Scopes, names: list[str]) -> None:
+        self._scopes, self._names = scopes, names
+        self._stacks: dict[int, _Stack] = {}
 
-    def at(self, thread: Int64s, times: Int64s) -> Int64s:
-        """The scope of the innermost call that is open in that thread at that time."""
-        if not len(self.scope):
-            return np.full(len(times), NO_SCOPE, np.int64)
-        # A moment between two known ones lies half-way between their places.
-        place = 2 * np.searchsorted(self._moments, times)
-        known = np.minimum(place // 2, len(self._moments) - 1)
-        place -= self._moments[known] != times
-        line = place + thread * self._width
-        found = innermost(self._starts, self._ends, self._parents, line)
-        inside = (found != NO_SCOPE) & (self.thread[found] == thread)
-        scope: Int64s = np.where(inside, self.scope[found], NO_SCOPE)
+    def advance(self, ranges: ModuleRanges, begin: int) -> Int64s:
+        """Goes on to the next stretch.
+
+        Args:
+            begin: when it begins, ns.
+
+        Returns:
+            The scope of each range.
+        """
+        scope = np.full(len(ranges.start), NO_SCOPE, np.int64)
+        before, self._stacks = self._stacks, {}
+        for thread, stack in before.items():
+            open_ = np.flatnonzero(stack.end > begin)
+            if len(open_):
+                start, end = stack.start[open_], stack.end[open_]
+                self._stacks[thread] = _Stack(start, end, stack.scope[open_], enclosing(start, end))
+        for thread, rows in groups(ranges.thread):
+            scope[rows] = self._enter(thread, ranges, rows)
         return scope
 
-    @property
-    def _width(self) -> int:
-        return 2 * len(self._moments) + 4
+    def at(self, threads: Int64s, times: Int64s) -> Int64s:
+        """The scope that was open on a thread at a time in this stretch."""
+        found = np.full(len(times), NO_SCOPE, np.int64)
+        for thread, rows in groups(threads):
+            stack = self._stacks.get(thread)
+            if stack is not None:
+                place = innermost(stack.start, stack.end, stack.parents, times[rows])
+                found[rows] = np.where(place >= 0, stack.scope[place], NO_SCOPE)
+        return found
 
-    def _on_line(self, times: Int64s) -> Int64s:
-        line: Int64s = 2 * np.searchsorted(self._moments, times) + self.thread * self._width
-        return line
+    def _enter(self, thread: int, ranges: ModuleRanges, rows: Int64s) -> Int64s:
+        rows_start, rows_end = ranges.start[rows], ranges.end[rows]
+        tied = (rows_start[1:] == rows_start[:-1]) & (rows_end[1:] > rows_end[:-1])
+        order = np.lexsort((-rows_end, rows_start)) if tied.any() else np.arange(len(rows))
+        start, end, name = rows_start[order], rows_end[order], ranges.name[rows][order]
+        known = np.empty(0, np.int64)
+        open_ = self._stacks.get(thread)
+        if open_ is not None:
+            start, end = np.append(open_.start, start), np.append(open_.end, end)
+            known = open_.scope
+        parents = enclosing(start, end)
+        scope = self._named(parents, known, name)
+        self._stacks[thread] = _Stack(start, end, scope, parents)
+        found = np.empty(len(rows), np.int64)
+        found[order] = scope[len(known) :]
+        return found
+
+    def _named(self, parents: Int64s, known: Int64s, name: Int64s) -> Int64s:
+        """The scope of each range: those of the open ones are known, the rest follow by depth."""
+        scope = np.append(known, np.full(len(name), NO_SCOPE, np.int64))
+        names = np.append(np.zeros(len(known), np.int64), name)
+        done = np.zeros(len(scope), bool)
+        done[: len(known)] = True
+        left = np.arange(len(known), len(scope))
+        for _ in range(_DEEPEST):
+            parent = parents[left]
+            ready = (parent < 0) | done[parent]
+            rows, parent = left[ready], parent[ready]
+            if not len(rows):
+                break
+            above = np.where(parent >= 0, scope[parent], NO_SCOPE)
+            codes, pairs = pd.factorize((above + 1) * len(self._names) + names[rows])
+            numbers = [divmod(int(pair), len(self._names)) for pair in pairs]
+            scope[rows] = np.array(
+                [self._scopes.child(over - 1, self._names[number]) for over, number in numbers],
+                np.int64,
+            )[codes]
+            done[rows] = True
+            left = left[~ready]
+        parents = parents.copy()
+        while len(left):
+            over = parents[left]
+            reached = done[over]
+            scope[left[reached]] = scope[over[reached]]
+            done[left[reached]] = True
+            left, over = left[~reached], over[~reached]
+            parents[left] = parents[over]
+        return scope

@@ -10,7 +10,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from spark_prof.datasets.sql_views import LAUNCHES, project
+from spark_prof.datasets.sql_query import LAUNCHES, project
 from spark_prof.traces.readers.nsys_import import nsys_export
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"

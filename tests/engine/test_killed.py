@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 from spark_prof import load
-from spark_prof.traces.chunks import pieces_folder
-from spark_prof.traces.step_counts import StepCounts, read_counts
+from spark_prof.traces.chunks import StepCounts, pieces_folder, read_counts
 from tests.engine.conftest import ROOT, SPARK_PROF, report_of
 
 _ENOUGH = 280

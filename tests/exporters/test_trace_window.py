@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spark_prof.datasets.prepared import Prepared, prepare
-from spark_prof.exporters.trace_window import MOST_KERNELS, Window, window_around, window_trace
+from spark_prof.exporters.perfetto import MOST_KERNELS, Window, window_around, window_trace
 from spark_prof.traces.bundle import Bundle
 from tests.exporters.test_perfetto import GPU, exported
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.attribution.placement import place_kernels
-from spark_prof.importers.captures import Capture, components_by_capture, holds_captures
+from spark_prof.importers.imported_layers import Capture, components_by_capture, holds_captures
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.bundle import Bundle
 from tests.importers.traces import DATA

@@ -6,11 +6,10 @@ import pytest
 from spark_prof.analyzers.summary import summarize
 from spark_prof.errors import CommandError
 from spark_prof.importers.imported_process import BehindTables
-from spark_prof.importers.importing import Import, write_import
-from spark_prof.traces.bundle import table_file
+from spark_prof.importers.sources import write_import
+from spark_prof.traces.bundle import TableFiles, table_file
 from spark_prof.traces.foreign import Process
 from spark_prof.traces.scopes import Scopes
-from spark_prof.traces.table_files import TableFiles
 from tests.importers.traces import foreign, window
 
 STEP = "execute_context_0(0)_generation_1(1)"
@@ -29,7 +28,7 @@ def test_kernels_get_step_module_and_layer(tmp_path):
                 [(STEP, 100, 110)], [(0, 101, 109), (1, 102, 108)])],
         scopes(),
     )  # fmt: skip
-    bundle = write_import(Import("t", [trace]), tmp_path / "b")
+    bundle = write_import("t", [trace], tmp_path / "b")
     kernels = bundle.frame("kernels", 0)
     modules = bundle.frame("modules", 0).set_index("module")
     assert kernels["name"].tolist() == ["early", "k"]
@@ -45,14 +44,14 @@ def test_windows_of_one_process_are_written_one_after_another(tmp_path):
     parts = [
         window([("k", t, t + 5, t + 9, -1, t)], [(STEP, t - 1, t + 1)]) for t in (100, 200, 300)
     ]
-    bundle = write_import(Import("t", [foreign(parts)]), tmp_path / "b")
+    bundle = write_import("t", [foreign(parts)], tmp_path / "b")
     assert bundle.frame("kernels", 0)["step"].tolist() == [0, 1, 2]
     assert len(bundle.frame("steps", 0)) == 3
 
 
 def test_many_windows_without_steps_are_one_step_that_ends_with_the_last(tmp_path):
     parts = [window([("k", t, t + 5, t + 9, -1, t)]) for t in (100, 200, 300)]
-    bundle = write_import(Import("t", [foreign(parts)]), tmp_path / "b")
+    bundle = write_import("t", [foreign(parts)], tmp_path / "b")
     steps = bundle.frame("steps", 0)
     assert (steps["start_ns"].tolist(), steps["end_ns"].tolist()) == ([100], [309])
     assert bundle.frame("kernels", 0)["step"].tolist() == [0, 0, 0]
@@ -63,7 +62,7 @@ def test_two_windows_of_one_process_are_no_whole_even_where_another_has_none(tmp
     parts = [window([("k", t, t + 5, t + 9, -1, t)], [(STEP, t - 1, t + 1)]) for t in (100, 200)]
     trace = foreign(parts)
     trace.processes.append(Process(1, {}))
-    bundle = write_import(Import("t", [trace]), tmp_path / "b")
+    bundle = write_import("t", [trace], tmp_path / "b")
     assert bundle.ranks == (0,)
     assert bundle.frame("kernels", 0)["step"].tolist() == [0, 1]
     assert bundle.frame("modules", 0)["module"].is_unique
@@ -72,10 +71,10 @@ def test_two_windows_of_one_process_are_no_whole_even_where_another_has_none(tmp
 def test_ranks_that_the_traces_do_not_tell_are_counted(tmp_path):
     traces = [foreign([window([("k", 1, 2, 3, -1, 1)])], rank=rank) for rank in (None, 0, None)]
     with pytest.raises(CommandError, match="two traces of rank 0"):
-        write_import(Import("t", traces), tmp_path / "b")
+        write_import("t", traces, tmp_path / "b")
     assert not (tmp_path / "b").exists()
     traces = [foreign([window([("k", 1, 2, 3, -1, 1)])], rank=r) for r in (1, None, None)]
-    assert write_import(Import("t", traces), tmp_path / "b").ranks == (0, 1, 2)
+    assert write_import("t", traces, tmp_path / "b").ranks == (0, 1, 2)
 
 
 def test_nothing_is_left_of_a_trace_that_is_damaged_half_way(tmp_path):
@@ -85,13 +84,13 @@ def test_nothing_is_left_of_a_trace_that_is_damaged_half_way(tmp_path):
         raise CommandError("t is damaged")
 
     with pytest.raises(CommandError, match="damaged"):
-        write_import(Import("t", [foreign(windows())]), tmp_path / "b")
+        write_import("t", [foreign(windows())], tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trace_of_nothing_is_refused(tmp_path):
     with pytest.raises(CommandError, match="no work"):
-        write_import(Import("t", [foreign([])]), tmp_path / "b")
+        write_import("t", [foreign([])], tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,7 +103,7 @@ def test_what_runs_around_the_model_counts_to_its_phase(tmp_path):
     kernels = [(n, t, t + 100, t + 101, s, t) for n, t, s in zip(names, times, inside, strict=True)]
     calls = [(0, 110, 120), (1, 110, 119), (2, 130, 140)]
     trace = foreign([window(kernels, [(STEP, 100, 150)], calls)], tree)
-    bundle = write_import(Import("t", [trace]), tmp_path / "b")
+    bundle = write_import("t", [trace], tmp_path / "b")
     rows = bundle.frame("kernels", 0).set_index("name")
     modules = bundle.frame("modules", 0).set_index("module")["path"]
     assert [modules[rows.loc[name, "module"]] for name in names] == [

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.importers.alignment import align
+from spark_prof.importers.imported_layers import align
 from spark_prof.importers.imported_steps import Steps, one_step, steps_by_graphs
 from tests.importers.traces import window
 from tests.rows import each_row

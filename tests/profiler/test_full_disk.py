@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.traces.assemble import salvage
 from spark_prof.traces.chunks import pieces_folder
-from spark_prof.traces.salvage_chunks import salvage
 from tests.flushed import flushed_in, lacking
 from tests.rows import each_row
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces import archives
-from spark_prof.traces.archives import unpacked
+from spark_prof.traces import compressed
+from spark_prof.traces.compressed import unpacked
 
 FILES = {"rank0.json": b"{}", "deep/er/rank1.json": b"[1]" * 1000, "empty.csv": b""}
 
@@ -145,7 +145,7 @@ def test_a_bomb_is_refused_while_it_grows(
     make: Callable[[dict[str, bytes]], bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(archives, "_HARMLESS", 1 << 20)
+    monkeypatch.setattr(compressed, "_HARMLESS", 1 << 20)
     with pytest.raises(CommandError, match="grows to more than"):
         unpack(make({f"{i}": bytes(4 << 20) for i in range(8)}))
 
@@ -153,7 +153,7 @@ def test_a_bomb_is_refused_while_it_grows(
 def test_too_many_files_are_refused(
     unpack: Callable[[bytes], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "_MOST_MEMBERS", 10)
+    monkeypatch.setattr(compressed, "_MOST_MEMBERS", 10)
     with pytest.raises(CommandError, match="more than 10 files"):
         unpack(tar_of({f"{i}": b"" for i in range(11)}))
 
@@ -162,7 +162,7 @@ def test_a_zip_that_lists_too_many_is_refused_before_its_index_is_read(
     unpack: Callable[[bytes], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = zip_of({f"{i}": b"" for i in range(100)})
-    monkeypatch.setattr(archives, "_MOST_ZIP_INDEX", 1000)
+    monkeypatch.setattr(compressed, "_MOST_ZIP_INDEX", 1000)
     monkeypatch.setattr(zipfile, "ZipFile", None)
     with pytest.raises(CommandError, match="lists more files"):
         unpack(data)
@@ -171,7 +171,7 @@ def test_a_zip_that_lists_too_many_is_refused_before_its_index_is_read(
 def test_tar_headers_have_an_end(
     unpack: Callable[[bytes], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "_MOST_HEADERS", 1 << 16)
+    monkeypatch.setattr(compressed, "_MOST_HEADERS", 1 << 16)
     info = tarfile.TarInfo("a")
     info.pax_headers = {"comment": "x" * (1 << 20)}
     with pytest.raises(CommandError, match="headers have no end"):

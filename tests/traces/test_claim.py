@@ -13,11 +13,10 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.profiler.launcher import prepare_bundle, remove_empty
 from spark_prof.profiler.settings import Settings
-from spark_prof.traces.assemble import assemble
+from spark_prof.traces.assemble import assemble, salvage
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.claim import Claim, is_claimed, staged
-from spark_prof.traces.salvage_chunks import salvage
 from tests.support import eager_decode
 
 WON, REFUSED = 0, 2

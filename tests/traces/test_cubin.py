@@ -13,7 +13,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import cached_cubin_name
-from spark_prof.traces.cubins import CUBINS_FOLDER, Cubins, function_symbols
+from spark_prof.traces.machine_code import CUBINS_FOLDER, Cubins, function_symbols
 from spark_prof.traces.readers.cubin import Function, read_functions
 from tests.rows import each_row
 from tests.traces.cubins import ADD, SM_90, SM_121

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_prof.traces.chunk_tables import JoinedPiece, join_piece
 from spark_prof.traces.chunks import EVENT_DTYPE, STEP_DTYPE
 from spark_prof.traces.host_timeline import GraphNodes
-from spark_prof.traces.join import JoinedPiece, join_piece
 from spark_prof.traces.readers.kineto import read_kineto
 from tests.support import (
     ATTENTION,

@@ -18,9 +18,8 @@ from spark_prof.traces import machine_code
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import cubins_folder, names_name, write_json
-from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, find_tool
-from spark_prof.traces.machine_code import read_machine_code, short_opcode
+from spark_prof.traces.machine_code import CUBINS_FOLDER, read_machine_code, short_opcode
 from spark_prof.traces.readers.binary_utilities import count_opcodes
 from spark_prof.traces.readers.cubin import read_code
 from tests.support import Piece, Recorded, kernel, kineto, step

@@ -18,9 +18,8 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import CLOCK_MARK
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.nsys_facts import nsys_lacks
-from spark_prof.traces.readers.nsys_file import Clock, open_export, read_clock
+from spark_prof.traces.readers.nsys_file import WHOLE_GRAPH, Clock, open_export, read_clock
 from spark_prof.traces.readers.nsys_import import nsys_export
-from spark_prof.traces.readers.nsys_work import WHOLE_GRAPH
 from tests.nsys_files import (
     BEGUN,
     GRAPH,

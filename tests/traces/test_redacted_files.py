@@ -21,10 +21,9 @@ from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.benchmarks.read import read_benchmark
-from spark_prof.traces.bundle import Bundle, Meta
+from spark_prof.traces.bundle import Bundle, Meta, TableFiles
 from spark_prof.traces.chunks import pieces_folder, write_refusal
 from spark_prof.traces.readers.engine_log import read_engine_log
-from spark_prof.traces.table_files import TableFiles
 from spark_prof.traces.tables import TABLES
 from tests import recorder
 from tests.secret_corpus import planted

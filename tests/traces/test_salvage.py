@@ -16,7 +16,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces import assemble as module
-from spark_prof.traces.assemble import assemble, open_bundle
+from spark_prof.traces.assemble import assemble, open_bundle, salvage, snapshot
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.chunks import (
     activity_name,
@@ -27,7 +27,6 @@ from spark_prof.traces.chunks import (
     write_json,
 )
 from spark_prof.traces.resolve import RecordingInProgress, resolve, source_state
-from spark_prof.traces.salvage_chunks import salvage, snapshot
 from tests.flushed import flushed_in, lacking
 from tests.rows import each_row
 from tests.support import ORIGIN, Recorded, eager_decode
@@ -82,7 +81,7 @@ def test_an_assembly_that_was_cut_short_is_done_again(
     with monkeypatch.context() as patched:
         patched.setattr(owner, at, lambda *_: (_ for _ in ()).throw(Killed))
         # A killed process does not tidy up.
-        patched.setattr("spark_prof.traces.table_files.remove_tables", lambda _: None)
+        patched.setattr("spark_prof.traces.bundle.remove_tables", lambda _: None)
         with pytest.raises(Killed):
             open_bundle(dead)
     assert pieces_folder(dead).is_dir()

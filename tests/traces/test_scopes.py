@@ -4,8 +4,7 @@ import random
 
 import numpy as np
 
-from spark_prof.traces.readers.nsys_ranges import ModuleRanges, ScopeWalk
-from spark_prof.traces.scopes import Scopes, enclosing, innermost
+from spark_prof.traces.scopes import ModuleRanges, Scopes, ScopeWalk, enclosing, innermost
 from tests.rows import each_row
 
 

@@ -21,19 +21,19 @@ from spark_prof.errors import CommandError
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.worker import WorkerRecording
-from spark_prof.traces.assemble import assemble
+from spark_prof.traces.assemble import assemble, salvage
 from spark_prof.traces.bundle import Bundle, Meta
 from spark_prof.traces.chunk_files import other_recordings
 from spark_prof.traces.chunks import (
     RECORDING_FILE,
     array_name,
+    counts_name,
     facts_name,
     pieces_folder,
     progress_name,
+    read_counts,
     write_json,
 )
-from spark_prof.traces.salvage_chunks import salvage
-from spark_prof.traces.step_counts import counts_name, read_counts
 from tests.profiler import fakes
 
 TOLD = re.compile(r"rank0: (at least )?([0-9]+) recorded steps (?:were not flushed|are missing)")
@@ -229,7 +229,7 @@ def test_without_a_count_the_number_is_said_to_be_unknown(
     def refuse(*_: Any) -> None:
         raise OSError(19, "No such device")
 
-    monkeypatch.setattr("spark_prof.traces.step_counts.mmap.mmap", refuse)
+    monkeypatch.setattr("spark_prof.traces.chunks.mmap.mmap", refuse)
     pieces = recorded(tmp_path / "b")
     assert read_counts(pieces) == {}
     write_json(pieces, progress_name("rank0"), {"recorded": 20, "finished": False})

@@ -12,8 +12,7 @@ from spark_prof.analyzers.ceilings.config import Config, architecture_of
 from spark_prof.analyzers.ceilings.derived import KNOWN, derived_modules
 from spark_prof.analyzers.ceilings.schemes import format_of, schemes_of
 from spark_prof.rules.tensor_names import Place, place_of, split_name
-from spark_prof.traces.checkpoint import Checkpoint
-from spark_prof.traces.readers.safetensors_header import Tensor
+from spark_prof.traces.checkpoint import Checkpoint, Tensor
 
 _MAIN = ("weight", "weight_packed", "qweight", "blocks")
 _SCALES = ("weight_scale", "weight_scale_inv", "scale", "scales", "scale_inv")

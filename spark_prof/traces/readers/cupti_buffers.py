@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,24 +19,14 @@ from spark_prof.traces.chunk_files import json_files
 from spark_prof.traces.chunks import facts_name
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.readers.cupti_trace import read_cupti
-from spark_prof.traces.scopes import NO_SCOPE, Calls, Scopes
+from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, Scopes, ScopeWalk
 
 FORMAT = "cupti"
 
 Int64s = npt.NDArray[np.int64]
 
-_PIECE = re.compile(r"(?P<process>rank(?P<rank>\d{1,9}))\.(?P<piece>\d{5,9})\.activity\.bin")
+_PIECE = re.compile(r"(?P<process>rank\d{1,9})\.\d{5,9}\.activity\.bin")
 _ROWS_OF_FACTS = ("modules", "layers")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A file of buffers."""
-
-    path: Path
-    process: str
-    rank: int | None  # its rank, None where the file's name does not tell
-    number: int
 
 
 def cupti_buffers(path: Path, names_module: NamesModule) -> Foreign:
@@ -51,13 +39,13 @@ def cupti_buffers(path: Path, names_module: NamesModule) -> Foreign:
         CommandError: there is none, or it cannot be read; the latter from the windows too.
     """
     files = sorted(path.glob("*.activity.bin")) if path.is_dir() else [path]
-    pieces = [_piece(file) for file in files]
-    if not pieces:
+    if not files:
         raise CommandError(f"{path} holds no buffers of CUPTI (*.activity.bin)")
-    by_process: dict[str, list[Piece]] = {}
-    for piece in pieces:
-        by_process.setdefault(piece.process, []).append(piece)
-    processes = [Process(mine[0].rank, _facts(mine[0])) for mine in by_process.values()]
+    by_process: dict[str, list[Path]] = {}
+    for file in files:
+        match = _PIECE.fullmatch(file.name)
+        by_process.setdefault(match["process"] if match else file.name, []).append(file)
+    processes = [_process(name, mine[0].parent) for name, mine in by_process.items()]
     lost = [
         "raw CUPTI buffers tell neither steps nor modules: layers are known only where NVTX "
         "ranges name them"
@@ -65,37 +53,34 @@ def cupti_buffers(path: Path, names_module: NamesModule) -> Foreign:
 
     def windows() -> Iterator[Window]:
         for i, mine in enumerate(by_process.values()):
-            for piece in sorted(mine, key=lambda piece: piece.number):
-                trace = read_cupti(piece.path, _names(piece))
-                lost.extend(f"{piece.path.name}: {line}" for line in trace.lost)
+            for file in sorted(mine, key=lambda file: (len(file.name), file.name)):
+                trace = read_cupti(file, names_file(file))
+                lost.extend(f"{file.name}: {line}" for line in trace.lost)
                 yield _window(i, trace, processes[i].scopes, names_module)
 
     return Foreign(FORMAT, processes, windows(), lost)
 
 
-def _piece(path: Path) -> Piece:
-    match = _PIECE.fullmatch(path.name)
-    if match is None:
-        return Piece(path, path.name, None, 0)
-    return Piece(path, match["process"], int(match["rank"]), int(match["piece"]))
+def names_file(buffers: Path) -> Path:
+    """The file of names of a file of buffers, else of the last one before it that has one.
 
-
-def _names(piece: Piece) -> Path:
-    """The file of names of the piece, else of the last one before it that has one.
-
-    The addresses of names do not change while a process lives.
+    A process that was killed within a piece had not written it yet. The addresses of names do not
+    change while a process lives, so the last piece before it has most of them.
     """
-    own = piece.path.with_name(piece.path.name.removesuffix(".activity.bin") + ".names.json")
-    if own.exists() or piece.rank is None:
+    own = buffers.with_name(buffers.name.removesuffix(".activity.bin") + ".names.json")
+    match = _PIECE.fullmatch(buffers.name)
+    if own.exists() or match is None:
         return own
-    found = piece.path.parent.glob(f"{piece.process}.*.names.json")
+    found = buffers.parent.glob(f"{match['process']}.*.names.json")
     return max((file for file in found if file.name < own.name), default=own)
 
 
-def _facts(piece: Piece) -> dict[str, Any]:
-    """What the process said about itself, if that is still there."""
-    found = next(json_files(piece.path.parent, facts_name(piece.process)), {})
-    return {key: value for key, value in found.items() if key not in _ROWS_OF_FACTS}
+def _process(name: str, folder: Path) -> Process:
+    """The process, with what it said about itself if that is still there."""
+    said = next(json_files(folder, facts_name(name)), {})
+    facts = {key: value for key, value in said.items() if key not in _ROWS_OF_FACTS}
+    rank = name.removeprefix("rank")
+    return Process(int(rank) if rank.isdecimal() else None, facts)
 
 
 def _window(process: int, trace: Trace, scopes: Scopes, names_module: NamesModule) -> Window:
@@ -103,21 +88,25 @@ def _window(process: int, trace: Trace, scopes: Scopes, names_module: NamesModul
     wanted = [name for name in markers["name"].cat.categories if names_module(str(name))]
     markers = markers.assign(name=markers["name"].cat.set_categories(wanted))
     markers = markers[markers["name"].notna() & (markers["thread"] >= 0)]
-    callers, threads = pd.factorize(markers["thread"])
-    start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    names = np.asarray(markers["name"].cat.codes, np.int64)
-    calls = Calls(scopes, names, list(map(str, wanted)), callers.astype(np.int64), start, end)
+    columns = [markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread")]
+    calls = ModuleRanges(*columns, np.asarray(markers["name"].cat.codes, np.int64))
+    walk = ScopeWalk(scopes, list(map(str, wanted)))
+    scope = walk.advance(calls, 0)
     launch_ns, thread = _launched(trace)
-    caller = pd.Index(threads).get_indexer(pd.Index(thread)).astype(np.int64)
-    known = (caller >= 0) & (launch_ns >= 0)
-    called = {"scope": calls.scope, "start_ns": calls.start, "end_ns": calls.end}
     return Window(
         process=process,
         trace=trace,
         launch_ns=launch_ns,
         thread=thread,
-        scope=np.where(known, calls.at(caller, launch_ns), NO_SCOPE),
-        calls=pd.DataFrame(called | {"thread": np.asarray(threads)[calls.thread]}, dtype=np.int64),
+        scope=np.where(launch_ns >= 0, walk.at(thread, launch_ns), NO_SCOPE),
+        calls=pd.DataFrame(
+            {
+                "scope": scope,
+                "start_ns": calls.start,
+                "end_ns": calls.end,
+                "thread": calls.thread,
+            }
+        ),
     )
 
 

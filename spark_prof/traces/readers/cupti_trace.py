@@ -3,11 +3,15 @@
 Format: docs/bundle.md. A record points to its kernel's name in the memory of a process that is
 gone, so the names lie beside the buffers. Times are CUPTI's clock plus the offset noted there. Of
 an NVTX range one record says where it begins, another where it ends.
+
+`take_parts` does for one buffer what can be done for it alone, in a thread of its own. Launches
+that are alike share name, grid, block and shared memory, which are looked up once for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +21,215 @@ import orjson
 import pandas as pd
 
 from spark_prof.traces.foreign import Trace
-from spark_prof.traces.readers.cupti_blocks import map_records
-from spark_prof.traces.readers.cupti_parts import (
-    CALL_KINDS,
-    GPU_KINDS,
-    Columns,
-    Distinct,
-    Launches,
-    Names,
-    Part,
-    take_parts,
-)
+from spark_prof.traces.readers.cupti_blocks import Records, map_records
 from spark_prof.traces.readers.cupti_records import (
+    CALLS,
+    COPY,
+    DRIVER_CALL,
     FILL,
     GRAPH,
+    INTERNAL_LAUNCH,
     KERNELS,
     MARKER,
+    OVERHEAD,
+    PEER_COPY,
+    RUNTIME_CALL,
     call_name,
     copy_name,
     fill_name,
     overhead_name,
 )
+
+
+class Names:
+    """A categorical column's names, numbered as they come.
+
+    Args:
+        name_of: the name that stands for a value; several values may have the same.
+    """
+
+    def __init__(self, name_of: Callable[[int], str]) -> None:
+        self._name_of = name_of
+        self._by_value: dict[int, int] = {}
+        self._by_name: dict[str, int] = {}
+
+    def code(self, value: int) -> int:
+        """The number of the value's name."""
+        if value not in self._by_value:
+            number = self._by_name.setdefault(self._name_of(value), len(self._by_name))
+            self._by_value[value] = number
+        return self._by_value[value]
+
+    def number(self, name: str) -> int:
+        """The number of that name."""
+        return self._by_name.setdefault(name, len(self._by_name))
+
+    def column(self, codes: npt.NDArray[np.int32]) -> pd.Categorical:
+        """The column with these numbers."""
+        names = pd.Index(list(self._by_name), dtype=object)
+        return pd.Categorical.from_codes(codes, categories=names)
+
+
+class Columns:
+    """Columns of one length, as arrays that are filled from the front.
+
+    Args:
+        expected: room for that many rows. Room that is not used takes no memory, because the
+            system gives memory only when it is written to.
+    """
+
+    def __init__(self, types: Mapping[str, str], expected: int) -> None:
+        self._arrays = {name: np.zeros(expected, kind) for name, kind in types.items()}
+        self._count, self._room = 0, expected
+
+    def add(self, count: int) -> dict[str, npt.NDArray[Any]]:
+        """That many more rows of each column, zero, to be written before the next call."""
+        begin, self._count = self._count, self._count + count
+        if self._count > self._room:
+            more = max(self._room, count)
+            self._room += more
+            for name, array in self._arrays.items():
+                self._arrays[name] = np.concatenate([array, np.zeros(more, array.dtype)])
+        return {name: array[begin : self._count] for name, array in self._arrays.items()}
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns as far as they are filled."""
+        return {name: array[: self._count] for name, array in self._arrays.items()}
+
+
+GPU_KINDS = (*KERNELS, COPY, PEER_COPY, FILL)
+CALL_KINDS = (RUNTIME_CALL, DRIVER_CALL, INTERNAL_LAUNCH)
+
+_LATEST_NS = 1 << 62
+_THREAD = 2
+"""CUPTI_ACTIVITY_OBJECT_THREAD."""
+_CALLS = {kind: np.array(list(calls), np.int64) for kind, calls in CALLS.items()}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Records of one kind as columns."""
+
+    kind: int
+    columns: dict[str, npt.NDArray[Any]]  # by the name of the table's column
+    names: Distinct  # what tells their names apart; of kernels also grid, block and shared memory
+    timeless: int
+
+
+def take_parts(records: Records) -> list[Part]:
+    """The records that are read, kind by kind; of whole graphs only their number."""
+    parts = []
+    for kind in (*GPU_KINDS, *CALL_KINDS, OVERHEAD):
+        if not records.count(kind):
+            continue
+        rows = records.rows(kind)
+        count = len(rows)
+        start, end = (rows[name].astype(np.int64) for name in ("start", "end"))
+        good = (start > 0) & (start <= end) & (end < _LATEST_NS)
+        if not good.all():
+            rows, start, end = rows[good], start[good], end[good]
+        columns = {"start_ns": start, "end_ns": end}
+        if kind in GPU_KINDS:
+            columns |= _work(kind, rows)
+        elif kind in CALL_KINDS:
+            columns |= _call(kind, rows)
+        parts.append(Part(kind, columns, _names(kind, rows), count - len(rows)))
+    if records.count(MARKER):
+        parts.append(_markers(records.rows(MARKER)))
+    if graphs := records.count(GRAPH):
+        parts.append(Part(GRAPH, {}, distinct(np.zeros(graphs, np.int64)), 0))
+    return parts
+
+
+def _markers(rows: Any) -> Part:
+    """A range is two records: what joins them, and where its names are, stays for later."""
+    time = rows["timestamp"].astype(np.int64)
+    good = (time > 0) & (time < _LATEST_NS)
+    rows, count = rows[good], len(rows)
+    thread = np.where(rows["objectKind"] == _THREAD, rows["objectId"][:, 1].astype(np.int64), -1)
+    columns = {
+        "time": time[good],
+        "id": rows["id"].astype(np.int64),
+        "flags": rows["flags"].astype(np.uint32),
+        "thread": thread,
+        "domain": rows["domain"].copy(),
+    }
+    return Part(MARKER, columns, distinct(rows["name"]), count - len(rows))
+
+
+def _work(kind: int, rows: Any) -> dict[str, npt.NDArray[Any]]:
+    columns = {
+        "device": rows["deviceId"].astype(np.int32),
+        "stream": rows["streamId"].astype(np.int64),
+        "correlation": rows["correlationId"].astype(np.int64),
+        "graph_node": rows["graphNodeId"].astype(np.int64),
+    }
+    if kind in KERNELS:
+        return columns | {"registers": rows["registersPerThread"].astype(np.int32)}
+    return columns | {"bytes": rows["bytes"].astype(np.int64)}
+
+
+def _call(kind: int, rows: Any) -> dict[str, npt.NDArray[Any]]:
+    known = np.isin(rows["cbid"], _CALLS[kind]) if kind in _CALLS else np.ones(len(rows), bool)
+    return {
+        "thread": rows["threadId"].astype(np.int64),
+        "correlation": rows["correlationId"].astype(np.int64),
+        "known": known,
+    }
+
+
+def _names(kind: int, rows: Any) -> Distinct:
+    if kind in KERNELS:
+        found = distinct(_mixed(rows))
+        first = np.empty(len(found.keys), np.int64)
+        first[found.codes[::-1]] = np.arange(len(rows) - 1, -1, -1)
+        return replace(found, rows=rows[first])
+    if kind == FILL:
+        return distinct(rows["memoryKind"])
+    if kind in (COPY, PEER_COPY):
+        way, source, target = (
+            rows[name].astype(np.int64) for name in ("copyKind", "srcKind", "dstKind")
+        )
+        return distinct(way << 16 | source << 8 | target)
+    return distinct(rows["overheadKind" if kind == OVERHEAD else "cbid"])
+
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, as hashes often use
+_SHAPE = "gridX_to_dynamicSharedMemory"
+_WORDS = 4
+_MOST_SHARED = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """What tells some rows apart."""
+
+    codes: npt.NDArray[np.int64]  # for each row which of the keys it has
+    keys: list[int]
+    rows: Any = None  # for each key a record that has it; None where the key says everything
+
+
+def distinct(values: npt.NDArray[Any]) -> Distinct:
+    """The different values."""
+    codes, found = pd.factorize(values)
+    return Distinct(codes, found.tolist())
+
+
+def _mixed(rows: Any) -> npt.NDArray[np.uint64]:
+    """One number a record out of the fields that tell launches apart.
+
+    With a thousand different launches, two get the same with a probability of 3e-14.
+    """
+    shape = rows[_SHAPE]
+    mixed: npt.NDArray[np.uint64] = rows["name"] * _FACTOR
+    part = np.empty_like(mixed)
+    for word in range(_WORDS):
+        np.right_shift(mixed, np.uint64(29), out=part)
+        mixed ^= part
+        mixed ^= shape[:, word]
+        mixed *= _FACTOR
+    return mixed
+
 
 _INSTANT, _BEGIN, _END = 1, 2, 4
 """CUPTI_ACTIVITY_FLAG_MARKER_*; the flags of synchronization objects are passed over."""
@@ -148,9 +340,13 @@ class Rows:
         self._calls = Columns(_CALL, size // _SHORTEST[1])
         self._overhead = Columns(_TIMES | {"name": "i4"}, size // _SHORTEST[2])
         self._names = Names(lambda pointer: names.get(pointer, ""))
-        self._launches = Launches(self._names)
+        # The different grids and blocks, as `x,y,z`; number 0 is none.
+        self._grids, self._blocks = Names(str), Names(str)
+        self._grids.number("")
+        self._blocks.number("")
+        self._launches: dict[int, tuple[int, int, int, int]] = {}
         self._call_names, self._overhead_names = Names(str), Names(str)
-        self._markers = Markers(marker_names, offset_ns, size)
+        self.markers = Markers(marker_names, offset_ns, size)
         self._timeless = self._graphs = 0
 
     def add(self, part: Part) -> None:
@@ -160,11 +356,11 @@ class Rows:
             self._graphs += len(part.names.codes)
             return
         if part.kind == MARKER:
-            self._markers.add(part)
+            self.markers.add(part)
             return
         kind = part.kind
         if kind in KERNELS:
-            self._launches.describe(part.names, self._added(part, self._gpu))
+            self._describe(part.names, self._added(part, self._gpu))
         elif kind in GPU_KINDS:
             into = self._added(part, self._gpu)
             into["kind"][:] = 2 if kind == FILL else 1
@@ -181,8 +377,8 @@ class Rows:
         columns: dict[str, Any] = self._gpu.arrays()
         columns["name"] = self._names.column(columns["name"])
         columns["kind"] = pd.Categorical.from_codes(columns["kind"], categories=_KINDS)
-        columns["grid"] = self._launches.grids.column(columns["grid"])
-        columns["block"] = self._launches.blocks.column(columns["block"])
+        columns["grid"] = self._grids.column(columns["grid"])
+        columns["block"] = self._blocks.column(columns["block"])
         nothing = np.zeros(len(columns["name"]), np.int8)
         columns["cubin"] = pd.Categorical.from_codes(nothing, categories=pd.Index([""]))
         return pd.DataFrame(columns, copy=False)
@@ -208,10 +404,6 @@ class Rows:
         columns: dict[str, Any] = self._overhead.arrays()
         return pd.DataFrame(columns | {"name": self._overhead_names.column(columns["name"])})
 
-    def markers(self) -> pd.DataFrame:
-        """NVTX ranges and marks, as `Trace.markers`."""
-        return self._markers.frame()
-
     def lost(self) -> list[str]:
         """What the records lack, one line each."""
         lost = []
@@ -222,7 +414,23 @@ class Rows:
         nameless = (self._gpu.arrays()["name"] == self._names.number("")).sum()
         if nameless:
             lost.append(f"{nameless} kernels have no name")
-        return lost + self._markers.lost()
+        return lost + self.markers.lost()
+
+    def _describe(self, found: Distinct, into: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Writes name, grid, block and shared_bytes of these launches."""
+        for key, row in zip(found.keys, found.rows, strict=True):
+            if key not in self._launches:
+                shared = int(row["staticSharedMemory"]) + int(row["dynamicSharedMemory"])
+                self._launches[key] = (
+                    self._names.code(int(row["name"])),
+                    self._grids.number(f"{row['gridX']},{row['gridY']},{row['gridZ']}"),
+                    self._blocks.number(f"{row['blockX']},{row['blockY']},{row['blockZ']}"),
+                    max(min(shared, _MOST_SHARED), -_MOST_SHARED),
+                )
+        values = np.array([self._launches[key] for key in found.keys], np.int32).reshape(-1, 4)
+        for index, name in enumerate(("name", "grid", "block", "shared_bytes")):
+            mine = np.ascontiguousarray(values[:, index])
+            mine.take(found.codes, out=into[name], mode="clip")
 
     def _added(self, part: Part, columns: Columns) -> dict[str, npt.NDArray[Any]]:
         """New rows for the part, with all but its names."""
@@ -248,9 +456,6 @@ def _move_name(kind: int, key: int) -> str:
     return copy_name(kind, key >> 16, key >> 8 & 0xFF, key & 0xFF)
 
 
-_LATEST_NS = 1 << 62
-
-
 def read_cupti(path: Path, names: Path) -> Trace:
     """Reads one piece, as far as it was written.
 
@@ -269,7 +474,7 @@ def read_cupti(path: Path, names: Path) -> Trace:
         gpu=rows.gpu(),
         launches=rows.launches(),
         overhead=rows.overhead(),
-        markers=rows.markers(),
+        markers=rows.markers.frame(),
         lost=(*lost, *rows.lost()),
     )
 

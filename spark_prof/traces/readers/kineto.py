@@ -18,26 +18,24 @@ import pandas as pd
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.readers.kineto_collect import Collected, collect
-from spark_prof.traces.readers.kineto_facts import (
-    process_facts,
-    rank_of,
-    replica_of,
-    what_is_lost,
-    why_refused,
-)
 from spark_prof.traces.readers.kineto_frames import (
     Launches,
     find_launches,
     gpu_frame,
     launch_frame,
     marker_frame,
-    module_calls,
+    module_ranges,
     operator_frame,
     operators_of,
     overhead_frame,
+    process_facts,
+    rank_of,
+    replica_of,
     thread_numbers,
+    what_is_lost,
+    why_refused,
 )
-from spark_prof.traces.scopes import NO_SCOPE, Calls
+from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, ScopeWalk
 
 Int64s = npt.NDArray[np.int64]
 
@@ -53,9 +51,9 @@ def read_kineto(path: Path) -> Trace:
         raise CommandError(f"{path} is not a whole Kineto trace (it is no strict JSON object)")
     launches = find_launches(found)
     return Trace(
-        gpu=_as_texts(gpu_frame(found)),
-        launches=_as_texts(launch_frame(found, launches.rows)),
-        operators=_as_texts(operator_frame(found, True)),
+        gpu=gpu_frame(found),
+        launches=launch_frame(found, launches.rows),
+        operators=operator_frame(found, True),
     )
 
 
@@ -75,21 +73,17 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
     for number, (rank, found) in enumerate(ranks or [(rank_of(whole, path.name), whole)]):
         launches = find_launches(found)
         process = Process(rank, process_facts(found, launches) | replica_of(path.name))
-        calls = module_calls(found, process.scopes, names_module)
-        window, by_operator = _window(found, launches, calls)
+        calls = module_ranges(found, names_module)
+        window, by_operator = _window(found, launches, calls, process)
         processes.append(process)
         windows.append(replace(window, process=number))
         lost += what_is_lost(found, window.trace.gpu, launches, by_operator)
     return Foreign("kineto", processes, iter(windows), lost, refusal)
 
 
-def _as_texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with texts in place of categories."""
-    names = frame.columns[frame.dtypes == "category"]
-    return frame.astype(dict.fromkeys(names, "str"))
-
-
-def _window(found: Collected, launches: Launches, calls: Calls) -> tuple[Window, int]:
+def _window(
+    found: Collected, launches: Launches, calls: ModuleRanges, process: Process
+) -> tuple[Window, int]:
     """The whole trace as one window, and how many rows have their scope from an operator."""
     threads = thread_numbers(found)
     launched = launches.of_gpu >= 0
@@ -99,7 +93,9 @@ def _window(found: Collected, launches: Launches, calls: Calls) -> tuple[Window,
     known = operator >= 0
     asked = np.where(known, _taken(found.operators.column("start_ns"), operator), start)
     caller = np.where(known, _taken(found.operators.column("thread"), operator), thread)
-    scope = np.where(launched | known, calls.at(caller, asked), NO_SCOPE)
+    walk = ScopeWalk(process.scopes, found.texts)
+    called = walk.advance(calls, 0)
+    scope = np.where(launched | known, walk.at(caller, asked), NO_SCOPE)
     order = np.argsort(found.gpu.column("start_ns"), kind="stable")
     base = found.base_ns
     trace = Trace(
@@ -117,7 +113,7 @@ def _window(found: Collected, launches: Launches, calls: Calls) -> tuple[Window,
         scope=scope[order].astype(np.int64),
         calls=pd.DataFrame(
             {
-                "scope": calls.scope,
+                "scope": called,
                 "start_ns": calls.start + base,
                 "end_ns": calls.end + base,
                 "thread": _taken(threads, calls.thread),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -273,23 +274,11 @@ def _collect(path: Path, is_module: Callable[[str], bool], exact: bool) -> Colle
     return found
 
 
-class _Answers(dict[str, bool]):
-    """Remembers what it was answered about each name."""
-
-    def __init__(self, ask: Callable[[str], bool]) -> None:
-        super().__init__()
-        self._ask = ask
-
-    def __missing__(self, name: str) -> bool:
-        answer = self[name] = self._ask(name)
-        return answer
-
-
 class _Sorter:
     """Hands events to the rows of their kind."""
 
     def __init__(self, found: Collected, is_module: Callable[[str], bool]) -> None:
-        self._found, self._is_module = found, _Answers(is_module)
+        self._found, self._is_module = found, cache(is_module)
         self._open: dict[tuple[int | str, int | str], list[Event]] = {}
         kinds: Sequence[tuple[Rows, Sequence[str]]] = (
             (found.gpu, tuple(GPU_KINDS)), (found.api, _API), (found.operators, _OPERATORS),
@@ -312,7 +301,7 @@ class _Sorter:
                     by_category[whole.cat].append(whole)
         is_module = self._is_module
         by_category[_FRAMES] = [
-            e for e in by_category[_FRAMES] if e.name.startswith(_MODULE) and is_module[e.name]
+            e for e in by_category[_FRAMES] if e.name.startswith(_MODULE) and is_module(e.name)
         ]
         for category, chosen in by_category.items():
             if chosen:

@@ -15,11 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_prof.traces.foreign import NamesModule
-from spark_prof.traces.readers.nsys_buckets import Buckets
 from spark_prof.traces.readers.nsys_file import ID_MASK, PROCESS_SHIFT, NsysFile, category
-from spark_prof.traces.readers.nsys_ranges import ModuleRanges
-from spark_prof.traces.readers.nsys_scan import NESTED, NVTX, OPEN, Scan, decoded
-from spark_prof.traces.scopes import groups
+from spark_prof.traces.readers.nsys_scan import NESTED, NVTX, OPEN, Buckets, Scan, decoded
+from spark_prof.traces.scopes import ModuleRanges, groups
 
 _OPERATOR = r", (seq|op_id|sizes|input_op_ids) = .*"
 """What torch.autograd.profiler.emit_nvtx writes behind a name, different for each call."""

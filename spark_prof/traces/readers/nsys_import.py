@@ -2,13 +2,16 @@
 
 The tables are NVIDIA's "Nsight Systems Exporter", SQLite schema, seen from 2023.4 (which has no
 number) to 3.25. What an export has is told by its columns, never by its version.
+
+Work and the API call that launched it share a correlation number. Work may start long after its
+launch, in a later stretch; so launches are kept until nothing more can be theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +23,6 @@ from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, gpu_frame
 from spark_prof.traces.host_timeline import last_of_each, roots
-from spark_prof.traces.readers.nsys_buckets import BUCKET_ROWS
 from spark_prof.traces.readers.nsys_events import Columns, Events, ModuleNames, RangeRows
 from spark_prof.traces.readers.nsys_facts import (
     created_nodes,
@@ -29,6 +31,7 @@ from spark_prof.traces.readers.nsys_facts import (
     process_facts,
 )
 from spark_prof.traces.readers.nsys_file import (
+    GPU_COLUMNS,
     ID_MASK,
     OVERHEADS,
     PROCESS_SHIFT,
@@ -37,14 +40,91 @@ from spark_prof.traces.readers.nsys_file import (
     open_export,
     read_clock,
     session_clock,
+    work_frame,
 )
-from spark_prof.traces.readers.nsys_ranges import Launched, Pending, ScopeWalk
-from spark_prof.traces.readers.nsys_scan import OPEN, Scan, scan_export
-from spark_prof.traces.readers.nsys_work import GPU_COLUMNS, work_frame
-from spark_prof.traces.scopes import NO_SCOPE, groups
-from spark_prof.traces.tables import empty_frame
+from spark_prof.traces.readers.nsys_scan import BUCKET_ROWS, OPEN, Scan, scan_export
+from spark_prof.traces.scopes import NO_SCOPE, ScopeWalk, groups
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _LAUNCH_WORDS = "launch|memcpy|memset"
+_QUEUE_NS = 5_000_000_000
+"""The kernels of one graph start at most this long after its launch."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """API calls of one process."""
+
+    correlation: Int64s
+    start: Int64s
+    thread: Int64s
+    scope: Int64s
+    launches: Bools  # whether such a call launches work
+    graph: Bools  # whether it launches a CUDA graph, which is work of many kernels
+
+    def take(self, rows: Int64s) -> Launched:
+        """Some of them."""
+        return Launched(**{name: values[rows] for name, values in vars(self).items()})
+
+
+class Pending:
+    """The calls of one process whose work may still come.
+
+    Attributes:
+        launches: how many calls that launch work were added.
+        worked: how many of them have work.
+    """
+
+    def __init__(self) -> None:
+        self.launches = self.worked = 0
+        self._calls: Launched | None = None
+        self._used = np.empty(0, bool)
+
+    def add(self, calls: Launched) -> None:
+        """Adds the calls of a stretch."""
+        self.launches += int(calls.launches.sum())
+        used = np.zeros(len(calls.start), bool)
+        if self._calls is not None:
+            calls = Launched(
+                **{n: np.append(values, vars(calls)[n]) for n, values in vars(self._calls).items()}
+            )
+            used = np.append(self._used, used)
+        if (calls.correlation[1:] < calls.correlation[:-1]).any():
+            order = np.argsort(calls.correlation, kind="stable")
+            calls, used = calls.take(order), used[order]
+        self._calls, self._used = calls, used
+
+    def find(self, correlation: Int64s) -> tuple[Bools, Launched]:
+        """Whether each piece of work has a launch, and which; what has none has any."""
+        calls = self._calls
+        if calls is None or not len(calls.start):
+            nothing = np.zeros(len(correlation), np.int64)
+            flags = nothing.astype(bool)
+            return flags, Launched(nothing, nothing, nothing, nothing, flags, flags)
+        place = np.searchsorted(calls.correlation, correlation)
+        place = np.minimum(place, len(calls.start) - 1)
+        found: Bools = (calls.correlation[place] == correlation) & (correlation >= 0)
+        hit = np.zeros(len(calls.start), bool)
+        hit[place[found]] = True
+        self.worked += int((hit & calls.launches & ~self._used).sum())
+        self._used |= hit
+        return found, calls.take(place)
+
+    def forget(self, before: int, now: int) -> None:
+        """Drops calls that nothing more can belong to.
+
+        Args:
+            before: those that began since are kept in any case, ns.
+            now: the next stretch begins then.
+        """
+        if self._calls is None:
+            return
+        calls = self._calls
+        waits = ~self._used | (calls.graph & (calls.start > now - _QUEUE_NS))
+        kept = np.flatnonzero((calls.start >= before) | (calls.launches & waits))
+        self._calls, self._used = calls.take(kept), self._used[kept]
 
 
 class _Rank:
@@ -92,7 +172,7 @@ class _Rank:
 
     def _enter(self, ranges: RangeRows | None, begin: int) -> pd.DataFrame:
         """Follows the ranges that name modules; the calls of the modules."""
-        modules = ranges.modules() if ranges else RangeRows.none().modules()
+        modules = (ranges or RangeRows.none()).modules()
         scope = self._walk.advance(modules, begin)
         return pd.DataFrame(
             {
@@ -154,10 +234,7 @@ class _Rank:
         return gpu
 
     def _overhead(self, rows: Columns | None) -> pd.DataFrame:
-        if rows is None:
-            return empty_frame("overhead").astype(
-                {"name": "category", "start_ns": np.int64, "end_ns": np.int64}
-            )
+        rows = rows or dict.fromkeys(("start", "end", "nameId"), np.empty(0, np.int64))
         return pd.DataFrame(
             {
                 "name": self._events.export.categories(rows["nameId"]),
@@ -196,9 +273,6 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
             for name in frames[0].columns
         }
     )
-
-
-Int64s = npt.NDArray[np.int64]
 
 
 def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET_ROWS) -> Foreign:

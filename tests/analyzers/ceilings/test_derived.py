@@ -11,8 +11,7 @@ from spark_prof.analyzers.ceilings import Question, ceilings_of
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import step_of
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.ceilings.config import Config, architecture_of
-from spark_prof.traces.checkpoint import Checkpoint
-from spark_prof.traces.readers.safetensors_header import Tensor
+from spark_prof.traces.checkpoint import Checkpoint, Tensor
 from tests.checkpoints import MODELS
 from tests.rows import each_row
 

@@ -11,10 +11,9 @@ import pytest
 from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks import read
-from spark_prof.traces.benchmarks.frames import client_frames, imported_runs
+from spark_prof.traces.benchmarks.load_test import client_frames, imported_runs
 from spark_prof.traces.benchmarks.read import read_benchmark, recognise
-from spark_prof.traces.bundle import Bundle, Meta
-from spark_prof.traces.table_files import TableFiles
+from spark_prof.traces.bundle import Bundle, Meta, TableFiles
 from spark_prof.traces.tables import TABLES
 from tests.analyzers.clients.test_clients import ORIGIN, steps
 from tests.rows import each_row

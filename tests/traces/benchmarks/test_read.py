@@ -10,8 +10,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.benchmarks.json_dialects import JSON_DIALECTS, JsonDialect
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun
-from spark_prof.traces.benchmarks.printed import TEXT_DIALECTS, TextDialect
-from spark_prof.traces.benchmarks.read import read_benchmark, recognise
+from spark_prof.traces.benchmarks.read import TEXT_DIALECTS, TextDialect, read_benchmark, recognise
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data" / "benchmarks"

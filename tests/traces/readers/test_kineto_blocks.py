@@ -7,12 +7,10 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spark_prof.traces.readers import kineto_collect
 from spark_prof.traces.readers.kineto_collect import TraceText
-from spark_prof.traces.scopes import Calls, Scopes
 from tests.rows import each_row
 
 
@@ -53,33 +51,3 @@ def test_every_event_comes_once_and_in_order(seed: int, monkeypatch: pytest.Monk
     found = [event for block in trace.events(json.loads) for event in block]
     assert found == events
     assert trace.around() == around
-
-
-@each_row("seed", range(30))
-def test_the_open_call_is_what_a_search_of_all_calls_finds(seed: int) -> None:
-    random_ = np.random.default_rng(seed)
-    calls: list[tuple[int, int, int]] = []  # thread, start, end
-
-    def grow(thread: int, start: int, end: int) -> None:
-        calls.append((thread, start, end))
-        if end - start > 6:
-            a, b, c, d = sorted(random_.choice(np.arange(start, end), 4, replace=False).tolist())
-            grow(thread, a, b)
-            grow(thread, c, d)
-
-    for thread in range(3):
-        grow(thread, -50, 400 + thread)
-    random_.shuffle(calls)
-    thread, start, end = np.array(calls, np.int64).T
-    names = [f"{t}:{s}-{e}" for t, s, e in calls]
-    scopes = Scopes()
-    open_calls = Calls(scopes, np.arange(len(calls)), names, thread, start, end)
-    asked = random_.integers(-60, 420, 300)
-    threads = random_.integers(0, 4, 300)
-    for t, moment, scope in zip(threads, asked, open_calls.at(threads, asked), strict=True):
-        inside = [c for c in calls if c[0] == t and c[1] <= moment <= c[2]]
-        # The innermost is the one that began last and, of these, ends first.
-        wanted = max(inside, key=lambda c: (c[1], -c[2]), default=None)
-        assert (scopes.names[scope] if scope >= 0 else None) == (
-            wanted and f"{wanted[0]}:{wanted[1]}-{wanted[2]}"
-        )

@@ -14,7 +14,7 @@ from spark_prof.errors import CommandError
 from spark_prof.importers.modules import names_module
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.readers.kineto import kineto_trace
-from spark_prof.traces.readers.kineto_facts import ACCELERATORS
+from spark_prof.traces.readers.kineto_frames import ACCELERATORS
 from tests.nsys_files import PID, Export
 from tests.rows import each_row
 

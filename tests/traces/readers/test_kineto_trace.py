@@ -14,7 +14,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.kineto import kineto_trace
-from spark_prof.traces.readers.kineto_facts import RANK_NAMES
+from spark_prof.traces.readers.kineto_frames import RANK_NAMES
 from tests.rows import each_row
 from tests.support import ORIGIN, THREAD, event, kernel, kineto, operator
 
