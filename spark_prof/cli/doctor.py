@@ -229,9 +229,14 @@ def _of_log(log: EngineLog, gpu: Gpu | None) -> tuple[Audit, tuple[Finding, ...]
 
 
 def _measured() -> Measured:
-    from spark_prof.profiler.measure import measure
     from spark_prof.traces.measured import keep_measured
 
+    try:
+        from spark_prof.profiler.measure import measure
+    except ImportError as error:
+        raise CommandError(
+            f"measuring needs torch ({error}); run it with the Python that runs vLLM"
+        ) from error
     found = measure(say)
     say(f"wrote {keep_measured(found)}")
     return found

@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,17 @@ def replace_attribute(owner: Any, attribute: str, replacement: Any) -> Callable[
             object.__setattr__(owner, attribute, before)
 
     return undo
+
+
+def wrap_method(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
+    """Has `around(original, *arguments)` called in place of a method of an object, if it has it.
+
+    The result takes that away again, as that of `replace_attribute`.
+    """
+    original = getattr(owner, name, None)
+    if original is None:
+        return _nothing
+    return replace_attribute(owner, name, partial(around, original))
 
 
 def _nothing() -> None:

@@ -41,7 +41,7 @@ from spark_prof.kernels.check.cases import (
     cases_of,
     formats_of,
 )
-from spark_prof.kernels.check.inputs import Guarded, Sizes
+from spark_prof.kernels.check.inputs import Guarded, Sizes, memory_of
 from spark_prof.kernels.check.verdict import (
     Judgement,
     Status,
@@ -166,7 +166,7 @@ def run_replacement(
     given = (
         []
         if capturing
-        else [(a, a.clone(), _memory(a).clone()) for a in arguments if a is not None]
+        else [(a, a.clone(), memory_of(a).clone()) for a in arguments if a is not None]
     )
     answer: Any = replacement.run(*arguments, *([] if out is None else [out]))
     results = answer if isinstance(answer, tuple) else (answer,)
@@ -185,15 +185,9 @@ def run_replacement(
     for argument, before, memory in given:
         if not same_bits(argument, before):
             raise WrongResult("it writes to its arguments")
-        if not torch.equal(_memory(argument), memory):
+        if not torch.equal(memory_of(argument), memory):
             raise WrongResult("it writes beside its arguments")
     return results
-
-
-def _memory(argument: torch.Tensor) -> torch.Tensor:
-    """All bytes of the memory that an argument is part of."""
-    raw = torch.empty(0, dtype=torch.uint8, device=argument.device)
-    return raw.set_(argument.untyped_storage())
 
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
