@@ -18,12 +18,11 @@ from spark_prof.profiler.batch import Batch, read_batch
 from spark_prof.profiler.facts import device_now, engine_facts
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch, marked_modules
-from spark_prof.profiler.introspect import describe_layers
+from spark_prof.profiler.introspect import describe_layers, describe_tensors
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, wrap_method
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import phase_modules
-from spark_prof.profiler.tensors import describe_tensors
 from spark_prof.profiler.window import SteadyWindow, Stretches, Take, Window
 from spark_prof.traces.chunks import STEP_DTYPE, array_name
 from spark_prof.traces.host_timeline import PHASE_MODULES

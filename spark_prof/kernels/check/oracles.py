@@ -230,7 +230,6 @@ def _expert(x: torch.Tensor, layer: ExpertsLayer, expert: int, rounded_between: 
 
 _BF16_ROUNDING = 2.0**-8 * (1 + 2.0**-6)
 """Of bfloat16, relative, with those of the roundings after it."""
-_ADDITION = 2.0**-23
 _NORM_ADDITIONS = 64
 """Besides those of the squares: of partial sums, of epsilon, the root and three products."""
 
