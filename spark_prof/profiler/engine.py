@@ -77,7 +77,7 @@ class EngineRecording:
         for undo in self._undo:
             undo()
         self.fence.call("flush", self.flush)
-        self.fence.call("progress", self.process.finished)
+        self.fence.call("progress", self.process.tell, {"finished": True})
 
     def _around_schedule(self, original: Any, *arguments: Any, **named: Any) -> Any:
         begin = time.time_ns()

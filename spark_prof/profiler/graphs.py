@@ -91,7 +91,7 @@ class GraphWatch:
         _, marked = marked_modules(self._worker)
         first = len(PHASE_MODULES)
         self._undo.append(self._marker.remove)
-        self._marker.mark([row.target for row in marked[first:]], first)
+        self._marker.mark(marked[first:], first)
         for _, model in models_of(self._worker.model_runner):
             self._watch_batches(model)
         self._watch_captures()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -76,7 +76,7 @@ class CallMarker:
         rows["time_ns"], rows["code"] = log[0 : 2 * len(rows) : 2], log[1::2]
         return rows
 
-    def mark(self, targets: list[Target], first: int = 0) -> None:
+    def mark(self, targets: Sequence[Target], first: int = 0) -> None:
         """Marks the targets, numbered in order from `first`."""
         for number, target in enumerate(targets, first):
             self._mark(number, target)

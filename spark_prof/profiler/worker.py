@@ -304,7 +304,7 @@ class WorkerRecording:
         self._describe()
         self.fence.call("tensors", self._write_tensors)
         first = len(PHASE_MODULES)
-        self.fence.call("mark", self._marker.mark, [m.target for m in marked[first:]], first)
+        self.fence.call("mark", self._marker.mark, marked[first:], first)
         if self._graphs is not None:
             self.fence.call("graphs", self._graphs.write, self.process)
         self.process.use_current_thread()
