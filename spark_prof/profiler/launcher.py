@@ -135,11 +135,7 @@ def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
 
 
 def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, int]:
-    """Runs the command and records it.
-
-    Args:
-        argv: the command line that starts vLLM.
-        settings: what to record; `bundle` is the folder to make.
+    """Runs the command and records it into a folder that it makes.
 
     Returns:
         The bundle and the command's exit code.

@@ -255,6 +255,6 @@ def norm_oracle(
 
 
 def constants(activation: Activation) -> tuple[float, float, float]:
-    """The alpha, limit and shift of `bound.activated`."""
+    """The alpha, limit and shift of `activated`."""
     silu = activation.name == "silu"
     return (1.0, math.inf, 0.0) if silu else (activation.alpha, activation.limit, 1.0)
