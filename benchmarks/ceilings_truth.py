@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from spark_prof.profiler.measure import Device, measure, room_of
+from spark_prof.kernels.bench.ceilings import Device, room_of
+from spark_prof.profiler.measure import measure
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.traces.measured import keep_measured
 from spark_prof.vocabulary import PRECISIONS
@@ -60,8 +61,9 @@ def main() -> int:
 
 def matrix_vector() -> float:
     """Bytes per second that a product of a large BF16 matrix with one vector reads."""
+    import torch
+
     device = Device("cuda")
-    torch = device.torch
     columns = 4096
     rows = room_of(device).buffer_bytes // (2 * columns)
     matrix = torch.randn(rows, columns, dtype=torch.bfloat16, device="cuda")

@@ -143,8 +143,7 @@ def measure(options: argparse.Namespace, llm: Any) -> None:
     """Alternates stretches with and without sampling and writes what they took."""
     import torch
 
-    from spark_prof.profiler.counters import METRICS, SETS
-    from spark_prof.profiler.pm_sampling import CounterError, PmSampling
+    from spark_prof.profiler.counters import METRICS, SETS, CounterError, PmSampling
 
     if not torch.cuda.is_available():
         say("there is no NVIDIA GPU: what counters cost cannot be measured")

@@ -6,18 +6,24 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Literal
+
+import msgspec
 
 from spark_prof.kernels.bench.results import (
     Ceilings,
     Cell,
     Kind,
     Machine,
+    Report,
     Spread,
     cell_line,
     work_text,
 )
+from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.tuning import write_whole
 
 Statistic = Literal["smallest share", "largest us", "mean ratio", "smallest ratio"]
 
@@ -202,3 +208,29 @@ def _rate(measured: Spread) -> str:
     figures = (measured.median, measured.lower, measured.upper)
     median, lower, upper = (f"{figure / 1e12:.3f}" for figure in figures)
     return f"{median} TB/s [{lower}, {upper}]"
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Writes the file of a run, whole or not at all.
+
+    Raises:
+        KernelError: it cannot be written.
+    """
+    write_whole(path, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+
+
+def read_report(path: Path) -> Report:
+    """Reads a file of results.
+
+    Raises:
+        KernelError: it cannot be read or is no such file.
+    """
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=Report)
+    except OSError as error:
+        raise KernelError(f"cannot read {path}: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise KernelError(f"{path} is no result of benchmarks/kernels.py ({error})") from error
+    if report.schema != 1:
+        raise KernelError(f"{path} is of another version of spark-prof; measure again")
+    return report

@@ -37,9 +37,11 @@ from benchmarks.kernel_targets import (
     failure_lines,
     judge_bars,
     machine_lines,
+    read_report,
+    write_report,
 )
 from spark_prof.kernels.bench.ceilings import measure_ceilings
-from spark_prof.kernels.bench.results import Cell, Report, cell_line, keep, machine_of, read_report
+from spark_prof.kernels.bench.results import Cell, Report, cell_line, keep, machine_of
 from spark_prof.kernels.bench.run import KINDS, Request, run
 from spark_prof.kernels.bench.shapes import FP4, TOKENS, WeightFormat
 
@@ -70,7 +72,7 @@ def main() -> int:
     )
     for found in run(request, device):
         report.add(found)
-        report.write(options.result)
+        write_report(report, options.result)
         if isinstance(found, Cell):
             show(cell_line(found, report.ceilings))
         else:

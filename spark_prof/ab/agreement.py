@@ -12,7 +12,7 @@ import msgspec
 from spark_prof.ab.accuracy_gate import Bits, Depth, LayerError, Position, judge, judge_layer
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.measuring import Shape
-from spark_prof.ab.messages import Batch, Compare, Compared, DescribeSwaps, Done, Facts, Swaps
+from spark_prof.ab.messages import Batch, Compare, DescribeSwaps, Facts, Rows
 from spark_prof.ab.result import Gate, RankSwaps
 from spark_prof.ab.setting import Setting
 from spark_prof.errors import CommandError
@@ -23,7 +23,7 @@ def describe(engine: Engine) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, .
 
     A module and kernel that both sides have is told once.
     """
-    answers = engine.ask(DescribeSwaps(), Swaps, "telling what is swapped").ranks
+    answers = engine.ask(DescribeSwaps(), Rows, "telling what is swapped").rows
     ranks = tuple(msgspec.convert(answer, RankSwaps) for answer in answers)
     found: dict[tuple[int, str, str, str], LayerError] = {}
     for answer, rank in zip(answers, ranks, strict=True):
@@ -89,7 +89,7 @@ def keep_verdict(
 def keep_logits(engine: Engine, side: str, batch: Batch, path: Path) -> None:
     """Generates on a side and keeps the logits of every sampled position in a file."""
     doing = f"keeping the logits of side {side}"
-    engine.ask(Compare(side, batch, str(path), keep=True), Done, doing)
+    engine.ask(Compare(side, batch, str(path), keep=True), Rows, doing)
 
 
 def compare_logits(
@@ -98,7 +98,7 @@ def compare_logits(
     """Generates the same tokens on a side and compares its logits with those in the file."""
     doing = f"comparing the logits of side {side}"
     request = Compare(side, batch, str(path), keep=False, disturbed=disturbed)
-    answer = engine.ask(request, Compared, doing)
+    answer = engine.ask(request, Rows, doing)
     wanted = batch.requests * batch.tokens
     if len(answer.rows) != wanted:
         raise CommandError(

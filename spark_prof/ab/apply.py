@@ -131,7 +131,7 @@ def side_of_result(path: Path, typed: Side | None = None) -> Side:
         CommandError: it is no result, its gate failed (exit code 1), a value of the side is hidden
             in it, it asks for what has to be typed and was not, or lacks what was typed.
     """
-    typed = typed or Side("")
+    typed = typed or Side()
     result = read_result(path)
     if outcome_of(result) == "gate failed":
         raise CommandError(
@@ -173,7 +173,7 @@ def side_of_result(path: Path, typed: Side | None = None) -> Side:
             "leave it out, or give --b alone"
         )
     options = tuple(word for group in groups for word in group)
-    return Side("", swaps, options, tuple(b.environment.items()))
+    return Side(swaps, options, tuple(b.environment.items()))
 
 
 def exports_of(side: Side, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import find_program, recognise
+from spark_prof.profiler.commands import find_program, option_value, recognise
 
 EXAMPLE = "spark-prof ab --b moe=spark_prof -- vllm serve MODEL"
 
@@ -30,20 +30,10 @@ class EngineCommand:
     form: str  # which of vLLM's parsers reads the arguments: model, serve, latency or throughput
     arguments: tuple[str, ...]  # what that parser reads
 
-    def option(self, name: str) -> str | None:
-        """The value of an option of the command line, the last one; None if it is not there."""
-        found = None
-        for at, word in enumerate(self.arguments):
-            if word == name and at + 1 < len(self.arguments):
-                found = self.arguments[at + 1]
-            elif word.startswith(f"{name}="):
-                found = word.partition("=")[2]
-        return found
-
     @property
     def model(self) -> str:
         """The model's name or folder, as far as the words tell."""
-        if named := self.option("--model"):
+        if named := option_value(self.arguments, "--model"):
             return named
         first = self.arguments[0] if self.arguments else ""
         return "" if first.startswith("-") or self.form in ("latency", "throughput") else first

@@ -27,29 +27,26 @@ from spark_prof.ab.messages import (
     Batch,
     Check,
     Compare,
-    Compared,
     DescribeSwaps,
-    Done,
     Facts,
     Failed,
     Generate,
     Request,
+    Rows,
     Shutdown,
     Start,
-    Swaps,
     Switch,
     Times,
     receive,
     send,
 )
 from spark_prof.errors import CommandError
+from spark_prof.profiler.facts import execution_of, nvml_gpu, processor
 
 
 def engine_facts(config: Any, vocabulary: int, seconds: float) -> Facts:
     """What `Facts` says of an engine."""
     from vllm.platforms import current_platform as platform
-
-    from spark_prof.profiler.facts import execution_of, processor
 
     gpu = bool(platform.is_cuda())
     text = getattr(config.model_config, "hf_text_config", None)
@@ -90,10 +87,8 @@ def _versions() -> dict[str, str]:
     with suppress(PackageNotFoundError):
         found["spark_prof"] = version("spark-prof")
     with suppress(Exception):
-        import pynvml
-
-        pynvml.nvmlInit()
-        found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+        nvml, _ = nvml_gpu("0")
+        found["driver"] = str(nvml.nvmlSystemGetDriverVersion())
     return found
 
 
@@ -102,14 +97,11 @@ def _uuids(count: int) -> tuple[str, ...]:
     named = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     found: list[str] = []
     with suppress(Exception):
-        import pynvml
-
-        pynvml.nvmlInit()
         for word in ([*filter(None, named)] or [str(number) for number in range(count)])[:count]:
-            handle = (
-                None if word.startswith("GPU-") else pynvml.nvmlDeviceGetHandleByIndex(int(word))
-            )
-            found.append(word if handle is None else str(pynvml.nvmlDeviceGetUUID(handle)))
+            if not word.startswith("GPU-"):
+                nvml, handle = nvml_gpu(word)
+                word = str(nvml.nvmlDeviceGetUUID(handle))
+            found.append(word)
     return tuple(found)
 
 
@@ -212,7 +204,7 @@ class _Session:
             case Check():
                 engine_arguments(request.form, request.arguments)
             case DescribeSwaps():
-                return Swaps(self._rpc("spark_prof_swaps"))
+                return Rows(self._rpc("spark_prof_swaps"))
             case Switch():
                 self._rpc("spark_prof_side", request.side)
             case Generate():
@@ -222,7 +214,7 @@ class _Session:
             case Shutdown():
                 with suppress(Exception):
                     self._llm.llm_engine.engine_core.shutdown()
-        return Done()
+        return Rows()
 
     def _start(self, request: Start) -> Facts:
         begin = time.monotonic()
@@ -243,7 +235,7 @@ class _Session:
         rows = self._rpc("spark_prof_times")[0] if request.plan else []
         return Times(rows, time.monotonic() - begin)
 
-    def _compare(self, request: Compare) -> Answer:
+    def _compare(self, request: Compare) -> Rows:
         self._rpc("spark_prof_side", request.side)
         mode = "record" if request.keep else "compare"
         self._rpc("spark_prof_tap", mode, request.path, request.batch.requests)
@@ -258,7 +250,7 @@ class _Session:
             rows = [] if request.keep else self._rpc("spark_prof_compared")[0]
         finally:
             self._rpc("spark_prof_tap", "off", "", 0)
-        return Done() if request.keep else Compared(rows)
+        return Rows(rows)
 
     def _run(self, batch: Batch) -> None:
         from vllm import SamplingParams

@@ -32,7 +32,7 @@ from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
 from spark_prof.profiler.container import stage_package
-from spark_prof.profiler.nsys_record import descendants, end_processes
+from spark_prof.profiler.launcher import Patience, descendants, end_child
 from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS
 
 _TAIL_BYTES = 256 << 10
@@ -70,6 +70,7 @@ def with_advice(reason: str, logged: str) -> str:
 _DRIVER = ("-m", "spark_prof.ab.driver")
 _POLL_SECONDS = 0.5
 _END_SECONDS = 30.0
+_ENDING = Patience(0.0, 0.0, ((signal.SIGINT, 10.0), (signal.SIGTERM, 10.0)), 10.0)
 
 _Kind = TypeVar("_Kind", bound=Answer)
 
@@ -245,13 +246,7 @@ class Engine:
                     send(self._connection, Shutdown())
                     if receive(self._connection, _END_SECONDS) is not None:
                         child.wait(_END_SECONDS)
-            for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-                if child.poll() is not None:
-                    break
-                child.send_signal(sent)
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(10)
-            end_processes(family, 10)
+            end_child(child, _ENDING, family)
         if self._connection is not None:
             self._connection.close()
         self._temporary.close()

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.messages import Batch, Done, Facts, Generate, Switch, Times
+from spark_prof.ab.messages import Batch, Facts, Generate, Rows, Switch, Times
 from spark_prof.ab.statistics import FEWEST_QUADS
 from spark_prof.ab.timed_steps import SETTLE, Block, Step, block_order, quads_within, running
 from spark_prof.errors import CommandError
@@ -58,7 +58,7 @@ def impossible(shape: Shape, facts: Facts) -> str:
 def warm_up(engine: Engine, shape: Shape, sides: Sequence[str]) -> None:
     """Runs each side at that batch size, so that nothing is compiled while it is timed."""
     for side in dict.fromkeys(map(running, sides)):
-        engine.ask(Switch(side), Done, f"switching to side {side}")
+        engine.ask(Switch(side), Rows, f"switching to side {side}")
         tokens = 2 if shape.phase == "prefill" else _WARM_TOKENS
         batch = Batch(shape.requests, shape.prompt_tokens, tokens)
         engine.ask(Generate(batch), Times, f"warming up {shape.words}")

@@ -40,7 +40,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, tag=True, frozen=True):
-    """Reads the arguments of an engine and builds none; answered by `Done`."""
+    """Reads the arguments of an engine and builds none; answered by `Rows`."""
 
     form: str
     arguments: tuple[str, ...]
@@ -51,11 +51,11 @@ class Start(Check, tag=True, frozen=True):
 
 
 class DescribeSwaps(msgspec.Struct, tag=True, frozen=True):
-    """Asks what is swapped; answered by `Swaps`."""
+    """Asks what is swapped; answered by `Rows`."""
 
 
 class Switch(msgspec.Struct, tag=True, frozen=True):
-    """Runs a side from the next step on; answered by `Done`."""
+    """Runs a side from the next step on; answered by `Rows`."""
 
     side: str
 
@@ -71,7 +71,7 @@ class Generate(msgspec.Struct, tag=True, frozen=True):
 class Compare(msgspec.Struct, tag=True, frozen=True):
     """Generates on a side and keeps its logits in a file, or compares with those that are in it.
 
-    Answered by `Done` after keeping, by `Compared` after comparing.
+    Answered by `Rows`, of which there are none after keeping.
     """
 
     side: str
@@ -82,7 +82,7 @@ class Compare(msgspec.Struct, tag=True, frozen=True):
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
-    """Ends the engine and the process; answered by `Done`."""
+    """Ends the engine and the process; answered by `Rows`."""
 
 
 class Facts(msgspec.Struct, tag=True, frozen=True):
@@ -107,12 +107,6 @@ class Facts(msgspec.Struct, tag=True, frozen=True):
     routed: bool  # some of them choose experts
 
 
-class Swaps(msgspec.Struct, tag=True, frozen=True):
-    """The answers of all ranks to `spark_prof_swaps`, as `ab.swapped` reads them."""
-
-    ranks: list[dict[str, Any]]
-
-
 class Times(msgspec.Struct, tag=True, frozen=True):
     """The steps of a plan on rank 0, in the columns of `spark_prof_times`, and what it took."""
 
@@ -120,14 +114,13 @@ class Times(msgspec.Struct, tag=True, frozen=True):
     seconds: float
 
 
-class Compared(msgspec.Struct, tag=True, frozen=True):
-    """The rows of `spark_prof_compared` of rank 0."""
+class Rows(msgspec.Struct, tag=True, frozen=True):
+    """The answers of all ranks to `spark_prof_swaps`, or that of rank 0 to `spark_prof_compared`.
 
-    rows: list[dict[str, Any]]
+    Without rows a request was met, and there is nothing to tell.
+    """
 
-
-class Done(msgspec.Struct, tag=True, frozen=True):
-    """Nothing more to tell."""
+    rows: list[dict[str, Any]] = []
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
@@ -137,4 +130,4 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 Request = Start | Check | DescribeSwaps | Switch | Generate | Compare | Shutdown
-Answer = Facts | Swaps | Times | Compared | Done | Failed
+Answer = Facts | Times | Rows | Failed

@@ -20,10 +20,9 @@ from spark_prof.ab.accuracy_gate import LayerError, Position
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.machine import Sampler, keep_steady
+from spark_prof.ab.machine import Sampler, check_memory, free_bytes, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads
-from spark_prof.ab.memory_check import check_memory, free_bytes
-from spark_prof.ab.messages import Batch, Check, Done, Facts
+from spark_prof.ab.messages import Batch, Check, Facts, Rows
 from spark_prof.ab.recording import attribute, record
 from spark_prof.ab.result import (
     AARun,
@@ -308,7 +307,7 @@ class _Starts:
             if number == 0:
                 arguments = setting.command.arguments + setting.b.options
                 doing = "reading the arguments of side b"
-                engine.ask(Check(setting.command.form, arguments), Done, doing)
+                engine.ask(Check(setting.command.form, arguments), Rows, doing)
             facts = engine.start()
             if first_of_side:
                 ranks, layers = describe(engine)

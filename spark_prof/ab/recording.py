@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.measuring import Shape
-from spark_prof.ab.messages import Batch, Done, Generate, Switch, Times
+from spark_prof.ab.messages import Batch, Generate, Rows, Switch, Times
 from spark_prof.ab.result import Recording, Result, host_ahead
 from spark_prof.ab.setting import Setting
 from spark_prof.analyzers.comparing.attribute_gain import summarize
 from spark_prof.analyzers.comparing.swap_attribution import Swapped, Untraced
 from spark_prof.errors import CommandError
-from spark_prof.profiler.attach import recordable_among, request_recording
-from spark_prof.profiler.launcher import make_bundle, prepare_bundle, remove_empty
+from spark_prof.profiler.attach import recordable_among, requested
+from spark_prof.profiler.launcher import make_bundle
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.chunks import pieces_folder
 
 _STEPS = 60
 _WARM_STEPS = 20
@@ -45,20 +43,13 @@ def record(setting: Setting, engine: Engine, side: str, name: str, shape: Shape)
 def _recorded(setting: Setting, engine: Engine, side: str, shape: Shape, folder: Path) -> Bundle:
     """Records steps that decode, all of them watched; what was written before a failure stays."""
     settings = Settings(
-        str(folder.absolute()),
-        steps=_STEPS,
-        warmup_steps=_WARM_STEPS,
-        decode_only=True,
-        run=secrets.token_hex(8),
+        str(folder.absolute()), steps=_STEPS, warmup_steps=_WARM_STEPS, decode_only=True
     )
     processes = recordable_among(engine.process)
     if not processes:
         raise CommandError("no process of the engine can be recorded; see the engine's log")
-    engine.ask(Switch(side), Done, f"switching to side {side}")
-    claim = prepare_bundle(settings.folder, setting.command.text, settings)
-    watcher = Watcher(pieces_folder(settings.folder), settings.watched_steps, setting.say)
-    try:
-        request_recording(processes, settings)
+    engine.ask(Switch(side), Rows, f"switching to side {side}")
+    with requested(processes, settings, setting.command.text, setting.say) as (watcher, _):
         # Everybody has taken the request when the ranks and the scheduler have said who they are.
         watcher.wait(lambda: _all_there(watcher), _BEGIN_SECONDS)
         watcher.check()
@@ -71,9 +62,6 @@ def _recorded(setting: Setting, engine: Engine, side: str, shape: Shape, folder:
             watcher.wait(watcher.done, _FLUSH_SECONDS)
         watcher.wait_for_engine()
         return make_bundle(settings.folder, watcher, lambda _: None, "complete")
-    finally:
-        remove_empty(settings.folder)
-        claim.release()
 
 
 def _all_there(watcher: Watcher) -> bool:

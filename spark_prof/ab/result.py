@@ -26,6 +26,7 @@ from spark_prof.ab.statistics import (
 )
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.errors import CommandError
+from spark_prof.profiler.commands import option_value
 
 
 @dataclass(frozen=True)
@@ -340,18 +341,9 @@ def decided(figures: Figures) -> bool:
 def has_random_weights(result: Result) -> bool:
     """Whether an engine had random weights, by its arguments or by what it said itself."""
     return any(line.startswith(RANDOM_WEIGHTS) for line in result.missing) or any(
-        _load_format(side.arguments) == "dummy" for side in result.sides
+        (option_value(side.arguments, "--load-format") or "").lower() == "dummy"
+        for side in result.sides
     )
-
-
-def _load_format(arguments: Sequence[str]) -> str:
-    """The last one that is given; empty without one."""
-    found = ""
-    for at, word in enumerate(arguments):
-        name, equals, value = word.replace("_", "-").partition("=")
-        if name == "--load-format":
-            found = value if equals else "".join(arguments[at + 1 : at + 2])
-    return found.lower()
 
 
 def outcome_of(result: Result) -> Outcome:

@@ -52,7 +52,6 @@ _MODES = ("auto", "one", "two")
 class Side:
     """One of the two things that are compared."""
 
-    text: str  # as it was written
     swaps: tuple[Swap, ...] = ()  # the kernels that are swapped in
     options: tuple[str, ...] = ()  # vLLM's, as they follow the command's own
     environment: tuple[tuple[str, str], ...] = ()  # variables and their values
@@ -110,13 +109,8 @@ def parse_side(text: str) -> Side:
             swaps.append(_swap(word))
     for option, backend in backends.items():
         options += [option, backend]
-    return Side(
-        text,
-        parse_swaps(",".join(swaps)),
-        tuple(options),
-        tuple(variables.items()),
-        tuple(notes),
-    )
+    kernels = parse_swaps(",".join(swaps))
+    return Side(kernels, tuple(options), tuple(variables.items()), tuple(notes))
 
 
 def with_formats(side: Side, mxfp4_layers: str, fp8_layers: str) -> Side:
@@ -133,7 +127,7 @@ def with_formats(side: Side, mxfp4_layers: str, fp8_layers: str) -> Side:
     if not added:
         return side
     text = ",".join(filter(None, [format_swaps(side.swaps), *added]))
-    return replace(side, text=" ".join([side.text, *added]), swaps=parse_swaps(text))
+    return replace(side, swaps=parse_swaps(text))
 
 
 def is_reserved(name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import Format, say, terminal_width
+from spark_prof.cli.options import Format, say, terminal_width, whole_numbers
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -119,8 +119,10 @@ def ab(
     folder = out or Path(time.strftime("spark-prof-ab-%Y%m%d-%H%M%S"))
     options = Options(
         folder,
-        _numbers("--batch-sizes", batch_sizes),
-        () if prefill.strip() in ("", "none") else _numbers("--prefill", prefill),
+        whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST),
+        ()
+        if prefill.strip() in ("", "none")
+        else whole_numbers(prefill, "--prefill 128", most=_MOST),
         seconds,
         context,
         gate_tokens,
@@ -175,13 +177,3 @@ def _apply(side: Side, words: list[str], kind: Format) -> int:
             else "its options cannot be shown in a line; --format json has them"
         )
     return 0
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 0 < len(part) < 10 for part in parts):
-        raise CommandError(f"{option} {text!r:.40} is no list of whole numbers; give 1,8, say")
-    numbers = tuple(map(int, parts))
-    if len(set(numbers)) < len(numbers) or not all(0 < number <= _MOST for number in numbers):
-        raise CommandError(f"{option} {text!r:.40}: give each number from 1 on once")
-    return numbers

@@ -8,9 +8,8 @@ from spark_prof.cli import kernels
 from spark_prof.cli.ab import ab
 from spark_prof.cli.classify import classify
 from spark_prof.cli.compare import compare
-from spark_prof.cli.demo import demo
 from spark_prof.cli.doctor import doctor
-from spark_prof.cli.explore import explore
+from spark_prof.cli.explore import demo, explore
 from spark_prof.cli.export import export
 from spark_prof.cli.import_ import import_traces
 from spark_prof.cli.merge import merge

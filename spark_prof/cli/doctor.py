@@ -25,26 +25,19 @@ _MOST_REASONS = 2
 
 
 def question_of(
-    *, batch: int, context: int, drafts: int, accepted: float | None, ranks: int
+    batch: int, context: int = 0, drafts: int = 0, accepted: float | None = None, ranks: int = 1
 ) -> Question:
     """The use that the ceilings are for.
 
     Args:
-        batch: sequences that decode at a time.
-        context: tokens that each has in the KV cache, 0 for the weights alone.
-        drafts: tokens drafted for each of them in a step.
+        context: tokens that each sequence has in the KV cache, 0 for the weights alone.
         accepted: tokens that a step yields a sequence; None if all drafts are accepted.
-        ranks: GPUs of tensor parallelism.
 
     Raises:
-        CommandError: one of these cannot be.
+        CommandError: a step cannot yield so many tokens.
     """
     from spark_prof.analyzers.ceilings import Question
 
-    limits = (("--batch", batch, 1), ("--context", context, 0), ("--drafts", drafts, 0))
-    for name, value, least in (*limits, ("--tensor-parallel", ranks, 1)):
-        if not least <= value <= _MOST:
-            raise CommandError(f"{name} {value} cannot be; it is a whole number from {least} on")
     yielded = 1.0 + drafts if accepted is None else accepted
     if not (math.isfinite(yielded) and 1 <= yielded <= 1 + drafts):
         raise CommandError(
@@ -102,16 +95,26 @@ def doctor(
     gpu: Annotated[
         str | None, typer.Option(help="The GPU that a log or a model is for, such as gb10.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences at a time, for --model.")] = 1,
+    batch: Annotated[
+        int, typer.Option(min=1, max=_MOST, help="Sequences at a time, for --model.")
+    ] = 1,
     context: Annotated[
-        int, typer.Option(help="Tokens of context of each; 0 asks for the weights alone.")
+        int,
+        typer.Option(
+            min=0, max=_MOST, help="Tokens of context of each; 0 asks for the weights alone."
+        ),
     ] = 0,
-    drafts: Annotated[int, typer.Option(help="Tokens drafted for each in a step.")] = 0,
+    drafts: Annotated[
+        int, typer.Option(min=0, max=_MOST, help="Tokens drafted for each in a step.")
+    ] = 0,
     accepted: Annotated[
         float | None,
         typer.Option("--tokens-per-step", help="Tokens that a step yields; by default all."),
     ] = None,
-    ranks: Annotated[int, typer.Option("--tensor-parallel", help="GPUs that share a model.")] = 1,
+    ranks: Annotated[
+        int,
+        typer.Option("--tensor-parallel", min=1, max=_MOST, help="GPUs that share a model."),
+    ] = 1,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure this machine, which takes half a minute.")
     ] = False,
@@ -140,9 +143,7 @@ def doctor(
         audit, findings = _of_source(source, rank, read)
     elif read is not None:
         audit, findings = _of_log(read, named)
-    question = question_of(
-        batch=batch, context=context, drafts=drafts, accepted=accepted, ranks=ranks
-    )
+    question = question_of(batch, context, drafts, accepted, ranks)
     measured = _measured() if measure else None
     first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
     ceilings = model_ceilings(model_folder(model), question, first, measured) if model else None
@@ -229,9 +230,14 @@ def _of_log(log: EngineLog, gpu: Gpu | None) -> tuple[Audit, tuple[Finding, ...]
 
 
 def _measured() -> Measured:
-    from spark_prof.profiler.measure import measure
     from spark_prof.traces.measured import keep_measured
 
+    try:
+        from spark_prof.profiler.measure import measure
+    except ImportError as error:
+        raise CommandError(
+            f"measuring needs torch ({error}); run it with the Python that runs vLLM"
+        ) from error
     found = measure(say)
     say(f"wrote {keep_measured(found)}")
     return found

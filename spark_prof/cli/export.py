@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from spark_prof.cli.options import check_folder, say
+from spark_prof.cli.options import check_folder, say, whole_numbers
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def export(
     from spark_prof.traces.claim import staged
 
     first, stop = parse_steps(steps) if steps is not None else (None, None)
-    selection = Selection(_numbers(ranks) if ranks is not None else None, first, stop)
+    chosen_ranks = None if ranks is None else whole_numbers(ranks, "--ranks 0,3", least=0)
+    selection = Selection(chosen_ranks, first, stop)
     try:
         if chosen is Format.PERFETTO:
             with opened(source) as bundle:
@@ -72,13 +73,6 @@ def _format_of(out: Path) -> Format:
             f"{out}: there is a file for each table; name a folder and --format {out.suffix[1:]}"
         )
     return Format.PARQUET
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise CommandError(f"--ranks {text!r:.40} is no list of numbers; write 0,3")
-    return tuple(int(part) for part in parts)
 
 
 def _write_trace(bundle: Bundle, selection: Selection, out: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -16,7 +17,7 @@ from spark_prof.cli.options import FormatOption, OutOption, check_folder, page, 
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.dashboards.replacement_kernels import Checked
+    from spark_prof.kernels.bench.results import Report
     from spark_prof.kernels.candidate import Candidate
     from spark_prof.kernels.check.verdict import Verdict
     from spark_prof.kernels.registry import ReplacementKernel
@@ -114,24 +115,28 @@ def check(
 ) -> None:
     """Check here that kernels compute what they should; exit with 1 if not."""
     drawn_as = page(format, out)
+    own = _own_slot(name, slot)
     verdicts: list[Verdict] = []
-    if _is_own(name, slot):
-        found = _checked_own(str(name), slot, _on_gpu(device))
+    kernels: Sequence[ReplacementKernel] = ()
+    if own:
+        where, device_type = _place(device)
+        candidate = _own_candidate(str(name), own)
+        candidates = {"": replace(candidate, name=f"{own.value}={candidate.name}")}
+        say(f"checking {own.value}={name} on {where}")
     else:
         from spark_prof.kernels.registry import by_check, find
 
         kernels = find(name)
-        where, device_type = _device(device, kernels[0])
-        from spark_prof.dashboards.replacement_kernels import Checked
-        from spark_prof.kernels.check import runner
+        where, device_type = _place(device, kernels[0])
+        candidates = {cases: kernel.candidate() for cases, kernel in by_check(kernels).items()}
+    from spark_prof.dashboards.replacement_kernels import Checked, render_checks
+    from spark_prof.kernels.check import runner
 
-        checks = by_check(kernels)
-        for number, (cases, kernel) in enumerate(checks.items(), 1):
-            say(f"checking {cases} on {where}, {number} of {len(checks)}")
-            verdicts += runner.check(kernel.candidate(), device_type)
-        found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
-    from spark_prof.dashboards.replacement_kernels import render_checks
-
+    for number, (cases, candidate) in enumerate(candidates.items(), 1):
+        if cases:
+            say(f"checking {cases} on {where}, {number} of {len(candidates)}")
+        verdicts += runner.check(candidate, device_type)
+    found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
     put(render_checks(found, *drawn_as), out)
     if found.number("failed"):
         raise typer.Exit(1)
@@ -165,21 +170,26 @@ def bench(
     """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
     drawn_as = page(format, out)
     timed: Sequence[ReplacementKernel] | Candidate
-    if _is_own(name, slot):
-        assert slot is not None
-        _check_race(slot, tune or save)
-        _need_gpu(_on_gpu(Device.AUTO))
-        from spark_prof.cli.kernels_bench import own_candidate
-
-        timed = own_candidate(str(name), slot.value)
+    if own := _own_slot(name, slot):
+        if tune or save:
+            raise CommandError("--tune and --save are for kernels of the list; leave out --slot")
+        if own in (Slot.NORM, Slot.ROUTER):
+            raise CommandError(
+                f"bench times matrices and experts; what a {own.value} brings is told by"
+                f" `spark-prof ab --b {own.value}=FILE.py:FUNCTION`"
+            )
+        place = _place(Device.AUTO)
+        timed = _own_candidate(str(name), own) if place[1] == Device.CUDA.value else ()
     else:
         from spark_prof.kernels.registry import find
 
         timed = find(name)
-        _need_gpu(_device(Device.AUTO, timed[0])[1] == Device.CUDA.value)
-    from spark_prof.cli.kernels_bench import measured
-
-    report, right = measured(timed, models or (), tokens or (), seconds, tune)
+        place = _place(Device.AUTO, timed[0])
+    if place[1] != Device.CUDA.value:
+        raise CommandError(
+            "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
+        )
+    report, right = _measured(timed, models or (), tokens or (), seconds, tune)
     from spark_prof.dashboards.replacement_kernels import render_bench
 
     put(render_bench(report, *drawn_as), out)
@@ -191,8 +201,8 @@ def bench(
         raise typer.Exit(1)
 
 
-def _is_own(name: str | None, slot: Slot | None) -> bool:
-    """Whether a command is about a kernel as swaps name it, and not about one of the list.
+def _own_slot(name: str | None, slot: Slot | None) -> Slot | None:
+    """The slot of a kernel as swaps name it; None where a command is about kernels of the list.
 
     Raises:
         CommandError: its slot or its name is missing.
@@ -202,35 +212,68 @@ def _is_own(name: str | None, slot: Slot | None) -> bool:
         raise CommandError(f"{name}: say what it is for, such as --slot moe")
     if slot is not None and name is None:
         raise CommandError("--slot goes with a kernel, such as my_kernel.py:build")
-    return slot is not None
+    return slot
 
 
-def _checked_own(kernel: str, slot: Slot | None, cuda: bool) -> Checked:
-    """Runs the cases of a slot on somebody's own kernel, and tells on stderr that it does."""
-    import torch
-
-    from spark_prof.dashboards.replacement_kernels import Checked
+def _own_candidate(kernel: str, slot: Slot) -> Candidate:
+    """Somebody's own kernel, `FILE.py:FUNCTION` or a name as in a swap."""
     from spark_prof.kernels.candidate import Candidate
-    from spark_prof.kernels.check import runner
     from spark_prof.swaps.own import load_builder
 
-    assert slot is not None
-    candidate = Candidate(f"{slot.value}={Path(kernel).name}", slot.value, load_builder(kernel))
-    where = torch.cuda.get_device_name() if cuda else "the CPU"
-    say(f"checking {slot.value}={kernel} on {where}")
-    device = Device.CUDA.value if cuda else Device.CPU.value
-    return Checked((), where, device, tuple(runner.check(candidate, device)))
+    return Candidate(Path(kernel).name, slot.value, load_builder(kernel))
 
 
-def _check_race(slot: Slot, keep: bool) -> None:
-    """Refuses slots without anything to race against, and what a dispatcher cannot go by."""
-    if keep:
-        raise CommandError("--tune and --save are for kernels of the list; leave out --slot")
-    if slot in (Slot.NORM, Slot.ROUTER):
-        raise CommandError(
-            f"bench times matrices and experts; what a {slot.value} brings is told by"
-            f" `spark-prof ab --b {slot.value}=FILE.py:FUNCTION`"
-        )
+def _measured(
+    timed: Sequence[ReplacementKernel] | Candidate,
+    models: Sequence[str],
+    tokens: Sequence[int],
+    seconds: float,
+    tune: bool,
+) -> tuple[Report, bool]:
+    """Times kernels of the list, without those that nothing is comparable with, or one's own.
+
+    Returns:
+        What was measured, and whether none of the kernels failed; one's own may abstain.
+
+    Raises:
+        CommandError: there is nothing to time, or one's own kernel always abstained.
+    """
+    import torch
+
+    from spark_prof.kernels.bench.ceilings import measure_ceilings
+    from spark_prof.kernels.bench.results import Cell, Report, cell_line, machine_of
+    from spark_prof.kernels.bench.run import KINDS, Request, run
+    from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
+    from spark_prof.kernels.candidate import Candidate
+
+    counts = tokens or TOKENS
+    own = timed if isinstance(timed, Candidate) else None
+    if isinstance(timed, Candidate):
+        request = Request(models=models, tokens=counts, seconds=seconds, own=timed)
+    else:
+        raced = [kernel for kernel in timed if kernel.bench]
+        if not raced:
+            raise CommandError(f"{timed[0].name} has nothing to be timed beside; check can test it")
+        kinds = [kind for kind in KINDS if any(kernel.race == kind for kernel in raced)]
+        named = {kind for kernel in raced if kernel.race == "dense" for kind in kernel.formats}
+        formats = [kind for kind in get_args(WeightFormat) if kind in named]
+        names = [kernel.check for kernel in raced]
+        request = Request(kinds, models, counts, formats, seconds=seconds, tune=tune, kernels=names)
+    device = torch.device("cuda", torch.cuda.current_device())
+    report = Report(machine_of(device), measure_ceilings(device))
+    for found in run(request, device):
+        report.add(found)
+        say(cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what)
+    if not report.cells and not report.left_out:
+        raise CommandError(f"no layer is of a model named like {' or '.join(models)}")
+    results = [r for cell in report.cells for r in cell.results if r.contestant == cell.subject]
+    failures = [result.failed for result in results if result.failed]
+    if own is None:
+        return report, not failures
+    abstained = all(why.startswith("Abstained") for why in failures)
+    if results and not any(result.us for result in results) and abstained:
+        raise CommandError(f"{own.name} was not timed anywhere: {failures[0]}")
+    return report, abstained
 
 
 def _template_text(slot: Slot) -> str:
@@ -240,38 +283,11 @@ def _template_text(slot: Slot) -> str:
     return re.sub(_FOR_THIS_PROJECT, "", text)
 
 
-def _device(wanted: Device, kernel: ReplacementKernel) -> tuple[str, str]:
-    """Where to run, in words and as torch calls it; on a GPU the kernel is compiled to be sure."""
-    if _on_gpu(wanted):
-        import torch
-
-        from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
-
-        # Where nothing compiles, all cases would fail for the same reason.
-        architecture = architecture_of(torch.cuda.get_device_capability())
-        compile_code(kernel.function("codes")()[0], architecture)
-        return torch.cuda.get_device_name(), Device.CUDA.value
-    from spark_prof.kernels.runtime.launch import RUNNERS
-
-    if Device.CPU.value not in RUNNERS:
-        raise CommandError(
-            "there is no GPU here that PyTorch can use; kernels of the list need one"
-        )
-    return "the CPU", Device.CPU.value
-
-
-def _need_gpu(there: bool) -> None:
-    if not there:
-        raise CommandError(
-            "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
-        )
-
-
-def _on_gpu(wanted: Device) -> bool:
-    """Whether to run on the GPU.
+def _place(wanted: Device, kernel: ReplacementKernel | None = None) -> tuple[str, str]:
+    """Where to run, in words and as torch calls it; a kernel of the list is compiled to be sure.
 
     Raises:
-        CommandError: PyTorch is missing, or the GPU that was asked for.
+        CommandError: PyTorch is missing, or the GPU that was asked for or that the list needs.
     """
     try:
         import torch
@@ -280,7 +296,20 @@ def _on_gpu(wanted: Device) -> bool:
             "PyTorch is not installed, on whose tensors kernels run; pip install torch"
         ) from error
     if wanted is not Device.CPU and torch.cuda.is_available():
-        return True
+        if kernel is not None:
+            from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
+
+            # Where nothing compiles, all cases would fail for the same reason.
+            architecture = architecture_of(torch.cuda.get_device_capability())
+            compile_code(kernel.function("codes")()[0], architecture)
+        return torch.cuda.get_device_name(), Device.CUDA.value
     if wanted is Device.CUDA:
         raise CommandError("there is no GPU here that PyTorch can use; leave out --device cuda")
-    return False
+    if kernel is not None:
+        from spark_prof.kernels.runtime.launch import RUNNERS
+
+        if Device.CPU.value not in RUNNERS:
+            raise CommandError(
+                "there is no GPU here that PyTorch can use; kernels of the list need one"
+            )
+    return "the CPU", Device.CPU.value

@@ -73,6 +73,26 @@ def put(drawn: str, out: Path | None) -> None:
         say(f"wrote {out}")
 
 
+def whole_numbers(
+    text: str, example: str, *, separator: str = ",", least: int = 1, most: int = 999_999_999
+) -> tuple[int, ...]:
+    """The different whole numbers of an option's text.
+
+    Args:
+        example: what is right, for the message: `--batch-sizes 1,8`.
+
+    Raises:
+        CommandError: it is anything else, or names a number twice or beyond the limits.
+    """
+    parts = [part.strip() for part in text.split(separator)]
+    if not all(part.isdecimal() and part.isascii() and len(part) < 10 for part in parts):
+        raise CommandError(f"{text!r:.40} is no list of whole numbers; give {example}, say")
+    numbers = tuple(map(int, parts))
+    if len(set(numbers)) < len(numbers) or not least <= min(numbers) <= max(numbers) <= most:
+        raise CommandError(f"{text!r:.40}: give each number from {least} on once, as in {example}")
+    return numbers
+
+
 def show(text: str) -> None:
     """Prints to the terminal or pipe; a reader that goes away, such as head, is no error."""
     try:

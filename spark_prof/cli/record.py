@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from spark_prof.cli.options import next_report, say
+from spark_prof.cli.options import next_report, say, whole_numbers
 from spark_prof.errors import CommandError
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 
@@ -95,14 +95,21 @@ def record(
             "--nvtx needs the CUPTI backend from the start of a command; leave it out "
             "(the nsys backend keeps NVTX in its own report)"
         )
-    stretch, period = (0, 0) if duty_cycle is None else _duty_cycle(duty_cycle)
+    stretch, period = 0, 0
+    if duty_cycle is not None:
+        numbers = whole_numbers(duty_cycle, "--duty-cycle 50/1000", separator="/")
+        if len(numbers) != 2 or numbers[0] > numbers[1]:
+            raise CommandError(
+                f"{duty_cycle!r:.40} is no duty cycle; give --duty-cycle 50/1000, say"
+            )
+        stretch, period = numbers
     settings = Settings(
         bundle=str(folder),
         steps=steps,
         warmup_steps=warmup_steps,
         decode_only=decode_only,
         steady=steady,
-        batch_sizes=() if batch_sizes is None else _batch_sizes(batch_sizes),
+        batch_sizes=() if batch_sizes is None else whole_numbers(batch_sizes, "--batch-sizes 1,8"),
         stretch=stretch,
         period=period,
         backend=backend.value,
@@ -133,25 +140,3 @@ def record(
     if code:
         say(f"the command itself ended with exit code {code}")
     return 1 if code else 0
-
-
-def _duty_cycle(text: str) -> tuple[int, int]:
-    """Profiled steps and period."""
-    numbers = _numbers(text, "/", "--duty-cycle 50/1000")
-    if len(numbers) != 2 or numbers[0] >= numbers[1]:
-        raise CommandError(f"{text!r:.40} is no duty cycle; give --duty-cycle 50/1000, say")
-    return numbers[0], numbers[1]
-
-
-def _batch_sizes(text: str) -> tuple[int, ...]:
-    numbers = _numbers(text, ",", "--batch-sizes 1,8")
-    if len(set(numbers)) < len(numbers):
-        raise CommandError(f"{text!r:.40} names a batch size twice; give --batch-sizes 1,8, say")
-    return numbers
-
-
-def _numbers(text: str, separator: str, example: str) -> tuple[int, ...]:
-    parts = text.split(separator)
-    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
-        raise CommandError(f"{text!r:.40} is no list of whole numbers; give {example}, say")
-    return tuple(map(int, parts))

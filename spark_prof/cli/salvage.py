@@ -19,13 +19,10 @@ def salvage(
     ],
 ) -> None:
     """Make a bundle of everything that a killed recording had flushed."""
+    from spark_prof.profiler.launcher import quarters
     from spark_prof.traces.assemble import salvage as salvage_folder
 
-    def progress(done: int, total: int) -> None:
-        if total > 4 and (done == total or done % max(1, total // 4) == 0):
-            say(f"writing piece {done} of {total}")
-
-    found = salvage_folder(folder, progress=progress)
+    found = salvage_folder(folder, progress=quarters(say))
     for line in _lines(found):
         print(line)
     if found.made:

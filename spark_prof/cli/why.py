@@ -27,7 +27,9 @@ def why(
     gpu: Annotated[
         str | None, typer.Option(help="The GPU; by default that of a recording, else gb10.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences at a time, of checkpoints.")] = 1,
+    batch: Annotated[
+        int, typer.Option(min=1, max=1_000_000_000, help="Sequences at a time, of checkpoints.")
+    ] = 1,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
 ) -> None:
@@ -46,7 +48,7 @@ def why(
     from spark_prof.dashboards.why_report import render_why
     from spark_prof.rules.gpus import find_gpu
 
-    question = question_of(batch=batch, context=0, drafts=0, accepted=None, ranks=1)
+    question = question_of(batch)
     named = gpu_named(gpu)
     found = [_read(source) for source in sources]
     reports = [each for each in found if not isinstance(each, tuple)]

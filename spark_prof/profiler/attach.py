@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,7 +33,6 @@ from spark_prof.profiler.launcher import (
 from spark_prof.profiler.settings import Settings, registry_folder
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.claim import Claim
 
 
@@ -46,17 +46,12 @@ def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
         CommandError: nothing listens there, it cannot be recorded, or it ran no step.
     """
     processes = recordable_processes(_port_of(url))
-    settings = replace(settings, run=settings.run or secrets.token_hex(8))
     with (
         terminated_as_interrupt(),
-        prepare_bundle(settings.folder, ["--attach", url], settings) as claim,
+        requested(processes, settings, ["--attach", url], say) as (watcher, claim),
     ):
-        try:
-            request_recording(processes, settings)
-            say(f"asked {len(processes)} processes to record; send the server requests")
-            return _follow(processes, settings, claim, say)
-        finally:
-            remove_empty(settings.folder, claim)
+        say(f"asked {len(processes)} processes to record; send the server requests")
+        return _follow(processes, watcher, claim)
 
 
 def request_recording(processes: Sequence[psutil.Process], settings: Settings) -> None:
@@ -66,14 +61,29 @@ def request_recording(processes: Sequence[psutil.Process], settings: Settings) -
         write_whole(registry / request_name(process.pid), settings.to_json())
 
 
-def _follow(
+@contextmanager
+def requested(
     processes: Sequence[psutil.Process],
     settings: Settings,
-    claim: Claim,
+    command: Sequence[str],
     say: Callable[[str], None],
-) -> Bundle:
+) -> Iterator[tuple[Watcher, Claim]]:
+    """Asks processes to record, for as long as somebody watches; a folder without steps goes.
+
+    Raises:
+        CommandError: as `prepare_bundle`.
+    """
+    settings = replace(settings, run=settings.run or secrets.token_hex(8))
+    with prepare_bundle(settings.folder, command, settings) as claim:
+        try:
+            request_recording(processes, settings)
+            yield Watcher(settings.pieces, settings.watched_steps, say), claim
+        finally:
+            remove_empty(settings.folder, claim)
+
+
+def _follow(processes: Sequence[psutil.Process], watcher: Watcher, claim: Claim) -> Bundle:
     """Waits for the window and makes the bundle; Ctrl-C ends the window."""
-    watcher = Watcher(pieces_folder(settings.folder), settings.watched_steps, say)
     state = "complete"
     patience = PATIENT
     try:
@@ -89,7 +99,7 @@ def _follow(
     except KeyboardInterrupt as error:
         state = "interrupted"
         patience = patience_of(error)
-        say("ending the recording and keeping what there is")
+        watcher.say("ending the recording and keeping what there is")
     if vanished := vanished_folder(claim):
         raise vanished
     watcher.stop()
@@ -100,7 +110,7 @@ def _follow(
     watcher.wait_for_engine(patience.engine_s)
     if not has_steps(watcher.pieces) and (lost := unwritten(watcher)):
         raise CommandError(lost)
-    return make_bundle(settings.folder, watcher, say, state)
+    return make_bundle(claim.folder, watcher, watcher.say, state)
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -150,14 +160,9 @@ def _is_registered(registry: Path, process: psutil.Process) -> bool:
 
 
 def _listener(port: int) -> psutil.Process | None:
-    for process in psutil.process_iter():
-        try:
-            connections = process.net_connections(kind="tcp")
-        except psutil.Error:
-            continue
-        for connection in connections:
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
-                return process
+    for found in psutil.net_connections(kind="tcp"):
+        if found.status == psutil.CONN_LISTEN and found.laddr[1:2] == (port,) and found.pid:
+            return psutil.Process(found.pid)
     return None
 
 

@@ -151,6 +151,16 @@ def with_plugin_allowed(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "VLLM_PLUGINS": f"{allowed},{PLUGIN}" if allowed else PLUGIN}
 
 
+def option_value(words: Sequence[str], *names: str) -> str | None:
+    """The last value of an option of vLLM's that has one of these names; None without one."""
+    found = None
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") in names:
+            found = value if equals else following
+    return found
+
+
 def scan_options(argv: Sequence[str], start: int, valued: str) -> tuple[list[Option], int]:
     """Reads the options from start on; returns them and the index of the first other argument.
 

@@ -20,8 +20,7 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.profiler.backends.choose import early_native
-from spark_prof.profiler.backends.nsys_marks import mark_clock
+from spark_prof.profiler.backends.choose import early_native, mark_clock
 from spark_prof.profiler.engine import EngineRecording
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch

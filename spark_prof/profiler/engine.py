@@ -12,7 +12,7 @@ import numpy as np
 from spark_prof.profiler.batch import read_batch
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
-from spark_prof.profiler.ranges import replace_attribute
+from spark_prof.profiler.ranges import wrap_method
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import ENGINE_DTYPE, array_name
 
@@ -40,24 +40,9 @@ class EngineRecording:
             self._finished = True
             return
         self.fence.call("facts", self.process.write_facts, {})
-        schedule = self._scheduler.schedule
-        update = self._scheduler.update_from_output
-
-        def wrapped_schedule(*arguments: Any, **named: Any) -> Any:
-            begin = time.time_ns()
-            output = schedule(*arguments, **named)
-            self.fence.call("schedule", self._scheduled, output, begin)
-            return output
-
-        def wrapped_update(*arguments: Any, **named: Any) -> Any:
-            result = update(*arguments, **named)
-            output = arguments[0] if arguments else named.get("scheduler_output")
-            self.fence.call("update", self._updated, output, result)
-            return result
-
         self._undo = [
-            replace_attribute(self._scheduler, "schedule", wrapped_schedule),
-            replace_attribute(self._scheduler, "update_from_output", wrapped_update),
+            wrap_method(self._scheduler, "schedule", self._around_schedule),
+            wrap_method(self._scheduler, "update_from_output", self._around_update),
         ]
 
     def flush_when_quiet(self) -> None:
@@ -92,7 +77,18 @@ class EngineRecording:
         for undo in self._undo:
             undo()
         self.fence.call("flush", self.flush)
-        self.fence.call("progress", self.process.finished)
+        self.fence.call("progress", self.process.tell, {"finished": True})
+
+    def _around_schedule(self, original: Any, *arguments: Any, **named: Any) -> Any:
+        begin = time.time_ns()
+        output = original(*arguments, **named)
+        self.fence.call("schedule", self._scheduled, output, begin)
+        return output
+
+    def _around_update(self, original: Any, scheduler_output: Any, *rest: Any, **named: Any) -> Any:
+        result = original(scheduler_output, *rest, **named)
+        self.fence.call("update", self._updated, scheduler_output, result)
+        return result
 
     def _scheduled(self, output: Any, begin: int) -> None:
         tokens = output.total_num_scheduled_tokens

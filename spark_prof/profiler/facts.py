@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -102,20 +103,31 @@ def device_facts() -> dict[str, Any]:
         "l2_bytes": getattr(properties, "L2_cache_size", 0),
     }
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
-        gpu["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+        nvml, handle = nvml_gpu(f"GPU-{properties.uuid}")
+        gpu["driver"] = str(nvml.nvmlSystemGetDriverVersion())
         gpu["clocks_mhz"] = {
-            "sm": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            "memory": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-            "sm_max": pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
+            "sm": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "memory": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            "sm_max": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
         }
-        gpu["temperature_c"] = pynvml.nvmlDeviceGetTemperature(handle, 0)
+        gpu["temperature_c"] = nvml.nvmlDeviceGetTemperature(handle, 0)
     except Exception as error:  # absent package, driver without NVML, GB10's missing counters
         gpu["clocks_missing"] = str(error)
     return gpu
+
+
+def nvml_gpu(which: str) -> tuple[Any, Any]:
+    """NVML, ready to be asked, and its handle of a GPU by number or by UUID, as "GPU-...".
+
+    Raises:
+        Exception: the package is absent, the driver is without NVML, or there is no such GPU.
+    """
+    import pynvml as nvml
+
+    nvml.nvmlInit()
+    if which.startswith("GPU-"):
+        return nvml, nvml.nvmlDeviceGetHandleByUUID(which)
+    return nvml, nvml.nvmlDeviceGetHandleByIndex(int(which))
 
 
 def device_now() -> dict[str, Any] | None:
@@ -133,15 +145,10 @@ def device_now() -> dict[str, Any] | None:
 
 def processor() -> str:
     """The name of the CPU."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    import platform
-
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
@@ -172,10 +179,7 @@ def device_state(uuid: str) -> DeviceState:
     if not uuid:
         return DeviceState()
     try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        nvml, handle = nvml_gpu(uuid)
     except Exception:  # absent package, or a driver without NVML
         return DeviceState()
     reasons = _asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))

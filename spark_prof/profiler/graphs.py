@@ -18,7 +18,7 @@ import numpy as np
 from spark_prof.profiler.backends.native import Native, on_device
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
-from spark_prof.profiler.ranges import CallMarker, replace_attribute
+from spark_prof.profiler.ranges import CallMarker, replace_attribute, wrap_method
 from spark_prof.profiler.targets import MarkedModule, all_targets, models_of, phase_modules
 from spark_prof.traces.chunks import (
     ARGUMENT_DTYPE,
@@ -61,19 +61,15 @@ class GraphWatch:
 
     def install(self) -> None:
         """Wraps the worker's method that captures; it unwraps itself when that is done."""
-        original = getattr(self._worker, "compile_or_warm_up_model", None)
-        if original is None:
-            return
+        self.uninstall = wrap_method(self._worker, "compile_or_warm_up_model", self._around_capture)
 
-        def watched(*arguments: Any, **named: Any) -> Any:
-            self._fence.call("watch_capture", self._start)
-            try:
-                return original(*arguments, **named)
-            finally:
-                self._fence.call("end_capture", self._stop)
-                self.uninstall()
-
-        self.uninstall = replace_attribute(self._worker, "compile_or_warm_up_model", watched)
+    def _around_capture(self, original: Any, *arguments: Any, **named: Any) -> Any:
+        self._fence.call("watch_capture", self._start)
+        try:
+            return original(*arguments, **named)
+        finally:
+            self._fence.call("end_capture", self._stop)
+            self.uninstall()
 
     def write(self, process: Process) -> None:
         """Writes nodes, captures and what was open meanwhile, if any graph was captured."""
@@ -95,7 +91,7 @@ class GraphWatch:
         _, marked = marked_modules(self._worker)
         first = len(PHASE_MODULES)
         self._undo.append(self._marker.remove)
-        self._marker.mark([row.target for row in marked[first:]], first)
+        self._marker.mark(marked[first:], first)
         for _, model in models_of(self._worker.model_runner):
             self._watch_batches(model)
         self._watch_captures()

@@ -15,17 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import psutil
+
 from spark_prof.ending import temporary_folder, unhurried
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
-from spark_prof.profiler.nsys_record import (
-    REPORT,
-    NsysRun,
-    descendants,
-    end_processes,
-    plan_nsys,
-)
+from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys
 from spark_prof.profiler.ray import with_ray_copies
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
@@ -119,31 +115,32 @@ def has_steps(pieces: Path) -> bool:
     return any(pieces.glob("*.steps.npy"))
 
 
+def quarters(say: Say) -> Callable[[int, int], None]:
+    """What is told which of all pieces is being written, and says so four times."""
+
+    def progress(done: int, total: int) -> None:
+        if total > 4 and (done == total or done % max(1, total // 4) == 0):
+            say(f"writing piece {done} of {total}")
+
+    return progress
+
+
 def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
     """Assembles the bundle, with progress where it takes long.
 
     Raises:
         CommandError: nothing was recorded, or it cannot be written.
     """
-
-    def progress(done: int, total: int) -> None:
-        if total > 4 and (done == total or done % max(1, total // 4) == 0):
-            say(f"writing piece {done} of {total}")
-
     say("writing the bundle")
     try:
-        return assemble(folder, state=state, progress=progress, ends=watcher.ends())
+        return assemble(folder, state=state, progress=quarters(say), ends=watcher.ends())
     except CommandError:
         watcher.check()
         raise
 
 
 def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, int]:
-    """Runs the command and records it.
-
-    Args:
-        argv: the command line that starts vLLM.
-        settings: what to record; `bundle` is the folder to make.
+    """Runs the command and records it into a folder that it makes.
 
     Returns:
         The bundle and the command's exit code.
@@ -181,7 +178,11 @@ def _run(
     with ExitStack() as stack:
         started = replace(command, argv=tuple(nsys.argv)) if nsys else command
         child = _start(started, settings, staging, apart=nsys is not None)
-        stack.callback(lambda: _end(child, patience, apart=nsys is not None))
+        stack.callback(
+            lambda: end_child(
+                child, patience, descendants(child.pid) if nsys or patience is _URGENT else ()
+            )
+        )
         try:
             while child.poll() is None and not watcher.done():
                 if vanished is None and (vanished := vanished_folder(claim)):
@@ -284,21 +285,31 @@ def _launch(
     return list(command.argv), with_plugin_allowed(environment)
 
 
-def _end(child: subprocess.Popen[bytes], patience: Patience, *, apart: bool) -> None:
-    """Ends the command: first as Ctrl-C would, or SIGTERM, then harder."""
-    family = descendants(child.pid) if apart or patience is _URGENT else []
+def descendants(pid: int) -> list[psutil.Process]:
+    """The processes below one that may end before them."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def end_child(
+    child: subprocess.Popen[bytes], patience: Patience, family: Sequence[psutil.Process] = ()
+) -> None:
+    """Ends a process with its signals, one harder than the other, and then what it left behind."""
     for sent, seconds in patience.signals:
         if child.poll() is not None:
             break
         child.send_signal(sent)
-        try:
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             child.wait(seconds)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            continue
     if child.poll() is None:
         child.kill()
         child.wait()
-    end_processes(family, patience.family_s)
+    _, left = psutil.wait_procs(family, timeout=patience.family_s)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 class Terminated(KeyboardInterrupt):

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import Command, find_program
+from spark_prof.profiler.commands import Command, find_program, option_value
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import append_log
 from spark_prof.traces.nsys_chunks import link_exports
@@ -80,12 +78,12 @@ def runs_on_ray(command: Command) -> bool:
     """Whether a vLLM command line asks for workers that Ray starts, outside its process tree."""
     if command.kind not in ("vllm-serve", "vllm-bench"):
         return False
-    words = [word.replace("_", "-") for word in command.argv[find_program(command.argv).index :]]
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if name == _RAY_OPTION or (name == _EXECUTOR and (value if equals else following) == "ray"):
-            return True
-    return False
+    words = command.argv[find_program(command.argv).index :]
+    return option_value(words, _EXECUTOR) == "ray" or _has_ray_option(words)
+
+
+def _has_ray_option(words: Sequence[str]) -> bool:
+    return any(word.partition("=")[0].replace("_", "-") == _RAY_OPTION for word in words)
 
 
 def with_ray_workers(argv: Sequence[str]) -> list[str]:
@@ -93,8 +91,7 @@ def with_ray_workers(argv: Sequence[str]) -> list[str]:
 
     vLLM 0.24 to 0.33 pass Ray `-t cuda,cudnn,cublas --cuda-graph-trace=node`.
     """
-    given = any(word.partition("=")[0].replace("_", "-") == _RAY_OPTION for word in argv)
-    return [*argv] if given else [*argv, _RAY_OPTION]
+    return [*argv] if _has_ray_option(argv) else [*argv, _RAY_OPTION]
 
 
 def _escaped(path: Path) -> str:
@@ -212,19 +209,3 @@ def ray_reports(environment: Mapping[str, str], since: float) -> Iterator[Path]:
                 if real not in seen and real.stat().st_mtime >= since:
                     seen.add(real)
                     yield real
-
-
-def descendants(pid: int) -> list[psutil.Process]:
-    """The processes below nsys, which ends before them once its report is written."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
-def end_processes(processes: Sequence[psutil.Process], seconds: float) -> None:
-    """Waits for processes that have been asked to end, then ends them."""
-    _, left = psutil.wait_procs(processes, timeout=seconds)
-    for process in left:
-        with suppress(psutil.Error):
-            process.kill()

@@ -122,16 +122,14 @@ class Process:
         shown = (window.state.name, window.recorded)
         if self._refused or (shown == self._shown and not finished):
             return
-        self.check()
         self._shown = shown
         counts = {"passed": window.passed, "recorded": window.recorded, "closed": window.closed}
-        value = counts | {"state": window.state.name, "finished": finished} | self._who()
-        write_json(self.folder, progress_name(self.name), value)
+        self.tell({"state": window.state.name, "finished": finished} | counts)
 
-    def finished(self) -> None:
-        """Writes that this process has nothing more to add."""
+    def tell(self, value: dict[str, Any]) -> None:
+        """Writes how far this process is, such as that it has nothing more to add."""
         self.check()
-        write_json(self.folder, progress_name(self.name), {"finished": True} | self._who())
+        write_json(self.folder, progress_name(self.name), value | self._who())
 
     def _who(self) -> dict[str, Any]:
         return {"pid": os.getpid(), "run": self._run}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class CallMarker:
         rows["time_ns"], rows["code"] = log[0 : 2 * len(rows) : 2], log[1::2]
         return rows
 
-    def mark(self, targets: list[Target], first: int = 0) -> None:
+    def mark(self, targets: Sequence[Target], first: int = 0) -> None:
         """Marks the targets, numbered in order from `first`."""
         for number, target in enumerate(targets, first):
             self._mark(number, target)
@@ -170,6 +171,17 @@ def replace_attribute(owner: Any, attribute: str, replacement: Any) -> Callable[
             object.__setattr__(owner, attribute, before)
 
     return undo
+
+
+def wrap_method(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
+    """Has `around(original, *arguments)` called in place of a method of an object, if it has it.
+
+    The result takes that away again, as that of `replace_attribute`.
+    """
+    original = getattr(owner, name, None)
+    if original is None:
+        return _nothing
+    return replace_attribute(owner, name, partial(around, original))
 
 
 def _nothing() -> None:

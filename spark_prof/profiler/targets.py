@@ -22,22 +22,17 @@ DRAFTER = "drafter."
 
 
 @dataclass(frozen=True)
-class MarkedModule:
+class MarkedModule(Target):
     """A target and what its calls count to, one row of the `modules` table."""
 
-    target: Target
-    path: str
-    type: str
-    layer: int
-    component: str
+    type: str = ""
+    layer: int = -1
+    component: str = ""
 
 
 def phase_modules() -> list[MarkedModule]:
     """The rows of what runs outside the model."""
-    return [
-        MarkedModule(Target(None, "", name), name, "", -1, component)
-        for name, component in PHASE_MODULES
-    ]
+    return [MarkedModule(None, "", name, component=component) for name, component in PHASE_MODULES]
 
 
 def models_of(runner: Any) -> Iterator[tuple[str, Any]]:
@@ -62,16 +57,11 @@ def all_targets(runner: Any) -> list[MarkedModule]:
     shared = {id(module) for _, module in model.named_modules()}
     for prefix, drafter in others:
         for row in choose_targets(drafter):
-            if id(row.target.owner) not in shared:
-                marked.append(_renamed(row, prefix, whole=row.target.owner is drafter))
+            if id(row.owner) not in shared:
+                path = prefix.rstrip(".") if row.owner is drafter else prefix + row.path
+                # Its layers are none of the decoder's.
+                marked.append(replace(row, path=path, layer=-1))
     return marked
-
-
-def _renamed(row: MarkedModule, prefix: str, *, whole: bool) -> MarkedModule:
-    """The row of a drafter's module; its layers are none of the decoder's."""
-    path = prefix.rstrip(".") if whole else prefix + row.path
-    target = replace(row.target, path=path)
-    return replace(row, target=target, path=path, layer=-1)
 
 
 def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
@@ -86,9 +76,8 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
         in_opaque_op = ".experts." in path or _is_runner_gate(model, path, module)
         if (not inside or in_opaque_op) and _is_marked(path, type_name, module):
             layer = -1 if shared[id(module)] > 1 and not in_opaque_op else layer_of(path)
-            target = Target(module, "forward", path or "model", may_be_traced=inside)
-            component = component_of(path, type_name)
-            marked.append(MarkedModule(target, target.path, type_name, layer, component))
+            named = (path or "model", inside, type_name, layer, component_of(path, type_name))
+            marked.append(MarkedModule(module, "forward", *named))
         for call in CALLS:
             holder = getattr(module, call.holder, None) if call.holder else module
             method = getattr(holder, call.method, None)
@@ -100,12 +89,11 @@ def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
             name = ".".join(part for part in (path, call.holder, call.method) if part)
             holder_type = type(holder).__name__
             owner = (path, type_name) if call.whole else (name, holder_type)
-            component = component_of(*owner)
-            target = Target(holder, call.method, name)
-            marked.append(MarkedModule(target, name, holder_type, layer_of(path), component))
+            counts_to = (holder_type, layer_of(path), component_of(*owner))
+            marked.append(MarkedModule(holder, call.method, name, False, *counts_to))
     if sampler is not None and callable(getattr(type(sampler), "forward", None)):
-        target = Target(sampler, "forward", "sampler")
-        marked.append(MarkedModule(target, "sampler", type(sampler).__name__, -1, "sampler"))
+        named = ("sampler", False, type(sampler).__name__, -1, "sampler")
+        marked.append(MarkedModule(sampler, "forward", *named))
     return marked
 
 

@@ -83,11 +83,8 @@ class Watcher:
         if not ranks:
             line = "waiting for the command to start vLLM"
         else:
-            order = list(State.__members__)
-            states = [rank.get("state", "") for rank in ranks]
-            state = State[
-                min((s for s in states if s in order), key=order.index, default="WAITING")
-            ]
+            order = list(State)
+            state = min((State[rank["state"]] for rank in ranks), key=order.index)
             line = state.value
             if state is State.RECORDING:
                 line += f" step {self.recorded()}" + (f" of {self.steps}" if self.steps else "")

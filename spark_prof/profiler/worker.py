@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from spark_prof.profiler.backends.choose import ArgumentReader, Backend, choose_backend
+from spark_prof.profiler.backends.choose import Backend, choose_backend
 from spark_prof.profiler.batch import Batch, read_batch
 from spark_prof.profiler.facts import device_now, engine_facts
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch, marked_modules
-from spark_prof.profiler.introspect import describe_layers
+from spark_prof.profiler.introspect import describe_layers, describe_tensors
 from spark_prof.profiler.process import Process
-from spark_prof.profiler.ranges import CallMarker, replace_attribute
+from spark_prof.profiler.ranges import CallMarker, wrap_method
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import phase_modules
-from spark_prof.profiler.tensors import describe_tensors
 from spark_prof.profiler.window import SteadyWindow, Stretches, Take, Window
 from spark_prof.traces.chunks import STEP_DTYPE, array_name
 from spark_prof.traces.host_timeline import PHASE_MODULES
@@ -106,10 +105,13 @@ class WorkerRecording:
 
     def install(self) -> None:
         """Wraps the worker's methods; everything else waits until the model is loaded."""
-        self._wrap("compile_or_warm_up_model", self._around_loading)
-        self._wrap("execute_model", self._around_execute)
-        self._wrap("sample_tokens", self._around_sample)
-        self._wrap("shutdown", self._around_shutdown)
+        around = {
+            "compile_or_warm_up_model": self._around_loading,
+            "execute_model": self._around_execute,
+            "sample_tokens": self._around_sample,
+            "shutdown": self._around_shutdown,
+        }
+        self._undo = [wrap_method(self._worker, name, each) for name, each in around.items()]
 
     def request_stop(self) -> None:
         """Asks to end after the running step; callable from any thread."""
@@ -144,16 +146,6 @@ class WorkerRecording:
         self._remove()
         self.fence.call("progress", self.process.progress, self.window, finished=True)
 
-    def _wrap(self, name: str, around: Any) -> None:
-        original = getattr(self._worker, name, None)
-        if original is None:
-            return
-
-        def wrapped(*arguments: Any, **named: Any) -> Any:
-            return around(original, *arguments, **named)
-
-        self._undo.append(replace_attribute(self._worker, name, wrapped))
-
     def _remove(self) -> None:
         self.fence.call("remove", self._marker.remove)
         while self._undo:
@@ -182,16 +174,17 @@ class WorkerRecording:
         if not (later or self.window.closed):
             self._watch()
 
-    def _around_execute(self, original: Any, *arguments: Any, **named: Any) -> Any:
+    def _around_execute(
+        self, original: Any, scheduler_output: Any, *rest: Any, **named: Any
+    ) -> Any:
         self._entered = True
-        output = arguments[0] if arguments else named.get("scheduler_output")
-        self.fence.call("begin_step", self._begin_step, output)
+        self.fence.call("begin_step", self._begin_step, scheduler_output)
         self._entered = False
         if self.fence.failed & _VITAL and not self.window.closed:
             self._open = None
             self.finish()
         try:
-            result = original(*arguments, **named)
+            result = original(scheduler_output, *rest, **named)
         except BaseException:
             self._open = None
             raise
@@ -233,21 +226,22 @@ class WorkerRecording:
             return
         if take is Take.WATCH and not self._watching:
             self._watch()
-        reader = self._backends.get("")
-        if take is Take.WATCH and isinstance(reader, ArgumentReader):
-            self.fence.call("read_launches", self._read_launches, reader, batch)
+        # Only a backend that can: it reads what kernels outside of graphs are launched with.
+        read = getattr(self._backends.get(""), "read_launches", None)
+        if take is Take.WATCH and read is not None:
+            self.fence.call("read_launches", self._read_launches, read, batch)
         self.process.counter.begin(self._number)
         now = time.time_ns()
         self._open = (batch, now, take is Take.WATCH)
         self._event(_PREPARE, now)
 
-    def _read_launches(self, reader: ArgumentReader, batch: Batch) -> None:
+    def _read_launches(self, read: Callable[..., None], batch: Batch) -> None:
         """Has the arguments of kernels read in the first steps of each kind."""
         kind = (batch.phase, batch.decode_requests)
         wanted = self._kinds[kind] < _STEPS_WITH_ARGUMENTS and len(self._kinds) <= _MOST_KINDS
         self._kinds[kind] += 1
         if wanted != self._reading:
-            reader.read_launches(on=wanted)
+            read(on=wanted)
             self._reading = wanted
 
     def _event(self, code: int, now: int | None = None) -> None:
@@ -310,7 +304,7 @@ class WorkerRecording:
         self._describe()
         self.fence.call("tensors", self._write_tensors)
         first = len(PHASE_MODULES)
-        self.fence.call("mark", self._marker.mark, [m.target for m in marked[first:]], first)
+        self.fence.call("mark", self._marker.mark, marked[first:], first)
         if self._graphs is not None:
             self.fence.call("graphs", self._graphs.write, self.process)
         self.process.use_current_thread()

@@ -18,7 +18,7 @@ from typing import Any
 from spark_prof.errors import CommandError
 from spark_prof.profiler.batch import read_batch
 from spark_prof.profiler.fence import Fence
-from spark_prof.profiler.ranges import replace_attribute
+from spark_prof.profiler.ranges import wrap_method
 from spark_prof.swaps.swap_settings import SIDES
 
 
@@ -135,20 +135,18 @@ class StepClock:
         self._count: Callable[[Any], tuple[int, int, int] | None] = _count_prefill
         self._open: _Begun | None = None
         self._ended: list[_Begun] = []
-        original = worker.execute_model
-        begin, launched, call = self._begin, self._launched, self._fence.call
-
-        def execute_model(*arguments: Any, **named: Any) -> Any:
-            if not self._planning:
-                return original(*arguments, **named)
-            output = arguments[0] if arguments else named.get("scheduler_output")
-            call("step clock", begin, output)
-            result = original(*arguments, **named)
-            call("step clock", launched)
-            return result
-
         # The wrap stays; without a plan it only looks for one.
-        replace_attribute(worker, "execute_model", execute_model)
+        wrap_method(worker, "execute_model", self._around_execute)
+
+    def _around_execute(
+        self, original: Any, scheduler_output: Any, *rest: Any, **named: Any
+    ) -> Any:
+        if not self._planning:
+            return original(scheduler_output, *rest, **named)
+        self._fence.call("step clock", self._begin, scheduler_output)
+        result = original(scheduler_output, *rest, **named)
+        self._fence.call("step clock", self._launched)
+        return result
 
     def choose(self, side: str) -> None:
         """Ends the plan; from the next step on that side runs.

@@ -19,8 +19,15 @@ import torch
 from spark_prof.kernels.formats import E2M1_VALUES, e4m3_decode
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.rules.components import component_of
-from spark_prof.swaps.live_weights import Extent, extent_of
-from spark_prof.swaps.weights_stored import EXPERTS, LINEAR, StoredAs, parameter, stored_as
+from spark_prof.swaps.live_weights import (
+    EXPERTS,
+    LINEAR,
+    Extent,
+    StoredAs,
+    extent_of,
+    parameter,
+    stored_as,
+)
 
 _E2M1_RMS = math.sqrt(sum(value * value for value in E2M1_VALUES) / len(E2M1_VALUES))
 _E4M3_SCALES = (0x68, 0x78)  # 64 to 240, as block scales of real checkpoints are

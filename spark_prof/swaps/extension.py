@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 
@@ -69,21 +69,14 @@ def _embeddings(model: Any) -> Iterator[torch.Tensor]:
 
 logger = logging.getLogger("vllm.spark_prof")
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
-
-def _refusing(
-    method: Callable[Concatenate[Any, _Arguments], _Result],
-) -> Callable[Concatenate[Any, _Arguments], _Result | dict[str, str]]:
+def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
     """Returns what the method raises."""
 
     @functools.wraps(method)
-    def refusing(
-        worker: Any, /, *arguments: _Arguments.args, **named: _Arguments.kwargs
-    ) -> _Result | dict[str, str]:
+    def refusing(*arguments: Any, **named: Any) -> Any:
         try:
-            return method(worker, *arguments, **named)
+            return method(*arguments, **named)
         except SparkProfError as error:
             return {"refused": str(error)}
         except Exception as error:

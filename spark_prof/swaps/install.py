@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
-from spark_prof.profiler.ranges import replace_attribute
+from spark_prof.profiler.ranges import wrap_method
 from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.build import Swapped, build_all
 from spark_prof.swaps.guard import deadline, logger
@@ -105,10 +106,9 @@ def install(worker: Any, settings: SwapSettings) -> None:
     state = _INSTALLED[id(worker)] = Installed(settings)
     keep_graphs_by_side()
     layer_dispatch.register_ops()
-    _wrap(worker, "load_model", lambda load: _loading(worker, state, load))
+    wrap_method(worker, "load_model", partial(_load, worker, state))
     for name in _NEW_WEIGHTS:
-        if hasattr(worker, name):
-            _wrap(worker, name, lambda change: _with_old_weights(state, change))
+        wrap_method(worker, name, partial(_change_weights, state))
 
 
 def describe(worker: Any) -> dict[str, Any]:
@@ -141,38 +141,24 @@ def _device_memory(worker: Any) -> dict[str, int]:
     return {"device": total - free}
 
 
-def _wrap(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
-    replace_attribute(owner, name, around(getattr(owner, name)))
+def _load(worker: Any, state: Installed, original: Any, *arguments: Any, **named: Any) -> Any:
+    with _before_layout(lambda model: state.fence(lambda: _build(worker, state, model))):
+        result = original(*arguments, **named)
+    state.fence(lambda: _put_in(worker, state))
+    if len(SIDES.names) > 1:
+        capture = partial(capture_every_side, state.capture_seconds, logger.error)
+        wrap_method(worker.model_runner, "capture_model", capture)
+    return result
 
 
-def _loading(worker: Any, state: Installed, load: Any) -> Any:
-    def load_model(*arguments: Any, **named: Any) -> Any:
-        with _before_layout(lambda model: state.fence(lambda: _build(worker, state, model))):
-            result = load(*arguments, **named)
-        state.fence(lambda: _put_in(worker, state))
-        if len(SIDES.names) > 1:
-            _wrap(
-                worker.model_runner,
-                "capture_model",
-                lambda capture: capture_every_side(capture, state.capture_seconds, logger.error),
-            )
-        return result
-
-    return load_model
-
-
-def _with_old_weights(state: Installed, change: Any) -> Any:
+def _change_weights(state: Installed, original: Any, *arguments: Any, **named: Any) -> Any:
     """Refuses new weights where kernels hold copies of the old ones: captured graphs use them."""
-
-    def changed(*arguments: Any, **named: Any) -> Any:
-        if second_copy(state):
-            raise RuntimeError(
-                "kernels that spark-prof swapped in hold copies of this model's weights; start the "
-                f"engine without {SWAPS_ENVIRONMENT} to change them"
-            )
-        return change(*arguments, **named)
-
-    return changed
+    if second_copy(state):
+        raise RuntimeError(
+            "kernels that spark-prof swapped in hold copies of this model's weights; start the "
+            f"engine without {SWAPS_ENVIRONMENT} to change them"
+        )
+    return original(*arguments, **named)
 
 
 @contextmanager

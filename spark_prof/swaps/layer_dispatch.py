@@ -60,7 +60,8 @@ def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     body = layer.spark_prof_body = _LinearBody(layer, choices)
     if compiled and point.slot != "lm_head":
         _give_key(layer, body, next(layer.parameters()).device)
-        rows = _rows(layer)
+        names = ("output_size_per_partition", "num_embeddings_per_partition", "output_size")
+        rows = first_size(layer, *names)
 
         def apply(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
             return torch.ops.spark_prof.linear(x, bias, layer.spark_prof_key, rows)
@@ -75,12 +76,12 @@ def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
     layer.quant_method = method
 
 
-def _rows(layer: Any) -> int:
-    """The features that come out of a linear layer on this rank."""
-    for name in ("output_size_per_partition", "num_embeddings_per_partition", "output_size"):
+def first_size(layer: Any, *names: str) -> int:
+    """The first of these sizes that a linear layer has on this rank."""
+    for name in names:
         if isinstance(value := getattr(layer, name, None), int):
             return value
-    raise AttributeError(f"{type(layer).__name__} does not say how many features it has")
+    raise AttributeError(f"{type(layer).__name__} has none of {', '.join(names)}")
 
 
 def swap_experts(point: SwapPoint, choices: Choices) -> None:

@@ -1,4 +1,8 @@
-"""Somebody's own kernels: the builder that a swap names, a file's or an installed package's.
+"""The kernels that a swap may name: the package's own, a file's, an installed package's.
+
+Of the package's, `spark_prof`, `spark_prof!`, `mxfp4` and `fp8`, all that is slow happens when a
+layer is built: packing, choosing a configuration for every number of tokens, compiling. What a
+layer cannot have is a KernelError, whose line says why.
 
 A file is Python that is executed in every process of the engine, with its folder at the end of
 `sys.path`. Whoever names it on a command line, or in the environment, asks for that.
@@ -9,15 +13,211 @@ from __future__ import annotations
 import importlib.util
 import sys
 import zlib
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from spark_prof.errors import CommandError
+from spark_prof.kernels.dense import (
+    LinearConfig,
+    choose_linear,
+    default_config,
+    dense_code,
+    linear,
+)
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps.layers import Builder, Layer, Replacement
+from spark_prof.kernels.moe import (
+    MoeConfig,
+    PackedExperts,
+    choose_moe,
+    down_code,
+    gate_up_code,
+    pack_experts,
+    run_experts,
+)
+from spark_prof.kernels.operands import LARGEST_BATCH
+from spark_prof.kernels.pack import PackedLinear, pack_linear
+from spark_prof.kernels.quantize_at_load import LoadFormat, quantize_linear
+from spark_prof.kernels.routing import Routing, route
+from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.launch import prepare
+from spark_prof.swaps.layers import (
+    Bits,
+    Builder,
+    ExpertsLayer,
+    Layer,
+    LinearLayer,
+    Replacement,
+    RouterLayer,
+)
+
+_COUNTS = range(1, LARGEST_BATCH + 1)
+
+
+def build_kept(layer: Layer, insist: bool) -> Replacement:
+    """The package's kernel, which computes with the checkpoint's own bits.
+
+    Args:
+        insist: also for numbers of tokens at which nobody measured it to be faster: `spark_prof!`.
+
+    Raises:
+        KernelError: there is none for this layer, or none that was measured to be faster.
+    """
+    with torch.no_grad():
+        if isinstance(layer, LinearLayer):
+            return _kept_linear(layer, insist)
+        if isinstance(layer, ExpertsLayer):
+            return _kept_experts(layer, insist)
+        if isinstance(layer, RouterLayer):
+            return _router(layer)
+    raise KernelError("spark_prof has no kernel for a norm alone; give norm=FILE.py:FUNCTION")
+
+
+def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
+    """A BF16 weight quantized here, and the package's kernel for what it became.
+
+    It runs for every number of tokens up to 16: a layer whose results changed with the batch size
+    more than it must would be worse than one that is a little slower.
+
+    Raises:
+        KernelError: it is no BF16 matrix, or cannot be quantized.
+    """
+    if not isinstance(layer, LinearLayer):
+        raise KernelError(f"{kind} is for the weight of one matrix, which {layer.name} is not")
+    if not isinstance(layer.weight, torch.Tensor):
+        raise KernelError(f"the weight of {layer.name} is quantized already; give spark_prof")
+    with torch.no_grad():
+        quantized = quantize_linear(layer.slot, layer.weight.detach(), kind)
+        packed = pack_linear(quantized.weight)
+    configs = {
+        count: choose_linear(packed, count, insist=True).config
+        or default_config(packed.rows, packed.columns, count)
+        for count in _COUNTS
+    }
+    return _linear(packed, configs, "changed", quantized.line)
+
+
+BUILDERS: Mapping[str, Builder] = {
+    "spark_prof": partial(build_kept, insist=False),
+    "spark_prof!": partial(build_kept, insist=True),
+    "mxfp4": partial(build_quantized, kind="mxfp4"),
+    "fp8": partial(build_quantized, kind="fp8"),
+}
+"""What each kernel name of a swap stands for."""
+
+
+def _kept_linear(layer: LinearLayer, insist: bool) -> Replacement:
+    packed = pack_linear(layer.weight)
+    chosen = {count: choose_linear(packed, count, insist=insist) for count in _COUNTS}
+    configs = {count: each.config for count, each in chosen.items() if each.config is not None}
+    line = f"{packed.format} {packed.rows} x {packed.columns}"
+    _refuse_none(configs, chosen[1].why, insist)
+    return _linear(packed, configs, "kept", f"{line}, {_counts_in_words(configs)}")
+
+
+def _linear(
+    packed: PackedLinear, configs: Mapping[int, LinearConfig], bits: Bits, line: str
+) -> Replacement:
+    codes = [
+        dense_code(packed.format, packed.columns, count, config)
+        for count, config in configs.items()
+    ]
+    prepare(codes, packed.weights.device)
+
+    def run(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return linear(x, packed, bias, None, configs[len(x)])
+
+    held = 0 if packed.format == "bf16" else packed.bytes  # read where vLLM has it
+    return Replacement(run, LARGEST_BATCH, bits, held, line, _fits(configs))
+
+
+def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
+    gate_up, down, router = layer.gate_up, layer.down, layer.router
+    if isinstance(gate_up, torch.Tensor) or isinstance(down, torch.Tensor):
+        raise KernelError(f"the experts of {layer.name} are not NVFP4 or MXFP4")
+    _try_routing(router, gate_up.packed.device)
+    # A copy: vLLM goes on to lay its own out anew.
+    down_bias = None if layer.down_bias is None else layer.down_bias.clone()
+    packed = pack_experts(gate_up, down, layer.gate_up_bias, down_bias, layer.activation)
+    chosen = {count: choose_moe(packed, router.top_k, count, insist=insist) for count in _COUNTS}
+    configs = {count: each.config for count, each in chosen.items() if each.config is not None}
+    _refuse_none(configs, chosen[1].why, insist)
+    prepare(_expert_codes(packed, configs), packed.down.weights.device)
+
+    def run(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        return run_experts(x, _routed(logits, router), packed, None, configs[len(x)])
+
+    size = f"{packed.count} experts, {2 * packed.intermediate} x {packed.hidden}"
+    line = f"{packed.gate_up.format} {size}, {_counts_in_words(configs)}"
+    biases = (packed.gate_up_bias, packed.down_bias)
+    held = packed.gate_up.bytes + packed.down.bytes
+    held += sum(bias.nbytes for bias in biases if bias is not None)
+    return Replacement(run, LARGEST_BATCH, "kept", held, line, _fits(configs))
+
+
+def _expert_codes(packed: PackedExperts, configs: Mapping[int, MoeConfig]) -> list[KernelCode]:
+    form, swiglu = packed.gate_up.format, packed.activation.name == "swiglu"
+    codes = []
+    for count, config in configs.items():
+        codes.append(gate_up_code(form, packed.hidden, swiglu, count, config))
+        codes.append(down_code(form, packed.intermediate, count, config))
+    return codes
+
+
+def _router(layer: RouterLayer) -> Replacement:
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    _try_routing(layer, torch.device(here) if layer.correction is None else layer.correction.device)
+
+    def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        routing = _routed(logits, layer)
+        return routing.weights, routing.experts
+
+    line = f"{layer.top_k} of {layer.experts} experts, 1 to {LARGEST_BATCH} tokens"
+    return Replacement(run, LARGEST_BATCH, "kept", 0, line)
+
+
+def _routed(logits: torch.Tensor, router: RouterLayer) -> Routing:
+    return route(
+        logits, router.top_k, router.renormalize, router.scoring, router.correction, router.scale
+    )
+
+
+def _try_routing(router: RouterLayer, device: torch.device) -> None:
+    """Routes one token: compiles the kernel, for logits of both dtypes, or says what it cannot.
+
+    Raises:
+        KernelError: it cannot route like that.
+    """
+    for dtype in (torch.bfloat16, torch.float32):
+        _routed(torch.zeros((1, router.experts), dtype=dtype, device=device), router)
+
+
+def _fits(configs: Mapping[int, object]) -> Callable[[int], bool] | None:
+    return None if len(configs) == LARGEST_BATCH else lambda tokens: tokens in configs
+
+
+def _refuse_none(configs: Mapping[int, object], why: str, insist: bool) -> None:
+    if not configs:
+        way_out = "" if insist else "; spark_prof! runs it where nobody measured it"
+        raise KernelError(f"not chosen for any number of tokens: {why}{way_out}")
+
+
+def _counts_in_words(configs: Mapping[int, object]) -> str:
+    """For which numbers of tokens: `1 to 8 and 10 tokens`."""
+    runs: list[list[int]] = []
+    for count in sorted(configs):
+        if runs and runs[-1][-1] == count - 1:
+            runs[-1].append(count)
+        else:
+            runs.append([count])
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return f"{' and '.join(parts)} tokens"
+
 
 GROUP = "spark_prof.kernels"
 """The group of entry points that bring kernels by name."""
@@ -32,8 +232,6 @@ def load_builder(kernel: str) -> Builder:
     Raises:
         CommandError: there is none, or what it names cannot be loaded.
     """
-    from spark_prof.swaps.builtin import BUILDERS
-
     if kernel in BUILDERS:
         return BUILDERS[kernel]
     path, colon, function = kernel.rpartition(":")
@@ -74,7 +272,7 @@ def _from_file(path: Path, function: str) -> Any:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise CommandError(f"{path} cannot be loaded: {_told(error)}") from error
+        raise CommandError(f"{path} cannot be loaded: {_first_line(error)}") from error
     found = getattr(module, function, None)
     if found is None:
         raise CommandError(f"{path} has no function {function or '(none was named)'}")
@@ -86,7 +284,9 @@ def _from_entry_point(point: EntryPoint) -> Any:
         return point.load()
     except Exception as error:  # an installed package may raise anything
         where = f"{point.value} of the entry points {GROUP}"
-        raise CommandError(f"{point.name}: {where} cannot be loaded: {_told(error)}") from error
+        raise CommandError(
+            f"{point.name}: {where} cannot be loaded: {_first_line(error)}"
+        ) from error
 
 
 def _checked(kernel: str, found: Any) -> Builder:
@@ -106,6 +306,6 @@ def _checked(kernel: str, found: Any) -> Builder:
     return build
 
 
-def _told(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -90,30 +90,30 @@ def _constructor(original: Callable[..., None], attribute: str) -> Callable[...,
 
 
 def capture_every_side(
-    capture: Callable[..., Any], seconds: dict[str, float], say: Callable[[str], None]
-) -> Callable[..., Any]:
-    """Wraps the model runner's `capture_model`, which then captures once for each side.
+    seconds: dict[str, float],
+    say: Callable[[str], None],
+    capture: Callable[..., Any],
+    *arguments: Any,
+    **named: Any,
+) -> Any:
+    """Calls the model runner's `capture_model` once for each side; the sum of what it returns.
 
     Args:
         seconds: is given what each side's captures took.
         say: is told which side could not be captured, before that is raised.
     """
-
-    def captured(*arguments: Any, **named: Any) -> Any:
-        first = SIDES.names[0]
-        total: Any = None
-        for side in SIDES.names:
-            SIDES.switch(side)
-            begin = time.perf_counter()
-            try:
-                size = capture(*arguments, **named)
-            except Exception as error:
-                say(f"side {side}: its CUDA graphs cannot be captured: {error}")
-                raise
-            finally:
-                seconds[side] = time.perf_counter() - begin
-                SIDES.switch(first)
-            total = size if total is None else total + size
-        return total
-
-    return captured
+    first = SIDES.names[0]
+    total: Any = None
+    for side in SIDES.names:
+        SIDES.switch(side)
+        begin = time.perf_counter()
+        try:
+            size = capture(*arguments, **named)
+        except Exception as error:
+            say(f"side {side}: its CUDA graphs cannot be captured: {error}")
+            raise
+        finally:
+            seconds[side] = time.perf_counter() - begin
+            SIDES.switch(first)
+        total = size if total is None else total + size
+    return total

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
+from spark_prof.kernels.check.inputs import BAND, memory_of, surrounded
+from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import LayerError
-from spark_prof.swaps.layer_dispatch import features_of_experts
+from spark_prof.swaps.layer_dispatch import features_of_experts, first_size
 from spark_prof.swaps.swap_settings import LAYER_BOUNDS
-
-_BAND = 1024
-"""Elements before and behind an argument; a multiple of what any alignment asks for."""
 
 _FLOOR = 2.0**-6
 """Of the usual row's norm: what a row counts as at least, so that rows of zeros have one."""
@@ -44,19 +43,7 @@ class Fenced:
     """
 
     def __init__(self, like: Rows, count: int, fixed: tuple[torch.Tensor | None, ...]) -> None:
-        self._wholes = [
-            torch.full(
-                (count * each.shape[1] + 2 * _BAND,),
-                torch.nan,
-                dtype=each.dtype,
-                device=each.device,
-            )
-            for each in like
-        ]
-        self.rows: Rows = tuple(
-            whole[_BAND:-_BAND].view(count, each.shape[1])
-            for whole, each in zip(self._wholes, like, strict=True)
-        )
+        self.rows: Rows = tuple(surrounded(each.new_zeros((count, each.shape[1]))) for each in like)
         self.arguments = (*self.rows, *fixed)
         self._fixed = [(each, each.clone()) for each in fixed if each is not None]
         self._before: list[torch.Tensor] = []
@@ -65,19 +52,20 @@ class Fenced:
         """Puts other values into the same memory."""
         for mine, given in zip(self.rows, rows, strict=True):
             mine.copy_(given)
-        self._before = [whole.clone() for whole in self._wholes]
+        self._before = [memory_of(each).clone() for each in self.rows]
 
     def problem(self, results: Sequence[torch.Tensor]) -> str:
         """What a call did to its arguments since they were filled, empty if nothing."""
-        for whole, before in zip(self._wholes, self._before, strict=True):
-            if _same(whole, before):
-                continue
-            inside = _same(whole[_BAND:-_BAND], before[_BAND:-_BAND])
-            return "it writes beside its arguments" if inside else "it writes to its arguments"
-        if not all(_same(each, before) for each, before in self._fixed):
+        for each, before in zip(self.rows, self._before, strict=True):
+            now, band = memory_of(each), BAND * each.element_size()
+            if not torch.equal(now[band:-band], before[band:-band]):
+                return "it writes to its arguments"
+            if not torch.equal(now, before):
+                return "it writes beside its arguments"
+        if not all(same_bits(each, before) for each, before in self._fixed):
             return "it writes to its arguments"
-        given = {each.untyped_storage().data_ptr() for each in self._wholes}
-        given |= {each.untyped_storage().data_ptr() for each, _ in self._fixed}
+        known = (*self.rows, *(each for each, _ in self._fixed))
+        given = {each.untyped_storage().data_ptr() for each in known}
         if any(each.untyped_storage().data_ptr() in given for each in results):
             return "its result lies in the memory of an argument"
         return ""
@@ -157,15 +145,10 @@ def fingerprint(module: torch.nn.Module) -> list[int]:
             and not tensor.is_floating_point()
         ):
             continue
-        storage = tensor.untyped_storage()
-        raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+        raw = memory_of(tensor)
         whole = raw.numel() // 8 * 8
         found.append(int(raw[:whole].view(torch.int64).sum()) + int(raw[whole:].sum()))
     return found
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(torch.equal(one.view(torch.uint8), other.view(torch.uint8)))
 
 
 PLAIN = "plain tokens"
@@ -323,10 +306,7 @@ def _activation_dtype(module: Any, default: torch.dtype) -> torch.dtype:
 
 
 def _columns(module: Any) -> int:
-    for name in ("input_size_per_partition", "embedding_dim", "input_size"):
-        if isinstance(value := getattr(module, name, None), int):
-            return value
-    raise AttributeError(f"{type(module).__name__} does not say how many features it takes")
+    return first_size(module, "input_size_per_partition", "embedding_dim", "input_size")
 
 
 def _own_experts(runner: Any, x: torch.Tensor, logits: torch.Tensor) -> Any:

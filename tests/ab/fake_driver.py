@@ -22,16 +22,14 @@ import msgspec
 from spark_prof.ab.messages import (
     Answer,
     Compare,
-    Compared,
     DescribeSwaps,
-    Done,
     Facts,
     Failed,
     Generate,
     Request,
+    Rows,
     Shutdown,
     Start,
-    Swaps,
     Switch,
     Times,
     receive,
@@ -70,14 +68,14 @@ def answer(request: Request) -> Answer:
     if isinstance(request, Start):
         return facts(list(request.arguments))
     if isinstance(request, DescribeSwaps):
-        return Swaps([swaps()])
+        return Rows([swaps()])
     if isinstance(request, Generate):
         return Times(times(request), 0.001 * sum(steps for _, steps in request.plan))
     if isinstance(request, Compare):
         return compared(request)
     if isinstance(request, Switch) and request.side not in SIDES:
         return Failed(f"CommandError: there is no side {request.side}")
-    return Done()
+    return Rows()
 
 
 def facts(arguments: list[str]) -> Facts:
@@ -148,7 +146,7 @@ def compared(request: Compare) -> Answer:
     path = Path(request.path)
     if request.keep:
         path.write_text("logits")
-        return Done()
+        return Rows()
     if not path.exists():
         return Failed(f"CommandError: {path} is not there")
     wrong = MODEL.get("wrong", 0.0) if request.side == "b" else 0.0
@@ -163,7 +161,7 @@ def compared(request: Compare) -> Answer:
         for step in range(request.batch.tokens)
         for row in range(request.batch.requests)
     ]  # fmt: skip
-    return Compared(rows)
+    return Rows(rows)
 
 
 ARGUMENTS: list[str] = []

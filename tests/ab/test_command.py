@@ -10,6 +10,7 @@ import pytest
 
 from spark_prof.ab.command import engine_command
 from spark_prof.errors import CommandError
+from spark_prof.profiler.commands import option_value
 
 
 @pytest.fixture
@@ -71,12 +72,9 @@ def test_the_server_as_a_module() -> None:
 
 
 def test_the_last_of_an_option_counts() -> None:
-    command = engine_command(["a/b", "--x", "1", "--x=2", "--y"])
-    assert (command.option("--x"), command.option("--y"), command.option("--z")) == (
-        "2",
-        None,
-        None,
-    )
+    words = ("a/b", "--x_y", "1", "--x-y=2", "--y")
+    found = [option_value(words, *names) for names in (("--x-y",), ("--y",), ("--z", "--x-y"))]
+    assert found == ["2", None, "2"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.ab.command import EngineCommand, engine_command
-from spark_prof.ab.memory_check import check_memory
+from spark_prof.ab.machine import check_memory
 from spark_prof.ab.sides import parse_side
 from tests.checkpoints import config_of, tensors_of, write_model
 

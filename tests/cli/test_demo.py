@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import spark_prof
-from spark_prof.cli.demo import EXAMPLE
+from spark_prof.cli.explore import EXAMPLE
 from tests.explorer.framed import framed
 
 

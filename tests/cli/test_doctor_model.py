@@ -38,9 +38,9 @@ def test_a_gpu_comes_first(run: Run) -> None:
 
 
 WRONG = {
-    ("--batch", "0"): "--batch 0 cannot be",
-    ("--context", "-1"): "--context -1 cannot be",
-    ("--tensor-parallel", "99999999999"): "--tensor-parallel 99999999999 cannot be",
+    ("--batch", "0"): "'--batch': Input should be",
+    ("--context", "-1"): "'--context': Input should be",
+    ("--tensor-parallel", "99999999999"): "'--tensor-parallel': Input should be",
     ("--tokens-per-step", "2"): "a step yields 1 to 1 tokens",
     ("--drafts", "1", "--tokens-per-step", "nan"): "a step yields 1 to 2 tokens",
     ("--gpu", "toaster"): "known are gb10",

@@ -39,4 +39,4 @@ def test_what_cannot_be_asked(refuses: Refuses) -> None:
     refuses("nowhere", "does not exist")
     refuses(f"{NEXT} --gpu abacus", "--gpu abacus is not known")
     refuses([NEXT] * 7, "7 sides are too many")
-    refuses(f"{NEXT} --batch 0", "--batch 0 cannot be")
+    refuses(f"{NEXT} --batch 0", "'--batch': Input should be")

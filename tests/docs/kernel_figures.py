@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.kernel_targets import Reached, judge_bars
-from spark_prof.kernels.bench.results import Ceilings, Cell, read_report, work_text
+from benchmarks.kernel_targets import Reached, judge_bars, read_report
+from spark_prof.kernels.bench.results import Ceilings, Cell, work_text
 
 ROOT = Path(__file__).parents[2]
 _RESULTS = ROOT / "benchmarks" / "results"

@@ -16,6 +16,8 @@ from spark_prof.kernels.check.runner import check
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.registry import by_check
 
+from .refusals import all_refusals
+
 
 @pytest.mark.parametrize(
     ("error", "status", "said"),
@@ -45,3 +47,10 @@ def test_every_case_passes(name: str, device: str) -> None:
     assert [f"{v.case}: {v.detail}" for v in verdicts if v.status != "passed"] == []
     assert {(v.kernel, v.device) for v in verdicts} == {(name, device)}
     assert all(v.used is None or 0 <= v.used <= 1 for v in verdicts)
+
+
+@pytest.mark.parametrize("name", by_check())
+def test_operands_that_do_not_fit_are_refused(name: str, device: str) -> None:
+    tried = dict(all_refusals(by_check()[name].candidate(), device))
+    assert len(tried) > 8
+    assert {label: wrong for label, run in tried.items() if (wrong := run())} == {}

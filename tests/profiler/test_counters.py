@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from spark_prof.profiler import counters
-from spark_prof.profiler.counters import CounterSampler
-from spark_prof.profiler.pm_sampling import CounterError, Samples
+from spark_prof.profiler.counters import CounterError, CounterSampler, Samples
 from spark_prof.traces.chunk_files import load_array
 from spark_prof.traces.chunks import COUNTER_DTYPE, array_name
 from tests.rows import each_row

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.backends.nsys_marks import mark_clock
+from spark_prof.profiler.backends.choose import mark_clock
 from spark_prof.profiler.launcher import record
 from spark_prof.profiler.nsys_record import ray_reports
 from spark_prof.profiler.settings import Settings

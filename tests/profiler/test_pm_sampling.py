@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from spark_prof.profiler import pm_sampling
-from spark_prof.profiler.pm_sampling import CounterError, PmSampling
+from spark_prof.profiler import counters
+from spark_prof.profiler.counters import CounterError, PmSampling
 from tests.rows import each_row
 
 
@@ -168,7 +168,7 @@ def test_counters_are_given_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refusal_says_why_and_what_would_help(
     monkeypatch: pytest.MonkeyPatch, refused: str, status: int, version: int, said: str
 ) -> None:
-    monkeypatch.setattr(pm_sampling, "_library_version", lambda: version)
+    monkeypatch.setattr(counters, "_library_version", lambda: version)
 
     def use() -> None:
         found = opened(monkeypatch, Bindings(20, {refused: status}))

@@ -197,7 +197,7 @@ def test_every_module_with_a_component_of_an_eager_model() -> None:
     assert in_layer(found) == OPAQUE | TRACEABLE | {"mlp.gate": "router"}
     assert {"model.embed_tokens", "model.norm", "model.layers.0", "model.layers.1"} < set(found)
     assert found.keys() >= OUTSIDE
-    assert not any(m.target.may_be_traced for m in found.values())
+    assert not any(m.may_be_traced for m in found.values())
 
 
 @pytest.mark.parametrize("name", ["dropout", "mlp.experts.gate", "rotary_emb"])
@@ -209,13 +209,13 @@ def test_each_row_names_its_callable() -> None:
     model = ForCausalLM(Decoder())
     found = by_path(choose_targets(model))
     for path, m in found.items():
-        assert m.target.path == path
-        assert callable(getattr(m.target.owner, m.target.attribute))
-        assert m.type == type(m.target.owner).__name__
+        assert m.path == path
+        assert callable(getattr(m.owner, m.attribute))
+        assert m.type == type(m.owner).__name__
     runner = model.get_submodule(LAYER + "mlp.experts")
-    entry = found[LAYER + "mlp.experts._forward_impl"].target
+    entry = found[LAYER + "mlp.experts._forward_impl"]
     assert (entry.owner, entry.attribute) == (runner, "_forward_impl")
-    write = found[LAYER + "self_attn.attn.impl.do_kv_cache_update"].target
+    write = found[LAYER + "self_attn.attn.impl.do_kv_cache_update"]
     assert write.owner is model.get_submodule(LAYER + "self_attn.attn").impl
 
 
@@ -240,10 +240,10 @@ def test_a_drafter_is_marked_beside_the_model() -> None:
     found = by_path(all_targets(runner))
     own = [row for path, row in found.items() if path.startswith("drafter")]
     assert {row.layer for row in own} == {-1}
-    assert found["drafter"].target.owner is drafter
+    assert found["drafter"].owner is drafter
     projection = found[f"drafter.{LAYER}self_attn.qkv_proj"]
-    assert (projection.component, projection.target.path) == ("qkv", projection.path)
-    assert not [row for row in own if row.target.owner is model.lm_head]
+    assert (projection.component, projection.path) == ("qkv", projection.path)
+    assert not [row for row in own if row.owner is model.lm_head]
     assert len(found) == len(choose_targets(model, Sampler())) + len(own)
 
 
@@ -255,7 +255,7 @@ def test_only_the_outside_and_the_opaque_ops_of_a_compiled_model() -> None:
 
 def test_modules_that_opaque_ops_call_may_be_traced_and_bodies_may_not() -> None:
     found = by_path(choose_targets(ForCausalLM(CompiledDecoder())))
-    traced = {path.removeprefix(LAYER) for path, m in found.items() if m.target.may_be_traced}
+    traced = {path.removeprefix(LAYER) for path, m in found.items() if m.may_be_traced}
     assert {path for path in traced if not path.startswith("model.")} == {
         "mlp.experts.routed_experts",
         "mlp.gate",

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from spark_prof.profiler.tensors import describe_tensors  # noqa: E402
+from spark_prof.profiler.introspect import describe_tensors  # noqa: E402
 from spark_prof.traces.tables import TABLES  # noqa: E402
 from tests.rows import each_row  # noqa: E402
 

@@ -12,8 +12,8 @@ from spark_prof.kernels.candidate import Activation, Format
 from spark_prof.kernels.check.inputs import make_weight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, Work
-from spark_prof.swaps.builtin import BUILDERS
 from spark_prof.swaps.layers import ExpertsLayer, LinearLayer, NormLayer, RouterLayer
+from spark_prof.swaps.own import BUILDERS
 from tests.emulator.compiler import compiler
 from tests.rows import each_row
 from tests.swaps.own_checks import some

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spark_prof.kernels.candidate import Candidate, WrongResult
-from spark_prof.kernels.check.bound import Expected
+from spark_prof.kernels.check.oracles import Expected
 from spark_prof.kernels.check.runner import check, run_replacement
 from spark_prof.kernels.check.verdict import Verdict, judge_changed
 from spark_prof.kernels.kernel_error import KernelError

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from spark_prof.swaps.dummy import fill_codes, fill_dummy
-from spark_prof.swaps.live_weights import read_layer
-from spark_prof.swaps.weights_stored import EXPERTS, stored_as
+from spark_prof.swaps.live_weights import EXPERTS, read_layer, stored_as
 from tests.rows import each_row
 
 from . import vllm_layers

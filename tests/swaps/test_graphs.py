@@ -50,7 +50,7 @@ def test_every_side_is_captured_and_the_first_is_active_afterwards() -> None:
         graphs[size] = SIDES.active
         return 100
 
-    assert capture_every_side(capture, seconds, pytest.fail)(4) == 300
+    assert capture_every_side(seconds, pytest.fail, capture, 4) == 300
     assert graphs.counts() == {"a": 1, "b": 1, "a2": 1}
     assert SIDES.active == "a"
     assert set(seconds) == {"a", "b", "a2"}
@@ -66,7 +66,7 @@ def test_a_side_that_cannot_be_captured_is_named() -> None:
         return 0
 
     with pytest.raises(RuntimeError):
-        capture_every_side(capture, {}, said.append)()
+        capture_every_side({}, said.append, capture)
     assert said == [
         "side b: its CUDA graphs cannot be captured: "
         "operation not permitted when stream is capturing"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from spark_prof.swaps.tap_file import compare_logits, force_tokens
+from spark_prof.swaps.tap import compare_logits, force_tokens
 from tests.rows import each_row
 
 SEEDS = each_row("seed", range(20))

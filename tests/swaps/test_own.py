@@ -13,9 +13,8 @@ from spark_prof.errors import CommandError
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps import own
 from spark_prof.swaps.build import build_all, find_points
-from spark_prof.swaps.builtin import BUILDERS
 from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
-from spark_prof.swaps.own import load_builder
+from spark_prof.swaps.own import BUILDERS, load_builder
 from spark_prof.swaps.swap_settings import SLOTS, Swap, SwapSettings, format_swaps, parse_swaps
 from tests.rows import each_row
 from tests.swaps.layers import Model, replacing

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_prof.errors import CommandError
-from spark_prof.swaps.tap_file import Comparison, Recording, TappedRequest
+from spark_prof.swaps.tap import Comparison, Recording, TappedRequest
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

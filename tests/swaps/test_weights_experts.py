@@ -10,8 +10,7 @@ import torch
 from spark_prof.kernels.candidate import Activation
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import ExpertsLayer
-from spark_prof.swaps.live_weights import read_layer
-from spark_prof.swaps.weights_stored import EXPERTS, stored_as
+from spark_prof.swaps.live_weights import EXPERTS, read_layer, stored_as
 from tests.rows import each_row
 
 from . import vllm_layers

@@ -10,8 +10,7 @@ import torch
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import LinearLayer
-from spark_prof.swaps.live_weights import read_layer
-from spark_prof.swaps.weights_stored import LINEAR, parameter, stored_as
+from spark_prof.swaps.live_weights import LINEAR, parameter, read_layer, stored_as
 from tests.rows import each_row
 
 from . import vllm_layers

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.swaps.weights_stored import EXPERTS, LINEAR, StoredAs, method_of, stored_as
+from spark_prof.swaps.live_weights import EXPERTS, LINEAR, StoredAs, method_of, stored_as
 from tests.swaps.test_vllm_internals import SOURCES
 
 _ONLY = {

@@ -14,7 +14,7 @@ from spark_prof.kernels.formats import (
     quantize_mxfp4,
     quantize_nvfp4,
 )
-from spark_prof.swaps.weights_stored import StoredAs
+from spark_prof.swaps.live_weights import StoredAs
 
 
 def random_weight(rows: int, columns: int, seed: int) -> torch.Tensor:

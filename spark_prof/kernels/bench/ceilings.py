@@ -1,95 +1,235 @@
-"""What the machine reaches: reading, copying, and the launch of a kernel that does nothing."""
+"""What a machine reaches: reading, writing, copying, and kernels that do nothing.
+
+`spark-prof doctor --measure` and `spark-prof kernels bench` measure it in the same way.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
 
+import psutil
 import torch
 
-from spark_prof.kernels.bench.race import Call, repeated
-from spark_prof.kernels.bench.results import Ceilings, Spread, spread
+from spark_prof.kernels.bench.results import Ceilings, spread
+from spark_prof.kernels.kernel_error import KernelError
 
-_LARGEST_BUFFER = 1 << 30
-_SHARE_OF_FREE = 16
-_REPEATS = 20
-_CALLS = 4
-_EMPTY_KERNELS = 1000
-_PROGRAMS_PER_SM = 8
-_TRITON_BLOCK_BYTES = 1 << 14
+_WARM_UPS = 3
+_FEWEST, _MOST = 5, 25
+_LONGEST_S = 1.0
+_QUEUE_CYCLES = 200_000
+"""About a tenth of a millisecond."""
 
 
-def measure_ceilings(device: torch.device, largest: int = _LARGEST_BUFFER) -> Ceilings:
-    """Measures them by CUDA graphs, as the kernels are; some tenths of a second.
+class Device:
+    """A GPU or the processor, and how work on it is timed.
 
     Args:
-        device: a GPU; on a processor a launch is a call from Python.
-        largest: bytes of each of the two buffers, unless less memory is free.
+        name: cuda or cpu, as torch calls them.
     """
-    size = min(largest, _free(device) // _SHARE_OF_FREE) // _TRITON_BLOCK_BYTES
-    count = max(size, 1) * _TRITON_BLOCK_BYTES // 4
-    buffers = [torch.randn(count, dtype=torch.float32, device=device) for _ in range(2)]
-    # Turn by turn each buffer pushes the other out of the cache.
-    readers: dict[str, Call] = {"torch.sum": lambda number: buffers[number % 2].sum()}
-    if device.type == "cuda":
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_gpu = name == "cuda"
+
+    def matrix(self, side: int, dtype: Any) -> Any:
+        """A square matrix there of normally distributed numbers: zeros would flatter the clocks."""
+        return torch.randn(side, side, dtype=dtype, device=self.name)
+
+    def finish(self) -> None:
+        """Waits until all work is done."""
+        if self.is_gpu:
+            torch.cuda.synchronize()
+
+    def seconds(
+        self, work: Callable[[], object], before: Callable[[], object] = lambda: None
+    ) -> list[float]:
+        """Seconds that a piece of work takes, measured 5 to 25 times, about a second in all.
+
+        Args:
+            work: runs it once.
+            before: runs before each, untimed, such as what makes the cache cold.
+        """
+        once = self._once_on_gpu if self.is_gpu else self._once
+        for _ in range(_WARM_UPS):
+            once(work, before)
+        repeats: list[float] = []
+        begun = time.perf_counter()
+        while len(repeats) < _FEWEST or (
+            len(repeats) < _MOST and time.perf_counter() - begun < _LONGEST_S
+        ):
+            repeats.append(once(work, before))
+        return repeats
+
+    def _once(self, work: Callable[[], object], before: Callable[[], object]) -> float:
+        before()
+        begun = time.perf_counter()
+        work()
+        return max(time.perf_counter() - begun, 1e-9)
+
+    def _once_on_gpu(self, work: Callable[[], object], before: Callable[[], object]) -> float:
+        cuda = torch.cuda
+        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        before()
+        # The host launches the work while the GPU still waits: no launch is timed with it.
+        cuda._sleep(_QUEUE_CYCLES)
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        # Milliseconds, to about half a microsecond.
+        return max(float(begin.elapsed_time(end)) / 1e3, 1e-9)
+
+
+_GIB = 1 << 30
+_LARGEST = _GIB
+_SMALLEST = 64 << 20
+_CACHES = 16
+_USUAL_CACHE = 64 << 20
+"""Where nothing tells how large the last cache is."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What may be taken."""
+
+    free_bytes: int  # what is free, of memory that GPU and processor share the smaller account
+    cache_bytes: int  # size of the last cache before the memory
+    limit_bytes: int  # how much may be taken at a time
+    # How large one buffer may be, a multiple of 1 MiB; 0 where too little is free.
+    buffer_bytes: int
+
+
+def room_of(device: Device) -> Room:
+    """At most an eighth of what is free, and at most 1 GiB: the machine may be serving.
+
+    A processor and an integrated GPU share their memory with everything else that runs.
+    """
+    free = int(psutil.virtual_memory().available)
+    cache = _USUAL_CACHE
+    if device.is_gpu:
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        cache = int(getattr(properties, "L2_cache_size", 0)) or _USUAL_CACHE
+        on_device = int(torch.cuda.mem_get_info()[0])
+        shared = bool(getattr(properties, "is_integrated", False))
+        free = min(free, on_device) if shared else on_device
+    limit = min(_LARGEST, free // 8)
+    size = min(limit, max(_CACHES * cache, 512 << 20))
+    # Less than four caches would measure the cache.
+    size = size >> 20 << 20 if size >= max(4 * cache, _SMALLEST) else 0
+    return Room(free, cache, limit, size)
+
+
+_PROGRAMS_PER_SM = 8
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One figure of a machine: so much of something in each of these times."""
+
+    quantity: str  # read, write, copy (bytes), launch_eager or launch_graph (kernels)
+    amount: float
+    seconds: list[float]
+    how: str  # what ran
+
+    @property
+    def rates(self) -> list[float]:
+        """What a second brings, by each of the times."""
+        return [self.amount / each for each in self.seconds]
+
+
+def bandwidths(device: Device, room: Room) -> Iterator[Timed]:
+    """Read, write and copy bandwidth of a buffer that is much larger than the cache."""
+    count = room.buffer_bytes // 4
+    buffer = torch.empty(count, device=device.name).fill_(1.0)
+    spoil = (
+        torch.empty(max(room.cache_bytes // 2, 1), device=device.name) if device.is_gpu else None
+    )
+
+    def cold() -> None:
+        # Twice the cache's size, written: nothing of the buffer is left in it.
+        if spoil is not None:
+            spoil.fill_(0.0)
+
+    size = f"{count * 4 / 2**30:.2f} GiB of float32"
+    readers: list[tuple[str, Callable[[], object]]] = [("torch.sum", buffer.sum)]
+    if device.is_gpu:
         # Triton is missing or cannot compile here: torch's reader stands alone.
         with suppress(Exception):
-            readers["a Triton kernel that adds up"] = _triton_reader(buffers)
-    moved = {name: _rates(call, buffers[0].nbytes, device) for name, call in readers.items()}
-    best = max(moved, key=lambda name: moved[name].median)
+            from spark_prof.kernels.bench.triton_reader import reader
+
+            properties = torch.cuda.get_device_properties(buffer.device)
+            programs = int(properties.multi_processor_count) * _PROGRAMS_PER_SM
+            read = reader(buffer, torch.empty(programs, device=device.name))
+            read()
+            device.finish()
+            readers.append(("a Triton kernel that adds up", read))
+    size_bytes = count * 4
+    found = [
+        Timed("read", size_bytes, device.seconds(read, cold), f"{name}, {size}")
+        for name, read in readers
+    ]
+    yield min(found, key=lambda timed: median(timed.seconds))
+    written = device.seconds(lambda: buffer.fill_(2.0), cold)
+    yield Timed("write", size_bytes, written, f"Tensor.fill_, {size}")
     half = count // 2
-    copied = _rates(
-        lambda number: buffers[number % 2][:half].copy_(buffers[number % 2][half : 2 * half]),
-        2 * half * 4,
-        device,
-    )
-    size_read = f"{buffers[0].nbytes / 2**30:.2f} GiB of float32"
-    return Ceilings(
-        read=moved[best],
-        copy=copied,
-        launch_us=_launch_us(device),
-        read_by=f"{best}, {size_read}",
-        copied_by=f"Tensor.copy_ within {size_read}, bytes read and written",
-        launched=f"{_EMPTY_KERNELS:,} empty kernels in one CUDA graph",
-    )
+    source, target = buffer[:half], buffer[half : 2 * half]
+    copied = device.seconds(lambda: target.copy_(source), cold)
+    yield Timed("copy", half * 8, copied, f"Tensor.copy_ within {size}, bytes read and written")
 
 
-def _rates(call: Call, size: int, device: torch.device) -> Spread:
-    """Bytes a second, each call moving `size`."""
-    runs = repeated(call, _CALLS, device)
-    runs.seconds()
-    return spread([_CALLS * size / runs.seconds() for _ in range(_REPEATS)])
+_KERNELS = 1000
 
 
-def _triton_reader(buffers: list[torch.Tensor]) -> Call:
-    from spark_prof.kernels.bench.triton_reader import reader
+def launches(device: Device) -> Iterator[Timed]:
+    """A thousand kernels that do nothing, back to back on one stream of a GPU."""
+    if not device.is_gpu:
+        return
+    cuda = torch.cuda
 
-    processors = torch.cuda.get_device_properties(buffers[0].device).multi_processor_count
-    sums = buffers[0].new_empty(processors * _PROGRAMS_PER_SM)
-    reads = [reader(buffer, sums) for buffer in buffers]
-    reads[0]()
-
-    def call(number: int) -> torch.Tensor:
-        reads[number % 2]()
-        return sums
-
-    return call
-
-
-def _launch_us(device: torch.device) -> Spread:
-    empty = torch.empty(0)
-
-    def call(_: int) -> torch.Tensor:
-        if device.type == "cuda":
+    def many() -> None:
+        for _ in range(_KERNELS):
             # A kernel that waits for no cycles and touches no memory.
-            torch.cuda._sleep(0)
-        return empty
+            cuda._sleep(0)
 
-    runs = repeated(call, _EMPTY_KERNELS, device)
-    runs.seconds()
-    return spread([1e6 * runs.seconds() / _EMPTY_KERNELS for _ in range(_REPEATS)])
+    many()
+    device.finish()
+    how = f"{_KERNELS:,} empty kernels, "
+    yield Timed("launch_eager", _KERNELS, device.seconds(many), how + "launched one by one")
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        many()
+    replayed = device.seconds(graph.replay)
+    yield Timed("launch_graph", _KERNELS, replayed, how + "nodes of one CUDA graph")
 
 
-def _free(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return 1 << 32
+def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> Ceilings:
+    """What kernels are held against; some seconds.
+
+    Args:
+        device: a GPU; on a processor there is no launch, which counts as a microsecond.
+        largest: bytes of the buffer that is read, unless less memory is free.
+
+    Raises:
+        KernelError: too little memory is free.
+    """
+    on = Device(device.type)
+    room = room_of(on)
+    if not room.buffer_bytes:
+        raise KernelError("too little memory is free to measure its bandwidth")
+    room = replace(room, buffer_bytes=min(room.buffer_bytes, largest))
+    found = {timed.quantity: timed for timed in (*bandwidths(on, room), *launches(on))}
+    read, copy = found["read"], found["copy"]
+    launch = found.get("launch_graph", Timed("", 1, [1e-6, 1e-6], "no launch"))
+    return Ceilings(
+        read=spread(read.rates),
+        copy=spread(copy.rates),
+        launch_us=spread([1e6 / rate for rate in launch.rates]),
+        read_by=read.how,
+        copied_by=copy.how,
+        launched=launch.how,
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -29,25 +28,25 @@ _QUEUE_CYCLES = 600_000
 """About a third of a millisecond: as long as the host needs to launch a graph of many nodes."""
 
 
-class Repeated(ABC):
-    """Calls 0 to N - 1 in order, as often as wanted."""
+class Repeated:
+    """Calls 0 to N - 1 in order, as often as wanted.
 
-    outputs: list[torch.Tensor]
+    On a GPU they are one CUDA graph, so that no launch from the host lies between them; elsewhere
+    the host calls.
 
-    @abstractmethod
-    def seconds(self) -> float:
-        """Runs all calls once and tells how long they took."""
+    Attributes:
+        outputs: what each of the calls gave.
 
-    def poison(self) -> None:
-        """Writes NaN over all results: what is not written again shows."""
-        for output in self.outputs:
-            output.fill_(torch.nan)
+    Raises:
+        Exception: whatever a call raises.
+    """
 
-
-class _Graph(Repeated):
-    """One CUDA graph: no launch from the host lies between the calls."""
-
-    def __init__(self, call: Call, calls: int) -> None:
+    def __init__(self, call: Call, calls: int, device: torch.device) -> None:
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._call, self._calls = call, calls
+        if device.type != "cuda":
+            self.outputs = self._run()
+            return
         # What is compiled or allocated at first use must be before a graph is captured.
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -61,7 +60,7 @@ class _Graph(Repeated):
         try:
             with torch.cuda.graph(self._graph):
                 try:
-                    self.outputs = [call(number) for number in range(calls)]
+                    self.outputs = self._run()
                 except Exception as found:
                     failure = found
                     raise
@@ -69,7 +68,15 @@ class _Graph(Repeated):
             # Ending a capture that was broken off fails too, and says less.
             raise failure or ended from None
 
+    def _run(self) -> list[torch.Tensor]:
+        return [self._call(number) for number in range(self._calls)]
+
     def seconds(self) -> float:
+        """Runs all calls once and tells how long they took, by events or the host's clock."""
+        if self._graph is None:
+            begun = time.perf_counter()
+            self.outputs = self._run()
+            return time.perf_counter() - begun
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         # The host launches everything while the GPU still waits: no launch is timed with it.
         torch.cuda._sleep(_QUEUE_CYCLES)
@@ -80,27 +87,10 @@ class _Graph(Repeated):
         # Milliseconds, to about half a microsecond.
         return float(begin.elapsed_time(end)) / 1e3
 
-
-class _Loop(Repeated):
-    """Calls from the host, timed with its clock."""
-
-    def __init__(self, call: Call, calls: int) -> None:
-        self._call = call
-        self.outputs = [call(number) for number in range(calls)]
-
-    def seconds(self) -> float:
-        begun = time.perf_counter()
-        self.outputs = [self._call(number) for number in range(len(self.outputs))]
-        return time.perf_counter() - begun
-
-
-def repeated(call: Call, calls: int, device: torch.device) -> Repeated:
-    """Prepares the calls 0 to `calls` - 1 for being repeated.
-
-    Raises:
-        Exception: whatever a call raises.
-    """
-    return _Graph(call, calls) if device.type == "cuda" else _Loop(call, calls)
+    def poison(self) -> None:
+        """Writes NaN over all results: what is not written again shows."""
+        for output in self.outputs:
+            output.fill_(torch.nan)
 
 
 T = TypeVar("T")
@@ -175,7 +165,7 @@ def race(
         One result a contestant, in their order.
     """
     calls, tolerance = setting.calls, setting.tolerance
-    alone = repeated(setting.before, calls, setting.device)
+    alone = Repeated(setting.before, calls, setting.device)
     results: dict[str, Result] = {}
     ready: dict[str, Repeated] = {}
     for name, call in contestants.items():
@@ -183,7 +173,7 @@ def race(
             results[name] = call
             continue
         try:
-            runs = repeated(_behind(setting.before, call), calls, setting.device)
+            runs = Repeated(_behind(setting.before, call), calls, setting.device)
             off = _error_after_poison(runs, setting.error)
         except Exception as failure:
             results[name] = Result(name, None, None, reason(failure))

@@ -13,12 +13,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Literal
 
-import msgspec
 import torch
 
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import architecture
-from spark_prof.kernels.tuning import Run, Tuned, Work, save, write_whole
+from spark_prof.kernels.tuning import Run, Tuned, Work, save
 
 OURS = "spark-prof"
 """The name of this project's kernels among contestants."""
@@ -183,9 +182,6 @@ def _driver() -> str:
     return ""
 
 
-_SCHEMA = 1
-
-
 @dataclass
 class Report:
     """Everything that a run found until now."""
@@ -194,7 +190,7 @@ class Report:
     ceilings: Ceilings
     cells: list[Cell] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
-    schema: int = _SCHEMA
+    schema: int = 1  # of the file that benchmarks/kernels.py writes
 
     def add(self, found: Cell | LeftOut) -> None:
         """Takes the next result of a run."""
@@ -202,31 +198,6 @@ class Report:
             self.cells.append(found)
         else:
             self.left_out.append(found)
-
-    def write(self, path: Path) -> None:
-        """Writes the file, whole or not at all.
-
-        Raises:
-            KernelError: it cannot be written.
-        """
-        write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
-
-
-def read_report(path: Path) -> Report:
-    """Reads a file of results.
-
-    Raises:
-        KernelError: it cannot be read or is no such file.
-    """
-    try:
-        report = msgspec.json.decode(path.read_bytes(), type=Report)
-    except OSError as error:
-        raise KernelError(f"cannot read {path}: {error.strerror or error}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise KernelError(f"{path} is no result of benchmarks/kernels.py ({error})") from error
-    if report.schema != _SCHEMA:
-        raise KernelError(f"{path} is of another version of spark-prof; measure again")
-    return report
 
 
 def keep(report: Report, path: Path | None = None) -> Path:

@@ -7,7 +7,8 @@ a linear-attention layer) is one weight here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,52 +63,39 @@ class ExpertsShape:
     bias: bool
 
 
-LAYERS = (
-    Layer("gpt-oss-20b", "qkv", 5120, 2880),
-    Layer("gpt-oss-20b", "o", 2880, 4096),
-    Layer("gpt-oss-20b", "lm_head", 201088, 2880),
-    Layer("gpt-oss-120b", "qkv", 5120, 2880),
-    Layer("gpt-oss-120b", "o", 2880, 4096),
-    Layer("gpt-oss-120b", "lm_head", 201088, 2880),
-    Layer("Qwen3-30B-A3B", "qkv", 5120, 2048),
-    Layer("Qwen3-30B-A3B", "o", 2048, 4096),
-    Layer("Qwen3-30B-A3B", "lm_head", 151936, 2048),
+_LAYERS = {
+    "gpt-oss-20b": "qkv 5120x2880 o 2880x4096 lm_head 201088x2880",
+    "gpt-oss-120b": "qkv 5120x2880 o 2880x4096 lm_head 201088x2880",
+    "Qwen3-30B-A3B": "qkv 5120x2048 o 2048x4096 lm_head 151936x2048",
     # Every fourth layer has attention with a gate, the others are gated delta nets.
-    Layer("Qwen3-Next-80B-A3B", "qkv", 9216, 2048),
-    Layer("Qwen3-Next-80B-A3B", "qkv", 12288, 2048),
-    Layer("Qwen3-Next-80B-A3B", "o", 2048, 4096),
-    Layer("Qwen3-Next-80B-A3B", "mlp", 1024, 2048),
-    Layer("Qwen3-Next-80B-A3B", "mlp", 2048, 512),
-    Layer("Qwen3-Next-80B-A3B", "lm_head", 151936, 2048),
-    Layer("Llama-3.1-8B", "qkv", 6144, 4096),
-    Layer("Llama-3.1-8B", "o", 4096, 4096),
-    Layer("Llama-3.1-8B", "mlp", 28672, 4096),
-    Layer("Llama-3.1-8B", "mlp", 4096, 14336),
-    Layer("Llama-3.1-8B", "lm_head", 128256, 4096),
-    Layer("Qwen3-8B", "qkv", 6144, 4096),
-    Layer("Qwen3-8B", "o", 4096, 4096),
-    Layer("Qwen3-8B", "mlp", 24576, 4096),
-    Layer("Qwen3-8B", "mlp", 4096, 12288),
-    Layer("Qwen3-8B", "lm_head", 151936, 4096),
-    Layer("Nemotron-3-Nano-30B-A3B", "qkv", 4608, 2688),
-    Layer("Nemotron-3-Nano-30B-A3B", "o", 2688, 4096),
-    # Its shared expert, and one routed expert: they have no gate.
-    Layer("Nemotron-3-Nano-30B-A3B", "mlp", 3712, 2688),
-    Layer("Nemotron-3-Nano-30B-A3B", "mlp", 2688, 3712),
-    Layer("Nemotron-3-Nano-30B-A3B", "mlp", 1856, 2688),
-    Layer("Nemotron-3-Nano-30B-A3B", "mlp", 2688, 1856),
-    Layer("Nemotron-3-Nano-30B-A3B", "lm_head", 131072, 2688),
-    Layer("Qwen3-VL-235B-A22B", "qkv", 9216, 4096),
-    Layer("Qwen3-VL-235B-A22B", "o", 4096, 8192),
-    Layer("Qwen3-VL-235B-A22B", "lm_head", 151936, 4096),
-)
+    "Qwen3-Next-80B-A3B": "qkv 9216x2048 qkv 12288x2048 o 2048x4096 mlp 1024x2048 mlp 2048x512 "
+    "lm_head 151936x2048",
+    "Llama-3.1-8B": "qkv 6144x4096 o 4096x4096 mlp 28672x4096 mlp 4096x14336 lm_head 128256x4096",
+    "Qwen3-8B": "qkv 6144x4096 o 4096x4096 mlp 24576x4096 mlp 4096x12288 lm_head 151936x4096",
+    # Its shared expert, then one routed expert: they have no gate.
+    "Nemotron-3-Nano-30B-A3B": "qkv 4608x2688 o 2688x4096 mlp 3712x2688 mlp 2688x3712 "
+    "mlp 1856x2688 mlp 2688x1856 lm_head 131072x2688",
+    "Qwen3-VL-235B-A22B": "qkv 9216x4096 o 4096x8192 lm_head 151936x4096",
+}
+_ROUTERS = {
+    "gpt-oss-20b": "router 32x2880",
+    "gpt-oss-120b": "router 128x2880",
+    "Qwen3-30B-A3B": "router 128x2048",
+    "Qwen3-Next-80B-A3B": "router 512x2048",
+}
 
-ROUTERS = (
-    Layer("gpt-oss-20b", "router", 32, 2880),
-    Layer("gpt-oss-120b", "router", 128, 2880),
-    Layer("Qwen3-30B-A3B", "router", 128, 2048),
-    Layer("Qwen3-Next-80B-A3B", "router", 512, 2048),
-)
+
+def _layers(table: Mapping[str, str]) -> tuple[Layer, ...]:
+    """The layers of a table of slots and shapes, rows x columns, by model."""
+    return tuple(
+        Layer(model, slot, int(rows), int(columns))
+        for model, text in table.items()
+        for slot, rows, columns in re.findall(r"(\w+) (\d+)x(\d+)", text)
+    )
+
+
+LAYERS = _layers(_LAYERS)
+ROUTERS = _layers(_ROUTERS)
 """What the router's logits are made with. No model has them in fewer bits than BF16."""
 
 EXPERTS = (

@@ -18,7 +18,6 @@ from spark_prof.kernels.candidate import (
     RouterLayer,
     Scoring,
 )
-from spark_prof.kernels.check.bound import Expected
 from spark_prof.kernels.check.inputs import (
     Layout,
     Logits,
@@ -35,6 +34,7 @@ from spark_prof.kernels.check.inputs import (
     surrounded,
 )
 from spark_prof.kernels.check.oracles import (
+    Expected,
     linear_oracle,
     moe_oracle,
     norm_oracle,

@@ -15,7 +15,7 @@ import torch
 from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format, RouterLayer
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
-_BAND = 512
+BAND = 512
 """Elements before and behind; a multiple of what any alignment asks for."""
 _POISON = {torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5A5A5, torch.int32: 0x7FA5A5A5}
 """NaNs that no arithmetic makes."""
@@ -29,17 +29,17 @@ class Guarded:
         self._poison = _POISON[dtype]
         size = int(torch.Size(shape).numel())
         self._whole = torch.full(
-            (size + 2 * _BAND,), self._poison, dtype=self._bits, device=device
+            (size + 2 * BAND,), self._poison, dtype=self._bits, device=device
         ).view(dtype)
-        self.tensor = self._whole[_BAND : _BAND + size].view(shape)
+        self.tensor = self._whole[BAND : BAND + size].view(shape)
 
     def problem(self) -> str:
         """What was written beside the result, or left out of it; empty if nothing."""
         poisoned = self._whole.view(self._bits) == self._poison
-        beside = int((~poisoned[:_BAND]).sum() + (~poisoned[-_BAND:]).sum())
+        beside = int((~poisoned[:BAND]).sum() + (~poisoned[-BAND:]).sum())
         if beside:
             return f"{beside} elements written outside of the result"
-        left = int(poisoned[_BAND:-_BAND].sum())
+        left = int(poisoned[BAND:-BAND].sum())
         return f"{left} of {self.tensor.numel()} elements not written" if left else ""
 
 
@@ -47,10 +47,16 @@ def surrounded(values: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides between bands of NaN; what lies between its rows is NaN too."""
     steps = zip(values.shape, values.stride(), strict=True)
     extent = 1 + sum((size - 1) * stride for size, stride in steps)
-    whole = torch.full((extent + 2 * _BAND,), torch.nan, dtype=values.dtype, device=values.device)
-    copy = whole.as_strided(values.shape, values.stride(), _BAND)
+    whole = torch.full((extent + 2 * BAND,), torch.nan, dtype=values.dtype, device=values.device)
+    copy = whole.as_strided(values.shape, values.stride(), BAND)
     copy.copy_(values)
     return copy
+
+
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of the memory that a tensor is part of."""
+    raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return raw.set_(tensor.untyped_storage())
 
 
 Tokens = Literal["plain", "NaN and infinity", "apart", "zeros", "with a common offset"]

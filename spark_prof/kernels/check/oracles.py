@@ -1,22 +1,134 @@
-"""The exact results of the kernels, in float64 and plain PyTorch, from the bytes they are given."""
+"""The exact results of the kernels, in float64, and how far a right kernel may lie from them.
+
+The bounds are derived here, tuned nowhere. The arithmetic that they allow is: weights decoded
+exactly, products exact, sums in float32 in any order, results rounded to bfloat16 once. What
+follows from it:
+
+- A sum of n products lies within n 2^-23 sum|x||w| of the exact one. Each of n additions is off by
+  half a unit in the last place of a partial sum where it rounds, and by a whole one, 2^-23, where a
+  tensor core cuts; a partial sum is at most sum|x||w|. A step of Hopper's tensor cores adds 17
+  terms, each cut at 2^-25 of the largest, and cuts the sum at 2^-23: less than 16 such additions.
+- Rounding keeps order. If the float32 result lies between low and high, then the bfloat16 result
+  lies between low rounded and high rounded, both taken in. Against the exact result that is at most
+  eps |y| more, eps being 2^-8. As |y| <= sum|x||w|, an error is never allowed beyond
+  c eps sum|x||w| with c = 1 + n 2^-15 (1.09 for 2880 products), and mostly far less is.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 from spark_prof.kernels.candidate import Activation, ExpertsLayer, RouterLayer
-from spark_prof.kernels.check.bound import (
-    Expected,
-    accumulated,
-    activated,
-    combined,
-    exact,
-    maybe_rounded,
-    rounded,
-)
 from spark_prof.kernels.check.inputs import decode, part_of
+
+_ADDITION = 2.0**-23
+_STEPS_BESIDE = 32
+"""Additions besides those of the products: of the splits, of scales (each rounds) and the bias."""
+_SMALLEST = 2.0**-149
+"""The smallest float32 above 0: a product or a sum under 2^-126 is off by up to half of it."""
+_STEEPEST = 1.1
+"""No more than this is the slope of x sigmoid(x): its largest is 1.0999, at x = 2.4."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An exact result and how far from it a right kernel may lie, both float64, by element."""
+
+    value: torch.Tensor  # NaN and infinities where the inputs make them
+    # 0 or more; infinite where float32 cannot hold the sum, so that anything goes.
+    error: torch.Tensor
+
+
+def exact(values: torch.Tensor) -> Expected:
+    """What a kernel is given, without error."""
+    values = values.to(torch.float64)
+    return Expected(values, torch.zeros_like(values))
+
+
+def accumulated(x: Expected, weight: torch.Tensor, bias: torch.Tensor | None) -> Expected:
+    """What x times the transposed weight, plus the bias, gives where float32 sums it.
+
+    Args:
+        x: [M, K].
+        weight: [N, K] float64, decoded.
+        bias: [N] or None.
+    """
+    products = weight.shape[1]
+    value = x.value @ weight.T
+    size = (x.value.abs() + x.error) @ weight.abs().T
+    brought = x.error @ weight.abs().T
+    if bias is not None:
+        value = value + bias.to(torch.float64)
+        size = size + bias.to(torch.float64).abs()
+    error = brought + (products + _STEPS_BESIDE) * (_ADDITION * size + _SMALLEST)
+    return Expected(value, torch.where(size < 2.0**127, error, torch.inf))
+
+
+def rounded(result: Expected) -> Expected:
+    """The result as bfloat16: every value that the rounding of an allowed one may give."""
+    value = _to_bf16(result.value)
+    low, high = _to_bf16(result.value - result.error), _to_bf16(result.value + result.error)
+    same = (low == value) & (high == value)
+    error = torch.maximum(_apart(high, value), _apart(value, low))
+    return Expected(value, torch.where(same, 0.0, error))
+
+
+def maybe_rounded(result: Expected) -> Expected:
+    """The result where a kernel may round it to bfloat16, up to three times, or leave it float32.
+
+    vLLM's kernels round a product, then an activation's factors or a weighted result once more.
+    Each rounding is off by at most 2^-8 of what it rounds, and by 2^-134 where that is subnormal.
+    """
+    size = result.value.abs() + result.error
+    return Expected(result.value, result.error + 3 * (2.0**-8 * (1 + 2.0**-6) * size + 2.0**-134))
+
+
+def activated(gate: Expected, up: Expected, alpha: float, limit: float, shift: float) -> Expected:
+    """The activation gate sigmoid(alpha gate) (up + shift), evaluated in float32.
+
+    First the gate is held at `limit` or below, and up between -limit and limit.
+
+    SiLU is alpha 1, limit infinity, shift 0; gpt-oss has 1.702, 7 and 1. Clamping moves no two
+    values apart, so the errors that come in grow only by the slopes. An exponential in float32 is
+    off by its argument's rounding, |x| 2^-23, and some units in the last place; where it overflows
+    the result is 0 in place of less than 2^-120.
+    """
+    g = gate.value.clamp(max=limit)
+    u = up.value.clamp(-limit, limit) + shift
+    swish = g * torch.sigmoid(alpha * g)
+    value = swish * u
+    slopes = _STEEPEST * gate.error * (u.abs() + up.error) + swish.abs() * up.error
+    evaluation = (16 + 2 * alpha * g.abs()) * _ADDITION * value.abs() + 2.0**-120 * (u.abs() + 1)
+    return Expected(value, slopes + evaluation)
+
+
+def combined(results: Expected, weights: Expected) -> Expected:
+    """The sum of the experts' results, each times its routing weight, in float32.
+
+    Args:
+        results: [M, k, H].
+        weights: [M, k].
+    """
+    w, w_error = weights.value[..., None], weights.error[..., None]
+    value = (results.value * w).sum(1)
+    size = ((results.value.abs() + results.error) * (w.abs() + w_error)).sum(1)
+    brought = ((w.abs() + w_error) * results.error + w_error * results.value.abs()).sum(1)
+    additions = results.value.shape[1] + 2
+    return Expected(value, brought + additions * (_ADDITION * size + _SMALLEST))
+
+
+def _to_bf16(values: torch.Tensor) -> torch.Tensor:
+    """Rounded to the nearest bfloat16, by way of float32 as a kernel does."""
+    return values.to(torch.float32).to(torch.bfloat16).to(torch.float64)
+
+
+def _apart(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    """Their distance; infinite where it is no number."""
+    return (high - low).nan_to_num(torch.inf, torch.inf, torch.inf)
+
 
 _ROUNDING = 2.0**-24
 
@@ -118,7 +230,6 @@ def _expert(x: torch.Tensor, layer: ExpertsLayer, expert: int, rounded_between: 
 
 _BF16_ROUNDING = 2.0**-8 * (1 + 2.0**-6)
 """Of bfloat16, relative, with those of the roundings after it."""
-_ADDITION = 2.0**-23
 _NORM_ADDITIONS = 64
 """Besides those of the squares: of partial sums, of epsilon, the root and three products."""
 
@@ -144,6 +255,6 @@ def norm_oracle(
 
 
 def constants(activation: Activation) -> tuple[float, float, float]:
-    """The alpha, limit and shift of `bound.activated`."""
+    """The alpha, limit and shift of `activated`."""
     silu = activation.name == "silu"
     return (1.0, math.inf, 0.0) if silu else (activation.alpha, activation.limit, 1.0)

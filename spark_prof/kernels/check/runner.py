@@ -1,15 +1,14 @@
 """Proves a kernel right on this machine: `spark-prof kernels check`.
 
 The package's kernels and somebody's own go through the same cases; for each a kernel is built anew.
-Beside those, the package's have to refuse operands that do not fit. Of somebody's own, which may
-abstain, it is tried whether it remembers its arguments, or keeps memory.
+Of somebody's own, which may abstain, it is tried whether it remembers its arguments, or keeps
+memory.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -24,7 +23,6 @@ from spark_prof.kernels.candidate import (
     Format,
     LinearLayer,
     Replacement,
-    RouterLayer,
     WrongResult,
     check_taken,
 )
@@ -41,7 +39,7 @@ from spark_prof.kernels.check.cases import (
     cases_of,
     formats_of,
 )
-from spark_prof.kernels.check.inputs import Guarded, Sizes
+from spark_prof.kernels.check.inputs import Guarded, memory_of
 from spark_prof.kernels.check.verdict import (
     Judgement,
     Status,
@@ -77,7 +75,6 @@ def _attempts(candidate: Candidate, device: str) -> Attempts:
     for case in cases_of(candidate, device):
         yield case.label, partial(run_case, case, candidate, device)
     if not candidate.own:
-        yield from _all_refusals(candidate, device)
         return
     for kind, (what, probe) in product(formats_of(candidate), PROBES.items()):
         yield f"{kind}, {what}", partial(_probe, kind, probe, 3, candidate, device)
@@ -166,7 +163,7 @@ def run_replacement(
     given = (
         []
         if capturing
-        else [(a, a.clone(), _memory(a).clone()) for a in arguments if a is not None]
+        else [(a, a.clone(), memory_of(a).clone()) for a in arguments if a is not None]
     )
     answer: Any = replacement.run(*arguments, *([] if out is None else [out]))
     results = answer if isinstance(answer, tuple) else (answer,)
@@ -185,15 +182,9 @@ def run_replacement(
     for argument, before, memory in given:
         if not same_bits(argument, before):
             raise WrongResult("it writes to its arguments")
-        if not torch.equal(_memory(argument), memory):
+        if not torch.equal(memory_of(argument), memory):
             raise WrongResult("it writes beside its arguments")
     return results
-
-
-def _memory(argument: torch.Tensor) -> torch.Tensor:
-    """All bytes of the memory that an argument is part of."""
-    raw = torch.empty(0, dtype=torch.uint8, device=argument.device)
-    return raw.set_(argument.untyped_storage())
 
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -301,98 +292,3 @@ def _held(device: torch.device) -> int:
     tensors = [each for each in gc.get_objects() if type(each) in real]
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
     return sum(storage.nbytes() for storage in storages.values())
-
-
-Change = Callable[[torch.Tensor], torch.Tensor]
-
-_ANY_OPERAND: Mapping[str, Change] = {
-    "in float64": lambda operand: operand.to(torch.float64),
-    "with a column less": lambda operand: operand[..., :-1].contiguous(),
-    "with a dimension more": lambda operand: operand[None],
-}
-_ROW_OPERAND: Mapping[str, Change] = {
-    "of no tokens": lambda operand: operand[:0],
-    "of 17 tokens": lambda operand: operand[:1].repeat(17, 1),
-    "of one dimension": lambda operand: operand[0],
-}
-
-
-def _all_refusals(candidate: Candidate, device: str) -> Attempts:
-    """Wrong operands of the package's kernels, by the names of their parameters."""
-    if not candidate.formats:
-        posed = RoutingCase(32, 4, 3, scheme="corrected sigmoid").pose(candidate, device)
-        router, (logits, *_) = posed.layer, posed.arguments
-        assert isinstance(router, RouterLayer)
-        assert logits is not None
-        assert router.correction is not None
-
-        def routed(logits: torch.Tensor, correction: torch.Tensor | None = None) -> object:
-            return candidate.build(replace(router, correction=correction)).run(logits)
-
-        for label, run in refusals(lambda: routed, {"logits": logits}, "logits"):
-            # One column less is one expert less, and nothing is wrong with that.
-            if label != "logits with a column less":
-                yield label, run
-        both = {"logits": logits, "correction": router.correction}
-        for label, run in refusals(lambda: routed, both, "logits"):
-            yield f"with a correction, {label}", run
-    for kind in candidate.formats:
-        case: Case = DenseCase(kind, (32, 64), 3, bias=True)
-        names = ("x", "bias")
-        if candidate.slot == "moe":
-            case, names = MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), ("x", "logits")
-        elif candidate.slot == "norm":
-            case, names = NormCase(3, 64, residual=True), ("x", "residual")
-        posed = case.pose(candidate, device)
-        operands = {}
-        if candidate.slot != "norm":
-            shape, dtype = posed.results[0]
-            operands["out"] = torch.zeros(shape, dtype=dtype, device=device)
-        for name, argument in zip(names, posed.arguments, strict=True):
-            assert argument is not None
-            operands[name] = argument
-        made = partial(lambda layer: candidate.build(layer).run, posed.layer)
-        for label, run in refusals(made, operands, "x"):
-            yield f"{kind}, {label}", run
-
-
-def refusals(
-    made: Callable[[], Callable[..., object]], operands: Mapping[str, torch.Tensor], rows: str
-) -> Attempts:
-    """Each wrong operand in words, with what tries it.
-
-    Of several operands each is put where the others are not. A kernel of one operand runs wherever
-    that lies, on the CPU of a machine with a GPU too: only where no kernel runs is it refused.
-
-    Args:
-        made: makes what takes the operands by name.
-        rows: which of them tells the number of tokens.
-    """
-    for name in operands:
-        changes = {**_ANY_OPERAND, **_ROW_OPERAND} if name == rows else dict(_ANY_OPERAND)
-        if len(operands) > 1:
-            changes["on another device"] = _elsewhere
-        else:
-            changes["where no kernel runs"] = lambda operand: operand.to("meta")
-        for what, change in changes.items():
-            yield f"{name} {what}", partial(_refused, made, dict(operands), name, change)
-
-
-def _elsewhere(operand: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(operand, device="meta" if operand.is_cpu else "cpu")
-
-
-def _refused(
-    made: Callable[[], Callable[..., object]],
-    operands: dict[str, torch.Tensor],
-    name: str,
-    change: Change,
-) -> Judgement:
-    compute = made()
-    try:
-        compute(**operands | {name: change(operands[name])})
-    except KernelError:
-        return Judgement(None, "")
-    except Exception as error:
-        return Judgement(None, f"{type(error).__name__} in place of KernelError: {error}")
-    return Judgement(None, "not refused")

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from spark_prof.kernels.check.bound import Expected
+from spark_prof.kernels.check.oracles import Expected
 
 _INFINITY = 0x7F80
 """The bits of infinity in bfloat16."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import time
+from collections.abc import Callable
+from typing import Protocol
 
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
-from spark_prof.profiler.backends.nsys_marks import NsysBackend, mark_clock
-from spark_prof.profiler.backends.nvtx import send_to_cupti
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings, registry_folder
-from spark_prof.traces.chunks import cubins_folder, write_refusal
+from spark_prof.traces.chunks import CLOCK_MARK, cubins_folder, write_refusal
+
+_MARKS = 5
 
 
 class Backend(Protocol):
@@ -23,17 +25,6 @@ class Backend(Protocol):
 
     def discard(self) -> None:
         """Stops to watch if it still does, and forgets what was seen."""
-
-
-@runtime_checkable
-class ArgumentReader(Protocol):
-    """A backend that can read the arguments of kernels launched outside of graphs."""
-
-    def read_launches(self, *, on: bool) -> None:
-        """Reads them from now on, or not; each start and stop of the backend ends it.
-
-        It costs some 10 us a launch, so it is for few steps.
-        """
 
 
 def early_native(settings: Settings | None) -> Native | None:
@@ -59,6 +50,8 @@ def early_native(settings: Settings | None) -> Native | None:
     if settings is not None:
         _keep_cubins(native, settings)
         if settings.nvtx:
+            from spark_prof.profiler.backends.cupti import send_to_cupti
+
             send_to_cupti(native.libcupti)
     return native
 
@@ -80,7 +73,7 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
         write_refusal(process.folder, "--backend cupti needs an NVIDIA GPU; leave it out")
         return "none", None
     if wanted in ("auto", "cupti") and _on_nvidia():
-        from spark_prof.profiler.backends.cupti import CuptiBackend
+        from spark_prof.profiler.backends.cupti import CuptiBackend, send_to_cupti
 
         try:
             native = load_native(registry_folder())
@@ -112,3 +105,51 @@ def _on_nvidia() -> bool:
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cuda())
+
+
+class NsysBackend:
+    """Marks the clock where a piece begins and ends; nsys writes the kernels.
+
+    Its clock and the one of the recorded steps drift apart: see traces/readers/nsys_clock.py.
+    """
+
+    def __init__(self) -> None:
+        mark_clock()
+
+    def start(self, piece: int) -> None:  # noqa: ARG002
+        """Marks the clock."""
+        mark_clock()
+
+    def stop(self) -> None:
+        """Marks the clock; after the last piece, too."""
+        mark_clock()
+
+    discard = stop
+
+
+def mark_clock(mark: Callable[[str], object] | None = None) -> bool:
+    """Leaves a burst of NVTX marks, each with the time in ns since the epoch.
+
+    Returns:
+        Whether there was anything that could leave one.
+    """
+    mark = mark or _find_mark()
+    if mark is None:
+        return False
+    for _ in range(_MARKS):
+        mark(f"{CLOCK_MARK}{time.time_ns()}")
+    return True
+
+
+def _find_mark() -> Callable[[str], object] | None:
+    """Torch's own NVTX, which every CUDA build has, else the nvtx package's."""
+    try:
+        import torch
+
+        if torch.version.cuda:
+            marked: Callable[[str], object] = torch.cuda.nvtx.mark
+            return marked
+        import nvtx
+    except ImportError:
+        return None
+    return lambda text: nvtx.mark(message=text)

@@ -94,15 +94,10 @@ class Statistics:
 
 
 class Native:
-    """capture.c and arguments.c, loaded on one libcupti.
-
-    Args:
-        library: the compiled capture.c.
-        libcupti: path of the libcupti that this process uses.
+    """capture.c and arguments.c, compiled into a library, on the libcupti of this process.
 
     Attributes:
-        version: what that says of itself.
-        libcupti: its path.
+        version: what libcupti says of itself.
 
     Raises:
         NativeError: one of the two cannot be used.
@@ -193,9 +188,9 @@ class Native:
         self._call.spark_prof_clocks(ctypes.byref(theirs), ctypes.byref(ours))
         return ours.value - theirs.value
 
-    def nodes(self, first: int = 0) -> npt.NDArray[np.void]:
-        """The graph nodes seen so far, rows of pieces.NODE_DTYPE, from number `first` on."""
-        parts = []
+    def nodes(self) -> npt.NDArray[np.void]:
+        """The graph nodes seen so far, rows of pieces.NODE_DTYPE."""
+        first, parts = 0, []
         while True:
             rows = np.empty(_NODES_AT_ONCE, NODE_DTYPE)
             count = self._call.spark_prof_nodes(

@@ -14,13 +14,12 @@ These kernels are right and short. They are not fast: tokens that share an exper
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
 
 from spark_prof.kernels.formats import MxFp4, NvFp4, e8m0_decode
-from spark_prof.swaps.layers import ExpertsLayer, Layer, Replacement, RouterLayer
+from spark_prof.swaps.layers import ExpertsLayer, Layer, Replacement, RouterLayer, has_triton
 
 try:
     import triton
@@ -37,7 +36,7 @@ def build(layer: Layer) -> Replacement | None:
         return None
     if not isinstance(layer.gate_up, NvFp4 | MxFp4) or not isinstance(layer.down, NvFp4 | MxFp4):
         return None
-    if not _has_triton(layer.gate_up.packed):
+    if not has_triton(layer.gate_up.packed):
         return _plain(layer, layer.gate_up.decode().float(), layer.down.decode().float())
     gate_up, down = _kept(layer.gate_up), _kept(layer.down)
     biases = layer.gate_up_bias, layer.down_bias
@@ -88,12 +87,6 @@ def build(layer: Layer) -> Replacement | None:
     held = sum(t.nbytes for t in (*gate_up.tensors, *down.tensors))
     # Beyond MOST_TOKENS vLLM's own kernels run.
     return Replacement(run, MOST_TOKENS, bits="kept", bytes=held, line="my own experts")
-
-
-def _has_triton(x: torch.Tensor) -> bool:
-    # With TRITON_INTERPRET=1 Triton runs on the CPU, to be debugged: slowly, and cut where a GPU
-    # rounds to bfloat16, so that the check finds it too far off.
-    return triton is not None and (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
 
 
 def _routed(logits: torch.Tensor, router: RouterLayer) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,12 +14,10 @@ This kernel is right and short. It is not fast: each token reads the whole weigh
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from spark_prof.kernels.formats import MxFp4, NvFp4, e8m0_decode
-from spark_prof.swaps.layers import Layer, LinearLayer, Replacement
+from spark_prof.swaps.layers import Layer, LinearLayer, Replacement, has_triton
 
 try:
     import triton
@@ -35,7 +33,7 @@ def build(layer: Layer) -> Replacement | None:
     if not isinstance(layer, LinearLayer) or not isinstance(layer.weight, NvFp4 | MxFp4):
         return None
     weight = layer.weight
-    if not _has_triton(weight.packed):
+    if not has_triton(weight.packed):
         decoded = weight.decode().float()
 
         def plain(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -74,12 +72,6 @@ def build(layer: Layer) -> Replacement | None:
     held = codes.nbytes + scales.nbytes + row_scales.nbytes
     # Beyond MOST_TOKENS vLLM's own kernel runs.
     return Replacement(run, MOST_TOKENS, bits="kept", bytes=held, line="my own matrix")
-
-
-def _has_triton(x: torch.Tensor) -> bool:
-    # With TRITON_INTERPRET=1 Triton runs on the CPU, to be debugged: slowly, and cut where a GPU
-    # rounds to bfloat16, so that the check finds it too far off.
-    return triton is not None and (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
 
 
 def _block_scales(weight: NvFp4 | MxFp4) -> torch.Tensor:

@@ -10,12 +10,11 @@ wait for the GPU, keep memory, use another stream or write to its arguments. The
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 
-from spark_prof.swaps.layers import Layer, NormLayer, Replacement
+from spark_prof.swaps.layers import Layer, NormLayer, Replacement, has_triton
 
 try:
     import triton
@@ -34,18 +33,12 @@ def build(layer: Layer) -> Replacement | None:
     def run(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         # x and residual are contiguous [M, H] in the model's dtype. Without a residual the result
         # is y; with one it is (y, x + residual), both new tensors.
-        compute = _by_triton if _has_triton(x) else _by_torch
+        compute = _by_triton if has_triton(x) else _by_torch
         y, both = compute(x, residual, weight, epsilon)
         return y if residual is None else (y, both)
 
     # tokens=0: any number of rows. bits="kept": it computes with the weights as they are.
     return Replacement(run, tokens=0, bits="kept", bytes=weight.nbytes, line="my own norm")
-
-
-def _has_triton(x: torch.Tensor) -> bool:
-    # With TRITON_INTERPRET=1 Triton runs on the CPU, to be debugged: slowly, and cut where a GPU
-    # rounds to bfloat16, so that the check finds it too far off.
-    return triton is not None and (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
 
 
 def _by_torch(

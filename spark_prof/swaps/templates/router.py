@@ -10,11 +10,9 @@ wait for the GPU, keep memory, use another stream or write to its arguments. The
 
 from __future__ import annotations
 
-import os
-
 import torch
 
-from spark_prof.swaps.layers import Layer, Replacement, RouterLayer
+from spark_prof.swaps.layers import Layer, Replacement, RouterLayer, has_triton
 
 try:
     import triton
@@ -32,16 +30,10 @@ def build(layer: Layer) -> Replacement | None:
     def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # logits: [M, E], bfloat16 or float32. The result: weights float32 [M, k] and experts int32
         # [M, k], of equal scores the expert of the lower number first.
-        return _by_triton(logits, router) if _has_triton(logits) else _by_torch(logits, router)
+        return _by_triton(logits, router) if has_triton(logits) else _by_torch(logits, router)
 
     # tokens=0: any number of rows. bits="kept": there are no weights to change.
     return Replacement(run, tokens=0, bits="kept", line="my own router")
-
-
-def _has_triton(x: torch.Tensor) -> bool:
-    # With TRITON_INTERPRET=1 Triton runs on the CPU, to be debugged: slowly, and cut where a GPU
-    # rounds to bfloat16, so that the check finds it too far off.
-    return triton is not None and (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
 
 
 def _by_torch(logits: torch.Tensor, router: RouterLayer) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,6 +10,7 @@ import torch
 
 from spark_prof.kernels.bench.race import (
     Call,
+    Repeated,
     Setting,
     clones,
     largest_relative_l2,
@@ -17,7 +18,6 @@ from spark_prof.kernels.bench.race import (
     prepared,
     race,
     reason,
-    repeated,
 )
 from spark_prof.kernels.bench.results import Result, cache_bytes
 from tests.rows import each_row
@@ -32,7 +32,7 @@ def test_each_repeat_runs_every_call_in_order(device: str) -> None:
         order[number : number + 1].copy_(count)
         return order[number : number + 1].clone()
 
-    runs = repeated(call, 3, torch.device(device))
+    runs = Repeated(call, 3, torch.device(device))
     begun = float(count)
     for repeat in range(2):
         assert runs.seconds() > 0
@@ -49,7 +49,7 @@ def test_what_a_call_leaves_out_stays_poisoned_in_a_graph() -> None:
         out[:2].fill_(1.0)
         return out
 
-    runs = repeated(half, 1, torch.device("cuda"))
+    runs = Repeated(half, 1, torch.device("cuda"))
     runs.poison()
     runs.seconds()
     assert runs.outputs[0].isnan().tolist() == [False, False, True, True]

@@ -11,8 +11,16 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels.candidate import Activation, ExpertsLayer, RouterLayer
-from spark_prof.kernels.check.bound import Expected, activated, exact, rounded
-from spark_prof.kernels.check.oracles import constants, linear_oracle, moe_oracle, routing_oracle
+from spark_prof.kernels.check.oracles import (
+    Expected,
+    activated,
+    constants,
+    exact,
+    linear_oracle,
+    moe_oracle,
+    rounded,
+    routing_oracle,
+)
 from spark_prof.kernels.check.verdict import judge, same_bits
 from tests.rows import each_row
 

@@ -190,8 +190,6 @@ def test_nodes_and_their_clones(prepared: Native, cupti: FakeCupti) -> None:
         (8_589_934_592, 4_294_967_296, 2, threading.get_native_id()),
     ]
     assert (np.diff(found["created_ns"], prepend=before, append=time.time_ns()) >= 0).all()
-    assert prepared.nodes(2).tolist() == found[2:].tolist()
-    assert len(prepared.nodes(3)) == len(prepared.nodes(4)) == 0
 
 
 def test_nodes_of_several_threads_are_all_kept_in_each_thread_s_order(

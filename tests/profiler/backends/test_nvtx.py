@@ -18,9 +18,8 @@ import pytest
 
 from spark_prof.profiler.backends import choose
 from spark_prof.profiler.backends.choose import choose_backend, early_native
-from spark_prof.profiler.backends.cupti import CuptiBackend
+from spark_prof.profiler.backends.cupti import INJECTION, CuptiBackend, read_texts, send_to_cupti
 from spark_prof.profiler.backends.native import Native, NativeError
-from spark_prof.profiler.backends.nvtx import INJECTION, read_texts, send_to_cupti
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import names_name
@@ -84,7 +83,7 @@ def test_nvtx_that_a_process_uses_afterwards_reports_there(cupti: FakeCupti) -> 
     pytest.importorskip("nvtx")
     program = (
         "import ctypes, sys\n"
-        "from spark_prof.profiler.backends.nvtx import send_to_cupti\n"
+        "from spark_prof.profiler.backends.cupti import send_to_cupti\n"
         "library = ctypes.CDLL(sys.argv[1])\n"
         "assert send_to_cupti(sys.argv[1]) == ''\n"
         "import nvtx\n"
@@ -197,5 +196,5 @@ def test_memory_that_nobody_may_look_into(monkeypatch: pytest.MonkeyPatch) -> No
         raise PermissionError(13, "Permission denied")
 
     kept = ctypes.create_string_buffer(b"text")
-    monkeypatch.setattr("spark_prof.profiler.backends.nvtx.os.open", refuse)
+    monkeypatch.setattr("spark_prof.profiler.backends.cupti.os.open", refuse)
     assert read_texts([ctypes.addressof(kept)]) == {}

@@ -15,7 +15,6 @@ import torch
 
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps.builtin import build_kept
 from spark_prof.swaps.layers import (
     ExpertsLayer,
     Layer,
@@ -24,6 +23,7 @@ from spark_prof.swaps.layers import (
     Replacement,
     RouterLayer,
 )
+from spark_prof.swaps.own import build_kept
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 Weight = TypeVar("Weight", NvFp4, MxFp4, torch.Tensor)

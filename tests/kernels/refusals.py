@@ -1,0 +1,111 @@
+"""Operands that do not fit: each of the package's kernels refuses them, wherever it would run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from spark_prof.kernels.candidate import Candidate, RouterLayer
+from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase, NormCase, RoutingCase
+from spark_prof.kernels.check.inputs import Sizes
+from spark_prof.kernels.kernel_error import KernelError
+
+Attempts = Iterator[tuple[str, Callable[[], str]]]
+"""What is tried, in words, each with what tries it and says what was wrong."""
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+_ANY_OPERAND: Mapping[str, Change] = {
+    "in float64": lambda operand: operand.to(torch.float64),
+    "with a column less": lambda operand: operand[..., :-1].contiguous(),
+    "with a dimension more": lambda operand: operand[None],
+}
+_ROW_OPERAND: Mapping[str, Change] = {
+    "of no tokens": lambda operand: operand[:0],
+    "of 17 tokens": lambda operand: operand[:1].repeat(17, 1),
+    "of one dimension": lambda operand: operand[0],
+}
+
+
+def all_refusals(candidate: Candidate, device: str) -> Attempts:
+    """Wrong operands of the package's kernels, by the names of their parameters."""
+    if not candidate.formats:
+        posed = RoutingCase(32, 4, 3, scheme="corrected sigmoid").pose(candidate, device)
+        router, (logits, *_) = posed.layer, posed.arguments
+        assert isinstance(router, RouterLayer)
+        assert logits is not None
+        assert router.correction is not None
+
+        def routed(logits: torch.Tensor, correction: torch.Tensor | None = None) -> object:
+            return candidate.build(replace(router, correction=correction)).run(logits)
+
+        for label, run in refusals(lambda: routed, {"logits": logits}, "logits"):
+            # One column less is one expert less, and nothing is wrong with that.
+            if label != "logits with a column less":
+                yield label, run
+        both = {"logits": logits, "correction": router.correction}
+        for label, run in refusals(lambda: routed, both, "logits"):
+            yield f"with a correction, {label}", run
+    for kind in candidate.formats:
+        case: Case = DenseCase(kind, (32, 64), 3, bias=True)
+        names = ("x", "bias")
+        if candidate.slot == "moe":
+            case, names = MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), ("x", "logits")
+        elif candidate.slot == "norm":
+            case, names = NormCase(3, 64, residual=True), ("x", "residual")
+        posed = case.pose(candidate, device)
+        operands = {}
+        if candidate.slot != "norm":
+            shape, dtype = posed.results[0]
+            operands["out"] = torch.zeros(shape, dtype=dtype, device=device)
+        for name, argument in zip(names, posed.arguments, strict=True):
+            assert argument is not None
+            operands[name] = argument
+        made = partial(lambda layer: candidate.build(layer).run, posed.layer)
+        for label, run in refusals(made, operands, "x"):
+            yield f"{kind}, {label}", run
+
+
+def refusals(
+    made: Callable[[], Callable[..., object]], operands: Mapping[str, torch.Tensor], rows: str
+) -> Attempts:
+    """Each wrong operand in words, with what tries it.
+
+    Of several operands each is put where the others are not. A kernel of one operand runs wherever
+    that lies, on the CPU of a machine with a GPU too: only where no kernel runs is it refused.
+
+    Args:
+        made: makes what takes the operands by name.
+        rows: which of them tells the number of tokens.
+    """
+    for name in operands:
+        changes = {**_ANY_OPERAND, **_ROW_OPERAND} if name == rows else dict(_ANY_OPERAND)
+        if len(operands) > 1:
+            changes["on another device"] = _elsewhere
+        else:
+            changes["where no kernel runs"] = lambda operand: operand.to("meta")
+        for what, change in changes.items():
+            yield f"{name} {what}", partial(_refused, made, dict(operands), name, change)
+
+
+def _elsewhere(operand: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(operand, device="meta" if operand.is_cpu else "cpu")
+
+
+def _refused(
+    made: Callable[[], Callable[..., object]],
+    operands: dict[str, torch.Tensor],
+    name: str,
+    change: Change,
+) -> str:
+    compute = made()
+    try:
+        compute(**operands | {name: change(operands[name])})
+    except KernelError:
+        return ""
+    except Exception as error:
+        return f"{type(error).__name__} in place of KernelError: {error}"
+    return "not refused"
