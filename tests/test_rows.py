@@ -27,36 +27,6 @@ def test_every_failing_row_is_reported_with_its_values() -> None:
     assert second.__notes__ == ["row 0: {'b': 1, 'c': 0}", "row 1: {'a': 2}"]
 
 
-def test_pytest_fail_and_other_errors_are_failures() -> None:
-    @each_row("what", [pytest.fail, int])
-    def checks(what: object) -> None:
-        what("no number")  # type: ignore[operator]
-
-    with pytest.raises(ExceptionGroup, match="2 of 2"):
-        checks()
-
-
-def test_a_test_without_rows_or_with_skipped_ones_alone_is_skipped() -> None:
-    @each_row("a", [])
-    def empty(a: int) -> None: ...
-
-    @each_row("a", [1, 2])
-    def skips(a: int) -> None:
-        if a < 3:
-            pytest.skip("too small")
-
-    for test, reason in ((empty, "no rows of a"), (skips, "too small")):
-        with pytest.raises(pytest.skip.Exception, match=reason):
-            test()
-
-
-def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(AssertionError, match="takes no b"):
-
-        @each_row("b", [1])
-        def checks(a: int) -> None: ...
-
-
 @each_row("row", [1, 2])
 def test_each_row_has_its_own_folder_and_environment(
     row: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

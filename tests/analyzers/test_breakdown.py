@@ -56,39 +56,10 @@ def test_components_the_most_expensive_first() -> None:
     assert [r.share for r in rows] == [pytest.approx(us / 60) for us in (44, 15, 1)]
 
 
-def test_components_by_phase() -> None:
-    qkv = next(row for row in component_rows(SOME, 2) if row.name == "qkv")
-    assert (qkv.prefill_us, qkv.decode_us, qkv.mixed_us) == (10.0, 5.0, 0.0)
-    assert qkv.decode_us_per_step == 2.5
-
-
-def test_without_decode_steps_nothing_is_a_time_per_step() -> None:
-    assert {row.decode_us_per_step for row in component_rows(SOME, 0)} == {0.0}
-
-
-def test_layers_in_the_order_of_the_model() -> None:
-    assert [(r.layer, r.component, r.us, r.kernels) for r in layer_rows(SOME)] == [
-        (None, "norm", 1.0, 1), (0, "qkv", 12.0, 2), (1, "qkv", 3.0, 1), (1, "mlp", 44.0, 1),
-    ]  # fmt: skip
-
-
-def test_kernels_by_name_and_component() -> None:
-    rows = kernel_rows(SOME)
-    assert [(r.name, r.component, r.us, r.calls) for r in rows] == [
-        ("gemm", "mlp", 44.0, 1), ("gemm", "qkv", 15.0, 3), ("norm", "norm", 1.0, 1),
-    ]  # fmt: skip
-    assert sum(row.share for row in rows) == pytest.approx(1)
-
-
 def test_equally_expensive_kernels_keep_one_order() -> None:
     names = [f"k{number:02}" for number in range(40)]
     some = kernels(*((name, "norm", 0, 4, 1.0, 0) for name in reversed(names)))
     assert [row.name for row in kernel_rows(some)] == names
-
-
-def test_kernels_of_no_time() -> None:
-    rows = component_rows(kernels(("k", "norm", 0, 4, 0.0, 0)), 1)
-    assert [(row.us, row.share) for row in rows] == [(0.0, 0.0)]
 
 
 def test_copies_and_other_steps_are_no_part_of_the_sums() -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import select
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import architectures
 from benchmarks.architecture_compare import Owned, compare, decode_step
-from benchmarks.architecture_results import Result, page_of, read_results
-from benchmarks.architecture_table import ARCHITECTURES, SMALL, config_of
+from benchmarks.architecture_results import Result
+from benchmarks.architecture_table import ARCHITECTURES
 from spark_prof import load
 from spark_prof.analyzers.classify.classifier import is_gemm
 from tests.rows import each_row
@@ -203,129 +199,7 @@ def test_recorded_on_an_h200(name: str) -> None:
     assert found.shares["proven"] + found.shares["derived"] == pytest.approx(1.0)
 
 
-def test_the_page_is_that_of_the_results() -> None:
-    results = read_results(ROOT / "benchmarks" / "results" / "architectures" / "h200.jsonl")
-    shown = architectures.in_order(results)
-    assert {row.name for row in ARCHITECTURES} <= results.keys()
-    page = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
-    assert page == page_of(shown)
-
-
-def test_the_table_has_what_vllm_has() -> None:
-    names = [row.name for row in ARCHITECTURES]
-    assert len(names) == len(set(names)) >= 30
-    assert len({row.model_class for row in ARCHITECTURES}) >= 28
-    for row in ARCHITECTURES:
-        config = config_of(row)
-        assert config["num_hidden_layers"] == row.layers
-        assert len(config.get("layer_types", range(row.layers))) == row.layers, row.name
-        for name, limit in SMALL.items():
-            value = config_of(row, small=True).get(name) or 0
-            assert max(value) <= limit if isinstance(value, list) else value <= limit
-
-
-def test_every_config_is_one_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    for row in ARCHITECTURES:
-        config = transformers.AutoConfig.for_model(**config_of(row))
-        assert config.num_hidden_layers == row.layers, row.name
-
-
 def result(name: str = "llama", **fields: object) -> Result:
     about = {"gpu": "GPU", "vllm": "0.26", "torch": "2.11", "date": "2026-11-22"}
     found = Result(name, "Llama", "LlamaForCausalLM", 2, "", about=about)
     return replace(found, comparison=asdict(compare(*steps(), 2)), **fields)  # type: ignore[arg-type]
-
-
-def test_results_outlive_a_killed_run(tmp_path: Path) -> None:
-    file = tmp_path / "results.jsonl"
-    assert read_results(file) == {}
-    lines = [json.dumps(asdict(r)) for r in (result(why="old"), result(), result("qwen3"))]
-    file.write_text("\n".join(lines)[:-7], encoding="utf-8")
-    assert [(r.name, r.why) for r in read_results(file).values()] == [("llama", "")]
-
-
-def test_the_page_says_who_is_worst_and_who_did_not_start() -> None:
-    worse = result("qwen3")
-    worse.comparison["shares"] |= {"proven": 0.5, "derived": 0.25, "guessed": 0.25}
-    worse.comparison["wrong"] = ["layer 0 mlp by weight, eager <none> | x"]
-    before = result("gemma")
-    del before.comparison["derived"]
-    worse.comparison["derived"] = {"right": 2, "wrong": 1, "not_comparable": 4}
-    failed = Result("jamba", "Jamba", "JambaForCausalLM", 7, "8 of 16 experts", why="eager: no `x`")
-    page = page_of([result(), worse, failed])
-    assert "- Derived owners of 2 architectures: 2 are right, 1 are wrong, 4 are of kernels" in page
-    assert "Derived owners" not in page_of([before])
-    assert "Recorded on GPU, vLLM 0.26, torch 2.11, 2026-11-22." in page
-    assert "- 2 of 3 architectures were compared; 1 have nothing wrong." in page
-    assert "- 16 kernels a step read a weight; 1 owners are wrong." in page
-    assert "median 75.0 %, worst 50.0 % (qwen3)" in page
-    assert "median 87.5 %, worst 75.0 % (qwen3)" in page
-    assert "- qwen3: layer 0 mlp by weight, eager &lt;none> \\| x" in page
-    assert "| jamba | Jamba | eager: no 'x' |" in page
-    assert "- jamba (Jamba): 8 of 16 experts" in page
-
-
-def test_wrong_usage_is_2(tmp_path: Path) -> None:
-    page = str(tmp_path / "page.md")
-    for words in (["--only", "nobody"], ["--at-once", "0"], ["-o", page, "--write-docs", page]):
-        with pytest.raises(SystemExit) as ended:
-            architectures.main(words)
-        assert ended.value.code == 2
-
-
-@pytest.mark.parametrize(("wrong", "code"), [([], 0), (["a kernel"], 1)])
-def test_the_page_is_written_from_the_results(tmp_path: Path, wrong: list[str], code: int) -> None:
-    file, page = tmp_path / "results.jsonl", tmp_path / "page.md"
-    one = result()
-    one.comparison["wrong"] = wrong
-    file.write_text(json.dumps(asdict(one)) + "\n", encoding="utf-8")
-    assert architectures.main(["-o", str(file), "--write-docs", str(page)]) == code
-    assert page.read_text() == page_of([one])
-
-
-def test_who_does_not_start_is_told_and_not_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = []
-
-    def record(row: object, model: Path, *_: object, **__: object) -> str:
-        tried.append(json.loads((model / "config.json").read_text())["model_type"])
-        return "ValueError: no"
-
-    monkeypatch.setattr(architectures, "_record", record)
-    file = tmp_path / "results.jsonl"
-    words = ["-o", str(file), "--only", "llama,mamba2", "--at-once", "2"]
-    assert architectures.main(words) == 0
-    assert sorted(tried) == ["llama", "mamba2"]
-    assert {r.why for r in read_results(file).values()} == {"eager: ValueError: no"}
-    assert architectures.main([*words, "--skip-recorded"]) == 0
-    assert len(tried) == 2
-
-
-def test_the_reason_is_the_last_error() -> None:
-    log = "KeyError: 'x'\n[rank0]: pydantic_core.ValidationError: two\nshutting down\n"
-    assert architectures.reason(log, 1) == "ValidationError: two"
-    assert architectures.reason("killed", 137) == "ended with 137"
-
-
-def test_an_engine_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
-    engines = architectures.Engines(0.0)
-    log = tmp_path / "log"
-    assert engines.run(["sh", "-c", "echo $SAID; exit 3"], log, 60, SAID="this") == 3
-    assert log.read_text() == "this\n"
-    os.mkfifo(fifo := tmp_path / "fifo")
-    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    assert engines.run(["sh", "-c", f"sleep 1000 > {fifo} & wait"], log, 1.0) is None
-    # It ends with the last process that writes.
-    ended, _, _ = select.select([reader], [], [], 60)
-    assert ended
-    assert os.read(reader, 1) == b""
-    os.close(reader)
-
-
-def test_nothing_begins_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architectures, "_record", lambda *_, **__: "never")
-    file = tmp_path / "results.jsonl"
-    assert architectures.main(["-o", str(file), "--only", "llama", "--stop-after", "-1"]) == 0
-    assert not file.exists()

@@ -62,19 +62,6 @@ def test_a_log_of_another_run_is_told(run: Run, log: Path) -> None:
     assert "witness-conflict" in ids(out)
 
 
-def test_a_log_alone_and_for_a_gpu(run: Run, log: Path) -> None:
-    assert "misleading-fp4-warning" not in ids(run("--log", log, "--format", "json")[1])
-    out = run("--log", log, "--gpu", "gb10", "--format", "json")[1]
-    assert {"misleading-fp4-warning", "weight-only-fp4"} <= ids(out)
-    assert ids(run("--log", log, "--gpu", "h100", "--format", "json")[1]) == set()
-
-
-def test_eager_is_found_with_its_milliseconds(run: Run) -> None:
-    found = json.loads(run(EAGER, "--format", "json")[1])["findings"]
-    (eager,) = (finding for finding in found if finding["id"] == "eager-mode")
-    assert eager["ms_per_token"] > 0
-
-
 def test_an_imported_trace_tells_nothing_of_its_engine(run: Run) -> None:
     code, out, err = run(KINETO, "--format", "json")
     assert (code, err) == (0, "")
@@ -104,15 +91,6 @@ def test_everything_at_once(run: Run, log: Path, tmp_path: Path) -> None:
     assert "wrote" in err
     assert found["audit"]
     assert found["ceilings"]
-
-
-def test_formats_by_ending(run: Run, log: Path, tmp_path: Path) -> None:
-    for ending in ("txt", "md", "html", "json"):
-        out = tmp_path / f"d.{ending}"
-        assert run("--log", log, "--gpu", "gb10", "-o", out)[0] == 0
-        text = out.read_text()
-        assert "weight-only-fp4" in text
-        assert ("<table" in text) == (ending == "html")
 
 
 def test_findings_fail_only_if_asked(run: Run, log: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from spark_prof.ab.accuracy_gate import Figures
 from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, from_json, read_result
 from spark_prof.dashboards.ab_answer import agreement, answer, headline
 from spark_prof.dashboards.ab_report import render_ab
-from spark_prof.dashboards.chart_compare import gain_points, layer_bars, waterfall
 from tests.docs.pages import ROOT
 from tests.rows import each_row
 
@@ -30,14 +28,6 @@ FAILED = AB_SAMPLES["ab_gate_failed"]
 @pytest.mark.parametrize(("kind", "ending"), [("text", "txt"), ("md", "md")])
 def test_snapshot(name: str, kind: str, ending: str, snapshot: Callable[[str, str], None]) -> None:
     snapshot(f"{name}.{ending}", render_ab(AB_SAMPLES[name], kind))
-
-
-@pytest.mark.parametrize("name", sorted(set(AB_SAMPLES) - {"ab_faster", "ab_hostile"}))
-def test_snapshot_beside_ab_faster(name: str, snapshot: Callable[[str, str], None]) -> None:
-    """What a report has in place of which lines of ab_faster.txt."""
-    texts = [render_ab(each, "text").splitlines() for each in (FASTER, AB_SAMPLES[name])]
-    changed = unified_diff(*texts, "ab_faster.txt", name, n=0, lineterm="")
-    snapshot(f"{name}.diff", "".join(f"{line}\n" for line in changed if line[0] in "@+"))
 
 
 @each_row("sample", AB_SAMPLES)
@@ -135,44 +125,6 @@ def test_the_page_has_only_its_own_tags_and_loads_nothing(sample: str) -> None:
         drawn = render_ab(AB_SAMPLES[sample], kind)
         assert "\x1b" not in drawn
         assert "<script>alert" not in drawn or kind == "text"
-
-
-def test_the_waterfall_leads_from_a_to_b() -> None:
-    [found] = FASTER.attributions
-    (bars,) = waterfall(found).data
-    b, *parts, a = bars.x
-    assert (a, b) == (found.a.untraced_us, found.b.untraced_us)
-    assert a + sum(parts) == pytest.approx(b)
-    assert "residual" in bars.y
-
-
-def test_the_bars_of_the_layers_add_up_to_what_they_save() -> None:
-    [found] = FASTER.attributions
-    drawn = layer_bars(found).data
-    inside = [row.saved_us for row in found.layers if row.layer is not None]
-    assert sum(sum(bar.y) for bar in drawn) == pytest.approx(sum(inside))
-    assert {"experts", "router"} < {bar.name for bar in drawn}
-
-
-def test_the_points_carry_their_intervals_and_the_band() -> None:
-    [passed] = FASTER.aa
-    failed = replace(passed, test=replace(passed.test, passed=False))
-    figure = gain_points(replace(FASTER, aa=(failed,)))
-    (points,) = figure.data
-    assert not [shape for shape in gain_points(FASTER).layout.shapes if shape.type == "rect"]
-    for run, value, up, down in zip(
-        FASTER.runs, points.y, points.error_y.array, points.error_y.arrayminus, strict=True
-    ):
-        gain = run.estimate.gain
-        assert gain is not None
-        assert (value - down, value, value + up) == pytest.approx((gain.low, gain.value, gain.high))
-    bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
-    assert {band.y1 for band in bands} == {1.001}
-
-
-def test_why_nothing_is_live_is_said_once() -> None:
-    dead = AB_SAMPLES["ab_not_live"]
-    assert answer(replace(dead, failure="nothing of side b is live")) == answer(dead)
 
 
 def test_a_gain_that_is_none_is_not_shared_out() -> None:

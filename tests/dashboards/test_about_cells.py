@@ -43,13 +43,6 @@ def test_an_odd_layer_is_told_with_its_cause(cause: Cause, said: str) -> None:
     assert "4 cells have too few layers like them" in section.intro[1]
 
 
-def test_what_cannot_be_compared_is_said() -> None:
-    few = Comparison((), (), 0, 9, 0.0, 2, False)
-    assert "too few" in about_cells.odd_layers(few, [], NAMES).intro[0]
-    alone = replace(few, enough_steps=True, steps=30)
-    assert "nothing to compare" in about_cells.odd_layers(alone, [], NAMES).intro[0]
-
-
 @each_row("sample", SAMPLES)
 def test_facts_of_any_kernel_can_be_told(sample: str) -> None:
     report = SAMPLES[sample]

@@ -52,22 +52,6 @@ ROOFLINE = Roofline(
 )  # fmt: skip
 
 
-def test_rows_by_role_the_most_time_first_and_the_rest_last() -> None:
-    rare = replace(UNKNOWN, calls=0.1, role="", owner_basis="order")
-    phase = replace(PHASE, rows=(AT_FLOOR, rare, SLOW), kernels_us=690.0)
-    section = roofline_section.kernels(replace(FULL, roofline=replace(ROOFLINE, phases=(phase,))))
-    first, second, rest = section.rows
-    assert first == (
-        "mlp.experts.w2", "522.7 us", "141.1 us", "27.0 %", "weight", "slow", "24", "memory",
-        "818 GB/s", "27.0 %", "24.4 %", "19.07 MiB (1.13 x)", "16.99 MiB", "w2: 4 of 32 experts",
-        "experts",
-    )  # fmt: skip
-    assert second[5] == "floor"
-    # What is not listed takes 2.18 us; the other 21.1 us have no row.
-    assert rest[:7] == ("rest", "23.3 us", "-", "-", "-", "1 more row", "-")
-    assert len(rest) == len(first) == len(section.columns)
-
-
 def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
     section = roofline_section.floors(replace(FULL, roofline=ROOFLINE))
     assert section.rows == (
@@ -86,21 +70,6 @@ def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
     assert "Reader: 3,030 GB/s, a reader." in section.intro
     assert "When it was measured: SM clock 1980 MHz." in section.intro
     assert section.intro[-2:] == ("A note.", "A note of the phase.")
-
-
-def test_streamed_weights_with_their_storage() -> None:
-    section = roofline_section.streamed(replace(FULL, roofline=ROOFLINE))
-    assert section.rows == (
-        (
-            "1.19 GiB",
-            "34.3 %",
-            "421.5 us",
-            "experts",
-            "packed, format not known",
-            "4 of 32 experts",
-        ),
-        ("1.08 GiB", "31.1 %", "382.2 us", "lm_head", "bfloat16", "-"),
-    )
 
 
 def test_where_no_need_is_known_the_reason_stands() -> None:

@@ -65,32 +65,6 @@ def column(section: Section, title: str) -> list[object]:
     return [row[index] for row in section.rows]
 
 
-def test_components_by_time_then_the_gaps_then_the_total() -> None:
-    section = token_section.ledger(report(ledger()))
-    assert column(section, "Component") == [
-        "experts", "qkv", "shared_experts", "launch gaps", "host", "total",
-    ]  # fmt: skip
-    assert column(section, "A token") == [
-        "500.0 us", "200.0 us", "100.0 us", "150.0 us", "50.0 us", "1.00 ms",
-    ]  # fmt: skip
-    assert column(section, "Share")[0] == "50.0 %"
-    assert column(section, "10 to 90 % of the steps")[0] == "450.0 to 550.0 us"
-    assert column(section, "A layer") == ["125.0 us", "50.0 us", "25.0 us", "-", "-", "-"]
-
-
-def test_what_overlaps_has_three_figures() -> None:
-    section = token_section.ledger(report(ledger()))
-    assert column(section, "Kernel time") == ["520.0 us", "-", "120.0 us", "-", "-", "-"]
-    assert column(section, "Exclusive") == ["480.0 us", "-", "80.0 us", "-", "-", "-"]
-    assert "40.0 us of a step overlap" in " ".join(section.intro)
-
-
-def test_where_nothing_overlaps_nothing_is_said_of_it() -> None:
-    section = token_section.ledger(report(ledger(twice=0.0)))
-    assert set(column(section, "Kernel time")) == {"-"}
-    assert "overlap:" not in " ".join(section.intro)
-
-
 def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
     section = token_section.ledger(report(ledger(tokens=2.5)))
     assert column(section, "A token")[0] == "200.0 us"
@@ -98,12 +72,6 @@ def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
     assert "2.50 tokens" in " ".join(section.intro)
     # The range and the layers stay those of the step.
     assert column(section, "A layer")[0] == "125.0 us"
-
-
-def test_prefill_stands_beside_decode() -> None:
-    section = token_section.ledger(report(ledger(), ledger("prefill", 10.0, None, steps=1)))
-    assert column(section, "Prefill step")[0] == "5.00 ms"
-    assert column(section, "Prefill step")[-1] == "10.00 ms"
 
 
 def test_a_run_without_decode_steps() -> None:
@@ -121,13 +89,6 @@ def test_batch_sizes_beside_each_other() -> None:
     assert section.rows[1] == ("experts", "562.5 us", "1.00 ms")
     assert section.rows[-2] == ("step", "1.12 ms", "2.00 ms")
     assert not token_section.batch_sizes(report(ledger())).rows
-
-
-def test_only_the_most_frequent_batch_sizes_are_shown() -> None:
-    sized = [ledger(batch_size=size, steps=size) for size in range(1, 10)]
-    section = token_section.batch_sizes(report(ledger(), *sized))
-    assert [each.title for each in section.columns[1:]] == [f"Batch {n}" for n in range(5, 10)]
-    assert "4 more sizes" in " ".join(section.intro)
 
 
 def client(tool: str = "vllm bench serve") -> ClientRow:

@@ -19,17 +19,12 @@ from spark_prof.analyzers.comparing.comparison import (
 )
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.dashboards import chart_compare
-from spark_prof.dashboards.colors import COLORS
-from spark_prof.dashboards.compare_gate import by_share, span, verdict
 from spark_prof.dashboards.compare_report import (
     Compared,
     answer,
-    document,
     render_comparison,
-    side_names,
 )
 from spark_prof.datasets.compared import read_side
-from tests.rows import each_row
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTILE = "<script>alert(1)</script>\x1b[31m|`[x](http://x)@you\u202e\n# **b** {{7*7}}"
@@ -87,14 +82,6 @@ def test_json_is_strict_and_whole(found: Comparison) -> None:
     assert (change["low"], change["high"], change["share"]) == (None, None, 1.0)
 
 
-def test_the_answer_stands_first(found: Comparison) -> None:
-    assert side_names(found) == ("dense-awq", "dense-nvfp4")
-    assert answer(found).startswith("dense-nvfp4 is 6.7 % faster than dense-awq: ")
-    assert document(Compared((found,))).title == answer(found)
-    same = compare(found.a, found.a)
-    assert answer(same).startswith("no difference between a and b is shown")
-
-
 @pytest.fixture(scope="module")
 def sides() -> dict[str, Side]:
     names = ("code-h100/dense-nvfp4", "code-h100/dense-awq", "compare-h100/qwen-graph",
@@ -125,28 +112,6 @@ def test_no_speed_is_told_of_different_models(sides: dict[str, Side]) -> None:
     assert not re.search("faster|slower|%", text)
 
 
-def test_several_are_told_apart(found: Comparison) -> None:
-    back = compare(found.a, found.a)
-    sections = document(Compared((found, back))).sections
-    assert len({section.id for section in sections}) == len(sections)
-    assert any(section.title.startswith("c: ") for section in sections)
-
-
-def test_the_waterfall_ends_at_b(found: Comparison) -> None:
-    for phase in found.phases:
-        [bar] = chart_compare.difference_waterfall(phase).data
-        names, lengths, bases = list(bar.y), list(bar.x), list(bar.base)
-        assert (names[-1], names[0]) == ("a", "b")
-        assert bases[1] + lengths[1] == pytest.approx(phase.like.b)
-        assert lengths[-1] + sum(lengths[1:-1]) == pytest.approx(lengths[0])
-
-
-def test_a_component_has_its_colour(found: Comparison) -> None:
-    [bar] = chart_compare.difference_waterfall(decode(found)).data
-    colours = dict(zip(bar.y, bar.marker.color, strict=True))
-    assert colours["mlp"] == COLORS["mlp"]
-
-
 def test_the_map_shows_only_what_is_certain(found: Comparison) -> None:
     phase = decode(found)
     [heat] = chart_compare.layer_differences(phase).data
@@ -154,18 +119,3 @@ def test_the_map_shows_only_what_is_certain(found: Comparison) -> None:
     sure = [row for row in phase.layer_parts if row.layer is not None and row.change.sure]
     assert shown == len(sure)
     assert heat.zmin == -heat.zmax
-
-
-@each_row(
-    ("change", "share", "interval", "word"),
-    [
-        (Change(100, 110, 10, 5, 15), "+10.0 %", "+5.00 to +15.0 us", "slower"),
-        (Change(100, 90, -10, -15, -5), "-10.0 %", "-15.0 to -5.00 us", "faster"),
-        (Change(100, 101, 1, -1, 3), "+1.0 %", "-1.00 to +3.00 us", "noise"),
-        (Change(0, 5, 5, 4, 6), "new", "+4.00 to +6.00 us", "slower"),
-        (Change(1, 2, 1, -math.inf, math.inf), "+100.0 %", "-", "-"),
-        (Change(10, 3000, 2990, 900, 5000), "+29900.0 %", "+900.0 us to +5.00 ms", "slower"),
-    ],
-)
-def test_words(change: Change, share: str, interval: str, word: str) -> None:
-    assert (by_share(change), span(change), verdict(change)) == (share, interval, word)

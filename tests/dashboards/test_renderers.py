@@ -39,18 +39,6 @@ def test_snapshot(
     snapshot(f"{sample}.{ending}", whole(SAMPLES[sample], kind))
 
 
-@pytest.mark.parametrize("kind", ["text", "md"])
-@pytest.mark.parametrize("sample", ["mixture_of_experts", "imported", "hostile", "nothing"])
-def test_snapshot_of_one_screen(
-    sample: str, kind: str, snapshot: Callable[[str, str], None]
-) -> None:
-    snapshot(f"{sample}_short.{kind}", RENDERERS[kind](SAMPLES[sample]))
-
-
-def test_snapshot_on_a_narrow_terminal(snapshot: Callable[[str, str], None]) -> None:
-    snapshot("deep_80.txt", render_report(SAMPLES["deep"], "text", 80, sections=None))
-
-
 def _one_line(text: str) -> str:
     return re.sub(r"\s+", "", text)
 

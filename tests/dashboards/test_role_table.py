@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import spark_prof
 from spark_prof.analyzers.summary import Summary, summary_of
-from spark_prof.dashboards.render.terminal import draw
-from spark_prof.dashboards.section import Document, without_empty_columns
 from spark_prof.dashboards.sections import roofline_section
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
@@ -19,14 +15,6 @@ from tests.analyzers.test_invariants import sources
 
 DATA = Path(__file__).parents[1] / "data" / "architectures"
 UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
-
-
-@pytest.mark.parametrize("name", ["deepseek-v2", "falcon-h1"])
-def test_snapshot(name: str, snapshot: Callable[[str, str], None]) -> None:
-    section = without_empty_columns(
-        roofline_section.kernels(spark_prof.report(DATA / name / "default"))
-    )
-    snapshot(f"roles_{name}.txt", draw(Document(name, (), (section,)), width=120))
 
 
 @pytest.mark.slow

@@ -14,8 +14,7 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.analyzers.views.step_series import Steps, batch_times, context_fits
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import chart_steps
-from spark_prof.dashboards.charts import logarithmic_time_ticks, time_ticks
-from spark_prof.dashboards.outline import FIGURES, figures, outline
+from spark_prof.dashboards.outline import FIGURES
 from spark_prof.dashboards.sections import conversion_section, rank_section
 from spark_prof.dashboards.sections.kernel_section import evidence_bars, evidence_shares
 from spark_prof.dashboards.sections.layer_section import layer_heatmap
@@ -32,12 +31,6 @@ def test_the_heatmap_has_every_layer_and_nothing_else() -> None:
     (cells,) = layer_heatmap(SAMPLES["deep"]).data
     assert list(cells.y) == [str(layer) for layer in range(36)]
     assert "lm_head" not in cells.x
-
-
-def test_a_figure_is_named_after_a_section() -> None:
-    found = figures(SAMPLES["filled"])
-    assert list(found) == [s.id for s in outline(SAMPLES["filled"]).sections if s.id in FIGURES]
-    assert set(found) == set(FIGURES)
 
 
 def test_a_thousand_layers_are_a_picture_of_a_page_without_gaps() -> None:
@@ -84,26 +77,6 @@ def test_the_verdict_says_how_fast_and_what_to_do_first() -> None:
     assert report.findings[0].text in said[-1]
 
 
-def test_ticks_are_round_and_within_the_axis() -> None:
-    ticks = time_ticks(4544.6)
-    assert ticks["ticktext"] == ["0", "1", "2", "3", "4 ms"]
-    assert time_ticks(0.9)["ticktext"] == ["0", "0.2", "0.4", "0.6", "0.8 us"]
-    assert time_ticks(0.0)["tickvals"] == [0.0]
-    later = time_ticks(2_000_000.0, least_us=1_000_000.0)
-    assert later["ticktext"] == ["1", "1.2", "1.4", "1.6", "1.8", "2 s"]
-
-
-@each_row(("low", "high"), [(0.0, 6.0), (4.06, 4.64), (3.0, 3.04), (-3.0, -2.9)])
-def test_logarithmic_ticks_lie_on_the_axis(low: float, high: float) -> None:
-    ticks = logarithmic_time_ticks(low, high)
-    values, texts = ticks["tickvals"], ticks["ticktext"]
-    assert isinstance(values, list)
-    assert isinstance(texts, list)
-    assert 4 <= len(values) <= 25
-    assert all(low - 1e-3 <= value <= high + 1e-3 for value in values)
-    assert len(set(texts)) == len(texts)
-
-
 def many(number: int) -> Steps:
     rng = np.random.default_rng(number)
     us = rng.lognormal(8, 0.3, number)
@@ -136,13 +109,6 @@ def test_points_of_steps_are_few_and_name_their_step(number: int) -> None:
         for trace in drawn(figure):
             assert list(trace.y) == steps.us[np.array(trace.customdata)].tolist()
     assert len(chart_steps.times_against_batch(batch_times(steps)).data) == 1
-
-
-def test_the_longest_step_is_always_drawn() -> None:
-    steps = many(100_000)
-    figure = chart_steps.times_in_order(steps)
-    assert max(max(trace.y) for trace in drawn(figure)) == 1e6
-    assert "of each stretch" in figure.layout.title.text
 
 
 def test_every_step_is_in_the_distribution() -> None:

@@ -8,17 +8,13 @@ from spark_prof.analyzers.breakdown import LayerRow
 from spark_prof.analyzers.classify.code_rows import CodeRow, code_row, opcode_counts
 from spark_prof.analyzers.conversions.conversion_rows import (
     AttributedConversion,
-    FusedConversion,
-    LoadTimeConversion,
 )
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters, WeightRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.dashboards.doctor_report import measured
-from spark_prof.dashboards.sections import conversion_section, counter_section, layer_section
-from spark_prof.dashboards.sections.kernel_section import machine_code
+from spark_prof.dashboards.sections import counter_section, layer_section
 from spark_prof.traces.measured import DeviceState, Measured, Measurement
-from tests.analyzers.findings.reports import HEALTHY
 
 from .sample import SAMPLES
 
@@ -37,44 +33,6 @@ CAST = replace(
 def converted(*charged: AttributedConversion, **more: object) -> Report:
     found = replace(FULL.conversions, us=1800.0, share=0.05, us_per_token=22.5, charged=charged)
     return replace(FULL, conversions=replace(found, **more))
-
-
-def test_each_row_says_what_it_is_for() -> None:
-    section = conversion_section.charged(converted(QUANTIZE, CAST))
-    assert section.rows == (
-        ("20.0 us", "8", "5.00 us", "900.0 us", "100.0 us", "quantize", "experts",
-         "cutlass_gemm", "cvt_fp16_to_fp4"),
-        ("2.50 us", "1", "-", "900.0 us", "-", "cast", "sampler", "-", "copy"),
-    )  # fmt: skip
-    assert section.intro[0].startswith("22.5 us of each token, 1.80 ms, 5.0 % of the time in all")
-
-
-def test_without_decode_steps_nothing_is_said_of_tokens() -> None:
-    row = replace(QUANTIZE, us_per_token=None, calls_per_step=0.0)
-    section = conversion_section.charged(converted(row, us_per_token=None))
-    assert section.rows[0][:4] == ("-", "-", "-", "900.0 us")
-    assert section.intro[0].startswith("1.80 ms, 5.0 % of the time,")
-
-
-def test_the_rest_is_in_json() -> None:
-    section = conversion_section.charged(converted(*[QUANTIZE] * 20))
-    assert (len(section.rows), section.intro[1]) == (15, "5 more rows in JSON.")
-
-
-def test_what_is_not_counted() -> None:
-    fused = FusedConversion("quantize", "silu_mul_cvt", "mlp", 96, 500.0, 400.0)
-    repack = LoadTimeConversion("repack", "gptq_marlin_repack", 48, 9000.0, 48)
-    inside = replace(repack, outside=47)
-    pad = replace(QUANTIZE, kind="pad", name="fill")
-    section = conversion_section.others(
-        converted(padding=(pad,), fused=(fused,), load_time=(repack, inside))
-    )
-    assert section.rows == (
-        ("by order", "pad", "experts", "400", "900.0 us", "fill"),
-        ("fused", "quantize", "mlp", "96", "500.0 us", "silu_mul_cvt"),
-        ("outside the steps", "repack", "", "48", "9.00 ms", "gptq_marlin_repack"),
-        ("load time", "repack", "", "48", "9.00 ms", "gptq_marlin_repack"),
-    )
 
 
 LM_HEAD = CounterRow(
@@ -139,18 +97,6 @@ RARE = replace(NORM, name="rare", share=0.009)
 SHAPES = Shapes(48, 132, (EXPERTS, NORM, RARE), ("A note.",))
 
 
-def test_the_rows_say_how_kernels_fill_the_gpu() -> None:
-    section = counter_section.shapes(replace(FULL, shapes=SHAPES))
-    assert section.rows == (
-        ("60.0 %", "experts", "48x1x1", "0.36", "36.4 %", "12.5 %", "registers", "3.1 %",
-         "16x256x128", "about 1.05 of 16", EXPERTS.name),
-        ("30.0 %", "norm", "1x1x1", "-", "-", "-", "-", "-", "-", "-", "rms_norm"),
-    )  # fmt: skip
-    assert section.intro[0].startswith("Launches of decode steps on 132 multiprocessors.")
-    assert "cost arithmetic, not memory traffic" in section.intro[1]
-    assert section.intro[-1] == "A note."
-
-
 def marks(*layers: dict[str, float]) -> list[str]:
     """The last column of layers with those components and times."""
     rows = [
@@ -192,16 +138,6 @@ OPCODES = (
 def code(name: str = "k", **known: object) -> CodeRow:
     row = code_row(opcode_counts(OPCODES), name=name, architecture="sm_120", suffix="f")
     return replace(row, us=12.0, registers=40, **known)  # type: ignore[arg-type]
-
-
-def test_a_row() -> None:
-    section = machine_code(replace(HEALTHY, machine_code=(code(),)))
-    (row,) = section.rows
-    assert row == (
-        "12.0 us", "sm_120f", "HMMA.16816.F32.BF16, HMMA.16816.F32, 1 more",
-        "from fp4 to fp8", "40", "5", "k",
-    )  # fmt: skip
-    assert len(section.columns) == len(row)
 
 
 def test_measured_ceilings_in_their_units() -> None:

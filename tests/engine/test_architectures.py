@@ -59,20 +59,6 @@ EXPECTED = {
             "feed_forward.down_proj": {"mlp"},
         },
     ),
-    # Sliding and full attention, four norms a layer.
-    "gemma3": Expected(
-        (DENSE,) * 4,
-        {
-            "self_attn.q_norm": {"norm"},
-            "pre_feedforward_layernorm": {"norm"},
-            "post_feedforward_layernorm": {"norm"},
-        },
-    ),
-    # Mamba-2 alone: no attention and no MLP.
-    "mamba2": Expected(
-        (frozenset({"norm", "ssm"}),) * 2,
-        {"mixer.in_proj": {"ssm"}, "mixer": {"ssm"}, "mixer.out_proj": {"ssm"}},
-    ),
 }
 
 

@@ -32,15 +32,9 @@ def eager(record: Recorder, models: dict[str, Path]) -> Run:
 
 @pytest.fixture(scope="session")
 def compiled(record: Recorder, models: dict[str, Path]) -> Run:
-    """vLLM as it comes: torch.compile on."""
-    return record("compiled", workload(models["tiny-moe"], "--compile"))
-
-
-@pytest.fixture(scope="session")
-def dense_in_process(record: Recorder, models: dict[str, Path]) -> Run:
-    """A dense model with the engine inside the user's process."""
-    command = workload(models["tiny-dense"])
-    return record("dense", command, VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    """A dense model with torch.compile on, the engine inside the user's process."""
+    command = workload(models["tiny-dense"], "--compile")
+    return record("compiled", command, VLLM_ENABLE_V1_MULTIPROCESSING="0")
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +50,6 @@ def parallel(record: Recorder, models: dict[str, Path]) -> Run:
     params=[
         pytest.param("eager", marks=pytest.mark.smoke),
         "compiled",
-        "dense_in_process",
         "parallel",
     ]
 )
@@ -198,8 +191,6 @@ def test_ranks_meet_in_every_collective(parallel: Run) -> None:
         assert row["slowest_steps"] == named.count(row["rank"])
 
 
-def test_both_inside_one_process(dense_in_process: Run) -> None:
-    import spark_prof
-
-    facts = spark_prof.load(dense_in_process.bundle).meta.facts
+def test_both_inside_one_process(compiled: Run) -> None:
+    facts: dict[str, Any] = load(compiled.bundle).meta.facts
     assert facts["engine0"]["process"] == "engine0"

@@ -95,17 +95,6 @@ def test_no_vllm_at_all_is_said_and_no_error(
     assert "No matching distribution" in setup.NO_VLLM.read_text()
 
 
-def test_a_second_run_does_nothing(
-    setup: ModuleType, machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert setup.main(["test", "vllm"]) == 0
-    assert machine.told[0] == "install --editable .[test]"
-    machine.told.clear()
-    capsys.readouterr()
-    assert setup.main(["test", "vllm"]) == 0
-    assert (machine.told, capsys.readouterr().out) == ([], "")
-
-
 def test_a_failed_install_is_one_line(
     setup: ModuleType, machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,17 +109,3 @@ def test_an_old_python_is_one_line(
     monkeypatch.setattr(sys, "version_info", (3, 10, 4))
     assert setup.main([]) == 1
     assert "needs Python 3.11 or newer" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["Looking in indexes: https://index.example/simple", "host='index.example', port=443: timeout"],
-)
-def test_the_index_is_not_named(setup: ModuleType, line: str) -> None:
-    assert "example" not in setup._HOST.sub("<package index>", line)
-
-
-def test_only_pip_s_notices_of_empty_locations_are_dropped(setup: ModuleType) -> None:
-    noise = "WARNING: Location 'file:///x/' is ignored: it is neither a file nor a directory."
-    assert setup._NOISE.match(noise)
-    assert not setup._NOISE.match("WARNING: something else")

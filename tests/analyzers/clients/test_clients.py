@@ -241,27 +241,6 @@ def test_what_cannot_be_compared_is_said(run: BenchmarkRun, frame: object, word:
     assert word in " ".join(row.sentences)
 
 
-@each_row(
-    ("run", "said"),
-    [
-        (replace(SERVED, concurrency=None), "does not say how many"),
-        (replace(SERVED, itl=Latency(25_000)), "2.38 times TPOT"),
-        (replace(SERVED, itl=Latency(25_000), tokens_per_chunk=2.4), "holds 2.40 tokens"),
-        (replace(SERVED, notes=("A note.",)), "A note."),
-    ],
-)
-def test_what_is_said_of_a_run_that_agrees(run: BenchmarkRun, said: str) -> None:
-    row = compare(run)
-    assert row.verdict == "agrees"
-    assert said in " ".join(row.sentences)
-
-
-def test_what_watching_cost_is_said() -> None:
-    cost = Overhead(2, 1.25, 1.2, 1.3, 4, 12_500.0, 10_000.0, 1.1)
-    assert "1.250 times" in " ".join(compare(SERVED, DECODE, cost).sentences)
-    assert "times as long" not in " ".join(compare(SERVED).sentences)
-
-
 def test_what_is_compared_of_a_run() -> None:
     alike = compare(replace(SERVED, tpot=Latency(median=10_000.0))).comparisons
     assert [each.statistic for each in alike] == ["median", "mean"]

@@ -39,19 +39,6 @@ def test_they_are_few_and_possible(tokens: int, shape: DenseShape) -> None:
         assert blocks < -(-shape.rows // (16 * stacks)), "as many blocks as without a limit"
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_more_tokens_leave_registers_for_fewer_warps(depth: int) -> None:
-    few, many = (
-        max(
-            config.warps * config.min_blocks
-            for config in bf16_candidates(201088, 2880, tokens, PROCESSORS)
-            if config.depth == depth
-        )
-        for tokens in (8, 9)
-    )
-    assert few > many
-
-
 START = LinearConfig(warps=8, split=4, depth=2, x_ahead=1, min_blocks=2)
 WORK = Work("dense", "nvfp4", 4096, 4096, 1)
 
@@ -93,13 +80,6 @@ def test_what_does_not_run_is_passed_over() -> None:
 
     assert search(START, time_all).depth == 4
     assert search(START, lambda configs: [None] * len(configs)) == START
-
-
-def test_what_is_hardly_faster_is_not_taken() -> None:
-    def time_all(configs: Sequence[LinearConfig]) -> list[float | None]:
-        return [10.0 if config == START else 9.95 for config in configs]
-
-    assert search(START, time_all) == START
 
 
 def test_only_possible_ones_are_tried() -> None:
