@@ -18,6 +18,8 @@ from spark_prof.analyzers.comparing.comparison import (
     Side,
 )
 from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.comparing.threshold_expression import parse
+from spark_prof.analyzers.comparing.thresholds import check
 from spark_prof.dashboards import chart_compare
 from spark_prof.dashboards.colors import COLORS
 from spark_prof.dashboards.compare_gate import by_share, span, verdict
@@ -26,7 +28,6 @@ from spark_prof.dashboards.compare_report import (
     answer,
     document,
     render_comparison,
-    side_names,
 )
 from spark_prof.datasets.compared import read_side
 from tests.rows import each_row
@@ -88,11 +89,11 @@ def test_json_is_strict_and_whole(found: Comparison) -> None:
 
 
 def test_the_answer_stands_first(found: Comparison) -> None:
-    assert side_names(found) == ("dense-awq", "dense-nvfp4")
+    assert found.names == ("dense-awq", "dense-nvfp4")
     assert answer(found).startswith("dense-nvfp4 is 6.7 % faster than dense-awq: ")
     assert document(Compared((found,))).title == answer(found)
     same = compare(found.a, found.a)
-    assert answer(same).startswith("no difference between a and b is shown")
+    assert answer(same).startswith("no difference between dense-awq and dense-awq (2) is shown")
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +115,8 @@ def test_eager_runs_are_compared_by_their_kernels(sides: dict[str, Side]) -> Non
 def test_what_graphs_bring_is_the_step(sides: dict[str, Side]) -> None:
     eager, graphs = "h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs"
     said = answer(compare(sides[eager], sides[graphs]))
-    assert said.startswith(f"{graphs} is 94.0 % faster than {eager}: a decode step takes 71.71 ms")
-    assert f"{eager} ran eagerly; the kernels alone 3.12 ms" in said
+    assert said.startswith("graphs is 94.0 % faster than eager: a decode step takes 71.71 ms")
+    assert "eager ran eagerly; the kernels alone 3.12 ms" in said
 
 
 def test_no_speed_is_told_of_different_models(sides: dict[str, Side]) -> None:
@@ -129,7 +130,38 @@ def test_several_are_told_apart(found: Comparison) -> None:
     back = compare(found.a, found.a)
     sections = document(Compared((found, back))).sections
     assert len({section.id for section in sections}) == len(sections)
-    assert any(section.title.startswith("c: ") for section in sections)
+    assert any(section.title.startswith("dense-awq (2): ") for section in sections)
+
+
+def test_sides_are_called_by_their_names_everywhere(found: Comparison) -> None:
+    limits = check(found, [parse("decode_us.median > 3%"), parse("coverage.layer < 90%")])
+    compared = Compared((found,), (limits,))
+    for section in document(compared).sections:
+        titles = [column.title for column in section.columns]
+        assert not [title for title in titles if re.search(r"(^|[ ,])[ab]('s)?( is)?$", title)]
+        cells = " ".join(str(cell) for row in section.rows for cell in row)
+        told = " ".join((section.title, *section.intro, cells))
+        assert not re.search(r"\b([Ss]ide|only|on|from|of|in) [ab]\b(?! [a-z])", told), told
+    for drawn in chart_compare.compare_figures((found,)).values():
+        [first, *_] = drawn.data
+        said = [drawn.layout.title.text, *map(str, first.y)]
+        assert not [text for text in said if re.search(r"^[ab]$|\b[ab]'s", text)]
+
+
+def test_caveats_are_whole(found: Comparison) -> None:
+    for width in (60, 100, 200):
+        text = " ".join(render_comparison(Compared((found,)), "text", width).split())
+        assert [note for note in found.notes if " ".join(note.split()) not in text] == []
+
+
+def test_kernels_of_one_name_are_told_apart(found: Comparison) -> None:
+    shown = [s for s in document(Compared((found,))).sections if s.id.startswith("compare_kernels")]
+    for section in shown:
+        place = [column.title for column in section.columns].index("Component")
+        rows = [(row[0], row[place]) for row in section.rows]
+        assert len({*rows}) == len(rows)
+    [decode, *_] = shown
+    assert "marlin::Marlin<128, 4>" in {row[0] for row in decode.rows}
 
 
 def test_the_waterfall_ends_at_b(found: Comparison) -> None:
