@@ -215,7 +215,7 @@ def side_names(sides: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 def _parts(sources: Sequence[str]) -> list[str]:
     """The parts of a side's path; the last one is what the names of its recordings begin with."""
-    split = [[part for part in re.split(r"[/\\]", source) if part] or [source] for source in sources]
+    split = [re.findall(r"[^/\\]+", source) or [source] for source in sources]
     names = [_ENDING.sub("", own[-1]) or own[-1] for own in split]
     name = names[0]
     if len(names) > 1:
