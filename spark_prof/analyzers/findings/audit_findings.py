@@ -78,7 +78,12 @@ def _of_cause(
                 else "which it need not",
                 "why": why,
             }
-            yield None, text.format(**words), fix.format(fix=_capital(better)), _evidence(rows)
+            yield (None,
+                text.format(**words),
+                fix.format(fix=_capital(better)),
+                _evidence(rows),
+                tuple(dict.fromkeys(row.layer for row in rows if row.modules)),
+            )  # fmt: skip
 
     return Rule(name, looks_for, look)
 
