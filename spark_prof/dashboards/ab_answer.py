@@ -23,7 +23,6 @@ from spark_prof.dashboards.units import (
     counted,
     microseconds,
     share,
-    shorten,
 )
 
 _LONGEST_REASON = 240
@@ -207,7 +206,12 @@ def _why(result: Result) -> str:
 
 
 def _short(text: str) -> str:
-    return shorten(clean(text), _LONGEST_REASON)
+    """The text, of a long one its first sentence if that is short enough, else its beginning."""
+    text = clean(text)
+    if len(text) <= _LONGEST_REASON:
+        return text
+    first, end, _ = text[: _LONGEST_REASON + 1].rpartition(". ")
+    return f"{first}." if end else f"{text[: _LONGEST_REASON - 3]}..."
 
 
 def _factor(found: Interval) -> str:

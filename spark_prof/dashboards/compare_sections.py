@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import attrgetter, itemgetter, or_
 from statistics import fmean
 
-from spark_prof.analyzers.classify.classifier import short_name, split_name
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.comparing.comparison import (
     Comparison,
     KernelPart,
@@ -44,7 +43,6 @@ from spark_prof.dashboards.units import (
 )
 
 _LONGEST = 160
-_MOST_ARGUMENTS = 4
 _LETTERS = Names()
 _SMALL = 0.001
 """Changes of a smaller share of the step are left out of the tables of layers and kernels."""
@@ -249,10 +247,10 @@ def layers(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
 def kernels(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     """The kernels that differ beyond noise, and those of one side only."""
     differ = [row for row in phase.kernels if _counts(phase, row.change)]
-    called = dict(zip(differ, _told_apart(differ), strict=True))
+    called = short_names(row.name for row in differ)
     where = {"only a": f"only {names.a}", "only b": f"only {names.b}"}
     columns = (
-        cells.Name("Kernel", lambda row: called[row]),
+        cells.Name("Kernel", lambda row: called[row.name]),
         cells.Text("Component", "component"),
         cells.SomeTime(names.a, "change.a"),
         cells.SomeTime(names.b, "change.b"),
@@ -271,24 +269,6 @@ def kernels(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     )
     title = f"Kernels that differ in a {phase.phase} {phase.unit}"
     return table(_id(f"kernels_{phase.phase}", names), title, differ, columns, intro)
-
-
-def _told_apart(rows: Sequence[KernelPart]) -> list[str]:
-    """Short names; where two rows of a component share one, with the arguments that differ."""
-    same: dict[tuple[str, str], list[list[str]]] = defaultdict(list)
-    keys = [(row.component, short_name(row.name)) for row in rows]
-    arguments = [re.findall(r"[^<>(),\s]+", split_name(row.name)[1]) for row in rows]
-    for key, words in zip(keys, arguments, strict=True):
-        same[key].append(words)
-    found = []
-    for row, (component, short), words in zip(rows, keys, arguments, strict=True):
-        others = same[component, short]
-        if len({*map(len, others)}) > 1:
-            found.append(row.name)
-            continue
-        own = [word for word, *each in zip(words, *others, strict=True) if len({*each}) > 1]
-        found.append(f"{short}<{', '.join(own[:_MOST_ARGUMENTS])}>" if own else short)
-    return found
 
 
 def engines(phase: PhaseComparison, names: Names = _LETTERS) -> Section:

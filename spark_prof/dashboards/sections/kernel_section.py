@@ -7,6 +7,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import about_cells, cells
@@ -69,7 +70,7 @@ def coverage(report: Report) -> Section:
 def kernels(report: Report) -> Section:
     """Lists the most expensive kernels and what they ran on."""
     shown = sorted(report.kernels, key=lambda row: -row.us)[:_MOST_ROWS]
-    cpu = on_cpu(report)
+    cpu, called = on_cpu(report), short_names(row.name for row in shown)
     columns = (
         cells.Time("Time", "us"),
         cells.Share("Share", "share"),
@@ -77,7 +78,7 @@ def kernels(report: Report) -> Section:
         cells.Text("Component", "component"),
         cells.Text("Ran on", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)),
         cells.Text("Known by", lambda row: MISSING if cpu else row.evidence, optional=True),
-        cells.Name("Operator" if cpu else "Kernel", "name"),
+        cells.Name("Operator" if cpu else "Kernel", lambda row: called[row.name]),
     )
     rest = len(report.kernels) - len(shown)
     rest_us = sum(row.us for row in report.kernels) - sum(row.us for row in shown)
@@ -93,6 +94,8 @@ def ran_on(engine: str, precision: str | None) -> str:
 
 def machine_code(report: Report) -> Section:
     """Lists the most expensive kernels with what tells where they run."""
+    shown = report.machine_code[:_MOST_ROWS]
+    called = short_names(row.name for row in shown)
     columns = (
         cells.Time("Time", "us"),
         cells.Text("Built for", "target", missing=MISSING),
@@ -100,13 +103,12 @@ def machine_code(report: Report) -> Section:
         cells.Text("Converts", _formats, optional=True, missing=MISSING),
         cells.SomeCount("Registers", "registers", optional=True),
         cells.Count("Local memory", lambda row: row.local_loads + row.local_stores, optional=True),
-        cells.Name("Kernel", "name"),
+        cells.Name("Kernel", lambda row: called[row.name]),
     )
     intro = (
         "By the instructions of the code that was loaded. Local memory: instructions that load or "
         "store it, mostly registers that did not fit.",
     )
-    shown = report.machine_code[:_MOST_ROWS]
     return table("machine-code", "Machine code", shown, columns, intro)
 
 
