@@ -49,12 +49,14 @@ def _far_from_floor(report: Report) -> Iterator[Told]:
     ceiling = [f"Ceiling: {reader.value / 1e9:,.0f} GB/s, {reader.source}."] if reader else []
     for row in far[:_MOST]:
         left = row.left_us or 0.0
-        reached = f", {row.of_reached:.0%} of what a reader reaches" if row.of_reached else ""
+        reached = (
+            f", {100 * row.of_reached:.0f} % of what a reader reaches" if row.of_reached else ""
+        )
         yield (row.left_ms_per_token,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
             f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
-            f"step are {left:,.0f} us above their floor, {left / step:.1%} of the step.",
+            f"step are {left:,.0f} us above their floor, {100 * left / step:.1f} % of the step.",
             _other_kernel(report, row),
             (
                 f"Bytes: {row.basis}.",
@@ -104,7 +106,7 @@ def _wide_weights(report: Report) -> Iterator[Told]:
             f"{per_token * _MXFP4_SAVES:.2f} ms with MXFP4."
         )
     yield (None if per_token is None else per_token * _MXFP4_SAVES,
-        f"{share:.0%} of the bytes that a decode step streams are weights in "
+        f"{100 * share:.0f} % of the bytes that a decode step streams are weights in "
         f"{' and '.join(dict.fromkeys(row.dtype for row in wide))}: {parts}.",
         fix,
         tuple(evidence),
