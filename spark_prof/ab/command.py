@@ -51,6 +51,8 @@ def engine_command(words: Sequence[str]) -> EngineCommand:
         raise CommandError("the command has bytes that are no UTF-8; write it in UTF-8")
     if _is_model(words[0]):
         return EngineCommand(tuple(words), (), sys.executable, "model", tuple(words))
+    if _is_lost_folder(words[0]):
+        raise CommandError(f"{words[0]} is neither a model's folder nor a program; check the path")
     command = recognise(words)
     program = find_program(command.argv)
     prefix, argv = command.argv[: program.index], command.argv[program.index :]
@@ -61,6 +63,8 @@ def engine_command(words: Sequence[str]) -> EngineCommand:
         )
     if program.name == "vllm":
         form, arguments = _form(argv[1:])
+        if arguments and _is_lost_folder(arguments[0]):
+            raise CommandError(f"{arguments[0]} is no model's folder; check the path")
         python = _interpreter(argv[0]) if program.local else "python"
         return EngineCommand(tuple(words), prefix, python, form, arguments)
     if command.kind == "python" and len(argv) > 2 and argv[1] == "-m" and argv[2] in _SERVERS:
@@ -77,6 +81,11 @@ def _is_model(word: str) -> bool:
     if Path(word).is_dir():
         return True
     return bool(_HUB_NAME.fullmatch(word)) and not Path(word).exists() and not word.startswith(".")
+
+
+def _is_lost_folder(word: str) -> bool:
+    """Whether a word is written as a path, and nothing is there."""
+    return word.startswith((".", "/", "~")) and not Path(word).exists()
 
 
 def _form(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:

@@ -24,9 +24,8 @@ from spark_prof.profiler.commands import option_value
 from spark_prof.profiler.facts import device_state, nvml_gpu
 from spark_prof.rules.components import component_of
 from spark_prof.swaps.swap_settings import Swap
-from spark_prof.traces.checkpoint import model_folder, read_checkpoint
+from spark_prof.traces.checkpoint import BITS, Tensor, model_folder, read_checkpoint
 from spark_prof.traces.measured import DeviceState
-from spark_prof.traces.readers.safetensors_header import BITS, Tensor
 
 _PERIOD_S = 0.1
 _MOST_SAMPLES = 1 << 18

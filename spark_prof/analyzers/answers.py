@@ -60,7 +60,7 @@ def formats(report: Report) -> Answer | None:
         parts.append(f"Of the weights that a decode step streams: {stored}.")
     if per_token is not None:
         parts.append(
-            f"Kernels that only change a format take {per_token:.1f} us a token."
+            f"Kernels that only change a format take {written_time(per_token)} a token."
             if per_token
             else "No kernel only changes a format."
         )
@@ -82,9 +82,9 @@ def memory(report: Report) -> Answer | None:
         return None
     placed = decode.placed_us / decode.kernels_us
     text = (
-        f"A decode step needs {decode.streamed_bytes / 1e9:.2f} GB from memory, "
-        f"{decode.floor_us / 1e3:.2f} ms at the ceiling; it takes {decode.step_us / 1e3:.2f} ms: "
-        f"{100 * decode.of_floor:.0f} % of it is the floor."
+        f"A decode step needs {decode.streamed_bytes / 1e9:.3f} GB from memory, "
+        f"{written_time(decode.floor_us)} at the ceiling; it takes {written_time(decode.step_us)}: "
+        f"{100 * decode.of_floor:.1f} % of it is the floor."
     )
     basis = (
         f"{bandwidth.value / 1e9:,.0f} GB/s: {bandwidth.source.rstrip('.')}. "
@@ -122,12 +122,19 @@ def overhead(report: Report) -> Answer | None:
     cpu = report.run.units == "op"
     idle, unit = ("no operator runs for", "operators") if cpu else ("the GPU waits", "kernels")
     text = (
-        f"Of a median decode step of {ledger.step_us / 1e3:.2f} ms {idle} "
-        f"{ledger.us(LAUNCH_GAPS) / 1e3:.2f} ms between {unit} and {ledger.us(HOST) / 1e3:.2f} ms "
-        "before the first and after the last one."
+        f"Of a median decode step of {written_time(ledger.step_us)} {idle} "
+        f"{written_time(ledger.us(LAUNCH_GAPS))} between {unit} and "
+        f"{written_time(ledger.us(HOST))} before the first and after the last one."
     )
     basis = f"{ledger.steps} decode steps, each instant of them accounted for."
     return Answer("overhead", "What do launches and the host take?", text, basis)
+
+
+def written_time(us: float) -> str:
+    """A time as the tables of a report write it."""
+    if us < 999.95:
+        return f"{us:.2f} us" if us < 9.995 else f"{us:.1f} us"
+    return f"{us / 1e3:.2f} ms"
 
 
 def shares(parts: Iterable[tuple[str, float]]) -> str:

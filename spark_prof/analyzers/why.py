@@ -227,7 +227,9 @@ def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
         text = f"{a.name} and {b.name} read the same bytes a token ({sizes})"
     else:
         word = "more" if more > 0 else "fewer"
-        text = f"{a.name} reads {abs(more):.0%} {word} bytes a token than {b.name} ({sizes})"
+        text = (
+            f"{a.name} reads {100 * abs(more):.0f} % {word} bytes a token than {b.name} ({sizes})"
+        )
     rates = f"at most {_rate(a.bound_us)} against {_rate(b.bound_us)} tokens/s"
     apart = _most_apart(a, b, lambda part: part.bytes)
     why = ""
@@ -258,7 +260,7 @@ def _of_time(a: Side, b: Side) -> str:
     part = slow.part(_most_apart(slow, fast, beyond))
     if part is None or not part.us:
         return f"{text}."
-    at = f" at {part.of_bound:.0%} of the bandwidth" if part.bytes else ""
+    at = f" at {100 * part.of_bound:.0f} % of the bandwidth" if part.bytes else ""
     kernel = f" ({part.kernel}{at})" if part.kernel else ""
     return f"{text}. Most of the rest is {part.component.replace('_', ' ')}{kernel}."
 

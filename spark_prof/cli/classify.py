@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from spark_prof.analyzers.classify.listing import Classified
 
 
-_WIDE = 160
-
-
 def classify(
     source: Annotated[
         str | None,
@@ -37,14 +34,14 @@ def classify(
     """Say of each kernel: tensor cores or CUDA cores, which precision, on what evidence."""
     if (source is None) == (not name):
         raise CommandError("give either a source or --name KERNEL_NAME; see spark-prof classify -h")
-    kind = page(format, out).kind
+    drawn_as = page(format, out)
     from spark_prof.dashboards.classification import render_classification
 
     rows, lost = _of_names(name) if name else _of_source(source or "", arch)
     for line in lost:
         say(line)
     title = source or "kernels by name"
-    drawn = render_classification(title, rows, kind, _WIDE)
+    drawn = render_classification(title, rows, *drawn_as)
     put(drawn.removesuffix("\n") if out is None else drawn, out)
 
 

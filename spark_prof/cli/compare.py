@@ -50,6 +50,7 @@ def compare(
     if len(others) > _MOST:
         raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
+    from spark_prof.analyzers.comparing.comparison import side_names
     from spark_prof.analyzers.comparing.thresholds import check
     from spark_prof.dashboards.compare_report import Compared, render_comparison
     from spark_prof.datasets.compared import read_side, recordings_of
@@ -59,9 +60,10 @@ def compare(
         raise CommandError(
             f"{sum(map(len, sides))} recordings are too many; compare at most {_MOST_RECORDINGS}"
         )
-    a = [read_side(source, rank) for source in sides[0]]
+    a, *rest = ([read_side(source, rank) for source in side] for side in sides)
+    first, *names = side_names([[each.source for each in side] for side in (a, *rest)])
     found = tuple(
-        compare_sides(a, [read_side(source, rank) for source in side]) for side in sides[1:]
+        compare_sides(a, side, (first, name)) for side, name in zip(rest, names, strict=True)
     )
     gate = tuple(check(each, limits) for each in found) if limits else ()
     compared = Compared(found, gate)
@@ -72,12 +74,12 @@ def compare(
 
 def _failed(compared: Compared, strict: bool) -> bool:
     """Tells what became of every limit that was not kept; whether that is a failure."""
-    from spark_prof.dashboards.compare_gate import LETTERS, reason
+    from spark_prof.dashboards.compare_gate import reason
 
     failed = False
-    for letter, checked in zip(LETTERS[1:], compared.gate, strict=False):
+    for found, checked in zip(compared.found, compared.gate, strict=False):
         for each in checked:
             if each.outcome != "passed":
-                say(f"gate {reason(each, letter)}")
+                say(f"gate {reason(each, found.names)}")
                 failed |= each.outcome == "failed" or strict
     return failed

@@ -72,6 +72,10 @@ def _format_of(out: Path) -> Format:
         raise CommandError(
             f"{out}: there is a file for each table; name a folder and --format {out.suffix[1:]}"
         )
+    if out.suffix and not out.is_dir():
+        raise CommandError(
+            f"{out} ends neither in .json nor in .json.gz; say with --format what it is to be"
+        )
     return Format.PARQUET
 
 

@@ -54,9 +54,17 @@ def _run() -> int:
         message = getattr(error, "format_message", None)
         text = " ".join(str(message() if message else error).split()).rstrip(".")
         context = getattr(error, "ctx", None)
-        command = context.command_path if context else "spark-prof"
+        command = context.command_path if context else " ".join(["spark-prof", *_subcommand()])
         print(f"spark-prof: {text}; see {command} --help", file=sys.stderr)
         return 2
+
+
+def _subcommand() -> list[str]:
+    """The subcommand that was typed, for the parser's errors that do not say in which they are."""
+    from spark_prof.cli.app import app as commands
+
+    callbacks = [each.callback for each in commands.registered_commands if each.callback]
+    return [word for word in sys.argv[1:2] if word in {each.__name__ for each in callbacks}]
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def report(
         Engine, typer.Option(help="Where the recordings of a folder are read.")
     ] = Engine.LOCAL,
 ) -> None:
-    """Show where the time of a recording went: steps, components, layers, kernels, books."""
+    """Show where the time of a recording went: steps, components, layers, kernels."""
     drawn_as = page(format, out)
     from spark_prof.traces.resolve import AbResult, Folder, LoadTest, fetched, resolve
 

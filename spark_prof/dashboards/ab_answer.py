@@ -23,11 +23,12 @@ from spark_prof.dashboards.units import (
     counted,
     microseconds,
     share,
-    shorten,
 )
 
 _LONGEST_REASON = 240
 _CLOSE = 0.02
+_LONGEST_SIDE = 40
+"""Characters of what a side swaps, up to which it stands for the side in a sentence."""
 
 
 def answer(result: Result) -> str:
@@ -100,15 +101,20 @@ def agreement(fraction: float | None) -> str:
     return "100 %" if fraction == 1 else f"{math.floor(1000 * fraction) / 10:.1f} %"
 
 
+def _side(result: Result, place: int) -> str:
+    name = clean(result.sides[place].name)
+    return name if len(name) <= _LONGEST_SIDE else "ab"[place]
+
+
 def _answer(result: Result) -> str:
-    outcome = outcome_of(result)
+    outcome, b, than = outcome_of(result), _side(result, 1), f"than {_side(result, 0)}"
     if outcome == "gate failed":
         failed = [gate for gate in result.gates if not gate.verdict.passed]
         reasons = [reason for gate in failed for reason in gate.verdict.reasons]
         more = f" (and {counted(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
-        return f"b fails the gate: {_short(reasons[0]) if reasons else 'no reason given'}{more}"
+        return f"{b} fails the gate: {_short(reasons[0]) if reasons else 'no reason given'}{more}"
     if outcome == "not live":
-        return f"b is not faster: it is a, as vLLM's own kernels run in all of it{_why(result)}"
+        return f"{b} is not faster: vLLM's own kernels run in all of it{_why(result)}"
     run = chosen_run(result)
     if run is None:
         return "nothing was timed"
@@ -119,11 +125,12 @@ def _answer(result: Result) -> str:
     sure = f"(95 % {interval(run.estimate.gain)})"
     unit = f"per {_unit(run)}"
     if outcome == "faster":
-        return f"b is {_factor(run.estimate.gain)} faster {unit} {sure} {where}{_by(result)}{tail}"
+        gain = _factor(run.estimate.gain)
+        return f"{b} is {gain} faster {unit} {than} {sure} {where}{_by(result)}{tail}"
     if outcome == "slower":
-        return f"b is not faster: it needs {_inverse(run)} the time {unit} {where}{tail}"
+        return f"{b} is not faster {than}: it needs {_inverse(run)} the time {unit} {where}{tail}"
     gain = f"(gain {_factor(run.estimate.gain)}, 95 % {interval(run.estimate.gain)})"
-    return f"b is not faster: no effect {unit} was seen {gain} {where}{tail}"
+    return f"{b} is not faster {than}: no effect {unit} was seen {gain} {where}{tail}"
 
 
 def _inverse(run: Run) -> str:
@@ -199,7 +206,12 @@ def _why(result: Result) -> str:
 
 
 def _short(text: str) -> str:
-    return shorten(clean(text), _LONGEST_REASON)
+    """The text, of a long one its first sentence if that is short enough, else its beginning."""
+    text = clean(text)
+    if len(text) <= _LONGEST_REASON:
+        return text
+    first, end, _ = text[: _LONGEST_REASON + 1].rpartition(". ")
+    return f"{first}." if end else f"{text[: _LONGEST_REASON - 3]}..."
 
 
 def _factor(found: Interval) -> str:

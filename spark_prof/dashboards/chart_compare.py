@@ -16,7 +16,7 @@ from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
 from spark_prof.dashboards.charts import LEGENDED, bars, label, set_style
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
-from spark_prof.dashboards.compare_gate import LETTERS, by_us, shown_part
+from spark_prof.dashboards.compare_gate import LETTERS, Names, by_us, shown_part
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
 
@@ -36,6 +36,7 @@ _MOST_LAYERS = 200
 _ROOM = 0.15
 """Share of the axis that a label takes."""
 
+_LETTERS = Names()
 _Part = tuple[str, float, str]
 """A safe label, by how many us it makes the step longer, and a colour."""
 
@@ -167,13 +168,14 @@ def compare_figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
         ending = f"_{letter}" if letter != "b" else ""
         for phase in comparison.phases:
             name = f"{phase.phase}{ending}"
-            drawn[f"compare_components_{name}"] = difference_waterfall(phase, letter)
+            names = Names(*comparison.names, letter)
+            drawn[f"compare_components_{name}"] = difference_waterfall(phase, names)
             if any(row.change.sure for row in phase.layers):
                 drawn[f"compare_layers_{name}"] = layer_differences(phase)
     return drawn
 
 
-def difference_waterfall(phase: PhaseComparison, b: str = "b") -> go.Figure:
+def difference_waterfall(phase: PhaseComparison, names: Names = _LETTERS) -> go.Figure:
     """Leads from a's median step to the other's, part by part, the slower one first."""
     visible = _SMALL * max(phase.like.a, phase.like.b)
     shown = [part for part in phase.parts if abs(part.change.us) >= visible]
@@ -182,8 +184,9 @@ def difference_waterfall(phase: PhaseComparison, b: str = "b") -> go.Figure:
     # The bars begin and end at medians, the parts are of typical steps.
     parts += [("smaller parts", small, NEUTRAL), ("residual", phase.residual_us, NEUTRAL)]
     parts = [part for part in parts if abs(part[1]) >= visible / 100]
-    title = f"From a's {phase.phase} {phase.unit} to {b}'s"
-    figure, begins = _waterfall(title, ("a", phase.like.a), parts, (b, phase.like.b))
+    a, b = label(names.a), label(names.b)
+    title = f"{phase.phase.capitalize()} {phase.unit}: from {a} to {b}"
+    figure, begins = _waterfall(title, (a, phase.like.a), parts, (b, phase.like.b))
     texts = [microseconds(phase.like.a), *(by_us(us) for _, us, _ in parts)]
     texts.append(microseconds(phase.like.b))
     figure.update_traces(text=texts[::-1])
@@ -200,30 +203,34 @@ def difference_waterfall(phase: PhaseComparison, b: str = "b") -> go.Figure:
     return figure
 
 
-def component_pairs(phase: PhaseComparison, b: str = "b") -> go.Figure:
+def component_pairs(phase: PhaseComparison, names: Names = _LETTERS) -> go.Figure:
     """Draws each part of a typical step on both sides, beside each other."""
     by_name = {part.name: part.change for part in phase.parts}
-    names = in_decoder_order(by_name)[::-1]
+    parts = in_decoder_order(by_name)[::-1]
     figure = go.Figure()
-    for side, pattern in (("a", "/"), (b, "")):
-        values = [getattr(by_name[name], "a" if side == "a" else "b") for name in names]
+    for side, pattern in (("a", "/"), ("b", "")):
+        values = [getattr(by_name[name], side) for name in parts]
         figure.add_trace(
             go.Bar(
-                name=side,
+                name=label(getattr(names, side)),
                 orientation="h",
-                y=[label(shown_part(name)) for name in names],
+                y=[label(shown_part(name)) for name in parts],
                 x=values,
-                customdata=[[name] for name in names],
+                customdata=[[name] for name in parts],
                 marker={
-                    "color": [COLORS.get(name, NEUTRAL) for name in names],
+                    "color": [COLORS.get(name, NEUTRAL) for name in parts],
                     "pattern": {"shape": pattern, "fillmode": "replace"},
                     "line": {"width": 0},
                 },
                 text=[microseconds(value) for value in values],
-                hovertemplate=f"{label(side)}, %{{y}}: %{{text}}<extra></extra>",
+                hovertemplate=f"{label(getattr(names, side))}, %{{y}}: %{{text}}<extra></extra>",
             )
         )
-    set_style(figure, f"Parts of a typical {phase.unit}: a hatched", height=90 + 34 * len(names))
+    set_style(
+        figure,
+        f"Parts of a typical {phase.unit}: {label(names.a)} hatched",
+        height=90 + 34 * len(parts),
+    )
     figure.update_layout(barmode="group", showlegend=False)
     figure.update_traces(textposition="none")
     figure.update_xaxes(ticksuffix=" us", nticks=5, exponentformat="none")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
@@ -41,24 +42,34 @@ def _document(source: str, rows: Sequence[Classified]) -> Document:
 
 
 def _section(rows: Sequence[Classified]) -> Section:
+    called = short_names(row.name for row in rows)
+    whole = sum(row.us or 0.0 for row in rows)
     columns = (
+        cells.Time("Time", "us", missing=""),
+        cells.Share(
+            "Share",
+            lambda row: row.us / whole if row.us and whole else None,
+            missing="",
+            optional=True,
+        ),
         cells.Text("Ran on", lambda row: ran_on(row.engine, row.precision)),
-        cells.Text("Weights", "weights"),
+        cells.Text("Weights", "weights", optional=True),
         cells.Text("Known by", "evidence"),
-        cells.Text("Component", "component"),
-        cells.Text("Conversion", _conversion),
-        cells.Text("Code", _code),
+        cells.Text("Component", "component", optional=True),
+        cells.Text("Conversion", _conversion, optional=True),
+        cells.Text("Code", _code, optional=True),
         cells.Text(
             "Instructions that tell", lambda row: row.code and products(row.code), optional=True
         ),
-        cells.Name("Kernel", "name"),
+        cells.Name("Kernel", lambda row: called[row.name]),
     )
+    intro = ["Time of all calls in the whole recording; the longest first."] if whole else []
     conflicts = [
         f"{shorten(row.name, 80)}: its name says {c.by_name}, {c.evidence} {c.found} ({c.basis})."
         for row in rows
         if (c := row.conflict)
     ]
-    return table("kernels", "Kernels", rows, columns, conflicts)
+    return table("kernels", "Kernels", rows, columns, intro + conflicts)
 
 
 def _conversion(row: Classified) -> str | None:
@@ -85,6 +96,8 @@ def _record(row: Classified) -> dict[str, Any]:
         "fused_conversion": row.fused_conversion,
         "load_time": row.load_time,
     }
+    if row.us is not None:
+        record["us"] = row.us
     if row.compiled_from:
         record["compiled_by_driver_from"] = row.compiled_from
     if row.conflict:

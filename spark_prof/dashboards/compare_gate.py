@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
@@ -12,7 +13,15 @@ from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.units import MISSING, Figure, clean, count, microseconds, rate, share
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-"""What sides are called: the reference is a."""
+"""What sides are called in JSON and in ids: the reference is a."""
+
+
+class Names(NamedTuple):
+    """What the two sides of a comparison are called."""
+
+    a: str = "a"  # in text
+    b: str = "b"
+    letter: str = "b"  # of the second side in JSON and in ids
 
 
 def numbers(*titles: str, optional: bool = False) -> tuple[Column, ...]:
@@ -56,13 +65,15 @@ def verdict(change: Change) -> str:
     return "slower" if change.us > 0 else "faster"
 
 
-def gate(checked: Sequence[tuple[Checked, str]]) -> Section:
-    """One row a limit and side."""
+def gate(checked: Sequence[tuple[Checked, Names]]) -> Section:
+    """One row a limit and side, which has at least one."""
+    several = len({names for _, names in checked}) > 1
+    b = "Figure" if several else checked[0][1].b
     columns = (
         cells.Prose("Limit", lambda row: clean(row[0].expression.text)),
-        cells.Text("Side", lambda row: row[1]),
-        cells.Written("a", lambda row: _value(row[0], row[0].reading.change.a)),
-        cells.Written("Side's", lambda row: _value(row[0], row[0].reading.change.b)),
+        cells.Text("Side", lambda row: row[1].b if several else ""),
+        cells.Written(checked[0][1].a, lambda row: _value(row[0], row[0].reading.change.a)),
+        cells.Written(b, lambda row: _value(row[0], row[0].reading.change.b)),
         cells.Written("Change", lambda row: _change(row[0])),
         cells.Text("95 %", lambda row: _interval(row[0]), optional=True),
         cells.Text("Gate", lambda row: row[0].outcome),
@@ -75,13 +86,14 @@ def gate(checked: Sequence[tuple[Checked, str]]) -> Section:
     return table("compare_gate", "Gate", checked, columns, intro)
 
 
-def reason(checked: Checked, letter: str = "b") -> str:
+def reason(checked: Checked, names: tuple[str, ...]) -> str:
     """What became of a limit in one line."""
     change = checked.reading.change
     limit = clean(checked.expression.text)
     if checked.expression.operator == "missing":
         return f"{checked.outcome}: {limit}: {clean(checked.why) or 'it is there'}"
-    figures = f"{_value(checked, change.a)} on a, {_value(checked, change.b)} on {letter}"
+    a, b, *_ = map(clean, names)
+    figures = f"{_value(checked, change.a)} on {a}, {_value(checked, change.b)} on {b}"
     if checked.is_change:
         noise = _interval(checked)
         figures += f", {_change(checked)}" + (f" (95 %: {noise})" if noise != MISSING else "")

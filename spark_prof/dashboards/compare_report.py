@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from spark_prof.analyzers.comparing.comparison import (
@@ -24,7 +23,7 @@ from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.dashboards import compare_gate, compare_sections, section
-from spark_prof.dashboards.compare_gate import LETTERS, by_share, by_us, reason
+from spark_prof.dashboards.compare_gate import LETTERS, Names, by_share, by_us, reason, shown_part
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-_LONGEST_NAME = 40
 _GAPS = (LAUNCH_GAPS, HOST)
 
 
@@ -63,13 +61,13 @@ def document(compared: Compared) -> Document:
     return section.document(answer(first), _headline(first), _sections(compared))
 
 
-def answer(found: Comparison, b: str = "b") -> str:
+def answer(found: Comparison) -> str:
     """What the comparison comes to, in one sentence, with the sides by name.
 
     No speed is told of different models. Where both sides ran eagerly, or the typical step says
     nothing, kernels are compared: launches are the host's.
     """
-    names, phase = side_names(found, b), found.phases[0]
+    names, phase = (clean(found.names[0]), clean(found.names[1])), found.phases[0]
     step = f"a {clean(phase.phase)} {phase.unit}" if phase.phase != "unknown" else "a step"
 
     def both(change: Change) -> str:
@@ -110,14 +108,6 @@ def _eager(side: Sequence[Side]) -> bool:
     return runs_eagerly(side[0].report)
 
 
-def side_names(found: Comparison, b: str = "b") -> tuple[str, str]:
-    """The last part of each side's source; letters where that tells them not apart."""
-    names = [PurePath(side[0].source).name for side in found.sides]
-    alone = all(len(side) == 1 for side in found.sides)
-    told = alone and names[0] != names[1] and all(0 < len(name) <= _LONGEST_NAME for name in names)
-    return (clean(names[0]), clean(names[1])) if told else ("a", b)
-
-
 def different_models(found: Comparison) -> str:
     """In what the models differ so that no speed can be compared; empty where nothing tells."""
     for key in ("architectures", "num_hidden_layers", "hidden_size"):
@@ -139,32 +129,35 @@ def kernels_of(phase: PhaseComparison) -> Change:
 
 
 def _sections(compared: Compared) -> Iterator[Section]:
-    pairs = list(zip(LETTERS[1:], compared.found, strict=False))
+    pairs = [
+        (Names(*found.names, letter), found)
+        for letter, found in zip(LETTERS[1:], compared.found, strict=False)
+    ]
     limits = [
-        (each, letter)
-        for (letter, _), checked in zip(pairs, compared.gate, strict=False)
+        (each, names)
+        for (names, _), checked in zip(pairs, compared.gate, strict=False)
         for each in checked
     ]
     if limits:
         yield compare_gate.gate(limits)
     yield compare_sections.compared(compared.found)
-    for letter, found in pairs:
-        for each in _of_one(found, letter):
-            yield replace(each, title=f"{letter}: {each.title}") if len(pairs) > 1 else each
+    for names, found in pairs:
+        for each in _of_one(found, names):
+            yield replace(each, title=f"{names.b}: {each.title}") if len(pairs) > 1 else each
 
 
-def _of_one(found: Comparison, b: str) -> Iterator[Section]:
+def _of_one(found: Comparison, names: Names) -> Iterator[Section]:
     for phase in found.phases:
-        yield compare_sections.steps(phase, b)
-        yield compare_sections.components(phase, b)
-        yield compare_sections.layers(phase, b)
-        yield compare_sections.kernels(phase, b)
+        yield compare_sections.steps(phase, names)
+        yield compare_sections.components(phase, names)
+        yield compare_sections.layers(phase, names)
+        yield compare_sections.kernels(phase, names)
         if phase.phase != "prefill":
-            yield compare_sections.engines(phase, b)
-    yield compare_sections.setup(found, b)
-    yield compare_sections.others(found, b)
-    yield compare_sections.findings(found, b)
-    yield compare_sections.notes(found, b)
+            yield compare_sections.engines(phase, names)
+    yield compare_sections.setup(found, names)
+    yield compare_sections.others(found, names)
+    yield compare_sections.findings(found, names)
+    yield compare_sections.notes(found, names)
 
 
 def _headline(found: Comparison) -> tuple[tuple[str, str], ...]:
@@ -179,9 +172,9 @@ def _headline(found: Comparison) -> tuple[tuple[str, str], ...]:
         (f"the kernels of {step}" if why else step, f"{by_us(change.us)}, {by_share(change)}")
     ]
     if slower:
-        figures.append((f"{slower.name}, the most slowed", by_us(slower.change.us)))
+        figures.append((f"{shown_part(slower.name)}, the most slowed", by_us(slower.change.us)))
     if faster:
-        figures.append((f"{faster.name}, the most sped up", by_us(faster.change.us)))
+        figures.append((f"{shown_part(faster.name)}, the most sped up", by_us(faster.change.us)))
     return tuple(figures)
 
 
@@ -213,9 +206,11 @@ def _record(compared: Compared) -> dict[str, Any]:
                 "outcome": each.outcome,
                 "kind": each.reading.kind,
                 "change": _told(each.reading.change),
-                "reason": reason(each, letter),
+                "reason": reason(each, found.names),
             }
-            for letter, checked in zip(LETTERS[1:], compared.gate, strict=False)
+            for letter, found, checked in zip(
+                LETTERS[1:], compared.found, compared.gate, strict=False
+            )
             for each in checked
         ],
     }

@@ -9,6 +9,7 @@ from functools import reduce
 from operator import attrgetter, itemgetter, or_
 from statistics import fmean
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.comparing.comparison import (
     Comparison,
     KernelPart,
@@ -20,7 +21,7 @@ from spark_prof.analyzers.comparing.comparison import (
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.compare_gate import (
-    LETTERS,
+    Names,
     by_share,
     by_us,
     numbers,
@@ -42,6 +43,7 @@ from spark_prof.dashboards.units import (
 )
 
 _LONGEST = 160
+_LETTERS = Names()
 _SMALL = 0.001
 """Changes of a smaller share of the step are left out of the tables of layers and kernels."""
 
@@ -58,30 +60,31 @@ def compared(found: Sequence[Comparison]) -> Section:
         cells.Rate("Tokens/s", lambda row: (us := _tpot_us(row[1])) and 1e6 / us, optional=True),
     )
     sides = (found[0].sides[0], *(each.sides[1] for each in found))
+    names = (found[0].names[0], *(each.names[1] for each in found))
     rows = [
-        (letter if len(side) == 1 else f"{letter}, {number}", recording)
-        for letter, side in zip(LETTERS, sides, strict=False)
+        (name if len(side) == 1 else f"{name}, {number}", recording)
+        for name, side in zip(names, sides, strict=True)
         for number, recording in enumerate(side, start=1)
     ]
-    intro = ("a is what the others are held to.",)
+    intro = (f"{names[0]} is the reference.",)
     return table("compare_sides", "What is compared", rows, columns, intro)
 
 
-def setup(found: Comparison, b: str = "b") -> Section:
+def setup(found: Comparison, names: Names = _LETTERS) -> Section:
     """In what the set-ups differ."""
     columns = (
         cells.Text("", "group"),
         cells.Prose("Setting", "name"),
-        cells.Prose("a", lambda row: _short(row.a)),
-        cells.Prose(b, lambda row: _short(row.b)),
+        cells.Prose(names.a, lambda row: _short(row.a)),
+        cells.Prose(names.b, lambda row: _short(row.b)),
     )
     intro = ("What both recordings tell and tell differently; what one does not tell is a dash.",)
-    return table(_id("setup", b), "What differs in the set-up", found.setup, columns, intro)
+    return table(_id("setup", names), "What differs in the set-up", found.setup, columns, intro)
 
 
-def others(found: Comparison, b: str = "b") -> Section:
+def others(found: Comparison, names: Names = _LETTERS) -> Section:
     """Figures of the recordings as a whole: coverage, conversions, clocks."""
-    columns = (Column("Figure"), *numbers("a", b))
+    columns = (Column("Figure"), *numbers(names.a, names.b))
     rows = [
         (f"kernel time with a known {what}", *_mean_share(found, f"coverage.{what}"))
         for what in ("layer", "component", "engine")
@@ -91,39 +94,41 @@ def others(found: Comparison, b: str = "b") -> Section:
         ("clock after the last step", _clock(found.a), _clock(found.b)),
     ]
     kept = tuple(row for row in rows if row[1:] != (MISSING, MISSING))
-    return Section(_id("others", b), "Coverage, conversions, clocks", columns, kept)
+    return Section(_id("others", names), "Coverage, conversions, clocks", columns, kept)
 
 
-def findings(found: Comparison, b: str = "b") -> Section:
+def findings(found: Comparison, names: Names = _LETTERS) -> Section:
     """The findings that only one side has."""
-    sides = (("a", *found.sides), (b, *found.sides[::-1]))
+    sides = ((names.a, *found.sides), (names.b, *found.sides[::-1]))
     rows = []
-    for letter, side, other in sides:
+    for name, side, other in sides:
         # Each id as often as the recording of the side has it that has it most.
         known = reduce(or_, (Counter(f.id for f in each.report.findings) for each in other))
-        listed: set[str] = set()
+        told: set[str] = set()
         for recording in side:
             left = known.copy()
             for each in recording.report.findings:
-                if left[each.id] or each.id in listed:
+                if left[each.id] or each.id in told:
                     left[each.id] -= 1
                     continue
                 cost = microseconds(1e3 * each.ms_per_token) if each.ms_per_token else MISSING
-                rows.append((f"only {letter}", cost, each.text, each.id))
-            listed |= {each.id for each in recording.report.findings}
+                rows.append((f"only {name}", cost, each.text, each.id))
+            told |= {each.id for each in recording.report.findings}
     columns = (
         Column("Side"),
         *numbers("Per token"),
         Column("Finding", "prose"),
         Column("Id", optional=True),
     )
-    return Section(_id("findings", b), "Findings of one side only", columns, tuple(rows))
+    return Section(_id("findings", names), "Findings of one side only", columns, tuple(rows))
 
 
-def notes(found: Comparison, b: str = "b") -> Section:
+def notes(found: Comparison, names: Names = _LETTERS) -> Section:
     """What to know before believing the figures."""
     rows = tuple((note,) for note in found.notes)
-    return Section(_id("notes", b), "Before believing these figures", (Column(""),), rows)
+    return Section(
+        _id("notes", names), "Before believing these figures", (Column("", "prose"),), rows
+    )
 
 
 def _mean_share(found: Comparison, path: str) -> tuple[str, str]:
@@ -147,13 +152,13 @@ def _short(text: str) -> str:
     return shorten(clean(text), _LONGEST) or MISSING
 
 
-def steps(phase: PhaseComparison, b: str = "b") -> Section:
+def steps(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     """The step itself: as each side ran it, by size, and what of it is the mix of sizes."""
     size = "Batch" if phase.phase == "decode" else "Prompt tokens"
     columns = (
         Column("Steps"),
-        *_columns_of_change(b),
-        *numbers("Steps a", f"Steps {b}", optional=True),
+        *_columns_of_change(names),
+        *numbers(f"Steps {names.a}", f"Steps {names.b}", optional=True),
     )
     every = [sum(getattr(row, side) for row in phase.sizes) for side in ("steps_a", "steps_b")]
     rows = []
@@ -169,7 +174,7 @@ def steps(phase: PhaseComparison, b: str = "b") -> Section:
         for row in phase.sizes
     ]
     if len([row for row in phase.sizes if row.weight]) > 1:
-        rows.append(("same sizes, as often as in a", *_row(phase.like), "", ""))
+        rows.append((f"same sizes, as often as in {names.a}", *_row(phase.like), "", ""))
     intro = [
         f"Median time of a {phase.unit}."
         if phase.unit == "step"
@@ -185,15 +190,15 @@ def steps(phase: PhaseComparison, b: str = "b") -> Section:
             f"{by_us(context.us)} ({by_us(context.low)} to {by_us(context.high)}) of it."
         )
     title = f"{_title(phase)} steps"
-    return Section(_id(f"steps_{phase.phase}", b), title, columns, tuple(rows), tuple(intro))
+    return Section(_id(f"steps_{phase.phase}", names), title, columns, tuple(rows), tuple(intro))
 
 
-def components(phase: PhaseComparison, b: str = "b") -> Section:
+def components(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     """Which components and gaps the difference consists of."""
     columns = (
         Column("Part"),
-        *_columns_of_change(b),
-        *numbers("Kernels a", f"Kernels {b}", optional=True),
+        *_columns_of_change(names),
+        *numbers(f"Kernels {names.a}", f"Kernels {names.b}", optional=True),
     )
     rows = [
         (
@@ -216,7 +221,7 @@ def components(phase: PhaseComparison, b: str = "b") -> Section:
         "same thing differ. Noise: 0 lies within.",
     )
     return Section(
-        _id(f"components_{phase.phase}", b),
+        _id(f"components_{phase.phase}", names),
         f"Where the difference of a {phase.phase} {phase.unit} comes from",
         columns,
         tuple(rows),
@@ -224,32 +229,34 @@ def components(phase: PhaseComparison, b: str = "b") -> Section:
     )
 
 
-def layers(phase: PhaseComparison, b: str = "b") -> Section:
+def layers(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     """The layers that differ beyond noise."""
     differ = [row for row in phase.layers if _counts(phase, row.change)]
     columns = (
         cells.Text("Layer", "layer"),
-        *_columns_of_change(b),
+        *_columns_of_change(names),
         cells.Prose("Most of it", lambda row: _most(phase, row), optional=True),
     )
     alike = [row.layer for row in phase.layers if row not in differ and row.layer is not None]
     intro = f"Time of one layer in a typical {phase.unit}; layers that do not differ are left out"
     intro += f": {spans(alike)}." if alike else "."
     title = f"Layers that differ in a {phase.phase} {phase.unit}"
-    return table(_id(f"layers_{phase.phase}", b), title, differ, columns, (intro,))
+    return table(_id(f"layers_{phase.phase}", names), title, differ, columns, (intro,))
 
 
-def kernels(phase: PhaseComparison, b: str = "b") -> Section:
+def kernels(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     """The kernels that differ beyond noise, and those of one side only."""
     differ = [row for row in phase.kernels if _counts(phase, row.change)]
+    called = short_names(row.name for row in differ)
+    where = {"only a": f"only {names.a}", "only b": f"only {names.b}"}
     columns = (
-        cells.Name("Kernel", "name"),
+        cells.Name("Kernel", lambda row: called[row.name]),
         cells.Text("Component", "component"),
-        cells.SomeTime("a", "change.a"),
-        cells.SomeTime(b, "change.b"),
+        cells.SomeTime(names.a, "change.a"),
+        cells.SomeTime(names.b, "change.b"),
         cells.Written("Change", lambda row: by_us(row.change.us)),
         cells.Text("95 %", lambda row: span(row.change), optional=True),
-        cells.Text("In", lambda row: f"only {b}" if row.where == "only b" else row.where),
+        cells.Text("In", lambda row: where.get(row.where, row.where), optional=True),
         cells.Written("Calls", lambda row: _both(*map(_calls, (row.calls_a, row.calls_b))),
                       optional=True),
         cells.Text("Layers", _layers_of, optional=True),
@@ -258,28 +265,34 @@ def kernels(phase: PhaseComparison, b: str = "b") -> Section:
     intro = (
         f"Time in a typical {phase.unit}. Kernels are matched by their names within a component, "
         "without what changes from compilation to compilation; one that was replaced stands here "
-        "twice, as gone from a and new on the other side.",
+        f"twice, once as only {names.a} and once as only {names.b}.",
     )
     title = f"Kernels that differ in a {phase.phase} {phase.unit}"
-    return table(_id(f"kernels_{phase.phase}", b), title, differ, columns, intro)
+    return table(_id(f"kernels_{phase.phase}", names), title, differ, columns, intro)
 
 
-def engines(phase: PhaseComparison, b: str = "b") -> Section:
+def engines(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     """The components that compute on another engine, in another precision or from other weights."""
     rows = [part for part in phase.parts if _computes_otherwise(part)]
     columns = (
         cells.Text("Component", "name"),
-        cells.Prose("a", lambda part: _mix(part.engines_a)),
-        cells.Prose(b, lambda part: _mix(part.engines_b)),
+        cells.Prose(names.a, lambda part: _mix(part.engines_a)),
+        cells.Prose(names.b, lambda part: _mix(part.engines_b)),
         cells.Written("Change", lambda part: by_us(part.change.us)),
     )
     intro = ("Share of the component's kernel time in decode steps, by engine and precision.",)
-    return table(_id(f"engines_{phase.phase}", b), "What computes otherwise", rows, columns, intro)
+    return table(
+        _id(f"engines_{phase.phase}", names),
+        "Engine, precision or weights that changed",
+        rows,
+        columns,
+        intro,
+    )
 
 
-def _id(what: str, b: str) -> str:
+def _id(what: str, names: Names) -> str:
     """The id of a section; only what is compared third and later bears its letter."""
-    return f"compare_{what}" + (f"_{b}" if b != "b" else "")
+    return f"compare_{what}" + (f"_{names.letter}" if names.letter != "b" else "")
 
 
 _OF_CHANGE: tuple[Callable[[Change], str], ...] = (
@@ -292,9 +305,13 @@ _OF_CHANGE: tuple[Callable[[Change], str], ...] = (
 )
 
 
-def _columns_of_change(b: str) -> tuple[Column, ...]:
+def _columns_of_change(names: Names) -> tuple[Column, ...]:
     """Of records with a change."""
-    titles = (*numbers("a", b, "Change", ""), Column("95 %"), Column(f"{b} is"))
+    titles = (
+        *numbers(names.a, names.b, "Change", ""),
+        Column("95 %", optional=True),
+        Column(f"{names.b} is"),
+    )
 
     def showing(column: Column, write: Callable[[Change], str]) -> Column:
         return replace(column, cell=lambda row: write(row.change))

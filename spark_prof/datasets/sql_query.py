@@ -331,6 +331,9 @@ class Result:
         return str(relation.project(", ".join(cast)).sql_query())
 
 
+_NO_COLUMN = re.compile(r'column "([^"]{1,99})" not found')
+
+
 @contextmanager
 def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
     """Runs one SELECT over the bundles.
@@ -357,7 +360,7 @@ def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
             create_views(database, bundles, folder / "tables", words)
             _lock(database, folder)
             # Only its names: every way of asking a relation for rows runs the query again.
-            with interrupted_by(database.interrupt):
+            with _one_line(database), interrupted_by(database.interrupt):
                 columns = database.sql(sql).columns
             yield Result(_unique(columns), database, sql, folder)
 
@@ -381,7 +384,7 @@ def _lock(database: duckdb.DuckDBPyConnection, folder: Path) -> None:
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _one_line(database: duckdb.DuckDBPyConnection | None = None) -> Iterator[None]:
     """Says in one line what DuckDB says in several."""
     try:
         yield
@@ -389,8 +392,21 @@ def _one_line() -> Iterator[None]:
         raise  # the signal's own exception follows
     except duckdb.Error as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        text = " ".join(lines[:2] if len(lines) > 1 and lines[1].startswith("Did") else lines[:1])
-        raise CommandError(f"the query failed: {text[:_LONGEST]}") from error
+        more = len(lines) > 1 and lines[1].startswith(("Did", "Candidate"))
+        text = " ".join(lines[: 1 + more])
+        named = _NO_COLUMN.search(text)
+        known = _views_with(database, named[1]) if database is not None and named else ""
+        raise CommandError(f"the query failed: {text[:_LONGEST]}{known}") from error
+
+
+def _views_with(database: duckdb.DuckDBPyConnection, column: str) -> str:
+    """Which views have a column of that name."""
+    found = database.execute(
+        "SELECT DISTINCT table_name FROM information_schema.columns WHERE column_name = ? "
+        "ORDER BY table_name",
+        [column],
+    ).fetchall()
+    return f"; {column} is in {', '.join(name for (name,) in found)}" if found else ""
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ from spark_prof.traces.bundle import (
     TableFiles,
     own_version,
 )
+from spark_prof.traces.checkpoint import is_model
 from spark_prof.traces.claim import Claim, staged
 from spark_prof.traces.foreign import Foreign, Process
 from spark_prof.traces.formats import BENCHMARK, BUNDLE, BY_NAME, FOLDER, PIECES, format_of
@@ -350,6 +351,8 @@ def _not_imported(lines: Sequence[str]) -> tuple[str, ...]:
 
 def _refuse(sources: Sequence[Path], found: _Found) -> None:
     names = ", ".join(map(str, sources))
+    if len(sources) == 1 and is_model(names):
+        raise CommandError(f"{names} is a model and no recording; ask: spark-prof doctor {names}")
     if found.results:
         raise CommandError(
             f"{names} holds results of load generators but no trace; give the trace too, or look "

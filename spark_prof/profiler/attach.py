@@ -128,7 +128,10 @@ def recordable_processes(port: int) -> list[psutil.Process]:
     """
     server = _listener(port)
     if server is None:
-        raise CommandError(f"nothing that this user may look at listens on port {port}")
+        raise CommandError(
+            f"nothing listens on port {port} that this user may look at: start vllm serve there, "
+            "or give the URL where it listens"
+        )
     found = recordable_among(server)
     if not found:
         raise CommandError(

@@ -364,7 +364,8 @@ def _why_nothing(watcher: Watcher, code: int, interrupted: bool) -> str:
         return f"the command ended with exit code {code} before vLLM had started; see its output"
     return (
         "the command ended and never ran vLLM's engine with spark-prof's plugin; "
-        "does it start vLLM, and is SPARK_PROF or VLLM_PLUGINS changed on the way?"
+        "does it start vLLM? In a container let the command itself be vllm serve, not a shell; "
+        "SPARK_PROF and VLLM_PLUGINS have to reach it"
     )
 
 

@@ -104,3 +104,104 @@ def family_of_kernel(name: str) -> str:
     """The family of a GPU kernel by its name; empty where the table does not know it."""
     name = name[:NAME_LIMIT]
     return next((family for family, pattern in _TRACED if pattern.search(name)), "")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A value of one of vLLM's options that chooses kernels, and where it runs."""
+
+    option: str  # --linear-backend, --moe-backend or --attention-backend
+    value: str
+    stored: str
+    """The formats of the weights that it takes, blanks between; of attention `plain`, or `sinks`
+    where the model has attention sinks."""
+    capabilities: tuple[tuple[int, int], ...]  # the first and the last of each span; 121 is 12.1
+    source: str  # where vLLM tests that: under vllm/ of 0.32, and of 0.26 as far as that has it
+    since: tuple[int, int] = (0, 23)  # the first vLLM in which that holds
+    implementation: str = ""  # of attention, the class that vLLM's layers name
+
+
+_HOPPER = (90, 90)
+_B200 = (100, 109)
+_GB10 = (120, 129)
+_ANY = ((75, 129),)
+_LINEAR, _MOE = "model_executor/kernels/linear/", "model_executor/layers/fused_moe/experts/"
+_ATTENTION = "v1/attention/backends/"
+
+BACKENDS: tuple[Backend, ...] = (
+    Backend("--linear-backend", "flashinfer_cutedsl", "nvfp4", (_B200,),
+        _LINEAR + "nvfp4/flashinfer.py"),
+    Backend("--linear-backend", "flashinfer_cutlass", "nvfp4", (_B200, _GB10),
+        _LINEAR + "nvfp4/flashinfer.py"),
+    Backend("--linear-backend", "cutlass", "nvfp4", (_B200, _GB10), _LINEAR + "nvfp4/cutlass.py"),
+    Backend("--linear-backend", "marlin", "nvfp4", _ANY, _LINEAR + "nvfp4/marlin.py"),
+    # On 12.x vLLM says yes and FlashInfer 0.6.12 has no kernel.
+    Backend("--linear-backend", "flashinfer_cutlass", "mxfp4", (_B200,),
+        _LINEAR + "mxfp4/flashinfer.py"),
+    Backend("--linear-backend", "marlin", "mxfp4", _ANY, _LINEAR + "mxfp4/marlin.py"),
+    Backend("--linear-backend", "flashinfer_cutlass", "mxfp8", (_B200, _GB10),
+        _LINEAR + "mxfp8/flashinfer.py"),
+    Backend("--linear-backend", "marlin", "mxfp8", _ANY, _LINEAR + "mxfp8/marlin.py"),
+    # What else FP8 has depends on how its scales are stored.
+    Backend("--linear-backend", "cutlass", "fp8", (_HOPPER, _B200, _GB10),
+        _LINEAR + "scaled_mm/cutlass.py"),
+    Backend("--linear-backend", "marlin", "fp8", _ANY, _LINEAR + "scaled_mm/marlin.py"),
+    Backend("--linear-backend", "machete", "int4", (_HOPPER,),
+        _LINEAR + "mixed_precision/machete.py"),
+    Backend("--linear-backend", "marlin", "int4", _ANY, _LINEAR + "mixed_precision/marlin.py"),
+    Backend("--moe-backend", "flashinfer_trtllm", "nvfp4 mxfp4", (_B200,),
+        _MOE + "trtllm_nvfp4_moe.py, trtllm_mxfp4_moe.py"),
+    Backend("--moe-backend", "flashinfer_cutedsl", "nvfp4", (_B200,),
+        _MOE + "flashinfer_cutedsl_moe.py"),
+    Backend("--moe-backend", "flashinfer_cutlass", "nvfp4", (_B200, _GB10),
+        _MOE + "flashinfer_cutlass_moe.py"),
+    Backend("--moe-backend", "cutlass", "nvfp4", ((100, 119), _GB10), _MOE + "cutlass_moe.py"),
+    Backend("--moe-backend", "flashinfer_b12x", "nvfp4", (_GB10,), _MOE + "flashinfer_b12x_moe.py"),
+    Backend("--moe-backend", "triton", "mxfp4", ((90, 109),),
+        _MOE + "gpt_oss_triton_kernels_moe.py"),
+    Backend("--moe-backend", "triton", "mxfp4", (_GB10,), _MOE + "gpt_oss_triton_kernels_moe.py",
+        since=(0, 32)),
+    Backend("--moe-backend", "flashinfer_cutlass", "mxfp4", (_HOPPER,),
+        _MOE + "flashinfer_cutlass_moe.py"),
+    Backend("--moe-backend", "flashinfer_cutlass", "bf16", (_HOPPER, _B200, _GB10),
+        _MOE + "flashinfer_cutlass_moe.py"),
+    Backend("--moe-backend", "triton", "bf16 int4", _ANY, _MOE + "triton_moe.py"),
+    Backend("--moe-backend", "triton", "fp8", ((89, 129),), _MOE + "triton_moe.py"),
+    Backend("--moe-backend", "marlin", "nvfp4 mxfp4 mxfp8 fp8 int4", _ANY, _MOE + "marlin_moe.py"),
+    Backend("--attention-backend", "FLASH_ATTN", "plain", ((80, 129),),
+        _ATTENTION + "flash_attn.py", implementation="FlashAttentionImpl"),
+    Backend("--attention-backend", "FLASH_ATTN", "sinks", (_HOPPER,),
+        _ATTENTION + "fa_utils.py", implementation="FlashAttentionImpl"),
+    Backend("--attention-backend", "FLASHINFER", "plain", ((80, 121),),
+        _ATTENTION + "flashinfer.py", implementation="FlashInferImpl"),
+    Backend("--attention-backend", "FLASHINFER", "sinks", (_B200,),
+        _ATTENTION + "flashinfer.py", implementation="FlashInferImpl"),
+    Backend("--attention-backend", "TRITON_ATTN", "plain sinks", _ANY,
+        _ATTENTION + "triton_attn.py", implementation="TritonAttentionImpl"),
+)  # fmt: skip
+"""In the order in which vLLM tries them. A row stands here only where vLLM's own test decides by
+the compute capability and the format alone; all other values are unknown."""
+
+
+def backends_for(
+    option: str, stored: str, capability: float | None, vllm: tuple[int, int]
+) -> tuple[Backend, ...]:
+    """The values of an option that run weights of a format on a GPU; none where nothing is known.
+
+        backends_for("--moe-backend", "nvfp4", 9.0, (0, 26))[0].value == "marlin"
+
+    Args:
+        option: such as --moe-backend.
+        stored: the weights' format, as in `Backend`.
+        capability: the GPU's compute capability, such as 12.1; None where it is not known.
+        vllm: its version; below 0.23 no value is known.
+    """
+    number = 0 if capability is None else round(10 * capability)
+    return tuple(
+        row
+        for row in BACKENDS
+        if row.option == option
+        and stored in row.stored.split()
+        and vllm >= row.since
+        and any(low <= number <= high for low, high in row.capabilities)
+    )

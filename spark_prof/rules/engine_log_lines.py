@@ -539,14 +539,14 @@ LINE_RULES: tuple[LineRule, ...] = (
         "Instruction 'cvt with .e2m1x2' not supported on .target 'sm_121'"),
     _rule("triton-kernels-missing", "install", "E", "riton",
         r"(?:Failed to import Triton kernels|triton_kernels unavailable in this build)",
-        "The Triton kernels for MXFP4 experts are not to be had.",
+        "The Triton kernels for MXFP4 experts are not installed.",
         "Failed to import Triton kernels. Please make sure your triton version is compatible. "
         "Error: No module named 'triton_kernels.routing'",
         "triton_kernels unavailable in this build. Please consider installing triton_kernels",
         layer="moe", format="mxfp4"),
     _rule("cute-dsl-missing", "install", "I", "DSL",
         r"cuteDSL (?:\(CUTLASS Python\) )?(?:is )?not available",
-        "Kernels written in CUTLASS's Python are not to be had.",
+        "Kernels written in CUTLASS's Python are not installed.",
         "cuteDSL (CUTLASS Python) not available, ll_bf16_gemm disabled"),
     # Caches.
     _rule("prefix-caching-off", "cache", "I", "refix caching",

@@ -147,6 +147,9 @@ class Bundle:
         for name, rows in self.meta.tables.items():
             self._check(name, rows)
 
+    def __repr__(self) -> str:
+        return f"Bundle({str(self.path)!r}, ranks={self.ranks}, tables={', '.join(TABLES)})"
+
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The recorded ranks."""
@@ -177,7 +180,16 @@ class Bundle:
             return whole(file.read(there, use_threads=rows >= _LARGE))
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """One table of a rank as a DataFrame; names become categories."""
+        """One table of a rank as a DataFrame; names become categories.
+
+        Raises:
+            CommandError: there is no such table.
+        """
+        if table not in TABLES:
+            raise CommandError(
+                f"a bundle has no table {table!r:.60}; it has {', '.join(TABLES)}. Kernels with "
+                "layer and component: spark_prof.report(bundle).kernels_frame()"
+            )
         names = TABLES[table].schema.names if columns is None else list(columns)
         if self.meta.tables.get(table_file(table, rank), 0) < _LARGE:
             return self._series(table, rank, names)

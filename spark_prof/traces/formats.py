@@ -195,11 +195,26 @@ def format_of(path: Path) -> str:
 
     if recognise(path) is not None:
         return BENCHMARK
+    if other := _of_doctor(path):
+        raise CommandError(f"{path} is {other} and no recording; ask: spark-prof doctor {path}")
     readable = "; ".join(known.meaning for known in FORMATS)
     raise CommandError(
         f"{path} is nothing that can be read: give a bundle; {readable}; or a load generator's "
         "result"
     )
+
+
+def _of_doctor(path: Path) -> str:
+    """What `spark-prof doctor` takes, if the file is such a thing."""
+    from spark_prof.traces.checkpoint import is_model
+    from spark_prof.traces.readers.engine_log import read_engine_log
+
+    if is_model(str(path)):
+        return "a model"
+    try:
+        return "an engine's log" if read_engine_log(path).statements else ""
+    except CommandError:
+        return ""
 
 
 def _folder(path: Path) -> str:

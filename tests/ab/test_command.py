@@ -87,6 +87,8 @@ def test_the_last_of_an_option_counts() -> None:
         (["bash", "-c", "x"], "is not known to start one engine"),
         (["docker", "run", "image"], "cannot reach it"),
         (["nothing-here"], "is not found on PATH"),
+        (["./nomodel", "--max-model-len", "8"], "./nomodel is neither a model's folder nor"),
+        (["vllm", "serve", "./nomodel"], "./nomodel is no model's folder"),
     ],
 )
 def test_other_commands_are_refused(vllm: Path, words: list[str], says: str) -> None:

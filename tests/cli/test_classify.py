@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,19 @@ def test_a_bundle_and_a_trace(run: Run) -> None:
         names = [kernel["name"] for kernel in found]
         assert len(names) == len(set(names)) > 20
         assert not any(name.startswith(("Memcpy", "Memset")) for name in names)
+
+
+def test_the_longest_stands_first_and_all_fits(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [kernel["us"] for kernel in kernels(run, GRAPHS)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 10 * times[-1] > 0
+    assert all("us" not in kernel for kernel in kernels(run, "--name", "x"))
+    for width in (80, 100, 200):
+        monkeypatch.setattr("spark_prof.cli.options.terminal_width", lambda width=width: width)
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+        text = run(GRAPHS)[1]
+        assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in text.splitlines()) <= width
+        assert "marlin_moe_wna16" in text
 
 
 def test_a_cubin(run: Run, tmp_path: Path) -> None:

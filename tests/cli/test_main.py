@@ -73,6 +73,31 @@ def test_bad_input(refuses: Refuses) -> None:
         refuses(line)
 
 
+MODEL = ROOT / "tests/data/models/gpt-oss-20b"
+LOG = ROOT / "tests/data/logs/gpt-oss-20b-mxfp4.log"
+SAYS = {
+    f"report {LOG}": f"is an engine's log and no recording; ask: spark-prof doctor {LOG}",
+    f"report {MODEL}": f"is a model and no recording; ask: spark-prof doctor {MODEL}",
+    f"report {MODEL}/config.json": f"ask: spark-prof doctor {MODEL}/config.json",
+    f"compare b {MODEL}": "is a model and no recording",
+    "record --attach": "see spark-prof record --help",
+    "report": "see spark-prof report --help",
+    "export b": "see spark-prof export --help",
+    "export b -o p.perfetto": "ends neither in .json nor in .json.gz",
+    "ab --b moe=spark_prof -- ./nomodel": "./nomodel is neither a model's folder nor a program",
+}
+
+
+def test_an_error_says_what_to_type(refuses: Refuses) -> None:
+    for line, says in SAYS.items():
+        refuses(line, says)
+
+
+def test_a_column_of_another_view_is_found(refuses: Refuses) -> None:
+    errors = refuses(("query", "b", "select component from kernels"), "; component is in ")
+    assert "placed" in errors.partition("; component is in ")[2]
+
+
 def test_help(run: Run) -> None:
     for line in ("", "--help", "-h", "report --help", "report -h", "record --help"):
         code, out, errors = run(*line.split())

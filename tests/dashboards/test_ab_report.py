@@ -44,15 +44,28 @@ def test_the_first_line_is_the_answer_and_all_fits_the_terminal(sample: str) -> 
 
 def test_a_gain_is_told_with_its_interval_and_what_the_side_says() -> None:
     assert answer(replace(FASTER, runs=FASTER.runs[:1])) == (
-        "b is 1.335 x faster per token (95 % 1.333 to 1.336) at batch 1: 2.70 -> 2.02 ms; "
-        "same tokens but for near ties"
+        "moe=spark_prof is 1.335 x faster per token than stock (95 % 1.333 to 1.336) at batch 1: "
+        "2.70 -> 2.02 ms; same tokens but for near ties"
     )
+
+
+def test_a_long_failure_keeps_its_first_sentence() -> None:
+    first = f"OSError: nothing at https://huggingface.co/{'x' * 100}."
+    line = answer(replace(FASTER, runs=(), failure=f"{first} {'More of it. ' * 40}"))
+    assert first in line
+    assert "..." not in line
+
+
+def test_a_side_of_many_swaps_is_called_by_its_letter() -> None:
+    a, b = FASTER.sides
+    many = replace(FASTER, sides=(a, replace(b, name=",".join(["moe=spark_prof"] * 4))))
+    assert answer(many) == answer(FASTER).replace("moe=spark_prof", "b", 1)
 
 
 def test_a_slower_side_is_not_faster() -> None:
     slower = replace(FASTER.runs[0], estimate=gain_of(2000.0, 2500.0, 0.004))
     line = answer(replace(FASTER, runs=(slower,)))
-    assert line.startswith("b is not faster: it needs 1.250 x (95 % 1.244 to 1.256) the time per ")
+    assert line.startswith("moe=spark_prof is not faster than stock: it needs 1.250 x (95 % 1.244 ")
 
 
 def test_what_a_differs_from_itself_is_no_gain() -> None:
@@ -60,8 +73,9 @@ def test_what_a_differs_from_itself_is_no_gain() -> None:
     [found] = FASTER.aa
     restless = replace(found, test=replace(found.test, floor=0.02, passed=False))
     alone = replace(FASTER, runs=(small,))
-    assert answer(alone).startswith("b is 1.0050 x faster per token")
-    assert answer(replace(alone, aa=(restless,))).startswith("b is not faster: no effect")
+    assert answer(alone).startswith("moe=spark_prof is 1.0050 x faster per token")
+    restless_one = answer(replace(alone, aa=(restless,)))
+    assert restless_one.startswith("moe=spark_prof is not faster than stock: no effect")
     # Of several, that of the same batch size counts.
     elsewhere = replace(restless, requests=8)
     assert answer(replace(alone, aa=(elsewhere, found))) == answer(alone)
@@ -80,7 +94,7 @@ def test_an_old_result_tells_the_detectable_effect_of_the_rule_or_none() -> None
 
 
 def test_a_failed_gate_claims_no_time() -> None:
-    assert answer(FAILED).startswith("b fails the gate: KL divergence is 0.31 nats")
+    assert answer(FAILED).startswith("moe=spark_prof fails the gate: KL divergence is 0.31 nats")
     assert not any("x" in value for _, value in headline(FAILED))
     text = render_ab(FAILED, "text")
     assert "none of these times counts" in text

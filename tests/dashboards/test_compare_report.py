@@ -18,10 +18,13 @@ from spark_prof.analyzers.comparing.comparison import (
     Side,
 )
 from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.comparing.threshold_expression import parse
+from spark_prof.analyzers.comparing.thresholds import check
 from spark_prof.dashboards import chart_compare
 from spark_prof.dashboards.compare_report import (
     Compared,
     answer,
+    document,
     render_comparison,
 )
 from spark_prof.datasets.compared import read_side
@@ -101,8 +104,8 @@ def test_eager_runs_are_compared_by_their_kernels(sides: dict[str, Side]) -> Non
 def test_what_graphs_bring_is_the_step(sides: dict[str, Side]) -> None:
     eager, graphs = "h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs"
     said = answer(compare(sides[eager], sides[graphs]))
-    assert said.startswith(f"{graphs} is 94.0 % faster than {eager}: a decode step takes 71.71 ms")
-    assert f"{eager} ran eagerly; the kernels alone 3.12 ms" in said
+    assert said.startswith("graphs is 94.0 % faster than eager: a decode step takes 71.71 ms")
+    assert "eager ran eagerly; the kernels alone 3.12 ms" in said
 
 
 def test_no_speed_is_told_of_different_models(sides: dict[str, Side]) -> None:
@@ -112,10 +115,32 @@ def test_no_speed_is_told_of_different_models(sides: dict[str, Side]) -> None:
     assert not re.search("faster|slower|%", text)
 
 
-def test_the_map_shows_only_what_is_certain(found: Comparison) -> None:
-    phase = decode(found)
-    [heat] = chart_compare.layer_differences(phase).data
-    shown = sum(value is not None for row in heat.z for value in row)
-    sure = [row for row in phase.layer_parts if row.layer is not None and row.change.sure]
-    assert shown == len(sure)
-    assert heat.zmin == -heat.zmax
+def test_sides_are_called_by_their_names_everywhere(found: Comparison) -> None:
+    limits = check(found, [parse("decode_us.median > 3%"), parse("coverage.layer < 90%")])
+    compared = Compared((found,), (limits,))
+    for section in document(compared).sections:
+        titles = [column.title for column in section.columns]
+        assert not [title for title in titles if re.search(r"(^|[ ,])[ab]('s)?( is)?$", title)]
+        cells = " ".join(str(cell) for row in section.rows for cell in row)
+        told = " ".join((section.title, *section.intro, cells))
+        assert not re.search(r"\b([Ss]ide|only|on|from|of|in) [ab]\b(?! [a-z])", told), told
+    for drawn in chart_compare.compare_figures((found,)).values():
+        [first, *_] = drawn.data
+        said = [drawn.layout.title.text, *map(str, first.y)]
+        assert not [text for text in said if re.search(r"^[ab]$|\b[ab]'s", text)]
+
+
+def test_caveats_are_whole(found: Comparison) -> None:
+    for width in (60, 100, 200):
+        text = " ".join(render_comparison(Compared((found,)), "text", width).split())
+        assert [note for note in found.notes if " ".join(note.split()) not in text] == []
+
+
+def test_kernels_of_one_name_are_told_apart(found: Comparison) -> None:
+    shown = [s for s in document(Compared((found,))).sections if s.id.startswith("compare_kernels")]
+    for section in shown:
+        place = [column.title for column in section.columns].index("Component")
+        rows = [(row[0], row[place]) for row in section.rows]
+        assert len({*rows}) == len(rows)
+    [decode, *_] = shown
+    assert "marlin::Marlin<128, 4>" in {row[0] for row in decode.rows}

@@ -254,3 +254,11 @@ def test_a_large_table_from_before_a_column_was_added(bundle: Bundle) -> None:
     path = bundle.path / table_file("kernels", 0)
     pq.write_table(pq.read_table(path, partitioning=None).drop(["placed_by"]), path)
     assert set(bundle.frame("kernels", 0, ["placed_by", "name"])["placed_by"]) == {""}
+
+
+def test_a_bundle_says_what_it_has(folder: Path) -> None:
+    bundle = Bundle(folder)
+    assert "kernels" in repr(bundle)
+    assert str(folder) in repr(bundle)
+    with pytest.raises(CommandError, match=r"no table 'placed'; it has .*kernels_frame"):
+        bundle.frame("placed", 0)

@@ -11,6 +11,7 @@ anything is accepted.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -252,3 +253,27 @@ def short_name(name: str) -> str:
     if len(base) > _LONGEST and "::" in base:
         base = "::".join(base.split("::")[-2:])
     return base if len(base) <= _LONGEST else f"{base[:40]}...{base[-17:]}"
+
+
+_MOST_ARGUMENTS = 4
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """A short name of each kernel; those that share one have the template arguments that differ.
+
+    `marlin::Marlin<256, 1, 8>` and `marlin::Marlin<128, 1, 4>` are `marlin::Marlin<256, 8>` and
+    `marlin::Marlin<128, 4>`; of names with other numbers of arguments the whole name stays.
+    """
+    same: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        words = re.findall(r"[^<>(),\s]+", split_name(name)[1])
+        same.setdefault(short_name(name), {})[name] = words
+    found = {}
+    for short, group in same.items():
+        alike = len({*map(len, group.values())}) == 1
+        columns = list(zip(*group.values(), strict=True)) if alike else []
+        differ = [place for place, column in enumerate(columns) if len({*column}) > 1]
+        for name, words in group.items():
+            own = ", ".join(words[place] for place in differ[:_MOST_ARGUMENTS])
+            found[name] = name if not alike else f"{short}<{own}>" if own else short
+    return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -32,6 +33,7 @@ class Classified:
     compiled_from: str | None = None
     code: CodeRow | None = None  # its machine code
     conflict: Conflict | None = None  # where its name contradicts better evidence
+    us: float | None = None  # of all its calls on all ranks; None where nothing was timed
 
 
 def list_names(names: Iterable[str]) -> tuple[Classified, ...]:
@@ -41,16 +43,22 @@ def list_names(names: Iterable[str]) -> tuple[Classified, ...]:
 
 
 def list_bundle(bundle: Bundle) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
-    """All kernels of a bundle by name, and what of its machine code could not be read."""
+    """All kernels of a bundle by name, the longest first, and what of its code is unreadable."""
     found: dict[str, Classified] = {}
     lost: dict[str, None] = {}
+    us: Counter[str] = Counter()
     for rank in bundle.ranks:
         evidence = evidence_of(bundle, rank)
         lost |= dict.fromkeys(evidence.lost)
-        for name in _kernel_names(bundle, rank):
+        times = _kernel_times(bundle, rank)
+        us.update(times)
+        for name in times:
             if name not in found or found[name].evidence != "counter":
                 found[name] = _classified(name, evidence)
-    return tuple(found[name] for name in sorted(found)), tuple(lost)
+    timed = any(us.values())
+    ordered = sorted(found, key=lambda name: (-us[name], name))
+    rows = (replace(found[name], us=us[name] if timed else None) for name in ordered)
+    return tuple(rows), tuple(lost)
 
 
 def list_code(
@@ -80,8 +88,9 @@ def _classified(name: str, evidence: Evidence, compiled_from: str | None = None)
     )
 
 
-def _kernel_names(bundle: Bundle, rank: int) -> list[str]:
-    """The names of what ran, copies left out, each once."""
-    kernels = bundle.frame("kernels", rank, ["name", "kind"])
-    ran = ~kernels["kind"].isin(COPIES)
-    return [str(name) for name in kernels["name"][ran].unique()]
+def _kernel_times(bundle: Bundle, rank: int) -> dict[str, float]:
+    """The time of all calls of each name that ran, copies left out, in us."""
+    kernels = bundle.frame("kernels", rank, ["name", "kind", "start_ns", "end_ns"])
+    ran = kernels[~kernels["kind"].isin(COPIES)]
+    times = (ran["end_ns"] - ran["start_ns"]).groupby(ran["name"].astype(str)).sum() / 1e3
+    return {str(name): float(us) for name, us in times.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.comparison import Comparison, Setting, Side
+from spark_prof.analyzers.comparing.comparison import Comparison, Setting, Side, side_names
 from spark_prof.analyzers.comparing.kernel_time import charges_of
 from spark_prof.analyzers.comparing.noise import FEWEST
 from spark_prof.analyzers.comparing.phases import compare_phase
@@ -160,17 +160,25 @@ _MIX = 0.005
 """A mix that explains a smaller share of the step is not worth a line."""
 
 
-def compare(a: Side | Sequence[Side], b: Side | Sequence[Side]) -> Comparison:
+def compare(
+    a: Side | Sequence[Side], b: Side | Sequence[Side], names: tuple[str, str] | None = None
+) -> Comparison:
     """Compares with the reference.
+
+    Args:
+        a: the reference, one recording or several of the same thing.
+        b: what is compared with it.
+        names: what the two are called; by default `side_names` of their sources.
 
     Raises:
         CommandError: a recording has sums only, or they share no phase.
     """
     notes: list[str] = []
-    sides = (
-        _starts((a,) if isinstance(a, Side) else a, "a", notes),
-        _starts((b,) if isinstance(b, Side) else b, "b", notes),
-    )
+    given = [(side,) if isinstance(side, Side) else side for side in (a, b)]
+    if names is None:
+        first, second = side_names([[each.source for each in side] for side in given])
+        names = first, second
+    sides = (_starts(given[0], names[0], notes), _starts(given[1], names[1], notes))
     every = (*sides[0], *sides[1])
     for side in every:
         if not side.report.books:
@@ -183,7 +191,7 @@ def compare(a: Side | Sequence[Side], b: Side | Sequence[Side]) -> Comparison:
     charges = [charges_of(_in_layers(each.kernels, known), each.steps, stable) for each in every]
     both = charges[: len(sides[0])], charges[len(sides[0]) :]
     phases = tuple(filter(None, (compare_phase(sides, both, phase) for phase in _PHASES)))
-    compared = Comparison(sides, phases, setup_differences(sides[0][0], sides[1][0]), ())
+    compared = Comparison(sides, phases, setup_differences(sides[0][0], sides[1][0]), (), names)
     if not phases:
         ours, theirs = (
             " and ".join(sorted(frozenset[str]().union(*(each.phases for each in side)))) or "none"
@@ -212,11 +220,11 @@ def _in_layers(kernels: KernelColumns, known: Int64s | None) -> KernelColumns:
     return replace(kernels, layer=layer)
 
 
-def _starts(side: Sequence[Side], letter: str, notes: list[str]) -> tuple[Side, ...]:
+def _starts(side: Sequence[Side], called: str, notes: list[str]) -> tuple[Side, ...]:
     """The recordings of a side that are of different engine starts; the notes get what is not."""
     kept: list[Side] = []
     for number, each in enumerate(side, start=1):
-        name = f"Recording {number} of side {letter} ({each.source})"
+        name = f"Recording {number} of {called} ({each.source})"
         same = next((other for other in kept if _same_steps(each, other)), None)
         if same is not None:
             notes.append(f"{name} has the same steps as {same.source}: it counts once.")
@@ -271,15 +279,17 @@ def _notes(found: Comparison) -> Iterator[str]:
         yield f"The models differ: {a.report.run.model} against {b.report.run.model}."
     if a.report.run.backend != b.report.run.backend:
         yield (
-            f"{a.report.run.backend or 'unknown'} watched a and {b.report.run.backend or 'unknown'}"
-            " watched b: what watching costs is part of the difference."
+            f"{a.report.run.backend or 'unknown'} recorded {found.names[0]} and "
+            f"{b.report.run.backend or 'unknown'} {found.names[1]}: the profiling overhead is part "
+            "of the difference."
         )
     several = any(len(side) > 1 for side in found.sides)
     for phase in found.phases:
         if phase.fewest < FEWEST["median"]:
             yield (
                 f"A {'recording' if several else 'side'} has only {phase.fewest} {phase.phase} "
-                f"steps; its interval says little, and a gate needs {FEWEST['median']}."
+                f"step{'s' if phase.fewest > 1 else ''}; its interval says little, and a gate "
+                f"needs {FEWEST['median']}."
             )
         if not phase.alike:
             what = "batch size" if phase.phase == "decode" else "length of prompts"
@@ -294,28 +304,27 @@ def _notes(found: Comparison) -> Iterator[str]:
                 f"{phase.mix_us:+.1f} us of the {phase.whole.us:+.1f} us between their medians."
             )
     yield from _left_out(found)
-    for letter, side in zip("ab", found.sides, strict=True):
+    for called, side in zip(found.names, found.sides, strict=True):
         for number, each in enumerate(side, start=1):
-            name = f"side {letter}" if len(side) == 1 else f"side {letter}, recording {number}"
+            name = called if len(side) == 1 else f"{called}, recording {number}"
             clocks = each.report.gpu.clocks
             if clocks and clocks.throttled:
                 held = ", ".join(clocks.throttled)
                 yield f"The GPU's clock was held down on {name} ({held})."
             if "mixed" in each.phases:
-                yield f"{name.capitalize()} has mixed steps, which are not compared."
+                yield f"{name} has mixed steps, which are not compared."
     yield from _lost(found)
 
 
 def _left_out(found: Comparison) -> Iterator[str]:
     """The phases that some recordings of a side have and others lack."""
-    for letter, side in zip("ab", found.sides, strict=True):
+    for called, side in zip(found.names, found.sides, strict=True):
         for phase in _PHASES:
             has = [phase in each.phases for each in side]
             if not found.phase(phase) and any(has) and not all(has):
                 lacking = has.index(False) + 1
                 yield (
-                    f"Recording {lacking} of side {letter} has no {phase} steps: "
-                    "these are not compared."
+                    f"Recording {lacking} of {called} has no {phase} steps: these are not compared."
                 )
 
 
@@ -325,5 +334,5 @@ def _lost(found: Comparison) -> Iterator[str]:
         list(dict.fromkeys(note for each in side for note in each.report.notes))
         for side in found.sides
     ]
-    for letter, own, other in (("a", *notes), ("b", *notes[::-1])):
-        yield from (f"Side {letter}: {note}" for note in own if note not in other)
+    for called, own, other in zip(found.names, notes, notes[::-1], strict=True):
+        yield from (f"{called}: {note}" for note in own if note not in other)

@@ -6,8 +6,11 @@ start of its own. Times are us, of a step or of a prompt token; shares are fract
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import pandas as pd
@@ -153,6 +156,7 @@ class Comparison:
     phases: tuple[PhaseComparison, ...]  # decode first; none where the sides share no phase
     setup: tuple[Setting, ...]  # in what the set-ups of the first two differ
     notes: tuple[str, ...]  # what to know before believing the figures, one line each
+    names: tuple[str, str] = ("a", "b")  # what the sides are called, as of `side_names`
 
     @property
     def a(self) -> Side:
@@ -173,3 +177,67 @@ class Comparison:
     def phase(self, name: str) -> PhaseComparison | None:
         """The comparison of one phase; None where a side has no such step."""
         return next((each for each in self.phases if each.phase == name), None)
+
+
+_LONGEST_NAME = 24
+_ENDING = re.compile(r"(?:\.(?:gz|json|zst|zip|tar|sqlite|nsys-rep|parquet|pt|trace))+$")
+_WORD = re.compile(r"[^-_.]+|[-_.]+")
+
+
+def side_names(sides: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """What sides are called in text: the part of their sources that tells them apart, and short.
+
+        side_names([["runs/before"], ["runs/after"]]) == ("before", "after")
+        side_names([["before/run"], ["after/run"]]) == ("before", "after")
+        side_names([["x-1", "x-2"], ["y-1", "y-2"]]) == ("x", "y")
+        side_names([["h100-gpt-oss-20b-eager"], ["h100-gpt-oss-20b-graphs"]]) == ("eager", "graphs")
+
+    Args:
+        sides: the sources of the recordings of each side.
+
+    Returns:
+        A name each, of which no two are the same.
+    """
+    parts = [_parts(sources) for sources in sides]
+    depths = range(1, 1 + max(map(len, parts), default=0))
+    named = ([own[-depth] if depth <= len(own) else "" for own in parts] for depth in depths)
+    told = (names for names in named if all(names) and len({*names}) == len(names))
+    names = next(told, [own[-1] for own in parts])
+    if max(map(len, names), default=0) > _LONGEST_NAME:
+        names = [_cut(name) for name in _without_common_words(names)]
+    if len({*names}) < len(names):
+        seen: Counter[str] = Counter()
+        for place, name in enumerate(names):
+            seen[name] += 1
+            names[place] = name if seen[name] == 1 else f"{name} ({seen[name]})"
+    return tuple(names)
+
+
+def _parts(sources: Sequence[str]) -> list[str]:
+    """The parts of a side's path; the last one is what the names of its recordings begin with."""
+    split = [re.findall(r"[^/\\]+", source) or [source] for source in sources]
+    names = [_ENDING.sub("", own[-1]) or own[-1] for own in split]
+    name = names[0]
+    if len(names) > 1:
+        name = "".join(_shared(names)).rstrip("-_. ") or f"{names[0]} +{len(names) - 1}"
+    return [*split[0][:-1], name]
+
+
+def _shared(texts: Sequence[Sequence[str]]) -> list[str]:
+    """What all begin with."""
+    pairs = takewhile(lambda each: len({*each}) == 1, zip(*texts, strict=False))
+    return [each[0] for each in pairs]
+
+
+def _without_common_words(names: Sequence[str]) -> list[str]:
+    """The names without the words that all begin and end with, where each keeps one."""
+    words = [_WORD.findall(name) for name in names]
+    first = len(_shared(words))
+    last = len(_shared([own[first:][::-1] for own in words]))
+    kept = ["".join(own[first : len(own) - last]).strip("-_.") for own in words]
+    return kept if all(kept) else list(names)
+
+
+def _cut(name: str) -> str:
+    half = (_LONGEST_NAME - 3) // 2
+    return name if len(name) <= _LONGEST_NAME else f"{name[:half]}...{name[-half:]}"

@@ -34,6 +34,8 @@ _CHANGING = (
     re.compile(r"^(\w+?)_(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}$"),
 )
 """What in names differs from compilation to compilation, behind what is kept of them."""
+_ANOTHER = re.compile(r"\bmarlin_moe\w*::")
+"""A namespace whose kernels are others than those of the same name outside of it."""
 
 
 @lru_cache(maxsize=16384)
@@ -41,7 +43,9 @@ def stable_name(name: str) -> str:
     """The name as it would also be after another compilation, in `spelling`'s spelling."""
     name = name[:NAME_LIMIT]
     found = next(filter(None, (pattern.match(name) for pattern in _CHANGING)), None)
-    return spelling(found[1] if found else name).removesuffix("<>")
+    apart = _ANOTHER.search(name.partition("<")[0])
+    stable = spelling(found[1] if found else name).removesuffix("<>")
+    return f"{apart[0]}{stable}" if apart else stable
 
 
 @dataclass(frozen=True)

@@ -337,7 +337,7 @@ def _checked(found: Comparison, limit: Expression) -> Checked:
         raise _unknown(limit.metric[0], METRICS, "metric")
     reading = reader(found, limit.metric[1:])
     if limit.operator == "missing":
-        gone = "side b has none" if not reading.there else ""
+        gone = f"{found.names[1]} has none" if not reading.there else ""
         return Checked(limit, reading, "passed" if reading.there else "failed", gone)
     units, examples = _UNITS[reading.kind]
     if limit.unit not in units:

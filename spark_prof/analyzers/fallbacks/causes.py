@@ -8,7 +8,7 @@ from typing import NamedTuple
 from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.fallbacks.audit_rows import Engine
 from spark_prof.analyzers.fallbacks.layer_groups import Group
-from spark_prof.rules.backends import choice_of
+from spark_prof.rules.backends import backends_for, choice_of
 from spark_prof.rules.environment import FLAGS_FROM, backend_flag, since, version_of
 from spark_prof.traces.readers.engine_log import Statement
 
@@ -86,7 +86,16 @@ def _quantize_activations(group: Group, engine: Engine) -> str:
 
 
 def _better(group: Group, engine: Engine) -> str:
-    return backend_flag(group.kind, "flashinfer_cutlass", engine.vllm)
+    """What asks for a kernel that keeps the scheme; empty where none is known to run here."""
+    if not since(engine.vllm, FLAGS_FROM):
+        return backend_flag(group.kind, "flashinfer_cutlass", engine.vllm)
+    weights, capability = group.weights or group.asked[0], capability_of(engine)
+    version = max(version_of(engine.vllm)[:2], (0, 23))
+    for row in backends_for(f"--{group.kind}-backend", weights, capability, version):
+        choice = choice_of(row.value)
+        if choice is not None and choice.activations != SIXTEEN_BIT:
+            return f"{row.option} {row.value}"
+    return ""
 
 
 def _of_emulation(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause:
@@ -105,7 +114,8 @@ def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Itera
     choice, better = choice_of(asked) if asked else None, _better(group, engine)
     if choice is not None and choice.activations == SIXTEEN_BIT:
         flag = f"--{group.kind}-backend"
-        yield Cause("forced", f"{flag} {asked}", f"leave {flag} out, or use {better}")
+        instead = f", or use {better}" if better else ""
+        yield Cause("forced", f"{flag} {asked}", f"leave {flag} out{instead}")
     environment = dict(engine.environment)
     for name in _FORCED if not since(engine.vllm, (0, 23)) else ():
         value = environment.get(name, "0")
@@ -126,9 +136,10 @@ def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Itera
             f"set VLLM_DISABLED_KERNELS={_A16_FIRST}, or update vLLM to 0.30",
         )
     yield from _of_log(group, engine, said)
-    fix = f"ask with {better}; VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason"
+    ask = f"ask with {better}; " if better else ""
+    fix = f"{ask}VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason"
     if group.asked[1]:
-        yield Cause("unknown", "nothing that is known of the run tells why", fix)
+        yield Cause("unknown", "neither the recording nor the log names the reason", fix)
     yield Cause(
         "unknown",
         "either the checkpoint asks for 16-bit activations, or no other kernel was found",
@@ -157,5 +168,6 @@ def _of_log(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator
         if line.rule.topic == "refused" and line.layer == group.kind and line.detail
     ]
     if refused:
-        fix = f"when that is mended, {_better(group, engine)} asks for it"
+        better = _better(group, engine)
+        fix = f"when that is mended, {better} asks for it" if better else "mend that"
         yield Cause("refused", "; ".join(refused[:3])[:600], fix)

@@ -78,7 +78,12 @@ def _of_cause(
                 else "which it need not",
                 "why": why,
             }
-            yield None, text.format(**words), fix.format(fix=_capital(better)), _evidence(rows)
+            yield (None,
+                text.format(**words),
+                fix.format(fix=_capital(better)),
+                _evidence(rows),
+                tuple(dict.fromkeys(row.layer for row in rows if row.modules)),
+            )  # fmt: skip
 
     return Rule(name, looks_for, look)
 
@@ -203,7 +208,8 @@ def achieved_bandwidth(report: Report, components: Collection[str]) -> Iterator[
         reached = size / row.decode_us_per_step * 1e6
         share = ""
         if gpu is not None:
-            share = f", {reached / gpu.memory_bandwidth.value:.0%} of its data sheet's bandwidth"
+            percent = 100 * reached / gpu.memory_bandwidth.value
+            share = f", {percent:.0f} % of its data sheet's bandwidth"
         yield (
             f"Measured: a decode step reads {size / 1e6:,.0f} MB of {row.name} weights in "
             f"{row.decode_us_per_step:,.0f} us, {reached / 1e9:,.0f} GB/s{share}."

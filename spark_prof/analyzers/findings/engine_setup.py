@@ -128,7 +128,7 @@ def _lines(
 
 
 LINES = (
-    _lines("kernel-fallback", "the log says that a better kernel was not to be had",
+    _lines("kernel-fallback", "the log says that a better kernel was not available",
         ("simulated-mx", "mxfp8-widened", "no-kernel", "no-moe-backend",
         "activations-not-quantized", "activations-ignored", "mxfp4-activations",
         "flashinfer-unavailable-moe", "marlin-fp4-moe", "int4-fallback", "transformers-model",

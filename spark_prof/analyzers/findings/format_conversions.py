@@ -72,8 +72,8 @@ def _kind(
             advice += f" Without --enforce-eager {compiled}."
         yield (ms_per_token(report, us),
             f"{what[0].upper()}{what[1:]}: {calls:,.3g} kernels and "
-            f"{us / report.steps.decode:,.1f} us of a decode step, {us / whole:.1%} of it, for "
-            f"{places}.",
+            f"{us / report.steps.decode:,.1f} us of a decode step, {100 * us / whole:.1f} % of it, "
+            f"for {places}.",
             advice,
             (
                 "All the time of these kernels; what takes their place needs some of it.",
@@ -238,13 +238,14 @@ def _not_quantized(report: Report) -> Iterator[Told]:
     each = "" if fp8 is None else f" FP8 saves at most {fp8:.2f} ms per token."
     yield (ms_per_token(report, saved_us),
         f"lm_head is {heads[0].weight_dtype} ({size / 1e9:.2f} GB) while the layers are quantized: "
-        f"its product takes {us / report.steps.decode:,.1f} us of a decode step, {us / whole:.1%}.",
+        f"its product takes {us / report.steps.decode:,.1f} us of a decode step, "
+        f"{100 * us / whole:.1f} %.",
         "Use a checkpoint that quantizes lm_head as well (its ignore or exclude list must not name "
         "it): vLLM runs it as the checkpoint has it, and ModelOpt and compressed-tensors can. "
         "Check the accuracy.",
         (
-            f"NVFP4 reads {_NVFP4_OF_16_BITS:.0%} of its bytes, which saves that much of the "
-            f"product's time at most.{each}",
+            f"NVFP4 reads {100 * _NVFP4_OF_16_BITS:.0f} % of its bytes, which saves that much of "
+            f"the product's time at most.{each}",
             *_floor(report, size),
             "Reported: 8 to 16 % more tokens per second on an RTX 5090 with an NVFP4 lm_head "
             "(kekzl/imp).",

@@ -129,7 +129,7 @@ def _decode_us(rows: Sequence[CodeRow]) -> float:
 def _share(report: Report, rows: Sequence[CodeRow | Conflict]) -> str:
     whole = sum(row.us for row in report.kernels)
     own = sum({row.name: row.us for row in rows}.values())
-    return f"{own / whole:.1%}" if whole else "an unknown part"
+    return f"{100 * own / whole:.1f} %" if whole else "an unknown part"
 
 
 def _kernels(rows: Sequence[CodeRow | Conflict]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.findings.rule import (
     BETWEEN_KERNELS_US,
     Told,
@@ -19,6 +20,7 @@ from spark_prof.analyzers.findings.rule import (
 )
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.views.waterfall import waterfall_of
 
 _MUCH_GAP = 0.05
 _FEWEST_STEPS = 8
@@ -73,7 +75,7 @@ def _host_gaps(report: Report) -> Iterator[Told]:
     )
     yield (ms_per_token(report, us * report.steps.decode),
         f"In a decode step the GPU waits {us:,.0f} us between its kernels for launches by the "
-        f"host, {share:.1%} of the step.",
+        f"host, {100 * share:.1f} % of the step.",
         fix,
         (
             *_evidence_of_gaps(report),
@@ -102,7 +104,7 @@ def _scheduler_gaps(report: Report) -> Iterator[Told]:
     )
     yield (ms_per_token(report, us * report.steps.decode),
         f"Before its first and after its last kernel a decode step waits {us:,.0f} us, "
-        f"{share:.1%} of the step, for the scheduler and for what it sends and receives.",
+        f"{100 * share:.1f} % of the step, for the scheduler and for what it sends and receives.",
         fix,
         _evidence_of_gaps(report),
     )  # fmt: skip
@@ -129,8 +131,9 @@ def _idle(report: Report) -> Iterator[Told]:
             "Record more steps, after a warm-up: the first uses of graphs and kernels wait longer."
         )
     yield (ms_per_token(report, ledger.idle_us * steps),
-        f"The GPU waits {ledger.idle_us:,.0f} us of a decode step of {ledger.step_us:,.0f} us, "
-        f"{share:.0%}: no kernel can win as much as the host's part{few}.",
+        f"The GPU waits {written_time(ledger.idle_us)} of a decode step of "
+        f"{written_time(ledger.step_us)}, {100 * share:.1f} %: no kernel can win as much "
+        f"as the host's part{few}.",
         fix,
         _evidence_of_gaps(report),
     )  # fmt: skip
@@ -211,6 +214,11 @@ def _small_kernels(report: Report) -> Iterator[Told]:
     small = [row for row in shapes.rows if row.us_per_call < _SMALL_US]
     calls = sum(row.calls for row in small) / report.steps.decode
     ran = sum(row.us for row in small)
+    # The breakdown of a token has the same kernels: one statistic for both.
+    drawn = waterfall_of(report)
+    for part in drawn.parts:
+        if part.kind == "small" and drawn.phase == "decode" and drawn.us:
+            calls, ran = part.calls, part.us * whole / drawn.us
     between = _between_kernels_us(report)
     us = ran + between * calls * report.steps.decode
     if us < _MUCH_SMALL * whole or calls < _MANY_SMALL:
@@ -222,8 +230,8 @@ def _small_kernels(report: Report) -> Iterator[Told]:
     parts = ", ".join(f"{name} {took[name]:,.0f} us" for name in most)
     yield (ms_per_token(report, us),
         f"{calls:,.0f} kernels of a decode step last under {_SMALL_US:g} us each and "
-        f"{ran / report.steps.decode:,.0f} us together ({parts}); with the {between:.2f} us from "
-        f"one kernel to the next that is {us / whole:.1%} of the step.",
+        f"{ran / report.steps.decode:,.1f} us together ({parts}); with the {between:.2f} us from "
+        f"one kernel to the next that is {100 * us / whole:.1f} % of the step.",
         _how_to_fuse(report, most),
         (
             "All the time of these kernels and from each to the next: what fusing them into others "
@@ -282,7 +290,7 @@ def _copies(report: Report) -> Iterator[Told]:
         )
     yield (ms_per_token(report, books.copies_us),
         f"Copies and memsets take {books.copies_us / books.steps:,.0f} us of a decode step, "
-        f"{books.copies_us / whole:.1%}; over all steps most of that is {most.calls:,} x "
+        f"{100 * books.copies_us / whole:.1f} %; over all steps most of that is {most.calls:,} x "
         f"{most.name}.",
         fix,
         ("Time of copies in decode steps; what overlaps kernels is counted as well.",),
@@ -311,7 +319,7 @@ def _sampler(report: Report) -> Iterator[Told]:
     most = max(rows, key=lambda row: row.decode_us).name if rows else ""
     yield (ms_per_token(report, us),
         f"Choosing tokens takes {us / report.steps.decode:,.0f} us of a decode step, "
-        f"{us / whole:.1%}" + (f", most of it in {most}." if most else "."),
+        f"{100 * us / whole:.1f} %" + (f", most of it in {most}." if most else "."),
         fix,
         ("Kernels of the component sampler in decode steps.",),
     )  # fmt: skip

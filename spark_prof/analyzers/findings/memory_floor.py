@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.findings.other_backends import advice, other_backends
 from spark_prof.analyzers.findings.rule import Told, is_at_least, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineRow
@@ -24,13 +25,6 @@ _MXFP4_SAVES = 1 - (0.5 + 1 / 32) / 2
 """Of BF16's 2 bytes: a byte of scale for 32 elements comes on top of the half byte of each."""
 
 _BACKENDS_SINCE = (0, 23)
-_FLAGS = {
-    "experts": "--moe-backend (triton, marlin, cutlass, flashinfer_cutlass, flashinfer_trtllm)",
-    **dict.fromkeys(
-        ("qkv", "o_proj", "mlp", "shared_experts", "ssm"),
-        "--linear-backend (cutlass, flashinfer_cutlass, marlin, machete)",
-    ),
-}
 
 
 @rule("far-from-memory-floor", "kernels",
@@ -55,12 +49,14 @@ def _far_from_floor(report: Report) -> Iterator[Told]:
     ceiling = [f"Ceiling: {reader.value / 1e9:,.0f} GB/s, {reader.source}."] if reader else []
     for row in far[:_MOST]:
         left = row.left_us or 0.0
-        reached = f", {row.of_reached:.0%} of what a reader reaches" if row.of_reached else ""
+        reached = (
+            f", {100 * row.of_reached:.0f} % of what a reader reaches" if row.of_reached else ""
+        )
         yield (row.left_ms_per_token,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
             f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
-            f"step are {left:,.0f} us above their floor, {left / step:.1%} of the step.",
+            f"step are {left:,.0f} us above their floor, {100 * left / step:.1f} % of the step.",
             _other_kernel(report, row),
             (
                 f"Bytes: {row.basis}.",
@@ -110,7 +106,7 @@ def _wide_weights(report: Report) -> Iterator[Told]:
             f"{per_token * _MXFP4_SAVES:.2f} ms with MXFP4."
         )
     yield (None if per_token is None else per_token * _MXFP4_SAVES,
-        f"{share:.0%} of the bytes that a decode step streams are weights in "
+        f"{100 * share:.0f} % of the bytes that a decode step streams are weights in "
         f"{' and '.join(dict.fromkeys(row.dtype for row in wide))}: {parts}.",
         fix,
         tuple(evidence),
@@ -160,29 +156,17 @@ def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
     """What this GPU, format and version leave to try for a kernel."""
     weights = report.roofline.weights if report.roofline else ()
     own = [w for w in weights if w.component == row.component]
-    if row.component in _NARROWED and any(not w.quantized for w in own):
+    wide = any(not w.quantized for w in own)
+    if wide and row.component in _NARROWED and row.component != "experts":
         return (
             f"{first} the {row.component} in a quantized format: vLLM has one kernel for layers "
-            "that are not quantized, and no flag for another."
+            "that are not quantized, and no option for another."
         )
     if not is_at_least(report, *_BACKENDS_SINCE):
         return f"{first} another kernel for {row.component}, and measure the same steps again."
-    flag = _FLAGS.get(row.component)
-    if flag is None:
+    others = other_backends(report, row.component, row.name)
+    if others is None:
         return (
-            f"No flag of vLLM chooses the kernel of {row.component}; its own kernel library does."
+            f"No option of vLLM chooses the kernel of {row.component}; its own kernel library does."
         )
-    layers = [
-        layer
-        for layer in (report.audit.rows if report.audit else ())
-        if layer.layer == row.component
-    ]
-    if any(layer.cause == "architecture" for layer in layers):
-        return (
-            f"No other value of {flag.split(' ')[0]} is known to run here: {layers[0].why}. What "
-            "is left is another kernel."
-        )
-    return (
-        f"{first} the other values of {flag} that this GPU and format have, and record each the "
-        "same way."
-    )
+    return advice(others, first)

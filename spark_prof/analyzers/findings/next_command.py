@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends
 from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly, runs_graphs
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, known_runs
+from spark_prof.rules.backends import BACKENDS
 
 _SLOTS: Mapping[str, str] = {
     "qkv": "qkv",
@@ -93,7 +95,21 @@ def _options(finding: Finding, report: Report) -> _Answer:
     side = sides(report) if sides else ""
     if not side and (named := _OPTION.search(finding.fix)):
         side = f"--b {shlex.quote(named[0])}"
+    side = side or _backend(finding, report)
     return (_ab(report, side), "") if side else None
+
+
+def _backend(finding: Finding, report: Report) -> str:
+    """A backend that the advice names, or another of the option that it names, if it runs here."""
+    asked = {found[1]: found[2] for found in _BACKEND.finditer(finding.fix)}
+    for component in finding.components or OPTIONS:
+        others = other_backends(report, component)
+        if others is None or not others.values or others.option not in asked:
+            continue
+        value = asked[others.option] or (others.values[0] if finding.components else "")
+        if value in others.values:
+            return f"--b={others.option}={value}"
+    return ""
 
 
 def _again(finding: Finding, report: Report) -> _Answer:
@@ -109,11 +125,14 @@ def _again(finding: Finding, report: Report) -> _Answer:
 
 
 _OPTION = re.compile(
-    r"--(?:moe-backend|linear-backend|attention-backend) [a-z][a-z0-9_]*(?=[.,; ]|$)"
-    r"|--cudagraph-capture-sizes [\d ]*\d|--enable-prefix-caching|--async-scheduling"
+    r"--cudagraph-capture-sizes [\d ]*\d|--enable-prefix-caching|--async-scheduling"
 )
 """Options that a rule's advice names whole: with a value, and not as one of several."""
 
+
+_VALUES = "|".join(sorted({row.value for row in BACKENDS}, key=len, reverse=True))
+_BACKEND = re.compile(rf"(--(?:moe|linear|attention)-backend)(?:[= ]({_VALUES})\b)?")
+"""An option for backends, with its value where the advice names one."""
 
 _CONFIG = "--b=--compilation-config."
 _EAGER = "--a=--enforce-eager --b stock"

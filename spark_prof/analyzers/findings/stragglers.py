@@ -64,7 +64,7 @@ def _nccl_all_reduce(report: Report) -> Iterator[Told]:
         return
     yield (ms_per_token(report, us),
         f"NCCL adds up small messages between GPUs of one host: {us / report.steps.decode:,.0f} us "
-        f"of a decode step, {us / whole:.1%}.",
+        f"of a decode step, {100 * us / whole:.1f} %.",
         "vLLM's own all-reduce takes less for small messages: leave out "
         "--disable-custom-all-reduce. Without peer access between the GPUs it turns itself off, "
         "and its log says so.",

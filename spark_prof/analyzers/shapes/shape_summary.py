@@ -66,8 +66,8 @@ def shapes_of(
         notes.append(f"The limits of a multiprocessor {what} are not known: no occupancy.")
     if looked_at < 1:
         notes.append(
-            f"How the time of a kernel is split among its shapes was taken from {looked_at:.1%} of "
-            "all launches, spread over the recording."
+            f"How the time of a kernel is split among its shapes was taken from "
+            f"{100 * looked_at:.1f} % of all launches, spread over the recording."
         )
     # Active warps, of the batch size that was sampled most.
     counted = counters.batches[0].rows if counters and counters.batches else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 
 from rich import box
@@ -16,6 +17,8 @@ from spark_prof.dashboards.units import shorten
 _BAR_WIDTH = 12
 _GAP = 2
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+_TITLE = 12
+"""Characters of a title that may be wider than what stands below it."""
 _LEAST = {"prose": 24, "name": 32}
 """Widths that columns of free text keep when a table is fitted to the page."""
 
@@ -75,9 +78,9 @@ def _table(section: Section, width: int) -> Table:
         padding=(0, 1 if titled else 2, 0, 0),
         header_style="bold",
     )
-    for column in columns:
+    for column, title in zip(columns, _titles(section), strict=True):
         table.add_column(
-            Text(column.title),
+            Text("\n".join(title)),
             justify="right" if column.kind == "number" else "left",
             no_wrap=column.kind != "prose",
             overflow="fold" if column.kind == "prose" else "ellipsis",
@@ -109,9 +112,23 @@ def _bar(fraction: float) -> str:
 def _widths(section: Section) -> list[int]:
     """Measures what each column would take if nothing had to be shortened."""
     return [
-        max(cell_len(column.title), *(_width(row[index]) for row in section.rows))
-        for index, column in enumerate(section.columns)
+        max(*map(cell_len, title), *(_width(row[index]) for row in section.rows))
+        for index, title in enumerate(_titles(section))
     ]
+
+
+def _titles(section: Section) -> list[list[str]]:
+    """The lines of each column's title: a long one is broken where its cells are narrower."""
+    lines = []
+    for index, column in enumerate(section.columns):
+        widest = max((_width(row[index]) for row in section.rows), default=0)
+        broken = [""]
+        for word in re.findall(r"[^-_ .]*[-_ .]*", column.title):
+            if broken[-1] and cell_len(broken[-1] + word.rstrip()) > max(widest, _TITLE):
+                broken.append("")
+            broken[-1] += word
+        lines.append([line.rstrip() for line in broken])
+    return lines
 
 
 def _width(cell: Cell) -> int:

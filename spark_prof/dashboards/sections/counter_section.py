@@ -7,7 +7,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, listed, table
-from spark_prof.dashboards.units import MISSING, count, counted, figure, size
+from spark_prof.dashboards.units import MISSING, count, counted, decimal_size, figure
 
 _MOST_ROWS = 15
 _LEAST_SHARE = 0.01
@@ -106,7 +106,7 @@ def weights(report: Report) -> Section:
         cells.Written(
             "Read in a step", lambda pair: _bytes(pair[0].read_bytes, pair[0].read_error)
         ),
-        cells.Bytes("Weights", lambda pair: pair[0].weight_bytes),
+        cells.DecimalBytes("Weights", lambda pair: pair[0].weight_bytes),
         cells.Times("Read over weights", lambda pair: pair[0].ratio),
         cells.Text("Which weights", lambda pair: pair[0].part, missing=MISSING),
     )
@@ -141,9 +141,9 @@ def _bytes(amount: float | None, error: float | None) -> str | None:
     if amount is None:
         return None
     if error is None:
-        return size(amount)
-    # Both in the unit of the amount: "12.00 MiB ±0.1 %" needs no second unit.
-    return f"{size(amount)} ±{100 * error / amount:.1f} %" if amount >= 1 else "0 B"
+        return decimal_size(amount)
+    # Both in the unit of the amount: "12.0 MB ±0.1 %" needs no second unit.
+    return f"{decimal_size(amount)} ±{100 * error / amount:.1f} %" if amount >= 1 else "0 B"
 
 
 def _bandwidth(bytes_a_second: float | None) -> str | None:

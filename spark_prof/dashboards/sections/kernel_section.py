@@ -7,14 +7,15 @@ from math import isfinite
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.classify.code_rows import CodeRow
-from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.dashboards import about_cells, cells
 from spark_prof.dashboards.charts import empty_figure, set_style
 from spark_prof.dashboards.colors import LINES, SHADES, TEXT
 from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
-from spark_prof.dashboards.units import MISSING, count, microseconds, share, size
+from spark_prof.dashboards.units import MISSING, count, decimal_size, microseconds, share
 from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def coverage(report: Report) -> Section:
 def kernels(report: Report) -> Section:
     """Lists the most expensive kernels and what they ran on."""
     shown = sorted(report.kernels, key=lambda row: -row.us)[:_MOST_ROWS]
-    cpu = on_cpu(report)
+    cpu, called = on_cpu(report), short_names(row.name for row in shown)
     columns = (
         cells.Time("Time", "us"),
         cells.Share("Share", "share"),
@@ -77,7 +78,7 @@ def kernels(report: Report) -> Section:
         cells.Text("Component", "component"),
         cells.Text("Ran on", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)),
         cells.Text("Known by", lambda row: MISSING if cpu else row.evidence, optional=True),
-        cells.Name("Operator" if cpu else "Kernel", "name"),
+        cells.Name("Operator" if cpu else "Kernel", lambda row: called[row.name]),
     )
     rest = len(report.kernels) - len(shown)
     rest_us = sum(row.us for row in report.kernels) - sum(row.us for row in shown)
@@ -93,6 +94,8 @@ def ran_on(engine: str, precision: str | None) -> str:
 
 def machine_code(report: Report) -> Section:
     """Lists the most expensive kernels with what tells where they run."""
+    shown = report.machine_code[:_MOST_ROWS]
+    called = short_names(row.name for row in shown)
     columns = (
         cells.Time("Time", "us"),
         cells.Text("Built for", "target", missing=MISSING),
@@ -100,13 +103,12 @@ def machine_code(report: Report) -> Section:
         cells.Text("Converts", _formats, optional=True, missing=MISSING),
         cells.SomeCount("Registers", "registers", optional=True),
         cells.Count("Local memory", lambda row: row.local_loads + row.local_stores, optional=True),
-        cells.Name("Kernel", "name"),
+        cells.Name("Kernel", lambda row: called[row.name]),
     )
     intro = (
         "By the instructions of the code that was loaded. Local memory: instructions that load or "
         "store it, mostly registers that did not fit.",
     )
-    shown = report.machine_code[:_MOST_ROWS]
     return table("machine-code", "Machine code", shown, columns, intro)
 
 
@@ -128,13 +130,13 @@ def copies(report: Report) -> Section:
     columns = (
         cells.Time("Time", "us"),
         cells.Count("Calls", "calls"),
-        cells.Bytes("Size", lambda row: row.bytes or None),
+        cells.DecimalBytes("Size", lambda row: row.bytes or None),
         cells.Text("Kind", "kind"),
         cells.Name("Copy", "name"),
     )
     whole = "of the time in which anything ran"
     part = "" if found.share is None else f", {share(found.share)} {whole}"
-    moved = f" for {size(found.bytes)}" if found.bytes else ""
+    moved = f" for {decimal_size(found.bytes)}" if found.bytes else ""
     intro = (f"{microseconds(found.us)}{moved}{part}. Kernels and their sums do not contain it.",)
     shown = sorted(found.items, key=lambda row: -row.us)[:_MOST_ROWS]
     return table("copies", "Copies beside the kernels", shown, columns, intro)
@@ -142,13 +144,21 @@ def copies(report: Report) -> Section:
 
 def modules(report: Report) -> Section:
     """Says how the weights are stored and which kernels vLLM chose for them."""
+    rows = report.roofline.weights if report.roofline else ()
+    stored = {row.component: row.dtype for row in rows if row.quantized}
+
+    def written(row: ModuleRow) -> str:
+        # Narrow weights are kept in words of integers, which say nothing of their format.
+        packed = row.weight_dtype.startswith(("int", "uint"))
+        return row.format or (stored.get(row.component, "") if packed else "") or row.weight_dtype
+
     columns = (
         cells.Text("Component", "component"),
         cells.Name("Kernel", "kernel"),
-        cells.Text("Weights", lambda row: row.format or row.weight_dtype),
+        cells.Text("Weights", written),
         cells.Text("Shape", "shape"),
         cells.Count("Modules", "count"),
-        cells.Bytes("Size", lambda row: row.bytes or None),
+        cells.DecimalBytes("Size", lambda row: row.bytes or None),
         cells.Name("Quantization", "quant_method", optional=True),
         cells.Name("Type", "type", optional=True),
     )

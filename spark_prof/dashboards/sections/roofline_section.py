@@ -31,7 +31,6 @@ from spark_prof.dashboards.units import (
     operations,
     share,
     shorten,
-    size,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def floors(report: Report) -> Section:
     columns = (
         cells.Text("Steps", "phase"),
         cells.Written("Tokens", lambda phase: figure(phase.tokens, ",.3g")),
-        cells.Bytes("Streams", lambda phase: phase.streamed_bytes or None),
+        cells.DecimalBytes("Streams", lambda phase: phase.streamed_bytes or None),
         cells.Written("Operations", lambda phase: operations(phase.operations, "op")),
         cells.Time("Floor", "floor_us"),
         cells.Time("Kernels", "kernels_us"),
@@ -148,7 +147,7 @@ def streamed(report: Report) -> Section:
     reader = found.ceilings.bandwidth if found else None
     rows = [row for row in (found.weights if found else ()) if row.share >= _LEAST_SHARE]
     columns = (
-        cells.Bytes("A step", "bytes"),
+        cells.DecimalBytes("A step", "bytes"),
         cells.Share("Share", "share"),
         cells.Time(
             "At the ceiling", lambda row: row.bytes / reader.value * 1e6 if reader else None
@@ -160,7 +159,7 @@ def streamed(report: Report) -> Section:
     intro: tuple[str, ...] = ()
     if phase and rows:
         intro = (
-            f"Of {size(phase.streamed_bytes)} that a decode step has to read, KV cache "
+            f"Of {decimal_size(phase.streamed_bytes)} that a decode step has to read, KV cache "
             "and scales included.",
         )
     return table("streamed_weights", "What a decode step streams", rows, columns, intro)
@@ -185,14 +184,18 @@ def _of_bound(row: RooflineRow) -> float | None:
 def _needed(row: RooflineRow) -> str | None:
     if row.needed_bytes is None:
         return None
-    return f"at least {size(row.needed_bytes)}" if row.expected else size(row.needed_bytes)
+    return (
+        f"at least {decimal_size(row.needed_bytes)}"
+        if row.expected
+        else decimal_size(row.needed_bytes)
+    )
 
 
 def _really(row: RooflineRow) -> str | None:
     if row.read_bytes is None:
         return None
     times = "" if row.amplification is None else f" ({row.amplification:.2f} x)"
-    return size(row.read_bytes) + times
+    return decimal_size(row.read_bytes) + times
 
 
 def _stored(row: StreamedWeights) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_prof.analyzers.comparing.compare_sides import compare
-from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side, side_names
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
+from tests.rows import each_row
 from tests.slowed import slowed, window
 
 DATA = Path(__file__).parents[2] / "data"
@@ -170,3 +172,40 @@ def test_a_layer_that_one_recording_does_not_know_is_compared_in_none() -> None:
             assert parts == pytest.approx(sum(row.change.us for row in phase.kernels))
         (text,) = eager.report.failed("layers-")
         assert any(text in note for note in found.notes)
+
+
+@each_row(
+    ("sources", "wanted"),
+    [
+        ([["runs/before"], ["runs/after"]], ("before", "after")),
+        ([["before/run/"], ["after/run"]], ("before", "after")),
+        ([["x-1", "x-2"], ["y-1", "y-2"]], ("x", "y")),
+        ([["a/run1", "a/run2"], ["b/run1", "b/run2"]], ("a", "b")),
+        ([["one", "two"], ["three"]], ("one +1", "three")),
+        ([["t/eager.json.gz"], ["https://host/graphs.nsys-rep"]], ("eager", "graphs")),
+        (
+            [["h100-gpt-oss-20b-mxfp4-eager"], ["h100-gpt-oss-20b-mxfp4-graphs"]],
+            ("eager", "graphs"),
+        ),
+        ([["same"], ["same"], ["same"]], ("same", "same (2)", "same (3)")),
+        ([["a/x"], ["a/y"], ["b/x"]], ("x", "y", "x (2)")),
+        ([[""], ["/"]], ("", "/")),
+    ],
+)
+def test_sides_are_named_by_what_tells_them_apart(
+    sources: list[list[str]], wanted: tuple[str, ...]
+) -> None:
+    assert side_names(sources) == wanted
+
+
+def test_names_are_short_and_apart() -> None:
+    words = ("llama", "x" * 60, "run", "fp8", "a", "-")
+    picked = random.Random(3)
+    for _ in range(300):
+        sides = [
+            ["/".join(picked.choices(words, k=picked.randint(1, 3))) for _ in range(count)]
+            for count in picked.choices((1, 1, 2), k=picked.randint(1, 4))
+        ]
+        names = side_names(sides)
+        assert len({*names}) == len(sides)
+        assert max(map(len, names)) <= 28

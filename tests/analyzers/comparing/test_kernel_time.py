@@ -116,6 +116,7 @@ def test_the_same_kernel_has_one_name(one: str, other: str) -> None:
         ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1", "_matmul_ogs_NNT_bf16xbf16xmxfp4_32x128"),
         ("kernel_unified_attention_2d", "kernel_unified_attention_3d"),
         ("void Marlin<1, 2>(int4*)", "void Marlin<1, 3>(int4*)"),
+        ("void marlin::Marlin<1, 2>(int4*)", "void marlin_moe_wna16::Marlin<1, 2>(int4*)"),
     ],
 )
 def test_other_kernels_stay_apart(one: str, other: str) -> None:

@@ -16,10 +16,12 @@ from spark_prof.analyzers.findings.next_command import (
     measured_gain,
     with_next_command,
 )
+from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.findings.rule import has_qk_norm
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.outline import outline
 from spark_prof.kernels.tuning import known_runs
+from spark_prof.rules.backends import BACKENDS
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
@@ -118,3 +120,50 @@ def test_every_command_can_be_typed(name: str) -> None:
             choose_mode("auto", parse_side(sides["a"]), parse_side(sides["b"]))
         else:
             assert words[1] in ("record", "doctor")
+
+
+RAN = {
+    "compare-h100/gpt-duty": {"--moe-backend": "triton", "--attention-backend": "FLASH_ATTN"},
+    "code-h100/dense-awq": {"--linear-backend": "machete", "--attention-backend": "FLASH_ATTN"},
+    "h100-qwen3-30b-a3b-nvfp4-graphs": dict.fromkeys(
+        ("--moe-backend", "--linear-backend"), "marlin"
+    ),
+}
+
+
+@each_row("name", RAN)
+def test_a_backend_is_proposed_only_where_it_runs(name: str) -> None:
+    """On no GPU what cannot run there, nor what ran; on one that is not known nothing."""
+    recorded = spark_prof.report(DATA / name)
+    proposed: dict[str | None, set[tuple[str, str]]] = {}
+    for capability in ("8.0", "9.0", "10.0", "12.1", None):
+        here = replace(recorded.gpu, compute_capability=capability)
+        for finding in findings_of(replace(recorded, gpu=here, findings=())):
+            words = [w for w in shlex.split(finding.command) if w.startswith("--b=--")]
+            for word in words:
+                side = parse_side(word.removeprefix("--b="))
+                option, _, value = side.options[0].partition("=")
+                if option.endswith("-backend"):
+                    proposed.setdefault(capability, set()).add((option, value))
+    assert None not in proposed
+    for capability, sides in proposed.items():
+        number = round(10 * float(capability or 0))
+        for option, value in sides:
+            assert RAN[name].get(option) != value
+            spans = [
+                span
+                for row in BACKENDS
+                if (row.option, row.value) == (option, value)
+                for span in row.capabilities
+            ]
+            assert any(low <= number <= high for low, high in spans), (capability, option, value)
+
+
+def test_experts_get_a_backend_where_their_gpu_has_another(qwen: Report) -> None:
+    def commands(capability: str) -> list[str]:
+        here = replace(qwen.gpu, compute_capability=capability)
+        return [f.command for f in findings_of(replace(qwen, gpu=here, findings=()))]
+
+    asked = "spark-prof ab --b=--moe-backend=flashinfer_cutlass -- /tmp/m/qwen"
+    assert asked in commands("12.1")
+    assert asked not in commands("9.0")
