@@ -61,6 +61,8 @@ def engine_command(words: Sequence[str]) -> EngineCommand:
         raise CommandError("the command has bytes that are no UTF-8; write it in UTF-8")
     if _is_model(words[0]):
         return EngineCommand(tuple(words), (), sys.executable, "model", tuple(words))
+    if "/" in words[0] and not Path(words[0]).exists():
+        raise CommandError(f"there is no {words[0]}; give a model or a command, as in {EXAMPLE}")
     command = recognise(words)
     program = find_program(command.argv)
     prefix, argv = command.argv[: program.index], command.argv[program.index :]

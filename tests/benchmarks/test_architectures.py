@@ -207,7 +207,7 @@ def test_the_page_is_that_of_the_results() -> None:
     results = read_results(ROOT / "benchmarks" / "results" / "architectures" / "h200.jsonl")
     shown = architectures.in_order(results)
     assert {row.name for row in ARCHITECTURES} <= results.keys()
-    page = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks/results/architectures/README.md").read_text(encoding="utf-8")
     assert page == page_of(shown)
 
 
