@@ -59,7 +59,7 @@ def read_results(path: Path) -> dict[str, Result]:
 
 
 def page_of(results: Sequence[Result]) -> str:
-    """docs/architectures.md: what the figures stand on, the table, and what did not start.
+    """The README.md beside the results: what figures stand on, the table, and what did not start.
 
     Example:
         >>> page_of([]).splitlines()[0]

@@ -919,4 +919,4 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         ),
     ),
 )
-"""The rows; order of the table in docs/architectures.md."""
+"""The rows; order of the table in benchmarks/results/architectures/README.md."""

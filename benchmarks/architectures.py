@@ -4,14 +4,14 @@ For each row of architecture_table.py two recordings are made, with random weigh
 range around every module, and as vLLM runs by default (torch.compile and CUDA graphs). The owners
 of the kernels of a decode step at batch 1 are compared node by node (architecture_compare.py).
 Results go to a JSON lines file, a line an architecture as soon as it is done; --write-docs makes
-docs/architectures.md of it.
+benchmarks/results/architectures/README.md of it.
 
 With --models, folders with a config.json take the table's place: any model, whole. They are
 recorded one after the other, since they need the GPU's memory.
 
 usage: python -m benchmarks.architectures [-o architectures.jsonl] [--at-once 4] [--only NAME,NAME]
            [--models FOLDER,FOLDER] [--skip-recorded] [--small] [--keep FOLDER]
-           [--stop-after SECONDS] [--write-docs docs/architectures.md]
+           [--stop-after SECONDS] [--write-docs benchmarks/results/architectures/README.md]
 
 On a GPU host: python -m benchmarks.architectures --at-once 4 -o $OUT/architectures.jsonl
 

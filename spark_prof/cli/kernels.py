@@ -56,7 +56,7 @@ _Name = Annotated[
 ]
 _Slot = Annotated[
     Slot | None,
-    typer.Option(help="NAME is your own kernel, as `spark-prof ab` takes it, for this."),
+    typer.Option(help="The slot that NAME is for, if it is a kernel of your own."),
 ]
 
 

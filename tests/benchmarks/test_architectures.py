@@ -199,6 +199,17 @@ def test_recorded_on_an_h200(name: str) -> None:
     assert found.shares["proven"] + found.shares["derived"] == pytest.approx(1.0)
 
 
+def test_the_page_is_that_of_the_results() -> None:
+    from benchmarks.architecture_results import page_of, read_results
+    from benchmarks.architectures import in_order
+
+    results = read_results(ROOT / "benchmarks" / "results" / "architectures" / "h200.jsonl")
+    shown = in_order(results)
+    assert {row.name for row in ARCHITECTURES} <= results.keys()
+    page = (ROOT / "benchmarks/results/architectures/README.md").read_text(encoding="utf-8")
+    assert page == page_of(shown)
+
+
 def result(name: str = "llama", **fields: object) -> Result:
     about = {"gpu": "GPU", "vllm": "0.26", "torch": "2.11", "date": "2026-11-22"}
     found = Result(name, "Llama", "LlamaForCausalLM", 2, "", about=about)

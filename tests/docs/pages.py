@@ -8,8 +8,11 @@ read the difference and commit it:
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +23,8 @@ import typer
 
 import spark_prof
 from spark_prof.analyzers.findings.ranking import RULES
+from spark_prof.analyzers.model import Report
+from spark_prof.cli import main as cli
 from spark_prof.cli.app import app
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.kernels.registry import KERNELS
@@ -38,11 +43,13 @@ _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```$", re.M | re.S)
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The `spark-prof` command lines in the page's shell blocks, as words after the name."""
+    """The `spark-prof` command lines in the page's shell blocks, as words after the name.
+
+    In a console block that is its first line; what follows was printed.
+    """
     for kind, block in _BLOCK.findall(page.read_text(encoding="utf-8")):
-        for line in block.replace("\\\n", " ").splitlines():
-            if kind == "console" and not line.startswith("$ "):
-                continue
+        lines = block.replace("\\\n", " ").splitlines()
+        for line in lines[:1] if kind == "console" else lines:
             words = shlex.split(line.removeprefix("$ "), comments=True)
             if words[:1] == ["spark-prof"]:
                 yield words[1:]
@@ -86,13 +93,48 @@ def with_rules(page: str) -> str:
     return _between(page, "rules", f"{table}\n")
 
 
+def with_source(report: Report, source: str) -> Report:
+    """The report as it is printed where it was asked for by this path."""
+    return replace(report, run=replace(report.run, source=source))
+
+
 def with_report(readme: str) -> str:
     """README.md with the first lines of today's report of its capture."""
-    report = spark_prof.report(ROOT / README_CAPTURE)
-    report = replace(report, run=replace(report.run, source=README_CAPTURE))
+    report = with_source(spark_prof.report(ROOT / README_CAPTURE), README_CAPTURE)
     shown = RENDERERS["text"](report).partition("\n\n")[0]
     before, command, rest = readme.partition(f"$ spark-prof report {README_CAPTURE}\n")
     return f"{before}{command}{shown.rstrip()}\n```{rest.partition('```')[2]}"
+
+
+def with_outputs(page: str) -> str:
+    """A page with the outputs of today below its `$ spark-prof` commands.
+
+    A comment behind the command names the paragraph that is shown, by its first words; without one
+    it is the first.
+    """
+
+    def shown(block: re.Match[str]) -> str:
+        line = block[1]
+        command, _, begins = line.removeprefix("$ ").partition("  # ")
+        paragraphs = output(shlex.split(command)[1:]).split("\n\n")
+        found = next((text for text in paragraphs if text.startswith(begins)), None)
+        assert found, f"{command} prints no paragraph that begins with {begins!r}"
+        return f"```console\n{line}\n{found.strip()}\n```"
+
+    return re.sub(r"```console\n(\$ [^\n]*)\n.*?^```", shown, page, flags=re.M | re.S)
+
+
+def output(words: list[str]) -> str:
+    """What a command prints where it is run in the repository."""
+    given = sys.argv
+    printed = io.StringIO()
+    try:
+        sys.argv = ["spark-prof", *words]
+        with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed):
+            assert cli.main() == 0, words
+    finally:
+        sys.argv = given
+    return printed.getvalue()
 
 
 def commands_page(_: str = "") -> str:
@@ -103,6 +145,8 @@ def commands_page(_: str = "") -> str:
         "Every option, as `--help` tells it; written by `python -m tests.docs.pages`. Exit codes: "
         "0 it is done, 1 a check that was asked for failed, 2 the input or an option is not "
         "usable, with one line on stderr, 130 Ctrl-C, 143 SIGTERM.\n",
+        "Commands that draw something also have `--format` (by default text, or what OUT's ending "
+        "says) and `--out`, `-o` (write to this file, not to the terminal).\n",
     ]
     for name, command in sorted(group.commands.items()):
         found = getattr(command, "commands", None) or {"": command}
@@ -111,9 +155,17 @@ def commands_page(_: str = "") -> str:
             shown = f"{_sentence(_words(inner.help)).rstrip('.')}."
             parts.append(f"`{name} {part}`: {shown}\n" if part else f"{shown}\n")
             rows = [_option(p) for p in inner.params if p.param_type_name == "option"]
+            rows = [row for row in rows if row not in _DRAWING]
             if rows:
                 parts.append("\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n")
     return "\n".join(parts).rstrip() + "\n"
+
+
+_DRAWING = (
+    "| `--format` | How to draw it; by default text, or what OUT's ending says |",
+    "| `--out`, `-o` | Write to this file, not to the terminal |",
+)
+"""Rows that the head of the page has once."""
 
 
 def _option(parameter: Any) -> str:
@@ -163,6 +215,8 @@ GENERATED: dict[Path, tuple[Callable[[str], str], ...]] = {
     DOCS / "commands.md": (commands_page,),
     DOCS / "findings.md": (with_rules,),
     DOCS / "kernels.md": (with_kernels, _with_figures),
+    DOCS / "tutorial-kernel.md": (with_outputs,),
+    DOCS / "tutorial-nvfp4.md": (with_outputs,),
     README: (with_report, _readme_figures),
 }
 """The pages that the code writes parts of, and what writes them."""

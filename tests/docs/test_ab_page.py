@@ -19,16 +19,16 @@ from spark_prof.ab.accuracy_gate import (
 )
 from spark_prof.ab.apply import lines_of
 from spark_prof.ab.command import engine_command
-from spark_prof.ab.result import Result, from_json, read_result
+from spark_prof.ab.result import Result, from_json
 from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.ab.statistics import FEWEST_QUADS
 from spark_prof.cli.app import app
-from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.swaps.swap_settings import SLOTS
 from tests.docs.pages import PAGES, ROOT, commands, tables
 from tests.rows import each_row
 
 PAGE = ROOT / "docs" / "ab.md"
+RESULTS = ROOT / "benchmarks" / "results" / "ab" / "README.md"
 PROTOCOL = " ".join((ROOT / "docs" / "ab-protocol.md").read_text(encoding="utf-8").split())
 COMMANDS = sorted({tuple(w) for page in PAGES for w in commands(page) if w[0] == "ab"})
 GROUP: Any = typer.main.get_command(app)
@@ -104,20 +104,13 @@ def test_the_bounds_are_the_code_s() -> None:
     assert alone == [pytest.approx(0.016, abs=0.0005), 0.3]
 
 
-def test_the_report_that_is_shown_is_the_one_of_the_file() -> None:
-    shown = PAGE.read_text(encoding="utf-8").partition("```console\n$ spark-prof report ")[2]
-    source, _, block = shown.partition("```")[0].partition("\n")
-    drawn = render_ab(read_result(ROOT / source), "text")
-    assert block == drawn.partition("\nSide a against itself\n")[0]
-
-
 def _result(name: str) -> Result:
     path = ROOT / "benchmarks" / "results" / "ab" / f"{name}.json"
     return from_json(path.read_bytes(), str(path))
 
 
 def test_gains_are_those_of_the_results() -> None:
-    shown = tables(PAGE, "On an H100")[0]
+    shown = tables(RESULTS, "A/B on an H100")[0]
     expected = []
     for name in dict.fromkeys(row[0] for row in shown):
         for run in _result(name).runs:
@@ -139,7 +132,7 @@ def test_gains_are_those_of_the_results() -> None:
 
 
 def test_where_the_gain_came_from_is_that_of_the_results() -> None:
-    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    text = " ".join(RESULTS.read_text(encoding="utf-8").split())
     (quantized,) = _result("gpt-oss-20b-quantized").attributions
     waits = {row.component: row.b_us for row in quantized.components}["waiting for the host"]
     assert f"side b waits {waits:.1f} us" in text

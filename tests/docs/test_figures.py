@@ -17,17 +17,17 @@ from spark_prof.analyzers.clients.client_rows import VERDICTS
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.shape_summary import occupancy_of
 from spark_prof.analyzers.views.layer_outliers import threshold
-from spark_prof.dashboards.render import RENDERERS
 from spark_prof.dashboards.units import microseconds, share
 from spark_prof.profiler.settings import Settings
 from spark_prof.rules.gpus import SM_LIMITS
 from spark_prof.traces import formats as trace_formats
 from spark_prof.traces.benchmarks.load_test import CLOCKS
 from spark_prof.traces.bundle import Meta
-from tests.docs.pages import CAPTURE, DOCS, README_CAPTURE, ROOT, tables
+from tests.docs.pages import CAPTURE, DOCS, ROOT, output, tables
 from tests.rows import each_row
 
 EAGER = "tests/data/h100-gpt-oss-20b-mxfp4-eager"
+PAIR = ("tests/data/code-h100/dense-fp8-block", "tests/data/code-h100/dense-nvfp4")
 GPT_OSS = "tests/data/h100-gpt-oss-20b-mxfp4-graphs"
 
 
@@ -81,11 +81,20 @@ def test_the_occupancy_of_a_kernel_with_many_registers() -> None:
         assert (found.blocks, found.warps, found.share) == (1, 12, expected)
 
 
-def test_the_tutorial_reads_the_report_as_it_is() -> None:
-    shown = " ".join(RENDERERS["text"](report_of(README_CAPTURE)).split())
-    told = text_of("tutorial.md")
-    figures = ("4.54 ms", "725", "541", "1.26 ms", "2.30", "155")
-    assert [each for each in figures if each not in told or each not in shown] == []
+def test_the_tutorials_read_the_outputs_as_they_are() -> None:
+    def shown(page: str) -> str:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        blocks = re.findall(r"^```console\n(.*?)^```$", text, re.M | re.S)
+        return " ".join(" ".join(blocks).split())
+
+    kernel = ("39.6 %", "22.7 %", "0.18", "5.9 %")
+    assert [each for each in kernel if each not in shown("tutorial-kernel.md")] == []
+    prefill = output(["compare", *PAIR]).partition(
+        "Where the difference of a prefill step comes from"
+    )[2]
+    assert [each for each in ("310.8 us", "646.1 us") if each not in prefill] == []
+    told = text_of("tutorial-kernel.md") + text_of("tutorial-nvfp4.md")
+    assert [each for each in (*kernel, "310.8 us", "646.1 us") if each not in told] == []
 
 
 def test_the_threshold_of_outliers() -> None:
