@@ -59,6 +59,8 @@ class CallSums:
 
     def of(self, name: int, component: str) -> tuple[int, float]:
         """How many calls, and microseconds of all of them."""
+        if component not in COMPONENTS:
+            return 0, 0.0
         at = name * len(COMPONENTS) + COMPONENTS.index(component)
         if not 0 <= at < len(self.calls):
             return 0, 0.0

@@ -31,7 +31,7 @@ from spark_prof.dashboards.units import (
 def facts(found: KernelFacts) -> Section:
     """Says what one kernel is, and what it does for one component."""
     row = found.row
-    step = f"of a {'mean' if found.phase == 'all' else found.phase} step"
+    step = f"a {'mean' if found.phase == 'all' else found.phase} step"
     return _listed(
         "kernel",
         "What it is",
@@ -42,8 +42,8 @@ def facts(found: KernelFacts) -> Section:
             ("Evidence", row.evidence),
             ("Weights stored as", row.weights or MISSING),
             ("Conversion", row.conversion or MISSING),
-            ("Time", f"{microseconds(found.us)} {step}, {share(found.share)}"),
-            ("Calls", MISSING if found.calls is None else f"{found.calls:,.4g} {step}"),
+            ("Time", f"{microseconds(found.us)} of {step}, {share(found.share)}"),
+            ("Calls", MISSING if found.calls is None else f"{found.calls:,.4g} in {step}"),
             ("In all steps", f"{microseconds(row.us)}, {counted(row.calls, 'call')}"),
         ),
     )

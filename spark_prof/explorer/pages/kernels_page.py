@@ -39,6 +39,7 @@ from spark_prof.dashboards.sections.roofline_section import (
     with_intensity,
     with_need,
 )
+from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import clean, count, counted, microseconds, share, spans
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, listing, state, widgets
@@ -73,17 +74,20 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
         reasons = ["A copy or a memset: no sum of kernels contains it."]
     widgets.lines(*reasons, *about_cells.placed_by(prepared.report))
     _findings(prepared, full, role)
+    beside = None
     for entry in facts:
         of = f" for {entry.row.component}" * (len(facts) > 1)
         pair = one_kernel_section.facts(entry), one_kernel_section.floor(entry.floor)
-        for column, section in zip(st.columns(2), pair, strict=True):
+        columns = st.columns(2)
+        for column, section in zip(columns, pair, strict=True):
             with column:
                 _section(replace(section, title=section.title + of), entry.row.component)
+        beside = columns[1] if len(pair[1].rows) == 1 else None  # there is room below a short one
     others = (
         one_kernel_section.streamed(prepared.report, component),
         one_kernel_section.counters(prepared.report, full),
     )
-    code, listed = _code(prepared, full, others)
+    code, listed = _code(prepared, full, others, beside)
     calls = calls_of(prepared.kernels, prepared.steps, name)
     if len(calls):
         _section(one_kernel_section.launches(launches(calls, prepared.kernels), full, component,
@@ -98,8 +102,9 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
 
 def _ways(prepared: Prepared, name: int) -> None:
     """Draws the ways from a kernel to its place in time and to all kernels."""
-    with st.container(horizontal=True):
-        links.link("kernels", "All kernels", **_filters())
+    with st.container(horizontal=True, vertical_alignment="center"):
+        # A link to the page that is open would leave the address as it is.
+        st.button("All kernels", key="all-kernels", on_click=_leave)
         if not prepared.timed:
             return
         kernels, step = prepared.kernels, links.ranked_step(prepared.steps, "median")
@@ -111,24 +116,30 @@ def _ways(prepared: Prepared, name: int) -> None:
             links.link("timeline", "In the Timeline: its first call", kernel=name)
 
 
+def _leave() -> None:
+    state.keep(kernel=None, component=None, code=None, lines=None, line=None)
+
+
 def _code(
-    prepared: Prepared, full: str, others: Sequence[Section]
+    prepared: Prepared, full: str, others: Sequence[Section], beside: DeltaGenerator | None
 ) -> tuple[CodeRow | None, DeltaGenerator]:
     """Draws what the machine code is made of, beside the place of its listing.
 
     Args:
         others: sections that stand below the counts.
+        beside: where all of it goes if no code is known; None for two columns of its own.
 
     Returns:
         The code that is chosen, None where none is known, and the place of its listing.
     """
     rows = [row for row in prepared.report.machine_code if row.name == full]
     if not rows:
-        left, right = st.columns(2)
+        left, right = (beside, beside) if beside else st.columns(2)
         with left:
             for section in others:
                 _section(section)
-        if not prepared.kernels.copies[prepared.kernels.names.index(full)]:
+        copy = prepared.kernels.copies[prepared.kernels.names.index(full)]
+        if not copy and not on_cpu(prepared.report):
             with right if any(section.rows for section in others) else left:
                 st.subheader("Machine code", anchor=False)
                 widgets.lines(_NO_CODE)
@@ -159,8 +170,8 @@ def _listing(prepared: Prepared, code: CodeRow) -> None:
 
 
 _NO_CODE = (
-    "Nothing tells its machine code: spark-prof record keeps it where CUPTI records, and nvdisasm "
-    "reads it (pip install 'spark-prof[sass]')."
+    "The recording holds none of it. spark-prof record keeps it with the backend cupti, and "
+    "nvdisasm reads it: pip install 'spark-prof[sass]'."
 )
 _NO_LISTING = (
     "A listing needs the bundle's folder cubins, which spark-prof record fills, and nvdisasm: "
