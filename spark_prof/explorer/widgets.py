@@ -25,6 +25,41 @@ _PROSE = 70
 _STYLED = 1500
 """Cells up to which written figures are sorted as such: more take pandas too long."""
 
+_TALLEST = 16
+"""Rows up to which a table shows all of them; a longer one is scrolled."""
+
+_ROW, _PROSE_ROW = 35, 84
+"""Pixels; a row of three lines where a text would else be cut in its first."""
+
+_OPEN_ROWS = f"""<style>[class*="st-key-rows-"] canvas {{ cursor: pointer !important }}</style>
+<script>
+if (!window.sparkProfRows) {{
+  window.sparkProfRows = true;
+  const gridOf = (event) => event.target instanceof Element
+    && event.target.closest('[class*="st-key-rows-"] [data-testid="stDataFrame"]')
+    && event.target.closest('[data-testid="stDataFrame"]').querySelector('canvas');
+  // The grid's own key for "choose the row of this cell".
+  const choose = (target) => target.dispatchEvent(new KeyboardEvent('keydown', {{
+    key: ' ', code: 'Space', keyCode: 32, shiftKey: true, bubbles: true, cancelable: true}}));
+  document.addEventListener('click', (event) => {{
+    const grid = event.isTrusted && gridOf(event);
+    if (!grid) return;
+    const box = grid.getBoundingClientRect();
+    const rows = Number(grid.querySelector('[role=grid]')?.getAttribute('aria-rowcount'));
+    const boxes = rows > 1001 ? 44 : rows > 101 ? 36 : 32;
+    if (event.clientX - box.left < boxes || event.clientY - box.top < {_ROW}) return;
+    setTimeout(() => choose(grid));
+  }});
+  document.addEventListener('keydown', (event) => {{
+    if (event.key !== 'Enter' || !gridOf(event) || event.target.matches('input')) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    choose(event.target);
+  }}, true);
+}}
+</script>"""
+"""Streamlit lets a row be chosen by its box only; here by a click on any of its cells, or Enter."""
+
 _FORMULA = re.compile(r"[=@+\-\t\r]")
 _FIGURE = re.compile(r"[+-][\d.,]+(e[+-]?\d+)?( ?[A-Za-z%/]{1,6})?")
 
@@ -35,26 +70,43 @@ def table(
     *,
     selectable: bool = False,
     whole: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
+    digits: Mapping[str, int] | None = None,
 ) -> list[int]:
     """Draws a table that can be sorted, searched and downloaded as CSV.
 
     Args:
         frame: its columns as they shall be titled; of a long one the first `MOST_ROWS` are drawn.
         name: of this table on its page: the CSV's file and the widget's key.
-        selectable: a click on a row reruns the page.
+        selectable: a click on a row, or Enter in it, reruns the page.
         whole: what the CSV has where the drawn one is shortened, or what makes it, which is only
             called when somebody asks for the file.
+        digits: behind the point, of columns of numbers by their title.
 
     Returns:
         The places of the chosen rows in `frame`.
     """
     shown = sortable(frame.iloc[:MOST_ROWS])
-    # A row of three lines where a text would else be cut in its first.
-    height = 84 if _has_prose(frame.iloc[:MOST_ROWS]) else None
-    options: dict[str, Any] = {"hide_index": True, "key": name, "row_height": height}
+    row = _PROSE_ROW if _has_prose(frame.iloc[:MOST_ROWS]) else _ROW
+    rows = min(len(frame), _TALLEST if row == _ROW else _TALLEST // 2)
+    half = row // 2 if rows < len(frame) else 0  # it shows that there are more
+    options: dict[str, Any] = {
+        "hide_index": True,
+        "key": name,
+        "row_height": row,
+        "height": _ROW + max(rows, 1) * row + half + 2,
+        "placeholder": "",
+        "column_config": {
+            title: st.column_config.NumberColumn(format=f"%.{places}f")
+            for title, places in (digits or {}).items()
+        },
+    }
     chosen: list[int] = []
     if selectable:
-        event: Any = st.dataframe(shown, on_select="rerun", selection_mode="single-row", **options)
+        with st.container(key=f"rows-{name}"):
+            st.html(_OPEN_ROWS, unsafe_allow_javascript=True)
+            event: Any = st.dataframe(
+                shown, on_select="rerun", selection_mode="single-row", **options
+            )
         chosen = [row for row in event.selection.rows if 0 <= row < len(frame)]
     else:
         st.dataframe(shown, **options)

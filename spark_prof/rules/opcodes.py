@@ -91,3 +91,37 @@ def find_opcode(opcode: str) -> Opcode | None:
         if word in words and all(modifier in modifiers for modifier in wanted):
             return row
     return None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a reader of a listing looks for."""
+
+    name: str
+    says: str
+    words: str = ""  # the opcodes' first words; none where `find_opcode` tells
+
+    @property
+    def plural(self) -> str:
+        """Behind a number of them."""
+        return f"{self.name}es" if self.name.endswith("s") else f"{self.name}s"
+
+
+MARKS = (
+    Mark("matrix product", "runs on the tensor cores"),
+    Mark("conversion", "turns one number format into another",
+         "F2F F2FP UF2FP F2I I2F I2FP I2I FRND MOVM"),
+    Mark("byte permute", "moves bytes in a register, as unpacking does", "PRMT UPRMT"),
+    Mark("local memory access", "loads or stores spilled registers, or local arrays", "LDL STL"),
+)  # fmt: skip
+"""What a listing marks, in the order of its legend."""
+
+_MARK_OF = {word: mark for mark in MARKS for word in mark.words.split()}
+
+
+def mark_of(opcode: str) -> Mark | None:
+    """What a listing marks this opcode as; None for most."""
+    row = find_opcode(opcode)
+    if row is not None and row.does == "product":
+        return MARKS[0]
+    return _MARK_OF.get(opcode.partition(".")[0])

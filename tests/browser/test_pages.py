@@ -34,3 +34,41 @@ def test_recordings(site: Site, fresh: Callable[..., View], source: str) -> None
 
 def test_results_of_ab(site: Site, fresh: Callable[..., View]) -> None:
     look(fresh(site.served.url).open(source=site.places["ab"]))
+
+
+def test_rows_open_on_a_click_anywhere_and_on_enter(site: Site, fresh: Callable[..., View]) -> None:
+    view = fresh(site.served.url).open("kernels", source=site.places["nvfp4"])
+    table = view.keyed("rows-kernels").locator("[data-testid=stDataFrame]")
+    rows = view.cells(table)
+    role = rows[0].index("Role")
+    for x in (12, 90, 300, 700):  # the box, and cells of any column
+        view.click_row(table, 1, x)
+        assert f"({rows[2][role]})" in view.titles()[1]
+        view.press("All kernels")
+        assert "kernel" not in view.state
+    # Sorted by a column, the row is the one that is seen there.
+    box = table.locator("canvas").first.bounding_box()
+    assert box
+    view.page.mouse.click(box["x"] + 60, box["y"] + 17)
+    view.wait_until(lambda: view.cells(table)[1:4] != rows[1:4])
+    first = view.cells(table)[1]
+    view.click_row(table, 0, 300)
+    assert f"({first[role]})" in view.titles()[1]
+    # The keyboard looks through the table, and opens only with Enter.
+    view.press("All kernels")
+    view.page.get_by_role("button", name="Fullscreen").first.focus()
+    for key in ("Tab", "ArrowDown", "ArrowDown"):
+        view.page.keyboard.press(key)
+    view.settle()
+    assert "kernel" not in view.state
+    view.act(lambda: view.page.keyboard.press("Enter"))
+    assert f"({rows[3][role]})" in view.titles()[1]
+    view.check()
+
+
+def test_a_kernel_leads_to_its_place_in_time(site: Site, fresh: Callable[..., View]) -> None:
+    view = fresh(site.served.url).open("kernels", source=site.places["nvfp4"], kernel=0)
+    view.click(view.page.get_by_role("link", name="In the Timeline"))
+    assert view.path == "timeline"
+    assert view.state.keys() & {"call", "kernel"}
+    view.check()

@@ -179,13 +179,13 @@ class View:
         grid = table.locator("canvas table[role=grid]").first
         return [[str(cell) for cell in row] for row in grid.evaluate(read)]
 
-    def click_row(self, table: Locator, row: int) -> View:
-        """Clicks the box before a row of a table, which chooses it."""
+    def click_row(self, table: Locator, row: int, x: float = 150) -> View:
+        """Clicks a cell of a row of a table, so many pixels from its left edge; that opens it."""
         table.scroll_into_view_if_needed()
         box = table.locator("canvas").first.bounding_box()
         assert box
-        x, y = box["x"] + 12, box["y"] + 35 * (row + 1) + 17
-        return self.act(lambda: self.page.mouse.click(x, y))
+        y = box["y"] + 35 * (row + 1) + 17
+        return self.act(lambda: self.page.mouse.click(box["x"] + x, y))
 
     def plot(self, name: str) -> Locator:
         """The drawn figure of this name."""

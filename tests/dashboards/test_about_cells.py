@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.views.kernel_calls import Launch, LaunchUse, facts_of
+from spark_prof.analyzers.views.kernel_calls import CallSums, Launch, LaunchUse, facts_of
+from spark_prof.analyzers.views.layer_cells import StepKind
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OddCell
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.sections import one_kernel_section
@@ -46,7 +49,9 @@ def test_an_odd_layer_is_told_with_its_cause(cause: Cause, said: str) -> None:
 @each_row("sample", SAMPLES)
 def test_facts_of_any_kernel_can_be_told(sample: str) -> None:
     report = SAMPLES[sample]
-    for facts in facts_of(report, [row.name for row in report.kernels]):
+    none = CallSums(np.zeros(0, np.int64), np.zeros(0))
+    every = StepKind("all", None, report.steps.count)
+    for facts in facts_of(report, [row.name for row in report.kernels], every, none, none):
         assert one_kernel_section.facts(facts).rows
         assert one_kernel_section.floor(facts.floor).rows
         assert one_kernel_section.reason(facts.row)
@@ -73,7 +78,11 @@ def test_findings_that_name_a_kernel_are_found() -> None:
     name = "void marlin::Marlin<1, 2>(int4 const*)"
     named = Finding("a", 1.0, f"{short_name(name)} (qkv) reads", "fix")
     other = Finding("b", 1.0, "something else", "fix", ("no kernel",))
-    assert one_kernel_section.named_by((named, other), name) == (named,)
+    assert one_kernel_section.named_by((named, other), name) == ((named,), ())
+    of_w2 = replace(named, text=f"{short_name(name)} (experts; w2: 8 of 128 experts) reads")
+    of_w13 = replace(named, text=f"{short_name(name)} (experts; w13: 8 of 128 experts) reads")
+    found = one_kernel_section.named_by((of_w2, other, of_w13), name, "w13")
+    assert found == ((of_w13,), (of_w2,))
 
 
 def test_the_reason_for_a_component_is_that_of_its_name_or_place() -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import lzma
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.datasets.prepared import Prepared, prepare
+from spark_prof.explorer import listing
+from spark_prof.rules.opcodes import MARKS, mark_of
+from spark_prof.traces.cubins import CUBINS_FOLDER
+from spark_prof.traces.cuda_tools import FOLDER_VARIABLE
+from spark_prof.traces.sass_listing import list_function
+from tests.dashboards.page import Page
 from tests.explorer.framed import DATA, of_recording, texts
 from tests.rows import each_row
 
@@ -32,8 +44,10 @@ def test_roles_stand_beside_the_components() -> None:
     shown = prepare(str(DATA / "architectures" / "deepseek-v2" / "default"))
     experts = ("fused_moe_kernel", "mlp.experts.w13, mlp.experts.w2")
     frames = [element.value for element in drawn("kernels", shown).dataframe]
-    assert experts in set(zip(frames[0]["Kernel"], frames[0]["Role"], strict=True))
-    by_role = next(frame for frame in frames if "Evidence" in frame)
+    assert experts in set(zip(frames[0]["Kernel"], frames[0]["Module"], strict=True))
+    row = frames[0][frames[0]["Kernel"] == "fused_moe_kernel"].iloc[0]
+    assert row["Role"] == "w13, w2"
+    by_role = next(frame for frame in frames[1:] if "Evidence" in frame)
     assert {"mlp.experts.w13", "mlp.experts.w2"} <= set(by_role["Role"])
     address = {"layer": "2", "component": "experts"}
     cell = next(f.value for f in drawn("layers", shown, address).dataframe if "Role" in f.value)
@@ -91,10 +105,96 @@ def test_an_address_that_names_nothing_is_as_none(page: str, address: dict[str, 
 
 def test_the_table_is_that_of_the_report() -> None:
     shown = prepare(str(DATA / CODE))
-    frame = drawn("kernels", shown).dataframe[0].value
-    rows = sorted(shown.report.kernels, key=lambda row: -row.us)
-    assert frame["Component"].tolist() == [row.component for row in rows]
-    assert frame["Time, ms"].tolist() == [round(row.us / 1e3, 3) for row in rows]
+    steps = shown.steps["phase"].value_counts()
+    decode = drawn("kernels", shown).dataframe[0].value
+    rows = sorted((row for row in shown.report.kernels if row.decode_us), key=_decode_us)
+    assert decode["Component"].tolist() == [row.component for row in rows]
+    a_step = [row.decode_us / int(steps["decode"]) for row in rows]
+    assert decode["us a step"].tolist() == pytest.approx(a_step)
+    assert set(decode["Calls"]) <= {1.0, 2.0, 47.0, 48.0, 49.0, 96.0}, "of a model of 48 layers"
+    every = drawn("kernels", shown, {"phase": "all"}).dataframe[0].value
+    assert every["All steps, ms"].sum() == pytest.approx(
+        sum(row.us for row in shown.report.kernels) / 1e3
+    )
+    assert len(every) == len(shown.report.kernels) > len(rows)
+
+
+def _decode_us(row: KernelRow) -> float:
+    return -row.decode_us
+
+
+def test_equal_names_are_told_apart_by_their_roles() -> None:
+    frame = drawn("kernels", prepare(str(DATA / CODE))).dataframe[0].value
+    marlin = frame[frame["Kernel"] == "marlin_moe_wna16::Marlin"]
+    assert marlin["Role"].tolist() == ["w13", "w2"]
+
+
+def test_a_phase_lives_in_the_address_and_a_kernel_of_another_one_is_shown() -> None:
+    shown = prepare(str(DATA / CODE))
+    app = drawn("kernels", shown)
+    app.selectbox(key="choice-phase").select_index(1).run()
+    assert app.query_params["phase"] in ("prefill", ["prefill"])
+    only = next(row.name for row in shown.report.kernels if not row.decode_us)
+    named = {"kernel": str(shown.kernels.names.index(only))}
+    assert "of a mean step" in _cells(drawn("kernels", shown, named))
+
+
+def _cells(app: AppTest) -> str:
+    tables = [element.value.astype(str).to_numpy().ravel() for element in app.dataframe]
+    return "\n".join(value for table in tables for value in table)
+
+
+def with_code(folder: Path, function: str) -> Prepared:
+    """A recording that keeps a cubin of this project's under the hash of a kernel's code."""
+    path = shutil.copytree(DATA / "code-h100" / "dense-nvfp4", folder / "recording")
+    table = path / "functions-rank0.parquet"
+    rows = pq.read_table(table)
+    place = next(n for n, name in enumerate(rows["name"].to_pylist()) if "Marlin" in name)
+    functions = rows["function"].to_pylist()
+    functions[place] = function
+    at = rows.schema.get_field_index("function")
+    column = pa.array(functions, rows.schema.field(at).type)
+    pq.write_table(rows.set_column(at, rows.schema.field(at), column), table)
+    (path / CUBINS_FOLDER).mkdir()
+    code = lzma.decompress((DATA / "cubins" / "probes-sm_90a.cubin.xz").read_bytes())
+    (path / CUBINS_FOLDER / f"{rows['hash'][place].as_py()}.cubin").write_bytes(code)
+    return prepare(str(path))
+
+
+def test_the_machine_code_is_listed_and_marked(tmp_path: Path) -> None:
+    shown = with_code(tmp_path, "mma_e4m3")
+    row = next(row for row in shown.report.machine_code if row.function == "mma_e4m3")
+    address = {"kernel": str(shown.kernels.names.index(row.name)), "code": row.cubin}
+    app = drawn("kernels", shown, address | {"lines": "all"})
+    (page,) = [page for page in _pages(app) if "Machine code" in str(page.tags)]
+    lines = list_function(Path(shown.source), row.cubin, "mma_e4m3")
+    told = "\n".join(page.texts)
+    assert all(line.text in told for line in lines)
+    marked = [dict(attributes).get("title") for tag, attributes in page.tags if tag == "span"]
+    for mark in MARKS:
+        expected = sum(mark_of(line.opcode) == mark for line in lines)
+        assert marked.count(mark.name) == expected
+        assert f"{expected} {mark.name if expected == 1 else mark.plural}" in told
+    assert any(mark_of(line.opcode) for line in lines)
+
+
+def test_where_no_listing_can_be_had_one_line_tells_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = with_code(tmp_path, "mma_e4m3")
+    row = next(row for row in shown.report.machine_code if row.function == "mma_e4m3")
+    address = {"kernel": str(shown.kernels.names.index(row.name))}
+    listing._listed.clear()  # type: ignore[attr-defined]
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    assert "No listing: nvdisasm is not installed" in texts(drawn("kernels", shown, address))
+    shutil.rmtree(Path(shown.source) / CUBINS_FOLDER)
+    app = drawn("kernels", shown, address)
+    assert f"No listing: the recording does not keep cubins/{row.cubin}.cubin" in texts(app)
+    assert "Instructions" in _cells(app)
+
+
+def _pages(app: AppTest) -> list[Page]:
+    return [Page(element.proto.body) for element in app.get("html")]
 
 
 def test_a_search_lives_in_the_address() -> None:
@@ -114,7 +214,9 @@ def test_the_detail_says_what_is_known() -> None:
     values = [value for f in app.dataframe for value in f.value.astype(str).to_numpy().ravel()]
     for known in ("lm_head", "tensor-core bf16", "sass", "sm_90", "48 x HGMMA.64x8x16.F32.BF16"):
         assert known in values
-    assert "Findings that name it" in texts(app)
+    assert "No finding names it." in texts(app)
+    w2 = place(shown, "marlin_moe_wna16")
+    assert "Findings that name it" in texts(drawn("kernels", shown, {"kernel": w2}))
 
 
 def test_hostile_names_are_drawn_as_text() -> None:

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from spark_prof.analyzers.classify.code_rows import code_row
-from spark_prof.rules.opcodes import OPCODES, Opcode, find_opcode
+from spark_prof.rules.opcodes import MARKS, OPCODES, Opcode, find_opcode, mark_of
 from spark_prof.vocabulary import PRECISIONS
 from tests.rows import each_row
 
@@ -48,3 +48,15 @@ def test_every_measured_instruction(measured: dict[str, str]) -> None:
     assert (row.precision or "") == measured["precision"]
     assert " ".join(row.reads) == measured["reads"]
     assert " ".join(row.writes) == measured["writes"]
+
+
+def test_a_listing_marks_what_the_table_knows() -> None:
+    for row in OPCODES:
+        mark = mark_of(row.example)
+        assert (mark == MARKS[0]) == (row.does == "product")
+        assert (mark is not None and mark.name == "conversion") == (
+            row.does in ("reads", "writes", "double")
+        )
+    opcodes = ("LDL.LU.64", "STL", "PRMT", "I2F.S16", "LDG.E", "FFMA")
+    marks = [mark.name for opcode in opcodes if (mark := mark_of(opcode))]
+    assert marks == ["local memory access", "local memory access", "byte permute", "conversion"]

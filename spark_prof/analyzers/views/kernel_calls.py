@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,38 +16,105 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns
-from spark_prof.analyzers.views.layer_cells import call_times
+from spark_prof.analyzers.views.layer_cells import StepKind, call_times
 from spark_prof.vocabulary import COMPONENTS
 
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """One kernel and component."""
+    """One kernel and component, in the steps of one kind."""
 
     place: int  # of its name in the kernels' names, -1 where they do not have it
-    row: KernelRow
-    calls: float  # in a mean step
+    row: KernelRow  # what it is, and its sums over all steps
+    phase: str  # of the steps; all for every one
+    calls: float | None  # in a mean step of these; None where nothing tells what is a call
+    us: float  # in such a step
+    share: float  # of the kernel time of these steps
     floor: RooflineRow | None  # what the roofline says of a mean call; None where it says nothing
 
+    @property
+    def role(self) -> str:
+        """What tells it from its like: w13, gate_up_proj, attn; its component where nothing does.
 
-def facts_of(report: Report, names: Sequence[str]) -> tuple[KernelFacts, ...]:
-    """All kernels of a report, what takes the most time first.
+        The weights that it is known to read come first, then the modules that it works for.
+        """
+        weights = _WEIGHTS.findall(self.floor.what) if self.floor else []
+        weights = [name for name in weights if name not in _NO_WEIGHTS]
+        modules = [role.rpartition(".")[2] for role in self.row.roles]
+        return ", ".join(dict.fromkeys(weights or modules)) or self.row.component
+
+
+_WEIGHTS = re.compile(r"(?:^|, )([\w.]+)(?=:|,|$)")
+"""In what a kernel reads, such as "w13: 8 of 128 experts, w2: 8 of 128 experts"."""
+
+_NO_WEIGHTS = ("activations", "written")
+
+
+@dataclass(frozen=True)
+class CallSums:
+    """Calls and time of each kernel name and component, at `name * len(COMPONENTS) + component`."""
+
+    calls: npt.NDArray[np.int64]
+    ns: npt.NDArray[np.float64]
+
+    def of(self, name: int, component: str) -> tuple[int, float]:
+        """How many calls, and microseconds of all of them."""
+        if component not in COMPONENTS:
+            return 0, 0.0
+        at = name * len(COMPONENTS) + COMPONENTS.index(component)
+        if not 0 <= at < len(self.calls):
+            return 0, 0.0
+        return int(self.calls[at]), float(self.ns[at]) / 1e3
+
+
+def call_sums(kernels: KernelColumns, steps: pd.DataFrame, kind: StepKind) -> CallSums:
+    """Adds up the kernels of the steps of one kind.
+
+    Args:
+        steps: the analyzed ones, in order, with their phase.
+        kind: which of them count.
+    """
+    rows, _ = kernels.of_steps(steps["step"].to_numpy()[kind.of(steps)])
+    code = kernels.name[rows].astype(np.int64) * len(COMPONENTS) + kernels.component[rows]
+    took = kernels.end_ns[rows] - kernels.start_ns[rows]
+    return CallSums(np.bincount(code), np.bincount(code, took).astype(np.float64))
+
+
+def facts_of(
+    report: Report, names: Sequence[str], kind: StepKind, own: CallSums, every: CallSums
+) -> tuple[KernelFacts, ...]:
+    """The kernels that run in steps of one kind, what takes the most time first.
 
     Args:
         names: of the rank's kernels, as `KernelColumns` has them.
+        kind: which steps count.
+        own: sums of these steps.
+        every: those of all steps.
     """
     places = {name: place for place, name in enumerate(names)}
     roofline = report.roofline
-    # The phase whose floors are shown: decode, or another where no step decodes.
-    phase = (roofline.decode or next(iter(roofline.phases), None)) if roofline else None
+    phases = {phase.phase: phase for phase in roofline.phases} if roofline else {}
+    # Where all steps count, the floors of decode say most.
+    wanted = ("decode", *phases) if kind.phase == "all" else (kind.phase,)
+    phase = next((phases[name] for name in wanted if name in phases), None)
     floors = together(phase.rows) if phase else {}
-    steps = report.steps.count or 1
-    return tuple(
-        KernelFacts(
-            places.get(row.name, -1), row, row.calls / steps, floors.get((row.name, row.component))
-        )
-        for row in sorted(report.kernels, key=lambda row: -row.us)
-    )
+    steps = kind.steps or 1
+    found = []
+    for row in report.kernels:
+        place = places.get(row.name, -1)
+        whole = every.of(place, row.component)[0]
+        calls, us = own.of(place, row.component)
+        if kind.phase == "all":
+            calls, us = row.calls, row.us
+        elif not calls:
+            continue
+        # Operators on a CPU come in pieces, of which nothing here tells which make one call.
+        mean = calls / steps if kind.phase == "all" or whole == row.calls else None
+        floor = floors.get((row.name, row.component))
+        found.append(KernelFacts(place, row, kind.phase, mean, us / steps, 0.0, floor))
+    a_step = sum(entry.us for entry in found) or 1.0
+    found = [replace(entry, share=entry.us / a_step) for entry in found]
+    return tuple(sorted(found, key=lambda entry: -entry.us))
 
 
 def search(
@@ -63,8 +131,10 @@ def search(
     """
     words = text.casefold().split()
 
-    def fits(row: KernelRow) -> bool:
-        known = " ".join((row.name, row.component, *row.roles, row.conversion or "")).casefold()
+    def fits(facts: KernelFacts) -> bool:
+        row = facts.row
+        told = (row.name, row.component, facts.role, *row.roles, row.conversion or "")
+        known = " ".join(told).casefold()
         return (
             engine in ("", row.engine)
             and precision in ("", row.precision)
@@ -72,7 +142,7 @@ def search(
             and all(word in known for word in words)
         )
 
-    return tuple(facts for facts in found if fits(facts.row))
+    return tuple(facts for facts in found if fits(facts))
 
 
 _MOST_CALLS = 2_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from spark_prof.dashboards.units import (
     MISSING,
     bandwidth,
     count,
+    counted,
     decimal_size,
     microseconds,
     share,
@@ -29,18 +31,20 @@ from spark_prof.dashboards.units import (
 def facts(found: KernelFacts) -> Section:
     """Says what one kernel is, and what it does for one component."""
     row = found.row
+    step = f"a {'mean' if found.phase == 'all' else found.phase} step"
     return _listed(
         "kernel",
         "What it is",
         (
             ("Component", row.component),
             ("Role", ", ".join(row.roles) or MISSING),
-            ("Ran on", ran_on(row.engine, row.precision)),
-            ("Known by", row.evidence),
+            ("Runs on", ran_on(row.engine, row.precision)),
+            ("Evidence", row.evidence),
             ("Weights stored as", row.weights or MISSING),
             ("Conversion", row.conversion or MISSING),
-            ("Time", f"{microseconds(row.us)}, {share(row.share)} of all kernels"),
-            ("Calls", f"{count(row.calls)}, {found.calls:,.3g} in a mean step"),
+            ("Time", f"{microseconds(found.us)} of {step}, {share(found.share)}"),
+            ("Calls", MISSING if found.calls is None else f"{found.calls:,.4g} in {step}"),
+            ("In all steps", f"{microseconds(row.us)}, {counted(row.calls, 'call')}"),
         ),
     )
 
@@ -190,8 +194,18 @@ def streamed(report: Report, component: str) -> Section:
     return table("weights", f"Weights that {component} streams in a decode step", rows, columns)
 
 
-def named_by(findings: Sequence[Finding], name: str) -> tuple[Finding, ...]:
-    """The findings that name a kernel, by the short name that they use."""
+def named_by(
+    findings: Sequence[Finding], name: str, role: str = ""
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """The findings that name a kernel, by the short name that they use.
+
+    Returns:
+        Those about this role of it, then those about others: kernels that differ in their template
+        arguments only share a short name. All are of the first kind where none names the role.
+    """
     short = short_name(name)
     texts = ((finding, " ".join((finding.text, *finding.evidence))) for finding in findings)
-    return tuple(finding for finding, text in texts if short and short in text)
+    found = tuple(finding for finding, text in texts if short and short in text)
+    roles = set(role.split(", ")) - {""}
+    own = tuple(f for f in found if not roles.isdisjoint(re.findall(r"[\w.]+", f.text)))
+    return (own, tuple(f for f in found if f not in own)) if own else (found, ())

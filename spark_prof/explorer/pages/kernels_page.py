@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.classify.code_rows import CodeRow
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.views.kernel_calls import (
+    CallSums,
     KernelCalls,
     KernelFacts,
     LayerUse,
+    call_sums,
     calls_of,
     durations,
     facts_of,
@@ -20,6 +28,7 @@ from spark_prof.analyzers.views.kernel_calls import (
     over_steps,
     search,
 )
+from spark_prof.analyzers.views.layer_cells import StepKind, kinds_of
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
 from spark_prof.dashboards.section import Section
@@ -30,10 +39,13 @@ from spark_prof.dashboards.sections.roofline_section import (
     with_intensity,
     with_need,
 )
+from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import clean, count, counted, microseconds, share, spans
 from spark_prof.datasets.prepared import Prepared
-from spark_prof.explorer import links, state, widgets
+from spark_prof.explorer import links, listing, state, widgets
+from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.page import Sources
+from spark_prof.traces.resolve import is_bundle
 
 _BY_LAYER = "kernel-layers"
 
@@ -49,37 +61,122 @@ def kernel_detail(prepared: Prepared, name: int, facts: Sequence[KernelFacts]) -
     for layer, of in links.chosen_points(_BY_LAYER):
         links.go("layers", layer=str(layer), component=str(of))
     full = prepared.kernels.names[name]
-    st.subheader(widgets.plain(short_name(full)), anchor=False)
+    component = facts[0].row.component if facts else "other"
+    role = facts[0].role if facts else ""
+    title = f"{short_name(full)} ({role})" if role else short_name(full)
+    st.subheader(widgets.plain(title), anchor=False)
+    _ways(prepared, name)
     if short_name(full) != full:
-        widgets.lines(full)
+        with st.expander("Its full name"):
+            widgets.lines(full)
     reasons = list(dict.fromkeys(one_kernel_section.reason(entry.row) for entry in facts))
     if prepared.kernels.copies[name]:
         reasons = ["A copy or a memset: no sum of kernels contains it."]
     widgets.lines(*reasons, *about_cells.placed_by(prepared.report))
-    if prepared.timed:
-        links.link("timeline", "Its first call in the Timeline", kernel=name)
+    _findings(prepared, full, role)
+    beside = None
+    for entry in facts:
+        of = f" for {entry.row.component}" * (len(facts) > 1)
+        pair = one_kernel_section.facts(entry), one_kernel_section.floor(entry.floor)
+        columns = st.columns(2)
+        for column, section in zip(columns, pair, strict=True):
+            with column:
+                _section(replace(section, title=section.title + of), entry.row.component)
+        beside = columns[1] if len(pair[1].rows) == 1 else None  # there is room below a short one
+    others = (
+        one_kernel_section.streamed(prepared.report, component),
+        one_kernel_section.counters(prepared.report, full),
+    )
+    code, listed = _code(prepared, full, others, beside)
     calls = calls_of(prepared.kernels, prepared.steps, name)
-    component = facts[0].row.component if facts else "other"
-    left, right = st.columns(2)
-    with left:
-        for entry in facts:
-            _section(one_kernel_section.facts(entry), entry.row.component)
-            _section(one_kernel_section.floor(entry.floor), entry.row.component)
-        _findings(prepared, full)
-    with right:
-        for row in (row for row in prepared.report.machine_code if row.name == full):
-            _section(one_kernel_section.code([row]), row.cubin)
-        for section in (
-            one_kernel_section.streamed(prepared.report, component),
-            one_kernel_section.counters(prepared.report, full),
-        ):
-            _section(section)
-    if not len(calls):
+    if len(calls):
+        _section(one_kernel_section.launches(launches(calls, prepared.kernels), full, component,
+                                       prepared.report))  # fmt: skip
+        _figures(prepared, calls, component)
+    else:
         widgets.lines("No analyzed step calls it.")
-        return
-    _section(one_kernel_section.launches(launches(calls, prepared.kernels), full, component,
-                                   prepared.report))  # fmt: skip
-    _figures(prepared, calls, component)
+    if code is not None:  # nvdisasm takes a second: the rest of the page is there meanwhile
+        with listed:
+            _listing(prepared, code)
+
+
+def _ways(prepared: Prepared, name: int) -> None:
+    """Draws the ways from a kernel to its place in time and to all kernels."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        # A link to the page that is open would leave the address as it is.
+        st.button("All kernels", key="all-kernels", on_click=_leave)
+        if not prepared.timed:
+            return
+        kernels, step = prepared.kernels, links.ranked_step(prepared.steps, "median")
+        calls = np.flatnonzero((kernels.name == name) & (kernels.step == step))
+        if step is not None and len(calls):
+            text = f"In the Timeline: its {counted(len(calls), 'call')} in step {step}"
+            links.link("timeline", text, call=int(calls[0]))
+        else:
+            links.link("timeline", "In the Timeline: its first call", kernel=name)
+
+
+def _leave() -> None:
+    state.keep(kernel=None, component=None, code=None, lines=None, line=None)
+
+
+def _code(
+    prepared: Prepared, full: str, others: Sequence[Section], beside: DeltaGenerator | None
+) -> tuple[CodeRow | None, DeltaGenerator]:
+    """Draws what the machine code is made of, beside the place of its listing.
+
+    Args:
+        others: sections that stand below the counts.
+        beside: where all of it goes if no code is known; None for two columns of its own.
+
+    Returns:
+        The code that is chosen, None where none is known, and the place of its listing.
+    """
+    rows = [row for row in prepared.report.machine_code if row.name == full]
+    if not rows:
+        left, right = (beside, beside) if beside else st.columns(2)
+        with left:
+            for section in others:
+                _section(section)
+        copy = prepared.kernels.copies[prepared.kernels.names.index(full)]
+        if not copy and not on_cpu(prepared.report):
+            with right if any(section.rows for section in others) else left:
+                st.subheader("Machine code", anchor=False)
+                widgets.lines(_NO_CODE)
+        return None, st.container()
+    left, right = st.columns([2, 3])
+    with left:
+        names = tuple(row.cubin for row in rows)
+        labels = [f"{row.cubin}, {row.target}, {counted(row.instructions, 'instruction')}"
+                  for row in rows]  # fmt: skip
+        chosen = 0
+        if len(rows) > 1:
+            chosen = widgets.choice(
+                "It ran one of these", labels, "code", values=names, forget=["line"]
+            )
+        _section(one_kernel_section.code([rows[chosen]]), rows[chosen].cubin)
+        for section in others:
+            _section(section)
+    return rows[chosen], right.container()
+
+
+def _listing(prepared: Prepared, code: CodeRow) -> None:
+    st.subheader("Its instructions", anchor=False)
+    fault = "only a bundle keeps machine code"
+    if is_bundle(Path(prepared.source)):
+        fault = listing.draw(prepared.source, code.cubin, code.function)
+    if fault:
+        widgets.lines(f"No listing: {fault}.", _NO_LISTING)
+
+
+_NO_CODE = (
+    "The recording holds none of it. spark-prof record keeps it with the backend cupti, and "
+    "nvdisasm reads it: pip install 'spark-prof[sass]'."
+)
+_NO_LISTING = (
+    "A listing needs the bundle's folder cubins, which spark-prof record fills, and nvdisasm: "
+    "pip install 'spark-prof[sass]'."
+)
 
 
 def _section(section: Section, key: str = "") -> None:
@@ -89,14 +186,26 @@ def _section(section: Section, key: str = "") -> None:
         widgets.table(widgets.frame_of(section), f"kernel-{section.id}{'-' * bool(key)}{key}")
 
 
-def _findings(prepared: Prepared, full: str) -> None:
-    found = one_kernel_section.named_by(prepared.report.findings, full)
+def _findings(prepared: Prepared, full: str, role: str) -> None:
+    own, others = one_kernel_section.named_by(prepared.report.findings, full, role)
+    if not own:
+        widgets.lines("No finding names it.")
+        return
     st.subheader("Findings that name it", anchor=False)
-    if not found:
-        widgets.lines("None.")
-    for finding in found:
-        gain = "" if finding.ms_per_token is None else f"{finding.ms_per_token:.2f} ms per token: "
-        widgets.lines(f"{gain}{finding.text} {finding.fix}")
+    for finding in own:
+        _finding(finding)
+    if others:
+        with st.expander(f"{counted(len(others), 'finding')} on other roles of this name"):
+            for finding in others:
+                _finding(finding)
+
+
+def _finding(finding: Finding) -> None:
+    gain = finding.ms_per_token
+    with st.container(border=True):
+        if gain is not None:
+            widgets.lines(f"At most {microseconds(1000 * gain)} a token")
+        widgets.lines(finding.text, finding.fix)
 
 
 def _figures(prepared: Prepared, calls: KernelCalls, component: str) -> None:
@@ -153,27 +262,54 @@ def _used_in(uses: Sequence[LayerUse]) -> list[str]:
 
 
 _TABLE, _BYTES, _INTENSITY = "kernels", "bytes-and-time", "intensity"
-_FILTERS = ("text", "engine", "precision")
+_FILTERS = ("text", "phase", "engine", "precision")
 """Of the table, beside the component, which the address of a kernel names as well."""
 
 
 def show(sources: Sources) -> None:
     prepared = sources.shown
-    facts = facts_of(prepared.report, prepared.kernels.names)
     name = state.chosen_number("kernel", -1, 0, len(prepared.kernels.names) - 1)
+    kind = _kind(prepared.steps)
+    facts = _facts(prepared, kind)
     if name >= 0:
-        links.link("kernels", "All kernels", **_filters())
-        component = state.chosen("component")
         mine = [entry for entry in facts if entry.place == name]
+        if not mine:  # no step of this kind runs it
+            every = _facts(prepared, _kinds(prepared.steps)[-1])
+            mine = [entry for entry in every if entry.place == name]
+        component = state.chosen("component")
         kernel_detail(
             prepared, name, sorted(mine, key=lambda entry: entry.row.component != component)
         )
         return
     found = _found(facts)
     _follow(found)
-    _search(facts)
+    _search(prepared, facts)
     _table(found, facts)
-    _roofline(prepared, facts)
+    _roofline(prepared, kind, facts)
+
+
+def _kinds(steps: pd.DataFrame) -> tuple[StepKind, ...]:
+    """Phases to choose from, decode first; the last one has all that run in any step."""
+    if steps.empty:
+        return (StepKind("all", None, 0),)
+    return tuple(kind for kind in kinds_of(steps) if kind.batch is None)
+
+
+def _kind(steps: pd.DataFrame) -> StepKind:
+    """The steps that the address names."""
+    kinds = _kinds(steps)
+    words = tuple(kind.phase for kind in kinds)
+    return kinds[words.index(state.chosen("phase", words[0], words))]
+
+
+def _facts(prepared: Prepared, kind: StepKind) -> tuple[KernelFacts, ...]:
+    own, every = _sums(prepared, kind), _sums(prepared, StepKind("all", None, 0))
+    return facts_of(prepared.report, prepared.kernels.names, kind, own, every)
+
+
+@st.cache_resource(show_spinner=False, max_entries=12, hash_funcs=BY_RECORDING)
+def _sums(prepared: Prepared, kind: StepKind) -> CallSums:
+    return call_sums(prepared.kernels, prepared.steps, kind)
 
 
 def _filters() -> dict[str, str]:
@@ -208,12 +344,16 @@ def _found(facts: Sequence[KernelFacts]) -> tuple[KernelFacts, ...]:
     return search(facts, state.chosen("text"), *chosen)
 
 
-def _search(facts: Sequence[KernelFacts]) -> None:
+def _search(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
     """Draws what can be looked for."""
-    columns = st.columns([2, 1, 1, 1])
+    columns = st.columns([2, 1, 1, 1, 1])
     with columns[0]:
         _text()
-    for column, (name, words) in zip(columns[1:], _values(facts).items(), strict=True):
+    with columns[1]:
+        kinds = _kinds(prepared.steps)
+        labels = [f"{kind.phase} ({count(kind.steps)})" for kind in kinds]
+        widgets.choice("Steps", labels, "phase", values=[kind.phase for kind in kinds])
+    for column, (name, words) in zip(columns[2:], _values(facts).items(), strict=True):
         with column:
             widgets.choice(name.capitalize(), ["any", *words[1:]], name, values=words)
 
@@ -229,15 +369,17 @@ def _text() -> None:
 
 
 def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
-    us = sum(entry.row.us for entry in found)
-    part = sum(entry.row.share for entry in found)
+    us = sum(entry.us for entry in found)
+    part = sum(entry.share for entry in found)
+    phase = next((f"{entry.phase} " for entry in facts if entry.phase != "all"), "")
     widgets.lines(
-        f"{count(len(found))} of {counted(len(facts), 'kernel')}: {microseconds(us)}, "
-        f"{share(part)} of all kernel time. Choose a row to see all about it."
+        f"{count(len(found))} of {counted(len(facts), 'kernel')}: {microseconds(us)} of a mean "
+        f"{phase}step, {share(part)} of its kernel time. A click on a row, or Enter, opens it."
     )
     frame = _frame(found)
     full = [clean(entry.row.name) for entry in found]
-    widgets.table(frame, _TABLE, selectable=True, whole=frame.assign(**{"Full name": full}))
+    whole = frame.assign(**{"Full name": full})
+    widgets.table(frame, _TABLE, selectable=True, whole=whole, digits=_digits(found))
 
 
 def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
@@ -245,34 +387,39 @@ def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
     floors = [entry.floor for entry in found]
     return pd.DataFrame(
         {
-            "Kernel": [clean(short_name(row.name)) for row in rows],
+            "Role": [clean(entry.role) for entry in found],
             "Component": [row.component for row in rows],
-            "Role": [clean(", ".join(row.roles)) for row in rows],
-            "Reads": [clean(f.what) if f else "" for f in floors],
-            "Time, ms": [round(row.us / 1e3, 3) for row in rows],
-            "Share, %": [round(100 * row.share, 2) for row in rows],
-            "Calls a step": [round(entry.calls, 2) for entry in found],
-            "us a call": [round(row.us / row.calls, 2) if row.calls else None for row in rows],
+            "Kernel": [clean(short_name(row.name)) for row in rows],
+            "us a step": [entry.us for entry in found],
+            "Share, %": [100 * entry.share for entry in found],
+            "Calls": [entry.calls for entry in found],
+            "us a call": [entry.us / entry.calls if entry.calls else None for entry in found],
             "Engine": [row.engine for row in rows],
             "Precision": [row.precision or "" for row in rows],
-            "Known by": [row.evidence for row in rows],
-            "Conversion": [row.conversion or "" for row in rows],
+            "Evidence": [row.evidence for row in rows],
+            "Floor, us": [f.floor_us if f else None for f in floors],
+            "Above floor, us a step": [f.left_us if f else None for f in floors],
+            "GB/s": [f.bandwidth / 1e9 if f and f.bandwidth else None for f in floors],
             "Needs, MB": [
-                round(f.needed_bytes / 1e6, 3) if f and f.needed_bytes is not None else None
-                for f in floors
+                f.needed_bytes / 1e6 if f and f.needed_bytes is not None else None for f in floors
             ],
-            "GB/s": [round(f.bandwidth / 1e9, 1) if f and f.bandwidth else None for f in floors],
-            "Floor, us": [
-                round(f.floor_us, 2) if f and f.floor_us is not None else None for f in floors
-            ],
-            "Above floor, us a step": [
-                round(f.left_us, 1) if f and f.left_us is not None else None for f in floors
-            ],
+            "Reads": [clean(f.what) if f else "" for f in floors],
+            "Conversion": [row.conversion or "" for row in rows],
+            "Module": [clean(", ".join(row.roles)) for row in rows],
+            "All steps, ms": [row.us / 1e3 for row in rows],
         }
     )
 
 
-def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
+def _digits(found: Sequence[KernelFacts]) -> dict[str, int]:
+    """Digits behind the point of each column of numbers."""
+    whole = all(entry.calls is None or entry.calls.is_integer() for entry in found)
+    digits = {"us a step": 1, "Share, %": 1, "Calls": 0 if whole else 2, "us a call": 2}
+    floors = {"Floor, us": 2, "Above floor, us a step": 1, "GB/s": 0, "Needs, MB": 3}
+    return digits | floors | {"All steps, ms": 2}
+
+
+def _roofline(prepared: Prepared, kind: StepKind, facts: Sequence[KernelFacts]) -> None:
     st.subheader("Roofline", anchor="roofline")
     report = prepared.report
     found = report.roofline
@@ -283,17 +430,15 @@ def _roofline(prepared: Prepared, facts: Sequence[KernelFacts]) -> None:
             *(found.notes if found else ()),
         )
         return
-    phases = {phase.phase: phase for phase in found.phases}
-    names = list(phases)
-    phase = phases[names[widgets.choice("Steps", names, "phase", values=names)]]
+    phase = next((p for p in found.phases if p.phase == kind.phase), found.phases[0])
     known = with_need(phase.rows)
     if not known:
         widgets.lines("Of no kernel is known how many bytes it needs.", *found.notes)
         return
     rest = phase.kernels_us - phase.placed_us
     widgets.lines(
-        f"{counted(len(known), 'kernel')} with known bytes; the others take "
-        f"{microseconds(rest)} of a step's {microseconds(phase.kernels_us)}. The area of a "
+        f"{counted(len(known), 'kernel')} with known bytes; the others take {microseconds(rest)} "
+        f"of a {phase.phase} step's {microseconds(phase.kernels_us)}. The area of a "
         "point is its time in a step. Choose a point to see all about its kernel.",
     )
     places = {entry.row.name: entry.place for entry in facts}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
-from spark_prof.analyzers.views.kernel_calls import facts_of, search
+from spark_prof.analyzers.views.kernel_calls import KernelFacts, call_sums, facts_of, search
+from spark_prof.analyzers.views.layer_cells import StepKind, kinds_of
 from spark_prof.datasets.prepared import Prepared, prepare
 
 DATA = Path(__file__).parents[2] / "data"
@@ -21,8 +22,11 @@ def prepared(request: pytest.FixtureRequest) -> Prepared:
 
 def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
     report = prepared.report
-    facts = facts_of(report, prepared.kernels.names)
-    assert {entry.row for entry in facts} == set(report.kernels)
+    every = StepKind("all", None, report.steps.count)
+    assert {entry.row for entry in _facts(prepared, every)} == set(report.kernels)
+    decode = next(kind for kind in kinds_of(prepared.steps) if kind.word == "decode")
+    facts = _facts(prepared, decode)
+    assert sum(entry.share for entry in facts) == pytest.approx(1)
     assert report.roofline
     assert report.roofline.decode
     floors: dict[tuple[str, str], list[RooflineRow]] = {}
@@ -30,7 +34,7 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
         floors.setdefault((row.name, row.component), []).append(row)
     for entry in facts:
         assert prepared.kernels.names[entry.place] == entry.row.name
-        assert entry.calls == entry.row.calls / report.steps.count
+        assert entry.us * decode.steps == pytest.approx(entry.row.decode_us)
         rows = floors.get((entry.row.name, entry.row.component), [])
         assert (entry.floor is None) is (not rows)
         if not entry.floor:
@@ -38,6 +42,7 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
         # A mean call of all roles; nothing of it but the time is known where no need is.
         calls = sum(row.calls for row in rows)
         assert entry.floor.calls == pytest.approx(calls)
+        assert entry.calls == pytest.approx(calls)
         for value, of in (
             (entry.floor.us, [row.us * row.calls for row in rows]),
             (entry.floor.needed_bytes, [(r.needed_bytes or 0.0) * r.calls for r in rows]),
@@ -50,6 +55,12 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
             else None
         )
         assert {row.role for row in rows} - {""} <= set(entry.row.roles)
+
+
+def _facts(prepared: Prepared, kind: StepKind) -> tuple[KernelFacts, ...]:
+    every = StepKind("all", None, prepared.report.steps.count)
+    own, whole = (call_sums(prepared.kernels, prepared.steps, of) for of in (kind, every))
+    return facts_of(prepared.report, prepared.kernels.names, kind, own, whole)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +77,12 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
 def test_a_search_finds_all_that_fits_and_no_more(
     prepared: Prepared, wanted: dict[str, str]
 ) -> None:
-    facts = facts_of(prepared.report, prepared.kernels.names)
+    facts = _facts(prepared, StepKind("all", None, prepared.report.steps.count))
     found = search(facts, **wanted)
     for entry in facts:
         row = entry.row
         text = f"{row.name} {row.component} {row.roles} {row.conversion or ''}".lower()
+        text += entry.role
         fits = (
             all(word in text for word in wanted.get("text", "").lower().split())
             and wanted.get("engine", "") in ("", row.engine)

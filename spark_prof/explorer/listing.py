@@ -1,0 +1,144 @@
+"""The machine code of a kernel on its page: the marked instructions and what stands around them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import streamlit as st
+
+from spark_prof.dashboards.colors import COLORS
+from spark_prof.dashboards.units import clean, count, counted
+from spark_prof.errors import CommandError
+from spark_prof.explorer import state, widgets
+from spark_prof.rules.opcodes import MARKS, mark_of
+from spark_prof.traces.sass_listing import Instruction, list_function
+
+_AROUND = 4
+"""Unmarked lines that are shown before and after a marked one."""
+_AT_ONCE = 400
+"""Lines that a page of the listing has."""
+
+_COLORS = tuple(COLORS[name] for name in ("attention", "router", "sampler", "experts"))
+"""Of each mark."""
+
+_STYLE = "".join(
+    f".sass .m{place} {{ background: {color}2e; box-shadow: inset 3px 0 {color}; }}"
+    for place, color in enumerate(_COLORS)
+)
+_STYLE = f"""<style>
+.sass pre {{ max-height: 30rem; overflow: auto; margin: 0.25rem 0 0; padding: 0.5rem 0;
+  border: 1px solid rgba(128, 132, 140, 0.35); border-radius: 0.5rem; background: none;
+  font-size: 0.78rem; line-height: 1.45; color: inherit; }}
+.sass code {{ display: inline-block; min-width: 100%; padding: 0; background: none;
+  color: inherit; font-size: inherit; }}
+.sass code span {{ display: block; padding: 0 0.75rem; white-space: pre; }}
+.sass code i {{ opacity: 0.55; font-style: normal; }}
+.sass p {{ display: flex; flex-wrap: wrap; gap: 0.25rem 0.5rem; margin: 0; font-size: 0.85rem; }}
+.sass p span {{ padding: 0 0.5rem; }}
+{_STYLE}
+</style>"""
+
+
+@st.cache_resource(show_spinner="Disassembling", max_entries=16)
+def _listed(bundle: str, cubin: str, function: str) -> tuple[Instruction, ...]:
+    return list_function(Path(bundle), cubin, function)
+
+
+def draw(bundle: str, cubin: str, function: str) -> str:
+    """Draws the machine code of a function.
+
+    Args:
+        bundle: its folder.
+        cubin: hash of the file that holds the function.
+        function: its symbol.
+
+    Returns:
+        Why there is none, empty where it was drawn.
+    """
+    try:
+        lines = _listed(bundle, cubin, function)
+    except CommandError as error:
+        return str(error)
+    marks = [mark_of(line.opcode) for line in lines]
+    found = Counter(mark.name for mark in marks if mark)
+    choices = ("marked", "all")
+    left, right = st.columns([3, 2], vertical_alignment="bottom")
+    with left:
+        labels = ["marked lines and those around them", "every line"]
+        which = choices[widgets.choice("Lines", labels, "lines", values=choices, forget=["line"])]
+    places = [place for place, mark in enumerate(marks) if mark]
+    every = which == "all" or not places
+    shown = list(range(len(lines))) if every else around(places, len(lines))
+    first = state.chosen_number("line", 0, 0, max(len(shown) - 1, 0)) // _AT_ONCE * _AT_ONCE
+    with right:
+        _turn(first, len(shown))
+    legend = "".join(
+        f'<span class="m{place}" title="{escape(mark.says)}">'
+        f"{count(found[mark.name])} {mark.name if found[mark.name] == 1 else mark.plural}</span>"
+        for place, mark in enumerate(MARKS)
+    )
+    code = _code(lines, shown[first : first + _AT_ONCE])
+    st.html(
+        f'{_STYLE}<div class="sass"><p>{counted(len(lines), "instruction")}:{legend}</p>'
+        f'<pre tabindex="0" role="region" aria-label="Machine code"><code>{code}</code></pre></div>'
+    )
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        st.download_button(
+            "SASS", lambda: _text(lines), f"{cubin}.sass", "text/plain", key="sass",
+            on_click="ignore", type="tertiary",
+        )  # fmt: skip
+    return ""
+
+
+def around(places: Sequence[int], length: int) -> list[int]:
+    """The places and those near them, each once and in order.
+
+    >>> around([0, 9], 20)
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
+    """
+    found: list[int] = []
+    for place in places:
+        low = max(place - _AROUND, found[-1] + 1 if found else 0)
+        found += range(low, min(place + _AROUND + 1, length))
+    return found
+
+
+def _turn(first: int, length: int) -> None:
+    """Draws the ways to the other pages of the listing."""
+    if length <= _AT_ONCE:
+        return
+    last = min(first + _AT_ONCE, length)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        for label, to, there in (
+            ("Previous", first - _AT_ONCE, first > 0),
+            ("Next", last, last < length),
+        ):
+            st.button(label, key=f"lines-{label}", disabled=not there, on_click=_to, args=(to,))
+        st.text(f"{count(first + 1)} to {count(last)} of {count(length)}")
+
+
+def _to(line: int) -> None:
+    state.keep(line=line or None)
+
+
+def _code(lines: Sequence[Instruction], shown: Sequence[int]) -> str:
+    """The lines as HTML; a line says how many were left out where some were."""
+    parts: list[str] = []
+    before = -1
+    for place in shown:
+        if parts and place > before + 1:
+            parts.append(f"<span><i>... {counted(place - before - 1, 'line')} ...</i></span>")
+        before, line = place, lines[place]
+        mark = mark_of(line.opcode)
+        of = f' class="m{MARKS.index(mark)}" title="{escape(mark.name)}"' if mark else ""
+        text = escape(clean(line.text))
+        parts.append(f"<span{of}><i>{line.address:05x}</i>  {text}</span>")
+    return "".join(parts)
+
+
+def _text(lines: Sequence[Instruction]) -> bytes:
+    """The whole listing as a plain file."""
+    return "".join(f"/*{line.address:05x}*/  {line.text} ;\n" for line in lines).encode()
