@@ -14,8 +14,8 @@ from pathlib import Path
 
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
-from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import find_tool, missing_tool, run_tool
+from spark_prof.traces.machine_code import CUBINS_FOLDER
 from spark_prof.traces.readers.cubin import read_code
 
 _LARGEST = 4 << 20

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from spark_prof.traces.cubins import CUBINS_FOLDER
 from streamlit.testing.v1 import AppTest
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.explorer import listing
 from spark_prof.rules.opcodes import MARKS, mark_of
-from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import FOLDER_VARIABLE
 from spark_prof.traces.sass_listing import list_function
 from tests.dashboards.page import Page
