@@ -89,6 +89,7 @@ def test_the_last_of_an_option_counts() -> None:
         (["bash", "-c", "x"], "is not known to start one engine"),
         (["docker", "run", "image"], "cannot reach it"),
         (["nothing-here"], "is not found on PATH"),
+        (["/no/such/model"], "there is no /no/such/model"),
     ],
 )
 def test_other_commands_are_refused(vllm: Path, words: list[str], says: str) -> None:
