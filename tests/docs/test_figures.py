@@ -93,8 +93,12 @@ def test_the_tutorials_read_the_outputs_as_they_are() -> None:
         "Where the difference of a prefill step comes from"
     )[2]
     assert [each for each in ("310.8 us", "646.1 us") if each not in prefill] == []
+    why = output(["why", PAIR[1], PAIR[0]])
+    assert [each for each in ("50.7 %", "71.9 %") if each not in why] == []
     told = text_of("tutorial-kernel.md") + text_of("tutorial-nvfp4.md")
-    assert [each for each in (*kernel, "310.8 us", "646.1 us") if each not in told] == []
+    assert [
+        each for each in (*kernel, "310.8 us", "646.1 us", "50.7 %", "71.9 %") if each not in told
+    ] == []
 
 
 def test_the_threshold_of_outliers() -> None:
