@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer.main
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 _ALONE = ("tests/engine/", "tests/browser/")
 """Folders whose tests one process has to itself, the longest first: two engines, or two browsers
 and their servers, would wait for each other."""
+
+# Every command line makes all commands anew, which takes longer than most tests of one.
+typer.main.get_command = cache(typer.main.get_command)
 
 
 @pytest.fixture(autouse=True)
