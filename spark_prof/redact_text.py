@@ -28,7 +28,10 @@ HIDDEN = "***"
 """What stands for a secret."""
 
 _SHAPE = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(rule.pattern for rule in SHAPES)})")
-_PHRASES = tuple(re.compile(rule.pattern) for rule in PHRASES)
+_PHRASES = tuple(
+    re.compile(rule.pattern + ("" if "(?P<after>" in rule.pattern else "(?P<after>)"))
+    for rule in PHRASES
+)
 _NAME = re.compile(r"(?<!\w)(?:(?<!-)-{0,2})?[A-Za-z_]\w*+(?:[.-]\w++)*+")
 _ASSIGN = re.compile(
     r"(?P<close>\\*+[\"'`]\]?+)?+\s{0,40}+(?P<sign>=>|:=|={1,3}|:(?![:\\]|//))"
@@ -81,28 +84,23 @@ _LINE = re.compile(r"[^\n\r]*+")
 _HEADER_END = re.compile(r"(?:[^\"'`\n\r\\]|\\(?![nr\"'`]))*+")
 
 
-def redacted_text(text: str) -> str:
-    """A text, such as a line of a log, a command, a URL or JSON, with what is secret hidden."""
-    return _redacted_text(text, 3)
+def redacted_text(text: str, depth: int = 3) -> str:
+    """A text, such as a line of a log, a command, a URL or JSON, with what is secret hidden.
 
-
-def _redacted_text(text: str, depth: int) -> str:
+    Args:
+        depth: so many percent-encodings of one another are looked into.
+    """
     text = _SHAPE.sub(HIDDEN, text)
     if "/" in text and "@" in text:
         text = "".join(_without_logins(text))
     text = "".join(_Names(text).pieces())
     for phrase in _PHRASES:
-        text = phrase.sub(_hidden_phrase, text)
+        text = phrase.sub(rf"\g<before>{HIDDEN}\g<after>", text)
     if "@" in text:
         text = _LOGIN.sub(_hidden_login, text)
     if "%" in text:
         text = _RUN.sub(lambda match: _decoded(match[0], depth), text)
     return text
-
-
-def _hidden_phrase(match: re.Match[str]) -> str:
-    groups = match.groupdict()
-    return f"{groups['before']}{HIDDEN}{groups.get('after') or ''}"
 
 
 def _hidden_login(match: re.Match[str]) -> str:
@@ -116,7 +114,7 @@ def _decoded(text: str, depth: int) -> str:
     if depth <= 0 or not _ENCODED.search(text):
         return text
     plain = unquote(text)
-    hidden = _redacted_text(plain, depth - 1)
+    hidden = redacted_text(plain, depth - 1)
     return text if hidden == plain else quote(hidden, safe="*:/?&=@,;+$")
 
 

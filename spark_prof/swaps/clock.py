@@ -175,7 +175,7 @@ class StepClock:
             raise CommandError(f"a plan has blocks of 1 step or more, {MOST_STEPS} in all at most")
         if not prefill and requests < 1:
             raise CommandError(f"{requests} requests cannot be decoded; give 1 or more")
-        _refuse_other_steps(self._worker)
+        refuse_other_steps(self._worker)
         self._check_works()
         self._marks.reset(2 * total)
         self._requests = requests
@@ -278,7 +278,8 @@ def _count_prefill(output: Any) -> tuple[int, int, int] | None:
     return batch.prefill_tokens, batch.decode_requests, batch.context_tokens
 
 
-def _refuse_other_steps(worker: Any) -> None:
+def refuse_other_steps(worker: Any) -> None:
+    """Raises CommandError where a step is not one token for each request of the whole model."""
     config = getattr(worker, "vllm_config", None)
     if getattr(config, "speculative_config", None) is not None:
         raise CommandError("steps of speculative decoding are not one token each; start without")

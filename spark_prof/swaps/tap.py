@@ -25,6 +25,7 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.files import replacing
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.ranges import wrap_method
+from spark_prof.swaps.clock import refuse_other_steps
 
 _FORCED = 1e4
 """The logit of a forced token, beside 0 for all others: any sampling takes it."""
@@ -375,14 +376,10 @@ class Tap:
 
 
 def _refuse_other_engines(worker: Any) -> None:
-    config = getattr(worker, "vllm_config", None)
-    if getattr(config, "speculative_config", None) is not None:
-        raise CommandError("logits of speculative decoding cannot be tapped; start without")
-    parallel = getattr(config, "parallel_config", None)
+    refuse_other_steps(worker)
+    parallel = getattr(getattr(worker, "vllm_config", None), "parallel_config", None)
     if getattr(parallel, "data_parallel_size", 1) > 1:
         raise CommandError("the ranks of data parallelism have other requests each; start without")
-    if getattr(parallel, "pipeline_parallel_size", 1) > 1:
-        raise CommandError("only the last pipeline stage has logits; start without stages")
     if getattr(worker.model_runner, "batch_sharder", None) is not None:
         raise CommandError("start without --enable-batch-sharded-sampling: its logits are split")
 
