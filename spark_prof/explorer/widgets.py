@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.dashboards.render.html_page import draw_figure
 from spark_prof.dashboards.section import Section, cleaned_section, values_of, without_bars
 from spark_prof.dashboards.units import MISSING, Figure, clean, count
@@ -31,34 +33,7 @@ _TALLEST = 16
 _ROW, _PROSE_ROW = 35, 84
 """Pixels; a row of three lines where a text would else be cut in its first."""
 
-_OPEN_ROWS = f"""<style>[class*="st-key-rows-"] canvas {{ cursor: pointer !important }}</style>
-<script>
-if (!window.sparkProfRows) {{
-  window.sparkProfRows = true;
-  const gridOf = (event) => event.target instanceof Element
-    && event.target.closest('[class*="st-key-rows-"] [data-testid="stDataFrame"]')
-    && event.target.closest('[data-testid="stDataFrame"]').querySelector('canvas');
-  // The grid's own key for "choose the row of this cell".
-  const choose = (target) => target.dispatchEvent(new KeyboardEvent('keydown', {{
-    key: ' ', code: 'Space', keyCode: 32, shiftKey: true, bubbles: true, cancelable: true}}));
-  document.addEventListener('click', (event) => {{
-    const grid = event.isTrusted && gridOf(event);
-    if (!grid) return;
-    const box = grid.getBoundingClientRect();
-    const rows = Number(grid.querySelector('[role=grid]')?.getAttribute('aria-rowcount'));
-    const boxes = rows > 1001 ? 44 : rows > 101 ? 36 : 32;
-    if (event.clientX - box.left < boxes || event.clientY - box.top < {_ROW}) return;
-    setTimeout(() => choose(grid));
-  }});
-  document.addEventListener('keydown', (event) => {{
-    if (event.key !== 'Enter' || !gridOf(event) || event.target.matches('input')) return;
-    event.preventDefault();
-    event.stopImmediatePropagation();
-    choose(event.target);
-  }}, true);
-}}
-</script>"""
-"""Streamlit lets a row be chosen by its box only; here by a click on any of its cells, or Enter."""
+_OPEN_ROWS = f"<script>{(Path(__file__).parent / 'rows.js').read_text('utf-8')}</script>"
 
 _FORMULA = re.compile(r"[=@+\-\t\r]")
 _FIGURE = re.compile(r"[+-][\d.,]+(e[+-]?\d+)?( ?[A-Za-z%/]{1,6})?")
@@ -205,7 +180,7 @@ _CONFIG: Mapping[str, Any] = {
 
 _FACTS = """<style>
 .facts { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); }
-.facts { gap: 1rem; margin: 0; }
+.facts { gap: 1rem; margin: 0; padding: 0; }
 .facts dt { font-size: 0.875rem; opacity: 0.7; }
 .facts dd { margin: 0; overflow-wrap: anywhere; }
 @media (max-width: 640px) { .facts { grid-template-columns: minmax(0, 1fr); } }
@@ -289,7 +264,16 @@ def section(drawn: Section) -> None:
     st.subheader(plain(drawn.title), anchor=drawn.id)
     lines(*drawn.intro)
     titles = [column.title or " " * place for place, column in enumerate(drawn.columns)]
-    table(frame_of(drawn, titles), drawn.id)
+    if not "".join(titles).strip() and len(titles) == 2:
+        facts([(str(name), str(fact)) for name, fact in drawn.rows], 2)
+        return
+    whole = frame_of(drawn, titles)
+    frame = whole.copy(deep=False)
+    for place, column in enumerate(drawn.columns):
+        if column.kind == "name":
+            names = whole.iloc[:, place].astype(str)
+            frame.isetitem(place, names.map(short_names(names)))
+    table(frame, drawn.id, whole=whole)
 
 
 def frame_of(drawn: Section, titles: list[str] | None = None) -> pd.DataFrame:

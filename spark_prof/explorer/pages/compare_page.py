@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
 from spark_prof.dashboards import compare_sections
@@ -13,7 +14,7 @@ from spark_prof.dashboards.chart_compare import (
     difference_waterfall,
     layer_differences,
 )
-from spark_prof.dashboards.compare_gate import verdict
+from spark_prof.dashboards.compare_gate import Names, verdict
 from spark_prof.dashboards.compare_report import answer
 from spark_prof.dashboards.section import Section, without_empty_columns
 from spark_prof.dashboards.units import clean, spans
@@ -70,62 +71,64 @@ def show(sources: Sources) -> None:
     with right:
         names = [phase.phase for phase in found.phases]
         phase = found.phases[widgets.choice("Steps", names, "phase", values=names)]
-    a, b = sorted((sources.place, places[chosen]))
+    sides = Names(*found.names)
     st.subheader(widgets.plain(answer(found)), anchor="answer")
-    widgets.lines(f"a is {sources.labels[a]}, b is {sources.labels[b]}.")
-    _sources_of_difference(phase)
-    _kernels(phase)
+    _sources_of_difference(phase, sides)
+    _kernels(phase, sides)
     for section in (
-        compare_sections.engines(phase),
-        compare_sections.setup(found),
-        compare_sections.others(found),
-        compare_sections.findings(found),
-        compare_sections.notes(found),
+        compare_sections.engines(phase, sides),
+        compare_sections.setup(found, sides),
+        compare_sections.others(found, sides),
+        compare_sections.findings(found, sides),
+        compare_sections.notes(found, sides),
     ):
         _section(section)
 
 
-def _sources_of_difference(phase: PhaseComparison) -> None:
+def _sources_of_difference(phase: PhaseComparison, sides: Names) -> None:
     left, right = st.columns(2)
     with left:
-        widgets.figure(difference_waterfall(phase), "difference")
+        widgets.figure(difference_waterfall(phase, sides), "difference")
     with right:
-        drawn = component_pairs(phase)
+        drawn = component_pairs(phase, sides)
         widgets.figure(drawn, _PARTS, selection=("points",))
-    _section(compare_sections.steps(phase))
-    _section(compare_sections.components(phase))
+    _section(compare_sections.steps(phase, sides))
+    _section(compare_sections.components(phase, sides))
     if any(row.change.sure for row in phase.layer_parts if row.layer is not None):
         widgets.figure(layer_differences(phase), "layers")
-    _section(compare_sections.layers(phase))
+    _section(compare_sections.layers(phase, sides))
 
 
-def _kernels(phase: PhaseComparison) -> None:
+def _kernels(phase: PhaseComparison, sides: Names) -> None:
     """All kernels, or those of the chosen component, as a table of numbers."""
     st.subheader("Kernels of both sides", anchor="compare-kernels")
     names = [part.name for part in phase.parts if part.calls_a or part.calls_b]
     place = widgets.choice("Component", ["all", *names], "component", values=["", *names])
     rows = [row for row in phase.kernels if not place or row.component == names[place - 1]]
+    called = short_names(row.name for row in rows)
+    where = {"only a": f"only {sides.a}", "only b": f"only {sides.b}"}
     frame = pd.DataFrame(
         {
-            "Kernel": [clean(row.name) for row in rows],
+            "Kernel": [clean(called[row.name]) for row in rows],
             "Component": [row.component for row in rows],
-            "In": [row.where for row in rows],
-            "a, us": [round(row.change.a, 2) for row in rows],
-            "b, us": [round(row.change.b, 2) for row in rows],
+            "In": [where.get(row.where, row.where) for row in rows],
+            f"{sides.a}, us": [round(row.change.a, 2) for row in rows],
+            f"{sides.b}, us": [round(row.change.b, 2) for row in rows],
             "Change, us": [round(row.change.us, 2) for row in rows],
             "From, us": [round(row.change.low, 2) for row in rows],
             "To, us": [round(row.change.high, 2) for row in rows],
-            "b is": [verdict(row.change) for row in rows],
-            "Calls a": [round(row.calls_a, 2) for row in rows],
-            "Calls b": [round(row.calls_b, 2) for row in rows],
-            "Layers a": [spans(row.layers_a) for row in rows],
-            "Layers b": [spans(row.layers_b) for row in rows],
-            "Ran on, a": [row.engine_a for row in rows],
-            "Ran on, b": [row.engine_b for row in rows],
+            f"{sides.b} is": [verdict(row.change) for row in rows],
+            f"Calls, {sides.a}": [round(row.calls_a, 2) for row in rows],
+            f"Calls, {sides.b}": [round(row.calls_b, 2) for row in rows],
+            f"Layers, {sides.a}": [spans(row.layers_a) for row in rows],
+            f"Layers, {sides.b}": [spans(row.layers_b) for row in rows],
+            f"Execution unit, {sides.a}": [row.engine_a for row in rows],
+            f"Execution unit, {sides.b}": [row.engine_b for row in rows],
         }
     )
     widgets.lines("From and to are the 95 % interval of the change; the slower ones come first.")
-    widgets.table(frame, "compare-kernels")
+    full = [clean(row.name) for row in rows]
+    widgets.table(frame, "compare-kernels", whole=frame.assign(**{"Full name": full}))
 
 
 def _section(section: Section) -> None:

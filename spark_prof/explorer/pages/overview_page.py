@@ -37,10 +37,7 @@ def show(sources: Sources) -> None:
     if report.notes:
         st.subheader(run_section.notes(report).title, anchor="notes")
         widgets.lines(*report.notes)
-    recording = run_section.recording(report)
-    st.subheader(recording.title, anchor=recording.id)
-    widgets.lines(*recording.intro)
-    widgets.facts([(str(name), str(fact)) for name, fact in recording.rows], 2)
+    widgets.section(run_section.recording(report))
 
 
 def _follow(shown: Prepared) -> None:
