@@ -180,7 +180,7 @@ _CONFIG: Mapping[str, Any] = {
 
 _FACTS = """<style>
 .facts { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); }
-.facts { gap: 1rem; margin: 0; padding: 0; }
+.facts { gap: 1rem; margin: 0 !important; padding: 0 !important; }
 .facts dt { font-size: 0.875rem; opacity: 0.7; }
 .facts dd { margin: 0; overflow-wrap: anywhere; }
 @media (max-width: 640px) { .facts { grid-template-columns: minmax(0, 1fr); } }
@@ -272,7 +272,7 @@ def section(drawn: Section) -> None:
     for place, column in enumerate(drawn.columns):
         if column.kind == "name":
             names = whole.iloc[:, place].astype(str)
-            frame.isetitem(place, names.map(short_names(names)))
+            frame.isetitem(place, names.map(short_names(names)).to_numpy())
     table(frame, drawn.id, whole=whole)
 
 
