@@ -14,6 +14,8 @@ from spark_prof.dashboards.units import clean, count, counted
 from spark_prof.errors import CommandError
 from spark_prof.explorer import state, widgets
 from spark_prof.rules.opcodes import MARKS, mark_of
+from spark_prof.traces.cubins import CUBINS_FOLDER
+from spark_prof.traces.cuda_tools import find_tool
 from spark_prof.traces.sass_listing import Instruction, list_function
 
 _AROUND = 4
@@ -40,6 +42,13 @@ _STYLE = f"""<style>
 .sass p span {{ padding: 0 0.5rem; }}
 {_STYLE}
 </style>"""
+
+
+def can_list(bundle: str, cubin: str) -> bool:
+    """Whether the bundle keeps that file, and something here reads it."""
+    return (Path(bundle) / CUBINS_FOLDER / f"{cubin}.cubin").is_file() and bool(
+        find_tool("nvdisasm")
+    )
 
 
 @st.cache_resource(show_spinner="Disassembling", max_entries=16)

@@ -46,6 +46,7 @@ def table(
     selectable: bool = False,
     whole: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
     digits: Mapping[str, int] | None = None,
+    widths: Mapping[str, int] | None = None,
 ) -> list[int]:
     """Draws a table that can be sorted, searched and downloaded as CSV.
 
@@ -56,12 +57,14 @@ def table(
         whole: what the CSV has where the drawn one is shortened, or what makes it, which is only
             called when somebody asks for the file.
         digits: behind the point, of columns of numbers by their title.
+        widths: in pixels, of columns by their title; with them each row is one line high.
 
     Returns:
         The places of the chosen rows in `frame`.
     """
     shown = sortable(frame.iloc[:MOST_ROWS])
-    row = _PROSE_ROW if _has_prose(frame.iloc[:MOST_ROWS]) else _ROW
+    digits, widths = digits or {}, widths or {}
+    row = _PROSE_ROW if not widths and _has_prose(frame.iloc[:MOST_ROWS]) else _ROW
     rows = min(len(frame), _TALLEST if row == _ROW else _TALLEST // 2)
     half = row // 2 if rows < len(frame) else 0  # it shows that there are more
     options: dict[str, Any] = {
@@ -71,8 +74,11 @@ def table(
         "height": _ROW + max(rows, 1) * row + half + 2,
         "placeholder": "",
         "column_config": {
-            title: st.column_config.NumberColumn(format=f"%.{places}f")
-            for title, places in (digits or {}).items()
+            title: st.column_config.NumberColumn(format=f"%.{digits[title]}f", width=width)
+            if title in digits
+            else st.column_config.Column(width=width)
+            for title in dict.fromkeys((*digits, *widths))
+            for width in [widths.get(title)]
         },
     }
     chosen: list[int] = []

@@ -110,11 +110,11 @@ def test_the_table_is_that_of_the_report() -> None:
     rows = sorted((row for row in shown.report.kernels if row.decode_us), key=_decode_us)
     assert decode["Component"].tolist() == [row.component for row in rows]
     a_step = [row.decode_us / int(steps["decode"]) for row in rows]
-    assert decode["us a step"].tolist() == pytest.approx(a_step)
+    assert decode["us a step"].tolist() == pytest.approx(a_step, abs=0.001)
     assert set(decode["Calls"]) <= {1.0, 2.0, 47.0, 48.0, 49.0, 96.0}, "of a model of 48 layers"
     every = drawn("kernels", shown, {"phase": "all"}).dataframe[0].value
     assert every["All steps, ms"].sum() == pytest.approx(
-        sum(row.us for row in shown.report.kernels) / 1e3
+        sum(row.us for row in shown.report.kernels) / 1e3, abs=0.05
     )
     assert len(every) == len(shown.report.kernels) > len(rows)
 

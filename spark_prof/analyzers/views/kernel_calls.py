@@ -40,7 +40,7 @@ class KernelFacts:
         """
         weights = _WEIGHTS.findall(self.floor.what) if self.floor else []
         weights = [name for name in weights if name not in _NO_WEIGHTS]
-        modules = [role.rpartition(".")[2] for role in self.row.roles]
+        modules = [re.split(r"\.|::", role)[-1] for role in self.row.roles]
         return ", ".join(dict.fromkeys(weights or modules)) or self.row.component
 
 

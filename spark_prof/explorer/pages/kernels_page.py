@@ -155,9 +155,12 @@ def _code(
                 "It ran one of these", labels, "code", values=names, forget=["line"]
             )
         _section(one_kernel_section.code([rows[chosen]]), rows[chosen].cubin)
+    listed = right.container()
+    # Without a listing there is room beside the counts.
+    with left if listing.can_list(prepared.source, rows[chosen].cubin) else right:
         for section in others:
             _section(section)
-    return rows[chosen], right.container()
+    return rows[chosen], listed
 
 
 def _listing(prepared: Prepared, code: CodeRow) -> None:
@@ -166,7 +169,7 @@ def _listing(prepared: Prepared, code: CodeRow) -> None:
     if is_bundle(Path(prepared.source)):
         fault = listing.draw(prepared.source, code.cubin, code.function)
     if fault:
-        widgets.lines(f"No listing: {fault}.", _NO_LISTING)
+        widgets.lines(f"No listing: {fault}. {_NO_LISTING}")
 
 
 _NO_CODE = (
@@ -174,8 +177,8 @@ _NO_CODE = (
     "nvdisasm reads it: pip install 'spark-prof[sass]'."
 )
 _NO_LISTING = (
-    "A listing needs the bundle's folder cubins, which spark-prof record fills, and nvdisasm: "
-    "pip install 'spark-prof[sass]'."
+    "It needs the bundle's folder cubins, which spark-prof record fills, and nvdisasm: pip install "
+    "'spark-prof[sass]'."
 )
 
 
@@ -379,13 +382,21 @@ def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
     frame = _frame(found)
     full = [clean(entry.row.name) for entry in found]
     whole = frame.assign(**{"Full name": full})
-    widgets.table(frame, _TABLE, selectable=True, whole=whole, digits=_digits(found))
+    digits = _digits(found)
+    widgets.table(frame, _TABLE, selectable=True, whole=whole, digits=digits, widths=_WIDTHS)
+
+
+_WIDTHS = {
+    "Role": 100, "Component": 90, "Kernel": 215, "us a step": 80, "Share, %": 70, "Calls": 55,
+    "us a call": 75, "Engine": 90, "Precision": 72, "Evidence": 72, "Reads": 200, "Module": 200,
+}  # fmt: skip
+"""Pixels: up to the evidence all is in sight on a screen that is 1440 wide."""
 
 
 def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
     rows = [entry.row for entry in found]
     floors = [entry.floor for entry in found]
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         {
             "Role": [clean(entry.role) for entry in found],
             "Component": [row.component for row in rows],
@@ -409,6 +420,8 @@ def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
             "All steps, ms": [row.us / 1e3 for row in rows],
         }
     )
+    numbers = list(_digits(found))
+    return frame.assign(**frame[numbers].astype(float).round(3))
 
 
 def _digits(found: Sequence[KernelFacts]) -> dict[str, int]:
