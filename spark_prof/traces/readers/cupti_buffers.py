@@ -88,8 +88,11 @@ def _window(process: int, trace: Trace, scopes: Scopes, names_module: NamesModul
     wanted = [name for name in markers["name"].cat.categories if names_module(str(name))]
     markers = markers.assign(name=markers["name"].cat.set_categories(wanted))
     markers = markers[markers["name"].notna() & (markers["thread"] >= 0)]
-    start, end, on = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread"))
-    calls = ModuleRanges(start, end, on, np.asarray(markers["name"].cat.codes, np.int64))
+    start, end, of_range = (
+        markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread")
+    )
+    codes = np.asarray(markers["name"].cat.codes, np.int64)
+    calls = ModuleRanges(start, end, of_range, codes)
     walk = ScopeWalk(scopes, list(map(str, wanted)))
     scope = walk.advance(calls, 0)
     launch_ns, thread = _launched(trace)
