@@ -59,7 +59,7 @@ def test_rows_by_role_the_most_time_first_and_the_rest_last() -> None:
     first, second, rest = section.rows
     assert first == (
         "mlp.experts.w2", "522.7 us", "141.1 us", "27.0 %", "weight", "slow", "24", "memory",
-        "818 GB/s", "27.0 %", "24.4 %", "19.07 MiB (1.13 x)", "16.99 MiB", "w2: 4 of 32 experts",
+        "818 GB/s", "27.0 %", "24.4 %", "20.0 MB (1.13 x)", "17.8 MB", "w2: 4 of 32 experts",
         "experts",
     )  # fmt: skip
     assert second[5] == "floor"
@@ -74,7 +74,7 @@ def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
         (
             "decode",
             "1",
-            "3.46 GiB",
+            "3.720 GB",
             "7.30 Gop",
             "1.23 ms",
             "3.02 ms",
@@ -92,14 +92,14 @@ def test_streamed_weights_with_their_storage() -> None:
     section = roofline_section.streamed(replace(FULL, roofline=ROOFLINE))
     assert section.rows == (
         (
-            "1.19 GiB",
+            "1.277 GB",
             "34.3 %",
             "421.5 us",
             "experts",
             "packed, format not known",
             "4 of 32 experts",
         ),
-        ("1.08 GiB", "31.1 %", "382.2 us", "lm_head", "bfloat16", "-"),
+        ("1.158 GB", "31.1 %", "382.2 us", "lm_head", "bfloat16", "-"),
     )
 
 
