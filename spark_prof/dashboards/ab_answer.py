@@ -102,7 +102,10 @@ def agreement(fraction: float | None) -> str:
 
 
 def _side(result: Result, place: int) -> str:
-    name = clean(result.sides[place].name)
+    """What a side is called: its own words, without those of both sides."""
+    words = [clean(side.name).split() for side in result.sides]
+    own = [word for word in words[place] if words[0] == words[1] or word not in words[1 - place]]
+    name = " ".join(own) or "stock"
     return name if len(name) <= _LONGEST_SIDE else "ab"[place]
 
 

@@ -14,8 +14,8 @@ from spark_prof.dashboards.units import clean, count, counted
 from spark_prof.errors import CommandError
 from spark_prof.explorer import state, widgets
 from spark_prof.rules.opcodes import MARKS, mark_of
-from spark_prof.traces.cubins import CUBINS_FOLDER
 from spark_prof.traces.cuda_tools import find_tool
+from spark_prof.traces.machine_code import CUBINS_FOLDER
 from spark_prof.traces.sass_listing import Instruction, list_function
 
 _AROUND = 4

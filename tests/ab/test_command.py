@@ -89,7 +89,7 @@ def test_the_last_of_an_option_counts() -> None:
         (["nothing-here"], "is not found on PATH"),
         (["./nomodel", "--max-model-len", "8"], "./nomodel is neither a model's folder nor"),
         (["vllm", "serve", "./nomodel"], "./nomodel is no model's folder"),
-        (["/no/such/model"], "/no/such/model is neither a model\'s folder nor"),
+        (["/no/such/model"], "/no/such/model is neither a model's folder nor"),
     ],
 )
 def test_other_commands_are_refused(vllm: Path, words: list[str], says: str) -> None:

@@ -58,7 +58,7 @@ def test_the_floors_of_a_step_stand_beside_what_it_takes() -> None:
         (
             "decode",
             "1",
-            "3.46 GiB",
+            "3.720 GB",
             "7.30 Gop",
             "1.23 ms",
             "3.02 ms",

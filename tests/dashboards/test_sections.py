@@ -58,7 +58,7 @@ def test_the_most_expensive_kernel_comes_first_with_what_it_moves() -> None:
     section = counter_section.kernels(replace(FULL, counters=COUNTERS))
     first, second = section.rows
     assert first == (
-        "412.0 us", "1", "1.08 GiB ±0.5 %", "392.75 KiB ±2.2 %", "2,810 GB/s", "11.2 %", "9.4 %",
+        "412.0 us", "1", "1.158 GB ±0.5 %", "402.2 kB ±2.2 %", "2,810 GB/s", "11.2 %", "9.4 %",
         "99.8 %", "lm_head", LM_HEAD.name,
     )  # fmt: skip
     assert second[2:8] == ("-",) * 6
@@ -69,15 +69,15 @@ def test_the_most_expensive_kernel_comes_first_with_what_it_moves() -> None:
 def test_weights_stand_beside_what_was_read() -> None:
     section = counter_section.weights(replace(FULL, counters=COUNTERS))
     assert section.rows == (
-        ("lm_head", "1", "1.08 GiB ±0.5 %", "1.08 GiB", "1.00 x", "-"),
-        ("experts", "1", "1.30 GiB", "1.19 GiB", "1.10 x", "4 of 32 experts"),
+        ("lm_head", "1", "1.158 GB ±0.5 %", "1.158 GB", "1.00 x", "-"),
+        ("experts", "1", "1.400 GB", "1.276 GB", "1.10 x", "4 of 32 experts"),
     )
 
 
 def test_without_folding_the_long_kernels_are_shown() -> None:
     found = replace(COUNTERS, batches=(), long=(replace(LM_HEAD, read_error=None),))
     section = counter_section.kernels(replace(FULL, counters=found))
-    assert section.rows[0][2] == "1.08 GiB"
+    assert section.rows[0][2] == "1.158 GB"
     assert "at least ten samples" in section.intro[0]
     assert counter_section.weights(replace(FULL, counters=found)).rows == ()
 
