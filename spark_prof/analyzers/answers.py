@@ -84,7 +84,7 @@ def memory(report: Report) -> Answer | None:
     text = (
         f"A decode step needs {decode.streamed_bytes / 1e9:.3f} GB from memory, "
         f"{written_time(decode.floor_us)} at the ceiling; it takes {written_time(decode.step_us)}: "
-        f"{100 * decode.of_floor:.1f} % of it is the floor."
+        f"{100 * decode.of_floor:.1f} % of it is the lower bound."
     )
     basis = (
         f"{bandwidth.value / 1e9:,.0f} GB/s: {bandwidth.source.rstrip('.')}. "

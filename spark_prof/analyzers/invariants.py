@@ -206,7 +206,7 @@ def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
             text = (
                 f"{name} takes {row.us:,.2f} us a call in {phase.phase} steps, less than the "
                 f"{least:,.2f} us that its bytes need at least: it reads other weights than those "
-                "it is taken to read. Its floor is not known."
+                "it is taken to read. Its lower bound is not known."
             )
             found.append(Broken(text, f"roofline.phases.rows: {phase.phase}, {name}",
                                 (phase.phase, *row.place)))  # fmt: skip
@@ -221,8 +221,8 @@ def step_floors(facts: Facts) -> list[Broken] | None:
     return [
         Broken(
             f"A {phase.phase} step takes {phase.step_us:,.1f} us, less than the {least:,.1f} us "
-            "that its bytes need at least: which weights it reads is not known. Its floor is not "
-            "known.",
+            "that its bytes need at least: which weights it reads is not known. Its lower bound "
+            "is not known.",
             f"roofline.phases: {phase.phase}",
             (phase.phase,),
         )

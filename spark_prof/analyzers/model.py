@@ -182,7 +182,7 @@ class Report:
     conflicts: tuple[Conflict, ...] = ()
     """Kernels whose names say something else than counters or machine code."""
     roofline: Roofline | None = None
-    """How far kernels are from their floor; None where nothing tells what they need."""
+    """How far kernels are from their lower bound; None where nothing tells what they need."""
     shapes: Shapes | None = None
     """How the kernels of decode steps were launched; None where nothing tells their shapes."""
     tokens: tuple[Ledger, ...] = ()  # where the time of a step and a token goes; none without times

@@ -126,9 +126,7 @@ def findings(found: Comparison, names: Names = _LETTERS) -> Section:
 def notes(found: Comparison, names: Names = _LETTERS) -> Section:
     """What to know before believing the figures."""
     rows = tuple((note,) for note in found.notes)
-    return Section(
-        _id("notes", names), "Before believing these figures", (Column("", "prose"),), rows
-    )
+    return Section(_id("notes", names), "Caveats", (Column("", "prose"),), rows)
 
 
 def _mean_share(found: Comparison, path: str) -> tuple[str, str]:
@@ -260,7 +258,7 @@ def kernels(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
         cells.Written("Calls", lambda row: _both(*map(_calls, (row.calls_a, row.calls_b))),
                       optional=True),
         cells.Text("Layers", _layers_of, optional=True),
-        cells.Text("Ran on", lambda row: _both(row.engine_a, row.engine_b), optional=True),
+        cells.Text("Execution unit", lambda row: _both(row.engine_a, row.engine_b), optional=True),
     )  # fmt: skip
     intro = (
         f"Time in a typical {phase.unit}. Kernels are matched by their names within a component, "

@@ -140,4 +140,4 @@ def _notes(dataset: Dataset) -> Section:
         cells.Text("Recording", lambda pair: whose(pair[1]), longest=_LONGEST_FIELD),
         cells.Prose("Note", lambda pair: pair[0], longest=_LONGEST_PROSE),
     )
-    return table("notes", "Before believing these figures", found.items(), columns)
+    return table("notes", "Caveats", found.items(), columns)

@@ -108,7 +108,7 @@ def _parts(report: Report) -> Section:
     parts = [part for part in found.parts if part.us > 0]
     kept = sorted(parts, key=lambda part: -part.us)[:_PARTS]
     small = [part for part in parts if part not in kept]
-    rows = [(name_of(part, found), part.us) for part in parts if part in kept]
+    rows = [(name_of(part), part.us) for part in parts if part in kept]
     if small:
         rows.append((counted(len(small), "smaller part"), sum(part.us for part in small)))
     columns = (

@@ -341,7 +341,7 @@ def test_a_step_within_the_tolerance_is_at_its_floor() -> None:
 
 
 def test_a_lower_bound_above_the_step_gives_no_share(tmp_path: Path) -> None:
-    """Experts that count as something else are counted whole: the floor of a hybrid's step."""
+    """Experts that count as something else are counted whole: the bound of a hybrid's step."""
     pattern = {"hybrid_override_pattern": "E", "n_routed_experts": 128}
     whole = layer_row("backbone.layers.0.mixer", 0, "ssm", bytes=30 << 30,
                       parameters="w13_weight:uint8:128x15360x16384")  # fmt: skip
@@ -357,7 +357,7 @@ def test_a_lower_bound_above_the_step_gives_no_share(tmp_path: Path) -> None:
     found = waterfall_of(report)
     assert found.floor_us is None
     assert found.no_floor == broken(report)["floor-step"]
-    assert "of the time is that floor" not in RENDERERS["text"](report)
+    assert "of the time is that bound" not in RENDERERS["text"](report)
 
 
 def test_what_a_kernel_surely_takes() -> None:

@@ -42,7 +42,7 @@ def test_two_minutes(site: Site, fresh: Fresh) -> None:
     kernel = view.state["kernel"]
     assert view.state == kept | {"kernel": kernel, "component": "experts"}
     assert "marlin_moe_wna16::Marlin" in view.titles()
-    assert {"What it is", "Against its floor", "Machine code"} <= set(view.titles())
+    assert {"What it is", "Against its lower bound", "Machine code"} <= set(view.titles())
     assert_link_shows_the_same(view, fresh)
 
     go_to(view, "timeline")

@@ -72,7 +72,7 @@ def test_the_verdict_says_how_fast_and_what_to_do_first() -> None:
     tokens = report.steps.tpot_us
     assert tokens is not None
     assert microseconds(tokens.median) in said[0]
-    assert "% of the time is that floor" in said[0]
+    assert "% of the time is that bound" in said[0]
     assert report.findings[0].fix in said[-2]
     assert report.findings[0].text in said[-1]
 

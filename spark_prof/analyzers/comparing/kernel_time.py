@@ -1,4 +1,4 @@
-"""The time of kernels in steps: every instant is charged to one kernel, so overlap counts once.
+"""The time of kernels in steps: every instant is attributed to one kernel, so overlap counts once.
 
 In the order in which kernels start, each is charged what it adds to the time in which anything
 runs. One that starts early and waits for the one before it (programmatic dependent launch) is

@@ -55,7 +55,7 @@ def _floors(report: Report) -> dict[tuple[str, str], RooflineRow]:
 
 
 def _idle_stake(row: ShapeRow, floors: Mapping[tuple[str, str], RooflineRow]) -> float:
-    """The time by the share of the GPU that idles, and no more than it is above its floor."""
+    """The time by the share of the GPU that idles, and no more than it is above its lower bound."""
     idle = 1 - (1.0 if row.busy is None else row.busy)
     if (floor := floors.get((row.name, row.component))) and floor.floor_us is not None:
         idle = min(idle, max(0.0, 1 - floor.floor_us / floor.us))
@@ -132,7 +132,7 @@ def _small_grids(report: Report) -> Iterator[Told]:
         "A kernel with narrower tiles or a split inner dimension has more blocks: try {kernel}. "
         "Products that share an input can be one (q, k and v; gate and up).",
         "The time of these kernels by the share of the multiprocessors without a block, and no "
-        "more than it is above their floor where that is known: an upper bound.",
+        "more than it is above their lower bound where that is known: an upper bound.",
     )
 
 
@@ -153,7 +153,7 @@ def _tail_waves(report: Report) -> Iterator[Told]:
         "{row.blocks} blocks in {row.waves:.2f} waves",
         "Other tiles, so that the blocks fill whole waves, or a persistent kernel: try {kernel}.",
         "The time of these kernels by the places that the last wave leaves empty, if all blocks "
-        "take equally long, and no more than it is above their floor where that is known: an "
+        "take equally long, and no more than it is above their lower bound where that is known: an "
         "upper bound.",
     )
 

@@ -28,7 +28,7 @@ _BACKENDS_SINCE = (0, 23)
 
 
 @rule("far-from-memory-floor", "kernels",
-      "a kernel that the memory limits takes more than twice its floor in decode "
+      "a kernel that the memory limits takes more than twice its lower bound in decode "
       "steps, and the rest is more than 2 % of the step; of experts only where one "
       "token chooses them")  # fmt: skip
 def _far_from_floor(report: Report) -> Iterator[Told]:
@@ -56,7 +56,8 @@ def _far_from_floor(report: Report) -> Iterator[Told]:
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
             f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
-            f"step are {left:,.0f} us above their floor, {100 * left / step:.1f} % of the step.",
+            f"step are {left:,.0f} us above their lower bound, "
+            f"{100 * left / step:.1f} % of the step.",
             _other_kernel(report, row),
             (
                 f"Bytes: {row.basis}.",

@@ -131,7 +131,7 @@ def rows_of(
     ceilings: Ceilings,
     ms_per_us: float | None,
 ) -> tuple[RooflineRow, ...]:
-    """One row a kernel, component and role, what has most time above its floor first.
+    """One row a kernel, component and role, what has most time above its lower bound first.
 
     Args:
         times: name, component, role, basis, ns and calls of the phase's kernels.

@@ -225,7 +225,7 @@ def _weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weights], li
             "Nobody looked into the live model: sizes of weights are derived from its "
             "configuration, not seen."
         ]
-    return [], ["Nothing tells the sizes of the weights: their kernels have no floor."]
+    return [], ["Nothing tells the sizes of the weights: their kernels have no lower bound."]
 
 
 def _of_layers(layers: pd.DataFrame, config: Mapping[str, Any], shape: Shape) -> list[Weights]:

@@ -2,11 +2,12 @@
 
 The parts are those of `analyzers.step_time`: launch gaps, host and copies as they stand there, and
 each component's part split among its kernels by their kernel time. What a kernel needs at least,
-its bytes at the memory's bandwidth or its arithmetic at the peak, is in the floor; what it takes
-beyond that is in the first of these that it belongs to: conversions, collectives, small kernels,
-and else its component. A kernel of which nothing tells what it needs has no floor. Where kernels
-overlap, their floors together may be longer than their part of the step: what others take beyond
-theirs is then scaled to the time that is left, so that the parts add up and none is negative.
+its bytes at the memory's bandwidth or its arithmetic at the peak, is in the lower bound; what it
+takes beyond that is in the first of these that it belongs to: conversions, collectives, small
+kernels, and else its component. A kernel of which nothing tells what it needs has no lower bound.
+Where kernels overlap, their bounds together may be longer than their part of the step: what others
+take beyond theirs is then scaled to the time that is left, so that the parts add up and none is
+negative.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SMALL_US = 3.0
 _ROUNDING = 1e-9
 """Of a step: less is what adding up floats leaves."""
 _SMALLEST = 0.01
-"""Components with less of the whole above their floor are drawn together."""
+"""Components with less of the whole above their lower bound are drawn together."""
 _ORDER = ("component", "components", "small", "conversion", "collective")
 _COPIES = "memcpy"
 
@@ -57,7 +58,7 @@ class Waterfall:
 
     @property
     def floor_us(self) -> float | None:
-        """The floor; None where it is not known."""
+        """The lower bound; None where it is not known."""
         return self.parts[0].us if self.parts and self.parts[0].kind == "floor" else None
 
 
@@ -119,7 +120,7 @@ def _roofline(report: Report, phase: str) -> RooflinePhase | None:
 
 
 def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> str:
-    """Why there is no floor; empty where there is one."""
+    """Why there is no lower bound; empty where there is one."""
     if phase is None:
         return "Nothing tells how many tokens these steps computed."
     if phase.floor_us is None and (broken := report.failed("floor-step")):
@@ -203,7 +204,7 @@ def _fitted(parts: tuple[Part, ...], us: float) -> tuple[Part, ...]:
 
 
 def _above_floor(kernels: Iterable[_Kernel], whole_us: float) -> tuple[Part, ...]:
-    """What kernels take beyond their floor, or at all where that is not known, by kind."""
+    """What kernels take beyond their lower bound, or at all where that is not known, by kind."""
     parts: dict[tuple[str, str], Part] = {}
     for kernel in kernels:
         key = kernel.kind, kernel.component if kernel.kind == "component" else ""

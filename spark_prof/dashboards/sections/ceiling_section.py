@@ -47,7 +47,7 @@ def sections(found: Ceilings, one_gpu: bool = False) -> tuple[Section, ...]:
         _contexts(found),
         _drafts(found),
         _left_out(found),
-        listed("ceilings_notes", "Before believing these figures", found.model.lost),
+        listed("ceilings_notes", "Caveats", found.model.lost),
     )
 
 

@@ -59,7 +59,7 @@ def charged(report: Report) -> Section:
     if any(row.us_per_token is not None for row in shown):
         sentence = f"{microseconds(found.us_per_token)} of each token, {sentence} in all"
     intro = [
-        f"{sentence}, go to work that only changes a format. It is charged to the kernel that "
+        f"{sentence}, go to work that only changes a format. It is attributed to the kernel that "
         "reads the result: the next one of its component on its stream."
     ]
     if rest := len(found.charged) - len(shown):

@@ -76,8 +76,11 @@ def kernels(report: Report) -> Section:
         cells.Share("Share", "share"),
         cells.Count("Calls", "calls", optional=True),
         cells.Text("Component", "component"),
-        cells.Text("Ran on", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)),
-        cells.Text("Known by", lambda row: MISSING if cpu else row.evidence, optional=True),
+        cells.Text(
+            "Execution unit",
+            lambda row: MISSING if cpu else ran_on(row.engine, row.precision),
+        ),
+        cells.Text("Evidence", lambda row: MISSING if cpu else row.evidence, optional=True),
         cells.Name("Operator" if cpu else "Kernel", lambda row: called[row.name]),
     )
     rest = len(report.kernels) - len(shown)

@@ -52,9 +52,8 @@ def facts(found: KernelFacts) -> Section:
 def floor(row: RooflineRow | None) -> Section:
     """Says how far a kernel is from the least that its calls could take."""
     if row is None or row.needed_bytes is None:
-        return _listed(
-            "floor", "Against its floor", [("Floor", "nothing tells how many bytes it needs")]
-        )
+        unknown = [("Lower bound", "nothing tells how many bytes it needs")]
+        return _listed("floor", "Against its lower bound", unknown)
     least = "at least " if row.expected else ""
     read = MISSING
     if row.read_bytes is not None:
@@ -63,13 +62,13 @@ def floor(row: RooflineRow | None) -> Section:
         ("A call needs", f"{least}{decimal_size(row.needed_bytes)}: {row.what or 'unknown'}"),
         ("Found by", row.basis or MISSING),
         ("Takes", f"{microseconds(row.us)} a call, {bandwidth(row.bandwidth)}"),
-        ("Floor", f"{microseconds(row.floor_us)}, limited by {row.limiter or 'unknown'}"),
+        ("Lower bound", f"{microseconds(row.floor_us)}, limited by {row.limiter or 'unknown'}"),
         ("Of a reader's bandwidth", share(row.of_reached)),
         ("Of the data sheet's", share(row.of_data_sheet)),
-        ("Above its floor", f"{microseconds(row.left_us)} a step"),
+        ("Above its lower bound", f"{microseconds(row.left_us)} a step"),
         ("Really read", read),
     )
-    return _listed("floor", "Against its floor", pairs)
+    return _listed("floor", "Against its lower bound", pairs)
 
 
 def _listed(name: str, title: str, pairs: Iterable[tuple[str, str]]) -> Section:

@@ -61,10 +61,10 @@ def floors(report: Report) -> Section:
         cells.Written("Tokens", lambda phase: figure(phase.tokens, ",.3g")),
         cells.DecimalBytes("Streams", lambda phase: phase.streamed_bytes or None),
         cells.Written("Operations", lambda phase: operations(phase.operations, "op")),
-        cells.Time("Floor", "floor_us"),
+        cells.Time("Lower bound", "floor_us"),
         cells.Time("Kernels", "kernels_us"),
         cells.Time("Median step", "step_us"),
-        cells.Share("Floor of it", "of_floor"),
+        cells.Share("Bound of it", "of_floor"),
         cells.Share(
             "Proven for",
             lambda phase: phase.placed_us / phase.kernels_us if phase.kernels_us else None,
@@ -74,9 +74,9 @@ def floors(report: Report) -> Section:
     intro: tuple[str, ...] = ()
     if found and phases:
         intro = (
-            "The floor is what a step needs at least: for each kernel its bytes at the bandwidth "
-            "that a reader reaches, or its arithmetic at the peak, whichever takes longer. Proven "
-            "for: share of the kernel time of which is proven which weights a kernel reads.",
+            "The lower bound is what a step needs at least: for each kernel its bytes at the "
+            "measured read bandwidth, or its arithmetic at the peak, whichever takes longer. "
+            "Proven for: share of the kernel time of which is proven which weights a kernel reads.",
             *_ceiling_lines(found.ceilings),
             *found.notes,
             *(note for phase in phases for note in phase.notes),
@@ -357,7 +357,8 @@ def _hover(row: RooflineRow) -> str:
         "; ".join(label(word, 60) for word in (row.component, row.role, row.what) if word),
         f"{microseconds(row.us)} a call, {microseconds(row.us * row.calls)} a step",
         f"{least}{decimal_size(row.needed_bytes or 0)}, {bandwidth(row.bandwidth)}",
-        f"floor {microseconds(row.floor_us)}, {share(row.of_reached)} of the reader",
+        f"lower bound {microseconds(row.floor_us)}, "
+        f"{share(row.of_reached)} of the measured read bandwidth",
     ]
     return "<br>".join(parts)
 

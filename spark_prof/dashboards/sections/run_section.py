@@ -133,7 +133,7 @@ def answers(report: Report) -> Section:
     columns = (
         cells.Prose("Question", "question"),
         cells.Prose("Answer", "text"),
-        cells.Prose("Stands on", "evidence", optional=True),
+        cells.Prose("Evidence", "evidence", optional=True),
     )
     return table("answers", "Why is it slow? Five questions", report.answers, columns)
 
@@ -151,4 +151,4 @@ def findings(found: Sequence[Finding]) -> Section:
 
 def notes(report: Report) -> Section:
     """Lists what the recording lost and what to know before believing a figure."""
-    return listed("notes", "Before believing these figures", report.notes, _LONGEST_PROSE)
+    return listed("notes", "Caveats", report.notes, _LONGEST_PROSE)

@@ -1,4 +1,4 @@
-"""A token's time taken apart from its floor on: the table, the figure and the verdict."""
+"""A token's time taken apart from its lower bound on: the table, the figure and the verdict."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MEANINGS: Mapping[str, str] = MappingProxyType(
 )
 """What each kind of part is; components are what the vocabulary says of them."""
 _FLOOR = (
-    "Memory floor: reading the weights and the KV cache once. Small kernels: launching them takes "
+    "Lower bound: reading the weights and the KV cache once. Small kernels: launching them takes "
     "as long as their work. Launch gaps and host: nothing runs, the GPU waits."
 )
 _NO_FLOOR = "Launch gaps: nothing runs between a step's kernels. Host: nothing before and after."
@@ -64,22 +64,22 @@ _KIND_COLORS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def name_of(part: Part, found: Waterfall) -> str:
+def name_of(part: Part) -> str:
     """What a part is called beside its bar."""
     if part.kind == "component":
         return part.component
     if part.kind == "floor":
-        return "memory floor" if found.phase == "decode" else "floor"
+        return "lower bound"
     return _NAMES.get(part.kind, part.kind)
 
 
 def waterfall(report: Report) -> Section:
-    """Lists the parts of a token's time, or a step's, from the floor to what was measured."""
+    """Lists the parts of a token's time, or a step's, from the lower bound to what was measured."""
     found = waterfall_of(report)
     parts = [part for part in found.parts if abs(part.us) >= _NO_TIME_US]
     whole = Part("measured", found.us)
     columns = (
-        cells.Text("Part", lambda part: name_of(part, found)),
+        cells.Text("Part", name_of),
         cells.Time(f"A {found.of}", "us"),
         cells.Share("Share", lambda part: part.us / found.us if found.us else None),
         cells.Bar("", lambda part: _fraction(part.us, found.us) if part is not whole else 0.0),
@@ -110,7 +110,7 @@ def floor_waterfall(report: Report) -> go.Figure:
     figure = empty_figure()
     add_bars(
         figure,
-        [*(label(name_of(part, found)) for part in parts), "measured"],
+        [*(label(name_of(part)) for part in parts), "measured"],
         times,
         [*colors, NEUTRAL],
         base=[*begins, 0.0],
@@ -124,7 +124,7 @@ def floor_waterfall(report: Report) -> go.Figure:
         figure.add_vline(x=found.floor_us, line={"color": _FLOOR_COLOR, "width": 1, "dash": "dot"})
     step = "a step" if found.phase == "unknown" else f"a {found.phase} step"
     whole = {"token": "an output token", "run": "the run"}.get(found.of, step)
-    title = f"What {whole} takes{', from its floor on' if found.floor_us else ''}"
+    title = f"What {whole} takes{', from its lower bound on' if found.floor_us else ''}"
     set_style(figure, title, height=90 + 28 * max(len(times), 2))
     figure.update_layout(margin={"r": 112})
     # Where much runs at the same time, parts reach beyond the whole before the rest takes it back.
@@ -146,7 +146,7 @@ def speed_and_distance(report: Report) -> Iterator[str]:
     if found.us and (most := max(beyond, key=lambda part: part.us, default=None)):
         yield (
             f"The largest part{' beyond it' if found.floor_us is not None else ''}: "
-            f"{name_of(most, found)}, {microseconds(most.us)} ({share(most.us / found.us)})."
+            f"{name_of(most)}, {microseconds(most.us)} ({share(most.us / found.us)})."
         )
 
 
@@ -154,8 +154,7 @@ def title(found: Waterfall) -> str:
     """What the table of the parts is called."""
     if found.floor_us is None:
         return f"What the time of a {found.of} consists of"
-    floor = "the memory floor" if found.phase == "decode" else "the floor"
-    return f"From {floor} to the time of a {found.of}"
+    return f"From the lower bound to the time of a {found.of}"
 
 
 def _stands_on(found: Waterfall) -> str:
@@ -169,7 +168,7 @@ def _meaning(part: Part, found: Waterfall, report: Report) -> str:
     text = _MEANINGS.get(part.kind, "")
     unit = "operator" if on_cpu(report) else "kernel"
     if part.kind == "component" and found.floor_us is not None:
-        text = f"What its {unit}s take beyond their floor."
+        text = f"What its {unit}s take beyond their lower bound."
     if not part.calls:
         return text
     return f"{counted(max(round(part.calls), 1), unit)}. {text}".strip()
@@ -177,12 +176,12 @@ def _meaning(part: Part, found: Waterfall, report: Report) -> str:
 
 def _intro(found: Waterfall) -> tuple[str, ...]:
     if found.floor_us is None:
-        return (f"There is no floor to begin with: {found.no_floor}",) if found.no_floor else ()
+        return (f"There is no lower bound: {found.no_floor}",) if found.no_floor else ()
     return (
         "The parts add up to what was measured; what runs at the same time shares it. Each kernel "
-        "is in one of them: up to its floor in the first, beyond it in its own. "
+        "is in one of them: up to its lower bound in the first, beyond it in its own. "
         f"What they need is known for {share(found.known)} of "
-        "the kernel time; other kernels have no floor.",
+        "the kernel time; other kernels have no lower bound.",
     )
 
 
@@ -207,5 +206,5 @@ def _distance(found: Waterfall) -> str:
     limit = "the memory allows" if found.phase == "decode" else "the GPU allows"
     return (
         f"At best {limit} {microseconds(found.floor_us)}: {share(found.floor_us / found.us)} of "
-        "the time is that floor."
+        "the time is that bound."
     )

@@ -408,8 +408,8 @@ def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
             "Engine": [row.engine for row in rows],
             "Precision": [row.precision or "" for row in rows],
             "Evidence": [row.evidence for row in rows],
-            "Floor, us": [f.floor_us if f else None for f in floors],
-            "Above floor, us a step": [f.left_us if f else None for f in floors],
+            "Lower bound, us": [f.floor_us if f else None for f in floors],
+            "Above bound, us a step": [f.left_us if f else None for f in floors],
             "GB/s": [f.bandwidth / 1e9 if f and f.bandwidth else None for f in floors],
             "Needs, MB": [
                 f.needed_bytes / 1e6 if f and f.needed_bytes is not None else None for f in floors
@@ -428,7 +428,7 @@ def _digits(found: Sequence[KernelFacts]) -> dict[str, int]:
     """Digits behind the point of each column of numbers."""
     whole = all(entry.calls is None or entry.calls.is_integer() for entry in found)
     digits = {"us a step": 1, "Share, %": 1, "Calls": 0 if whole else 2, "us a call": 2}
-    floors = {"Floor, us": 2, "Above floor, us a step": 1, "GB/s": 0, "Needs, MB": 3}
+    floors = {"Lower bound, us": 2, "Above bound, us a step": 1, "GB/s": 0, "Needs, MB": 3}
     return digits | floors | {"All steps, ms": 2}
 
 

@@ -227,7 +227,7 @@ def _kernel_frame(prepared: Prepared, rows: tuple[CellKernel, ...], component: s
             "p99 call, us": [round(row.p99_us, 2) for row in rows],
             "Engine": [label.engine if label else "" for label in labels],
             "Precision": [label.precision or "" if label else "" for label in labels],
-            "Known by": [label.evidence if label else "" for label in labels],
+            "Evidence": [label.evidence if label else "" for label in labels],
             "Conversion": [label.conversion or "" if label else "" for label in labels],
         }
     )

@@ -86,6 +86,6 @@ def _evidence(shown: Prepared) -> None:
     section = kernel_section.coverage(shown.report)
     if not section.rows:
         return
-    st.subheader("What the figures stand on", anchor="evidence")
+    st.subheader("Evidence of the figures", anchor="evidence")
     widgets.figure(evidence_bars(shown.report), "evidence")
     widgets.section(section)

@@ -105,7 +105,7 @@ def sampling(us: float, name: str) -> Report:
 
 
 def floored(report: Report, row: ShapeRow, floor_us: float, limiter: str = "memory") -> Report:
-    """The report with a roofline that knows the floor of that kernel."""
+    """The report with a roofline that knows the lower bound of that kernel."""
     known = RooflineRow(
         row.name, row.component, row.calls / STEPS, row.us_per_call, 1e6, 1e6, 1e6, "", "", False,
         None, None, floor_us / row.us_per_call, floor_us, limiter, None, None,

@@ -138,7 +138,7 @@ def test_without_any_size_that_is_what_is_said(tmp_path: Path) -> None:
     assert {row.floor_us for row in rows.values()} == {None}
     assert report.roofline is not None
     assert report.roofline.notes == (
-        "Nothing tells the sizes of the weights: their kernels have no floor.",
+        "Nothing tells the sizes of the weights: their kernels have no lower bound.",
     )
 
 
