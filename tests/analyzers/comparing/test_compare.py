@@ -34,6 +34,19 @@ def qwen() -> Side:
     return read_side(str(QWEN))
 
 
+@pytest.fixture(scope="module")
+def gpt() -> Side:
+    return read_side(str(GPT))
+
+
+@pytest.fixture(scope="module")
+def one_and_eight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Side, Side]:
+    """The steps of one recording with one request, and those with eight."""
+    folder = tmp_path_factory.mktemp("sizes")
+    one, eight = (read_side(str(window(GPT, folder / str(size), 0, 1, size))) for size in (1, 8))
+    return one, eight
+
+
 def decode(found: Comparison) -> PhaseComparison:
     phase = found.phase("decode")
     assert phase is not None
@@ -85,23 +98,25 @@ def test_a_slow_down_is_found_where_it_was_made(qwen: Side, tmp_path: Path, what
         assert phase.parts[0].change.us == pytest.approx(0.05 * phase.like.a, rel=0.1)
 
 
-def test_another_mix_of_batch_sizes_is_no_speed_up() -> None:
+def test_another_mix_of_batch_sizes_is_no_speed_up(gpt: Side) -> None:
     """The same steps, of which side b has fewer with eight requests."""
-    whole = read_side(str(GPT))
-    sizes = whole.steps["decode_requests"]
-    fewer = whole.steps[(sizes != 8) | (whole.steps.index % 4 == 0)].reset_index(drop=True)
-    phase = decode(compare(whole, replace(whole, steps=fewer)))
+    sizes = gpt.steps["decode_requests"]
+    fewer = gpt.steps[(sizes != 8) | (gpt.steps.index % 4 == 0)].reset_index(drop=True)
+    phase = decode(compare(gpt, replace(gpt, steps=fewer)))
     assert {row.size for row in phase.sizes if row.weight} == {1, 8}
     assert not phase.like.sure
     assert phase.whole.us < -100
     assert phase.mix_us == pytest.approx(phase.whole.us, abs=0.01 * phase.whole.a)
 
 
-def test_without_a_batch_size_on_both_sides_it_is_said(tmp_path: Path) -> None:
-    one, eight = (read_side(str(window(GPT, tmp_path / str(size), 0, 1, size))) for size in (1, 8))
+def test_without_a_batch_size_on_both_sides_it_is_said(one_and_eight: tuple[Side, Side]) -> None:
+    one, eight = one_and_eight
     found = compare(one, eight)
     assert not decode(found).alike
     assert any("No batch size occurs on both sides" in note for note in found.notes)
+    found = compare(one, [one, eight])
+    assert any("batch size of decode steps (mostly 1 against 8)" in n for n in found.notes)
+    assert any("No batch size occurs in all recordings" in note for note in found.notes)
 
 
 def test_longer_contexts_explain_a_part(tmp_path: Path) -> None:
@@ -132,18 +147,10 @@ def test_several_recordings_add_up_and_are_their_mean(tmp_path: Path) -> None:
     assert not phase.like.sure
 
 
-def test_recordings_of_a_side_that_are_not_the_same_thing_are_told(qwen: Side) -> None:
-    gpt = read_side(str(GPT))
+def test_recordings_of_a_side_that_are_not_the_same_thing_are_told(qwen: Side, gpt: Side) -> None:
     found = compare([qwen, gpt], [read_side(str(EARLIER))])
     [note] = [note for note in found.notes if "not of the same thing" in note]
     assert "model" in note
-
-
-def test_other_batch_sizes_of_a_side_are_told(tmp_path: Path) -> None:
-    one, eight = (read_side(str(window(GPT, tmp_path / str(size), 0, 1, size))) for size in (1, 8))
-    found = compare(one, [one, eight])
-    assert any("batch size of decode steps (mostly 1 against 8)" in n for n in found.notes)
-    assert any("No batch size occurs in all recordings" in note for note in found.notes)
 
 
 def test_a_copy_counts_once_and_one_engine_start_is_told(qwen: Side, tmp_path: Path) -> None:
