@@ -260,8 +260,7 @@ def _of_time(a: Side, b: Side) -> str:
     part = slow.part(_most_apart(slow, fast, beyond))
     if part is None or not part.us:
         return f"{text}."
-    known = part.bytes and part.of_bound is not None
-    at = f" at {100 * (part.of_bound or 0.0):.0f} % of the bandwidth" if known else ""
+    at = f" at {100 * part.of_bound:.0f} % of the bandwidth" if part.bytes and part.of_bound else ""
     kernel = f" ({part.kernel}{at})" if part.kernel else ""
     return f"{text}. Most of the rest is {part.component.replace('_', ' ')}{kernel}."
 

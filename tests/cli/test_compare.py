@@ -58,7 +58,7 @@ def test_one_recording_a_side_decides_what_is_large(compared, tmp_path: Path) ->
     done = compared(EARLIER, str(slow), *limits)
     assert done.code == 1
     [reason] = done.err.splitlines()
-    assert reason.startswith("spark-prof: gate failed: decode_us.median > 3%: 4.54 ms on a")
+    assert reason.startswith("spark-prof: gate failed: decode_us.median > 3%: 4.54 ms on h100")
     assert reason.removeprefix("spark-prof: gate ").split(":")[0] in done.out
 
 
