@@ -86,7 +86,12 @@ def _read(source: str) -> Report | tuple[Checkpoint]:
     from spark_prof.datasets.opened import opened
 
     with opened(source) as bundle:
-        return summarize(bundle)
+        report = summarize(bundle)
+    if report.run.units == "op":
+        raise CommandError(
+            f"{source:.200} is of a CPU engine: what it reads and computes says nothing of a GPU"
+        )
+    return report
 
 
 def _names(sources: list[str]) -> list[str]:

@@ -171,15 +171,18 @@ def _step(steps: pd.DataFrame) -> dict[str, str | int]:
 def _named(finding: Finding, kernels: Sequence[KernelRow]) -> KernelRow | None:
     """The kernel of which a finding speaks first, the one of its component before others."""
     text = finding.text
-    places = [
-        (text.find(f"{short} ({row.component}"), text.find(short), row)
+    told = [
+        [text.find(f"{short} ({row.component}; {role}") for role in row.roles]
+        + [text.find(f"{short} ({row.component}"), text.find(short)]
         for row in kernels
-        for short in [short_name(row.name)]
-        if short
+        for short in [short_name(row.name) or "\0"]
     ]
-    exact = [(place, row) for place, _, row in places if place >= 0]
-    loose = [(place, row) for _, place, row in places if place >= 0]
-    found = exact or loose
+    exact, loose, named = (
+        [(place, row) for places, row in zip(told, kernels, strict=True)
+         for place in places[part] if place >= 0]
+        for part in (slice(None, -2), slice(-2, -1), slice(-1, None))
+    )  # fmt: skip
+    found = exact or loose or named
     return min(found, key=lambda item: item[0])[1] if found else None
 
 

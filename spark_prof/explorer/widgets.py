@@ -30,7 +30,7 @@ _STYLED = 1500
 _TALLEST = 16
 """Rows up to which a table shows all of them; a longer one is scrolled."""
 
-_ROW, _PROSE_ROW = 35, 84
+_ROW, _LINE = 35, 25
 """Pixels; a row of three lines where a text would else be cut in its first."""
 
 _OPEN_ROWS = f"<script>{(Path(__file__).parent / 'rows.js').read_text('utf-8')}</script>"
@@ -64,7 +64,7 @@ def table(
     """
     shown = sortable(frame.iloc[:MOST_ROWS])
     digits, widths = digits or {}, widths or {}
-    row = _PROSE_ROW if not widths and _has_prose(frame.iloc[:MOST_ROWS]) else _ROW
+    row = _ROW if widths else _row_height(frame.iloc[:MOST_ROWS])
     rows = min(len(frame), _TALLEST if row == _ROW else _TALLEST // 2)
     half = row // 2 if rows < len(frame) else 0  # it shows that there are more
     options: dict[str, Any] = {
@@ -167,14 +167,19 @@ def _no_formula(value: Any) -> Any:
     return value
 
 
-def _has_prose(frame: pd.DataFrame) -> bool:
+def _row_height(frame: pd.DataFrame) -> int:
+    """That of as many lines, three at most, as the longest text takes."""
     texts = frame.select_dtypes(include=["object", "string"])
-    return any(
-        " " in value and len(value) > _PROSE
-        for column in texts
-        for value in texts[column].head(50)
-        if isinstance(value, str)
+    longest = max(
+        (
+            len(value)
+            for column in texts
+            for value in texts[column].head(50)
+            if isinstance(value, str) and " " in value
+        ),
+        default=0,
     )
+    return _ROW + _LINE * min(max(longest - 1, 0) // _PROSE, 2)
 
 
 _CONFIG: Mapping[str, Any] = {

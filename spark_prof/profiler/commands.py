@@ -161,6 +161,21 @@ def option_value(words: Sequence[str], *names: str) -> str | None:
     return found
 
 
+def server_port(command: Command) -> int:
+    """The port of this machine at which the server that a command starts answers; 0 for none."""
+    words = command.argv
+    if command.kind == "container":
+        # [address:]port:port of the container
+        port = (option_value(words, "-p", "--publish") or "").split(":")[-2:-1]
+    elif "serve" in words or any(word.endswith("api_server") for word in words):
+        host = option_value(words, "--host") or "127.0.0.1"
+        here = host in ("127.0.0.1", "localhost", "0.0.0.0", "::")
+        port = [option_value(words, "--port") or "8000"] if here else []
+    else:
+        port = []
+    return int(port[0]) if port and port[0].isdecimal() and len(port[0]) < 6 else 0
+
+
 def scan_options(argv: Sequence[str], start: int, valued: str) -> tuple[list[Option], int]:
     """Reads the options from start on; returns them and the index of the first other argument.
 

@@ -19,7 +19,7 @@ import psutil
 
 from spark_prof.ending import temporary_folder, unhurried
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import Command, recognise, with_plugin_allowed
+from spark_prof.profiler.commands import Command, recognise, server_port, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
 from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys
 from spark_prof.profiler.ray import with_ray_copies
@@ -153,7 +153,7 @@ def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, i
     settings = replace(settings, run=settings.run or secrets.token_hex(8))
     nsys = plan_nsys(command, settings, say)
     with terminated_as_interrupt(), prepare_bundle(folder, argv, settings) as claim:
-        watcher = Watcher(pieces_folder(folder), settings.watched_steps, say)
+        watcher = Watcher(pieces_folder(folder), settings.watched_steps, say, server_port(command))
         try:
             with temporary_folder() as staging:
                 return _run(command, settings, watcher, staging, say, nsys, claim)

@@ -10,8 +10,9 @@ import signal
 import struct
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from spark_prof.profiler.window import State
 from spark_prof.traces.chunk_files import is_at_work
 from spark_prof.traces.chunks import REFUSED_FILE, pid_namespace, progress_name
 
-_REPEAT_SECONDS = 10.0
+_REPEAT_SECONDS, _PATIENT_SECONDS = 10.0, 60.0
+_ASKED_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 _ENGINE_SECONDS = 5.0
 
@@ -36,11 +38,15 @@ class Watcher:
 
     Args:
         steps: steps that were asked for, 0 for all.
+        port: of this machine, at which a server answers once it is up; 0 where none will.
     """
 
     pieces: Path
     steps: int
     say: Callable[[str], None]
+    port: int = 0
+    _up: bool = False
+    _asked_at: float = 0.0
     _watched: dict[str, int] = field(default_factory=dict)
     _pids: dict[str, int] = field(default_factory=dict)
     _code: int = 0
@@ -78,7 +84,7 @@ class Watcher:
         return len(ranks) >= expected and all(rank.get("finished") for rank in ranks)
 
     def show(self) -> None:
-        """Says where the recording stands, when that changed or ten seconds have passed."""
+        """Says where the recording stands, when that changed or some time has passed."""
         ranks = self.ranks()
         if not ranks:
             line = "waiting for the command to start vLLM"
@@ -86,6 +92,8 @@ class Watcher:
             order = list(State)
             state = min((State[rank["state"]] for rank in ranks), key=order.index)
             line = state.value
+            if state is State.WAITING and self._is_up():
+                line = f"the server is up: send it requests (port {self.port})"
             if state is State.RECORDING:
                 line += f" step {self.recorded()}" + (f" of {self.steps}" if self.steps else "")
         now = time.monotonic()
@@ -93,10 +101,21 @@ class Watcher:
         if (
             fresh
             or (line != self._said and now - self._said_at > _REPEAT_SECONDS / 5)
-            or (now - self._said_at > _REPEAT_SECONDS)
+            or (now - self._said_at > (_REPEAT_SECONDS if ranks else _PATIENT_SECONDS))
         ):
             self.say(line)
             self._said, self._said_at = line, now
+
+    def _is_up(self) -> bool:
+        """Whether the server answers; asked every other second, and no more once it has."""
+        now = time.monotonic()
+        if self.port and not self._up and now - self._asked_at > _ASKED_SECONDS:
+            self._asked_at = now
+            asked = HTTPConnection("127.0.0.1", self.port, timeout=0.5)
+            with suppress(OSError, HTTPException), closing(asked):
+                asked.request("GET", "/health")
+                self._up = asked.getresponse().status == 200
+        return self._up
 
     def settled(self) -> bool:
         """Whether no recorded process is left that could still write something.

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import recognise, with_plugin_allowed
+from spark_prof.profiler.commands import recognise, server_port, with_plugin_allowed
 
 PROGRAMS = (
     "vllm python python3 python3.12 docker podman nerdctl docker-compose uv torchrun ray mpirun"
@@ -150,6 +150,20 @@ def test_refusal(line: str, says: str) -> None:
 )
 def test_with_plugin_allowed(allowed: dict[str, str], expected: dict[str, str]) -> None:
     assert with_plugin_allowed(allowed) == expected
+
+
+def test_where_a_server_answers() -> None:
+    expected = {
+        "vllm serve m": 8000,
+        "env A=1 vllm serve m --port=8123": 8123,
+        "python -m vllm.entrypoints.openai.api_server --port 81": 81,
+        "vllm serve m --host 10.0.0.1": 0,
+        "vllm serve m --port x": 0,
+        "vllm bench latency": 0,
+        "docker run --gpus all -p 127.0.0.1:8001:8000 image vllm serve m": 8001,
+        "docker run --gpus all image vllm serve m": 0,
+    }
+    assert {line: server_port(recognise(line.split())) for line in expected} == expected
 
 
 def test_an_allow_list_in_front_of_the_program_is_extended() -> None:

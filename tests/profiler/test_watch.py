@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -90,6 +92,23 @@ def test_progress_is_said_when_it_changes(watcher: Watcher, said: list[str]) -> 
         "waiting for the first step: send a server requests once it is up",
         "recording step 5 of 100",
     ]
+
+
+def test_a_server_that_answers_is_told_once(watcher: Watcher, said: list[str]) -> None:
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    rank(watcher.pieces, 0, "WAITING")
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        watcher.port = server.server_port
+        Thread(target=server.handle_request, daemon=True).start()
+        watcher.show()
+    watcher.show()
+    assert said == [f"the server is up: send it requests (port {watcher.port})"]
 
 
 @pytest.mark.parametrize(

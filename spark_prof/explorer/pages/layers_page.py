@@ -193,7 +193,7 @@ def _cell(
         widgets.lines("The recording has sums only: each call counts with their mean.")
     widgets.lines(
         f"{component} {where}: {counted(len(rows), 'kernel')}, {microseconds(us)} in a mean "
-        "step. Choose a row to see all about its kernel."
+        "step. A click on a row opens its kernel."
     )
     frame = _kernel_frame(prepared, rows, component)
     full = [clean(prepared.kernels.names[row.name]) for row in rows]
