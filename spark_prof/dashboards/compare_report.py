@@ -26,13 +26,15 @@ from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.compare_gate import LETTERS, Names, by_share, by_us, reason, shown_part
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Document, Section
-from spark_prof.dashboards.units import clean, microseconds
+from spark_prof.dashboards.units import clean, microseconds, shorten
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
 _GAPS = (LAUNCH_GAPS, HOST)
+_LONGEST_NAME = 40
+"""Characters of what a side is called."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def answer(found: Comparison) -> str:
     No speed is told of different models. Where both sides ran eagerly, or the typical step says
     nothing, kernels are compared: launches are the host's.
     """
-    names, phase = (clean(found.names[0]), clean(found.names[1])), found.phases[0]
+    names, phase = [shorten(name, _LONGEST_NAME) for name in found.names], found.phases[0]
     step = f"a {clean(phase.phase)} {phase.unit}" if phase.phase != "unknown" else "a step"
 
     def both(change: Change) -> str:
@@ -130,7 +132,7 @@ def kernels_of(phase: PhaseComparison) -> Change:
 
 def _sections(compared: Compared) -> Iterator[Section]:
     pairs = [
-        (Names(*found.names, letter), found)
+        (Names(*(shorten(name, _LONGEST_NAME) for name in found.names), letter), found)
         for letter, found in zip(LETTERS[1:], compared.found, strict=False)
     ]
     limits = [

@@ -42,7 +42,7 @@ from spark_prof.dashboards.units import (
     spans,
 )
 
-_LONGEST = 160
+_LONGEST, _LONGEST_NOTE = 160, 600
 _LETTERS = Names()
 _SMALL = 0.001
 """Changes of a smaller share of the step are left out of the tables of layers and kernels."""
@@ -125,7 +125,7 @@ def findings(found: Comparison, names: Names = _LETTERS) -> Section:
 
 def notes(found: Comparison, names: Names = _LETTERS) -> Section:
     """What to know before believing the figures."""
-    rows = tuple((note,) for note in found.notes)
+    rows = tuple((shorten(note, _LONGEST_NOTE),) for note in found.notes)
     return Section(_id("notes", names), "Caveats", (Column("", "prose"),), rows)
 
 

@@ -154,7 +154,7 @@ def with_plugin_allowed(environment: Mapping[str, str]) -> dict[str, str]:
 def option_value(words: Sequence[str], *names: str) -> str | None:
     """The last value of an option of vLLM's that has one of these names; None without one."""
     found = None
-    for word, following in zip(words, [*words[1:], None], strict=True):
+    for word, following in zip(words, [*words[1:], None], strict=False):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") in names:
             found = value if equals else following

@@ -67,7 +67,7 @@ def test_two_runs_are_told_apart_by_their_kernels_where_they_ran_eagerly() -> No
         for name in ("dense-nvfp4", "dense-awq")
     )
     of_bytes, of_time = answer_of([nvfp4, awq], H100)
-    assert "dense-nvfp4 reads 1% more bytes a token than dense-awq" in of_bytes
+    assert "dense-nvfp4 reads 1 % more bytes a token than dense-awq" in of_bytes
     # Marlin is faster here than Machete; the gaps between their kernels are the host's.
     assert nvfp4.us is not None
     assert awq.us is not None

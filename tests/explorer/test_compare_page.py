@@ -38,7 +38,7 @@ def test_the_page_says_what_the_command_says() -> None:
     assert answer(compare(read_side(AWQ), read_side(NVFP4))) in said(app)
     tables = [table.value for table in app.dataframe]
     kernels = next(table for table in tables if "Change, us" in table.columns)
-    assert {"only a", "only b", "both"} <= set(kernels["In"])
+    assert {"only dense-awq", "only dense-nvfp4", "both"} <= set(kernels["In"])
 
 
 def test_the_reference_and_the_component_come_from_the_address() -> None:

@@ -14,7 +14,6 @@ import torch
 
 from spark_prof.kernels.candidate import Activation
 from spark_prof.kernels.check.inputs import Sizes, make_activations, make_layer
-from spark_prof.kernels.check.runner import refusals
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import MxFp4, quantize_mxfp4
@@ -24,6 +23,7 @@ from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.routing import route
 from spark_prof.kernels.runtime.launch import RUNNERS
+from tests.kernels.refusals import refusals
 from tests.rows import each_row
 
 WEIGHT = quantize_mxfp4(torch.randn(64, 64, generator=torch.Generator().manual_seed(1)))
@@ -146,14 +146,14 @@ def test_refusals_of_a_gpu_ask_for_no_device_that_is_right() -> None:
     """One operand says where a kernel runs, and the CPU is a right place, though not the GPU's."""
     logits = torch.ones(3, 32, dtype=torch.bfloat16, device="meta")
     tried = {
-        what: run().detail
+        what: run()
         for what, run in refusals(lambda: lambda logits: route(logits, 4), {"logits": logits}, "")
     }
     assert [what for what, said in tried.items() if said] == []
     assert not any("cpu" in what or "another device" in what for what in tried)
     both = {"logits": logits, "correction": torch.zeros(32, device="meta")}
     corrected = partial(route, top_k=4, scoring="sigmoid")
-    tried = {what: run().detail for what, run in refusals(lambda: corrected, both, "logits")}
+    tried = {what: run() for what, run in refusals(lambda: corrected, both, "logits")}
     assert {what for what in tried if what.endswith("on another device")} == {
         "logits on another device",
         "correction on another device",

@@ -217,7 +217,7 @@ def _small_kernels(report: Report) -> Iterator[Told]:
     # The breakdown of a token has the same kernels: one statistic for both.
     drawn = waterfall_of(report)
     for part in drawn.parts:
-        if part.kind == "small" and drawn.phase == "decode" and drawn.us:
+        if part.kind == "small" and drawn.phase == "decode" and part.us > 0:
             calls, ran = part.calls, part.us * whole / drawn.us
     between = _between_kernels_us(report)
     us = ran + between * calls * report.steps.decode

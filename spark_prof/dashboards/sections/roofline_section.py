@@ -61,10 +61,10 @@ def floors(report: Report) -> Section:
         cells.Written("Tokens", lambda phase: figure(phase.tokens, ",.3g")),
         cells.DecimalBytes("Streams", lambda phase: phase.streamed_bytes or None),
         cells.Written("Operations", lambda phase: operations(phase.operations, "op")),
-        cells.Time("Lower bound", "floor_us"),
+        cells.Time("Bound", "floor_us"),
         cells.Time("Kernels", "kernels_us"),
         cells.Time("Median step", "step_us"),
-        cells.Share("Bound of it", "of_floor"),
+        cells.Share("Of it", "of_floor"),
         cells.Share(
             "Proven for",
             lambda phase: phase.placed_us / phase.kernels_us if phase.kernels_us else None,

@@ -80,7 +80,7 @@ def test_a_large_share_fires_one_rule_and_a_small_one_none(
     # What it should bring is its time, in each token.
     assert finding.ms_per_token == pytest.approx(0.04 * STEP_US / 1e3, rel=0.02)
     assert component in finding.text
-    assert "4.0%" in finding.text
+    assert "4.0 %" in finding.text
     assert finding.fix
     assert GEMM in " ".join(finding.evidence)
     assert rule not in found(report(conversion(kind, component, 0.003)))
