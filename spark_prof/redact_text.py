@@ -27,29 +27,30 @@ from spark_prof.secret_rules import (
 HIDDEN = "***"
 """What stands for a secret."""
 
+# Groups that are not given back are written (?>...): Python before 3.11.5 fails at (...)*+.
 _SHAPE = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(rule.pattern for rule in SHAPES)})")
 _PHRASES = tuple(
     re.compile(rule.pattern + ("" if "(?P<after>" in rule.pattern else "(?P<after>)"))
     for rule in PHRASES
 )
-_NAME = re.compile(r"(?<!\w)(?:(?<!-)-{0,2})?[A-Za-z_]\w*+(?:[.-]\w++)*+")
+_NAME = re.compile(r"(?<!\w)(?:(?<!-)-{0,2})?[A-Za-z_]\w*+(?>(?:[.-]\w++)*)")
 _ASSIGN = re.compile(
-    r"(?P<close>\\*+[\"'`]\]?+)?+\s{0,40}+(?P<sign>=>|:=|={1,3}|:(?![:\\]|//))"
+    r"(?>(?P<close>\\*+[\"'`]\]?+)?)\s{0,40}+(?P<sign>=>|:=|={1,3}|:(?![:\\]|//))"
     r"(?:\s{0,200}+(?=\\*[\"'`\[{])|[ \t]*+)"
 )
 _OPEN = re.compile(r"[bru$]{0,2}(?P<quote>'\\''|'\"'\"'|\\*+[\"'`]|&quot;|&#0?39;)")
 _BRACKET = re.compile(r"\\*+[\"'`]|[\[\](){}]")
 _CALL = re.compile(r"[A-Za-z_][\w.]{0,63}+(?=\()")
 _BARE = re.compile(
-    r"(?:[^\s\"'`,;&\\)\]}<|]"
+    r"(?>(?:[^\s\"'`,;&\\)\]}<|]"
     r"|\\(?!\\*[\"'`]|[nrt])[\s\S]"
     r"|,(?![\s\"'`]|$|[\w.-]{1,64}+[=:])"
     r"|&(?![&\s\"'`]|$|amp;|[\w.%-]{1,64}+=)"
     r"|[)\]}](?![\s,;:.)\]}\"'`&|<>\\]|$)"
-    r"|\|(?![\s|]|$))++"
+    r"|\|(?![\s|]|$))+)"
 )
 _JOINED = re.compile(r"[\w$%+/@!~^*-]|[\"'](?=[^\s\"'`,;:)&|}\]])[^\s\"'`]{0,400}+[\"']")
-_SPACE = re.compile(r"(?:[ \t]|\\\r?\n)++")
+_SPACE = re.compile(r"(?>(?:[ \t]|\\\r?\n)+)")
 _IN_LIST = re.compile(r"\\*+[\"'`]\s{0,40}+,?+\s{0,40}+(?=\\*+[\"'`])")
 _SCRIPT_FOLLOWS = re.compile(r"(?:-[a-z]*c|\beval|\bssh\b[^\n]{0,80})[\s\"'\\,=]*$")
 _ENVIRONMENT_BEFORE = re.compile(r"([\"'])(?:-e|--(?:env|set|build-arg)=)$")
@@ -81,7 +82,7 @@ _WORD_BEFORE = re.compile(r"([A-Za-z]+)[ ]$")
 _AFTER_NAME = frozenset([*"=:\"'`\\ \t\r\n]", ""])
 _OPTION_GAP = re.compile(r"[\"']?,?[ \t=]+")
 _LINE = re.compile(r"[^\n\r]*+")
-_HEADER_END = re.compile(r"(?:[^\"'`\n\r\\]|\\(?![nr\"'`]))*+")
+_HEADER_END = re.compile(r"(?>(?:[^\"'`\n\r\\]|\\(?![nr\"'`]))*)")
 
 
 def redacted_text(text: str, depth: int = 3) -> str:

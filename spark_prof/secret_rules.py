@@ -156,7 +156,7 @@ SHAPES: tuple[Shape, ...] = (
           "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "eyJ.layer", _D),
     Shape("private key",
           r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-          r"(?:(?!-----END )[\s\S])*+(?:-----END [A-Z ]{0,30}-----)?",
+          r"(?>(?:(?!-----END )[\s\S])*)(?:-----END [A-Z ]{0,30}-----)?",
           "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
           "-----BEGIN PUBLIC KEY-----", _D),
 )  # fmt: skip

@@ -132,7 +132,7 @@ def kernels_of(phase: PhaseComparison) -> Change:
 
 def _sections(compared: Compared) -> Iterator[Section]:
     pairs = [
-        (Names(*(shorten(name, _LONGEST_NAME) for name in found.names), letter), found)
+        (Names(*(shorten(found.names[n], _LONGEST_NAME) for n in (0, 1)), letter), found)
         for letter, found in zip(LETTERS[1:], compared.found, strict=False)
     ]
     limits = [

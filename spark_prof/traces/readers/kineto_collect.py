@@ -46,7 +46,7 @@ _BORDER = re.compile(
 )
 """What separates two events. No text of JSON holds it, as a quote within a text is escaped."""
 
-_BRACKET = re.compile(rb'(?:[^"{}\[\],]++|"(?:[^"\\]++|\\.)*+")*+([{}\[\],])', re.DOTALL)
+_BRACKET = re.compile(rb'(?>(?:[^"{}\[\],]++|"(?>(?:[^"\\]++|\\.)*)")*)([{}\[\],])', re.DOTALL)
 
 _NEAR = 1 << 13
 _LARGEST_EVENT = 16 << 20
