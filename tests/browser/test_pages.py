@@ -28,7 +28,8 @@ def look(view: View) -> None:
 @pytest.mark.parametrize("source", LOOKED_AT)
 def test_recordings(site: Site, fresh: Callable[..., View], source: str) -> None:
     view = fresh(site.served.url).open(source=site.places[source])
-    assert tuple(path or "overview" for path in pages(view)) == RECORDINGS
+    shown = [path or "overview" for path in pages(view)]
+    assert shown == [path for path in RECORDINGS if path != "ranks" or source == "ranks"]
     look(view)
 
 

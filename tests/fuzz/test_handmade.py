@@ -131,7 +131,6 @@ HURTFUL: dict[str, Callable[[], bytes]] = {
         + b'{"frame":{"name":"k"},"metrics":{},"children":[' * 100_000
         + b"]}" * 100_001 + b"]"
     ),
-    "nested modules": lambda: nested_modules(100_000),
     "a rank of a billion": lambda: of_rank(10**9),
     "the first rank that is none": lambda: of_rank(2**16),
     "no rows": lambda: events(),
@@ -146,6 +145,14 @@ HURTFUL: dict[str, Callable[[], bytes]] = {
     "nothing": lambda: b"",
     "UTF-16": lambda: '{"traceEvents": []}'.encode("utf-16"),
 }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_ranges_nested_without_end_name_no_module(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(nested_modules(100_000))
+    done = spark_prof("import", path, "-o", tmp_path / "bundle")
+    assert done.code == 0, done
 
 
 @pytest.mark.slow
