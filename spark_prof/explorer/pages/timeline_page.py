@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import streamlit as st
 
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.units import count, counted
 from spark_prof.datasets.prepared import Prepared
@@ -217,7 +218,8 @@ def _call(shown: Prepared, call: int) -> None:
     component = COMPONENTS[int(kernels.component[call])]
     calls = _calls_of(shown, name)
     at = int(np.searchsorted(calls, call, "right"))
-    widgets.lines(f"Call {count(at)} of {count(len(calls))} of {kernels.names[name]}")
+    short = short_name(kernels.names[name])
+    widgets.lines(f"Call {count(at)} of {count(len(calls))} of {short}")
     with st.container(horizontal=True):
         links.link("kernels", "All calls of this kernel", kernel=name, component=component)
         if layer >= 0:
