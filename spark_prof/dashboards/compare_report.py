@@ -132,8 +132,9 @@ def kernels_of(phase: PhaseComparison) -> Change:
 
 def _sections(compared: Compared) -> Iterator[Section]:
     pairs = [
-        (Names(*(shorten(found.names[n], _LONGEST_NAME) for n in (0, 1)), letter), found)
+        (Names(shorten(a, _LONGEST_NAME), shorten(b, _LONGEST_NAME), letter), found)
         for letter, found in zip(LETTERS[1:], compared.found, strict=False)
+        for a, b in [found.names]
     ]
     limits = [
         (each, names)
