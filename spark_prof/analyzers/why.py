@@ -231,7 +231,8 @@ def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
             f"{a.name} reads {100 * abs(more):.0f} % {word} bytes a token than {b.name} ({sizes})"
         )
     rates = f"at most {_rate(a.bound_us)} against {_rate(b.bound_us)} tokens/s"
-    apart = _most_apart(a, b, lambda part: part.bytes)
+    most, least = (a, b) if more > 0 else (b, a)
+    apart = _most_apart(most, least, lambda part: part.bytes)
     why = ""
     if apart and abs(more) >= 0.005:
         forms = [part.format if part else "none" for part in (a.part(apart), b.part(apart))]
@@ -245,35 +246,51 @@ def _of_time(a: Side, b: Side) -> str:
     times = {side.name: side.kernels_us if eager else side.us or 0.0 for side in (a, b)}
     slow, fast = (a, b) if times[a.name] >= times[b.name] else (b, a)
     taken, least = times[slow.name], times[fast.name]
+    longer, by_bytes = taken - least, slow.bound_us - fast.bound_us
+    # Where bytes promise more than was measured, the faster side's kernels fall short.
+    owner, other = (fast, slow) if by_bytes > longer else (slow, fast)
+    if by_bytes > longer:
+        because = (
+            f"; its bytes alone would make that {by_bytes / 1e3:.2f} ms, and {fast.name} falls "
+            f"{(by_bytes - longer) / 1e3:.2f} ms short of it"
+        )
+    elif by_bytes > 0:
+        because = f", of which its bytes explain {by_bytes / 1e3:.2f} ms"
+    else:
+        because = ", none of which its bytes explain"
     what = f"{slow.name}'s kernels take" if eager else f"{slow.name} takes"
     text = (
-        f"{what} {(taken - least) / 1e3:.2f} ms longer a token ({taken / 1e3:.2f} against "
-        f"{least / 1e3:.2f} ms), of which its bytes explain "
-        f"{(slow.bound_us - fast.bound_us) / 1e3:.2f} ms"
+        f"{what} {longer / 1e3:.2f} ms longer a token ({taken / 1e3:.2f} against "
+        f"{least / 1e3:.2f} ms){because}"
     )
-    if eager:
-        text += ", launches left out as a side ran eagerly"
+    launches = ""
+    if eager and a.us and b.us:
+        launches = (
+            f" Launches are left out of that as a side ran eagerly: with them {a.name} takes "
+            f"{a.us / 1e3:.2f} ms a token, {b.name} {b.us / 1e3:.2f} ms."
+        )
 
     def beyond(part: Part) -> float:
         return 0.0 if eager and part.component in _GAPS else (part.us or 0.0) - part.bound_us
 
-    part = slow.part(_most_apart(slow, fast, beyond))
+    part = owner.part(_most_apart(owner, other, beyond))
     if part is None or not part.us:
-        return f"{text}."
+        return f"{text}.{launches}"
     at = f" at {100 * part.of_bound:.0f} % of the bandwidth" if part.bytes and part.of_bound else ""
     kernel = f" ({part.kernel}{at})" if part.kernel else ""
-    return f"{text}. Most of the rest is {part.component.replace('_', ' ')}{kernel}."
+    where = part.component.replace("_", " ")
+    return f"{text}. Most of the rest is {owner.name}'s {where}{kernel}.{launches}"
 
 
 def _most_apart(a: Side, b: Side, figure: Callable[[Part], float]) -> str:
-    """The component of which `a` has most more than `b`, or least."""
+    """The component of which `a` has most more than `b`."""
     names = dict.fromkeys(part.component for side in (a, b) for part in side.parts)
 
     def difference(name: str) -> float:
         values = [figure(part) if (part := side.part(name)) else 0.0 for side in (a, b)]
         return values[0] - values[1]
 
-    return max(names, key=lambda name: abs(difference(name)), default="")
+    return max(names, key=difference, default="")
 
 
 def _rate(us: float) -> str:
