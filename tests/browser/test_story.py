@@ -76,6 +76,7 @@ def test_a_bar_leads_to_what_it_stands_on_and_back(site: Site, fresh: Fresh) -> 
     bars = view.traces("time-of-a-token")
     trace = next(n for n, bar in enumerate(bars) if bar["type"] == "bar")
     place = next(n for n, data in enumerate(bars[trace]["customdata"]) if data[1] == "experts")
+    view.page.set_viewport_size({"width": 1400, "height": 700})
     view.page.evaluate(f"{_MAIN}.scrollTop = 120")
     view.click_point("time-of-a-token", trace, place)
     left = view.page.evaluate(f"[...sparkProfPlaces.values()].at(-1) ?? {_MAIN}.scrollTop")

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
 
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.explorer import perfetto_ui
 from tests.analyzers.ranks.bundles import bundle, parallel
@@ -103,7 +104,7 @@ def test_a_kernel_is_chosen_at_its_place(shown: Prepared) -> None:
     name = int(shown.kernels.name[5_000])
     app = timeline(kernel=name)
     assert chosen(app)["name"] == shown.kernels.names[name]
-    assert shown.kernels.names[name] in texts(app)
+    assert short_name(shown.kernels.names[name]) in texts(app)
     call = click(app, "Next call of this kernel")["call"]
     assert int(shown.kernels.name[call]) == name
     later = click(app, "Next call of this kernel")["call"]
