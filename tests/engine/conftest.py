@@ -38,6 +38,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+NOTHING_COMPUTED = {
+    "## Call CompiledFxGraph None ##",
+    "aten::as_strided",
+    "aten::detach_",
+    "aten::empty",
+    "aten::lift_fresh",
+    "aten::new_empty",
+    "aten::slice",
+    "aten::to",
+    "detach_",
+}
+
+
 @dataclass(frozen=True)
 class Run:
     """One recorded command: its bundle, its report as JSON, and what the workload printed."""
@@ -90,17 +103,14 @@ def report_of(bundle: Path, *options: str) -> dict[str, Any]:
     return found
 
 
-def share_with_component(bundle: Path, rank: int = 0) -> float:
-    """Share of the operators' time that has a component.
+def computing_without_component(bundle: Path, rank: int = 0) -> set[str]:
+    """Operators without a component, but for views, empty memory and torch.compile's own call.
 
-    By the usual time of each call of a step: on a busy machine any of them may wait for a core.
+    By name, not by share of time: on a busy machine any call may wait for a core.
     """
     rows = place_kernels(load(bundle), rank)
-    name = rows["name"].astype(str)
-    call = rows.groupby(["step", name], sort=False).cumcount()
-    time = (rows["end_ns"] - rows["start_ns"]).groupby([name, call]).transform("median")
-    found: float = time[rows["placed"] & (rows["component"] != "other")].sum() / time.sum()
-    return found
+    without = ~rows["placed"] | (rows["component"] == "other")
+    return set(rows.loc[without, "name"].astype(str)) - NOTHING_COMPUTED
 
 
 @pytest.fixture(scope="session")
