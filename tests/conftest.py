@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
 _ALONE = ("tests/engine/", "tests/browser/")
-"""Folders whose tests one process has to itself, the longest first: two engines, or two browsers
-and their servers, would wait for each other."""
+"""Folders that one process at a time has to itself while others have work, the longest first: two
+engines, or two browsers and their servers, would wait for each other."""
 
 # Every command line makes all commands anew, which takes longer than most tests of one.
 typer.main.get_command = cache(typer.main.get_command)
@@ -45,14 +45,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in _ALONE])
 
 
+def _kind(file: str) -> str:
+    return next((folder for folder in _ALONE if file.startswith(folder)), file)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """Gives a process those folders, and every other file, as a whole."""
+    """Gives a process a file as a whole, of a kind that no other process has if there is one."""
     from xdist.scheduler import LoadFileScheduling
 
-    class ByFolder(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            folder = next((folder for folder in _ALONE if nodeid.startswith(folder)), None)
-            return folder or str(super()._split_scope(nodeid))
+    class ByKind(LoadFileScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            busy = {
+                _kind(file)
+                for other, files in self.assigned_work.items()
+                for file, done in files.items()
+                if other is not node and not all(done.values())
+            }
+            free = next((file for file in self.workqueue if _kind(file) not in busy), None)
+            if free is not None:
+                self.workqueue.move_to_end(free, last=False)
+            super()._assign_work_unit(node)
 
-    return ByFolder(config, log)
+    return ByKind(config, log)
