@@ -233,14 +233,11 @@ class _Symbol:
     keep theirs. What stands in it is written once and then referred to (S1_), by the Itanium C++
     ABI, 5.1.10 (itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling); nothing is expanded here, as
     that could grow without bound.
-
-    Attributes:
-        seen: what may be referred to, in order.
     """
 
     def __init__(self, symbol: str) -> None:
         self._text, self._at = symbol, len("_Z")
-        self.seen: list[_Node] = []
+        self.seen: list[_Node] = []  # what may be referred to, in order
 
     def name(self) -> _Node:
         """A name with its template arguments; each of its beginnings can be referred to."""
