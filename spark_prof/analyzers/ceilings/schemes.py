@@ -120,6 +120,7 @@ class Scheme:
 
     asked: Asked
     targets: tuple[str, ...] = ()
+    bits: Any = None  # of each weight, where a group of compressed-tensors tells
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def schemes_of(config: Mapping[str, Any]) -> Schemes:
     return Schemes(
         tuple(scheme for scheme in found if scheme.asked[0]),
         _globs(kept, lost),
-        _bits(groups) or (bits if bits in (2, 3, 4, 8) else 4),
+        int(next((n for n in (*(each.bits for each in found), bits) if n in (2, 3, 4, 8)), 4)),
         tuple(lost),
         method in _LEAVES_HEAD and config.get("lm_head") is not True,
     )
@@ -224,7 +225,7 @@ def _group(group: object, overall: str) -> Scheme:
     named = [t for t in targets if isinstance(t, str)] if isinstance(targets, list) else []
     # A class such as Linear stands for every module of it.
     asked = form, _inputs(group.get("input_activations"))
-    return Scheme(asked, () if "Linear" in named else _globs(named, []))
+    return Scheme(asked, () if "Linear" in named else _globs(named, []), bits)
 
 
 def _inputs(inputs: object) -> str:
@@ -236,15 +237,6 @@ def _inputs(inputs: object) -> str:
     if inputs.get("num_bits") == 8:
         return "fp8" if inputs.get("type") == "float" else "int8"
     return ""
-
-
-def _bits(groups: object) -> int:
-    """Bits of the integer weights of compressed-tensors' groups."""
-    for group in groups.values() if isinstance(groups, dict) else ():
-        weights = group.get("weights") if isinstance(group, dict) else None
-        if isinstance(weights, dict) and weights.get("num_bits") in (2, 3, 4, 8):
-            return int(weights["num_bits"])
-    return 0
 
 
 def _globs(patterns: list[Any], lost: list[str]) -> tuple[str, ...]:
