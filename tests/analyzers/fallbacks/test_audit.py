@@ -119,21 +119,6 @@ def test_who_contradicts_the_engine(
     assert all(word in conflict for word in words)
 
 
-def test_a_log_alone() -> None:
-    audit = audit_of_log(
-        log(
-            "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
-            "Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['MARLIN'].",
-            "Using TRITON Unquantized MoE backend out of potential backends: ['TRITON'].",
-        ),
-        "GB10 (DGX Spark)",
-        "12.1",
-    )
-    assert [(r.layer, r.executed, r.cause) for r in audit.rows] == [
-        ("linear", "W4A4 nvfp4", ""), ("moe", "W4A16 nvfp4", "unknown"), ("moe", "16-bit", ""),
-    ]  # fmt: skip
-
-
 def test_the_layer_of_marlin_is_told_from_its_warning() -> None:
     warning = (
         "Your GPU does not have native support for FP4 computation but FP4 quantization is being "
