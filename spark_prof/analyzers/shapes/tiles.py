@@ -112,15 +112,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("CUTLASS 3, result by columns", rf"{_EPILOGUE}tuple<C<1>,long,(?:long|C<0>)>", "second",
         "a result that lies in memory by columns is the transpose of PyTorch's",
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, "
-        "int, int>, machete::MacheteCollectiveMma<cute::tuple<cutlass::integer_subbyte<4, false>, "
-        "cutlass::bfloat16_t, cutlass::bfloat16_t>, machete::PrepackedLayoutBTemplate<"
-        "cutlass::bfloat16_t, cutlass::integer_subbyte<4, false>, cutlass::bfloat16_t, float, "
-        "cutlass::layout::ColumnMajor, cutlass::gemm::KernelTmaWarpSpecializedCooperative, "
-        "machete::IlvBlkLayoutAuto>, 32, cutlass::bfloat16_t, cutlass::layout::ColumnMajor, 8, "
-        "float, cute::tuple<cute::C<128>, cute::C<16>, cute::C<64> >, cute::tuple<cute::C<1>, "
-        "cute::C<1>, cute::C<1> >, cutlass::gemm::collective::StageCountAutoCarveout<6144>, "
-        "cutlass::gemm::KernelTmaWarpSpecializedCooperative>, cutlass::epilogue::collective::"
-        "CollectiveEpilogue<cutlass::epilogue::Sm90TmaWarpSpecialized<1, 1, 8, false, true>, "
+        "int, int>, machete::MacheteCollectiveMma<cutlass::bfloat16_t>, cutlass::epilogue::"
+        "collective::CollectiveEpilogue<cutlass::epilogue::Sm90TmaWarpSpecialized<1, 1, 8>, "
         "cute::tuple<cute::C<128>, cute::C<16>, cute::C<64> >, cute::tuple<cute::C<128>, "
         "cute::C<16> >, void, cute::tuple<cute::C<1>, long, long>, cutlass::bfloat16_t, "
         "cute::tuple<cute::C<1>, long, long>, cutlass::epilogue::fusion::Sm90TreeVisitor<> > > >()",
