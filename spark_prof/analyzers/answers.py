@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from spark_prof.analyzers.breakdown import KernelRow
@@ -73,12 +74,10 @@ def formats(report: Report) -> Answer | None:
 def memory(report: Report) -> Answer | None:
     """How far the decode steps are from what memory and arithmetic allow."""
     decode = report.roofline.decode if report.roofline else None
-    if report.roofline is None or decode is None or decode.of_floor is None:
+    bandwidth = report.roofline.ceilings.bandwidth if report.roofline else None
+    if decode is None or decode.of_floor is None or bandwidth is None:
         return None
-    bandwidth = report.roofline.ceilings.bandwidth
-    if bandwidth is None or not decode.step_us or decode.floor_us is None:
-        return None
-    if decode.known < ENOUGH_KNOWN:
+    if not decode.step_us or decode.floor_us is None or decode.known < ENOUGH_KNOWN:
         return None
     placed = decode.placed_us / decode.kernels_us
     text = (
@@ -95,21 +94,19 @@ def memory(report: Report) -> Answer | None:
 
 def shapes(report: Report) -> Answer | None:
     """Which part of the time runs on a GPU that its grids do not fill."""
-    found = report.shapes
-    if found is None or not found.rows:
-        return None
-    known = [row for row in found.rows if row.busy is not None]
-    total = sum(row.us for row in known)
+    rows = report.shapes.rows if report.shapes else ()
+    known = [(row.us, row.busy) for row in rows if row.busy is not None]
+    total = sum(us for us, _ in known)
     if not total:
         return None
-    idle = sum(row.us for row in known if row.busy is not None and row.busy < _FEW_BUSY) / total
-    mean = sum(row.us * row.busy for row in known if row.busy is not None) / total
+    idle = sum(us for us, busy in known if busy < _FEW_BUSY) / total
+    mean = sum(us * busy for us, busy in known) / total
     time = "decode kernel time" if report.steps.decode else "kernel time"
     text = (
         f"{100 * idle:.1f} % of the {time} runs on less than half of the GPU's "
         f"multiprocessors; over all kernels {100 * mean:.0f} % of them are busy."
     )
-    covered = total / sum(row.us for row in found.rows)
+    covered = total / sum(row.us for row in rows)
     basis = f"Grids, registers and shared memory of {100 * covered:.0f} % of the time."
     return Answer("shapes", "Do the kernels fill the GPU at this batch size?", text, basis)
 
@@ -138,14 +135,10 @@ def written_time(us: float) -> str:
 
 
 def shares(parts: Iterable[tuple[str, float]]) -> str:
-    """The parts of a whole by name, the largest first: 65.5 % bf16, 34.5 % fp4.
-
-    Args:
-        parts: a name and how much; names may come more than once.
-    """
-    found: dict[str, float] = {}
+    """The parts of a whole by name, the largest first: 65.5 % bf16, 34.5 % fp4."""
+    found: dict[str, float] = defaultdict(float)
     for name, amount in parts:
-        found[name] = found.get(name, 0.0) + amount
+        found[name] += amount
     total = sum(found.values())
     ordered = sorted(found.items(), key=lambda item: -item[1])
     return ", ".join(

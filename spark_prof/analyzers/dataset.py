@@ -21,11 +21,9 @@ class RankFigures:
     decode_steps: int
     decode_median_us: float | None  # length of a decode step; None without any
     decode_p99_us: float | None
-    tokens_per_s: float | None
-    """Tokens that the requests received over the window's wall time; None where unknown."""
+    tokens_per_s: float | None  # that the requests received over the wall time; None where unknown
     kernels_us: float
-    components: dict[str, float]
-    """Share of the kernel time of each component that occurs, the largest first."""
+    components: dict[str, float]  # share of the kernel time, the largest first
     layer_coverage: float
     component_coverage: float
     engine_coverage: float
@@ -70,14 +68,9 @@ class Dataset:
 
 
 def recording_of(bundle: Bundle, name: str) -> Recording:
-    """The row of one recording.
-
-    Raises:
-        CommandError: the bundle has no steps, or is damaged.
-    """
+    """The row of one recording."""
     first = summarize(bundle)
-    lowest = next(iter(bundle.ranks))
-    others = [rank for rank in bundle.ranks if rank != lowest]
+    lowest, *others = bundle.ranks
     figures = [_figures(lowest, first)]
     figures += [_figures(rank, summarize(bundle, rank)) for rank in others]
     return Recording(

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_prof.analyzers.breakdown import (
-    ComponentRow,
-    Copies,
-    Coverage,
-    KernelRow,
-    LayerRow,
-)
+from spark_prof.analyzers.breakdown import ComponentRow, Copies, Coverage, KernelRow, LayerRow
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
@@ -52,13 +46,10 @@ class RankRow:
     step_us: float | None  # none where the kernels have no times, as `gap_us`
     kernels_us: float
     gap_us: float | None
-    wait_us: float | None = None
-    """In collectives, until the last rank had come; None where none could be matched."""
+    wait_us: float | None = None  # in collectives, until the last rank came; None if unmatched
     transfer_us: float | None = None  # in collectives, from then on
-    slowest_steps: int | None = None
-    """Steps in which the others of its tensor-parallel group waited for this rank the longest."""
-    held_up_us: float | None = None
-    """How long the others waited in those steps, on average, because this rank came last."""
+    slowest_steps: int | None = None  # in which others of its group waited longest for this rank
+    held_up_us: float | None = None  # how long they waited in those steps, on average
 
 
 @dataclass(frozen=True)
@@ -94,8 +85,7 @@ class SlowStep:
     step: int  # its number on the group's lowest rank
     stage: int  # the group's pipeline stage
     replica: int  # the group's data-parallel replica
-    slowest: int | None
-    """The rank that the others waited for the longest; None where the clocks cannot tell."""
+    slowest: int | None  # that the others waited for the longest; None where clocks cannot tell
     held_up_us: float  # how long the others waited for it on average
     wait_us: float  # all waits in the step's collectives, as mean over the ranks
 
@@ -107,8 +97,7 @@ class Collectives:
     matched: int = 0  # collectives that were found on all ranks of their group, each counted once
     unmatched: int = 0  # calls on single ranks that were not
     steps: int = 0  # steps that all ranks of their group have
-    steps_left_out: int = 0
-    """Steps of which a rank has none, or in which the ranks ran different numbers of them."""
+    steps_left_out: int = 0  # that a rank lacks, or in which ranks ran different numbers
     wait_us: float = 0.0  # mean over the ranks
     transfer_us: float = 0.0
     clocks: tuple[ClockRow, ...] = ()
@@ -153,11 +142,9 @@ class Report:
     run: Run
     gpu: Gpu
     steps: Steps
-    books: tuple[Books, ...]
-    """One for all steps first, then one a phase that occurs; none without times."""
+    books: tuple[Books, ...]  # one for all steps first, then one a phase; none without times
+    # First step's start to last step's end, without what lies between two flushed pieces.
     wall_us: float | None
-    """First step's start to last step's end, without what lies between two flushed pieces; None
-    where the kernels have no times."""
     coverage: Coverage
     components: tuple[ComponentRow, ...]
     layers: tuple[LayerRow, ...]
@@ -166,31 +153,21 @@ class Report:
     modules: tuple[ModuleRow, ...]
     ranks: tuple[RankRow, ...]
     findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    """What the recording lost and what the reader must know before believing a figure."""
+    notes: tuple[str, ...]  # what was lost, and what to know before believing a figure
     copies: Copies = field(default_factory=Copies)
     collectives: Collectives = Collectives()  # of a run with several ranks; empty for one rank
-    overhead: tuple[Overhead, ...] = ()
-    """What watching cost, one row a batch size; empty without stretches."""
-    counters: Counters | None = None
-    """What the hardware counters say; None where they were not sampled."""
+    overhead: tuple[Overhead, ...] = ()  # what watching cost, by batch size; empty where unknown
+    counters: Counters | None = None  # None where the hardware counters were not sampled
     markers: tuple[MarkerRow, ...] = ()  # the recorded NVTX ranges that took the longest
-    clients: tuple[ClientRow, ...] = ()
-    """What load generators saw of the same server, beside the steps."""
-    machine_code: tuple[CodeRow, ...] = ()
-    """The machine code of its kernels, the most expensive first; empty where none was read."""
-    conflicts: tuple[Conflict, ...] = ()
-    """Kernels whose names say something else than counters or machine code."""
-    roofline: Roofline | None = None
-    """How far kernels are from their lower bound; None where nothing tells what they need."""
-    shapes: Shapes | None = None
-    """How the kernels of decode steps were launched; None where nothing tells their shapes."""
+    clients: tuple[ClientRow, ...] = ()  # what load generators saw of the same server
+    machine_code: tuple[CodeRow, ...] = ()  # of its kernels, the most expensive first
+    conflicts: tuple[Conflict, ...] = ()  # names that counters or code contradict
+    roofline: Roofline | None = None  # None where nothing tells what kernels need
+    shapes: Shapes | None = None  # launches of decode steps; None where nothing tells their shapes
     tokens: tuple[Ledger, ...] = ()  # where the time of a step and a token goes; none without times
     answers: tuple[Answer, ...] = ()  # what the run says to the questions that people ask first
-    audit: Audit | None = None
-    """Which kernels were chosen for which layers, and why; None where nothing tells."""
-    invariants: tuple[Invariant, ...] = ()
-    """What was checked; the figures that failed are left out above."""
+    audit: Audit | None = None  # which kernels run which layers; None where nothing tells
+    invariants: tuple[Invariant, ...] = ()  # what was checked; the figures that failed are left out
 
     @property
     def broken(self) -> tuple[str, ...]:

@@ -18,17 +18,13 @@ class Module:
     copies: int = 1  # experts that it holds, 1 for what is no expert
 
 
-ROLES = ("decoder", "drafter", "encoder")
-"""What weights are for: every decode step, drafting tokens (MTP, EAGLE), or images and sound."""
-
-
 @dataclass(frozen=True)
 class State:
     """What each sequence keeps between steps, for layers of one kind."""
 
     layers: int  # how many layers keep it
-    # Kv (grows with the context), window (a sliding window of it), latent (MLA) or recurrent (of
-    # one size, read and written in every step).
+    # kv (grows with the context), window (of it), latent (MLA) or recurrent (of one size, read and
+    # written in every step).
     kind: str
     elements: int  # values per token of context and layer; of a recurrent state, per layer
     heads: int = 0  # key-value heads that tensor parallelism can share out; 0 where it cannot
@@ -56,7 +52,7 @@ class Weights:
 
     component: str  # a word of the vocabulary; `other` for tensors that no rule places
     format: str  # bf16, fp16, fp32, fp8, mxfp8, int8, nvfp4, mxfp4, int4, or the tensor's own type
-    role: str  # one of ROLES
+    role: str  # decoder, drafter (MTP, EAGLE) or encoder (of images and sound)
     parameters: int  # elements of the matrices, unpacked
     bytes: float  # as stored, with scales, zero points and biases
     modules: int
@@ -80,15 +76,11 @@ class Question:
     """For which use the ceilings are."""
 
     batch: int = 1  # sequences that decode at a time
-    # Tokens that each has in the KV cache; 0 asks for the weights alone, without any cache or
-    # state.
-    context: int = 0
+    context: int = 0  # tokens that each has in the KV cache; 0 for the weights alone
     scheduled: int = 1  # tokens of each sequence in a step: 1, and one for each drafted token
     accepted: float = 1.0  # tokens that a step yields a sequence, at most `scheduled`
     ranks: int = 1  # GPUs of tensor parallelism
-    # Bytes of one element of the KV cache: 2 for BF16, 1 for FP8; 0 for what the checkpoint was
-    # made for.
-    kv_bytes: float = 0.0
+    kv_bytes: float = 0.0  # of one element of the KV cache; 0 for what the checkpoint was made for
 
     @property
     def tokens(self) -> int:
@@ -112,8 +104,7 @@ class Step:
     """One decode step on each GPU: what it must move and calculate."""
 
     question: Question
-    # Routed experts of a layer that are read, expected; None without a figure.
-    experts_hit: float | None
+    experts_hit: float | None  # routed experts of a layer that are read, expected
     read: float
     rows: tuple[Row, ...]
 

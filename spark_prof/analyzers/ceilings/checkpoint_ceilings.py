@@ -86,14 +86,12 @@ DRAFTS = (0, 1, 2, 3, 5, 7)
 def ceilings_of(
     checkpoint: Checkpoint, question: Question | None = None, gpus: Sequence[Gpu] = GPUS
 ) -> Ceilings:
-    """Calculates the ceilings of a checkpoint.
-
-    Args:
-        checkpoint: its folder, as `traces.checkpoint.read_checkpoint` reads it.
-        question: the use that the ceilings are for; by default one sequence, the weights alone.
-    """
+    """The ceilings of a checkpoint, by default for one sequence and the weights alone."""
     asked = question or Question()
-    asked = replace(asked, kv_bytes=asked.kv_bytes or _kv_bytes(checkpoint))
+    scheme = checkpoint.quantization.get("kv_cache_scheme")
+    bits = scheme.get("num_bits") if isinstance(scheme, dict) else None
+    narrow = bits == 8 or checkpoint.quantization.get("kv_cache_quant_algo") == "FP8"
+    asked = replace(asked, kv_bytes=asked.kv_bytes or (1.0 if narrow else _PLAIN_CACHE))
     model = weights_of(checkpoint)
 
     def choice(
@@ -121,14 +119,6 @@ def ceilings_of(
         ),
         left_out=tuple(weights for weights in model.weights if weights.role != "decoder"),
     )
-
-
-def _kv_bytes(checkpoint: Checkpoint) -> float:
-    """Bytes of one element of the KV cache, as the quantization has it."""
-    quantization = checkpoint.quantization
-    scheme = quantization.get("kv_cache_scheme")
-    bits = scheme.get("num_bits") if isinstance(scheme, dict) else None
-    return 1.0 if bits == 8 or quantization.get("kv_cache_quant_algo") == "FP8" else 2.0
 
 
 _RUNS_IN = {
@@ -173,10 +163,9 @@ def ceiling_at(step: Step, bandwidth: float, basis: str, gpu: Gpu) -> Ceiling:
 def ceilings_on(step: Step, gpu: Gpu) -> GpuCeilings:
     """The ceilings by the GPU's data sheet and, where it is known, as a kernel reads."""
     sheet, read = gpu.memory_bandwidth, gpu.read_bandwidth
-    stored = sum(row.stored for row in step.rows)
     return GpuCeilings(
         gpu.name,
-        math.ceil(stored / gpu.memory_bytes),
+        math.ceil(sum(row.stored for row in step.rows) / gpu.memory_bytes),
         ceiling_at(step, sheet.value, sheet.source, gpu),
         None if read is None else ceiling_at(step, read.value, read.source, gpu),
     )
@@ -202,19 +191,12 @@ def expected_experts(experts: int, per_token: int, tokens: float) -> float:
 def step_of(model: WeightsOfModel, question: Question) -> Step:
     """The step that the question describes."""
     architecture = model.architecture
-    experts = architecture.experts
-    known = 0 < architecture.experts_per_token <= experts
-    has_experts = any(w.component == "experts" and w.role == "decoder" for w in model.weights)
-    hit = (
-        expected_experts(experts, architecture.experts_per_token, question.tokens)
-        if known and has_experts
-        else None
-    )
-    rows = [
-        _row(weights, architecture, question, hit)
-        for weights in model.weights
-        if weights.role == "decoder"
-    ]
+    experts, taken = architecture.experts, architecture.experts_per_token
+    decoder = [weights for weights in model.weights if weights.role == "decoder"]
+    hit = None
+    if 0 < taken <= experts and any(w.component == "experts" for w in decoder):
+        hit = expected_experts(experts, taken, question.tokens)
+    rows = [_row(weights, architecture, question, hit) for weights in decoder]
     if question.context:
         rows += _state_rows(architecture.states, question)
     ordered = tuple(sorted(rows, key=lambda row: -row.read))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,7 +27,6 @@ _TOKENS = ("embed_tokens", "embed_in", "wte", "word_embeddings", "tok_embeddings
 _HEAD, _EMBEDDING, _UNPLACED = Place("lm_head"), Place("embedding"), Place("other")
 _MOST_UNPLACED = 20
 
-
 _Placed = tuple[Module, Place]
 
 
@@ -41,7 +40,7 @@ class _Gathered:
     part: str = ""
     shape: tuple[int, ...] = ()
     copies: int = 0
-    scales: dict[str, int] = field(default_factory=dict)
+    scales: Counter[str] = field(default_factory=Counter)
 
 
 def weights_of(checkpoint: Checkpoint) -> WeightsOfModel:
@@ -79,10 +78,10 @@ def weights_of(checkpoint: Checkpoint) -> WeightsOfModel:
 
 def _modules(tensors: Iterable[Tensor], bits: int) -> Iterable[Module]:
     """The modules whose tensors these are; the experts of a layer are one of them."""
-    gathered: dict[str, _Gathered] = {}
+    gathered: dict[str, _Gathered] = defaultdict(_Gathered)
     for tensor in tensors:
         path, part = split_name(tensor.name)
-        module = gathered.setdefault(path, _Gathered())
+        module = gathered[path]
         module.bytes += tensor.bytes
         elements = math.prod(tensor.shape)
         if part in _MAIN:
@@ -90,7 +89,7 @@ def _modules(tensors: Iterable[Tensor], bits: int) -> Iterable[Module]:
             module.dtype, module.part, module.shape = tensor.dtype, part, tensor.shape
             module.copies += 1
         elif part in _SCALES:
-            module.scales[tensor.dtype] = module.scales.get(tensor.dtype, 0) + elements
+            module.scales[tensor.dtype] += elements
         elif part.endswith("absmax"):
             module.scales["absmax"] = elements
     for path, module in gathered.items():

@@ -112,17 +112,10 @@ class Config:
 
 _PATTERN = {"M": "mamba", "*": "full", "E": "moe", "-": "mlp"}
 _KINDS = {
-    "full_attention": "full",
-    "attention": "full",
-    "sliding_attention": "window",
-    "chunked_attention": "window",
-    "linear_attention": "linear",
-    "mamba": "mamba",
-    "mamba2": "mamba",
-    "moe": "moe",
-    "mlp": "mlp",
-    "conv": "conv",
-}
+    "full_attention": "full", "attention": "full", "sliding_attention": "window",
+    "chunked_attention": "window", "linear_attention": "linear", "mamba": "mamba",
+    "mamba2": "mamba", "moe": "moe", "mlp": "mlp", "conv": "conv",
+}  # fmt: skip
 
 
 def architecture_of(read: Config) -> Architecture:
@@ -144,25 +137,21 @@ def layer_kinds(read: Config) -> list[str]:
     A layer with a mixer and an MLP is named by its mixer; only models whose layers hold one of the
     two have the kinds moe and mlp.
     """
-    named = read.words("layer_types", "layers_block_type")
-    if named:
+    if named := read.words("layer_types", "layers_block_type"):
         kinds = [_KINDS.get(word, "full") for word in named[: read.layers or None]]
         # Newer configurations call Mamba's layers linear attention too.
         is_mamba = not read.whole("linear_num_value_heads") and read.mamba_size > 0
         return ["mamba" if kind == "linear" and is_mamba else kind for kind in kinds]
-    pattern = read.text("hybrid_override_pattern")
-    if pattern:
+    if pattern := read.text("hybrid_override_pattern"):
         return [_PATTERN[letter] for letter in pattern[: read.layers] if letter in _PATTERN]
     window = "window" if read.window else "full"
     layers = range(read.layers)
-    every = read.whole("full_attention_interval")
-    if every:
+    if every := read.whole("full_attention_interval"):
         return ["linear" if (layer + 1) % every else "full" for layer in layers]
-    attention = read.numbers("attn_layer_indices")
-    if attention:
+    if attention := read.numbers("attn_layer_indices"):
         return ["full" if layer in attention else "mamba" for layer in layers]
-    period, offset = read.whole("attn_layer_period"), read.whole("attn_layer_offset")
-    if period:
+    if period := read.whole("attn_layer_period"):
+        offset = read.whole("attn_layer_offset")
         return ["full" if layer % period == offset else "mamba" for layer in layers]
     every = read.whole("sliding_window_pattern", "_sliding_window_pattern")
     if not every and read.text("model_type") in ("gpt_oss", "gemma2"):

@@ -147,8 +147,7 @@ def _is_routed(read: Config, layer: int, kind: str) -> bool:
     """Whether the layer's MLP is one of experts."""
     if not read.experts or kind == "mlp":
         return False
-    chosen = read.words("mlp_layer_types")
-    if chosen:
+    if chosen := read.words("mlp_layer_types"):
         return chosen[layer : layer + 1] != ["dense"]
     first = read.whole("first_k_dense_replace", "moe_layer_start_index")
     if layer in read.numbers("mlp_only_layers") or layer < first:

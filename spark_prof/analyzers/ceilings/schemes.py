@@ -10,29 +10,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 from typing import Any
 
 from spark_prof.rules.tensor_names import split_name
 
-BYTES: Mapping[str, float] = MappingProxyType(
-    {
-        "fp32": 4.0,
-        "bf16": 2.0,
-        "fp16": 2.0,
-        "fp8": 1.0,
-        "int8": 1.0,
-        # A scale of one byte for 32 elements.
-        "mxfp8": 1.0 + 1 / 32,
-        "mxfp4": 0.5 + 1 / 32,
-        # A scale of one byte for 16 elements.
-        "nvfp4": 0.5 + 1 / 16,
-        # A scale of two bytes and a zero point of four bits for 128 elements, as AWQ has it.
-        "int4": 0.5 + 2.5 / 128,
-        # A scale for 64 elements, itself quantized to a byte, as bitsandbytes has it.
-        "nf4": 0.5 + 1 / 64,
-    }
-)
+BYTES: Mapping[str, float] = {
+    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
+    "mxfp8": 1.0 + 1 / 32, "mxfp4": 0.5 + 1 / 32,  # a scale of one byte for 32 elements
+    "nvfp4": 0.5 + 1 / 16,  # a scale of one byte for 16 elements
+    "int4": 0.5 + 2.5 / 128,  # as AWQ: two bytes of scale and four bits of zero point for 128
+    "nf4": 0.5 + 1 / 64,  # as bitsandbytes: a scale for 64 elements, itself quantized to a byte
+}  # fmt: skip
 """Bytes of one weight in each format, scales included."""
 
 SIXTEEN_BIT = "16-bit"
@@ -51,25 +39,16 @@ def bits_of(form: str) -> int | None:
 
 def label(weights: str, activations: str) -> str:
     """A scheme as the field writes it: W4A16 nvfp4; empty where neither part is known."""
-    weight_bits, activation_bits = bits_of(weights), bits_of(activations)
-    if weight_bits is None:
-        return ""
-    if weight_bits == 16:
-        return "16-bit"
-    return f"W{weight_bits}A{activation_bits or '?'} {weights}"
+    bits = bits_of(weights)
+    if bits in (None, 16):
+        return SIXTEEN_BIT if bits else ""
+    return f"W{bits}A{bits_of(activations) or '?'} {weights}"
 
 
 _PLAIN = {
-    "BF16": "bf16",
-    "F16": "fp16",
-    "F32": "fp32",
-    "F8_E4M3": "fp8",
-    "F8_E5M2": "fp8",
-    "F8_E4M3FNUZ": "fp8",
-    "F8_E5M2FNUZ": "fp8",
-    "I8": "int8",
-    "U8": "int8",
-}
+    "BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8_E4M3": "fp8", "F8_E5M2": "fp8",
+    "F8_E4M3FNUZ": "fp8", "F8_E5M2FNUZ": "fp8", "I8": "int8", "U8": "int8",
+}  # fmt: skip
 _PACKED_WORDS = ("I32", "U32", "I64")
 _POWERS_OF_TWO = ("U8", "F8_E8M0")
 
@@ -106,21 +85,19 @@ _LONGEST_PATTERN = 300
 Asked = tuple[str, str]
 """Formats of weights and of activations; empty where nothing tells."""
 
-ALGORITHMS: Mapping[str, Asked] = MappingProxyType(
-    {
-        "NVFP4": ("nvfp4", "nvfp4"),
-        "NVFP4_AWQ": ("nvfp4", "nvfp4"),
-        "W4A16_NVFP4": ("nvfp4", SIXTEEN_BIT),
-        "MXFP4": ("mxfp4", ""),
-        "MXFP8": ("mxfp8", "mxfp8"),
-        "FP8": ("fp8", "fp8"),
-        "FP8_PB_WO": ("fp8", ""),
-        "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", "fp8"),
-        "W4A16_AWQ": ("int4", SIXTEEN_BIT),
-        "W4A8_AWQ": ("int4", "fp8"),
-        "INT8_SQ": ("int8", "int8"),
-    }
-)
+ALGORITHMS: Mapping[str, Asked] = {
+    "NVFP4": ("nvfp4", "nvfp4"),
+    "NVFP4_AWQ": ("nvfp4", "nvfp4"),
+    "W4A16_NVFP4": ("nvfp4", SIXTEEN_BIT),
+    "MXFP4": ("mxfp4", ""),
+    "MXFP8": ("mxfp8", "mxfp8"),
+    "FP8": ("fp8", "fp8"),
+    "FP8_PB_WO": ("fp8", ""),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", "fp8"),
+    "W4A16_AWQ": ("int4", SIXTEEN_BIT),
+    "W4A8_AWQ": ("int4", "fp8"),
+    "INT8_SQ": ("int8", "int8"),
+}
 """What ModelOpt's algorithms ask for."""
 
 _INTEGERS = ("awq", "gptq", "auto-round", "gptq_marlin", "awq_marlin")
@@ -143,6 +120,7 @@ class Scheme:
 
     asked: Asked
     targets: tuple[str, ...] = ()
+    bits: Any = None  # of each weight, where a group of compressed-tensors tells
 
 
 @dataclass(frozen=True)
@@ -203,7 +181,7 @@ def schemes_of(config: Mapping[str, Any]) -> Schemes:
     return Schemes(
         tuple(scheme for scheme in found if scheme.asked[0]),
         _globs(kept, lost),
-        _bits(groups) or (bits if bits in (2, 3, 4, 8) else 4),
+        int(next((n for n in (*(each.bits for each in found), bits) if n in (2, 3, 4, 8)), 4)),
         tuple(lost),
         method in _LEAVES_HEAD and config.get("lm_head") is not True,
     )
@@ -247,7 +225,7 @@ def _group(group: object, overall: str) -> Scheme:
     named = [t for t in targets if isinstance(t, str)] if isinstance(targets, list) else []
     # A class such as Linear stands for every module of it.
     asked = form, _inputs(group.get("input_activations"))
-    return Scheme(asked, () if "Linear" in named else _globs(named, []))
+    return Scheme(asked, () if "Linear" in named else _globs(named, []), bits)
 
 
 def _inputs(inputs: object) -> str:
@@ -259,15 +237,6 @@ def _inputs(inputs: object) -> str:
     if inputs.get("num_bits") == 8:
         return "fp8" if inputs.get("type") == "float" else "int8"
     return ""
-
-
-def _bits(groups: object) -> int:
-    """Bits of the integer weights of compressed-tensors' groups."""
-    for group in groups.values() if isinstance(groups, dict) else ():
-        weights = group.get("weights") if isinstance(group, dict) else None
-        if isinstance(weights, dict) and weights.get("num_bits") in (2, 3, 4, 8):
-            return int(weights["num_bits"])
-    return 0
 
 
 def _globs(patterns: list[Any], lost: list[str]) -> tuple[str, ...]:

@@ -49,29 +49,23 @@ def clients_of(
     Args:
         steps: what analyzers.windows.timed_windows returned, with `step_us`.
         facts: of the process that recorded the steps, for its clocks.
-        overhead: what watching cost, by batch size.
     """
-    return tuple(_compared(run, steps, facts, overhead) for run in runs)
+    if steps.empty:
+        return tuple(client_row(run, _NO_DECODE) for run in runs)
+    first, last = int(steps["begin_ns"].min()), int(steps["finish_ns"].max())
+    placed = ((run, place(run, facts, first, last)) for run in runs)
+    return tuple(
+        _by_window(run, steps, where)
+        if isinstance(where, Placement)
+        else _by_steps(run, steps, where, overhead)
+        for run, where in placed
+    )
 
 
 def client_row(run: BenchmarkRun, *sentences: str) -> ClientRow:
     """A run alone, without anything to compare it with."""
     shown = {field.name: getattr(run, field.name) for field in fields(RunFigures)}
     return ClientRow(**shown, sentences=(*sentences, *run.notes))
-
-
-def _compared(
-    run: BenchmarkRun,
-    steps: pd.DataFrame,
-    facts: Mapping[str, Any],
-    overhead: Sequence[Overhead],
-) -> ClientRow:
-    if steps.empty:
-        return client_row(run, _NO_DECODE)
-    placed = place(run, facts, int(steps["begin_ns"].min()), int(steps["finish_ns"].max()))
-    if isinstance(placed, Placement):
-        return _by_window(run, steps, placed)
-    return _by_steps(run, steps, placed, overhead)
 
 
 def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> ClientRow:
@@ -100,7 +94,7 @@ def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> Cli
             f"The client received {seen.tokens:,.0f} tokens while the engine generated "
             f"{engine.tokens:,.0f}{others}."
         )
-    said += _stalls(engine)
+    said += _stalls(engine.stalls_us)
     return _row(run, "window", times, engine, said, seen.requests)
 
 
@@ -135,7 +129,7 @@ def _by_steps(
         what = (
             f"{unsaid}; the recorded steps had {low}. Compared are its statistics with those steps."
         )
-    said = [reason, what, *_stalls(engine)]
+    said = [reason, what, *_stalls(engine.stalls_us)]
     cost = next((row for row in overhead if row.batch_size == size), None)
     if cost is not None and engine.token_us:
         said.append(
@@ -157,17 +151,13 @@ def _row(
     sides = (engine.token_us, engine.step_us, engine.prefill_us)
     compared = {
         quantity: Comparison(quantity, "median" if c.mean is None else "mean", c.typical, us)
-        for quantity, c, us in zip(
-            ("output_token", "chunk", "first_token"), times, sides, strict=True
-        )
+        for quantity, c, us in zip(_QUANTITIES, times, sides, strict=True)
         if c.typical and us
     }
     token, chunk = compared.get("output_token"), compared.get("chunk")
     row = client_row(run)
     verdict = _verdict(token, basis)
-    first = ["The result has no time per output token that could be compared with a step's."]
-    if token is not None:
-        first = [_told(token, verdict, basis)]
+    first = [_told(token, verdict, basis)]
     middle = row.itl.median
     if verdict == "slower" and chunk and middle and abs(middle / chunk.engine - 1) <= AGREES:
         first.append(
@@ -207,8 +197,10 @@ def _verdict(token: Comparison | None, basis: str) -> str:
     return "slower" if token.difference > 0 else "faster"
 
 
-def _told(token: Comparison, verdict: str, basis: str) -> str:
+def _told(token: Comparison | None, verdict: str, basis: str) -> str:
     """Whether the client sees the engine's time per token, and where the rest may be."""
+    if token is None:
+        return "The result has no time per output token that could be compared with a step's."
     client, engine = token.client / 1e3, token.engine / 1e3
     times = f"{client:,.2f} ms per token at the client, {engine:,.2f} ms in the engine"
     rest = f"{abs(client - engine):,.2f} ms ({100 * token.difference:+.1f} %)"
@@ -226,9 +218,8 @@ def _told(token: Comparison, verdict: str, basis: str) -> str:
     return f"The client is faster than the recorded steps: {times}; {rest}. Either {why}."
 
 
-def _stalls(engine: EngineSide) -> list[str]:
+def _stalls(times_us: Sequence[float]) -> list[str]:
     """What is left out of the engine's side."""
-    times_us = engine.stalls_us
     if not times_us:
         return []
     steps = "1 step" if len(times_us) == 1 else f"{len(times_us)} steps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,34 +23,33 @@ _WRITTEN_WITHIN_NS = 90_000_000_000
 """A result is written this soon after its run."""
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """A run's stretch of time by the recording's clock."""
 
     offset_ns: int  # what to add to the run's times
-    begin_ns: int  # the run begins
-    end_ns: int  # the run ends
+    begin_ns: int
+    end_ns: int
 
 
 def place(
     run: BenchmarkRun, facts: Mapping[str, Any], first_ns: int, last_ns: int
 ) -> Placement | str:
-    """Relates the clock of a run to that of a recording.
+    """Where a run lies by a recording's clock; a sentence where nothing relates the two.
 
     Args:
         facts: of a recorded process; `time_ns` and `monotonic_ns` are the same moment.
-
-    Returns:
-        A sentence where nothing relates the clocks, or there is no common stretch.
     """
     if run.start_ns is None or run.duration_s is None or run.clock == "none":
         return "The result does not say when it was measured."
-    offset = _offset(run.clock, facts)
-    if offset is None:
-        return (
-            "The result's times count from the boot of a host, and the recording does not relate "
-            "that clock to its own."
-        )
+    offset = 0
+    if run.clock == "monotonic":
+        epoch, boot = facts.get("time_ns"), facts.get("monotonic_ns")
+        if not isinstance(epoch, int) or not isinstance(boot, int):
+            return (
+                "The result's times count from the boot of a host, and the recording does not "
+                "relate that clock to its own."
+            )
+        offset = epoch - boot
     begin = run.start_ns + offset
     end = begin + round(run.duration_s * 1e9)
     if run.clock == "monotonic" and run.local_end_ns and not _plausible(run.local_end_ns, end):
@@ -63,15 +62,6 @@ def place(
         host = ", if both ran on one host" if run.clock == "monotonic" else ""
         return f"The run lies {apart / 1e9:,.1f} s {word} the recorded steps{host}."
     return Placement(offset, begin, end)
-
-
-def _offset(clock: str, facts: Mapping[str, Any]) -> int | None:
-    if clock == "epoch":
-        return 0
-    pair = facts.get("time_ns"), facts.get("monotonic_ns")
-    if isinstance(pair[0], int) and isinstance(pair[1], int):
-        return pair[0] - pair[1]
-    return None
 
 
 def _plausible(local_ns: int, end_ns: int) -> bool:
@@ -95,14 +85,13 @@ _FEW = 4
 class EngineSide:
     """The engine's side of a comparison; None where no step tells."""
 
-    steps: int  # how many steps with decoding requests it stands on
+    steps: int  # with decoding requests
     token_us: float | None  # time per output token of a decoding request
     step_us: float | None  # time of a step as a decoding request meets it
-    # Time of the steps that read a prompt, all of them where it takes several.
-    prefill_us: float | None
+    prefill_us: float | None  # of the steps that read a prompt, all where it takes several
     tokens: float | None  # how many all steps generated
-    # The steps that are left out because they took many times as long as their like: the first use
-    # of a kernel compiles it.
+    # Steps that are left out, as they took many times as long as their like: the first use of a
+    # kernel compiles it.
     stalls_us: tuple[float, ...] = ()
 
 
@@ -112,7 +101,6 @@ def engine_side(
     """Means over some of a recording's steps.
 
     Args:
-        prompt_tokens: the client's mean prompt, None where it is unknown.
         same_requests: whether the steps worked for these very prompts, so that one that is longer
             than what a step reads was read in several.
     """
@@ -171,10 +159,9 @@ class InWindow:
 
     token_us: float | None  # time per output token of a request
     chunk_us: float | None  # time between two chunks of a request
-    # Time to the first token, of requests that were sent and answered inside.
-    first_us: float | None
+    first_us: float | None  # until the first token, of requests sent and answered inside
     tokens: float | None  # how many arrived; None where a request's single chunks are unknown
-    requests: int  # how many requests were in flight
+    requests: int  # in flight
     whole_requests: bool  # whether `token_us` is of whole requests, for want of single chunks
 
 

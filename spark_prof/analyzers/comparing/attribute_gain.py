@@ -33,7 +33,6 @@ from spark_prof.analyzers.comparing.swapped_steps import (
     SwappedSteps,
     read_steps,
     tracing_cost,
-    without_tracing,
 )
 from spark_prof.traces.bundle import Bundle
 
@@ -47,9 +46,6 @@ _HOST_BOUND = 0.02
 """From this share of a recorded step on the waits for the host matter."""
 
 _TWO_SIDED_95 = 1.96
-_BLOCK = 4096
-"""Rows of a table that are computed at a time: damaged recordings have very many."""
-
 _FEW = 20
 _CONTEXTS_APART = 0.05
 _EXACT = 1e-3
@@ -69,16 +65,7 @@ def summarize(
 
     What tracing costs is found on side a alone, and taken off both sides; how far side b is then
     from what was measured is the residual. Nothing is scaled to fit.
-
-    Args:
-        a: a recording of decode steps of side a, every one of them watched.
-        b: one of side b, at the same batch size and context, from the same engine or another one.
-        swaps: the live swaps of both sides, one each module.
-        untraced: times of a step without recording.
-        batch_size: requests that decode in a step.
-
-    Raises:
-        CommandError: a bundle has no rank 0, or no two such steps after one another.
+    Both recordings are of decode steps at the same batch size and context, all watched.
     """
     sides = read_steps(a, batch_size), read_steps(b, batch_size)
     bound = any(side.waits_us > _HOST_BOUND * side.traced_us for side in sides)
@@ -93,7 +80,11 @@ def summarize(
         return found
 
     components = tuple(_gains(ComponentGain, table("component")))
-    kernels = _kernel_gains(table("component", "name"))
+    ran = table("component", "name").rename(
+        columns={"kernels_a": "calls_a", "kernels_b": "calls_b"}
+    )
+    changed = _gains(KernelGain, ran[ran["component"] != FOR_THE_HOST])
+    kernels = sorted(changed, key=lambda row: (-abs(row.saved_us), row.name, row.component))
     a_us, b_us = (untraced.a_us, untraced.b_us) if untraced else (None, None)
     steps = (
         _side_steps(sides[0], sum(row.a_us for row in components), a_us),
@@ -119,7 +110,7 @@ def summarize(
             replace(row, layer=None) if row.layer == -1 else row
             for row in _gains(LayerGain, table("layer", "component"))
         ),
-        kernels=kernels,
+        kernels=tuple(kernels),
         proofs=proofs_of(swaps, table("layer", "component", "name")),
         moved=tuple(
             row
@@ -142,9 +133,8 @@ def beside(sides: _Sides, keys: Sequence[str], cost: float) -> pd.DataFrame:
     """The times of both sides' typical steps; what a side does not have is 0 there.
 
     Returns:
-        One row each combination of the keys, which are some of layer (-1 for none), component and
-        name, in their order: `a_us`, `b_us`, `saved_us`, `noise_us` (its 95 % half-width),
-        `gap_a_us`, `gap_b_us`, `kernels_a` and `kernels_b`.
+        One row each combination of the keys, some of layer (-1 for none), component and name, in
+        their order; `noise_us` is the 95 % half-width of `saved_us`.
     """
     rows = pd.concat([side.rows[list(keys)] for side in sides])
     groups = rows.groupby(list(keys), observed=True)
@@ -165,22 +155,14 @@ def beside(sides: _Sides, keys: Sequence[str], cost: float) -> pd.DataFrame:
 
 def _means(side: SwappedSteps, code: Int64s, groups: int, cost: float) -> pd.DataFrame:
     """Of each group the time of a typical step, what of it is gaps, calls, and the error."""
-    rows = side.rows
-    gap = without_tracing(rows["gap_us"].to_numpy(), cost)
-    sums = {"us": rows["us"].to_numpy() + gap, "gap_us": gap, "calls": rows["calls"].to_numpy()}
-    order = np.argsort(code, kind="stable")
-    found = []
-    for first in range(0, groups, _BLOCK):
-        count = min(_BLOCK, groups - first)
-        own = order[slice(*np.searchsorted(code, (first, first + count), sorter=order))]
-        step = rows["step"].to_numpy()[own]
-        tables = {
-            name: sums_by_step(code[own] - first, step, each[own], count, len(side.length_us))
-            for name, each in sums.items()
-        }
-        means = {name: side.typical.mean(each) for name, each in tables.items()}
-        found.append(pd.DataFrame(means | {"error": side.typical.error(tables["us"])}))
-    return pd.concat(found, ignore_index=True)
+    step, us, calls = (side.rows[name].to_numpy() for name in ("step", "us", "calls"))
+    gap = side.gaps_us(cost)
+    tables = {
+        name: sums_by_step(code, step, each, groups, len(side.length_us))
+        for name, each in (("us", us + gap), ("gap_us", gap), ("calls", calls))
+    }
+    means = {name: side.typical.mean(each) for name, each in tables.items()}
+    return pd.DataFrame(means | {"error": side.typical.error(tables["us"])})
 
 
 def _replace_waits(table: pd.DataFrame, sides: _Sides, untraced: Untraced, cost: float) -> None:
@@ -190,7 +172,7 @@ def _replace_waits(table: pd.DataFrame, sides: _Sides, untraced: Untraced, cost:
         table.loc[rows, ["a_us", "gap_a_us", "b_us", "gap_b_us", "saved_us", "noise_us"]] = 0.0
         return
     for name, side, measured in (("a", sides[0], untraced.a_us), ("b", sides[1], untraced.b_us)):
-        busy = side.rows["us"] + without_tracing(side.rows["gap_us"].to_numpy(), cost)
+        busy = side.rows["us"] + side.gaps_us(cost)
         device_us = side.a_step(busy.where(~side.waits, 0.0))
         table.loc[rows, [f"{name}_us", f"gap_{name}_us"]] = max(0.0, measured - device_us)
     table.loc[rows, "saved_us"] = table["a_us"] - table["b_us"]
@@ -205,21 +187,11 @@ def _gains(kind: type[_Gain], table: pd.DataFrame) -> Iterator[_Gain]:
     return starmap(kind, table[names].itertuples(index=False, name=None))
 
 
-def _kernel_gains(table: pd.DataFrame) -> tuple[KernelGain, ...]:
-    """The largest changes first."""
-    found = table[table["component"] != FOR_THE_HOST]
-    found = found.rename(columns={"kernels_a": "calls_a", "kernels_b": "calls_b"})
-    rows = _gains(KernelGain, found)
-    return tuple(sorted(rows, key=lambda row: (-abs(row.saved_us), row.name, row.component)))
-
-
 def _tracing_us(side: SwappedSteps, untraced_us: float, host_bound: bool) -> float:
     """What tracing adds to a gap: all that a step takes longer, or its device's own time."""
-    counts = side.counts
-    longer_us = side.traced_us - untraced_us
+    counts, longer_us = side.counts, side.traced_us - untraced_us
     if host_bound:
-        counts = counts & ~side.waits
-        longer_us -= side.waits_us
+        counts, longer_us = counts & ~side.waits, longer_us - side.waits_us
     return tracing_cost(side.rows["gap_us"].to_numpy()[counts], longer_us * len(side.typical.steps))
 
 

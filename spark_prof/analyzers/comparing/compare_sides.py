@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_prof.analyzers.comparing.comparison import Comparison, Setting, Side, side_names
 from spark_prof.analyzers.comparing.kernel_time import charges_of
@@ -19,12 +18,12 @@ from spark_prof.errors import CommandError
 
 _GROUPS: Mapping[str, str] = {
     **dict.fromkeys(("spark_prof", "backend"), "recording"),
-    **dict.fromkeys(("vllm", "torch", "cuda", "python", "driver"), "versions"),
+    **dict.fromkeys(("vllm", "torch", "cuda", "python", "driver", "gpu.driver"), "versions"),
     **dict.fromkeys(("gpu", "device_after_steps", "machine", "host"), "GPU"),
     **dict.fromkeys(("model", "model_config", "quantization", "dtype"), "model"),
     "environment": "environment",
 }
-"""The group of each fact by its first word; every other one is of the engine."""
+"""The group of each fact by its name or its first word; every other one is of the engine."""
 
 _ORDER = ("GPU", "versions", "model", "engine", "environment", "command", "recording")
 
@@ -60,7 +59,12 @@ def setup_differences(a: Side, b: Side) -> tuple[Setting, ...]:
     """Every setting whose value differs, by group; at most 200."""
     ours, theirs = _settings(a), _settings(b)
     found = [
-        Setting(_group(name), name, ours.get(name, ""), theirs.get(name, ""))
+        Setting(
+            _GROUPS.get(name) or _GROUPS.get(name.partition(".")[0], "engine"),
+            name,
+            ours.get(name, ""),
+            theirs.get(name, ""),
+        )
         for name in dict.fromkeys((*ours, *theirs))
         if ours.get(name, "") != theirs.get(name, "")
     ]
@@ -76,20 +80,17 @@ def unlike(first: Side, other: Side) -> str:
         for each in setup_differences(first, other)
         if not _OF_A_START.match(each.name)
     ]
-    batches = [_batches(each) for each in (first, other)]
-    shared = sum(min(batches[0].get(size, 0.0), share) for size, share in batches[1].items())
-    if all(batches) and shared < 1 - _OTHER_BATCHES:
-        usual = [max(each, key=lambda size: each[size]) for each in batches]
-        found.insert(0, f"the batch size of decode steps (mostly {usual[0]} against {usual[1]})")
+    a, b = (
+        side.steps.loc[side.steps["phase"].astype(str) == "decode", "decode_requests"]
+        for side in (first, other)
+    )
+    # The shares of the decode steps by batch size, the usual size first.
+    a, b = a.value_counts(normalize=True), b.value_counts(normalize=True)
+    if len(a) and len(b) and a.combine(b, min, 0.0).sum() < 1 - _OTHER_BATCHES:
+        usual = f"mostly {a.index[0]} against {b.index[0]}"
+        found.insert(0, f"the batch size of decode steps ({usual})")
     more = f" and {len(found) - _MOST_TOLD} more settings" if len(found) > _MOST_TOLD else ""
     return ", ".join(found[:_MOST_TOLD]) + more
-
-
-def _batches(side: Side) -> dict[int, float]:
-    """The share of the decode steps of each batch size."""
-    decode = side.steps["phase"].astype(str) == "decode"
-    shares = side.steps.loc[decode, "decode_requests"].value_counts(normalize=True)
-    return {int(size): float(share) for size, share in shares.items()}  # type: ignore[call-overload]
 
 
 def _shown(value: str) -> str:
@@ -125,18 +126,10 @@ def _flat(prefix: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    items = value if isinstance(value, list) else [value]
+    items = value if isinstance(value, list) else [value] if value is not None else []
     # What is nested deeper than any configuration is not looked at.
     texts = ("..." if isinstance(item, Mapping | list) else str(item) for item in items[:_MOST])
     return _ADDRESS.sub("0x...", ", ".join(texts))[:_LONGEST]
-
-
-def _group(name: str) -> str:
-    if name == "gpu.driver":
-        return "versions"
-    return _GROUPS.get(name.partition(".")[0], "engine")
 
 
 def _command(a: str, b: str) -> Iterator[Setting]:
@@ -153,8 +146,6 @@ def _command(a: str, b: str) -> Iterator[Setting]:
             yield Setting("command", option or "command", before[:_LONGEST], after[:_LONGEST])
 
 
-Int64s = npt.NDArray[np.int64]
-
 _PHASES = ("decode", "prefill", "unknown")
 _MIX = 0.005
 """A mix that explains a smaller share of the step is not worth a line."""
@@ -163,15 +154,10 @@ _MIX = 0.005
 def compare(
     a: Side | Sequence[Side], b: Side | Sequence[Side], names: tuple[str, str] | None = None
 ) -> Comparison:
-    """Compares with the reference.
+    """Compares b with a, the reference: one recording, or several of the same thing.
 
     Args:
-        a: the reference, one recording or several of the same thing.
-        b: what is compared with it.
         names: what the two are called; by default `side_names` of their sources.
-
-    Raises:
-        CommandError: a recording has sums only, or they share no phase.
     """
     notes: list[str] = []
     given = [(side,) if isinstance(side, Side) else side for side in (a, b)]
@@ -187,8 +173,12 @@ def compare(
                 "take a recording or a trace"
             )
     stable: dict[str, int] = {}
-    known = _layers_of_all(every)
-    charges = [charges_of(_in_layers(each.kernels, known), each.steps, stable) for each in every]
+    kernels = [each.kernels for each in every]
+    if any(each.report.failed("layers-") for each in every):
+        kernels = _in_shared_layers(every)
+    charges = [
+        charges_of(own, each.steps, stable) for own, each in zip(kernels, every, strict=True)
+    ]
     both = charges[: len(sides[0])], charges[len(sides[0]) :]
     phases = tuple(filter(None, (compare_phase(sides, both, phase) for phase in _PHASES)))
     compared = Comparison(sides, phases, setup_differences(sides[0][0], sides[1][0]), (), names)
@@ -204,20 +194,14 @@ def compare(
     return replace(compared, notes=(*_assumed(compared), *notes, *_notes(compared)))
 
 
-def _layers_of_all(sides: Sequence[Side]) -> Int64s | None:
-    """The layers that all recordings show; None where no report has one that is not known."""
-    if not any(side.report.failed("layers-") for side in sides):
-        return None
+def _in_shared_layers(sides: Sequence[Side]) -> list[KernelColumns]:
+    """The kernels of layers that not all recordings show are in none: they are no difference."""
     shown = [{row.layer for row in side.report.layers if row.layer is not None} for side in sides]
-    return np.array(sorted(set.intersection(*shown)), np.int64)
-
-
-def _in_layers(kernels: KernelColumns, known: Int64s | None) -> KernelColumns:
-    """The kernels, those of other layers in none: against nothing they would be a difference."""
-    if known is None:
-        return kernels
-    layer = np.where(np.isin(kernels.layer, known), kernels.layer, -1).astype(np.int16)
-    return replace(kernels, layer=layer)
+    known = np.array(sorted(set.intersection(*shown)), np.int64)
+    return [
+        replace(own, layer=np.where(np.isin(own.layer, known), own.layer, -1).astype(np.int16))
+        for own in (side.kernels for side in sides)
+    ]
 
 
 def _starts(side: Sequence[Side], called: str, notes: list[str]) -> tuple[Side, ...]:
@@ -225,7 +209,10 @@ def _starts(side: Sequence[Side], called: str, notes: list[str]) -> tuple[Side, 
     kept: list[Side] = []
     for number, each in enumerate(side, start=1):
         name = f"Recording {number} of {called} ({each.source})"
-        same = next((other for other in kept if _same_steps(each, other)), None)
+        window = each.steps[["begin_ns", "finish_ns"]]
+        same = next(
+            (other for other in kept if len(window) and window.equals(other.steps[[*window]])), None
+        )
         if same is not None:
             notes.append(f"{name} has the same steps as {same.source}: it counts once.")
             continue
@@ -241,11 +228,6 @@ def _starts(side: Sequence[Side], called: str, notes: list[str]) -> tuple[Side, 
             )
         kept.append(each)
     return tuple(kept)
-
-
-def _same_steps(a: Side, b: Side) -> bool:
-    columns = ["begin_ns", "finish_ns"]
-    return a.steps[columns].equals(b.steps[columns]) and len(a.steps) > 0
 
 
 def _process(side: Side) -> tuple[str, ...]:

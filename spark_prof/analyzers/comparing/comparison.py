@@ -28,8 +28,7 @@ class Side:
     report: Report
     kernels: KernelColumns  # its kernels, of one rank
     steps: pd.DataFrame  # the rows of `ledger.step_books`, in order
-    facts: Mapping[str, Any]
-    """What the recorder noted of versions, configuration, environment and GPU."""
+    facts: Mapping[str, Any]  # what the recorder noted of versions, configuration and GPU
 
     @property
     def phases(self) -> frozenset[str]:
@@ -57,8 +56,8 @@ class SizeRow:
     """Steps of one size on both sides."""
 
     size: int  # requests that decode, or prompt tokens
-    steps_a: int  # steps of that size
-    steps_b: int  # the same on side b
+    steps_a: int
+    steps_b: int
     weight: float  # their share in what the sides are compared by, 0 where one side has none
     median: Change | None  # of their times; None where one side has none
 
@@ -70,10 +69,10 @@ class Part:
     name: str  # of the component, or `launch_gaps` or `host` as in the token ledger
     change: Change  # of its time
     calls_a: float  # kernels a step
-    calls_b: float  # the same on side b
+    calls_b: float
+    # What its time ran on, such as ("tensor-core fp4", 0.9), the most first.
     engines_a: tuple[tuple[str, float], ...] = ()
-    """What its time ran on, such as ("tensor-core fp4", 0.9), the most first."""
-    engines_b: tuple[tuple[str, float], ...] = ()  # the same on side b
+    engines_b: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,14 +89,14 @@ class KernelPart:
     """The kernels of one stable name in one component."""
 
     name: str  # as side a wrote it, or side b where only that has it
-    component: str  # that they work for
+    component: str
     change: Change  # of their time in a step
     calls_a: float  # a step, 0 where side a lacks it
-    calls_b: float  # a step
+    calls_b: float
     layers_a: tuple[int, ...]  # in which it ran
-    layers_b: tuple[int, ...]  # the same on side b
+    layers_b: tuple[int, ...]
     engine_a: str  # such as "tensor-core bf16"; empty where side a lacks it
-    engine_b: str  # the same on side b
+    engine_b: str
 
     @property
     def where(self) -> str:
@@ -112,7 +111,7 @@ class ContextEffect:
     """What longer contexts explain of a difference."""
 
     tokens_a: float  # mean of what is in the KV cache in a step, all requests
-    tokens_b: float  # the same on side b
+    tokens_b: float
     us_per_token: float  # by how much a step grows with each such token; the mean of both sides
     us: float  # what follows for the difference
     low: float  # of its 95 % interval
@@ -140,12 +139,10 @@ class PhaseComparison:
     parts: tuple[Part, ...]  # components, then gaps, the slower one first
     residual_us: float  # what medians and typical steps disagree about
     conversions: Change  # what of the typical step goes to kernels that only convert formats
-    layers: tuple[LayerPart, ...]
-    """The layers, all components of each together, the slower one first."""
+    layers: tuple[LayerPart, ...]  # all components of each together, the slower one first
     layer_parts: tuple[LayerPart, ...]  # each component of each layer, the slower one first
-    kernels: tuple[KernelPart, ...]  # the kernels, the slower one first
-    context: ContextEffect | None
-    """What contexts of other lengths explain; None where they do not differ."""
+    kernels: tuple[KernelPart, ...]  # the slower one first
+    context: ContextEffect | None  # None where contexts do not differ
 
 
 @dataclass(frozen=True)
@@ -185,18 +182,12 @@ _WORD = re.compile(r"[^-_.]+|[-_.]+")
 
 
 def side_names(sides: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """What sides are called in text: the part of their sources that tells them apart, and short.
+    """What sides are called, each otherwise: the part of their sources that tells them apart.
 
-        side_names([["runs/before"], ["runs/after"]]) == ("before", "after")
-        side_names([["before/run"], ["after/run"]]) == ("before", "after")
-        side_names([["x-1", "x-2"], ["y-1", "y-2"]]) == ("x", "y")
-        side_names([["h100-gpt-oss-20b-eager"], ["h100-gpt-oss-20b-graphs"]]) == ("eager", "graphs")
-
-    Args:
-        sides: the sources of the recordings of each side.
-
-    Returns:
-        A name each, of which no two are the same.
+    side_names([["runs/before"], ["runs/after"]]) == ("before", "after")
+    side_names([["before/run"], ["after/run"]]) == ("before", "after")
+    side_names([["x-1", "x-2"], ["y-1", "y-2"]]) == ("x", "y")
+    side_names([["h100-gpt-oss-20b-eager"], ["h100-gpt-oss-20b-graphs"]]) == ("eager", "graphs")
     """
     parts = [_parts(sources) for sources in sides]
     depths = range(1, 1 + max(map(len, parts), default=0))
@@ -204,7 +195,11 @@ def side_names(sides: Sequence[Sequence[str]]) -> tuple[str, ...]:
     told = (names for names in named if all(names) and len({*names}) == len(names))
     names = next(told, [own[-1] for own in parts])
     if max(map(len, names), default=0) > _LONGEST_NAME:
-        names = [_cut(name) for name in _without_common_words(names)]
+        half = (_LONGEST_NAME - 3) // 2
+        names = [
+            name if len(name) <= _LONGEST_NAME else f"{name[:half]}...{name[-half:]}"
+            for name in _without_common_words(names)
+        ]
     if len({*names}) < len(names):
         seen: Counter[str] = Counter()
         for place, name in enumerate(names):
@@ -236,8 +231,3 @@ def _without_common_words(names: Sequence[str]) -> list[str]:
     last = len(_shared([own[first:][::-1] for own in words]))
     kept = ["".join(own[first : len(own) - last]).strip("-_.") for own in words]
     return kept if all(kept) else list(names)
-
-
-def _cut(name: str) -> str:
-    half = (_LONGEST_NAME - 3) // 2
-    return name if len(name) <= _LONGEST_NAME else f"{name[:half]}...{name[-half:]}"

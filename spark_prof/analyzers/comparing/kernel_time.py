@@ -48,25 +48,14 @@ def stable_name(name: str) -> str:
     return f"{apart[0]}{stable}" if apart else stable
 
 
-@dataclass(frozen=True)
-class Charged:
-    """What each kernel is charged, in the order of the arguments."""
+def charge(start: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
+    """Of each kernel's run the time since all before had ended, and how long nothing ran before it.
 
-    busy: Int64s  # of its run, the time since all before had ended, in ns
-    gap: Int64s  # how long nothing ran before it, in ns
-
-
-def charge(start: Int64s, end: Int64s) -> Charged:
-    """The charges, which add up to the time from the first start to the last end.
-
-    Args:
-        start: ns, ascending.
-        end: ns; one before its start counts as that.
+    Both together, in ns, are the time from the first start to the last end. Starts ascend.
     """
     end = np.maximum(end, start)
     reached = np.append(start[:1], np.maximum.accumulate(end)[:-1])
-    busy = np.maximum(end - np.maximum(start, reached), 0)
-    return Charged(busy, np.maximum(start - reached, 0))
+    return np.maximum(end - np.maximum(start, reached), 0), np.maximum(start - reached, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +78,15 @@ class Charges:
         count = np.maximum(np.searchsorted(columns.start_ns, finish[chosen]) - first, 0)
         step = np.repeat(np.arange(len(chosen)), count)
         rows = np.arange(len(step)) + np.repeat(first - np.cumsum(count) + count, count)
-        charged = charge(columns.start_ns[rows], columns.end_ns[rows])
+        busy, gap = charge(columns.start_ns[rows], columns.end_ns[rows])
         follows = np.append(False, step[1:] == step[:-1])[: len(step)]
         name = columns.name[rows]
         component = columns.component[rows].astype(np.int64)
         component[np.array(columns.copies, bool)[name]] = CODES["memcpy"]
         return KernelTime(
             step=step,
-            us=charged.busy / 1e3,
-            gap_us=np.where(follows, charged.gap, 0) / 1e3,
+            us=busy / 1e3,
+            gap_us=np.where(follows, gap, 0) / 1e3,
             component=component,
             layer=columns.layer[rows].astype(np.int64),
             name=self.names[name],
@@ -159,9 +148,9 @@ class TypicalStep:
     """Which steps count."""
 
     steps: Int64s  # the middle half of all steps by length
+    # Weights of all steps, a column each time that as many were drawn again, and their middle half
+    # taken.
     resampled: Floats
-    """Weights of all steps, one column each time that as many steps were drawn again from all of
-    them, and their middle half taken."""
 
     def mean(self, values: Floats) -> Floats:
         """The mean of each row, which holds a value each step."""

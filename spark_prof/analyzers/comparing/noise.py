@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from spark_prof.analyzers.t_distribution import student_quantile
 
 Floats = npt.NDArray[np.float64]
 
-START: Mapping[str, float] = MappingProxyType({"kernel": 0.015, "op": 0.02})
+START: Mapping[str, float] = {"kernel": 0.015, "op": 0.02}
 """Standard deviation from engine start to engine start that is assumed where a side has one
 recording, as a share and of all of its times alike: of a GPU's kernels, of a CPU engine's
 operators."""
@@ -37,16 +37,14 @@ its calls alike, and differently for each kernel."""
 GAP_FLOOR = 0.03
 """The same of the time in which nothing runs, as a share."""
 
-FEWEST: Mapping[str, int] = MappingProxyType({"median": 8, "mean": 8, "p99": 200})
+FEWEST: Mapping[str, int] = {"median": 8, "mean": 8, "p99": 200}
 """Steps of each side without which a statistic decides nothing."""
 
-_STATISTICS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(
-    {
-        "median": lambda rows: np.asarray(np.median(rows, axis=-1)),
-        "mean": lambda rows: np.asarray(rows.mean(axis=-1)),
-        "p99": lambda rows: np.asarray(np.quantile(rows, 0.99, axis=-1)),
-    }
-)
+_STATISTICS: Mapping[str, Callable[[Floats], Floats]] = {
+    "median": lambda rows: np.asarray(np.median(rows, axis=-1)),
+    "mean": lambda rows: np.asarray(rows.mean(axis=-1)),
+    "p99": lambda rows: np.asarray(np.quantile(rows, 0.99, axis=-1)),
+}
 _UPPER = 0.975
 _T_OF_1 = math.tan(math.pi * (_UPPER - 0.5))
 """The quantile of one degree of freedom, which `student_quantile` does not have."""
@@ -63,16 +61,12 @@ FEWEST_STEPS = 4
 class Figure:
     """A figure of one recording."""
 
-    value: float  # of the steps
+    value: float
+    # By how the steps vary within the recording; infinite of fewer than four, which do not tell.
     error: float
-    """Its standard error by how they vary within the recording; infinite of fewer than four steps,
-    which say nothing of that."""
     free: float  # degrees of freedom of the error, one less than there are independent stretches
-    floor: float = 0.0
-    """Standard deviation that it has at least from recording to recording, on its own."""
-    start: float = 0.0
-    """The same that is assumed of all figures of a recording alike, where the side has no other
-    recording."""
+    floor: float = 0.0  # standard deviation that it has at least from recording to recording
+    start: float = 0.0  # the same that all figures of a side's only recording are taken to share
 
 
 @dataclass(frozen=True)
@@ -83,12 +77,12 @@ class Change:
     b: float  # the other's
     us: float  # b less a, in the figures' own unit
     low: float  # of the interval, in that unit
-    high: float  # of the interval
+    high: float
+    # The interval as a share of a's figure; None where it is that of `low` and `high`.
     share_low: float | None = None
-    """Of the interval of the share of a's figure; None where it is that of `low`."""
-    share_high: float | None = None  # of that interval
+    share_high: float | None = None
+    # Of the recordings of both sides; empty of what has no noise.
     figures: tuple[tuple[Figure, ...], tuple[Figure, ...]] = ((), ())
-    """Of the recordings of both sides; empty of what has no noise."""
 
     @property
     def sure(self) -> bool:
@@ -130,13 +124,7 @@ def stretch_of(values: Floats) -> int:
 
 
 def figure_of(values: Floats, statistic: str, start: float) -> Figure:
-    """A statistic of steps with its error; the same steps always give the same.
-
-    Args:
-        values: of steps, in the order in which they ran; at least one.
-        statistic: median, mean or p99.
-        start: of START.
-    """
+    """A statistic of FEWEST, with its error, of steps in order; the same always give the same."""
     compute = _STATISTICS[statistic]
     value, count = float(compute(values)), len(values)
     if count < FEWEST_STEPS:
@@ -158,17 +146,12 @@ def change(a: Iterable[Figure], b: Iterable[Figure]) -> Change:
     sides = tuple(a), tuple(b)
     before, after = (_mean(side) for side in sides)
     us = after - before
-    low = high = us
-    share_low = share_high = None
     # The wider of two intervals: by what recordings differ, and by what each varies within.
-    for found in ([_between(*sides), _between(*sides[::-1])], [*map(_within, sides)]):
-        wide = _half_width(found)
-        low, high = min(low, us - wide), max(high, us + wide)
-        ends = _ratio(before, after, found)
-        if ends is not None:
-            share_low = min(ends[0], ends[0] if share_low is None else share_low)
-            share_high = max(ends[1], ends[1] if share_high is None else share_high)
-    return Change(before, after, us, low, high, share_low, share_high, sides)
+    errors = [_between(*sides), _between(*sides[::-1])], [*map(_within, sides)]
+    wide = max(map(_half_width, errors))
+    ends = [found for each in errors if (found := _ratio(before, after, each))]
+    low, high = min((low for low, _ in ends), default=None), max((h for _, h in ends), default=None)
+    return Change(before, after, us, us - wide, us + wide, low, high, sides)
 
 
 def interval_of(figures: Sequence[Figure]) -> tuple[float, float]:
@@ -178,8 +161,7 @@ def interval_of(figures: Sequence[Figure]) -> tuple[float, float]:
     return value - wide, value + wide
 
 
-@dataclass(frozen=True)
-class _Error:
+class _Error(NamedTuple):
     """Variance of a side's mean, and its degrees of freedom."""
 
     variance: float
@@ -199,29 +181,20 @@ def _between(figures: Sequence[Figure], others: Sequence[Figure]) -> _Error:
         count = len(figures)
         return _Error(float(np.var([each.value for each in figures], ddof=1)) / count, count - 1.0)
     [figure] = figures
-    parts = [_Error(figure.error**2, figure.free)]
     starts = _Error(figure.floor**2 + figure.start**2, math.inf)
     if len(others) > 1 and (other := _mean(others)):
         seen = float(np.var([each.value for each in others], ddof=1)) * (figure.value / other) ** 2
         if seen > starts.variance:
             starts = _Error(seen, len(others) - 1.0)
-    return _added([*parts, starts])
+    return _added([_Error(figure.error**2, figure.free), starts])
 
 
 def _within(figures: Sequence[Figure]) -> _Error:
     if len(figures) == 1:
         return _between(figures, ())
     count = len(figures)
-    return _added(
-        [
-            part
-            for each in figures
-            for part in (
-                _Error((each.error / count) ** 2, each.free),
-                _Error((each.floor / count) ** 2, math.inf),
-            )
-        ]
-    )
+    errors = [_Error((each.error / count) ** 2, each.free) for each in figures]
+    return _added([*errors, *(_Error((each.floor / count) ** 2, math.inf) for each in figures)])
 
 
 def _added(errors: Sequence[_Error]) -> _Error:

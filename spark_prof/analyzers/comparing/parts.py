@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -70,10 +70,9 @@ class Taken:
     def figures_of(
         self, tables: Sequence[Floats], floors: Callable[[Floats], Floats]
     ) -> list[Figure]:
-        """The figure of each row.
+        """The figure of each row, from a table of rows by steps of each size.
 
         Args:
-            tables: of each size the rows by step, as `KernelTime.table` makes them.
             floors: from the figures to their own standard deviations between recordings.
         """
         pairs = [
@@ -113,12 +112,7 @@ Recordings = Sequence[Taken]
 def taken_apart(
     charges: Charges, groups: Iterable[tuple[Int64s, float]], divisor: Floats, side: Side
 ) -> Taken:
-    """The steps of a recording.
-
-    Args:
-        groups: places of the steps of each size, and their share in the comparison.
-        divisor: of every step what its times are divided by.
-    """
+    """The steps of a recording: of each size their places, and their share in the comparison."""
     sizes = []
     for places, weight in groups:
         chosen = _spread(places)
@@ -136,8 +130,7 @@ def _spread(chosen: Int64s) -> Int64s:
     if len(chosen) <= _MOST_STEPS:
         return chosen
     starts = np.linspace(0, len(chosen) - _RUN, _MOST_STEPS // _RUN).astype(np.int64)
-    spread: Int64s = chosen[(starts[:, None] + np.arange(_RUN)).ravel()]
-    return spread
+    return np.asarray(chosen[(starts[:, None] + np.arange(_RUN)).ravel()])
 
 
 _Changed = TypeVar("_Changed", Part, LayerPart, KernelPart)
@@ -151,10 +144,8 @@ def _ranked(found: Iterable[_Changed]) -> tuple[_Changed, ...]:
 def step_parts(a: Recordings, b: Recordings) -> tuple[Part, ...]:
     """Components and gaps, which add up to the typical step; the slower one first."""
     names = (*COMPONENTS, LAUNCH_GAPS, HOST)
-    changes = _by_row(*([_step_figures(each) for each in side] for side in (a, b)))
-    calls = (
-        [*_calls(side, lambda time: time.component, len(COMPONENTS)), 0.0, 0.0] for side in (a, b)
-    )
+    changes = _changes(a, b, _step_figures)
+    calls = ([*_calls(side, _component, len(COMPONENTS)), 0.0, 0.0] for side in (a, b))
     engines = ([_engines(side).get(name, ()) for name in names] for side in (a, b))
     rows = zip(names, changes, *calls, *engines, strict=True)
     return _ranked(Part(*row) for row in rows if row[1].a or row[1].b)
@@ -168,7 +159,7 @@ def layer_parts(a: Recordings, b: Recordings, *, whole: bool = False) -> tuple[L
     def cells(time: KernelTime) -> Int64s:
         return (time.layer + 1) * len(kinds) + (0 if whole else time.component)
 
-    changes = _changes(a, b, cells, layers * len(kinds))
+    changes = _changes(a, b, lambda each: each.figures(cells, layers * len(kinds)))
     return _ranked(
         LayerPart(layer - 1 if layer else None, kind, each)
         for (layer, kind), each in zip(product(range(layers), kinds), changes, strict=True)
@@ -179,26 +170,28 @@ def layer_parts(a: Recordings, b: Recordings, *, whole: bool = False) -> tuple[L
 def kernel_parts(a: Recordings, b: Recordings) -> tuple[KernelPart, ...]:
     """The kernels of each stable name in each component; the slower one first."""
     known = np.unique(np.concatenate([_kernel_code(time) for time in _times(*a, *b)]))
-    changes = _changes(a, b, lambda time: np.searchsorted(known, _kernel_code(time)), len(known))
-    found = []
-    for code, each, one, other in zip(
-        known.tolist(), changes, _ran(a, known), _ran(b, known), strict=True
-    ):
-        if one.calls or other.calls:
-            found.append(
-                KernelPart(
-                    name=one.name if one.calls else other.name,
-                    component=COMPONENTS[code % len(COMPONENTS)],
-                    change=each,
-                    calls_a=one.calls,
-                    calls_b=other.calls,
-                    layers_a=one.layers,
-                    layers_b=other.layers,
-                    engine_a=one.engine,
-                    engine_b=other.engine,
-                )
-            )
-    return _ranked(found)
+
+    def row(time: KernelTime) -> Int64s:
+        return np.searchsorted(known, _kernel_code(time))
+
+    changes = _changes(a, b, lambda each: each.figures(row, len(known)))
+    return _ranked(
+        KernelPart(
+            name=one.name if one.calls else other.name,
+            component=COMPONENTS[code % len(COMPONENTS)],
+            change=each,
+            calls_a=one.calls,
+            calls_b=other.calls,
+            layers_a=one.layers,
+            layers_b=other.layers,
+            engine_a=one.engine,
+            engine_b=other.engine,
+        )
+        for code, each, one, other in zip(
+            known.tolist(), changes, _ran(a, known, row), _ran(b, known, row), strict=True
+        )
+        if one.calls or other.calls
+    )
 
 
 def conversions_figure(taken: Taken) -> Figure:
@@ -211,7 +204,7 @@ def conversions_figure(taken: Taken) -> Figure:
 
 
 def typical_figure(taken: Taken) -> Figure:
-    """The typical step."""
+    """The time of a typical step."""
     lengths = [each.time.length_us[None] for each in taken.sizes]
     return taken.figures_of(lengths, np.zeros_like)[0]
 
@@ -220,27 +213,24 @@ def _times(*recordings: Taken) -> list[KernelTime]:
     return [each.time for taken in recordings for each in taken.sizes]
 
 
-def _changes(a: Recordings, b: Recordings, code: Code, rows: int) -> list[Change]:
-    return _by_row(*([each.figures(code, rows) for each in side] for side in (a, b)))
-
-
-def _by_row(a: Sequence[Sequence[Figure]], b: Sequence[Sequence[Figure]]) -> list[Change]:
+def _changes(
+    a: Recordings, b: Recordings, figures: Callable[[Taken], Sequence[Figure]]
+) -> list[Change]:
     """The change of each row, of which every recording has a figure."""
-    pairs = zip(zip(*a, strict=True), zip(*b, strict=True), strict=True)
-    return [change(*pair) for pair in pairs]
+    sides = (zip(*map(figures, side), strict=True) for side in (a, b))
+    return [change(*pair) for pair in zip(*sides, strict=True)]
 
 
 def _calls(side: Recordings, code: Code, rows: int) -> list[float]:
     """The kernels of each row in a step, the mean over the recordings of a side."""
-    found: list[float] = np.mean([each.calls(code, rows) for each in side], axis=0).tolist()
-    return found
+    return list(np.mean([each.calls(code, rows) for each in side], axis=0).tolist())
 
 
 def _step_figures(taken: Taken) -> list[Figure]:
     """The components, then the gaps within steps and those between them."""
 
     def floors(value: Floats) -> Floats:
-        kernels = taken.floors(value[: len(COMPONENTS)], lambda time: time.component)
+        kernels = taken.floors(value[: len(COMPONENTS)], _component)
         return np.append(kernels, GAP_FLOOR * value[len(COMPONENTS) :])
 
     return taken.figures_of([_by_component(each.time) for each in taken.sizes], floors)
@@ -253,12 +243,15 @@ def _by_component(time: KernelTime) -> Floats:
     return np.concatenate([busy, between, host])
 
 
+def _component(time: KernelTime) -> Int64s:
+    return time.component
+
+
 def _kernel_code(time: KernelTime) -> Int64s:
     return time.name * len(COMPONENTS) + time.component
 
 
-@dataclass(frozen=True)
-class _Ran:
+class _Ran(NamedTuple):
     """The kernels of one stable name in one component on one side."""
 
     name: str  # the first recording's that has it
@@ -267,9 +260,9 @@ class _Ran:
     engine: str
 
 
-def _ran(side: Recordings, known: Int64s) -> list[_Ran]:
+def _ran(side: Recordings, known: Int64s, row: Code) -> list[_Ran]:
     """What a side ran of each of the known kernels."""
-    calls = _calls(side, lambda time: np.searchsorted(known, _kernel_code(time)), len(known))
+    calls = _calls(side, row, len(known))
     layers: dict[int, set[int]] = defaultdict(set)
     for time in _times(*side):
         width = int(time.layer.max(initial=-1)) + 2
@@ -301,9 +294,7 @@ def _engines(side: Recordings) -> dict[str, tuple[tuple[str, float], ...]]:
     for row in (row for taken in side for row in taken.side.report.kernels):
         sums[row.component][_engine(row)] += row.decode_us
     return {
-        name: tuple(
-            sorted(((label, us / total) for label, us in own.items()), key=lambda item: -item[1])
-        )
+        name: tuple((label, own[label] / total) for label in sorted(own, key=lambda x: -own[x]))
         for name, own in sums.items()
         if (total := sum(own.values()))
     }

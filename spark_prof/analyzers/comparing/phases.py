@@ -40,8 +40,8 @@ class PhaseSteps:
 
     side: Side
     sizes: dict[int, Int64s]  # by requests that decode, or prompt tokens; 0 where nothing tells
+    # Those that are compared, by size, each with its share in the comparison.
     groups: tuple[tuple[Int64s, float], ...]
-    """Those that are compared, by size, each with its share in the comparison."""
     divisor: Floats  # what the time of each step of the recording is divided by
 
     @property
@@ -209,15 +209,10 @@ def compare_phase(
     one_size = found.alike and len(found.sizes) == 1
     whole = like if one_size else found.change(lambda own: own.median(own.whole))
     a, b = (
-        [
-            taken_apart(own, each.groups, each.divisor, each.side)
-            for own, each in zip(*pair, strict=True)
-        ]
+        [taken_apart(own, e.groups, e.divisor, e.side) for own, e in zip(*pair, strict=True)]
         for pair in zip(charges, (found.a, found.b), strict=True)
     )
-    typical, conversions = (
-        change(map(of, a), map(of, b)) for of in (typical_figure, conversions_figure)
-    )
+    typical = change(map(typical_figure, a), map(typical_figure, b))
     return PhaseComparison(
         phase=phase,
         unit=found.unit,
@@ -230,7 +225,7 @@ def compare_phase(
         typical=typical,
         parts=step_parts(a, b),
         residual_us=like.us - typical.us,
-        conversions=conversions,
+        conversions=change(map(conversions_figure, a), map(conversions_figure, b)),
         layers=layer_parts(a, b, whole=True),
         layer_parts=layer_parts(a, b),
         kernels=kernel_parts(a, b),

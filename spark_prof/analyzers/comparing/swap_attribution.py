@@ -14,7 +14,7 @@ FOR_THE_HOST = "waiting for the host"
 and before a kernel or graph that comes more than 5 us after the one before it."""
 
 Ran = Literal["ran", "did not run", "not told"]
-"""Whether a replacement ran in a layer; "not told" where its kernels look like the other side's."""
+"""Not told where the replacement's kernels look like the other side's."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Swapped:
 class Untraced:
     """Time of a decode step of each side while nothing is recorded, in us."""
 
-    a_us: float  # of side a
-    b_us: float  # of side b
+    a_us: float
+    b_us: float
     host_ahead: bool = False  # the device was seen not to wait for the host, on neither side
 
 
@@ -41,8 +41,7 @@ class SideSteps:
     """The recorded steps of one side."""
 
     steps: int  # decode steps of the batch size that follow one another
-    traced_us: float
-    """Their time while recorded, from the end of one on the device to that of the next."""
+    traced_us: float  # while recorded, from the end of one on the device to that of the next
     corrected_us: float  # the same without what tracing cost: the sum of the side's rows
     untraced_us: float | None  # what was measured without recording; None where it was not
     kernels: float  # a step, copies included
@@ -55,13 +54,13 @@ class SideSteps:
 class ComponentGain:
     """One component, or `FOR_THE_HOST`."""
 
-    component: str  # its name
-    a_us: float  # its time on side a, the gaps before its kernels included
-    b_us: float  # the same on side b
+    component: str
+    a_us: float  # the gaps before its kernels included
+    b_us: float
     saved_us: float  # a less b
     noise_us: float  # 95 % half-width of `saved_us`, from how far the steps scatter
     gap_a_us: float  # what of `a_us` is gaps
-    gap_b_us: float  # the same on side b
+    gap_b_us: float
     kernels_a: float  # a step
     kernels_b: float  # a step
     touched: bool  # whether a swap changes it
@@ -108,8 +107,7 @@ class LayerProof:
     modules: int  # how many are swapped there
     ran: Ran  # the answer
     new: tuple[str, ...]  # names of kernels that only the swapped side has there
-    left: tuple[str, ...]
-    """Names of the other side's kernels that it should have replaced, and did not."""
+    left: tuple[str, ...]  # the other side's kernels that it should have replaced, and did not
     why: str  # one line where it did not run or nothing tells; else empty
 
 
@@ -118,22 +116,18 @@ class Attribution:
     """Where the gain of side b over side a came from."""
 
     batch_size: int  # requests that decode in each step
-    a: SideSteps  # the steps of side a
-    b: SideSteps  # those of side b
+    a: SideSteps
+    b: SideSteps
     tracing_us: float  # what tracing adds to a gap, from side a alone; 0 where nothing tells
     gain_us: float | None  # a less b as measured without recording; None where it was not
     explained_us: float  # the sum of what the components save
     residual_us: float | None  # `gain_us` less `explained_us`; None without `gain_us`
-    residual_share: float | None
-    """`residual_us` over `gain_us`; None where the gain is below 1 % of the step."""
-    components: tuple[ComponentGain, ...]
-    """In the order in which a decoder runs them, then `FOR_THE_HOST`."""
+    residual_share: float | None  # over `gain_us`; None where that is below 1 % of the step
+    components: tuple[ComponentGain, ...]  # as a decoder runs them, then `FOR_THE_HOST`
     layers: tuple[LayerGain, ...]  # in the model's order
     kernels: tuple[KernelGain, ...]  # the largest changes first
     proofs: tuple[LayerProof, ...]  # one each swapped layer and slot
-    moved: tuple[ComponentGain, ...]
-    """Components that no swap touches and that changed by 1 % of the step or more, and by more than
-    their steps scatter."""
+    moved: tuple[ComponentGain, ...]  # untouched, and changed by 1 % of the step, beyond scatter
     appeared: tuple[KernelGain, ...]  # kernels of untouched components that only side b has
     vanished: tuple[KernelGain, ...]  # kernels of untouched components that only side a has
     notes: tuple[str, ...]  # what to know before using the figures, one line each

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,18 +14,16 @@ from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.comparing.swap_attribution import LayerProof, Ran, Swapped
 from spark_prof.rules.components import component_of, layer_of
 
-COMPONENTS_OF_SLOT: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "qkv": ("qkv",),
-        "o": ("o_proj",),
-        "mlp": ("mlp",),
-        # Experts that are given the router's logits choose themselves: its top-k goes as well.
-        "moe": ("experts", "router"),
-        "router": ("router",),
-        "norm": ("norm",),
-        "lm_head": ("lm_head",),
-    }
-)
+COMPONENTS_OF_SLOT: Mapping[str, tuple[str, ...]] = {
+    "qkv": ("qkv",),
+    "o": ("o_proj",),
+    "mlp": ("mlp",),
+    # Experts that are given the router's logits choose themselves: its top-k goes as well.
+    "moe": ("experts", "router"),
+    "router": ("router",),
+    "norm": ("norm",),
+    "lm_head": ("lm_head",),
+}
 """For each slot the component that its kernels count to, then others that they change."""
 
 _BY_PATH = ("qkv", "o", "mlp")
@@ -64,8 +62,7 @@ _NO_PRODUCTS = ("router", "norm")
 _HALF_A_CALL = 0.5
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where swapped modules of a side are to be found; the layer is -1 outside of the layers."""
 
     slot: str
@@ -89,21 +86,15 @@ def proofs_of(swaps: Iterable[Swapped], table: pd.DataFrame) -> tuple[LayerProof
     for (_, place), proof in found.items():
         # Somebody's own kernel may run operators of PyTorch, as vLLM does: only a layer in which it
         # looks different tells something of the others.
-        namesakes = place in foreign | both and (proof.side, proof.slot, proof.component) not in ran
-        proofs.append(_untold(proof) if namesakes else proof)
+        untold = (proof.side, proof.slot, proof.component) not in ran
+        if untold and place in foreign | both and (proof.new or proof.left):
+            why = f"both sides run kernels of the same names in {proof.component}"
+            proof = replace(proof, ran="not told", why=why)
+        proofs.append(proof)
     return tuple(sorted(proofs, key=lambda p: (p.side, p.slot, -1 if p.layer is None else p.layer)))
 
 
-def _untold(proof: LayerProof) -> LayerProof:
-    """The proof, where kernels of the same names may be those of the replacement."""
-    if proof.ran == "ran" or not (proof.new or proof.left):
-        return proof
-    why = f"both sides run kernels of the same names in {proof.component}"
-    return replace(proof, ran="not told", why=why)
-
-
 def _proof(side: str, place: _Place, modules: int, table: pd.DataFrame) -> LayerProof:
-    """The proof of one place."""
     rows = table[(table["layer"] == place.layer) & (table["component"] == place.component)]
     other = "a" if side == "b" else "b"
     here, there = rows[f"kernels_{side}"], rows[f"kernels_{other}"]

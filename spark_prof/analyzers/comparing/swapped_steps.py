@@ -37,9 +37,6 @@ _LAUNCH_NS = 5000
 _MOST_STEPS = 1000
 """More say nothing more, and each has a thousand kernels."""
 
-_TIMES = (-(1 << 61), 1 << 61)
-"""No two such times are further apart than a number of ns can tell."""
-
 
 @dataclass(frozen=True, eq=False)
 class SwappedSteps:
@@ -80,17 +77,17 @@ class SwappedSteps:
         """What of it the device waits for the host."""
         return self.a_step(self.rows["gap_us"].where(self.waits, 0.0))
 
+    def gaps_us(self, cost: float) -> Floats:
+        """The gap before each row with that cost taken off, none below 0."""
+        return np.maximum(self.rows["gap_us"].to_numpy() - cost, 0.0)
+
     def a_step(self, values: pd.Series) -> float:
         """The sum over the rows of a typical step, in the mean."""
         return float(values.to_numpy()[self.counts].sum()) / len(self.typical.steps)
 
 
 def read_steps(bundle: Bundle, batch_size: int) -> SwappedSteps:
-    """The watched steps of rank 0 of that size.
-
-    Raises:
-        CommandError: the bundle has no such rank, or no such steps; or it holds no times.
-    """
+    """The watched steps of rank 0 of that size."""
     if 0 not in bundle.ranks:
         raise CommandError(f"{bundle.path} has no rank 0; record both sides")
     if bundle.meta.settings.get("summed"):
@@ -116,14 +113,16 @@ def read_steps(bundle: Bundle, batch_size: int) -> SwappedSteps:
 
 
 def _charged(placed: pd.DataFrame, chosen: Int64s) -> tuple[pd.DataFrame, Floats]:
-    """What the kernels of the chosen steps are charged, from all kernels in order of start."""
-    start, end = (np.clip(placed[side].to_numpy(), *_TIMES) for side in ("start_ns", "end_ns"))
-    charged = charge(start, end)
-    step = _next_known(placed["step"].to_numpy(np.int64))
+    """What the kernels of the chosen steps are charged, and the length of these steps."""
+    start, end = (placed[side].to_numpy() for side in ("start_ns", "end_ns"))
+    busy, gap = charge(start, end)
+    # What ran for no known step delayed the next known one.
+    known = pd.Series(placed["step"].to_numpy(np.int64)).where(lambda each: each >= 0)
+    step = np.asarray(known.bfill().fillna(-1), np.int64)
     first = np.zeros(len(placed), bool)
     first[np.unique(step, return_index=True)[1]] = True
     # Between two steps, or the host had not launched yet what the device was ready for.
-    waited = first | (_launched(placed) & (charged.gap > _LAUNCH_NS))
+    waited = first | (_launched(placed) & (gap > _LAUNCH_NS))
     at = positions(chosen, step)
     rows = pd.DataFrame(
         {
@@ -131,22 +130,16 @@ def _charged(placed: pd.DataFrame, chosen: Int64s) -> tuple[pd.DataFrame, Floats
             "layer": placed["layer"].to_numpy(np.int64),
             "component": placed["component"].astype(str).to_numpy(),
             "name": placed["name"].astype(str).to_numpy(),
-            "us": charged.busy,
-            "gap_us": np.where(waited, 0, charged.gap),
+            "us": busy,
+            "gap_us": np.where(waited, 0, gap),
             "took_us": np.maximum(end - start, 0),
             "calls": (placed["part"] == 0).to_numpy(np.float64),
         }
     )
     waits = rows[waited].assign(
-        layer=-1,
-        component=FOR_THE_HOST,
-        name="",
-        us=0,
-        gap_us=charged.gap[waited],
-        took_us=0,
-        calls=0.0,
+        layer=-1, component=FOR_THE_HOST, name="", us=0, took_us=0, calls=0.0
     )
-    rows = pd.concat([rows, waits])
+    rows = pd.concat([rows, waits.assign(gap_us=gap[waited])])
     rows = rows[rows["step"] >= 0].reset_index(drop=True)
     length = np.bincount(rows["step"], rows["us"] + rows["gap_us"], len(chosen))
     # All are whole nanoseconds up to here.
@@ -164,24 +157,10 @@ def _launched(placed: pd.DataFrame) -> Flags:
     return launched
 
 
-def _next_known(step: Int64s) -> Int64s:
-    """The steps, where one is unknown the next known one: what ran delayed that."""
-    known = np.flatnonzero(step >= 0)
-    if not len(known):
-        return step
-    following = np.searchsorted(known, np.arange(len(step)))
-    return np.where(following < len(known), step[known[np.minimum(following, len(known) - 1)]], -1)
-
-
 def tracing_cost(gaps: Floats, excess: float) -> float:
     """What, taken off every gap, makes up the excess; no gap loses more than it has.
 
-    Args:
-        gaps: all gaps of some steps.
-        excess: by how much these steps together took longer than without tracing.
-
-    Returns:
-        0 without an excess; the longest gap where all gaps together are no more than it.
+    0 without an excess; the longest gap where all gaps together are no more than it.
     """
     lengths = np.sort(gaps[gaps > 0]).astype(np.float64)
     if excess <= 0 or not len(lengths):
@@ -193,8 +172,3 @@ def tracing_cost(gaps: Floats, excess: float) -> float:
     if number == len(lengths):
         return float(lengths[-1])
     return float((excess - gone[number]) / left[number])
-
-
-def without_tracing(gaps: Floats, cost: float) -> Floats:
-    """The gaps with that cost taken off, none below 0."""
-    return np.maximum(gaps - cost, 0.0)

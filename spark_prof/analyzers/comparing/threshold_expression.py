@@ -11,23 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 from spark_prof.errors import CommandError
 
 Unit = Literal["%", "us", "tokens/s", ""]
 
-_UNITS: Mapping[str, tuple[Unit, float]] = MappingProxyType(
-    {
-        "%": ("%", 0.01),
-        "us": ("us", 1.0),
-        "ms": ("us", 1e3),
-        "s": ("us", 1e6),
-        "tokens/s": ("tokens/s", 1.0),
-        "": ("", 1.0),
-    }
-)
+_UNITS: Mapping[str, tuple[Unit, float]] = {
+    "%": ("%", 0.01),
+    "us": ("us", 1.0),
+    "ms": ("us", 1e3),
+    "s": ("us", 1e6),
+    "tokens/s": ("tokens/s", 1.0),
+    "": ("", 1.0),
+}
 """What follows a number: its unit, and what it is multiplied by. Per cent become shares of 1."""
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_-]{0,200}"
@@ -47,16 +44,12 @@ class Expression:
     metric: tuple[str, ...]  # its words, such as ("decode_us", "median")
     operator: str
     value: float  # in `unit`; a share of 1 for per cent. 0 for missing
-    unit: Unit  # of the value
+    unit: Unit
     signed: bool  # whether it was written with + or -, which means a change
 
 
 def parse(text: str) -> Expression:
-    """Reads one expression.
-
-    Raises:
-        CommandError: it is none.
-    """
+    """Reads one expression."""
     found = _LIMIT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     if found is None:
         raise CommandError(

@@ -13,13 +13,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median_high
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.comparing.comparison import Comparison, KernelPart, PhaseComparison
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
 from spark_prof.analyzers.comparing.kernel_time import stable_name
 from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
@@ -39,19 +38,18 @@ class Reading:
     """What a metric says of two sides."""
 
     kind: Kind  # time in us, rate a second, share of 1, or count
-    change: Change  # from side a to side b; the interval of what has no noise is a point
+    change: Change  # the interval of what has no noise is a point
     there: bool = True  # whether side b has it at all
     short: str = ""  # why its noise is not known, such as too few steps; empty where it is
 
 
 def _phase(found: Comparison, name: str) -> PhaseComparison:
-    phase = found.phase(name)
-    if phase is None:
-        raise CommandError(
-            f"--fail-on needs {name} steps on both sides, of which {found.a.source} or "
-            f"{found.b.source} has none; record more steps"
-        )
-    return phase
+    if phase := found.phase(name):
+        return phase
+    raise CommandError(
+        f"--fail-on needs {name} steps on both sides, of which {found.a.source} or "
+        f"{found.b.source} has none; record more steps"
+    )
 
 
 def _typical(found: Comparison) -> PhaseComparison:
@@ -102,19 +100,14 @@ def _rate(found: Comparison, rest: tuple[str, ...]) -> Reading:
         part = ".".join(rest)
         raise CommandError(f"--fail-on tokens_per_s has no part {part!r}; leave it out")
     us = _tpot(found, ())
-    return Reading("rate", _combined([us.change], _a_second), short=us.short)
 
+    def a_second(each: Figure) -> Figure:
+        # The errors of a rate are the same shares as those of the time.
+        by = 1e6 / max(each.value, 1e-9) ** 2
+        value, error = by * each.value, by * each.error
+        return Figure(value, error, each.free, by * each.floor, by * each.start)
 
-def _a_second(figure: Figure) -> Figure:
-    """The rate of what takes a time; its errors are the same shares."""
-    by = 1e6 / max(figure.value, 1e-9) ** 2
-    value = by * figure.value
-    errors = (by * each for each in (figure.floor, figure.start))
-    return Figure(value, by * figure.error, figure.free, *errors)
-
-
-def _components(found: Comparison, rest: tuple[str, ...]) -> Reading:
-    return _part(_typical(found), _one_of(rest, COMPONENTS, "component"))
+    return Reading("rate", _combined([us.change], a_second), short=us.short)
 
 
 def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
@@ -132,8 +125,13 @@ def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
 def _conversions(found: Comparison, rest: tuple[str, ...]) -> Reading:
     phase = _typical(found)
     if _one_of(rest, ("us", "share"), "part of conversions", "us") == "share":
-        others = _combined([phase.conversions, phase.typical], _left, phase.typical)
-        return _share_of(phase, phase.conversions, others)
+
+        def others(part: Figure, whole: Figure) -> Figure:
+            # The error of the part is small beside that of the whole.
+            return replace(whole, value=whole.value - part.value, start=0.0)
+
+        rest_of = _combined([phase.conversions, phase.typical], others, phase.typical)
+        return _share_of(phase, phase.conversions, rest_of)
     return _time(phase, phase.conversions)
 
 
@@ -154,7 +152,10 @@ def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
     phase = _typical(found)
     if len(rest) != 1:
         raise CommandError('--fail-on kernels needs a name in quotes, as in kernels."marlin"')
-    rows = _named(phase.kernels, rest[0])
+    [name] = rest
+    # The kernels of that name; else those whose stable name or part of a name it is.
+    same = [row for row in phase.kernels if stable_name(row.name) == stable_name(name)]
+    rows = same or [row for row in phase.kernels if name in row.name]
     if not rows:
         return _time(phase, None)
     change = _sum([row.change for row in rows])
@@ -181,22 +182,22 @@ def _findings(found: Comparison, rest: tuple[str, ...]) -> Reading:
     return Reading("count", _point(float(a), float(b)), there=b > 0)
 
 
-METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], Reading]] = MappingProxyType(
-    {
-        "decode_us": _steps("decode", _step_us),
-        "prefill_us": _steps("prefill", _step_us),
-        "step_us": _steps("unknown", _step_us),
-        "tpot_us": _tpot,
-        "tokens_per_s": _rate,
-        "components": _components,
-        "layers": _layers,
-        "kernels": _kernels,
-        "conversions": _conversions,
-        "gaps": _gaps,
-        "coverage": _coverage,
-        "findings": _findings,
-    }
-)
+METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], Reading]] = {
+    "decode_us": _steps("decode", _step_us),
+    "prefill_us": _steps("prefill", _step_us),
+    "step_us": _steps("unknown", _step_us),
+    "tpot_us": _tpot,
+    "tokens_per_s": _rate,
+    "components": lambda found, rest: _part(
+        _typical(found), _one_of(rest, COMPONENTS, "component")
+    ),
+    "layers": _layers,
+    "kernels": _kernels,
+    "conversions": _conversions,
+    "gaps": _gaps,
+    "coverage": _coverage,
+    "findings": _findings,
+}
 """The first word of every metric, and what reads it."""
 
 
@@ -209,13 +210,6 @@ def _time(phase: PhaseComparison, change: Change | None) -> Reading:
 
 def _part(phase: PhaseComparison, name: str) -> Reading:
     return _time(phase, {part.name: part.change for part in phase.parts}.get(name))
-
-
-def _named(kernels: Iterable[KernelPart], name: str) -> list[KernelPart]:
-    """The kernels of that name; else those whose stable name or part of a name it is."""
-    rows = list(kernels)
-    exact = [row for row in rows if row.name == name or stable_name(row.name) == stable_name(name)]
-    return exact or [row for row in rows if name in row.name]
 
 
 def _combined(
@@ -247,23 +241,15 @@ def _sum(changes: Sequence[Change]) -> Change:
 
 def _share_of(phase: PhaseComparison, part: Change, rest: Change) -> Reading:
     """A part's share of it and the rest; that all of a recording is slower changes no share."""
-    return Reading("share", _combined([part, rest], _share), short=_short(phase))
 
+    def share(part: Figure, rest: Figure) -> Figure:
+        whole = max(part.value + rest.value, 1e-9)
+        own, others = rest.value / whole**2, part.value / whole**2
+        error = math.hypot(own * part.error, others * rest.error)
+        floor = math.hypot(own * part.floor, others * rest.floor)
+        return Figure(part.value / whole, error, min(part.free, rest.free), floor)
 
-def _share(part: Figure, rest: Figure) -> Figure:
-    whole = max(part.value + rest.value, 1e-9)
-    own, others = rest.value / whole**2, part.value / whole**2
-    return Figure(
-        part.value / whole,
-        math.hypot(own * part.error, others * rest.error),
-        min(part.free, rest.free),
-        math.hypot(own * part.floor, others * rest.floor),
-    )
-
-
-def _left(part: Figure, whole: Figure) -> Figure:
-    """The whole without the part, whose error is small beside it."""
-    return replace(whole, value=whole.value - part.value, start=0.0)
+    return Reading("share", _combined([part, rest], share), short=_short(phase))
 
 
 def _point(a: float, b: float) -> Change:
@@ -287,14 +273,12 @@ def _unknown(word: str, known: Iterable[str], what: str) -> CommandError:
 
 Outcome = Literal["failed", "passed", "undecided"]
 
-_UNITS: Mapping[str, tuple[tuple[Unit, ...], str]] = MappingProxyType(
-    {
-        "time": (("%", "us"), "3%, +50us or 5ms"),
-        "rate": (("%", "tokens/s"), "-3% or 200 tokens/s"),
-        "share": (("%", ""), "0.95 or -2%"),
-        "count": (("",), "0"),
-    }
-)
+_UNITS: Mapping[str, tuple[tuple[Unit, ...], str]] = {
+    "time": (("%", "us"), "3%, +50us or 5ms"),
+    "rate": (("%", "tokens/s"), "-3% or 200 tokens/s"),
+    "share": (("%", ""), "0.95 or -2%"),
+    "count": (("",), "0"),
+}
 """In what a limit on each kind is written, and examples."""
 
 _EDGE = 1e-9
@@ -308,8 +292,7 @@ class Checked:
     expression: Expression  # the limit
     reading: Reading  # what was compared
     outcome: Outcome  # failed, passed or undecided
-    why: str = ""
-    """Why nothing could be decided, or what is missing; empty where the figures say it."""
+    why: str = ""  # why nothing could be decided, or what is missing
 
     @property
     def relative(self) -> bool:
@@ -323,11 +306,7 @@ class Checked:
 
 
 def check(found: Comparison, expressions: Iterable[Expression]) -> tuple[Checked, ...]:
-    """Checks every limit.
-
-    Raises:
-        CommandError: a metric is unknown, or its unit is another one.
-    """
+    """Checks every limit."""
     return tuple(_checked(found, each) for each in expressions)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.ceilings.schemes import schemes_of
@@ -32,21 +31,14 @@ def audit_of(
     batches: Mapping[int, int],
     log: EngineLog | None = None,
 ) -> Audit | None:
-    """The audit of one rank of a recording.
+    """The audit of one rank of a recording; None where the bundle tells nothing of its engine.
 
     Args:
         batches: how many decode steps compute how many tokens.
-        log: of the same run; without one, what the bundle keeps of it counts.
-
-    Returns:
-        None where the bundle tells nothing about its engine, as an imported trace.
     """
     facts = bundle.facts(rank)
-    said = (
-        log.statements
-        if log
-        else statements_of(map(str, bundle.frame("log", rank, ["message"])["message"]))
-    )
+    lines = map(str, bundle.frame("log", rank, ["message"])["message"]) if log is None else ()
+    said = log.statements if log else statements_of(lines)
     recorded = engine_of_facts(facts, bundle.meta.command)
     logged = engine_of_log(said)
     layers = bundle.frame("layers", rank, ["path", "component", "quant_method", "kernel"])
@@ -81,10 +73,21 @@ def _audit(
     groups: Iterable[Group],
     said: Sequence[Statement],
     notes: Sequence[str],
-    batches: Mapping[int, int] = MappingProxyType({}),
+    batches: Mapping[int, int] | None = None,
     differing: tuple[str, ...] = (),
 ) -> Audit:
-    rows = tuple(_row(group, engine, said) for group in groups)
+    rows = tuple(
+        AuditRow(
+            group.layer,
+            group.modules,
+            group.checkpoint,
+            group.executed,
+            tuple(group.witnesses),
+            *(cause_of(group, engine, said) or ("", "", "")),
+            conflict=group.conflict,
+        )
+        for group in groups
+    )
     return Audit(
         engine,
         rows,
@@ -94,22 +97,10 @@ def _audit(
             tuple(line.value for line in said if line.rule.id == "unknown-variable"),
             tuple(line.value for line in said if line.rule.id == "deprecated-variable"),
         ),
-        _batches(batches, engine),
+        _batches(batches or {}, engine),
         tuple(_log_row(line) for line in said),
         (*differing, *(f"{row.layer}: {row.conflict}" for row in rows if row.conflict)),
         tuple(notes),
-    )
-
-
-def _row(group: Group, engine: Engine, said: Sequence[Statement]) -> AuditRow:
-    return AuditRow(
-        group.layer,
-        group.modules,
-        group.checkpoint,
-        group.executed,
-        tuple(group.witnesses),
-        *(cause_of(group, engine, said) or ("", "", "")),
-        conflict=group.conflict,
     )
 
 

@@ -44,11 +44,8 @@ class AuditRow:
     modules: int  # how many, 0 where only a log tells
     checkpoint: str  # the scheme that the checkpoint asks for, such as W4A4 nvfp4
     executed: str  # the scheme that runs
-    witnesses: tuple[
-        EvidenceSource, ...
-    ]  # who says so; they agree unless `conflict` says otherwise
-    # The name of what made vLLM choose it, where it is not what the checkpoint asks for.
-    cause: str = ""
+    witnesses: tuple[EvidenceSource, ...]  # they agree unless `conflict` says otherwise
+    cause: str = ""  # what made vLLM choose it, where the checkpoint does not ask for it
     why: str = ""  # that cause in a sentence
     fix: str = ""  # what changes it in this vLLM; empty where nothing should
     conflict: str = ""  # who contradicts whom
@@ -59,7 +56,7 @@ class BatchRow:
     """Decode steps of one size."""
 
     tokens: int  # that the step computes
-    steps: int  # how many there are
+    steps: int
     graph: int | None  # the captured size that such a step is padded to; None where there is none
 
 

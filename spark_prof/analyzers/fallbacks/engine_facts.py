@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_prof.analyzers.fallbacks.audit_rows import Engine
@@ -14,7 +14,6 @@ from spark_prof.traces.readers.engine_log import Statement
 _SERVERS = re.compile(r"\bserve\b|api_server|launch_server")
 _DEVICE = re.compile(r"device_name=([^,\]'\"]{1,80}?)(?:,|\.json|$)")
 _ARCHITECTURE = re.compile(r"^sm_?(\d{2,3})[af]?$")
-_MOST_SIZES = 2000
 
 
 def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
@@ -25,9 +24,9 @@ def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
     gpu = mapping_in(facts, "gpu")
     kernels = mapping_in(config, "kernel_config")
     cache = mapping_in(config, "cache_config")
-    # An imported trace has no configuration and may have no execution.
     execution = str(facts.get("execution") or "")
     eager = _flag(model.get("enforce_eager"))
+    # An imported trace has no configuration and may have no execution.
     if eager is None and execution:
         eager = execution.startswith("eager") and "CUDA graphs" not in execution
     return Engine(
@@ -51,9 +50,8 @@ def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
     )
 
 
-def engine_of_log(statements: Iterable[Statement]) -> Engine:
+def engine_of_log(said: Sequence[Statement]) -> Engine:
     """The engine that wrote these lines."""
-    said = list(statements)
     config = _first(said, "engine-config", "detail")
     arguments = _first(said, "arguments", "detail")
     sglang = _first(said, "sglang-arguments", "detail")
@@ -155,5 +153,4 @@ def _flag(value: object) -> bool | None:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    found = re.findall(r"\d{1,7}", text)[:_MOST_SIZES]
-    return tuple(sorted({int(size) for size in found}))
+    return tuple(sorted({int(size) for size in re.findall(r"\d{1,7}", text)}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -37,7 +37,7 @@ class Group:
     kind: str  # linear or moe
     weights: str  # their format in the engine, or where nothing tells in the checkpoint
     asked: Asked  # formats of weights and activations in the checkpoint
-    modules: int = 0  # how many
+    modules: int = 0
     witnesses: list[EvidenceSource] = field(default_factory=list)  # the engine's first
 
     @property
@@ -77,12 +77,7 @@ def groups_of(
     kernels: Sequence[KernelRow],
     said: Sequence[Statement],
 ) -> list[Group]:
-    """The groups of a recorded model, largest first within a component.
-
-    Args:
-        layers: path, component, quant_method and kernel of the live model's modules.
-        checkpoint: what it asks for; None where nothing is known of it.
-    """
+    """The groups of a recorded model, largest first within a component."""
     sizes = Counter(
         (component, method, kernel, checkpoint.of_engine(path) if checkpoint else ("", ""))
         for path, component, method, kernel in layers.itertuples(index=False, name=None)
@@ -153,12 +148,12 @@ def _group(component: str, method: str, kernel: str, asked: Asked, modules: int)
 def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSource]:
     """The family of kernels that does most of the component's products."""
     times: dict[str, float] = {}
-    names: Mapping[str, str] = {}
+    names: dict[str, str] = {}
     for row in kernels:
         family = family_of_kernel(row.name) if row.component == component else ""
         if family and row.engine != "cuda-core":
             times[family] = times.get(family, 0.0) + row.us
-            names = {family: row.name, **names}
+            names.setdefault(family, row.name)
     whole = sum(times.values())
     return [
         EvidenceSource("trace", names[family], family, SIXTEEN_BIT if family == "Marlin" else "")

@@ -134,22 +134,18 @@ def _plain_builds(machine: Machine) -> Iterator[Finding]:
 
 
 def _missing_code(machine: Machine) -> Iterator[Finding]:
-    if not machine.capability:
-        return
     number = machine.capability.replace(".", "")
-    for library in machine.libraries:
-        if not library.architectures or library.plain or library.specific:
+    for library in machine.libraries if number else ():
+        runs = library.plain or library.specific or library.ptx or _OPTIONAL.search(library.path)
+        if runs or not library.architectures:
             continue
-        if _OPTIONAL.search(library.path):
-            continue
-        if any(_runs(name, number) for name in library.architectures) or library.ptx:
-            continue
-        yield Finding(
-            "no-gpu-code", None,
-            f"{library.path} has no code for compute capability {machine.capability}, and no PTX "
-            "that the driver could compile.",
-            "Install a wheel for this GPU, or build it with TORCH_CUDA_ARCH_LIST.",
-        )  # fmt: skip
+        if not any(_runs(name, number) for name in library.architectures):
+            yield Finding(
+                "no-gpu-code", None,
+                f"{library.path} has no code for compute capability {machine.capability}, and no "
+                "PTX that the driver could compile.",
+                "Install a wheel for this GPU, or build it with TORCH_CUDA_ARCH_LIST.",
+            )  # fmt: skip
 
 
 def _runs(architecture: str, number: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
@@ -30,13 +31,9 @@ def _names(rows: list[AuditRow]) -> str:
 
 
 def _evidence(rows: list[AuditRow]) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(
-            f"{row.layer}: the {source.who} says {source.kernel[:120]}"
-            for row in rows
-            for source in row.witnesses
-        )
-    )
+    sources = ((row.layer, source) for row in rows for source in row.witnesses)
+    said = (f"{layer}: the {one.who} says {one.kernel[:120]}" for layer, one in sources)
+    return tuple(dict.fromkeys(said))
 
 
 def _of_cause(
@@ -57,22 +54,21 @@ def _of_cause(
     """
 
     def look(audit: Audit) -> Iterator[Told]:
-        alike: dict[tuple[str, str], list[AuditRow]] = {}
+        alike: dict[tuple[str, str], list[AuditRow]] = defaultdict(list)
         for row in audit.rows:
             if row.cause in causes:
-                alike.setdefault((row.why, row.fix), []).append(row)
+                alike[row.why, row.fix].append(row)
         for (why, better), rows in alike.items():
             if not holds(rows, audit):
                 continue
             names, asked = _names(rows), rows[0].checkpoint
+            kernels = dict.fromkeys(row.witnesses[0].kernel for row in rows if row.witnesses)
             words = {
                 "names": names,
                 # The name of a component keeps its case.
                 "Names": _capital(names) if names.startswith("the ") else names,
                 "executed": rows[0].executed,
-                "kernels": ", ".join(
-                    dict.fromkeys(row.witnesses[0].kernel for row in rows if row.witnesses)
-                ),
+                "kernels": ", ".join(kernels),
                 "asked": f"although the checkpoint asks for {asked}"
                 if asked
                 else "which it need not",
@@ -141,8 +137,6 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-_WEIGHT_ONLY = f"{{Names}} run {{executed}} on {{kernels}}, {{asked}}: {{why}}. {_WORTH}"
-_COMPARE = "{fix}. Compare prompts and the batch that you serve, not batch 1 alone."
 _AUDIT_RULES: tuple[Rule[Audit], ...] = (
     _of_cause("emulation-backend", "layers of a quantized checkpoint are computed by emulation",
         ("emulation", "forced"), lambda rows, _: _is_emulated(rows),
@@ -200,10 +194,9 @@ def achieved_bandwidth(report: Report, components: Collection[str]) -> Iterator[
     """A sentence for each of the components whose weights a decode step reads whole."""
     gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
     for row in report.components:
-        if row.name not in components or row.name not in _WHOLE or not row.decode_us_per_step:
-            continue
         size = sum(module.bytes for module in report.modules if module.component == row.name)
-        if not size:
+        whole = row.name in components and row.name in _WHOLE
+        if not whole or not size or not row.decode_us_per_step:
             continue
         reached = size / row.decode_us_per_step * 1e6
         share = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, LogRow
@@ -30,12 +31,9 @@ def _eager(audit: Audit) -> Iterator[Told]:
       "tokens")  # fmt: skip
 def _graph_sizes(audit: Audit) -> Iterator[Told]:
     whole = sum(row.steps for row in audit.batches)
-    bare = [row for row in audit.batches if row.graph is None and row.steps > _FEW * whole]
-    padded = [
-        row
-        for row in audit.batches
-        if row.graph and row.graph >= _PADDED * row.tokens and row.steps > _FEW * whole
-    ]
+    many = [row for row in audit.batches if row.steps > _FEW * whole]
+    bare = [row for row in many if row.graph is None]
+    padded = [row for row in many if row.graph and row.graph >= _PADDED * row.tokens]
     if not bare and not padded:
         return
     parts = []
@@ -112,10 +110,11 @@ def _lines(
     """A rule about the lines of a log that `rules` read; {detail} in `fix` is what a line names."""
 
     def look(audit: Audit) -> Iterator[Told]:
-        alike: dict[tuple[str, str], list[LogRow]] = {}
+        alike: dict[tuple[str, str], list[LogRow]] = defaultdict(list)
         for said in audit.said(*rules):
-            advice = fix.replace("{detail}", said.detail or "a configuration")
-            alike.setdefault((said.means, advice), []).append(said)
+            alike[said.means, fix.replace("{detail}", said.detail or "a configuration")].append(
+                said
+            )
         for (means, advice), lines in alike.items():
             more = f" And {len(lines) - 1} more lines like it." if len(lines) > 1 else ""
             evidence = tuple(

@@ -15,7 +15,7 @@ from spark_prof.analyzers.findings.rule import (
     rule,
     runs_eagerly,
 )
-from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.analyzers.model import Report
 from spark_prof.rules.gpus import find_gpu
 
 _KV = ("attention", "kv_write")
@@ -49,8 +49,6 @@ def _kind(
     """A rule about some conversions.
 
     Args:
-        what: what happens, in the words of a reader.
-        chosen: which conversions count.
         least: share of the decode steps from which on they matter.
         fix: what to do; `{fusion}` stands for how this vLLM fuses quantizations.
         compiled: what torch.compile would do about them, for a run without it.
@@ -182,14 +180,9 @@ def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:
       "lm_head computes in FP32, 1 % of the decode steps, or is cast, 0.5 %")  # fmt: skip
 def _widened(report: Report) -> Iterator[Told]:
     whole = decode_steps_us(report)
-    casts_us = sum(
-        row.decode_us
-        for row in report.conversions.charged
-        if row.kind == "cast" and row.component == "lm_head"
-    )
-    in_fp32 = any(
-        row.component == "lm_head" and row.weight_dtype == "float32" for row in report.modules
-    )
+    casts = [row for row in report.conversions.charged if row.kind == "cast"]
+    casts_us = sum(row.decode_us for row in casts if row.component == "lm_head")
+    in_fp32 = ("lm_head", "float32") in {(m.component, m.weight_dtype) for m in report.modules}
     others = {row.weight_dtype for row in report.modules if row.component in _LINEAR}
     products_us = _products_us(report) if in_fp32 else _products_us(report, ("fp32", "tf32"))
     # A model that computes in FP32 throughout was not widened.
@@ -226,7 +219,7 @@ def _not_quantized(report: Report) -> Iterator[Told]:
     if not heads or any(row.weight_dtype not in _WIDE for row in heads):
         return
     linear = [row for row in report.modules if row.component in _LINEAR and row.bytes]
-    narrow = sum(row.bytes for row in linear if _is_quantized(row))
+    narrow = sum(row.bytes for row in linear if row.weight_dtype not in (*_WIDE, "float32", ""))
     if narrow < _MOSTLY * sum(row.bytes for row in linear) or not narrow:
         return
     us, whole = _products_us(report), decode_steps_us(report)
@@ -252,10 +245,6 @@ def _not_quantized(report: Report) -> Iterator[Told]:
         ),
         ("lm_head",),
     )  # fmt: skip
-
-
-def _is_quantized(row: ModuleRow) -> bool:
-    return row.weight_dtype not in (*_WIDE, "float32", "")
 
 
 def _floor(report: Report, size: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.answers import written_time
@@ -37,13 +38,11 @@ def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float
     None where it is small or stands on few steps. On a CPU engine nothing waits for a launch, and
     what an eager run waits for is another finding.
     """
-    if report.run.units == "op" or runs_eagerly(report) or report.steps.decode < _FEWEST_STEPS:
-        return None
-    ledger = report.decode_ledger
-    if ledger is None or not ledger.step_us:
+    ledger, steps = report.decode_ledger, report.steps.decode
+    if report.run.units == "op" or runs_eagerly(report) or steps < _FEWEST_STEPS or not ledger:
         return None
     us = ledger.us(name) - usual_us
-    return (us, us / ledger.step_us) if us >= _MUCH_GAP * ledger.step_us else None
+    return (us, us / ledger.step_us) if us >= _MUCH_GAP * ledger.step_us > 0 else None
 
 
 def _evidence_of_gaps(report: Report) -> tuple[str, ...]:
@@ -124,12 +123,9 @@ def _idle(report: Report) -> Iterator[Told]:
     if share < _MOSTLY_IDLE:
         return
     few = f"; {steps} decode steps are few to judge by" if steps < _FEWEST_STEPS else ""
+    fix = "Record more steps, after a warm-up: the first uses of graphs and kernels wait longer."
     if runs_eagerly(report):
         fix = "Leave out --enforce-eager: CUDA graphs launch a whole decode step at once."
-    else:
-        fix = (
-            "Record more steps, after a warm-up: the first uses of graphs and kernels wait longer."
-        )
     yield (ms_per_token(report, ledger.idle_us * steps),
         f"The GPU waits {written_time(ledger.idle_us)} of a decode step of "
         f"{written_time(ledger.step_us)}, {100 * share:.1f} %: no kernel can win as much "
@@ -223,9 +219,9 @@ def _small_kernels(report: Report) -> Iterator[Told]:
     us = ran + between * calls * report.steps.decode
     if us < _MUCH_SMALL * whole or calls < _MANY_SMALL:
         return
-    took: dict[str, float] = {}
+    took: dict[str, float] = defaultdict(float)
     for row in small:
-        took[row.component] = took.get(row.component, 0.0) + row.us / report.steps.decode
+        took[row.component] += row.us / report.steps.decode
     most = sorted(took, key=lambda name: -took[name])[:_NAMED]
     parts = ", ".join(f"{name} {took[name]:,.0f} us" for name in most)
     yield (ms_per_token(report, us),
@@ -246,10 +242,8 @@ def _between_kernels_us(report: Report) -> float:
 
     What is longer than a graph needs is the host's, and no fusion's to save.
     """
-    kernels = kernels_per_decode_step(report)
-    ledger = report.decode_ledger
-    gaps = ledger.us(LAUNCH_GAPS) if ledger else 0.0
-    return min(gaps / kernels, BETWEEN_KERNELS_US) if kernels else 0.0
+    kernels, ledger = kernels_per_decode_step(report), report.decode_ledger
+    return min(ledger.us(LAUNCH_GAPS) / kernels, BETWEEN_KERNELS_US) if kernels and ledger else 0.0
 
 
 def _how_to_fuse(report: Report, components: Sequence[str]) -> str:
@@ -278,16 +272,13 @@ def _copies(report: Report) -> Iterator[Told]:
     if books.copies_us < _MUCH_COPIED * whole:
         return
     most = max(report.copies.items, key=lambda item: item.us)
-    if any("Pageable" in item.name for item in report.copies.items):
-        fix = (
-            "Pageable memory makes the host wait for each copy: pin it (pin_memory=True where the "
-            "batch is prepared)."
-        )
-    else:
-        fix = (
-            "Record with --nvtx to see where they come from. Copies on the device mostly change a "
-            "layout for the next kernel: another backend may need none."
-        )
+    fix = (
+        "Pageable memory makes the host wait for each copy: pin it (pin_memory=True where the "
+        "batch is prepared)."
+        if any("Pageable" in item.name for item in report.copies.items)
+        else "Record with --nvtx to see where they come from. Copies on the device mostly change a "
+        "layout for the next kernel: another backend may need none."
+    )
     yield (ms_per_token(report, books.copies_us),
         f"Copies and memsets take {books.copies_us / books.steps:,.0f} us of a decode step, "
         f"{100 * books.copies_us / whole:.1f} %; over all steps most of that is {most.calls:,} x "
@@ -304,18 +295,13 @@ def _sampler(report: Report) -> Iterator[Told]:
     if not whole or us < _MUCH_SAMPLED * whole or report.run.units == "op":
         return
     rows = [row for row in report.kernels if row.component == "sampler" and row.decode_us]
-    sorts = [row for row in rows if "sort" in row.name.lower()]
-    sorted_us = sum(row.decode_us for row in sorts)
-    if sorted_us > us / 2:
-        fix = (
-            "It sorts the whole vocabulary: FlashInfer samples top-k and top-p without sorting "
-            "(install flashinfer, VLLM_USE_FLASHINFER_SAMPLER=1)."
-        )
-    else:
-        fix = (
-            "Ask only for what is needed: no logprobs, penalties or logit processors; greedy "
-            "sampling where the answer may be the same each time."
-        )
+    fix = (
+        "It sorts the whole vocabulary: FlashInfer samples top-k and top-p without sorting "
+        "(install flashinfer, VLLM_USE_FLASHINFER_SAMPLER=1)."
+        if sum(row.decode_us for row in rows if "sort" in row.name.lower()) > us / 2
+        else "Ask only for what is needed: no logprobs, penalties or logit processors; greedy "
+        "sampling where the answer may be the same each time."
+    )
     most = max(rows, key=lambda row: row.decode_us).name if rows else ""
     yield (ms_per_token(report, us),
         f"Choosing tokens takes {us / report.steps.decode:,.0f} us of a decode step, "

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.findings.rule import (
+    Rule,
     Told,
     decode_steps_us,
     is_at_least,
     ms_per_token,
-    rule,
 )
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
@@ -54,30 +54,43 @@ def _floors(report: Report) -> dict[tuple[str, str], RooflineRow]:
     return {key: row for key, row in rows.items() if row.floor_us is not None and row.us > 0}
 
 
-def _idle_stake(row: ShapeRow, floors: Mapping[tuple[str, str], RooflineRow]) -> float:
-    """The time by the share of the GPU that idles, and no more than it is above its lower bound."""
-    idle = 1 - (1.0 if row.busy is None else row.busy)
-    if (floor := floors.get((row.name, row.component))) and floor.floor_us is not None:
-        idle = min(idle, max(0.0, 1 - floor.floor_us / floor.us))
-    return row.us * idle
-
-
-def _worth(
-    report: Report, stakes: Sequence[_Stake], text: str, describe: str, fix: str, evidence: str
-) -> Iterator[Told]:
-    """The finding, where they are more of a decode step than too little to speak of.
+def _shapes(
+    name: str,
+    looks_for: str,
+    stake: Callable[[Report, ShapeRow, RooflineRow | None], float | None],
+    text: str,
+    describe: str,
+    fix: str,
+    evidence: str,
+) -> Rule[Report]:
+    """A rule about launch shapes, where they are more of a decode step than too little to speak of.
 
     Args:
+        stake: which share of a shape's time could be won at most; None of what it is not about.
         text: what is found; {shapes} stands for those with the most at stake.
         describe: the figures of each of them.
         fix: {kernel} stands for how to get another kernel for them.
     """
-    us, whole = sum(stake for stake, _ in stakes), decode_steps_us(report)
-    won = ms_per_token(report, us)
-    if won is not None and whole and us >= _MUCH * whole:
-        named, kernel = _named(stakes, describe), _other_kernel(report, stakes)
-        components = tuple(dict.fromkeys(row.component for _, row in stakes))
-        yield won, text.format(shapes=named), fix.format(kernel=kernel), (evidence,), components
+
+    def look(report: Report) -> Iterator[Told]:
+        floors = _floors(report)
+        stakes = [
+            (row.us * share, row)
+            for row in _products(report)
+            if (share := stake(report, row, floors.get((row.name, row.component)))) is not None
+        ]
+        us, whole = sum(us for us, _ in stakes), decode_steps_us(report)
+        won = ms_per_token(report, us)
+        if report.shapes is not None and won is not None and whole and us >= _MUCH * whole:
+            words = {
+                "shapes": _named(stakes, describe),
+                "multiprocessors": report.shapes.multiprocessors,
+            }
+            advice = fix.format(kernel=_other_kernel(report, stakes))
+            components = tuple(dict.fromkeys(row.component for _, row in stakes))
+            yield won, text.format(**words), advice, (evidence,), components
+
+    return Rule(name, looks_for, look, "kernels")
 
 
 def _named(stakes: Sequence[_Stake], describe: str) -> str:
@@ -109,123 +122,105 @@ def _other_kernel(report: Report, stakes: Sequence[_Stake]) -> str:
     return f"another {', '.join(options)}"
 
 
-@rule("grid-smaller-than-gpu", "kernels",
-      "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
-      "decode step at stake")  # fmt: skip
-def _small_grids(report: Report) -> Iterator[Told]:
-    floors = _floors(report)
-    multiprocessors = report.shapes.multiprocessors if report.shapes else None
-    stakes = [
-        (_idle_stake(row, floors), row)
-        for row in _products(report)
-        if row.busy is not None
-        and row.busy < 1 - _IDLE
-        and multiprocessors
-        and row.blocks < multiprocessors
-    ]
-    return _worth(
-        report,
-        stakes,
-        f"Kernels that stream weights have fewer blocks than the GPU's {multiprocessors} "
-        "multiprocessors: {shapes}.",
-        "{row.blocks} blocks",
-        "A kernel with narrower tiles or a split inner dimension has more blocks: try {kernel}. "
-        "Products that share an input can be one (q, k and v; gate and up).",
-        "The time of these kernels by the share of the multiprocessors without a block, and no "
-        "more than it is above their lower bound where that is known: an upper bound.",
-    )
+def _idle(row: ShapeRow, floor: RooflineRow | None) -> float:
+    """The share of the GPU that idles, and no more than the time is above its lower bound."""
+    idle = 1 - (1.0 if row.busy is None else row.busy)
+    return min(idle, _above(floor)) if floor else idle
 
 
-@rule("tail-wave", "kernels",
-      "the same kernels in more than one wave that fills less than 80 % of its "
-      "places, 2 % at stake")  # fmt: skip
-def _tail_waves(report: Report) -> Iterator[Told]:
-    floors = _floors(report)
-    stakes = [
-        (_idle_stake(row, floors), row)
-        for row in _products(report)
-        if row.busy is not None and row.waves and row.waves > 1 and row.busy < _HOLLOW_TAIL
-    ]
-    return _worth(
-        report,
-        stakes,
-        "The last wave of blocks leaves much of the GPU idle: {shapes}.",
-        "{row.blocks} blocks in {row.waves:.2f} waves",
-        "Other tiles, so that the blocks fill whole waves, or a persistent kernel: try {kernel}.",
-        "The time of these kernels by the places that the last wave leaves empty, if all blocks "
-        "take equally long, and no more than it is above their lower bound where that is known: an "
-        "upper bound.",
-    )
+def _above(floor: RooflineRow) -> float:
+    return max(0.0, 1 - (floor.floor_us or 0.0) / floor.us)
 
 
-@rule("tile-waste", "kernels",
-      "tiles half empty whose arithmetic takes half as long as their memory traffic, "
-      "2 % at stake")  # fmt: skip
-def _tile_waste(report: Report) -> Iterator[Told]:
-    stakes = [
-        (row.us * waste * min(ratio, 1.0), row)
-        for row in _products(report)
-        if (waste := row.tile_waste) is not None
-        and waste >= _MUCH_WASTE
-        and (ratio := _arithmetic_over_memory(report, row)) is not None
-        and ratio >= _NEAR_THE_RIDGE
-    ]
-    return _worth(
-        report,
-        stakes,
-        "Tiles are mostly empty and still cost arithmetic: {shapes}.",
-        "{row.rows_used:.3g} of {row.tile.token_rows} rows hold a token",
-        "A kernel with fewer rows a tile, or with its operands swapped: try {kernel}. Larger "
-        "batches fill the rows without more time.",
-        "The empty rows' share of the time, where the arithmetic of a whole tile takes at least "
-        "half as long as reading its weights does, by the GPU's data sheet.",
-    )
+def _few_blocks(report: Report, row: ShapeRow, floor: RooflineRow | None) -> float | None:
+    count = report.shapes.multiprocessors if report.shapes else None
+    few = row.blocks < (count or 0) and (row.busy or 1.0) < 1 - _IDLE
+    return _idle(row, floor) if few else None
 
 
-@rule("low-occupancy", "kernels",
-      "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
-      "little fetched ahead, 2 % at stake")  # fmt: skip
-def _low_occupancy(report: Report) -> Iterator[Told]:
-    floors = _floors(report)
-    stakes = [
-        (row.us * (1 - floor.floor_us / floor.us), row)
-        for row in _products(report)
-        if (floor := floors.get((row.name, row.component)))
-        and floor.floor_us is not None
-        and floor.limiter == "memory"
-        and floor.of_reached is not None
-        and floor.of_reached < _SLOW_READER
-        and row.occupancy
-        and row.occupancy.share <= _FEW_WARPS
-        and row.occupancy.blocks * row.shared_bytes < _DEEP_PIPELINE
-        and row.busy is not None
-        and row.busy >= 1 - _IDLE
-    ]
-    return _worth(
-        report,
-        stakes,
-        "Kernels that wait for memory have too few warps in flight to hide it: {shapes}.",
-        "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}",
-        "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
-        "memory: try {kernel}.",
-        "They read at less than half of what a reader reaches on this GPU; the time above their "
-        "floor is what more warps could save at most.",
-    )
+_SMALL_GRIDS = _shapes(
+    "grid-smaller-than-gpu",
+    "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
+    "decode step at stake",
+    _few_blocks,
+    "Kernels that stream weights have fewer blocks than the GPU's {multiprocessors} "
+    "multiprocessors: {shapes}.",
+    "{row.blocks} blocks",
+    "A kernel with narrower tiles or a split inner dimension has more blocks: try {kernel}. "
+    "Products that share an input can be one (q, k and v; gate and up).",
+    "The time of these kernels by the share of the multiprocessors without a block, and no "
+    "more than it is above their lower bound where that is known: an upper bound.",
+)
 
 
-def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float | None:
-    """How long the tile's arithmetic takes over how long reading its weights does.
+def _hollow_tail(_: Report, row: ShapeRow, floor: RooflineRow | None) -> float | None:
+    hollow = (row.waves or 0.0) > 1 and (row.busy or 1.0) < _HOLLOW_TAIL
+    return _idle(row, floor) if hollow else None
 
-    None where the kernel's formats or the GPU's peaks are not known.
-    """
+
+_TAIL_WAVES = _shapes(
+    "tail-wave",
+    "the same kernels in more than one wave that fills less than 80 % of its places, 2 % at stake",
+    _hollow_tail,
+    "The last wave of blocks leaves much of the GPU idle: {shapes}.",
+    "{row.blocks} blocks in {row.waves:.2f} waves",
+    "Other tiles, so that the blocks fill whole waves, or a persistent kernel: try {kernel}.",
+    "The time of these kernels by the places that the last wave leaves empty, if all blocks "
+    "take equally long, and no more than it is above their lower bound where that is known: an "
+    "upper bound.",
+)
+
+
+def _empty_rows(report: Report, row: ShapeRow, _: RooflineRow | None) -> float | None:
+    waste = row.tile_waste or 0.0
+    ratio = _arithmetic_over_memory(report, row) if waste >= _MUCH_WASTE else 0.0
+    return waste * min(ratio, 1.0) if ratio >= _NEAR_THE_RIDGE else None
+
+
+_TILE_WASTE = _shapes(
+    "tile-waste",
+    "tiles half empty whose arithmetic takes half as long as their memory traffic, 2 % at stake",
+    _empty_rows,
+    "Tiles are mostly empty and still cost arithmetic: {shapes}.",
+    "{row.rows_used:.3g} of {row.tile.token_rows} rows hold a token",
+    "A kernel with fewer rows a tile, or with its operands swapped: try {kernel}. Larger "
+    "batches fill the rows without more time.",
+    "The empty rows' share of the time, where the arithmetic of a whole tile takes at least "
+    "half as long as reading its weights does, by the GPU's data sheet.",
+)
+
+
+def _few_warps(_: Report, row: ShapeRow, floor: RooflineRow | None) -> float | None:
+    slow = floor and floor.limiter == "memory" and (floor.of_reached or 1.0) < _SLOW_READER
+    held, full = row.occupancy, row.busy is not None and row.busy >= 1 - _IDLE
+    if not floor or not slow or not full or held is None or held.share > _FEW_WARPS:
+        return None
+    return _above(floor) if held.blocks * row.shared_bytes < _DEEP_PIPELINE else None
+
+
+_LOW_OCCUPANCY = _shapes(
+    "low-occupancy",
+    "memory-bound products at under half of the bandwidth with at most 25 % of the warps and "
+    "little fetched ahead, 2 % at stake",
+    _few_warps,
+    "Kernels that wait for memory have too few warps in flight to hide it: {shapes}.",
+    "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}",
+    "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
+    "memory: try {kernel}.",
+    "They read at less than half of what a reader reaches on this GPU; the time above their "
+    "floor is what more warps could save at most.",
+)
+
+
+def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float:
+    """How long the tile's arithmetic takes over how long reading its weights does; 0 if unknown."""
     gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
     kernel = next((k for k in report.kernels if k.name == row.name), None)
     if gpu is None or kernel is None or row.tile is None or row.tile.token_rows is None:
-        return None
+        return 0.0
     size = _WEIGHT_BYTES.get(kernel.weights or kernel.precision or "")
     peak = gpu.peaks.get(kernel.precision or "")
     if not size or not peak:
-        return None
+        return 0.0
     bandwidth = gpu.read_bandwidth or gpu.memory_bandwidth
-    operations_per_byte = 2 * row.tile.token_rows / size
-    return operations_per_byte * bandwidth.value / peak.value
+    return 2 * row.tile.token_rows / size * bandwidth.value / peak.value

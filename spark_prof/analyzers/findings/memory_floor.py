@@ -89,11 +89,11 @@ def _wide_weights(report: Report) -> Iterator[Told]:
         return
     formats = {m.quant_method for m in report.modules if m.component in _NARROWED}
     fix = (
-        "Use or make a checkpoint in which these layers are quantized too (llm-compressor, NVIDIA "
-        "Model Optimizer): the one that ran leaves them out in its quantization_config."
+        "Serve it with --quantization fp8, or a checkpoint in FP8, NVFP4 or MXFP4."
+        if all(not method or method.startswith("Unquantized") for method in formats)
+        else "Use or make a checkpoint in which these layers are quantized too (llm-compressor, "
+        "NVIDIA Model Optimizer): the one that ran leaves them out in its quantization_config."
     )
-    if all(not method or method.startswith("Unquantized") for method in formats):
-        fix = "Serve it with --quantization fp8, or a checkpoint in FP8, NVFP4 or MXFP4."
     per_token = _ms_per_token(rows, us)
     parts = ", ".join(f"{row.component} {row.bytes / 1e9:.2f} GB" for row in wide)
     evidence = [
@@ -165,9 +165,6 @@ def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
         )
     if not is_at_least(report, *_BACKENDS_SINCE):
         return f"{first} another kernel for {row.component}, and measure the same steps again."
-    others = other_backends(report, row.component, row.name)
-    if others is None:
-        return (
-            f"No option of vLLM chooses the kernel of {row.component}; its own kernel library does."
-        )
-    return advice(others, first)
+    if others := other_backends(report, row.component, row.name):
+        return advice(others, first)
+    return f"No option of vLLM chooses the kernel of {row.component}; its own kernel library does."

@@ -46,13 +46,7 @@ class Gain(NamedTuple):
 
 
 def with_next_command(finding: Finding, report: Report, page: str) -> Finding:
-    """The finding with the command that takes it further, and what is known of its gain.
-
-    Args:
-        finding: of the report.
-        report: what was recorded, on which GPU and by which command.
-        page: of the explorer that shows the finding's evidence.
-    """
+    """The finding with the command that takes it further, and what is known of its gain."""
     for answer in (_kernels, _options, _again):
         found = answer(finding, report)
         if found is not None and len(found[0]) <= _LONGEST:
@@ -80,8 +74,7 @@ def _kernels(finding: Finding, report: Report) -> _Answer:
         return None
     side = ",".join(f"{slot}={kernel}" for slot in gains)
     machines = ", ".join(dict.fromkeys(gain.machine for gain in gains.values()))
-    measured = "; ".join(f"{gain.slot} {gain.text}" for gain in gains.values())
-    text = f"Measured on {machines}: {measured}"
+    text = f"Measured on {machines}: {'; '.join(f'{s} {g.text}' for s, g in gains.items())}"
     if finding.id in _NARROWING:
         text += ". It rounds BF16 weights to 4 bits: compare the answers, too"
     return _ab(report, f"--b {side}"), f"{text}."
@@ -145,16 +138,12 @@ def _graphs(report: Report) -> str:
     return "" if _FULL in report.run.execution else f"{_CONFIG}cudagraph_mode={_FULL}"
 
 
-def _rope(report: Report) -> str:
-    fits = has_qk_norm(report.modules)
-    return f"{_CONFIG}pass_config.enable_qk_norm_rope_fusion=true" if fits else ""
-
-
+_ROPE = f"{_CONFIG}pass_config.enable_qk_norm_rope_fusion=true"
 _SIDES: Mapping[str, Callable[[Report], str]] = {
     "host-gaps": _graphs,
     "idle-gpu": lambda report: _EAGER if runs_eagerly(report) else "",
     "eager-mode": lambda _: _EAGER,
-    "small-kernels": _rope,
+    "small-kernels": lambda report: _ROPE if has_qk_norm(report.modules) else "",
     "activations-quantized-apart": lambda _: f"{_CONFIG}pass_config.fuse_norm_quant=true",
     "nccl-all-reduce": lambda _: f"{_CONFIG}pass_config.fuse_allreduce_rms=true",
 }
@@ -189,12 +178,11 @@ def engine_words(command: str, model: str) -> list[str]:
         words = command.split()
     names = [PurePath(word).name for word in words]
     if "vllm" in names[:-1]:
-        at = names.index("vllm")
-        if names[at + 1] in ("serve", "bench"):
-            return ["vllm", *words[at + 1 :]]
+        begun = words[names.index("vllm") + 1 :]
+        if PurePath(begun[0]).name in ("serve", "bench"):
+            return ["vllm", *begun]
     if "--model" in words[:-1]:
-        at = words.index("--model")
-        return ["vllm", "serve", *words[at + 1 :]]
+        return ["vllm", "serve", *words[words.index("--model") + 1 :]]
     name = model.split(" ")[0]
     if names and names[0] == name:
         return words
@@ -208,8 +196,6 @@ def measured_gain(component: str, report: Report, kernel: str = "spark_prof") ->
     number of bytes, at numbers of tokens around those of the recorded decode steps.
 
     Args:
-        component: such as qkv or experts.
-        report: whose modules have the weights.
         kernel: spark_prof, or mxfp4 for BF16 weights that are quantized at load.
     """
     slot = _SLOTS.get(component)
@@ -221,7 +207,11 @@ def measured_gain(component: str, report: Report, kernel: str = "spark_prof") ->
     tokens = report.roofline.decode.tokens
     if not modules or tokens > _MOST_TOKENS:
         return None
-    runs = _runs_on(report.gpu.compute_capability)
+    architecture = f"sm_{(report.gpu.compute_capability or '').replace('.', '')}"
+    try:
+        runs = [run for run in known_runs() if run.architecture.rstrip("af") == architecture]
+    except KernelError:  # of the user's own file, which a report can do without
+        return None
     found = []
     for module in modules:
         written = module.format or stored.get(owner, module.weight_dtype)
@@ -242,16 +232,6 @@ def _times(row: Tuned) -> float:
     return (row.fallback_us or 0.0) / row.us
 
 
-def _runs_on(capability: str | None) -> list[Run]:
-    """What was measured on GPUs of a compute capability."""
-    try:
-        runs = known_runs()
-    except KernelError:
-        return []
-    architecture = f"sm_{(capability or '').replace('.', '')}"
-    return [run for run in runs if run.architecture.rstrip("af") == architecture]
-
-
 def _like(
     size: float, slot: str, written: str, kernel: str, runs: Sequence[Run]
 ) -> Iterator[tuple[Tuned, Run]]:
@@ -267,7 +247,7 @@ def _like(
         of = row.work
         if of.format != computed or (of.kernel == "moe") is not (slot == "moe"):
             continue
-        bytes_ = float(of.rows * of.columns * BYTES.get(stored, 0))
+        bytes_ = of.rows * of.columns * BYTES.get(stored, 0.0)
         bytes_ *= 1.5 * of.experts if of.kernel == "moe" else 1.0
         if abs(bytes_ - size) > _SAME_BYTES * size:
             continue

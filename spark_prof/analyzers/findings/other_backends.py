@@ -32,13 +32,10 @@ class Others(NamedTuple):
 def other_backends(report: Report, component: str, kernel: str = "") -> Others | None:
     """The backends that are known to run a component's weights here, but for the one that ran.
 
-    Args:
-        report: of the run.
-        component: such as experts.
-        kernel: the name of its GPU kernel, where the run's own words tell no backend.
+    None where no option of vLLM chooses the component's kernels.
 
-    Returns:
-        None where no option of vLLM chooses the component's kernels.
+    Args:
+        kernel: the name of its GPU kernel, where the run's own words tell no backend.
     """
     option = OPTIONS.get(component)
     if option is None:
@@ -51,7 +48,10 @@ def other_backends(report: Report, component: str, kernel: str = "") -> Others |
     except ValueError:
         return Others(option, stored, "", (), False)
     rows = backends_for(option, stored, number, version_of(report.run.vllm)[:2])
-    ran = _ran_attention(report, rows) if attention else _ran(report, component, kernel, rows)
+    ran = None if attention else _ran(report, component, kernel, rows)
+    named = {m.kernel for m in report.modules if m.component == "attention" and m.kernel}
+    if attention and len(named) == 1:
+        ran = frozenset(row.value for row in rows if row.implementation in named) or None
     if ran is None:
         return Others(option, stored, capability, (), False)
     values = tuple(dict.fromkeys(row.value for row in rows if row.value not in ran))
@@ -114,9 +114,3 @@ def _ran(
         if same or (a4 and not narrow):
             found.add(row.value)
     return frozenset(found)
-
-
-def _ran_attention(report: Report, rows: tuple[Backend, ...]) -> frozenset[str] | None:
-    named = {m.kernel for m in report.modules if m.component == "attention" and m.kernel}
-    ran = {row.value for row in rows if row.implementation in named}
-    return frozenset(ran) if ran and len(named) == 1 else None

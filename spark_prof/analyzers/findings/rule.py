@@ -97,8 +97,7 @@ class Rule(Generic[Subject]):
 
     id: str  # words joined by hyphens, of the findings that it makes
     looks_for: str  # what fires it, in one line, as docs/findings.md has it
-    look: Callable[[Subject], Iterable[Told]]
-    """From the report, whose own findings are still empty, or the audit to what was found."""
+    look: Callable[[Subject], Iterable[Told]]  # a report's own findings are still empty
     page: str = "fallbacks"  # of the explorer, where the evidence is
 
     def find(self, subject: Subject) -> Iterator[Finding]:

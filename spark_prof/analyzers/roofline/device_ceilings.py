@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.roofline_rows import (
     Bandwidth,
     Ceilings,
@@ -61,14 +62,14 @@ def without_floors(roofline: Roofline, kernels: Collection[tuple[object, ...]]) 
     Args:
         kernels: phase, component, role and name of those whose floor cannot hold.
     """
-    phases = tuple(_held(phase, kernels) for phase in roofline.phases)
+    found = replace(roofline, phases=tuple(_held(phase, kernels) for phase in roofline.phases))
     wrong = {component for phase, component, *_ in kernels if phase == "decode"}
-    known = [row for row in roofline.weights if row.component not in wrong]
-    found = replace(roofline, phases=phases)
+    if not wrong:
+        return found
     total = found.decode.streamed_bytes if found.decode else 0.0
-    if wrong:
-        known = [replace(w, share=w.bytes / total if total else 0.0) for w in known]
-    return replace(found, weights=tuple(known))
+    known = (row for row in roofline.weights if row.component not in wrong)
+    shared = tuple(replace(w, share=w.bytes / total if total else 0.0) for w in known)
+    return replace(found, weights=shared)
 
 
 def without_step_floors(roofline: Roofline, phases: Collection[object]) -> Roofline:
@@ -102,8 +103,7 @@ def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> Roof
 
 def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:
     """The recorded GPU or processor by its driver's name, and its compute capability."""
-    gpu = facts.get("gpu")
-    gpu = gpu if isinstance(gpu, Mapping) else {}
+    gpu = mapping_in(facts, "gpu")
     capability = gpu.get("compute_capability")
     return str(gpu.get("name") or "unknown"), str(capability) if capability else None
 
@@ -114,26 +114,23 @@ def ceilings_of(
     """The ceilings of a GPU, or of a processor that was measured.
 
     Args:
-        gpu: its name as the driver tells it.
-        compute_capability: None where unknown.
         measured: what `spark-prof doctor --measure` kept; of another device it is not used.
     """
     if measured is not None and measured.device != gpu:
         measured = None
     known = find_gpu(gpu, compute_capability)
     peaks = {name: figure.value for name, figure in known.peaks.items()} if known else {}
-    reached = None
-    if known and known.read_bandwidth:
-        reached = Bandwidth(known.read_bandwidth.value, known.read_bandwidth.source)
+    read = known.read_bandwidth if known else None
+    reached = Bandwidth(read.value, read.source) if read else None
     source, clocks, smallest = known.source if known else "", "", None
     if measured is not None:
         found = {p: rate for p in PRECISIONS if (rate := measured.value(p)) is not None}
         peaks |= found
         source = f"measured here on {measured.taken}" if found else source
         clocks, smallest = measured.after.words, measured.value("launch_graph")
-        read = next((m for m in measured.measurements if m.quantity == "read"), None)
-        if read:
-            reached = Bandwidth(read.value, f"measured here on {measured.taken}: {read.how}")
+        for each in measured.measurements:
+            if each.quantity == "read":
+                reached = Bandwidth(each.value, f"measured here on {measured.taken}: {each.how}")
     return Ceilings(
         gpu,
         Bandwidth(known.memory_bandwidth.value, known.source) if known else None,

@@ -24,8 +24,6 @@ BY_TIME = "split by time among the component's products"
 LONGEST = "the component's longest kernel"
 SMALL = "split by time among the component's small kernels"
 
-_MOST_SHARERS = 64
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -62,14 +60,11 @@ class Charge(NamedTuple):
 
 
 def charges_of(launches: Iterable[Launch], works: Iterable[Work]) -> list[Charge]:
-    """Gives every piece of work to the kernels that are known to do it.
+    """Gives every piece of work to the kernels, in launch order, that are known to do it.
 
     A weight goes to the kernels that point to it. One that no kernel points to, and all else, goes
     to kernels of its layer and component whose owner is proven: those of its own module first, and
     if none ran in that layer, those that have no layer. Work without any is attributed to none.
-
-    Args:
-        launches: the kernels of one step in launch order.
     """
     reading: dict[int, list[Launch]] = defaultdict(list)
     ran: dict[tuple[str, int], list[Launch]] = defaultdict(list)
@@ -81,8 +76,7 @@ def charges_of(launches: Iterable[Launch], works: Iterable[Work]) -> list[Charge
     charges: list[Charge] = []
     wanted: dict[tuple[str, int], list[Work]] = defaultdict(list)
     for work in works:
-        mine = reading.get(work.weights.tensor, []) if work.weights else []
-        if mine:
+        if mine := reading.get(work.weights.tensor) if work.weights else None:
             # Of a head that is tied to the embedding, the lookup reads some rows.
             mine = [launch for launch in mine if launch.component == work.component] or mine
             charges += _by_time(mine, work, BY_TENSOR)
@@ -129,7 +123,8 @@ def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Cha
         return []
     gemms = [launch for launch in launches if is_gemm(launch.name)]
     rest = [launch for launch in launches if not is_gemm(launch.name)]
-    products = sorted((w for w in works if w.kind == "product"), key=_order)
+    products = [w for w in works if w.kind == "product"]
+    products.sort(key=lambda work: work.weights.order if work.weights else 0)
     charges = _products(gemms, products, launches)
     for work in works:
         if work.kind in ("attention", "kv_write", "state", "small"):
@@ -138,10 +133,6 @@ def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Cha
         elif work.kind != "product":
             charges += _by_time(rest or launches, work, SMALL)
     return charges
-
-
-def _order(work: Work) -> int:
-    return work.weights.order if work.weights else 0
 
 
 def _products(
@@ -168,31 +159,26 @@ def _by_time(launches: Sequence[Launch], work: Work, basis: str) -> list[Charge]
     for launch in launches:
         # A kernel of no length still ran.
         times[launch.place] += max(launch.ns, 1)
-    longest = times.most_common(_MOST_SHARERS)
-    total = sum(ns for _, ns in longest)
-    return [Charge(place, work, ns / total, basis) for place, ns in longest]
+    total = times.total()
+    return [Charge(place, work, ns / total, basis) for place, ns in times.most_common()]
 
 
 _MOST_GROUPS = 8
 _MOST_LAUNCHES = 100_000
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Steps of one phase with about as many tokens."""
 
     step: int  # the one that stands for them, a step from their middle
     load: Load
-    share: float  # how many of the phase's steps they are
+    share: float  # of the phase's steps
 
 
 def groups_of(steps: pd.DataFrame, phase: str) -> list[Group]:
     """The steps of a phase in at most 8 groups, fewest tokens first.
 
     Steps of which nobody recorded the tokens are in none.
-
-    Args:
-        steps: the watched steps, indexed by step, with phase and their counts.
     """
     own = steps[(steps["phase"] == phase).to_numpy()]
     requests = own["prefill_requests"] + own["decode_requests"]

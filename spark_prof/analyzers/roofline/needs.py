@@ -11,7 +11,6 @@ from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2}
-_MOST_RANKS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class Shape:
     state_bytes: float = 0.0  # of the recurrent state of a sequence in one layer, on this rank
     experts: int = 0  # routed experts of all ranks
     chosen: int = 0  # how many of them each token is sent to
-    # Ranks among which whole experts are dealt out; 1 where each has a part of all.
-    expert_ranks: int = 1
+    expert_ranks: int = 1  # among which whole experts are dealt out; 1 if each has a part of all
     windows: tuple[int, ...] = ()  # by layer, the tokens that its attention looks back; 0 for all
     activation_bytes: int = 2  # of one element between two kernels
     kv_bytes: int = 2  # of one element of the KV cache
@@ -54,15 +52,12 @@ class Shape:
 
 
 def shape_of(facts: Mapping[str, Any]) -> Shape:
-    """Reads the shape of a recorded model.
-
-    Args:
-        facts: of a rank: model_config as Hugging Face writes it, engine_config, dtype, parallel.
-    """
+    """The shape of a recorded model, from the facts of a rank."""
     read = Config(mapping_in(facts, "model_config"))
     ranks = ranks_of(facts, "tensor")
-    engine = mapping_in(mapping_in(facts, "engine_config"), "parallel_config")
-    dealt_out = engine.get("enable_expert_parallel") is True
+    engine = mapping_in(facts, "engine_config")
+    dealt_out = mapping_in(engine, "parallel_config").get("enable_expert_parallel") is True
+    cache = str(mapping_in(engine, "cache_config").get("cache_dtype") or "")
     dtype = str(facts.get("dtype") or read.text("dtype", "torch_dtype"))
     activation = _BYTES.get(dtype.removeprefix("torch."), 2)
     rank = read.whole("kv_lora_rank")
@@ -82,24 +77,14 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
         expert_ranks=ranks * ranks_of(facts, "data") if dealt_out else 1,
         windows=tuple(read.window if kind == "window" else 0 for kind in layer_kinds(read)),
         activation_bytes=activation,
-        kv_bytes=_kv_bytes(facts, activation),
+        kv_bytes=1 if cache.startswith(("fp8", "int8")) else _BYTES.get(cache, activation),
         tied=read.flag("tie_word_embeddings"),
     )
 
 
 def ranks_of(facts: Mapping[str, Any], kind: str) -> int:
     """How many ranks share a model out in that way: tensor or data."""
-    ranks = mapping_in(facts, "parallel").get(kind)
-    return ranks if isinstance(ranks, int) and 0 < ranks < _MOST_RANKS else 1
-
-
-def _kv_bytes(facts: Mapping[str, Any], activation: int) -> int:
-    dtype = str(
-        mapping_in(mapping_in(facts, "engine_config"), "cache_config").get("cache_dtype") or ""
-    )
-    if dtype.startswith(("fp8", "int8")):
-        return 1
-    return _BYTES.get(dtype, activation)
+    return int(mapping_in(facts, "parallel").get(kind) or 1)
 
 
 _LOGIT_BYTES = 4
@@ -124,8 +109,7 @@ class Need:
     other: float  # bytes of activations, and what it writes
     operations: float  # a multiply-add counts as two
     part: str = ""  # which of the weights, such as "4 of 32 experts"; empty for all
-    # Whether more is to be expected, as nobody recorded what the router chose.
-    expected: bool = False
+    expected: bool = False  # whether it may be more, as nobody recorded what the router chose
 
 
 @dataclass(frozen=True)
@@ -207,12 +191,7 @@ def state(layer: int, load: Load, shape: Shape) -> Work:
 def elementwise(
     component: str, layer: int, load: Load, shape: Shape, norms: int = 1
 ) -> Work | None:
-    """The small kernels of a component in that layer, None where nothing is known of them.
-
-    Args:
-        layer: the layer, -1 for none.
-        norms: how many norms of the residual stream the layer has.
-    """
+    """The small kernels of a component in that layer, -1 for none, with so many norms in it."""
     widths = {
         # A sum with the residual stream, which is read and written as well.
         "norm": 2 * norms * shape.hidden,
@@ -220,6 +199,5 @@ def elementwise(
         "embedding": shape.hidden,
     }
     moved = 2 * load.tokens * widths.get(component, 0) * shape.activation_bytes
-    return (
-        Work(component, layer, "elementwise", "activations", Need(0, moved, 0)) if moved else None
-    )
+    need = Need(0, moved, 0)
+    return Work(component, layer, "elementwise", "activations", need) if moved else None

@@ -27,19 +27,16 @@ class Bandwidth:
 class Ceilings:
     """What the GPU allows."""
 
-    gpu: str  # its name
-    # Memory bandwidth of the data sheet, None where the GPU is not known.
-    data_sheet: Bandwidth | None = None
+    gpu: str
+    data_sheet: Bandwidth | None = None  # of its memory; None where the GPU is not known
     # What a kernel that only reads reached: measured on this machine, else measured or reported for
     # such a GPU; None where unknown.
     reached: Bandwidth | None = None
-    # Operations per second by precision, what was measured before what is printed.
-    peaks: tuple[tuple[str, float], ...] = ()
+    peaks: tuple[tuple[str, float], ...] = ()  # operations per second by precision
     peak_source: str = ""  # whose peaks those are
     clocks: str = ""  # how the clocks stood when it was measured, empty where it was not
-    # What an empty kernel takes in a CUDA graph, where it was measured.
-    smallest_kernel_us: float | None = None
-    l2_bytes: int | None = None  # size of its level-2 cache, None where unknown
+    smallest_kernel_us: float | None = None  # an empty one in a CUDA graph, where measured
+    l2_bytes: int | None = None  # of its level-2 cache
 
     @property
     def bandwidth(self) -> Bandwidth | None:
@@ -62,33 +59,24 @@ class RooflineRow:
     component: str
     calls: float  # calls in a step
     us: float  # time of one call
-    needed_bytes: float | None
-    """Bytes that one call has to move: weights, KV cache and activations, each once."""
+    needed_bytes: float | None  # that a call has to move: weights, KV cache and activations once
     streamed_bytes: float  # what of it must come from memory: weights and KV cache
     operations: float  # arithmetic operations of one call, a multiply-add counted as two
     what: str  # what it moves, such as "w13: at least 4 of 32 experts"
     basis: str  # how that was found to be this kernel's work; empty where nothing was
-    expected: bool
-    """Whether more bytes are to be expected: those of experts that nobody saw being chosen."""
+    expected: bool  # whether more bytes are to be expected: of experts that nobody saw chosen
     bandwidth: float | None  # needed bytes over time
     of_data_sheet: float | None  # share of the data sheet's bandwidth
     of_reached: float | None  # share of the measured read bandwidth
-    floor_us: float | None
-    """The lower bound of one call: its bytes or its operations at the roofline."""
-    limiter: str | None
-    """memory or arithmetic, whichever takes longer, or latency where both take less than the
-    smallest kernel does."""
+    floor_us: float | None  # lower bound of a call: its bytes or operations at the roofline
+    limiter: str | None  # memory or arithmetic, or latency where the smallest kernel takes longer
     left_us: float | None  # time above the lower bound, of all calls of a step
     left_ms_per_token: float | None
-    read_bytes: float | None = None
-    """Bytes that one call really read from memory, by hardware counters."""
+    read_bytes: float | None = None  # that one call really read from memory, by counters
     read_by: str = ""  # which counters: PM sampling or Nsight Compute
-    amplification: float | None = None
-    """Bytes really read over those that had to be, in the steps that were counted."""
-    role: str = ""
-    """Path of the module that they work for, without its layer; empty where it is not known."""
-    owner_basis: str = "none"
-    """On what component and role stand: the weakest of the bases that the calls have."""
+    amplification: float | None = None  # bytes read over those that had to be, where counted
+    role: str = ""  # path of their module, without its layer; empty where it is not known
+    owner_basis: str = "none"  # of component and role: the weakest of the bases of its calls
 
     @property
     def place(self) -> Place:
@@ -118,14 +106,12 @@ class RooflinePhase:
     step_us: float | None  # median step; None where the kernels have no times
     kernels_us: float  # kernel time of a mean step
     placed_us: float  # what of it is in kernels whose needs are known
-    floor_us: float | None
-    """Sum of the lower bounds of a step; None where none is known, or where it cannot hold."""
+    floor_us: float | None  # sum of a step's lower bounds; None if unknown or contradicted
     needed_bytes: float  # of a step
     streamed_bytes: float
     operations: float
     rows: tuple[RooflineRow, ...]
-    unplaced: tuple[UnplacedFloor, ...] = ()
-    """In the sum of the lower bounds, but in none of the rows."""
+    unplaced: tuple[UnplacedFloor, ...] = ()  # in the sum of the lower bounds, but in no row
     notes: tuple[str, ...] = ()  # what could not be said about these steps, and why
 
     @property
@@ -154,11 +140,7 @@ class RooflinePhase:
 def totals(
     rows: Sequence[RooflineRow], unplaced: Iterable[UnplacedFloor], elsewhere: float
 ) -> dict[str, float | None]:
-    """The fields of a phase that are sums over its rows.
-
-    Args:
-        elsewhere: bytes that no row has.
-    """
+    """The fields of a phase that are sums over its rows, and bytes that no row has."""
     floors = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
     return {
         "placed_us": sum(row.us * row.calls for row in rows if row.needed_bytes is not None),
@@ -174,8 +156,7 @@ class StreamedWeights:
     """Weights of one component and storage type that a decode step streams."""
 
     component: str
-    dtype: str
-    """Format of the largest weight, such as nvfp4; where nothing tells, its type in torch."""
+    dtype: str  # of the largest weight, such as nvfp4; where nothing tells, its type in torch
     quantized: bool  # whether it holds fewer bits than BF16 does
     bytes: float  # in a step
     share: float  # of all bytes that a step streams, the KV cache among them

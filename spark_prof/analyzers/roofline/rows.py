@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from math import inf, nan
+from statistics import fmean
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
@@ -41,9 +42,6 @@ def by_sampling(
     """What kernels read, from the batch size that was sampled most.
 
     Counters tell kernels apart by component and name: one that has several roles is left out.
-
-    Args:
-        places: of all kernels of these steps.
     """
     batches = counters.batches if counters else ()
     batch = next((batch for batch in batches if batch.tokens in streamed), None)
@@ -64,19 +62,16 @@ def by_single_kernels(metrics: pd.DataFrame, needed: Mapping[Place, float]) -> d
 
     A kernel that has several components or roles is left out: which of its calls was measured is
     not known.
-
-    Args:
-        needed: what one call has to stream.
     """
     rows = metrics[(metrics["metric"] == _METRIC).to_numpy()]
-    read: dict[str, list[float]] = {}
+    read: dict[str, list[float]] = defaultdict(list)
     for name, value, unit in zip(rows["name"], rows["value"], rows["unit"], strict=True):
-        scale = _UNITS.get(str(unit).lower())
-        if scale is not None and np.isfinite(value) and value >= 0:
-            read.setdefault(spelling(str(name)), []).append(float(value) * scale)
+        found = float(value) * _UNITS.get(str(unit).lower(), nan)
+        if 0 <= found < inf:
+            read[spelling(str(name))].append(found)
     alone = _alone(needed, lambda place: spelling(place.name))
     return {
-        alone[name]: Moved(float(np.mean(values)), needed[alone[name]], "Nsight Compute")
+        alone[name]: Moved(fmean(values), needed[alone[name]], "Nsight Compute")
         for name, values in read.items()
         if name in alone
     }
@@ -131,12 +126,7 @@ def rows_of(
     ceilings: Ceilings,
     ms_per_us: float | None,
 ) -> tuple[RooflineRow, ...]:
-    """One row a kernel, component and role, what has most time above its lower bound first.
-
-    Args:
-        times: name, component, role, basis, ns and calls of the phase's kernels.
-        ms_per_us: milliseconds per token of a microsecond in each step; None where unknown.
-    """
+    """One row a kernel, component and role, what has most time above its lower bound first."""
     weakest = times["basis"].map(BASES.index).astype(int)
     totals = (
         times.assign(weakest=weakest)
@@ -164,7 +154,8 @@ def rows_of(
         rate = total / each * 1e6 if total is not None and each else None
         left = max(each - floor, 0.0) * calls if floor is not None else None
         read, expected_read, by = moved.get(place, (None, 0.0, ""))
-        comparable = read is not None and expected_read >= _COUNTED_FROM and not need.expected
+        comparable = expected_read >= _COUNTED_FROM and not need.expected
+        sheet, reached = ceilings.data_sheet, ceilings.reached
         row = RooflineRow(
             name=place.name,
             component=place.component,
@@ -177,10 +168,8 @@ def rows_of(
             basis=_joined(need.basis),
             expected=need.expected,
             bandwidth=rate,
-            of_data_sheet=rate / ceilings.data_sheet.value
-            if rate and ceilings.data_sheet
-            else None,
-            of_reached=rate / ceilings.reached.value if rate and ceilings.reached else None,
+            of_data_sheet=rate / sheet.value if rate and sheet else None,
+            of_reached=rate / reached.value if rate and reached else None,
             floor_us=floor,
             limiter=limiter,
             left_us=left,
@@ -196,13 +185,10 @@ def rows_of(
 
 
 def together(rows: Iterable[RooflineRow]) -> dict[tuple[str, str], RooflineRow]:
-    """A mean call of each kernel and component, whatever its roles.
+    """A mean call of each kernel, by name and component, whatever its roles.
 
     What a need is known of counts, as in a row of one role whose need is known in part. Bytes
     really read, role and limiter are those of the role with the most time.
-
-    Returns:
-        The rows by name and component.
     """
     groups: dict[tuple[str, str], list[RooflineRow]] = {}
     for row in rows:
@@ -213,15 +199,17 @@ def together(rows: Iterable[RooflineRow]) -> dict[tuple[str, str], RooflineRow]:
 def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
     calls = sum(row.calls for row in rows)
 
-    def mean(name: str) -> float | None:
-        known = [value * row.calls for row in rows if (value := getattr(row, name)) is not None]
-        return sum(known) / calls if known else None
-
     def total(name: str) -> float | None:
         known = [value for row in rows if (value := getattr(row, name)) is not None]
         return sum(known) if known else None
 
-    us, needed = mean("us") or 0.0, mean("needed_bytes")
+    def mean(name: str) -> float | None:
+        known = [value * row.calls for row in rows if (value := getattr(row, name)) is not None]
+        return sum(known) / calls if known else None
+
+    names = ("us", "needed_bytes", "streamed_bytes", "operations", "floor_us")
+    means: dict[str, Any] = {name: mean(name) for name in names}
+    us, needed = means["us"], means["needed_bytes"]
     rate = needed / us * 1e6 if needed is not None and us else None
 
     def share(name: str) -> float | None:
@@ -232,20 +220,16 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
     return replace(
         max(rows, key=lambda row: row.us * row.calls),
         calls=calls,
-        us=us,
-        needed_bytes=needed,
-        streamed_bytes=mean("streamed_bytes") or 0.0,
-        operations=mean("operations") or 0.0,
         what=_joined(dict.fromkeys(row.what for row in rows if row.what)),
         basis=_joined(dict.fromkeys(row.basis for row in rows if row.basis)),
         expected=any(row.expected for row in rows),
         bandwidth=rate,
         of_data_sheet=share("of_data_sheet"),
         of_reached=share("of_reached"),
-        floor_us=mean("floor_us"),
         left_us=total("left_us"),
         left_ms_per_token=total("left_ms_per_token"),
         owner_basis=max((row.owner_basis for row in rows), key=BASES.index),
+        **means,
     )
 
 

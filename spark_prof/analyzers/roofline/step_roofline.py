@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
-from spark_prof.analyzers.ceilings.schemes import bits_of, schemes_of
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
@@ -139,14 +138,7 @@ def roofline_of(
     counters: Counters | None = None,
     measured: Measured | None = None,
 ) -> Roofline | None:
-    """The roofline of one rank; None where no decode or prefill step is known by its tokens.
-
-    Args:
-        placed: the kernels, as `launches_of` takes them.
-        steps: the watched steps, indexed by step.
-        sums: what analyzers.breakdown.sums_of says of the kernels.
-        measured: ceilings that were measured; those of another GPU are not used.
-    """
+    """The roofline of one rank; None where no decode or prefill step is known by its tokens."""
     facts = bundle.facts(rank)
     shape = shape_of(facts)
     weights, notes = _weights(bundle, rank, shape)
@@ -162,20 +154,14 @@ def roofline_of(
         groups = groups_of(steps, phase)
         if not groups:
             continue
-        wanted = wanted_of(
-            groups,
-            launches_of(placed, [group.step for group in groups], bundle.frame("modules", rank)),
-            weights,
-            shape,
-        )
+        ran = launches_of(placed, [group.step for group in groups], bundle.frame("modules", rank))
+        wanted = wanted_of(groups, ran, weights, shape)
         count = int((steps["phase"] == phase).sum())
         times = sums[(sums["phase"] == phase).to_numpy()]
         moved = _moved(bundle.frame("metrics", rank), count, times, wanted, counted)
-        ms_per_us = (
-            tpot_us.median / step_us.median / 1e3
-            if tpot_us and step_us and step_us.median
-            else None
-        )
+        ms_per_us = None
+        if tpot_us and step_us and step_us.median:
+            ms_per_us = tpot_us.median / step_us.median / 1e3
         rows = rows_of(times, count, wanted.sums, known, moved, ceilings, ms_per_us)
         nobody = sum(wanted.nobody.values())
         unplaced = tuple(
@@ -214,7 +200,7 @@ def _weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weights], li
     facts = bundle.facts(rank)
     config = mapping_in(facts, "model_config")
     if len(layers) or len(tensors):
-        found = weights_of_tensors(tensors, shape.tied) or _of_layers(layers, config, shape)
+        found = weights_of_tensors(tensors, shape.tied) or weights_of(layers, shape.tied, config)
         if any(w.among_experts for w in found) and not (shape.experts and shape.chosen):
             return found, [
                 "How many experts a token is sent to is not known: all of them are counted."
@@ -228,20 +214,6 @@ def _weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weights], li
     return [], ["Nothing tells the sizes of the weights: their kernels have no lower bound."]
 
 
-def _of_layers(layers: pd.DataFrame, config: Mapping[str, Any], shape: Shape) -> list[Weights]:
-    """The weights of the `layers` table, in the formats that the checkpoint's configuration says.
-
-    The table has types such as int32, into which narrow numbers are packed.
-    """
-    schemes = schemes_of(mapping_in(config, "quantization_config"))
-    return [
-        replace(w, dtype=form)
-        if w.quantized and (bits_of(form := schemes.of_engine(w.path)[0]) or 16) < 16
-        else w
-        for w in weights_of(layers, shape.tied)
-    ]
-
-
 def _moved(
     metrics: pd.DataFrame,
     steps: int,
@@ -252,8 +224,8 @@ def _moved(
     """What kernels really read: sampled in the run, else measured alone."""
     calls: Counter[Place] = Counter()
     columns = (times[name] for name in ("component", "role", "name", "calls"))
-    for component, role, name, count in zip(*columns, strict=True):
-        calls[Place(str(component), str(role), str(name))] += int(count)
+    for *place, count in zip(*columns, strict=True):
+        calls[Place(*map(str, place))] += int(count)
     each = {
         place: found.streamed * steps / calls[place]
         for place, found in wanted.sums.items()

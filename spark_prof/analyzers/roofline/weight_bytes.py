@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -22,11 +23,6 @@ PRODUCTS = frozenset(
 )
 """Components whose weights are multiplied with; those of others are added or scaled by."""
 
-_MOST_MODULES = 50_000
-LARGEST = 1 << 48
-"""Elements that no tensor of a real model has."""
-_DIGITS = len(str(LARGEST))
-
 LOOKED_UP = "embedding"
 """Of this table a step reads a row a token."""
 
@@ -34,6 +30,7 @@ _NO_FACTOR = re.compile(
     r"scale|bias|zero|zp|alpha|g_idx|perm|sinks|workspace|global|_inv$|A_log|dt_|conv|^D$"
 )
 """Tensors of a module that are not the factor of its product."""
+_SHAPE = re.compile(r"\d{1,9}(x\d{1,9}){0,7}", re.ASCII)
 
 _SECOND = re.compile(r"(^|\.)(w2|down_proj|fc2|c_proj|out_proj|dense_4h_to_h)")
 _LAST = re.compile(r"(_gate$)")
@@ -43,6 +40,7 @@ _ELEMENT_BITS = {
     "float64": 64,
 }  # fmt: skip
 """Of a type with other than eight bits."""
+_WIDE = frozenset({"bfloat16", "float16", "float32", "float64", "bf16", "fp16", "fp32", ""})
 _FOUR_BITS = re.compile(r"(?i)fp4|int4|w4a|awq|gptq|marlin")
 _EIGHT_BITS = re.compile(r"(?i)fp8|int8|w8a")
 
@@ -56,80 +54,81 @@ class Weights:
     what: str  # the module's last name, or w13 or w2
     bytes: int  # of all its tensors on this rank, scales and biases included
     elements: int  # numbers in the factor of its product, 0 where it is no product
-    among_experts: bool  # whether a step needs only those of the experts that its tokens hit
-    dtype: str  # storage type of the largest tensor
-    quantized: bool  # whether an element takes fewer bits than in BF16
-    order: int = 0  # place among the products of its layer and component: 0, 1 or 2
+    dtype: str  # storage type or format of the largest tensor
     path: str = ""  # of its module; empty where it stands for several
     tensor: int = -1  # its row of the `tensors` table, -1 where there is none
 
+    @property
+    def among_experts(self) -> bool:
+        """Whether a step needs only those of the experts that its tokens hit."""
+        return self.component == "experts"
 
-def weights_of(layers: pd.DataFrame, tied: bool) -> list[Weights]:
+    @property
+    def quantized(self) -> bool:
+        """Whether an element takes fewer bits than in BF16."""
+        return self.dtype not in _WIDE
+
+    @property
+    def order(self) -> int:
+        """Place among the products of its layer and component: 0, 1 or 2."""
+        leaf = self.path.rpartition(".")[2] or self.what
+        return 2 if _LAST.search(leaf) else int(bool(_SECOND.search(self.what)))
+
+
+def weights_of(layers: pd.DataFrame, tied: bool, config: Mapping[str, Any]) -> list[Weights]:
     """The weights that decode and prefill steps stream, in the model's order.
 
     Left out are the embedding, of which a step reads some rows, and vision, audio and draft parts.
 
     Args:
-        tied: whether lm_head is the embedding's tensor and has no row.
+        tied: whether lm_head is the embedding's tensor.
+        config: the model's, which says formats where the table has a type that numbers are packed
+            into, such as int32.
     """
+    schemes = schemes_of(mapping_in(config, "quantization_config"))
     columns = ["path", "layer", "component", "quant_method", "kernel", "weight_dtype", "bytes"]
-    rows = layers[[*columns, "parameters"]].head(_MOST_MODULES).itertuples(index=False, name=None)
+    rows = layers[[*columns, "parameters"]].itertuples(index=False, name=None)
+    tied &= not (layers["component"] == "lm_head").any()
     found: list[Weights] = []
-    embedding: tuple[int, str, str] | None = None
-    has_head = False
     for path, layer, component, method, kernel, dtype, size, parameters in rows:
-        if size <= 0 or not component or place_of(path, 0).role != "decoder":
-            continue
-        if component == LOOKED_UP:
-            embedding = embedding or (size, dtype, parameters)
-            continue
-        has_head |= component == "lm_head"
-        how = f"{method} {kernel}"
-        bits = 4 if _FOUR_BITS.search(how) and not _EIGHT_BITS.search(how) else 8
-        found += _parts(component, layer, path, int(size), str(dtype), parameters, bits)
-    if embedding and not has_head and tied:
-        size, dtype, parameters = embedding
-        found += _parts("lm_head", -1, "embedding, tied", int(size), str(dtype), parameters, 8)
+        if size > 0 and (owner := _owner(component, path, tied)):
+            tied &= component != LOOKED_UP
+            how = f"{method} {kernel}"
+            bits = 4 if _FOUR_BITS.search(how) and not _EIGHT_BITS.search(how) else 8
+            for part in _parts(owner, layer, path, int(size), str(dtype), parameters, bits):
+                form = schemes.of_engine(path)[0] if part.quantized else ""
+                found.append(replace(part, dtype=form) if (bits_of(form) or 16) < 16 else part)
     return found
 
 
-def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
-    """The same from a model's configuration, where nobody looked into the live model.
+def _owner(component: str, path: str, tied: bool) -> str:
+    """The component that streams a module's weights; empty where no decode step streams them."""
+    if place_of(path, 0).role != "decoder":
+        return ""
+    return component if component != LOOKED_UP else "lm_head" if tied else ""
 
-    Args:
-        config: the model's configuration as Hugging Face writes it.
-        ranks: how many ranks share the weights out.
-    """
+
+def derived_weights(config: Mapping[str, Any], ranks: int) -> list[Weights]:
+    """The same from a model's configuration, shared out by so many ranks."""
     read = Config(config)
     found: dict[tuple[str, int, int], Weights] = {}
     for module in derived_modules(read, schemes_of(mapping_in(config, "quantization_config"))):
-        component = place_of(module.path, 0).component
-        if component == LOOKED_UP and read.flag("tie_word_embeddings"):
-            component = "lm_head"
+        path, tied = module.path, read.flag("tie_word_embeddings")
+        component = _owner(place_of(path, 0).component, path, tied)
         if component not in PRODUCTS:
             continue
-        leaf = module.path.rpartition(".")[2]
-        order = order_of(leaf, leaf)
-        share = 1 if component == "router" else max(ranks, 1)
-        key = (component, layer_of(module.path), order)
-        quantized = module.format not in ("bf16", "fp16", "fp32")
+        share = 1 if component == "router" else ranks
         # vLLM runs what reads the same input as one product.
-        before = found.get(key) or Weights(
-            component, key[1], leaf, 0, 0, component == "experts", "", quantized, order
-        )
+        new = Weights(component, layer_of(path), path.rpartition(".")[2], 0, 0, module.format)
+        key = (component, new.layer, new.order)
+        before = found.get(key, new)
         found[key] = replace(
             before,
             bytes=before.bytes + round(module.bytes / share),
             elements=before.elements + module.parameters // share,
             dtype=module.format,
-            quantized=quantized,
         )
     return list(found.values())
-
-
-def order_of(what: str, leaf: str) -> int:
-    """Place of a weight among the products of its layer and component: 0, 1 or 2."""
-    return 2 if _LAST.search(leaf) else int(bool(_SECOND.search(what)))
 
 
 def _multiplies(component: str, leaf: str) -> bool:
@@ -142,25 +141,20 @@ def _parts(
     """One entry a module, two where it holds both products of a mixture of experts."""
     leaf = path.rpartition(".")[2]
     tensors = [t for text in parameters.split() if (t := _tensor(text, bits))]
-    product = _multiplies(component, leaf)
-    experts = component == "experts"
-    quantized = dtype not in ("bfloat16", "float16", "float32", "float64", "")
-    groups: dict[str, list[tuple[str, int, int]]] = {}
+    groups: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for tensor in tensors:
-        match = OF_EXPERTS.search(tensor[0]) if experts else None
-        groups.setdefault(match[1] if match else "", []).append(tensor)
-    if "" in groups or len(groups) < 2:
-        groups = {"": tensors}
+        match = OF_EXPERTS.search(tensor[0]) if component == "experts" else None
+        groups[match[1] if match else leaf].append(tensor)
+    if leaf in groups or len(groups) < 2:
+        groups = {leaf: tensors}
     for what, members in groups.items():
-        taken = sum(taken for _, taken, _ in members) if what else size
+        taken = sum(taken for _, taken, _ in members) if what != leaf else size
         elements = sum(elements for _, _, elements in members)
         if not tensors:
             # Nothing says how many numbers: as many as the bytes hold.
-            elements = size * 8 // (bits if quantized else _ELEMENT_BITS.get(dtype, 16))
-        yield Weights(
-            component, layer, what or leaf, taken, elements if product else 0, experts, dtype,
-            quantized, order_of(what, "") if what else order_of(leaf, leaf), path,
-        )  # fmt: skip
+            elements = size * 8 // (_ELEMENT_BITS.get(dtype, 16) if dtype in _WIDE else bits)
+        elements = elements if _multiplies(component, leaf) else 0
+        yield Weights(component, layer, what, taken, elements, dtype, path)
 
 
 def _tensor(text: str, bits: int) -> tuple[str, int, int] | None:
@@ -187,38 +181,31 @@ def weights_of_tensors(tensors: pd.DataFrame, tied: bool) -> list[Weights]:
     """The weights that steps stream, one a tensor; left out is what `weights_of` leaves out.
 
     Memory that several modules hold counts for the first, and a view as what it holds.
-
-    Args:
-        tied: whether lm_head is the embedding's tensor.
     """
     own = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["bytes"] > 0).to_numpy()]
-    own = own.assign(stored=_stored(own))
-    names = ["module", "name", "component", "layer", "stored", "shape", "dtype", "format"]
-    names += ["address", "bytes"]
-    rows: list[tuple[Any, ...]] = list(own[names].itertuples(name=None))
     stored = stored_as(own)
     tied &= not (own["component"] == "lm_head").any()
+    owners = [_owner(*of, tied) for of in zip(own["component"], own["module"], strict=True)]
+    own = own.assign(owner=owners)
+    own = own[own["owner"] != ""].drop_duplicates(["address", "bytes"])
+    names = ["owner", "module", "name", "layer", "bytes", "shape", "dtype", "format"]
+    rows: Iterator[tuple[Any, ...]] = own[names].itertuples(name=None)
     found = []
-    seen: set[tuple[int, int]] = set()
-    for number, module, name, whose, layer, size, sides, dtype, form, *where in rows:
-        component = "lm_head" if tied and whose == LOOKED_UP else str(whose)
-        if component in ("", LOOKED_UP) or place_of(module, 0).role != "decoder":
-            continue
-        if tuple(where) in seen:
-            continue
-        seen.add((where[0], where[1]))
-        leaf, experts = module.rpartition(".")[2], component == "experts"
-        part = OF_EXPERTS.search(name) if experts else None
-        what, kept = part[1] if part else leaf, stored.get(module, dtype)
-        factor = form != "scale" and _is_factor(name, sides) and _count(sides) > 0
+    for number, component, module, name, layer, size, sides, dtype, form in rows:
+        leaf, kept = module.rpartition(".")[2], stored.get(module, dtype)
+        part = OF_EXPERTS.search(name) if component == "experts" else None
+        # What lies between the rows of a view is not its own.
+        count = _count(sides)
+        size = min(size, count * _ELEMENT_BITS.get(dtype, 0) // 8 or size)
+        factor = form != "scale" and count and _is_factor(name, sides)
         factor = factor and _multiplies(component, leaf)
         # Of a type of integers nothing tells how many numbers are packed into each.
         bits = bits_of(form) or (8 if "int" in dtype else _ELEMENT_BITS.get(dtype, 8))
-        weights = Weights(
-            component, int(layer), what, int(size), int(size) * 8 // bits if factor else 0, experts,
-            kept, (bits_of(kept) or 16) < 16, order_of(what, leaf), module, int(number),
-        )  # fmt: skip
-        found.append(weights)
+        elements = int(size) * 8 // bits if factor else 0
+        what = part[1] if part else leaf
+        found.append(
+            Weights(component, int(layer), what, int(size), elements, kept, module, int(number))
+        )
     return found
 
 
@@ -232,19 +219,6 @@ def stored_as(tensors: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _stored(tensors: pd.DataFrame) -> list[int]:
-    """Bytes of each tensor without what lies between its rows."""
-    columns = (tensors[name] for name in ("bytes", "shape", "dtype"))
-    return [
-        min(size, (_count(shape) * _ELEMENT_BITS.get(dtype, 0) // 8) or size)
-        for size, shape, dtype in zip(*columns, strict=True)
-    ]
-
-
 def _count(shape: str) -> int:
-    """Numbers of a tensor of that shape; 0 for what no real tensor has."""
-    sides = shape.split("x")
-    if not all(side.isascii() and side.isdigit() and len(side) < _DIGITS for side in sides):
-        return 0
-    count = prod(map(int, sides))
-    return count if count < LARGEST else 0
+    """Numbers of a tensor of that shape; 0 for what is none."""
+    return prod(map(int, shape.split("x"))) if _SHAPE.fullmatch(shape) else 0

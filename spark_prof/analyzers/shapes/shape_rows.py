@@ -26,8 +26,7 @@ class Occupancy:
     blocks: int  # resident blocks
     warps: int  # their warps
     share: float  # of the warps that the multiprocessor could hold
-    # What does not allow one more block: registers, shared memory, threads or blocks; several where
-    # they agree.
+    # What allows no further block: registers, shared memory, threads or blocks, or several of them.
     limiters: tuple[str, ...]
 
 
@@ -45,14 +44,12 @@ class ShapeRow:
     us: float  # their time
     share: float  # of the time of all kernels in decode steps
     blocks: int  # of the grid
-    # Blocks over what all multiprocessors hold at a time; None where that is unknown.
-    waves: float | None
+    waves: float | None  # blocks over what all multiprocessors hold at a time
     # Share of the places that the waves have which a block takes; of less than one wave the share
-    # of the multiprocessors that have a block. None where that is unknown.
+    # of the multiprocessors that have a block.
     busy: float | None
     occupancy: Occupancy | None  # None where the GPU or the launch is unknown
-    # Warps that were active over those that the GPU can hold, from the counters.
-    achieved: float | None
+    achieved: float | None  # active warps over those that the GPU can hold, from the counters
     tile: Tile | None  # None where the name does not tell
     tokens: float  # mean number of tokens of the steps that launched it
     rows_used: float | None  # rows of a tile that hold a token; None where that is unknown

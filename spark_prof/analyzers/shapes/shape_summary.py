@@ -50,8 +50,8 @@ def shapes_of(
     gpu, config = mapping_in(facts, "gpu"), Config(mapping_in(facts, "model_config"))
     name, capability = device_of(facts)
     known = find_gpu(name, capability)
-    count = gpu.get("multiprocessors")
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 < count < 1 << 16:
+    count = gpu.get("multiprocessors") or 0
+    if not 0 < count < 1 << 16:  # a foreign trace may have any number there
         count = known.multiprocessors if known else None
     capability = capability or (known.compute_capability if known else "")
     limits = SM_LIMITS.get(capability)
@@ -125,15 +125,12 @@ def _rows_used(
     """Rows of the tile that hold tokens, and whether that is only to be expected."""
     if tile is None or not tile.token_rows or tokens <= 0 or not is_gemm(name):
         return None, False
-    expected = False
-    if component == "experts":
-        found = rows_per_expert(config, tokens)
-        if found is None:
-            return None, False
-        tokens, expected = found, tokens > 1
+    routed = component == "experts"
+    rows = rows_per_expert(config, tokens) if routed else tokens
+    if rows is None:
+        return None, False
     # The last of several tiles is the one that is not full.
-    tiles = math.ceil(tokens / tile.token_rows)
-    return tokens / tiles, expected
+    return rows / math.ceil(rows / tile.token_rows), routed and tokens > 1
 
 
 def _product(triple: object) -> int:
@@ -148,10 +145,7 @@ def _product(triple: object) -> int:
 def rows_per_expert(config: Config, tokens: float) -> float | None:
     """Mean tokens of an expert that gets any, where each token finds all experts equally likely.
 
-    Exact for one token: each of its experts gets that one.
-
-    Returns:
-        None where the configuration does not tell the experts.
+    Exact for one token: each of its experts gets that one. None where the experts are not known.
     """
     among, chosen = config.experts, config.experts_per_token
     if not 0 < chosen <= among:
@@ -221,14 +215,10 @@ def launches_of(
 ) -> tuple[pd.DataFrame, float]:
     """The launches of the steps of the counted phase, one row a name, component and shape.
 
-    Args:
-        placed: the rank's kernels in order of start: name, component, kind, step, start_ns, end_ns.
-        steps: the analyzed steps indexed by step: phase and decode_tokens.
-
     Returns:
         name, component, grid, block, registers, shared_bytes, ns, calls and tokens: the mean number
-        of tokens of the steps that launched it; empty without such steps. And the share of the
-        table's rows that was looked at for it.
+        of tokens of the steps that launched it. And the share of the table's rows that was looked
+        at for it.
     """
     phase = counted_phase(steps)
     rows, place = bundle.spread(

@@ -112,15 +112,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("CUTLASS 3, result by columns", rf"{_EPILOGUE}tuple<C<1>,long,(?:long|C<0>)>", "second",
         "a result that lies in memory by columns is the transpose of PyTorch's",
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, "
-        "int, int>, machete::MacheteCollectiveMma<cute::tuple<cutlass::integer_subbyte<4, false>, "
-        "cutlass::bfloat16_t, cutlass::bfloat16_t>, machete::PrepackedLayoutBTemplate<"
-        "cutlass::bfloat16_t, cutlass::integer_subbyte<4, false>, cutlass::bfloat16_t, float, "
-        "cutlass::layout::ColumnMajor, cutlass::gemm::KernelTmaWarpSpecializedCooperative, "
-        "machete::IlvBlkLayoutAuto>, 32, cutlass::bfloat16_t, cutlass::layout::ColumnMajor, 8, "
-        "float, cute::tuple<cute::C<128>, cute::C<16>, cute::C<64> >, cute::tuple<cute::C<1>, "
-        "cute::C<1>, cute::C<1> >, cutlass::gemm::collective::StageCountAutoCarveout<6144>, "
-        "cutlass::gemm::KernelTmaWarpSpecializedCooperative>, cutlass::epilogue::collective::"
-        "CollectiveEpilogue<cutlass::epilogue::Sm90TmaWarpSpecialized<1, 1, 8, false, true>, "
+        "int, int>, machete::MacheteCollectiveMma<cutlass::bfloat16_t>, cutlass::epilogue::"
+        "collective::CollectiveEpilogue<cutlass::epilogue::Sm90TmaWarpSpecialized<1, 1, 8>, "
         "cute::tuple<cute::C<128>, cute::C<16>, cute::C<64> >, cute::tuple<cute::C<128>, "
         "cute::C<16> >, void, cute::tuple<cute::C<1>, long, long>, cutlass::bfloat16_t, "
         "cute::tuple<cute::C<1>, long, long>, cutlass::epilogue::fusion::Sm90TreeVisitor<> > > >()",
@@ -233,14 +226,11 @@ class _Symbol:
     keep theirs. What stands in it is written once and then referred to (S1_), by the Itanium C++
     ABI, 5.1.10 (itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling); nothing is expanded here, as
     that could grow without bound.
-
-    Attributes:
-        seen: what may be referred to, in order.
     """
 
     def __init__(self, symbol: str) -> None:
         self._text, self._at = symbol, len("_Z")
-        self.seen: list[_Node] = []
+        self.seen: list[_Node] = []  # what may be referred to, in order
 
     def name(self) -> _Node:
         """A name with its template arguments; each of its beginnings can be referred to."""

@@ -17,10 +17,10 @@ from time import strptime
 from typing import Any
 
 from spark_prof.traces.benchmarks.load_test import (
+    LATENCIES,
     BenchmarkRun,
     Latency,
     Request,
-    gaps_of,
     latency_of,
     tokens_per_chunk,
 )
@@ -32,7 +32,6 @@ _MOST_NS = 1 << 62
 _US = {"ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6, "sec": 1e6}
 _TEXTS = ("model", "label")
 _COUNTS = ("concurrency", "completed", "failed", "input_tokens", "output_tokens", "chunks")
-_LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 
 def figure(value: Any, factor: float = 1.0) -> float | None:
@@ -86,7 +85,7 @@ def fields_of(found: Any, places: Mapping[str, str], statistics: str = "") -> di
 def _field(found: Any, field: str, path: str, unit: str, statistics: str) -> Any:
     if unit == "*":
         unit = str(at(found, f"{path.rpartition('.')[0]}.unit"))
-    if field in _LATENCIES:
+    if field in LATENCIES:
         mean, median, p90, p99, std = (
             figure(at(found, path.format(name)), _US.get(unit, nan)) for name in statistics.split()
         )
@@ -102,13 +101,18 @@ def _field(found: Any, field: str, path: str, unit: str, statistics: str) -> Any
         return moment_ns(value, unit)
     if field in _COUNTS:
         return whole(value)
-    return figure(value, _US.get(unit, nan) if unit else 1.0)
+    factor = _US.get(unit, nan) if unit else 1.0
+    return figure(value, factor * 1e-6 if unit and field == "duration_s" else factor)
 
 
 def moment_ns(value: Any, unit: str) -> int | None:
     """A moment on some clock, in s, ns or as a date with its time zone, in whole ns."""
     if isinstance(value, str):
-        return _date_ns(value)
+        with suppress(ValueError, OverflowError):
+            date = datetime.fromisoformat(value)
+            seconds = int(date.timestamp()) if date.tzinfo is not None else 0
+            return seconds * 1_000_000_000 + date.microsecond * 1000 if seconds > 0 else None
+        return None
     if unit == "ns":
         return value if isinstance(value, int) and 0 < value < _MOST_NS else None
     known = figure(value)
@@ -116,15 +120,6 @@ def moment_ns(value: Any, unit: str) -> int | None:
         return None
     # Without losing the digits of a float of ns.
     return int(known) * 1_000_000_000 + round((known - int(known)) * 1e9)
-
-
-def _date_ns(text: str) -> int | None:
-    try:
-        date = datetime.fromisoformat(text)
-        seconds = int(date.timestamp()) if date.tzinfo is not None else 0
-    except (ValueError, OverflowError):
-        return None
-    return seconds * 1_000_000_000 + date.microsecond * 1000 if seconds > 0 else None
 
 
 @dataclass(frozen=True)
@@ -142,14 +137,12 @@ class JsonDialect:
     more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda _: {}
     clock: str = "none"  # what `start_ns` counts from, where it is known
     notes: tuple[str, ...] = ()
-    together: Callable[[Sequence[Any]], BenchmarkRun] | None = None  # of a file that is one run
+    one_run: bool = False  # whether all documents of a file are one run
     refusal: str = ""  # why it is not read
 
     def read(self, documents: Sequence[Mapping[str, Any]]) -> list[BenchmarkRun]:
         """The runs of a file."""
-        if self.together is not None:
-            return [self.together(documents)]
-        found = documents
+        found = [{"documents": documents}] if self.one_run else documents
         if self.each:  # what a document says of all its runs counts for each of them
             found = [
                 {**document, **each}
@@ -202,14 +195,21 @@ def _serving(found: Mapping[str, Any], sglang: bool) -> dict[str, Any]:
     backend = found.get("backend")
     native = sglang and isinstance(backend, str) and not any(name in backend for name in _OPENAI)
     requests = tuple(_serving_requests(found, native))
-    starts = [r.start_ns for r in requests if r.start_ns is not None]
-    return {
-        "start_ns": min(starts, default=None),
-        "local_end_ns": _local_ns(found.get("date")),
+    known: dict[str, Any] = {
+        "start_ns": _first_start(requests),
         "itl_per_token": native,
         "requests": requests,
         "notes": (_NATIVE_GAPS,) if native else (),
     }
+    with suppress(ValueError, OverflowError, TypeError):
+        # When the result was written, by the local clock, as 20261121-075800.
+        written = strptime(found.get("date"), "%Y%m%d-%H%M%S")  # type: ignore[arg-type]
+        known["local_end_ns"] = moment_ns(timegm(written), "s")
+    return known
+
+
+def _first_start(requests: Iterable[Request]) -> int | None:
+    return min((r.start_ns for r in requests if r.start_ns is not None), default=None)
 
 
 def _serving_requests(found: Mapping[str, Any], native: bool) -> Iterable[Request]:
@@ -227,13 +227,6 @@ def _serving_requests(found: Mapping[str, Any], native: bool) -> Iterable[Reques
             known = {"e2e_us": known["ttft_us"] + sum(gaps), **known}
             known["chunks"] = None if native else len(gaps) + 1
         yield Request(**known)
-
-
-def _local_ns(date: object) -> int | None:
-    """The local time at which the result was written, as 20261121-075800."""
-    with suppress(ValueError, OverflowError, TypeError):
-        return moment_ns(timegm(strptime(date, "%Y%m%d-%H%M%S")), "s")  # type: ignore[arg-type]
-    return None
 
 
 SGLANG = JsonDialect(
@@ -281,11 +274,6 @@ _GUIDELLM_REQUEST = {
 }  # fmt: skip
 
 
-def _guidellm(found: Mapping[str, Any]) -> dict[str, Any]:
-    requests = at(found, "requests.successful") or ()
-    return {"requests": tuple(Request(**fields_of(row, _GUIDELLM_REQUEST)) for row in requests)}
-
-
 # llama-benchy measures prompt processing (pp) and generation (tg) in tokens per second and gives
 # neither TPOT nor ITL. A request's generation speed is its tokens after the first over the time
 # from the first to the last, so that its inverse is the TPOT of that request:
@@ -312,7 +300,7 @@ def _benchy(point: Mapping[str, Any]) -> dict[str, Any]:
         "tpot": inverse_speed(column(point, f"{each}.values"), at(point, f"{each}.mean")),
     }
     firsts = column(point, "e2e_ttft.values", 1e3)
-    return found | ({"ttft": latency_of(firsts, "")} if firsts else {})
+    return found | ({"ttft": latency_of(firsts)} if firsts else {})
 
 
 def inverse_speed(speeds: Iterable[float], mean: object) -> Latency:
@@ -338,7 +326,7 @@ _MODELS = ("endpoint.model_names", "model_names", "model")
 _AIPERF = {
     "model": "|".join(f"input_config.{place}" for place in _MODELS),
     "concurrency": "|".join(f"input_config.{place}concurrency" for place in _CONCURRENCY),
-    "start_ns": "start_time",
+    "start_ns": "start_time", "duration_s": "benchmark_duration.avg *",
     "completed": "request_count.avg", "failed": "error_request_count.avg",
     "output_tokens": "total_output_tokens.avg",
     "request_throughput": "request_throughput.avg",
@@ -356,43 +344,31 @@ _AIPERF_REQUEST = {
 }
 
 
-def _aiperf(found: Mapping[str, Any]) -> dict[str, Any]:
-    lasted = fields_of(found, {"lasted_us": "benchmark_duration.avg *"})
-    return {"duration_s": figure(lasted.get("lasted_us"), 1e-6)}
-
-
-def _aiperf_records(found: Sequence[Mapping[str, Any]]) -> BenchmarkRun:
+def _aiperf_records(found: Mapping[str, Any]) -> dict[str, Any]:
     """The run that aiperf's records make up; requests of the warm-up are left out."""
-    records = [r for r in found if at(r, "metadata.benchmark_phase") != "warmup"]
+    records = [r for r in found["documents"] if at(r, "metadata.benchmark_phase") != "warmup"]
     requests = tuple(map(_record, records))
     done = tuple(r for r in requests if not r.failed)
-    starts = [r.start_ns for r in requests if r.start_ns is not None]
+    start = _first_start(requests)
     ends = [moment_ns(at(record, "metadata.request_end_ns"), "ns") or 0 for record in records]
-    seconds = (max(ends) - min(starts)) / 1e9 if starts else 0.0
+    seconds = (max(ends) - start) / 1e9 if start is not None else 0.0
     tokens = sum(r.output_tokens or 0 for r in done)
-
-    def latency(values: Iterable[float | None]) -> Latency:
-        return latency_of([value for value in values if value is not None], _DERIVED)
-
-    return BenchmarkRun(
-        tool="aiperf",
-        start_ns=min(starts, default=None),
-        clock="epoch" if starts else "none",
-        duration_s=seconds if seconds > 0 else None,
-        completed=len(done),
-        failed=len(requests) - len(done),
-        input_tokens=sum(r.input_tokens or 0 for r in done),
-        output_tokens=tokens,
-        request_throughput=len(done) / seconds if seconds > 0 else None,
-        output_throughput=tokens / seconds if seconds > 0 else None,
-        ttft=latency(r.ttft_us for r in done),
-        tpot=latency(r.tpot_us for r in done),
-        itl=latency(gaps_of(done)),
-        e2e=latency(r.e2e_us for r in done),
-        tokens_per_chunk=tokens_per_chunk(done),
-        requests=requests,
-        notes=(_AIPERF_NAMES,),
-    )
+    known: dict[str, Any] = {
+        "start_ns": start,
+        "completed": len(done),
+        "failed": len(requests) - len(done),
+        "input_tokens": sum(r.input_tokens or 0 for r in done),
+        "output_tokens": tokens,
+        "ttft": latency_of((r.ttft_us for r in done), _DERIVED),
+        "tpot": latency_of((r.tpot_us for r in done), _DERIVED),
+        "itl": latency_of((gap for r in done for gap in r.gaps_us), _DERIVED),
+        "e2e": latency_of((r.e2e_us for r in done), _DERIVED),
+        "requests": requests,
+    }
+    if seconds > 0:
+        rates = {"request_throughput": len(done), "output_throughput": tokens}
+        known |= {"duration_s": seconds} | {name: of / seconds for name, of in rates.items()}
+    return known
 
 
 def _record(record: Mapping[str, Any]) -> Request:
@@ -403,14 +379,15 @@ def _record(record: Mapping[str, Any]) -> Request:
 
 
 _SUMMARY = partial(
-    JsonDialect, fields=_AIPERF, statistics="avg p50 p90 p99 std", more=_aiperf, clock="epoch",
+    JsonDialect, fields=_AIPERF, statistics="avg p50 p90 p99 std", clock="epoch",
     notes=(_AIPERF_NAMES,),
 )  # fmt: skip
 
 JSON_DIALECTS = (
     JsonDialect(
         "aiperf records", "aiperf", ("metadata", "request_start_ns", "metrics|error"),
-        '{"metadata": {"request_start_ns": 1}, "metrics": {}}', together=_aiperf_records,
+        '{"metadata": {"request_start_ns": 1}, "metrics": {}}', more=_aiperf_records,
+        clock="epoch", notes=(_AIPERF_NAMES,), one_run=True,
     ),
     _SUMMARY(
         "aiperf summary", "aiperf", ("request_latency", "unit", "aiperf_version"),
@@ -429,7 +406,11 @@ JSON_DIALECTS = (
         "guidellm", "guidellm",
         ("benchmarks", "request_totals|scheduler_metrics|guidellm_version"),
         '{"metadata": {"guidellm_version": "0.4"}, "benchmarks": []}',
-        _GUIDELLM, "mean median percentiles.p90 percentiles.p99 std_dev", "benchmarks", _guidellm,
+        _GUIDELLM, "mean median percentiles.p90 percentiles.p99 std_dev", "benchmarks",
+        lambda found: {"requests": tuple(
+            Request(**fields_of(row, _GUIDELLM_REQUEST))
+            for row in at(found, "requests.successful") or ()
+        )},
         "epoch", (
             "TPOT is guidellm's inter_token_latency, which leaves out the first token of a "
             "request; its time_per_output_token does not.",
@@ -447,7 +428,7 @@ JSON_DIALECTS = (
         LATENCY_TOOL, LATENCY_TOOL, ("avg_latency", "latencies"),
         '{"avg_latency": 1.0, "latencies": [1.0]}',
         {"model": "model_id"}, notes=(WHOLE_BATCH,),
-        more=lambda found: {"e2e": latency_of(column(found, "latencies", 1e6), "")},
+        more=lambda found: {"e2e": latency_of(column(found, "latencies", 1e6))},
     ),
     JsonDialect(
         THROUGHPUT_TOOL, THROUGHPUT_TOOL, ("elapsed_time", "num_requests", "tokens_per_second"),

@@ -11,13 +11,11 @@ single chunks; how many chunks there were is kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
@@ -123,10 +121,9 @@ class BenchmarkResult:
     lost: tuple[str, ...] = ()  # what the format does not tell, one line each
 
 
-def latency_of(values_us: npt.ArrayLike, derived: str) -> Latency:
+def latency_of(values_us: Iterable[float | None], derived: str = "") -> Latency:
     """The statistics of single values in us; percentiles are interpolated linearly."""
-    values = np.asarray(values_us, np.float64)
-    values = values[np.isfinite(values)]
+    values = np.array([v for v in values_us if v is not None and math.isfinite(v)], np.float64)
     if not len(values):
         return Latency()
     median, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
@@ -139,15 +136,10 @@ def tokens_per_chunk(requests: tuple[Request, ...]) -> float | None:
     return sum(t for t, _ in both) / sum(c for _, c in both) if both else None
 
 
-def gaps_of(requests: tuple[Request, ...]) -> list[float]:
-    """The time between two chunks, of all requests one after the other, in us."""
-    return list(chain.from_iterable(r.gaps_us for r in requests))
-
-
 CLIENTS_RANK = 0
 """The rank whose files hold both tables."""
 
-_LATENCIES = ("ttft", "tpot", "itl", "e2e")
+LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 
 def client_frames(result: BenchmarkResult, first_run: int) -> dict[str, pd.DataFrame]:
@@ -169,7 +161,7 @@ def imported_runs(bundle: Bundle) -> tuple[BenchmarkRun, ...]:
 
 def _client(run: BenchmarkRun) -> dict[str, Any]:
     row = vars(run) | {"notes": "\n".join(run.notes)}
-    for name in _LATENCIES:
+    for name in LATENCIES:
         latency: Latency = getattr(run, name)
         row |= {f"{name}_{s}_us": getattr(latency, s) for s in STATISTICS}
         row[f"{name}_derived"] = latency.derived
@@ -178,7 +170,7 @@ def _client(run: BenchmarkRun) -> dict[str, Any]:
 
 def _run(row: Mapping[str, Any], requests: pd.DataFrame | None) -> BenchmarkRun:
     found = {item.name: row[item.name] for item in fields(BenchmarkRun) if item.name in row}
-    for name in _LATENCIES:
+    for name in LATENCIES:
         figures = {s: row[f"{name}_{s}_us"] for s in STATISTICS}
         found[name] = Latency(**figures, derived=row[f"{name}_derived"])
     found["notes"] = tuple(filter(None, row["notes"].split("\n")))
@@ -213,7 +205,6 @@ def _rows(table: str, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _known(column: Column, value: Any) -> Any:
     if pa.types.is_floating(column.type):
-        return value if math.isfinite(value) else None
-    if pa.types.is_integer(column.type):
-        return value if value > 0 or not (value or column.name.endswith("_ns")) else None
-    return value
+        return None if math.isnan(value) else value
+    unknown = 0 if column.name.endswith("_ns") else -1
+    return None if pa.types.is_integer(column.type) and value == unknown else value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -147,24 +148,22 @@ def _benchy(text: str) -> list[BenchmarkRun]:
     first one its speed, whatever stood between them.
     """
     points: list[list[_Row]] = []
-    for row in filter(None, map(_row, text.splitlines())):
+    for line in text.splitlines():
+        test = _TEST.search(line)
+        found = _VALUE.findall(line[test.end() :]) if test else []
+        if not test or not found:
+            continue
+        model, context = line[: test.start()].strip(" |\t"), test["context"] or ""
+        concurrency = whole(float(test["concurrency"] or 1)) or 1
+        point = (model, context, test["depth"] or "", concurrency)
+        values = [(float(mean), float(deviation)) for mean, deviation in found]
+        row = _Row(point, test["kind"], test["tokens"], values)
         before = points[-1][-1] if points else None
         if before and (before.kind, before.point, row.kind) == ("pp", row.point, "tg"):
             points[-1].append(row)
         else:
             points.append([row])
     return [_point(rows) for rows in points]
-
-
-def _row(line: str) -> _Row | None:
-    test = _TEST.search(line)
-    values = [(float(m), float(s)) for m, s in _VALUE.findall(line[test.end() :])] if test else []
-    if not test or not values:
-        return None
-    model = line[: test.start()].strip(" |\t")
-    concurrency = whole(float(test["concurrency"] or 1)) or 1
-    point = (model, test["context"] or "", test["depth"] or "", concurrency)
-    return _Row(point, test["kind"], test["tokens"], values)
 
 
 def _point(rows: list[_Row]) -> BenchmarkRun:
@@ -206,37 +205,36 @@ _LOG_NOTE = (
 _FROM_LINES = "running requests over tokens per second, of lines without prompt tokens"
 
 
-class _Interval(NamedTuple):
-    prompt: float
-    generated: float
-    running: int
-
-
 def _log(text: str) -> list[BenchmarkRun]:
     """One run for each engine that a text has lines of; idle lines are left out."""
-    engines: dict[str, list[_Interval]] = {}
+    engines: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
     accepted = []
     for line in text.splitlines():
         if found := _LOG_LINE.search(line):
             prompt, generated = float(found["prompt"]), float(found["generated"])
             if prompt or generated:
-                interval = _Interval(prompt, generated, int(found["running"][:9]))
-                engines.setdefault(found["engine"] or "", []).append(interval)
+                interval = prompt, generated, int(found["running"][:9])
+                engines[found["engine"] or ""].append(interval)
         elif found := _ACCEPTED.search(line):
             accepted.append(float(found[1]))
     length = figure(fmean(accepted)) if accepted else None
     return [_engine_run(engine, intervals, length) for engine, intervals in engines.items()]
 
 
-def _engine_run(engine: str, intervals: list[_Interval], accepted: float | None) -> BenchmarkRun:
-    steady = [i for i in intervals if not i.prompt and i.generated and i.running]
-    each = [1e6 * i.running / i.generated for i in steady]
+def _engine_run(
+    engine: str, intervals: list[tuple[float, float, int]], accepted: float | None
+) -> BenchmarkRun:
+    each = [
+        1e6 * running / generated
+        for prompt, generated, running in intervals
+        if not prompt and generated and running
+    ]
     lines = f"{len(intervals)} {'line' if len(intervals) == 1 else 'lines'} of the log"
     return BenchmarkRun(
         tool="vLLM's log",
         label=f"engine {engine[-9:]}, {lines}" if engine else lines,
-        mean_concurrency=fmean(i.running for i in intervals) or None,
-        output_throughput=figure(fmean(i.generated for i in intervals)),
+        mean_concurrency=fmean(running for *_, running in intervals) or None,
+        output_throughput=figure(fmean(generated for _, generated, _ in intervals)),
         tpot=Latency(median=figure(median(each)), derived=_FROM_LINES) if each else Latency(),
         acceptance_length=accepted,
         notes=(_LOG_NOTE,),
@@ -292,11 +290,7 @@ def recognise(path: Path) -> str | None:
 
 
 def read_benchmark(path: Path) -> BenchmarkResult:
-    """Reads a load generator's result.
-
-    Raises:
-        CommandError: the file is missing, damaged, too large, or nobody's result.
-    """
+    """Reads a load generator's result."""
     text = _text(_content(path))
     if _is_json(text):
         found = _json_dialect(text[:_HEAD])
@@ -312,7 +306,12 @@ def read_benchmark(path: Path) -> BenchmarkResult:
         replace(run, **redacted_value({name: getattr(run, name) for name in _TEXTS}))
         for run in runs
     )
-    return BenchmarkResult(redacted_text(str(path)), tuple(shown), _lost(runs))
+    lost = []
+    if not any(run.tpot.known for run in runs):
+        lost.append("The result has no time per output token.")
+    if not any(run.requests for run in runs):
+        lost.append("The result has no single requests: only its statistics can be compared.")
+    return BenchmarkResult(redacted_text(str(path)), tuple(shown), tuple(lost))
 
 
 def _content(path: Path) -> bytes:
@@ -368,13 +367,3 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
         yield value
         while text[at : at + 1].isspace():
             at += 1
-
-
-def _lost(runs: list[BenchmarkRun]) -> tuple[str, ...]:
-    """What no run of a result tells."""
-    lost = []
-    if not any(run.tpot.known for run in runs):
-        lost.append("The result has no time per output token.")
-    if not any(run.requests for run in runs):
-        lost.append("The result has no single requests: only its statistics can be compared.")
-    return tuple(lost)

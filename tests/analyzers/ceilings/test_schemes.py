@@ -3,7 +3,7 @@
 import pytest
 
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
-from spark_prof.analyzers.ceilings.schemes import BYTES, schemes_of
+from spark_prof.analyzers.ceilings.schemes import BYTES, label, schemes_of
 from spark_prof.traces.checkpoint import Checkpoint
 from tests.checkpoints import FORMATS, as_tensors
 from tests.rows import each_row
@@ -155,6 +155,53 @@ CONFIGS = {
 def test_formats_of_modules(config: dict[str, object], formats: dict[str, str | None]) -> None:
     schemes = schemes_of(config)
     assert {path: (schemes.of(path) or (None,))[0] for path in formats} == formats
+
+
+QKV = "model.layers.3.self_attn.qkv_proj"
+ROUTED = "model.layers.3.mlp.experts.routed_experts"
+FP4, FP8 = {"num_bits": 4, "type": "float", "group_size": 16}, {"num_bits": 8, "type": "float"}
+SELF = ("model.layers.3.self_attn.q_proj", "model.layers.3.self_attn*", "*self_attn*")
+
+
+def modelopt(name: str, *ignored: object) -> dict[str, object]:
+    return {"quant_method": "modelopt", "quant_algo": name, "ignore": list(ignored)}
+
+
+@each_row(
+    ("config", "path", "scheme"),
+    [
+        (modelopt("NVFP4"), QKV, "W4A4 nvfp4"),
+        (modelopt("W4A16_NVFP4"), QKV, "W4A16 nvfp4"),
+        (modelopt("FP8"), QKV, "W8A8 fp8"),
+        (modelopt("NVFP4", 1, None, "re:("), QKV, "W4A4 nvfp4"),  # what is no pattern
+        *((modelopt("NVFP4", *(name.replace("q_", f"{one}_") for one in "qkv")), path, scheme)
+          for name in SELF for path, scheme in ((QKV, "16-bit"), (ROUTED, "W4A4 nvfp4"))),
+        (compressed(group(4, "float", 16, input_activations=FP4)), QKV, "W4A4 nvfp4"),
+        (compressed(group(4, "float", 16, input_activations=FP8)), QKV, "W4A8 nvfp4"),
+        (compressed(group(4, "float", 16)), QKV, "W4A16 nvfp4"),
+        (compressed(group(4, "int", 128)), QKV, "W4A16 int4"),
+        (compressed(group(8, "float", input_activations=FP8)), QKV, "W8A8 fp8"),
+        *(({"quant_method": name, "bits": 4}, QKV, scheme)
+          for name, scheme in (("fp8", "W8A8 fp8"), ("awq", "W4A16 int4"), ("gptq", "W4A16 int4"))),
+        # They leave lm_head as it is without a word.
+        *(({"quant_method": name, "bits": 4}, HEAD, "16-bit") for name in ("fp8", "awq", "gptq")),
+        ({"quant_method": "gptq", "bits": 4, "lm_head": True}, HEAD, "W4A16 int4"),
+        *(({"quant_method": name}, path, scheme) for name in ("mxfp4", "gpt_oss_mxfp4")
+          for path, scheme in ((QKV, "16-bit"), (ROUTED, "W4A? mxfp4"))),
+        *((CONFIGS["modelopt mixed"][0] | {"quantized_layers": {
+            **{f"model.layers.3.self_attn.{name}_proj": {"quant_algo": "FP8"} for name in "qkv"},
+            "model.layers.3.mlp.experts.0.gate_proj": {"quant_algo": "W4A16_NVFP4"},
+        }}, path, scheme) for path, scheme in ((QKV, "W8A8 fp8"), (ROUTED, "W4A16 nvfp4"))),
+        *((strange, QKV, "16-bit") for strange in (
+            {}, {"quant_method": None}, {"quant_method": ["x"]}, {"config_groups": {"a": None}},
+            {"config_groups": {"a": {"weights": 4}}}, {"config_groups": []},
+            {"quantized_layers": {"a": 1}}, {"quant_algo": {}})),
+    ],
+)  # fmt: skip
+def test_what_layers_of_the_engine_are_asked_for(
+    config: dict[str, object], path: str, scheme: str
+) -> None:
+    assert label(*schemes_of(config).of_engine(path)) == scheme
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a step reads: experts, caches, states, ranks and drafts, of tiny models."""
+"""What a step reads, and what changes of format make of it, of tiny models."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from spark_prof.analyzers.ceilings.ceiling_rows import (
     WeightsOfModel,
 )
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import (
+    CHANGES,
     ceiling_at,
     ceilings_on,
+    changed,
     expected_experts,
     step_of,
 )
@@ -128,3 +130,40 @@ def test_a_ceiling_is_the_slower_of_memory_and_arithmetic() -> None:
     assert many.data_sheet.total_tokens_per_s == pytest.approx(1_000 * many.data_sheet.tokens_per_s)
     assert few.read is not None
     assert few.read.step_us > few.data_sheet.step_us
+
+
+PARAMETERS = 1_000_000
+
+
+def weights(component: str, form: str, per_parameter: float, **more: object) -> Weights:
+    size = PARAMETERS * per_parameter
+    made = Weights(component, form, "decoder", PARAMETERS, size, 1, matrix=True)
+    return Weights(**{**made.__dict__, **more})
+
+
+def change(name: str):
+    return next(change for change in CHANGES if change.id == name)
+
+
+@each_row("each", CHANGES)
+def test_a_change_converts_its_components_and_leaves_the_rest(each) -> None:
+    components = ("qkv", "o_proj", "ssm", "lm_head", "mlp", "shared_experts", "experts", "router")
+    before = model(*(weights(component, "fp16", 2.0) for component in components))
+    after = changed(before, each)
+    assert after is not None
+    for old, new in zip(before.weights, after.weights, strict=True):
+        assert new.format == (each.format if old.component in each.components else "fp16")
+        assert new.parameters == old.parameters
+    assert after.weights[-1] == before.weights[-1]
+
+
+def test_what_is_narrow_already_stays() -> None:
+    before = model(weights("qkv", "nvfp4", 0.5625), weights("lm_head", "bf16", 2.0))
+    after = changed(before, change("attention-head-mxfp4"))
+    assert after is not None
+    assert [w.format for w in after.weights] == ["nvfp4", "mxfp4"]
+
+
+def test_a_change_of_nothing_is_none() -> None:
+    assert changed(model(weights("experts", "mxfp4", 0.53125)), change("all-nvfp4")) is None
+    assert changed(model(weights("qkv", "bf16", 2.0)), change("all-bf16")) is None

@@ -1,9 +1,4 @@
-"""Both sides of a comparison, from requests and steps that a simulated server made.
-
-Where a run lies on a recording's time line.
-
-Whether client and engine agree: on a real run, and on what a simulated server did.
-"""
+"""Both sides of a comparison, where a run lies, and whether client and engine agree."""
 
 from __future__ import annotations
 
@@ -130,14 +125,11 @@ FIRST, LAST = EPOCH + 100 * SECOND, EPOCH + 110 * SECOND
 RUN = BenchmarkRun("tool", start_ns=FIRST - BOOT - 5, clock="monotonic", duration_s=60.0)
 
 
-def test_a_monotonic_clock_is_moved_without_losing_a_digit() -> None:
-    found = place(RUN, FACTS, FIRST, LAST)
-    assert found == Placement(BOOT, FIRST - 5, FIRST - 5 + 60 * SECOND)
-
-
-def test_an_epoch_clock_is_taken_as_it_is() -> None:
-    found = place(replace(RUN, start_ns=FIRST - 5, clock="epoch"), {}, FIRST, LAST)
-    assert found == Placement(0, FIRST - 5, FIRST - 5 + 60 * SECOND)
+def test_a_clock_is_moved_without_losing_a_digit_or_taken_as_it_is() -> None:
+    when = FIRST - 5, FIRST - 5 + 60 * SECOND
+    assert place(RUN, FACTS, FIRST, LAST) == Placement(BOOT, *when)
+    epoch = replace(RUN, start_ns=FIRST - 5, clock="epoch")
+    assert place(epoch, {}, FIRST, LAST) == Placement(0, *when)
 
 
 @each_row(
@@ -147,7 +139,6 @@ def test_an_epoch_clock_is_taken_as_it_is() -> None:
         ({"start_ns": None}, FACTS, "does not say when"),
         ({"duration_s": None}, FACTS, "does not say when"),
         ({}, {}, "does not relate"),
-        ({}, {"time_ns": "x", "monotonic_ns": 1.5}, "does not relate"),
         ({"duration_s": 0.0}, FACTS, "before"),
         ({"start_ns": LAST - BOOT + 1}, FACTS, "after"),
         ({"local_end_ns": FIRST + 68 * SECOND + 400 * SECOND}, FACTS, "another host"),
@@ -207,15 +198,10 @@ def test_a_real_run_agrees_with_the_steps_of_its_server() -> None:
 @each_row(
     ("tpot", "verdict"),
     [
-        (10_000, "agrees"),
-        (10_999, "agrees"),
-        (9_001, "agrees"),
-        (11_001, "slower"),
-        (8_999, "faster"),
-        (20_001, "unknown"),
-        (4_999, "unknown"),
+        (10_000, "agrees"), (10_999, "agrees"), (9_001, "agrees"), (11_001, "slower"),
+        (8_999, "faster"), (20_001, "unknown"), (4_999, "unknown"),
     ],
-)
+)  # fmt: skip
 def test_the_verdict(tpot: float, verdict: str) -> None:
     row = compare(replace(SERVED, tpot=Latency(tpot)))
     assert (row.basis, row.verdict) == ("steps", verdict)

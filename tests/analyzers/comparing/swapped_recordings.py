@@ -31,23 +31,13 @@ _PHASES = 3
 
 @dataclass(frozen=True)
 class Ran:
-    """One kernel of a step.
+    """One kernel of a step."""
 
-    Attributes:
-        module: path of the module that launched it.
-        name: its name.
-        ns: from the end of what ran before and the gap to its own end.
-        gap: in which nothing runs before it.
-        early: how long before that it starts, to wait; without a gap then.
-        stream: where it ran.
-    """
-
-    module: str
+    module: str  # path of the module that launched it
     name: str
-    ns: int
-    gap: int = GAP
-    early: int = 0
-    stream: int = 7
+    ns: int  # from the end of what ran before and the gap to its own end
+    gap: int = GAP  # in which nothing runs before it
+    early: int = 0  # how long before that it starts, to wait; without a gap then
 
 
 def layer(number: int) -> list[Ran]:
@@ -113,9 +103,6 @@ def record(
     """A bundle of such steps, one after another.
 
     Args:
-        folder: of the bundle.
-        rows: what runs in each step, in order.
-        steps: how many.
         cost: what tracing adds to each gap, in ns.
         extra: what a kernel takes longer, by its step and place.
         phases: steps that are no decode steps.
@@ -144,10 +131,7 @@ def record(
             begin = end + gap + (cost if gap else 0)
             end = begin + row.ns + extra(number, index)
             number_of_all = number * len(rows) + index + 1
-            trace.append(
-                kernel(row.name, begin - row.early, end, number_of_all, launched + 10,
-                       stream=row.stream)
-            )  # fmt: skip
+            trace.append(kernel(row.name, begin - row.early, end, number_of_all, launched + 10))
     piece = Piece(found, events, kineto(*trace))
     return Recorded({0: [piece]}, modules=modules).assemble(folder)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_prof.analyzers.comparing.compare_sides import compare
+from spark_prof.analyzers.comparing.compare_sides import compare, setup_differences
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side, side_names
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
@@ -115,17 +117,9 @@ def test_without_a_batch_size_on_both_sides_it_is_said(one_and_eight: tuple[Side
     assert not decode(found).alike
     assert any("No batch size occurs on both sides" in note for note in found.notes)
     found = compare(one, [one, eight])
+    assert any("not of the same thing" in note for note in found.notes)
     assert any("batch size of decode steps (mostly 1 against 8)" in n for n in found.notes)
     assert any("No batch size occurs in all recordings" in note for note in found.notes)
-
-
-def test_longer_contexts_explain_a_part(tmp_path: Path) -> None:
-    duty = DATA / "compare-h100" / "gpt-duty"
-    first, last = (read_side(str(window(duty, tmp_path / str(part), part, 5))) for part in (0, 4))
-    context = decode(compare(first, last)).context
-    assert context is not None
-    assert context.tokens_b > 10 * context.tokens_a
-    assert context.low <= context.us <= context.high
 
 
 def test_sums_without_steps_are_refused(qwen: Side) -> None:
@@ -147,12 +141,6 @@ def test_several_recordings_add_up_and_are_their_mean(tmp_path: Path) -> None:
     assert not phase.like.sure
 
 
-def test_recordings_of_a_side_that_are_not_the_same_thing_are_told(qwen: Side, gpt: Side) -> None:
-    found = compare([qwen, gpt], [read_side(str(EARLIER))])
-    [note] = [note for note in found.notes if "not of the same thing" in note]
-    assert "model" in note
-
-
 def test_a_copy_counts_once_and_one_engine_start_is_told(qwen: Side, tmp_path: Path) -> None:
     found = compare([qwen, replace(qwen, source="copy")], qwen)
     assert found.sides == ((qwen,), (qwen,))
@@ -161,24 +149,6 @@ def test_a_copy_counts_once_and_one_engine_start_is_told(qwen: Side, tmp_path: P
     again = read_side(str(slowed(QWEN, tmp_path / "again", 0.01, "gaps")))
     found = compare([qwen, again], qwen)
     assert any("same engine start" in note for note in found.notes)
-
-
-def test_a_layer_that_one_recording_does_not_know_is_compared_in_none() -> None:
-    folder = DATA / "architectures" / "deepseek-v2"
-    eager, default = (read_side(str(folder / name)) for name in ("eager", "default"))
-    layers = [{row.layer for row in side.report.layers} - {None} for side in (eager, default)]
-    unknown = layers[1] - layers[0]
-    assert unknown
-    for a, b in ((eager, default), (default, eager)):
-        found = compare(a, b)
-        for phase in found.phases:
-            shown = {row.layer for rows in (phase.layers, phase.layer_parts) for row in rows}
-            shown |= {layer for row in phase.kernels for layer in (*row.layers_a, *row.layers_b)}
-            assert not shown & unknown
-            parts = sum(row.change.us for row in phase.layer_parts)
-            assert parts == pytest.approx(sum(row.change.us for row in phase.kernels))
-        (text,) = eager.report.failed("layers-")
-        assert any(text in note for note in found.notes)
 
 
 @each_row(
@@ -216,3 +186,51 @@ def test_names_are_short_and_apart() -> None:
         names = side_names(sides)
         assert len({*names}) == len(sides)
         assert max(map(len, names)) <= 28
+
+
+@pytest.fixture(scope="module")
+def side() -> Side:
+    return read_side(str(DATA / "code-h100" / "qwen3-30b-a3b-nvfp4"))
+
+
+def differ(side: Side, **facts: Any) -> Mapping[str, tuple[str, str, str]]:
+    """Group and values of each difference, by name, once side b has other facts."""
+    other = replace(side, facts={**side.facts, **facts})
+    return {each.name: (each.group, each.a, each.b) for each in setup_differences(side, other)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told", "group"),
+    [
+        ("vllm", "0.27.0", "vllm", "versions"),
+        ("gpu", {"name": "NVIDIA GB10", "driver": "1"}, "gpu.name", "GPU"),
+        ("environment", {"VLLM_ATTENTION_BACKEND": "FLASHINFER"},
+         "environment.VLLM_ATTENTION_BACKEND", "environment"),
+        ("engine_config", {"cache_config": {"cache_dtype": "fp8"}},
+         "engine_config.cache_config.cache_dtype", "engine"),
+        ("model_config", {"num_hidden_layers": 4}, "model_config.num_hidden_layers", "model"),
+        ("device_after_steps", {"sm_mhz": 1200, "throttled": ["power"]},
+         "device_after_steps.sm_mhz", "GPU"),
+    ],
+)  # fmt: skip
+def test_what_matters_is_told(side: Side, name: str, value: Any, told: str, group: str) -> None:
+    assert differ(side, **{name: value})[told][0] == group
+
+
+def test_a_word_of_the_command_is_told_with_its_option(side: Side) -> None:
+    run = side.report.run
+    command = run.command.replace("--batch 1", "--batch 8")
+    other = replace(side, report=replace(side.report, run=replace(run, command=command)))
+    [found] = setup_differences(side, other)
+    assert (found.group, found.name, found.a, found.b) == ("command", "--batch", "1", "8")
+
+
+def test_hostile_facts_are_bounded(side: Side) -> None:
+    nested: Any = "end"
+    for _ in range(900):
+        nested = {"x" * 1000: nested}
+    facts = {"many": {str(n): n for n in range(5000)}, "long": "y" * 10**6, "deep": nested}
+    other = replace(side, facts={**side.facts, **facts})
+    found = setup_differences(side, other)
+    assert len(found) <= 200
+    assert all(len(each.name) <= 400 and len(each.b) <= 400 for each in found)

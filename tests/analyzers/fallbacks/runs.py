@@ -59,16 +59,7 @@ def report(
     said: EngineLog | None = None,
     tokens: tuple[int, ...] = (1, 1, 1, 1),
 ) -> Report:
-    """The report of a run whose layer is that row and in which that kernel ran.
-
-    Args:
-        tmp_path: where the bundle is put.
-        layer: a row of the `layers` table.
-        ran: name of the kernel.
-        given: of the worker, else `facts()`.
-        said: what the engine printed.
-        tokens: of each decode step.
-    """
+    """The report of a run whose layer is that row and in which that kernel ran."""
     steps, calls, kernels = [], [], []
     for index, count in enumerate(tokens):
         at = 1000 * index

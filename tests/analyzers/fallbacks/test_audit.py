@@ -1,20 +1,14 @@
-"""The audit of whole runs: three witnesses, the checkpoint, causes.
-
-How an engine was set up, out of its log or a recording.
-
-What checkpoints of every format ask for, module by module.
-"""
+"""The audit of runs and machines: three witnesses, the checkpoint, causes, the set-up."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from spark_prof.analyzers.ceilings.schemes import label, schemes_of
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.fallbacks.audit_rows import AuditRow, Engine
 from spark_prof.analyzers.fallbacks.engine_facts import (
@@ -23,7 +17,14 @@ from spark_prof.analyzers.fallbacks.engine_facts import (
     engine_of_log,
     merged,
 )
+from spark_prof.analyzers.fallbacks.machine_checks import (
+    Library,
+    Machine,
+    Package,
+    machine_findings,
+)
 from spark_prof.analyzers.model import Report
+from spark_prof.rules.environment import SettingRow
 from tests.analyzers.fallbacks.runs import (
     A16_FIRST,
     CUTLASS,
@@ -118,21 +119,6 @@ def test_who_contradicts_the_engine(
     assert all(word in conflict for word in words)
 
 
-def test_a_log_alone() -> None:
-    audit = audit_of_log(
-        log(
-            "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
-            "Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['MARLIN'].",
-            "Using TRITON Unquantized MoE backend out of potential backends: ['TRITON'].",
-        ),
-        "GB10 (DGX Spark)",
-        "12.1",
-    )
-    assert [(r.layer, r.executed, r.cause) for r in audit.rows] == [
-        ("linear", "W4A4 nvfp4", ""), ("moe", "W4A16 nvfp4", "unknown"), ("moe", "16-bit", ""),
-    ]  # fmt: skip
-
-
 def test_the_layer_of_marlin_is_told_from_its_warning() -> None:
     warning = (
         "Your GPU does not have native support for FP4 computation but FP4 quantization is being "
@@ -204,29 +190,20 @@ CONFIG = (
         (("server_args=ServerArgs(model_path='m', disable_cuda_graph=True, "
           "disable_radix_cache=True, quantization='modelopt_fp4')",),
          {"eager": True, "prefix_caching": False, "serves": True}),
+        (("Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.",),
+         {"gpu": "NVIDIA GB10", "capability": "12.1"}),
+        (("Using default MoE config. Performance might be sub-optimal! Config file not found at "
+          "/x/E=256,N=512,device_name=NVIDIA_GB10.json",),
+         {"gpu": "NVIDIA GB10", "capability": "12.1"}),
+        (("FlashInfer resolved query dtypes: prefill=a, decode=b, decode_backend=xqa, "
+          "kv_cache_dtype=c, arch=sm120",), {"gpu": "", "capability": "12.0"}),
+        (("ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",),
+         {"gpu": "", "capability": ""}),
     ],
 )  # fmt: skip
 def test_the_engine_that_wrote(lines: tuple[str, ...], wanted: dict[str, object]) -> None:
     found = engine_of_log(log(*lines).statements)
     assert {name: getattr(found, name) for name in wanted} == wanted
-
-
-@pytest.mark.parametrize(
-    ("line", "gpu", "capability"),
-    [
-        ("Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.", "NVIDIA GB10", "12.1"),
-        ("Using default MoE config. Performance might be sub-optimal! Config file not found at "
-         "/x/E=256,N=512,device_name=NVIDIA_GB10.json",
-         "NVIDIA GB10", "12.1"),
-        ("FlashInfer resolved query dtypes: prefill=a, decode=b, decode_backend=xqa, "
-         "kv_cache_dtype=c, arch=sm120",
-         "", "12.0"),
-        ("ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "", ""),
-    ],
-)  # fmt: skip
-def test_the_gpu_out_of_a_line(line: str, gpu: str, capability: str) -> None:
-    found = engine_of_log(log(line).statements)
-    assert (found.gpu, found.capability) == (gpu, capability)
 
 
 def test_a_recording_without_configuration_tells_what_it_has() -> None:
@@ -246,96 +223,72 @@ def test_two_sources_are_one_engine_or_differ() -> None:
     assert len(differences(recorded, replace(logged, vllm="0.24.0", eager=True))) == 2
 
 
-QKV = "model.layers.3.self_attn.qkv_proj"
-EXPERTS = "model.layers.3.mlp.experts.routed_experts"
-
-
-def group(weights: dict[str, Any], inputs: dict[str, Any] | None) -> dict[str, Any]:
-    return {"config_groups": {"group_0": {
-        "weights": weights, "input_activations": inputs, "targets": ["Linear"],
-    }}, "quant_method": "compressed-tensors", "ignore": ["lm_head"]}  # fmt: skip
-
-
-FP4 = {"num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group"}
-INT4 = {"num_bits": 4, "type": "int", "group_size": 128}
-FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
-
-
-@each_row(
-    ("config", "scheme"),
-    [
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "W4A4 nvfp4"),
-        ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, "W4A16 nvfp4"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "W8A8 fp8"),
-        (group(FP4, FP4), "W4A4 nvfp4"),
-        (group(FP4, None), "W4A16 nvfp4"),
-        (group(FP4, FP8), "W4A8 nvfp4"),
-        (group(INT4, None), "W4A16 int4"),
-        (group(FP8, FP8), "W8A8 fp8"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "W8A8 fp8"),
-        ({"quant_method": "awq", "bits": 4}, "W4A16 int4"),
-        ({"quant_method": "gptq", "bits": 4}, "W4A16 int4"),
-        ({}, "16-bit"),
-    ],
+LIBRARY = Library(
+    "vllm/_C.abi3.so", ("9 x sm_90a", "50 x sm_120", "35 x sm_120f"), ("sm_80",), 50, 35
 )
-def test_linear_layers(config: dict[str, Any], scheme: str) -> None:
-    assert label(*schemes_of(config).of_engine(QKV)) == scheme
+GOOD = Machine(
+    gpu="NVIDIA GB10",
+    capability="12.1",
+    packages=(
+        Package("vllm", "0.26.0"),
+        Package("flashinfer-python", "0.6.12"),
+        Package("flashinfer-cubin", "0.6.12"),
+        Package("flashinfer-jit-cache", "0.6.12+cu130"),
+    ),
+    nvcc="/usr/local/cuda/bin/nvcc",
+    cuda="13.0",
+    libraries=(LIBRARY,),
+)
 
 
-def test_what_is_ignored_stays_as_it_is_under_either_name() -> None:
-    for ignored in ("model.layers.3.self_attn.q_proj", "model.layers.3.self_attn*", "*self_attn*"):
-        names = [ignored, ignored.replace("q_proj", "k_proj"), ignored.replace("q_proj", "v_proj")]
-        config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": names}
-        schemes = schemes_of(config)
-        assert label(*schemes.of_engine(QKV)) == "16-bit", ignored
-        assert label(*schemes.of_engine(EXPERTS)) == "W4A4 nvfp4", ignored
+def without(*names: str) -> Machine:
+    packages = tuple(package for package in GOOD.packages if package.name not in names)
+    return replace(GOOD, packages=packages)
 
 
-@pytest.mark.parametrize("method", ["mxfp4", "gpt_oss_mxfp4"])
-def test_gpt_oss_quantizes_its_experts_only(method: str) -> None:
-    schemes = schemes_of({
-        "quant_method": method, "modules_to_not_convert": ["lm_head", "model.embed_tokens"],
-    })  # fmt: skip
-    assert schemes.of_engine("model.layers.0.attn.qkv_proj") == ("16-bit", "16-bit")
-    assert schemes.of_engine("model.layers.0.mlp.experts.routed_experts") == ("mxfp4", "")
-    assert label("mxfp4", "") == "W4A? mxfp4"
+def library(
+    *architectures: str, ptx: tuple[str, ...] = (), plain: int = 0, path: str = "x.so"
+) -> Machine:
+    return replace(GOOD, libraries=(Library(path, architectures, ptx, plain),))
 
 
-def test_mixed_precision_by_module() -> None:
-    layers = {
-        **{f"model.layers.3.self_attn.{name}_proj": {"quant_algo": "FP8"} for name in "qkv"},
-        "model.layers.3.mlp.experts.0.gate_proj": {"quant_algo": "W4A16_NVFP4"},
-    }
-    config = {
-        "quant_method": "modelopt",
-        "quant_algo": "MIXED_PRECISION",
-        "quantized_layers": layers,
-    }
-    schemes = schemes_of(config)
-    assert label(*schemes.of_engine(QKV)) == "W8A8 fp8"
-    assert label(*schemes.of_engine(EXPERTS)) == "W4A16 nvfp4"
-
-
-@each_row(
-    "config",
+@pytest.mark.parametrize(
+    ("machine", "ids"),
     [
-        {"quant_method": None}, {"quant_method": ["x"]},
-        {"config_groups": {"a": None}}, {"config_groups": {"a": {"weights": 4}}},
-        {"config_groups": []}, {"quantized_layers": {"a": 1}}, {"quant_algo": {}},
+        (GOOD, []),
+        (Machine(), []),
+        (without("flashinfer-python"), ["flashinfer-missing"]),
+        (replace(without("flashinfer-cubin"), nvcc=""), ["flashinfer-missing"]),
+        (without("flashinfer-cubin"), []),
+        (replace(GOOD, packages=(*GOOD.packages[:2], Package("flashinfer-cubin", "0.6.8"))),
+         ["flashinfer-mismatch"]),
+        (replace(GOOD, cuda="12.8"), ["old-toolkit"]),
+        (replace(GOOD, cuda="12.9"), []),
+        (replace(GOOD, cuda="12.8", capability="9.0", libraries=()), []),
+        (library("50 x sm_120", plain=50), ["plain-build"]),
+        (library("99 x sm_120", plain=99, path="torch/lib/libtorch_cuda_linalg.so"), []),
+        (replace(library("99 x sm_90", plain=99), capability="9.0"), []),
+        (library("9 x sm_90a"), ["no-gpu-code"]),
+        (library("9 x sm_90a", path="vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"), []),
+        (library("9 x sm_90a", ptx=("sm_80",)), []),
+        (library("3 x sm_120a"), ["no-gpu-code"]),
+        (replace(GOOD, settings=(SettingRow("VLLM_X", "1", "ignored", "why", ""),)),
+         ["ignored-environment-variable"]),
     ],
 )  # fmt: skip
-def test_a_configuration_that_names_no_format_is_one_without(config: dict[str, Any]) -> None:
-    assert schemes_of(config).of_engine(QKV) == schemes_of({}).of_engine(QKV)
+def test_findings(machine: Machine, ids: list[str]) -> None:
+    found = machine_findings(machine)
+    assert [finding.id for finding in found] == ids
+    assert all(finding.text and finding.fix for finding in found)
 
 
-def test_what_is_no_pattern_ignores_nothing() -> None:
-    config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": [1, None, "re:("]}
-    assert schemes_of(config).of_engine(QKV) == ("nvfp4", "nvfp4")
-
-
-@pytest.mark.parametrize("method", ["fp8", "gptq", "awq"])
-def test_lm_head_is_left_as_it_is_without_a_word(method: str) -> None:
-    config: dict[str, Any] = {"quant_method": method, "bits": 4, "group_size": 128}
-    assert schemes_of(config).of_engine("lm_head") == ("16-bit", "16-bit")
-    asked = schemes_of({**config, "lm_head": True}).of_engine("lm_head")
-    assert asked[0] in ("fp8", "int4")
+@each_row("version", ["0.6; touch x", "0.6'; touch x; '", "$(touch x)", "0.6\ntouch x"])
+def test_a_version_is_one_word_of_the_line_for_pip(version: str) -> None:
+    packages = (GOOD.packages[0], Package("flashinfer-python", version))
+    for machine in (
+        replace(GOOD, packages=packages, nvcc=""),
+        replace(GOOD, packages=(*packages, Package("flashinfer-cubin", "0.5"))),
+    ):
+        [found] = machine_findings(machine)
+        words = shlex.split(found.fix.partition(", or ")[0])
+        assert words == ["pip", "install", f"flashinfer-cubin=={version}"]

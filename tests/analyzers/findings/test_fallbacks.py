@@ -70,11 +70,6 @@ def test_a_recording_makes_it_fire(
     assert found[rule].evidence
 
 
-def test_unquantized_layers(tmp_path: Path) -> None:
-    found = own(report(tmp_path, module("", "UnquantizedLinearMethod"), "nvjet_sm121"))
-    assert "nvfp4" in found["unquantized-layers"].text
-
-
 def test_what_a_weight_only_layer_reaches_is_evidence(tmp_path: Path) -> None:
     layer = {**module(DENSE), "bytes": 50_000_000}
     found = own(report(tmp_path, layer, MARLIN, facts()))["weight-only-fp4"]
@@ -83,24 +78,23 @@ def test_what_a_weight_only_layer_reaches_is_evidence(tmp_path: Path) -> None:
     assert "not automatically slower" in found.text
 
 
-@pytest.mark.parametrize(
-    ("tokens", "words"),
-    [((1, 2, 4), None), ((5, 6, 4), "more than the largest"), ((9, 9, 9), None)],
+@each_row(
+    ("sizes", "tokens", "words", "fix"),
+    [
+        ("[1, 2, 4]", (1, 2, 4), "", ""),
+        ("[1, 2, 4]", (5, 6, 4), "more than the largest", "1 2 4 5 6"),
+        ("[1, 2, 4, 8, 12]", (9, 9, 9), "", ""),
+        ("[1, 8]", (3, 3, 1), "3 to 8 tokens", "1 3 8"),
+    ],
 )
-def test_graph_sizes(tmp_path: Path, tokens: tuple[int, ...], words: str | None) -> None:
-    sizes = "[1, 2, 4]" if max(tokens) < 9 else "[1, 2, 4, 8, 12]"
+def test_graph_sizes(
+    tmp_path: Path, sizes: str, tokens: tuple[int, ...], words: str, fix: str
+) -> None:
     given = facts(cudagraph_capture_sizes=sizes)
-    found = own(report(tmp_path, module(NATIVE), CUTLASS, given, tokens=tokens))
-    assert ("graph-sizes-missing" in found) == (words is not None)
-    if words:
-        assert words in found["graph-sizes-missing"].text
-        assert found["graph-sizes-missing"].fix.endswith("1 2 4 5 6")
-
-
-def test_padded_steps(tmp_path: Path) -> None:
-    given = facts(cudagraph_capture_sizes="[1, 8]")
-    found = own(report(tmp_path, module(NATIVE), CUTLASS, given, tokens=(3, 3, 1)))
-    assert "3 to 8 tokens" in found["graph-sizes-missing"].text
+    findings = own(report(tmp_path, module(NATIVE), CUTLASS, given, tokens=tokens))
+    found = findings.get("graph-sizes-missing")
+    assert bool(found) is bool(words)
+    assert found is None or (words in found.text and found.fix.endswith(fix))
 
 
 def test_eager_brings_at_most_the_gap(tmp_path: Path) -> None:

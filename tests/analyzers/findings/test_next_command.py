@@ -17,7 +17,6 @@ from spark_prof.analyzers.findings.next_command import (
     with_next_command,
 )
 from spark_prof.analyzers.findings.ranking import findings_of
-from spark_prof.analyzers.findings.rule import has_qk_norm
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.outline import outline
 from spark_prof.kernels.tuning import known_runs
@@ -79,16 +78,6 @@ def test_what_is_set_already_is_not_advised(qwen: Report) -> None:
     assert " report " in with_next_command(finding, qwen, "timeline").command
     lesser = replace(qwen, run=replace(qwen.run, execution="CUDA graphs (PIECEWISE)"))
     assert "cudagraph_mode=FULL" in with_next_command(finding, lesser, "timeline").command
-
-
-def test_qk_norm_is_seen_by_the_width_of_the_norms(qwen: Report) -> None:
-    gpt_oss = spark_prof.report(DATA / "h100-gpt-oss-20b-mxfp4-graphs")
-    assert (has_qk_norm(qwen.modules), has_qk_norm(gpt_oss.modules)) == (True, False)
-    fixes = [
-        [found.fix for found in report.findings if found.id == "small-kernels"]
-        for report in (qwen, gpt_oss)
-    ]
-    assert ["enable_qk_norm_rope_fusion" in fix for [fix] in fixes] == [True, False]
 
 
 SOURCES = (

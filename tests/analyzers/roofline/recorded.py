@@ -71,7 +71,6 @@ def bundle(
     Args:
         us: how long each of these kernels takes.
         tokens: of each step, and as many requests.
-        facts: of the rank, in place of the usual ones.
     """
     steps, calls, kernels = [], [], []
     whole = 1000 * len(_RAN) + round(1000 * sum(us))

@@ -1,12 +1,15 @@
-"""Bytes and operations of single pieces of work, against sums done by hand."""
+"""Bytes and operations of single pieces of work, by hand, and what they are held against."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
+from spark_prof.analyzers.roofline.device_ceilings import ceilings_of
 from spark_prof.analyzers.roofline.needs import (
     Load,
     Shape,
@@ -16,19 +19,17 @@ from spark_prof.analyzers.roofline.needs import (
     shape_of,
     state,
 )
+from spark_prof.analyzers.roofline.roofline_rows import Place
+from spark_prof.analyzers.roofline.rows import by_sampling, by_single_kernels
 from spark_prof.analyzers.roofline.weight_bytes import Weights
+from spark_prof.traces.measured import DeviceState, Measured, Measurement
+from tests.rows import each_row
 
 GPT_OSS = {
-    "hidden_size": 2880,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "num_hidden_layers": 4,
-    "num_local_experts": 128,
-    "num_experts_per_tok": 4,
-    "sliding_window": 128,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-}
+    "hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+    "num_hidden_layers": 4, "num_local_experts": 128, "num_experts_per_tok": 4,
+    "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 2,
+}  # fmt: skip
 
 
 def test_heads_and_windows_of_a_model() -> None:
@@ -38,7 +39,7 @@ def test_heads_and_windows_of_a_model() -> None:
     assert [shape.window(layer) for layer in (-1, 0, 1, 2, 3, 4)] == [0, 128, 0, 128, 0, 0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cache", "dtype", "size"),
     [("auto", "bfloat16", 2), ("auto", "float32", 4), ("fp8_e4m3", "bfloat16", 1), ("fp8", "", 1),
      ("bfloat16", "float32", 2)],
@@ -48,7 +49,7 @@ def test_the_type_of_the_cache(cache: str, dtype: str, size: int) -> None:
     assert shape_of({"engine_config": engine, "dtype": dtype}).kv_bytes == size
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parallel", "here", "surely"),
     [
         ({"tensor": 4}, 128, 4), ({"tensor": 4, "whole": True}, 32, 0),
@@ -69,8 +70,8 @@ SHAPE = Shape(hidden=2048, heads=32, kv_heads=4, head_dim=128, experts=128, chos
 ONE = Load(tokens=1, requests=1, sampled=1, context=500)
 
 
-def weights(component: str, size: int, elements: int, *, experts: bool = False) -> Weights:
-    return Weights(component, 0, "w", size, elements, experts, "bfloat16", quantized=False)
+def weights(component: str, size: int, elements: int) -> Weights:
+    return Weights(component, 0, "w", size, elements, "bfloat16")
 
 
 def test_a_product_reads_its_weights_once_and_its_activations_each_token() -> None:
@@ -84,7 +85,7 @@ def test_a_product_reads_its_weights_once_and_its_activations_each_token() -> No
 
 def test_one_token_reads_its_experts_and_more_may_read_the_same() -> None:
     whole = 128 * 1_000_000
-    all_of_them = weights("experts", whole, 128 * 768 * 2048, experts=True)
+    all_of_them = weights("experts", whole, 128 * 768 * 2048)
     one = reading(all_of_them, ONE, SHAPE).need
     assert one.streamed == pytest.approx(8 * 1_000_000)
     assert (one.part, one.expected) == ("8 of 128 experts", False)
@@ -95,7 +96,7 @@ def test_one_token_reads_its_experts_and_more_may_read_the_same() -> None:
     assert four.operations == 4 * one.operations
     # Dealt out to ranks, a token may be sent to experts of others only.
     local = replace(SHAPE, expert_ranks=4)
-    quarter = weights("experts", whole // 4, 32 * 768 * 2048, experts=True)
+    quarter = weights("experts", whole // 4, 32 * 768 * 2048)
     apart = reading(quarter, ONE, local).need
     assert (apart.streamed, apart.operations, apart.expected) == (0.0, 0.0, True)
     assert apart.part == "at least 0 of 32 experts"
@@ -109,7 +110,7 @@ def test_no_routing_needs_less_than_the_bound() -> None:
         experts = ranks * each
         chosen = int(random.integers(1, experts + 1))
         shape = replace(SHAPE, experts=experts, chosen=chosen, expert_ranks=ranks)
-        own = weights("experts", each, each * 2048, experts=True)
+        own = weights("experts", each, each * 2048)
         sent = [random.choice(experts, chosen, replace=False) for _ in range(tokens)]
         hit = {expert for one in sent for expert in one.tolist() if expert < each}
         need = reading(own, Load(tokens, tokens, tokens, 0), shape).need
@@ -124,24 +125,23 @@ def test_the_head_works_for_sampled_tokens_only() -> None:
     assert prompt.other == 2048 * 2 + 1000 * 4
 
 
-def test_attention_reads_the_cache_of_each_request() -> None:
-    need = attention(0, Load(3, 3, 3, 500), SHAPE)[0].need
-    assert need.streamed == 3 * 501 * (2 * 4 * 128) * 2
-    assert need.operations == pytest.approx(2 * 3 * 501 * 32 * 2 * 128)
-    assert attention(0, ONE, SHAPE)[1].need.other == 2 * 4 * 128 * (2 + 2)
-
-
-def test_a_window_bounds_what_is_read() -> None:
-    near, far = (attention(1, Load(1, 1, 1, n), SHAPE)[0] for n in (100, 100_000))
-    assert near.need.streamed == 101 * 1024 * 2
-    assert far.need.streamed == 128 * 1024 * 2
-    assert "128 tokens" in near.what
-
-
-def test_a_prompt_s_tokens_see_themselves_and_those_before() -> None:
-    need = attention(0, Load(tokens=100, requests=1, sampled=1, context=0), SHAPE)[0].need
-    pairs = 100 * 101 / 2
-    assert need.operations == pytest.approx(2 * pairs * 32 * 2 * 128)
+@each_row(
+    ("layer", "load", "read", "pairs"),
+    [
+        (0, Load(3, 3, 3, 500), 3 * 501, 3 * 501),
+        # A window bounds what is read.
+        (1, Load(1, 1, 1, 100), 101, 101),
+        (1, Load(1, 1, 1, 100_000), 128, 128),
+        # A prompt's tokens see themselves and those before.
+        (0, Load(100, 1, 1, 0), 100, 100 * 101 / 2),
+    ],
+)
+def test_attention(layer: int, load: Load, read: int, pairs: float) -> None:
+    found, written = attention(layer, load, SHAPE)
+    assert found.need.streamed == read * (2 * 4 * 128) * 2
+    assert found.need.operations == pytest.approx(2 * pairs * 32 * 2 * 128)
+    assert written.need.other == load.tokens * 2 * 4 * 128 * (2 + 2)
+    assert ("128 tokens" in found.what) is (layer == 1)
 
 
 def test_the_recurrent_state_of_each_request_is_read_and_written() -> None:
@@ -157,3 +157,92 @@ def test_small_kernels_have_activations_or_nothing() -> None:
     assert norm.need.other == 5 * 2 * 2 * 2 * 2048 * 2
     assert elementwise("sampler", -1, five, SHAPE) is None
     assert elementwise("norm", 0, five, Shape()) is None
+
+
+GEMM = Place("qkv", "self_attn.qkv_proj", "gemm")
+
+
+def counters(tokens: int, read: float | None) -> Counters:
+    row = CounterRow("gemm", "qkv", 24.0, 10.0, read, None, None, None, None, None, None, None, 1.0)
+    batch = CounterBatch(tokens, 30, True, 0.0, 1.0, None, (row,), ())
+    return Counters(2.0, 1000, 1e6, (batch,), (), ())
+
+
+def test_sampled_bytes_belong_to_steps_of_the_same_size() -> None:
+    needed = {1: {GEMM: 24 * 1000.0}, 4: {GEMM: 48 * 1000.0}}
+    others = [Place("mlp", "", "gemm"), Place("qkv", "", "norm")]
+    ((place, found),) = by_sampling(counters(4, 2600.0), needed, [*others, GEMM]).items()
+    assert place == GEMM
+    assert (found.read, found.streamed, found.by) == (2600.0, 2000.0, "PM sampling")
+    assert by_sampling(counters(2, 2600.0), needed, [GEMM]) == {}
+    assert by_sampling(counters(1, None), needed, [GEMM]) == {}
+    assert by_sampling(None, needed, [GEMM]) == {}
+    # Counters do not tell which of a kernel's roles read how much, needed or not.
+    assert by_sampling(counters(4, 2600.0), needed, [GEMM, GEMM._replace(role="")]) == {}
+
+
+def metrics(*rows: tuple[str, str, float, str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["name", "metric", "value", "unit"])
+
+
+def test_nsight_compute_s_units_are_decimal() -> None:
+    rows = [
+        ("void f<128, 1>(T1)", "dram__bytes_read.sum", value, unit)
+        for value, unit in ((2.0, "Mbyte"), (4e6, "byte"), (3e3, "Kbyte"), (0.003, "Gbyte"))
+    ]
+    needed = {GEMM._replace(name="void ns::f<(int)128, true>(int)"): 1e6}
+    (found,) = by_single_kernels(metrics(*rows), needed).values()
+    assert found.read == pytest.approx(3e6)
+    assert (found.streamed, found.by) == (1e6, "Nsight Compute")
+
+
+def test_what_does_not_tell_is_left_out() -> None:
+    needed = {
+        Place(*place): 1.0
+        for place in (("qkv", "", "f"), ("o_proj", "", "g"), ("mlp", "", "g"),
+                      ("experts", "mlp.experts.w13", "h"), ("experts", "mlp.experts.w2", "h"))
+    }  # fmt: skip
+    rows = metrics(
+        ("f", "dram__bytes_read.sum", float("nan"), "byte"),
+        ("f", "dram__bytes_read.sum", 5.0, "furlong"),
+        ("f", "dram__bytes_write.sum", 5.0, "byte"),
+        ("g", "dram__bytes_read.sum", 5.0, "byte"),
+        ("h", "dram__bytes_read.sum", 5.0, "byte"),
+    )
+    assert by_single_kernels(rows, needed) == {}
+    assert by_single_kernels(rows.iloc[:0], needed) == {}
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+MEASURED = Measured(
+    device=H100,
+    taken="2026-11-21T10:00:00+00:00",
+    measurements=(
+        Measurement("read", 2.9e12, "B/s", 2.8e12, 3.0e12, 20, "a reader"),
+        Measurement("bf16", 7e14, "op/s", 7e14, 7e14, 20, "torch.mm"),
+        Measurement("launch_graph", 1.2e-6, "s", 1e-6, 2e-6, 20, "empty kernels"),
+    ),
+    after=DeviceState(sm_mhz=1755, throttled=("power cap",)),
+)
+
+
+def test_what_was_measured_here_goes_first_and_says_when() -> None:
+    found = ceilings_of(H100, "9.0", MEASURED)
+    assert found.bandwidth is not None
+    assert "2026-11-21" in found.bandwidth.source
+    assert found.data_sheet is not None
+    assert (found.bandwidth.value, found.data_sheet.value) == (2.9e12, 3.35e12)
+    assert found.peak("bf16") == 7e14
+    # A precision that was not measured keeps the printed peak.
+    assert found.peak("fp8") == pytest.approx(1978.9e12)
+    assert found.smallest_kernel_us == pytest.approx(1.2)
+    assert "1755 MHz" in found.clocks
+
+
+def test_an_unknown_device_has_ceilings_only_if_it_was_measured() -> None:
+    assert ceilings_of("AMD EPYC", None).bandwidth is None
+    measured = Measured("AMD EPYC", "2026", MEASURED.measurements)
+    found = ceilings_of("AMD EPYC", None, measured)
+    assert found.data_sheet is None
+    assert found.bandwidth is not None
+    assert found.bandwidth.value == 2.9e12

@@ -1,7 +1,8 @@
-"""Weights of a live model's layers, and of a configuration where nobody looked into one."""
+"""The weights of a model, and the roofline of whole recordings."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
+import spark_prof
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.weight_bytes import (
     Weights,
     derived_weights,
@@ -21,8 +24,25 @@ from spark_prof.analyzers.roofline.weight_bytes import (
 )
 from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle, table_file
+from spark_prof.traces.measured import Measured, Measurement
 from spark_prof.traces.tables import TABLES
-from tests.analyzers.roofline.recorded import FIRST, FLASH, GEMM, HEAD, SECOND, bundle
+from tests.analyzers.roofline.recorded import (
+    CONFIG,
+    FIRST,
+    FLASH,
+    GEMM,
+    GPU,
+    HEAD,
+    HEAD_BYTES,
+    LAYERS,
+    QKV_BYTES,
+    SECOND,
+    W2_BYTES,
+    W13_BYTES,
+    bundle,
+)
+from tests.rows import each_row
+from tests.support import layer_row
 
 QKV, EXPERTS = "model.layers.0.qkv_proj", "model.layers.0.mlp.experts"
 BASE = 1 << 40
@@ -61,13 +81,6 @@ def argument(correlation: int, address: int, **more: Any) -> dict[str, Any]:
     return usual | {"correlation": correlation, "address": address} | more
 
 
-def rows_of(made: Bundle) -> dict[str, RooflineRow]:
-    report = summarize(made)
-    assert report.roofline is not None
-    assert report.roofline.decode is not None
-    return {row.name: row for row in report.roofline.decode.rows}
-
-
 def test_only_what_names_owners_counts_as_read(tmp_path: Path) -> None:
     """What was left in a struct in one step, and not in the next, is no argument."""
     tensors = laid_out(
@@ -80,7 +93,7 @@ def test_only_what_names_owners_counts_as_read(tmp_path: Path) -> None:
     always += [argument(n, first, **struct) for n in (5, 105)]
     stale = [*always[:3], argument(105, 64, **struct)]
     for name, pointers, megabytes in (("always", always, 608), ("stale", stale, 600)):
-        rows = rows_of(pointing(bundle(tmp_path / name), tensors, pointers))
+        rows, *_ = decode(summarize(pointing(bundle(tmp_path / name), tensors, pointers)))
         assert rows[HEAD].streamed_bytes == megabytes << 20, name
 
 
@@ -96,7 +109,7 @@ def test_the_floor_of_a_kernel_is_that_of_the_tensors_it_points_to(tmp_path: Pat
     # the product at the place of qkv reads nothing that is known. Only the first step is told.
     pointers = [argument(3, tensors[0]["address"]), argument(3, tensors[1]["address"]),
                 argument(5, tensors[3]["address"]), argument(1, tensors[2]["address"])]  # fmt: skip
-    rows = rows_of(pointing(bundle(tmp_path / "b"), tensors, pointers))
+    rows, _, roofline = decode(summarize(pointing(bundle(tmp_path / "b"), tensors, pointers)))
     assert rows[FIRST].streamed_bytes == pytest.approx((128 * size + 128 * 4096) * 8 / 128)
     assert rows[FIRST].what == "w2: 8 of 128 experts"
     assert rows[FIRST].basis == "the tensors that its arguments point to"
@@ -104,22 +117,11 @@ def test_the_floor_of_a_kernel_is_that_of_the_tensors_it_points_to(tmp_path: Pat
     assert (rows[SECOND].floor_us, rows[GEMM].floor_us) == (None, None)
     # The KV cache goes by the context, as it does without addresses.
     assert rows[FLASH].streamed_bytes == 101 * 2 * 4 * 128 * 2
+    stored = {(row.component, row.dtype, row.quantized) for row in roofline.weights}
+    assert stored == {("experts", "nvfp4", True), ("lm_head", "bfloat16", False)}
 
 
-def test_weights_are_told_in_their_format(tmp_path: Path) -> None:
-    tensors = laid_out(
-        tensor("weight", QKV, "qkv", 32 << 20, dtype="int32", format="nvfp4"),
-        tensor("weight_scale", QKV, "qkv", 4 << 20, dtype="float8_e4m3fn", format="scale"),
-        tensor("weight", "lm_head", "lm_head", 16 << 20, layer=-1, dtype="bfloat16"),
-    )
-    pointers = [argument(c, row["address"]) for c, row in zip((1, 1, 5), tensors, strict=True)]
-    roofline = summarize(pointing(bundle(tmp_path / "b"), tensors, pointers)).roofline
-    assert roofline is not None
-    stored = {(row.component, row.dtype, row.quantized): row.bytes for row in roofline.weights}
-    assert stored == {("qkv", "nvfp4", True): 36 << 20, ("lm_head", "bfloat16", False): 16 << 20}
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("row", "elements"),
     [
         (tensor("w", QKV, "qkv", 1000, format="mxfp4"), 2000),
@@ -180,74 +182,25 @@ def one(found: list[Weights]) -> Weights:
     return weights
 
 
-@pytest.mark.parametrize(
-    ("method", "dtype", "parameters", "elements"),
-    [
-        # As captured on an H100: rows of the captures in tests/data.
-        ("UnquantizedLinearMethod", "bfloat16", "weight:bfloat16:5120x2880 bias:bfloat16:5120",
-         5120 * 2880),
-        ("ModelOptNvFp4LinearMethod MarlinNvFp4LinearKernel", "int32",
-         "weight:int32:128x10240 weight_scale:float8_e4m3fn:128x5120 alpha:float32:", 5120 * 2048),
-        ("Fp8LinearMethod MarlinFP8ScaledMMLinearKernel", "int32", "weight:int32:128x10240",
-         5120 * 1024),
-        ("Fp8LinearMethod", "float8_e4m3fn",
-         "weight:float8_e4m3fn:4096x4096 weight_scale_inv:float32:32x32", 4096 * 4096),
-        ("GPTQMarlinLinearMethod", "int32",
-         "qweight:int32:256x8192 scales:float16:32x4096 g_idx:int32:4096 qzeros:int32:1x2",
-         256 * 8192 * 8),
-        ("ModelOptNvFp4LinearMethod", "uint8", "weight:uint8:4096x2048", 4096 * 4096),
-        ("X", "float4_e2m1fn_x2", "weight:float4_e2m1fn_x2:4096x2048", 4096 * 4096),
-    ],
-)  # fmt: skip
-def test_elements_of_a_product(method: str, dtype: str, parameters: str, elements: int) -> None:
-    row = {"path": "model.layers.0.self_attn.qkv_proj", "component": "qkv", "bytes": 5898256,
-           "quant_method": method, "weight_dtype": dtype, "parameters": parameters}  # fmt: skip
-    found = one(weights_of(layers(row), tied=False))
-    assert found.elements == elements
-    assert found.bytes == 5898256
-    assert found.quantized is (dtype != "bfloat16")
-
-
-def test_both_products_of_the_experts_are_told_apart() -> None:
-    row = {
-        "path": "model.layers.0.mlp.experts.routed_experts", "component": "experts",
-        "quant_method": "GptOssMxfp4MoEMethod", "weight_dtype": "uint8", "bytes": 425615360,
-        "parameters": "w13_bias:float32:32x5760 w2_bias:float32:32x2880 "
-        "w13_weight.storage.data:uint8:32x5760x1440 w2_weight.storage.data:uint8:32x5760x720 "
-        "quant_method.w13_precision_config.weight_scale.storage.data:uint8:32x2944x184 "
-        "quant_method.w2_precision_config.weight_scale.storage.data:uint8:32x2944x96",
-    }  # fmt: skip
-    first, second = weights_of(layers(row), tied=False)
-    assert (first.what, second.what) == ("w13", "w2")
-    assert first.bytes + second.bytes == 425615360
-    assert first.elements == 32 * 5760 * 2880
-    assert second.elements == 32 * 2880 * 2880
-    assert first.among_experts
-    assert (first.order, second.order) == (0, 1)
-
-
 def test_parts_that_a_decode_step_does_not_run_are_left_out() -> None:
+    paths = {"visual.blocks.0.attn.qkv": "qkv", "mtp.layers.0.self_attn.qkv_proj": "qkv",
+             "model.embed_tokens": "embedding", "model.layers.0.nothing": "",
+             "model.layers.0.self_attn.o_proj": "o_proj"}  # fmt: skip
     rows = [
         {"path": path, "component": component, "bytes": 100, "parameters": "weight:bfloat16:5x10"}
-        for path, component in (
-            ("visual.blocks.0.attn.qkv", "qkv"),
-            ("mtp.layers.0.self_attn.qkv_proj", "qkv"),
-            ("model.embed_tokens", "embedding"),
-            ("model.layers.0.nothing", ""),
-            ("model.layers.0.self_attn.o_proj", "o_proj"),
-        )
+        for path, component in paths.items()
     ]
-    assert one(weights_of(layers(*rows), tied=False)).component == "o_proj"
+    assert one(weights_of(layers(*rows), tied=False, config={})).component == "o_proj"
 
 
 def test_a_tied_head_is_the_embedding() -> None:
     row = {"path": "model.embed_tokens", "component": "embedding", "bytes": 2000, "layer": -1,
            "parameters": "weight:bfloat16:100x10"}  # fmt: skip
-    head = one(weights_of(layers(row), tied=True))
+    head = one(weights_of(layers(row), tied=True, config={}))
     assert (head.component, head.layer, head.bytes, head.elements) == ("lm_head", -1, 2000, 1000)
-    assert weights_of(layers(row), tied=False) == []
+    assert weights_of(layers(row), tied=False, config={}) == []
     own = row | {"path": "lm_head", "component": "lm_head"}
-    assert one(weights_of(layers(row, own), tied=True)).what == "lm_head"
+    assert one(weights_of(layers(row, own), tied=True, config={})).what == "lm_head"
 
 
 def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
@@ -257,7 +210,9 @@ def test_the_gate_of_the_shared_expert_comes_after_it() -> None:
          "parameters": "weight:bfloat16:5x10"}
         for name in names
     ]  # fmt: skip
-    found = sorted(weights_of(layers(*rows), tied=False), key=lambda weights: weights.order)
+    found = sorted(
+        weights_of(layers(*rows), tied=False, config={}), key=lambda weights: weights.order
+    )
     inside = ["gate_up_proj", "down_proj"]
     assert [weights.what for weights in found] == [*inside, "shared_expert_gate"]
 
@@ -270,25 +225,120 @@ def test_a_configuration_alone_gives_the_same_bytes() -> None:
         "vocab_size": 151936, "dtype": "bfloat16",
     }  # fmt: skip
     found = derived_weights(config, 1)
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for weights in found:
-        sums[weights.component] = sums.get(weights.component, 0) + weights.bytes
+        sums[weights.component] += weights.bytes
     assert sums["qkv"] == 2 * 2 * 5120 * 2048
     assert sums["o_proj"] == 2 * 2 * 4096 * 2048
     assert sums["experts"] == 2 * 2 * 128 * 3 * 768 * 2048
     assert sums["lm_head"] == 2 * 151936 * 2048
     # vLLM runs q, k and v as one product, and the experts as two.
     places = [(weights.component, weights.layer) for weights in found]
-    assert places.count(("qkv", 0)) == 1
-    assert places.count(("experts", 0)) == 2
-    halves = derived_weights(config, 2)
-    qkv = [weights.bytes for weights in halves if weights.component == "qkv"]
-    assert sum(qkv) == sums["qkv"] // 2
+    assert (places.count(("qkv", 0)), places.count(("experts", 0))) == (1, 2)
+    halves = [w.bytes for w in derived_weights(config, 2) if w.component == "qkv"]
+    assert sum(halves) == sums["qkv"] // 2
     assert derived_weights({}, 1) == []
 
 
-@pytest.mark.parametrize("shape", ["9" * 5000, "x".join(["99999999"] * 50), "1e9", "0x0", "²x3"])
+@each_row("shape", ["9" * 5000, "x".join(["99999999"] * 50), "1e9", "0x0", "²x3"])
 def test_no_shape_breaks_the_sums(shape: str) -> None:
     row = {"path": "model.layers.0.self_attn.o_proj", "component": "o_proj", "bytes": 100,
            "parameters": f"weight:bfloat16:{shape}"}  # fmt: skip
-    assert one(weights_of(layers(row), tied=False)).elements < 1 << 50
+    assert one(weights_of(layers(row), tied=False, config={})).elements < 1 << 50
+
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+def decode(report: Report) -> tuple[dict[str, RooflineRow], RooflinePhase, Roofline]:
+    """The rows of decode steps, what holds them, and what holds that."""
+    assert report.roofline is not None
+    phase = report.roofline.decode
+    assert phase is not None
+    return {row.name: row for row in phase.rows}, phase, report.roofline
+
+
+def test_each_kernel_has_the_bytes_of_its_weights(tmp_path: Path) -> None:
+    rows, phase, roofline = decode(summarize(bundle(tmp_path / "b")))
+    assert rows[GEMM].streamed_bytes == QKV_BYTES
+    assert rows[HEAD].streamed_bytes == HEAD_BYTES
+    assert rows[FIRST].streamed_bytes == pytest.approx(W13_BYTES * 8 / 128)
+    assert rows[SECOND].streamed_bytes == pytest.approx(W2_BYTES * 8 / 128)
+    assert rows[FLASH].streamed_bytes == 101 * 2 * 4 * 128 * 2
+    assert rows[FIRST].what == "w13: 8 of 128 experts"
+    for row in rows.values():
+        assert row.needed_bytes is not None
+        assert row.floor_us is not None
+        assert row.bandwidth == pytest.approx(row.needed_bytes / row.us * 1e6)
+        assert row.floor_us == pytest.approx(row.needed_bytes / 3.03e12 * 1e6)
+        assert row.left_us == pytest.approx(max(row.us - row.floor_us, 0))
+    assert rows[HEAD].limiter == "memory"
+    # 200 KB take less than the shortest kernel does.
+    assert rows[FLASH].limiter == "latency"
+    # And the step has the sums of them.
+    assert phase.floor_us == pytest.approx(sum(row.floor_us or 0 for row in phase.rows))
+    assert phase.kernels_us == pytest.approx(231.0)
+    assert phase.placed_us == pytest.approx(231.0)
+    assert phase.step_us is not None
+    assert phase.of_floor == pytest.approx(phase.floor_us / phase.step_us)
+    streamed = {(row.component, row.dtype): row for row in roofline.weights}
+    assert streamed["lm_head", "bfloat16"].bytes == HEAD_BYTES
+    assert not streamed["qkv", "bfloat16"].quantized
+    assert streamed["experts", "uint8"].quantized
+    assert streamed["experts", "uint8"].part == "8 of 128 experts"
+    rest = phase.streamed_bytes - sum(row.bytes for row in roofline.weights)
+    assert rest == pytest.approx(101 * 2 * 4 * 128 * 2)
+    assert roofline.notes == phase.notes == ()
+
+
+def test_measured_ceilings_go_before_those_of_the_data_sheet(tmp_path: Path) -> None:
+    recorded = bundle(tmp_path / "b", us=(40.0, 40.0, 40.0, 40.0, 900.0))
+    measured = Measured(
+        str(GPU["name"]), "2026", (Measurement("read", 1e12, "B/s", 1e12, 1e12, 5, "x"),)
+    )
+    row = decode(summarize(recorded, measured=measured))[0][HEAD]
+    assert row.floor_us == pytest.approx((row.needed_bytes or 0) / 1e6)
+    assert row.of_data_sheet == pytest.approx((row.bandwidth or 0) / 3.35e12)
+    other = summarize(recorded, measured=replace(measured, device="another"))
+    assert other.roofline == summarize(recorded).roofline
+
+
+def test_without_the_live_model_sizes_come_from_its_configuration(tmp_path: Path) -> None:
+    config = CONFIG | {"vocab_size": 151936, "moe_intermediate_size": 768, "dtype": "bfloat16"}
+    report = summarize(bundle(tmp_path / "b", layers=(), model_config=config))
+    rows, _, roofline = decode(report)
+    assert rows[GEMM].streamed_bytes == QKV_BYTES
+    assert rows[HEAD].streamed_bytes == HEAD_BYTES
+    assert any("not seen" in note for note in roofline.notes)
+    rows, _, roofline = decode(summarize(bundle(tmp_path / "nothing", layers=(), model_config={})))
+    assert {(row.needed_bytes, row.floor_us) for row in rows.values()} == {(None, None)}
+    assert any("Nothing tells the sizes" in note for note in roofline.notes)
+
+
+def test_weights_without_a_kernel_count_in_the_sum(tmp_path: Path) -> None:
+    lonely = layer_row("model.layers.0.o_proj", 0, "o_proj", bytes=10 << 20,
+                       parameters="weight:bfloat16:2048x2560")  # fmt: skip
+    _, before, _ = decode(summarize(bundle(tmp_path / "a")))
+    _, after, _ = decode(summarize(bundle(tmp_path / "b", layers=(*LAYERS, lonely))))
+    assert after.streamed_bytes == before.streamed_bytes + (10 << 20)
+    assert (after.floor_us or 0) > (before.floor_us or 0)
+    assert any("o_proj" in note for note in after.notes)
+
+
+@each_row(
+    ("capture", "floor_ms"),
+    [
+        # Weights alone at 3.0 TB/s, by hand from the models' shapes: 1.24 and 0.73 ms.
+        ("h100-gpt-oss-20b-mxfp4-graphs", 1.24),
+        ("h100-gpt-oss-20b-mxfp4-eager", 1.24),
+        ("h100-qwen3-30b-a3b-nvfp4-graphs", 0.73),
+    ],
+)
+def test_floors_of_real_models(capture: str, floor_ms: float) -> None:
+    _, phase, roofline = decode(spark_prof.report(DATA / capture))
+    assert (phase.floor_us or 0) / 1e3 == pytest.approx(floor_ms, rel=0.03)
+    weights = sum(row.bytes for row in roofline.weights)
+    assert weights == pytest.approx(phase.streamed_bytes, rel=0.01)
+    # No kernel is faster than a reader.
+    assert all((row.of_reached or 0) < 1 for row in phase.rows)
+    assert phase.known_us > 0.75 * phase.kernels_us

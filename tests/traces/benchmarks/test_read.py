@@ -1,20 +1,26 @@
-"""Every format is recognised by its content and read with its own definitions."""
+"""Every format is recognised by its content and read; damaged results are read or refused."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.errors import CommandError
+from spark_prof.traces.benchmarks import read
 from spark_prof.traces.benchmarks.json_dialects import JSON_DIALECTS, JsonDialect
-from spark_prof.traces.benchmarks.load_test import BenchmarkRun
+from spark_prof.traces.benchmarks.load_test import BenchmarkRun, client_frames, imported_runs
 from spark_prof.traces.benchmarks.read import TEXT_DIALECTS, TextDialect, read_benchmark, recognise
+from spark_prof.traces.bundle import Bundle, Meta, TableFiles
+from spark_prof.traces.tables import TABLES
+from tests.analyzers.clients.test_clients import ORIGIN, steps
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data" / "benchmarks"
-SEEDS = Path(__file__).parents[4] / "shared" / "seeds"
 FILES = {
     "vllm-serve-detailed.json": "vllm bench serve",
     "vllm-serve-appended.jsonl": "vllm bench serve",
@@ -84,79 +90,22 @@ def test_what_vllm_prints_is_what_it_writes() -> None:
             assert given == pytest.approx(exact, abs=10), (name, figure)
 
 
-def test_the_same_of_latency_and_throughput() -> None:
-    [printed], [written] = runs("vllm-latency.txt"), runs("vllm-latency.json")
-    assert printed.e2e.mean == pytest.approx(written.e2e.mean)
-    assert printed.e2e.p99 == pytest.approx(written.e2e.p99)
-    [printed], [written] = runs("vllm-throughput.txt"), runs("vllm-throughput.json")
-    assert printed.total_throughput == pytest.approx(written.total_throughput, abs=0.01)
-    assert (printed.input_tokens, printed.output_tokens) == (96, 96)
-
-
-def test_appended_results_are_runs_of_their_own() -> None:
-    first, second = runs("vllm-serve-appended.jsonl")
-    assert (first.request_rate, second.request_rate) == (None, 8.0)
-    assert (second.label, second.concurrency, second.acceptance_length) == ("second", 4, 2.4)
-    assert first.requests == ()
-
-
-def test_sglang_s_own_endpoint_has_an_itl_per_token() -> None:
+def test_the_requests_of_every_format_that_has_them() -> None:
+    """The figures of the runs themselves are in tests/golden."""
     native, openai = runs("sglang.jsonl")
-    assert native.itl_per_token
-    assert not openai.itl_per_token
     answered, refused = openai.requests
     assert (answered.chunks, answered.failed, refused.failed) == (3, False, True)
-    assert native.mean_concurrency == 6.4
-    [printed] = runs("sglang.txt")
-    assert printed.itl_per_token
-    assert (printed.acceptance_length, printed.concurrency) == (2.5, None)
-
-
-def test_llama_benchy_has_no_tpot_but_its_speed_s_inverse() -> None:
-    one, two = runs("llama-benchy.json")
-    assert one.tpot.derived
-    assert one.tpot.mean == pytest.approx((1e6 / 80 + 1e6 / 100) / 2)
-    assert one.ttft.mean == pytest.approx(180_000), "the first token, not the first response"
-    assert two.tpot.mean == pytest.approx((1e6 / 50 + 1e6 / 75) / 2), "of one request, not of all"
-    assert two.output_throughput == 120
-
-
-def test_llama_benchy_s_table_is_its_report() -> None:
-    one, two, context = runs("llama-benchy.md")
-    assert (one.label, two.label) == ("pp512, tg32", "pp512, tg32 @ d4096")
-    assert (one.concurrency, two.concurrency) == (1, 2)
-    assert one.tpot.mean == pytest.approx(1e6 / 90)
-    assert two.tpot.mean == pytest.approx(1e6 / 62.5)
-    assert two.ttft.mean == pytest.approx(210_000)
-    assert (context.label, context.tpot.mean) == ("ctx_pp @ d4096", None)
-
-
-def test_guidellm_s_inter_token_latency_is_the_tpot() -> None:
-    [run] = runs("guidellm.json")
-    assert run.tpot.mean == pytest.approx(15_000)
-    assert not run.itl.known
-    assert (run.clock, run.start_ns) == ("epoch", 1_760_000_000_500_000_000)
-    assert [r.tpot_us for r in run.requests] == pytest.approx([500_000 / 32] * 2)
-    assert run.tokens_per_chunk == pytest.approx(33 / 17)
-
-
-def test_aiperf_s_records() -> None:
-    [run] = runs("aiperf-records.jsonl")
-    assert (run.completed, run.failed) == (2, 1), "without the warm-up"
-    assert run.start_ns == 1759813207532900363, "every digit"
-    assert [r.tpot_us for r in run.requests[:2]] == pytest.approx([90_000 / 6, 48_000 / 4])
-    assert run.tokens_per_chunk == pytest.approx(12 / 7)
-    assert run.itl.mean == pytest.approx(27_600)
-    assert run.tpot.derived
-
-
-def test_the_unit_tells_what_a_figure_of_genai_perf_is() -> None:
-    [old], [new] = runs("genai-perf.json"), runs("aiperf.json")
-    assert (old.tool, new.tool) == ("genai-perf", "aiperf")
-    assert old.e2e.mean == pytest.approx(new.e2e.mean)
-    assert (old.concurrency, new.concurrency) == (4, 4)
-    assert new.start_ns == 1759813207_500_000_000
-    assert new.itl.mean == 2 * (new.tpot.mean or 0)
+    assert native.itl_per_token
+    [guidellm] = runs("guidellm.json")
+    assert (guidellm.clock, guidellm.start_ns) == ("epoch", 1_760_000_000_500_000_000)
+    assert [r.tpot_us for r in guidellm.requests] == pytest.approx([500_000 / 32] * 2)
+    [aiperf] = runs("aiperf-records.jsonl")
+    assert aiperf.start_ns == 1759813207532900363, "every digit"
+    assert [r.tpot_us for r in aiperf.requests[:2]] == pytest.approx([90_000 / 6, 48_000 / 4])
+    [summary] = runs("aiperf.json")
+    assert summary.start_ns == 1759813207_500_000_000
+    [throughput] = runs("vllm-throughput.txt")
+    assert (throughput.input_tokens, throughput.output_tokens) == (96, 96)
 
 
 @each_row(
@@ -175,35 +124,17 @@ def test_every_place_of_aiperf_s_concurrency(config: dict[str, object], tmp_path
     assert read_benchmark(path).runs[0].concurrency == 4
 
 
-def test_lines_of_vllm_s_log() -> None:
-    first, second = runs("vllm-spec-log.txt")
-    assert first.tpot.median == pytest.approx(1e6 * 55 / 220), "of lines without prompt tokens"
-    assert first.tpot.derived
-    assert first.acceptance_length == 2.4
-    assert second.label.startswith("engine 001")
-    [idle] = runs("vllm-log.txt")
-    assert not idle.tpot.known
-
-
-@pytest.mark.skipif(not SEEDS.is_dir(), reason="../shared/seeds is not there")
-@each_row(
-    ("prefix", "tools", "count"),
-    [
-        ("000", {"vllm bench serve", "llama-benchy"}, 11),
-        ("001", {"llama-benchy", "vLLM's log"}, 25),
-        ("002", {"vllm bench serve"}, 4),
-        ("003", {"llama-benchy"}, 6),
-    ],
-)
-def test_what_people_pasted(prefix: str, tools: set[str], count: int) -> None:
-    [path] = SEEDS.glob(f"{prefix}_*.txt")
-    found = read_benchmark(path).runs
-    assert {run.tool for run in found} == tools
-    assert len(found) == count
-    benchy = [run for run in found if run.tool == "llama-benchy"]
-    assert all(run.ttft.mean and run.tpot.mean for run in benchy)
-    # Pasting lost the empty cells: a TTFT taken from another column would be a speed.
-    assert all(10_000 < (run.ttft.mean or 0) < 2e7 for run in benchy)
+def test_a_table_that_lost_its_empty_cells_when_it_was_pasted(tmp_path: Path) -> None:
+    path = tmp_path / "post.txt"
+    path.write_text(
+        "Look at this:\nmodel test t/s peak t/s ttfr (ms) est_ppt (ms) e2e_ttft (ms)\n"
+        "m/x\tpp2048\t2700.50 ± 12.10\t760.20 ± 3.40\t758.10 ± 3.40\t762.30 ± 3.50\n"
+        "m/x\ttg32\t35.20 ± 0.10\t36.00 ± 0.00\n"
+    )
+    [run] = read_benchmark(path).runs
+    # A TTFT taken from another column would be a speed.
+    assert (run.model, run.label, run.ttft.mean) == ("m/x", "pp2048, tg32", 762_300)
+    assert run.tpot.mean == pytest.approx(1e6 / 35.2)
 
 
 def test_a_file_with_nan_and_a_byte_order_mark(tmp_path: Path) -> None:
@@ -223,3 +154,98 @@ def test_raw_responses_name_the_file_to_give(tmp_path: Path) -> None:
     path.write_text('{"experiments": [{"requests": [{"response_timestamps": [1]}]}]}')
     with pytest.raises(CommandError, match="genai_perf"):
         read_benchmark(path)
+
+
+CASES = 60
+STEPS = steps(*[(10.0, 2, 0, 0, 2.0, 2.0)] * 20)
+FACTS = {"time_ns": ORIGIN, "monotonic_ns": 23_349_000_000_000}
+"""So that the runs of vLLM's real result overlap with the steps."""
+
+
+def survives(path: Path) -> None:
+    """Reads a file as an import would."""
+    recognise(path)
+    refusal = ""
+    try:
+        result = read_benchmark(path)
+        assert result.runs
+        for table, frame in client_frames(result, 0).items():
+            schema = TABLES[table].schema
+            assert pa.Table.from_pandas(frame, schema, preserve_index=False).num_rows == len(frame)
+        clients_of(result.runs, STEPS, FACTS)
+    except CommandError as error:
+        refusal = str(error)
+    assert "\n" not in refusal
+
+
+@each_row(
+    "content",
+    [
+        b"", b"{", b"[]", b"null", b"\x00" * 100, b'{"a": 1}', b"[" * 100_000, b"PK\x03\x04",
+        b'{"traceEvents": []}', b"\xff" * 1000,
+        b'{"latency_mode": "api", "benchmarks": []}',
+        b'{"request_throughput": 1, "total_token_throughput": 1}\n{"request_throughput": 1',
+    ],
+)  # fmt: skip
+def test_files_that_are_no_result(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(CommandError, match=str(path)):
+        read_benchmark(path)
+
+
+@each_row(
+    "field",
+    [
+        '"model_id": "\\ud800", "mean_itl_ms": NaN', '"date": "99991231-235959"',
+        '"duration": 1e308, "start_times": [1e308], "ttfts": [1e308]', '"max_concurrency": -1',
+        '"duration": 1e14, "start_times": [23348.0], "ttfts": [0.1], "itls": [[1e9]]',
+        '"itls": [[-1, 0, 1e300]], "ttfts": [1]', '"start_times": [0, -1, null], "errors": [null]',
+        '"ttfts": [0.1], "output_lens": [0], "itls": [[]], "start_times": [23349.0]',
+        '"completed": "many"', f'"completed": 1{"0" * 60}', '"ttfts": [[0.1], "x"], "itls": 3',
+    ],
+)  # fmt: skip
+def test_figures_that_nobody_measured(field: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text(f'{{"request_throughput": 1, "total_token_throughput": 1, {field}}}')
+    survives(path)
+    assert read_benchmark(path).runs
+
+
+def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nosuch"):
+        assert recognise(path) is None
+        with pytest.raises(CommandError, match="cannot read"):
+            read_benchmark(path)
+
+
+def test_a_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "LARGEST", 1000)
+    with pytest.raises(CommandError, match="larger"):
+        read_benchmark(DATA / "vllm-serve-detailed.json")
+
+
+@each_row("name", FILES)
+def test_a_round_trip(name: str, tmp_path: Path) -> None:
+    result = read_benchmark(DATA / name)
+    with TableFiles(tmp_path) as files:
+        for table, frame in client_frames(result, 0).items():
+            files.add(table, 0, frame)
+    meta = Meta(1, "0", "complete", (), "2026-11-21T00:00:00+00:00", "import", tables=files.rows)
+    meta.write(tmp_path)
+    expected = tuple(
+        replace(run, requests=tuple(replace(r, gaps_us=()) for r in run.requests))
+        for run in result.runs
+    )
+    assert imported_runs(Bundle(tmp_path)) == expected
+
+
+def test_a_bundle_without_them_has_no_runs() -> None:
+    assert imported_runs(Bundle(DATA / "vllm-serve-bundle")) == ()
+
+
+def test_a_second_result_goes_on_counting() -> None:
+    result = read_benchmark(DATA / "vllm-serve-detailed.json")
+    frames = client_frames(result, first_run=7)
+    assert frames["clients"]["run"].tolist() == [7]
+    assert set(frames["requests"]["run"]) == {7}
