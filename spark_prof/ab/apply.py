@@ -177,11 +177,7 @@ def side_of_result(path: Path, typed: Side | None = None) -> Side:
 
 
 def exports_of(side: Side, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables with which `vllm serve` runs a side.
-
-    Raises:
-        CommandError: the side changes nothing, or a value has a character that is no text.
-    """
+    """The variables with which `vllm serve` runs a side."""
     if not (side.swaps or side.options or side.environment):
         raise CommandError("side b is stock, so there is nothing to apply; give --b moe=spark_prof")
     found = dict(side.environment)
@@ -200,11 +196,7 @@ def exports_of(side: Side, environment: Mapping[str, str] = os.environ) -> dict[
 
 
 def lines_of(side: Side, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """The variables of `exports_of` as lines that a shell may evaluate.
-
-    Raises:
-        CommandError: as `exports_of`.
-    """
+    """The variables of `exports_of` as lines that a shell may evaluate."""
     for name, value in exports_of(side, environment).items():
         yield f"export {name}={shlex.quote(value)}"
 

@@ -76,20 +76,14 @@ _Kind = TypeVar("_Kind", bound=Answer)
 
 
 class Engine:
-    """One engine; a context manager that has ended it afterwards.
-
-    Args:
-        environment: variables beyond this process's own.
-        log: the file that takes what it prints.
-        silence: seconds after which an engine that neither answers nor logs is given up.
-    """
+    """One engine; a context manager that has ended it afterwards."""
 
     def __init__(
         self,
         command: EngineCommand,
-        environment: Mapping[str, str],
-        log: Path,
-        silence: float,
+        environment: Mapping[str, str],  # variables beyond this process's own
+        log: Path,  # the file that takes what it prints
+        silence: float,  # seconds after which an engine that neither answers nor logs is given up
     ) -> None:
         self._command = command
         self._environment = dict(environment)

@@ -58,17 +58,14 @@ class Sampler:
     """Asks for the state of GPUs from a thread of its own; used in a with statement.
 
     NVML answers from the driver and runs nothing on the GPU.
-
-    Args:
-        uuids: as NVML writes them, with "GPU-" before; none for an engine on the processor.
-        read: tells the state of one.
     """
 
     def __init__(
         self,
+        # As NVML writes them, with "GPU-" before; none for an engine on the processor.
         uuids: Sequence[str],
         period_s: float = _PERIOD_S,
-        read: Callable[[str], DeviceState] = device_state,
+        read: Callable[[str], DeviceState] = device_state,  # tells the state of one
     ) -> None:
         self._uuids = tuple(uuids)
         self._period_s = period_s

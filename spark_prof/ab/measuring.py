@@ -67,11 +67,7 @@ def warm_up(engine: Engine, shape: Shape, sides: Sequence[str]) -> None:
 def time_quads(
     engine: Engine, shape: Shape, facts: Facts, seconds: float, sides: tuple[str, str]
 ) -> tuple[Step, ...]:
-    """Steps of both sides in the order of `plan.block_order`.
-
-    Raises:
-        CommandError: the engine failed.
-    """
+    """Steps of both sides in the order of `plan.block_order`."""
     warm_up(engine, shape, sides)
     steps = _STEPS[shape.phase]
     pilot = _run(engine, shape, block_order(1, steps, sides), 0)

@@ -44,9 +44,6 @@ def block_order(quads: int, steps: int, sides: tuple[str, str] = ("a", "b")) -> 
     Args:
         quads: how many; an even number lets drift of the second order cancel.
         steps: of a block.
-
-    Raises:
-        CommandError: there is nothing to plan.
     """
     if quads < 1 or steps <= SETTLE:
         raise CommandError(

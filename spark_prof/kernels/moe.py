@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement
-from spark_prof.kernels.dispatch import Chosen, choose, configured
+from spark_prof.kernels.dispatch import Choice, choose, configured
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
@@ -60,24 +60,15 @@ class PackedExperts:
 
 
 def pack_experts(
+    # [E, 2I, H], the rows of gate before those of up; gpt-oss's checkpoints have them by
+    # turns, see `formats.deinterleave_gate_up`.
     gate_up: NvFp4 | MxFp4,
-    down: NvFp4 | MxFp4,
-    gate_up_bias: torch.Tensor | None,
-    down_bias: torch.Tensor | None,
+    down: NvFp4 | MxFp4,  # [E, H, I], in the same format
+    gate_up_bias: torch.Tensor | None,  # bfloat16 [E, 2I], in the order of `gate_up`
+    down_bias: torch.Tensor | None,  # bfloat16 [E, H]
     activation: Activation,
 ) -> PackedExperts:
-    """Packs the experts of a layer, on the device that they are on.
-
-    Args:
-        gate_up: [E, 2I, H], the rows of gate before those of up; gpt-oss's checkpoints have them
-            by turns, see `formats.deinterleave_gate_up`.
-        down: [E, H, I], in the same format.
-        gate_up_bias: bfloat16 [E, 2I], in the order of `gate_up`.
-        down_bias: bfloat16 [E, H].
-
-    Raises:
-        KernelError: shapes, formats or devices do not fit, I or H is no multiple of 16.
-    """
+    """Packs the experts of a layer, on the device that they are on."""
     if type(gate_up) is not type(down) or len(gate_up.shape) != 3 or len(down.shape) != 3:
         raise KernelError("experts need gate_up [E, 2I, H] and down [E, H, I] in the same format")
     count, rows, hidden = gate_up.shape
@@ -134,9 +125,7 @@ class MoeConfig:
 def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeConfig:
     """A configuration that is good for most shapes, where none was measured.
 
-    Args:
-        multiprocessors: of the GPU: with more stacks of 16 rows of `down` than that, two blocks
-            share one.
+    With more stacks of 16 rows of `down` than the GPU has multiprocessors, two blocks share one.
     """
     units = -(-hidden // 128)
     split = next(split for split in (4, 2, 1) if split <= units)
@@ -153,12 +142,8 @@ def config_for(work: Work, processors: int) -> MoeConfig:
 
 def choose_moe(
     experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
-) -> Chosen[MoeConfig]:
-    """Chooses between `moe` and whatever it would replace.
-
-    Raises:
-        KernelError: a file of measurements is damaged.
-    """
+) -> Choice[MoeConfig]:
+    """Chooses between `moe` and whatever it would replace."""
     hidden, inner = experts.hidden, experts.intermediate
     device = experts.gate_up.weights.device
     choice = choose(
@@ -191,37 +176,15 @@ def build(layer: Layer) -> Replacement:
 
 
 def moe(
-    x: torch.Tensor,
-    logits: torch.Tensor,
+    x: torch.Tensor,  # bfloat16 [M, H], M from 1 to 16, rows at multiples of 16 bytes
+    logits: torch.Tensor,  # bfloat16 or float32 [M, E]
     experts: PackedExperts,
     top_k: int,
     renormalize: bool = True,
-    out: torch.Tensor | None = None,
-    config: MoeConfig | None = None,
+    out: torch.Tensor | None = None,  # bfloat16 [M, H], contiguous, to write to
+    config: MoeConfig | None = None,  # by default `default_config`'s
 ) -> torch.Tensor:
-    """What a mixture of experts makes of tokens, from the router's logits on.
-
-    Args:
-        x: bfloat16 [M, H], M from 1 to 16, rows at multiples of 16 bytes.
-        logits: bfloat16 or float32 [M, E].
-        out: bfloat16 [M, H], contiguous, to write to.
-        config: by default `default_config`'s.
-
-    Raises:
-        KernelError: a dtype, shape, stride or device does not fit.
-    """
-    device = experts.gate_up.weights.device
-    check_tokens(x, experts.hidden, device)
-    # All of it before anything runs: routing alone would run wherever the logits are.
-    if out is not None:
-        check_operand("out", out, (x.shape[0], experts.hidden), device)
-    if logits.device != device:
-        raise KernelError(f"logits are on {logits.device}, the weights are on {device}")
-    if tuple(logits.shape) != (x.shape[0], experts.count):
-        raise KernelError(
-            f"logits have the shape {tuple(logits.shape)}; they must have"
-            f" {(x.shape[0], experts.count)}"
-        )
+    """What a mixture of experts makes of tokens, from the router's logits on."""
     return run_experts(x, route(logits, top_k, renormalize), experts, out, config)
 
 

@@ -34,9 +34,6 @@ def packed_nvfp4_scales(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torc
 
     A negative scale turns its codes round, a zero makes them zero; a row with a scale that is NaN
     has a row scale that is.
-
-    Raises:
-        KernelError: with a global scale a row's is more than float32 holds.
     """
     scales = weight.scales.view(torch.uint8).reshape(-1, weight.scales.shape[-1])
     codes = weight.packed.reshape(-1, weight.packed.shape[-1])
@@ -65,11 +62,7 @@ def packed_nvfp4_scales(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torc
 
 
 def packed_mxfp4_scales(weight: MxFp4) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scales in the kernels' order, and the float64 scale of each row.
-
-    Raises:
-        KernelError: the scales of a row lie further apart than BF16 reaches.
-    """
+    """The scales in the kernels' order, and the float64 scale of each row."""
     scales = weight.scales.reshape(-1, weight.scales.shape[-1])
     used = ((weight.packed.reshape(*scales.shape, 16) & 0x77) != 0).any(-1)
     exponents = scales.to(torch.int32)
@@ -134,9 +127,6 @@ def pack_linear(weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor) -> PackedLinear:
     Args:
         weight: K is a multiple of 16, with MXFP4 of 32. A bfloat16 tensor is not copied: the
             kernel reads it where it is.
-
-    Raises:
-        KernelError: it is no matrix, K does not fit, or the scales of a row lie too far apart.
     """
     if isinstance(weight, torch.Tensor):
         return _in_place(weight)

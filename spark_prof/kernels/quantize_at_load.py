@@ -56,14 +56,10 @@ class QuantizedLinear:
 
 def quantize_linear(
     slot: str,
-    weight: torch.Tensor,
+    weight: torch.Tensor,  # bfloat16 [N, K], all finite; for MXFP4, K is a multiple of 32
     format: LoadFormat,  # noqa: A002 - the word of the formats
 ) -> QuantizedLinear:
-    """Quantizes one weight and measures what that changes. The weight stays as it is.
-
-    Args:
-        weight: bfloat16 [N, K], all finite; for MXFP4, K is a multiple of 32.
-    """
+    """Quantizes one weight and measures what that changes. The weight stays as it is."""
     _check(slot, weight)
     codes: list[torch.Tensor] = []
     scales: list[torch.Tensor] = []

@@ -68,9 +68,6 @@ def route(
             over the chosen logits.
         scoring: `sigmoid` as in DeepSeek-V3 and Nemotron.
         correction: float32 [E], added to sigmoids for the choice, not for the weights.
-
-    Raises:
-        KernelError: a dtype, shape, stride or device does not fit.
     """
     tokens, experts = logits.shape if logits.ndim == 2 else (0, 0)
     if not (1 <= tokens <= LARGEST_BATCH and 1 <= experts <= MOST_EXPERTS):
@@ -85,22 +82,16 @@ def route(
             f"logits are {logits.dtype} with strides {logits.stride()}; they must be bfloat16 or"
             " float32, contiguous in a row"
         )
-    if correction is not None and correction.device != logits.device:
-        raise KernelError(
-            f"the correction is on {correction.device}, the logits are on {logits.device}"
-        )
+    device = logits.device
     if correction is not None and (
-        correction.dtype != torch.float32
-        or correction.shape != (experts,)
+        (correction.dtype, correction.shape, correction.device)
+        != (torch.float32, (experts,), device)
         or not correction.is_contiguous()
     ):
-        raise KernelError(f"the correction must be contiguous float32 [{experts}]")
-    if scoring not in ("softmax", "sigmoid"):
-        raise KernelError(f"scores are a softmax or sigmoids, not {scoring}")
+        raise KernelError(f"the correction must be contiguous float32 [{experts}] on {device}")
     if correction is not None and scoring != "sigmoid":
         raise KernelError("a correction goes with scoring='sigmoid' only")
     refuse_gradient("logits", logits)
-    device = logits.device
     chosen = torch.empty((tokens, top_k), dtype=torch.int32, device=device)
     weights = torch.empty((tokens, top_k), dtype=torch.float32, device=device)
     plan = torch.empty(_PLAN, dtype=torch.int32, device=device)

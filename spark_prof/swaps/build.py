@@ -86,17 +86,12 @@ class Swapped:
 
 
 def build_all(
-    model: Any,
+    model: Any,  # a torch.nn.Module whose weights are loaded but not laid out anew
     sides: Mapping[str, tuple[Swap, ...]],
     load_builder: Callable[[str], Builder],
-    read_layer: ReadLayer,
+    read_layer: ReadLayer,  # reads name, module and slot; raises where it cannot
 ) -> list[Swapped]:
-    """Builds what the sides ask for, in every place of the model that fits.
-
-    Args:
-        model: a torch.nn.Module whose weights are loaded but not laid out anew.
-        read_layer: reads name, module and slot; raises where it cannot.
-    """
+    """Builds what the sides ask for, in every place of the model that fits."""
     found = []
     for point in find_points(model):
         wanted = {

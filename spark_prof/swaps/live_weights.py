@@ -94,11 +94,7 @@ def method_of(module: Any) -> str:
 
 
 def stored_as(module: Any, rows: Mapping[str, StoredAs]) -> StoredAs:
-    """The row of a module, a torch.nn.Module with a quantization method.
-
-    Raises:
-        KernelError: there is none.
-    """
+    """The row of a module, a torch.nn.Module with a quantization method."""
     method = method_of(module)
     if method not in rows:
         known = ", ".join(sorted({row.format for row in rows.values()} - {"plain"}))
@@ -107,11 +103,7 @@ def stored_as(module: Any, rows: Mapping[str, StoredAs]) -> StoredAs:
 
 
 def parameter(module: Any, name: str) -> torch.Tensor:
-    """A parameter of a module, which it is not a copy of.
-
-    Raises:
-        KernelError: it has none of that name.
-    """
+    """A parameter of a module, which it is not a copy of."""
     value = getattr(module, name, None)
     if not isinstance(value, torch.Tensor):
         raise KernelError(
@@ -130,19 +122,12 @@ def read_linear(name: str, module: Any, slot: str) -> LinearLayer:
 
     Args:
         module: a torch.nn.Module whose weights are loaded and not yet laid out anew.
-
-    Raises:
-        KernelError: its quantization is not one that is read, or its scales are no scales.
     """
     return LinearLayer(name, slot, _weight(module, stored_as(module, LINEAR)))
 
 
 def check_scale(value: torch.Tensor, what: str) -> torch.Tensor:
-    """The scales as float32.
-
-    Raises:
-        KernelError: one is not a finite number above zero.
-    """
+    """The scales as float32."""
     value = value.to(torch.float32)
     if not bool((value.isfinite() & (value > 0)).all()):
         raise KernelError(f"its {what} is not above zero and finite: was it in the checkpoint?")
@@ -210,11 +195,7 @@ _REFUSED = (
 
 
 def read_router(name: str, runner: Any) -> RouterLayer:
-    """Reads the router of a vLLM `MoERunner`.
-
-    Raises:
-        KernelError: it chooses in a way that the kernels do not know.
-    """
+    """Reads the router of a vLLM `MoERunner`."""
     router = runner.router
     kind = type(router).__name__
     if kind not in ROUTERS:
@@ -262,9 +243,6 @@ def read_layer(name: str, module: Any, slot: str) -> Layer:
         module: a torch.nn.Module; for the slot moe a `MoERunner`, for router that or the matrix
             before it. Its parameters hold the bits of the checkpoint:
             `process_weights_after_loading` has not been called.
-
-    Raises:
-        KernelError: it is nothing that a kernel can be built for; one line says why.
     """
     if slot == "router" and hasattr(module, "router"):
         return read_router(name, module)
@@ -339,9 +317,6 @@ def read_experts(name: str, runner: Any) -> ExpertsLayer:
     Args:
         runner: it has the attributes `routed_experts` and `router`; the weights are loaded and
             not yet laid out anew.
-
-    Raises:
-        KernelError: the quantization, the activation or what else the layer does is not read.
     """
     module = runner.routed_experts
     router = read_router(name, runner)

@@ -64,9 +64,6 @@ def build_kept(layer: Layer, insist: bool) -> Replacement:
 
     Args:
         insist: also for numbers of tokens at which nobody measured it to be faster: `spark_prof!`.
-
-    Raises:
-        KernelError: there is none for this layer, or none that was measured to be faster.
     """
     with torch.no_grad():
         if isinstance(layer, LinearLayer):
@@ -83,9 +80,6 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
 
     It runs for every number of tokens up to 16: a layer whose results changed with the batch size
     more than it must would be worse than one that is a little slower.
-
-    Raises:
-        KernelError: it is no BF16 matrix, or cannot be quantized.
     """
     if not isinstance(layer, LinearLayer):
         raise KernelError(f"{kind} is for the weight of one matrix, which {layer.name} is not")
@@ -188,11 +182,7 @@ def _routed(logits: torch.Tensor, router: RouterLayer) -> Routing:
 
 
 def _try_routing(router: RouterLayer, device: torch.device) -> None:
-    """Routes one token: compiles the kernel, for logits of both dtypes, or says what it cannot.
-
-    Raises:
-        KernelError: it cannot route like that.
-    """
+    """Routes one token: compiles the kernel, for logits of both dtypes, or says what it cannot."""
     for dtype in (torch.bfloat16, torch.float32):
         _routed(torch.zeros((1, router.experts), dtype=dtype, device=device), router)
 
@@ -228,9 +218,6 @@ def load_builder(kernel: str) -> Builder:
     """The package's own builder of that name, a file's function or an entry point's.
 
     A file is executed once a process.
-
-    Raises:
-        CommandError: there is none, or what it names cannot be loaded.
     """
     if kernel in BUILDERS:
         return BUILDERS[kernel]

@@ -36,11 +36,7 @@ class Swap:
 
 
 def parse_swaps(text: str) -> tuple[Swap, ...]:
-    """Reads swaps with commas between them; an empty text is none.
-
-    Raises:
-        CommandError: a word is no swap, names no slot, or a slot comes twice.
-    """
+    """Reads swaps with commas between them; an empty text is none."""
     swaps: dict[str, Swap] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         slot, equals, kernel = word.partition("=")
@@ -71,11 +67,7 @@ class Sides:
     names: tuple[str, ...] = ("a",)  # all of them; the first is what vLLM warms up with
 
     def switch(self, side: str) -> None:
-        """Makes a side the active one.
-
-        Raises:
-            ValueError: there is no such side.
-        """
+        """Makes a side the active one."""
         if side not in self.names:
             raise ValueError(f"there is no side {side}; there are {', '.join(self.names)}")
         self.active = side
@@ -118,11 +110,7 @@ class SwapSettings:
 
     @classmethod
     def from_text(cls, text: str) -> SwapSettings:
-        """Reads the value of `SWAPS_ENVIRONMENT`.
-
-        Raises:
-            CommandError: it is neither swaps nor the JSON.
-        """
+        """Reads the value of `SWAPS_ENVIRONMENT`."""
         if not text.lstrip().startswith("{"):
             return cls({"a": parse_swaps(text)}, serve=True)
         try:

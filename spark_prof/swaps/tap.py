@@ -113,11 +113,7 @@ class Recording:
         self._bytes = 0
 
     def take(self, requests: list[TappedRequest], logits: torch.Tensor) -> torch.Tensor:
-        """Keeps the rows; the tokens are those of the largest logits.
-
-        Raises:
-            CommandError: there are more logits than a file may hold.
-        """
+        """Keeps the rows; the tokens are those of the largest logits."""
         tokens = logits.argmax(dim=1)
         if self._keeps:
             self._bytes += logits.nbytes
@@ -133,11 +129,7 @@ class Recording:
         return tokens
 
     def finish(self) -> None:
-        """Writes the file; it is whole or not there.
-
-        Raises:
-            CommandError: there are no rows, or the file cannot be written.
-        """
+        """Writes the file; it is whole or not there."""
         if not self._keeps:
             return
         if not self._rows:
@@ -156,9 +148,6 @@ class Comparison:
 
     Args:
         compares: whether this rank compares, and not only forces tokens.
-
-    Raises:
-        CommandError: the file cannot be read.
     """
 
     def __init__(self, path: Path, *, compares: bool) -> None:
@@ -178,11 +167,7 @@ class Comparison:
         }
 
     def take(self, requests: list[TappedRequest], logits: torch.Tensor) -> torch.Tensor:
-        """Compares the rows; the tokens are the recorded ones.
-
-        Raises:
-            CommandError: a token was not recorded, or other prompts or another model were.
-        """
+        """Compares the rows; the tokens are the recorded ones."""
         tokens, of_a = zip(*map(self._find, requests), strict=True)
         if len(of_a[0]) != logits.shape[1]:
             raise CommandError(
@@ -302,9 +287,6 @@ class Tap:
 
     Args:
         first: whether this is the rank that keeps and compares logits.
-
-    Raises:
-        CommandError: the model has no logits.
     """
 
     def __init__(self, worker: Any, *, first: bool = True) -> None:
@@ -324,10 +306,6 @@ class Tap:
         Args:
             path: the file to write or to read; nothing for "off".
             requests: so many of the requests to come are tapped, in the order of their arrival.
-
-        Raises:
-            CommandError: there is no such mode, the engine cannot be tapped, a file cannot be read
-                or written, or something went wrong while the tap was on.
         """
         before, self._tapping = self._tapping, None
         if before is not None:
@@ -337,11 +315,7 @@ class Tap:
             self._tapping = _Tapping(self._worker.model_runner, self._use(mode, path), requests)
 
     def compared(self) -> list[dict[str, Any]]:
-        """What was compared since the last call: one item for each sampled token.
-
-        Raises:
-            CommandError: something went wrong while the tap was on.
-        """
+        """What was compared since the last call: one item for each sampled token."""
         if self._tapping is None:
             return []
         self._tapping.check()

@@ -83,16 +83,13 @@ def row_floors(expected: Sequence[torch.Tensor]) -> list[float]:
 
 def compare_rows(
     got: Sequence[torch.Tensor],
+    # What they should be; rows of it that are not finite are not asked for.
     expected: Sequence[torch.Tensor],
     floors: Sequence[float],
     bits: str,
-    tokens: str,
+    tokens: str,  # the call in words
 ) -> LayerError:
     """The error of the worst row of all results.
-
-    Args:
-        expected: what they should be; rows of it that are not finite are not asked for.
-        tokens: the call in words.
 
     Raises:
         ValueError: a shape or a dtype differs, or a row is not finite that should be.

@@ -22,7 +22,7 @@ import torch
 from spark_prof.ending import temporary_folder
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode
-from spark_prof.kernels.runtime.gpu import Argument
+from spark_prof.kernels.runtime.launch import Argument
 from tests.emulator.compiler import shared_library
 
 _READ, _WRITTEN, _AFTER_WAIT = 1, 2, 4

@@ -26,11 +26,7 @@ _QUEUE_CYCLES = 200_000
 
 
 class Device:
-    """A GPU or the processor, and how work on it is timed.
-
-    Args:
-        name: cuda or cpu, as torch calls them.
-    """
+    """A GPU or the processor, cuda or cpu, and how work on it is timed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,9 +46,7 @@ class Device:
     ) -> list[float]:
         """Seconds that a piece of work takes, measured 5 to 25 times, about a second in all.
 
-        Args:
-            work: runs it once.
-            before: runs before each, untimed, such as what makes the cache cold.
+        What comes before each is not timed, such as what makes the cache cold.
         """
         once = self._once_on_gpu if self.is_gpu else self._once
         for _ in range(_WARM_UPS):
@@ -208,14 +202,9 @@ def launches(device: Device) -> Iterator[Timed]:
 
 
 def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> Ceilings:
-    """What kernels are held against; some seconds.
+    """What kernels are held against, by a buffer of so many bytes at most; some seconds.
 
-    Args:
-        device: a GPU; on a processor there is no launch, which counts as a microsecond.
-        largest: bytes of the buffer that is read, unless less memory is free.
-
-    Raises:
-        KernelError: too little memory is free.
+    On a processor there is no launch, which counts as a microsecond.
     """
     on = Device(device.type)
     room = room_of(on)

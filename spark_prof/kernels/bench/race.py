@@ -29,16 +29,10 @@ _QUEUE_CYCLES = 600_000
 
 
 class Repeated:
-    """Calls 0 to N - 1 in order, as often as wanted.
+    """Calls 0 to N - 1 in order, as often as wanted; raises whatever a call raises.
 
     On a GPU they are one CUDA graph, so that no launch from the host lies between them; elsewhere
-    the host calls.
-
-    Attributes:
-        outputs: what each of the calls gave.
-
-    Raises:
-        Exception: whatever a call raises.
+    the host calls. `outputs` has what each of the calls gave.
     """
 
     def __init__(self, call: Call, calls: int, device: torch.device) -> None:
@@ -133,9 +127,8 @@ class Plan:
 def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
     """So many calls and copies that every call finds its weights cold.
 
-    Args:
-        cache: bytes of the last cache, 0 where times say nothing and the fewest calls will do.
-        bytes_stored: of one copy of the weights, where a call reads a part of them that changes.
+    Without a cache times say nothing, and the fewest calls will do. Where a call reads a part of
+    the weights that changes, a copy of them stores more bytes than a call uses.
     """
     between = _CACHES_BETWEEN * cache
     copies = max(_FEWEST_COPIES, math.ceil(between / max(bytes_stored or bytes_used, 1)))
@@ -149,21 +142,14 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
 
 
 def race(
+    # By name what does the call of a number, from 0 to the plan's calls - 1, or why somebody
+    # cannot take part.
     contestants: Mapping[str, Call | Result],
     setting: Setting,
-    seconds: float = 0.5,
+    seconds: float = 0.5,  # after the fewest repeats no more are begun once this has passed
     fewest: int = 20,
 ) -> tuple[Result, ...]:
-    """Times every contestant that computes what is right; they take turns, repeat by repeat.
-
-    Args:
-        contestants: by name what does the call of a number, from 0 to the plan's calls - 1, or why
-            somebody cannot take part.
-        seconds: after the fewest repeats no more are begun once this has passed.
-
-    Returns:
-        One result a contestant, in their order.
-    """
+    """Times every contestant that computes what is right; they take turns, repeat by repeat."""
     calls, tolerance = setting.calls, setting.tolerance
     alone = Repeated(setting.before, calls, setting.device)
     results: dict[str, Result] = {}
@@ -201,11 +187,7 @@ def race(
 def largest_relative_l2(outputs: Sequence[torch.Tensor], expected: torch.Tensor) -> float:
     """The L2 norm of the difference over that of what was expected, of the worst call.
 
-    Args:
-        outputs: of each call.
-
-    Returns:
-        Infinity if anything is NaN.
+    It is infinity if anything is NaN.
     """
     found = torch.stack([*outputs]).to(torch.float64).flatten(1)
     right = expected.to(torch.float64).flatten(1)

@@ -74,15 +74,12 @@ class Cell:
         return self.us(self.subject)
 
     def best_peer(self, *named: str) -> tuple[str, float] | None:
-        """The fastest other contestant and its time.
-
-        Args:
-            named: only those whose names begin like one of these; any if there is none.
-        """
+        """The fastest other contestant, of those whose names begin like one of these if given."""
         times = [
             (result.us.median, result.contestant)
             for result in self.results
-            if result.us and result.contestant != self.subject and _begins(result.contestant, named)
+            if result.us and result.contestant != self.subject
+            if result.contestant.startswith(named or ("",))
         ]
         return min(times)[::-1] if times else None
 
@@ -111,10 +108,6 @@ def spread(repeats: Sequence[float]) -> Spread:
     """Median and quartiles of at least two repeats."""
     lower, _, upper = quantiles(repeats, n=4, method="inclusive")
     return Spread(median(repeats), lower, upper, len(repeats))
-
-
-def _begins(name: str, parts: Sequence[str]) -> bool:
-    return not parts or any(name.startswith(part) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -239,16 +232,12 @@ def cell_line(cell: Cell, ceilings: Ceilings) -> str:
     ours = cell.ours
     if ours is not None:
         floor = ceilings.floor_us(cell)
-        parts.append(_us(cell))
+        us = next(r.us for r in cell.results if r.contestant == cell.subject and r.us)
+        parts.append(f"{us.median:8.2f} us [{us.lower:.2f}, {us.upper:.2f}]")
         parts.append(f"{ceilings.share(cell, ours):4.0%} of read")
         parts.append(f"floor {floor:6.2f} x {ours / floor:.2f}")
     parts += [_other(r, ours) for r in cell.results if r.contestant != cell.subject or r.us is None]
     return "  ".join(parts)
-
-
-def _us(cell: Cell) -> str:
-    spread = next(r.us for r in cell.results if r.contestant == cell.subject and r.us)
-    return f"{spread.median:8.2f} us [{spread.lower:.2f}, {spread.upper:.2f}]"
 
 
 def _other(result: Result, ours: float | None) -> str:

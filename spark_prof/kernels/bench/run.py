@@ -128,10 +128,9 @@ class Request:
 
 
 def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
-    """Times everything, and goes on after whatever fails.
+    """Times everything on a GPU, and goes on after whatever fails.
 
-    Args:
-        device: a GPU; on a processor the kernels' own are emulated, and no time means anything.
+    On a processor the package's kernels are emulated, and no time means anything.
     """
     begun = time.perf_counter()
     broken = ""
@@ -332,10 +331,9 @@ def race_experts(shape: ExpertsShape, request: Request, device: torch.device) ->
 
 
 def _expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.device) -> _Inputs:
-    """Random ones; a token's logits all differ, or contestants could rightly differ in experts.
+    """Random ones for experts of `each` bytes.
 
-    Args:
-        each: bytes of an expert.
+    A token's logits all differ, or contestants could rightly differ in experts.
     """
     dice = torch.Generator(device).manual_seed(count)
     expected = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** count)

@@ -107,11 +107,7 @@ EXPERTS = (
 
 
 def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -> list[DenseShape]:
-    """Every shape once, small ones first.
-
-    Args:
-        models: parts of model names in any case, all models if empty.
-    """
+    """Every shape once, small ones first; of models whose names hold one of these parts."""
     found: dict[tuple[int, int], list[Layer]] = {}
     for layer in layers:
         if matches(layer.model, models):
@@ -123,12 +119,7 @@ def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -
 def dense_work(
     models: Sequence[str], formats: Iterable[WeightFormat], layers: Iterable[Layer] | None = None
 ) -> list[tuple[DenseShape, WeightFormat]]:
-    """Every shape in each of these formats, small ones first; routers in BF16 only.
-
-    Args:
-        models: parts of model names in any case, all models if empty.
-        layers: from which; all by default.
-    """
+    """Every shape in each of these formats, small ones first; routers in BF16 only."""
     work = [
         (shape, form)
         for form in formats

@@ -58,12 +58,7 @@ Attempts = Iterator[tuple[str, Callable[[], Judgement]]]
 def check(
     candidate: Candidate, device: str, wanted: Callable[[str], bool] | None = None
 ) -> Iterator[Verdict]:
-    """Tries all that a candidate must pass, one by one, and yields what each showed.
-
-    Args:
-        device: `cpu` or `cuda`.
-        wanted: which cases, by their words; all by default.
-    """
+    """Tries all that a candidate must pass, or the wanted labels, and yields what each showed."""
     for label, run in _attempts(candidate, device):
         if wanted is None or wanted(label):
             status, judgement = attempt(run, candidate.own)
@@ -144,12 +139,9 @@ def run_replacement(
     replacement: Replacement,
     arguments: Sequence[torch.Tensor | None],
     kinds: Sequence[Kind],
-    out: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,  # what a kernel of the package writes its one result to
 ) -> Results:
     """Calls a replacement; its results are of these kinds, and it left its arguments alone.
-
-    Args:
-        out: what a kernel of the package writes its one result to.
 
     Raises:
         Abstained: it does not take as many tokens.

@@ -51,11 +51,8 @@ Judge = Callable[[torch.Tensor, Expected], Judgement]
 def judge(result: torch.Tensor, expected: Expected) -> Judgement:
     """Compares every element: finite ones by the bound; others must be no finite number either.
 
-    Where the allowed error is infinite, float32 cannot hold the sum and nothing is asked.
-
-    Args:
-        result: of the same shape; float32, or bfloat16, of which every number is right that a
-            number within the allowed error rounds to.
+    Where the allowed error is infinite, float32 cannot hold the sum and nothing is asked. Of a
+    result in bfloat16 every number is right that a number within the allowed error rounds to.
     """
     got = result.to(torch.float64)
     finite = expected.value.isfinite()

@@ -28,11 +28,7 @@ class KernelCode:
 
 
 def parameter_count(code: KernelCode) -> int:
-    """How many parameters a kernel has, by its source.
-
-    Raises:
-        KernelError: the source has no such kernel.
-    """
+    """How many parameters a kernel has, by its source."""
     text = (SOURCES / code.source).read_text(encoding="utf-8")
     found = re.search(rf"^KERNEL\b[^;{{]*?\b{code.entry}\s*\(([^()]*)\)\s*{{", text, re.MULTILINE)
     if found is None:

@@ -27,11 +27,7 @@ _TARGETS = {
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
-    """The target to compile for, such as sm_90a for (9, 0).
-
-    Raises:
-        KernelError: the GPU has no tensor cores for bf16.
-    """
+    """The target to compile for, such as sm_90a for (9, 0)."""
     major, minor = capability
     if major < 8:
         raise KernelError(
@@ -42,16 +38,9 @@ def architecture_of(capability: tuple[int, int]) -> str:
 
 
 def compile_code(code: KernelCode, arch: str) -> bytes:
-    """Compiles a kernel, or takes what was compiled before.
+    """The cubin of a kernel for a target such as sm_121a, compiled now or taken from the cache.
 
-    Args:
-        arch: the target, such as sm_121a.
-
-    Returns:
-        The cubin: an ELF file with all entries of that source.
-
-    Raises:
-        KernelError: NVRTC is missing or too old, or the source does not compile.
+    It is an ELF file with all entries of that source.
     """
     nvrtc = _nvrtc()
     version = _checked(nvrtc.nvrtcVersion())
