@@ -96,9 +96,8 @@ def rounding_deviation(layers: int) -> float:
 def kept_bounds(depth: Depth, scale: float, floor: Sequence[Position] = ()) -> Bounds:
     """The bounds where both sides compute with the same bits.
 
-    Args:
-        scale: root mean square of the logits' standard deviations.
-        floor: side a against itself, disturbed; finite positions only.
+    The scale is the root mean square of the logits' standard deviations; the floor, of which only
+    finite positions are given, side a against itself, disturbed.
     """
     mean, largest, furthest = _extremes(floor) or (0.0, 0.0, 0.0)
     allowed = _MARGIN * rounding_deviation(depth.layers)

@@ -106,7 +106,6 @@ def _uuids(count: int) -> tuple[str, ...]:
 
 
 EXTENSION = "spark_prof.swaps.extension.Extension"
-"""What vLLM adds to the methods of its workers."""
 
 _SERVE_PARSERS = (
     "vllm.entrypoints.openai.cli_args",  # to 0.28

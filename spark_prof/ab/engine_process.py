@@ -18,16 +18,7 @@ import msgspec
 import psutil
 
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.messages import (
-    Answer,
-    Facts,
-    Failed,
-    Request,
-    Shutdown,
-    Start,
-    receive,
-    send,
-)
+from spark_prof.ab.messages import Answer, Facts, Failed, Request, Shutdown, Start, receive, send
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed

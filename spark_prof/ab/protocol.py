@@ -267,8 +267,7 @@ def _keep_run(setting: Setting, shape: Shape, found: Estimate, *ahead: float | N
     setting.say(f"{shape.words}: {line}")
 
 
-_ALONE = "a"
-"""The name that the swaps of an engine with one side have in it."""
+_ALONE = "a"  # the name that the swaps of an engine with one side have in it
 
 
 class _Starts:

@@ -36,7 +36,6 @@ OPTION_OF_SLOT = {
     "moe": "--moe-backend",
     **dict.fromkeys(("qkv", "o", "mlp", "lm_head"), "--linear-backend"),
 }
-"""The option that chooses the kernels of a slot."""
 
 
 OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")

@@ -39,12 +39,7 @@ class Block:
 
 
 def block_order(quads: int, steps: int, sides: tuple[str, str] = ("a", "b")) -> tuple[Block, ...]:
-    """The blocks of a plan, four a quad.
-
-    Args:
-        quads: how many; an even number lets drift of the second order cancel.
-        steps: of a block.
-    """
+    """The blocks of a plan, four a quad; an even number of quads lets quadratic drift cancel."""
     if quads < 1 or steps <= SETTLE:
         raise CommandError(
             f"{quads} quads of blocks of {steps} steps cannot be measured; "
@@ -63,9 +58,7 @@ def running(side: str) -> str:
 def quads_within(seconds: float, step_seconds: float, steps: int) -> int:
     """How many quads fit in a time; an even number, at least 2 and at most 1,024.
 
-    Args:
-        step_seconds: a first estimate of the time of a step, of the slower side.
-        steps: of a block.
+    The time of a step is a first estimate, of the slower side.
     """
     quad = 4 * steps * step_seconds
     fitting = int(seconds / quad) if quad > 0 and seconds > 0 else 0

@@ -17,7 +17,6 @@ from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 
 Format = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
-"""Of weights."""
 
 Bits = Literal["kept", "changed"]
 """Whether a replacement computes with the weights' own bits, or with others."""

@@ -187,8 +187,7 @@ _BIAS = 127
 _NAN = 255
 _LARGEST = 254
 _INFINITE = 128
-_E2M1_POWER = 3
-"""6 is 0.75 * 2^3."""
+_E2M1_POWER = 3  # 6 is 0.75 * 2^3
 
 
 def e8m0_decode(scales: torch.Tensor, dtype: torch.dtype = torch.float64) -> torch.Tensor:

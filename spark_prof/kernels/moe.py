@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement
+from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement, RouterLayer
 from spark_prof.kernels.dispatch import Choice, choose, configured
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
@@ -21,7 +21,7 @@ from spark_prof.kernels.operands import (
     token_tiles,
 )
 from spark_prof.kernels.pack import FORMATS, PackedLinear, pack_rows
-from spark_prof.kernels.routing import Routing, route
+from spark_prof.kernels.routing import routed
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 from spark_prof.kernels.tuning import Work
@@ -160,7 +160,7 @@ def build(layer: Layer) -> Replacement:
     assert not isinstance(layer.down, torch.Tensor), "as gate_up"
     biases = layer.gate_up_bias, layer.down_bias
     packed = pack_experts(layer.gate_up, layer.down, *biases, layer.activation)
-    top_k = layer.router.top_k
+    router = layer.router
 
     def run(
         x: torch.Tensor,
@@ -169,8 +169,8 @@ def build(layer: Layer) -> Replacement:
         config: MoeConfig | None = None,
     ) -> torch.Tensor:
         if config is None:
-            config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config
-        return moe(x, logits, packed, top_k, out=out, config=config)
+            config = choose_moe(packed, router.top_k, max(1, len(x)), insist=True).config
+        return moe(x, logits, packed, router, out, config)
 
     return Replacement(run, LARGEST_BATCH, "kept")
 
@@ -179,38 +179,25 @@ def moe(
     x: torch.Tensor,  # bfloat16 [M, H], M from 1 to 16, rows at multiples of 16 bytes
     logits: torch.Tensor,  # bfloat16 or float32 [M, E]
     experts: PackedExperts,
-    top_k: int,
-    renormalize: bool = True,
+    router: RouterLayer,
     out: torch.Tensor | None = None,  # bfloat16 [M, H], contiguous, to write to
     config: MoeConfig | None = None,  # by default `default_config`'s
 ) -> torch.Tensor:
     """What a mixture of experts makes of tokens, from the router's logits on."""
-    return run_experts(x, route(logits, top_k, renormalize), experts, out, config)
-
-
-def run_experts(
-    x: torch.Tensor,
-    routing: Routing,
-    experts: PackedExperts,
-    out: torch.Tensor | None = None,
-    config: MoeConfig | None = None,
-) -> torch.Tensor:
-    """The two launches after routing; arguments as in `moe`."""
     device = experts.gate_up.weights.device
     tokens = check_tokens(x, experts.hidden, device)
-    if routing.experts.shape[0] != tokens or routing.experts.device != device:
+    # All of it before anything runs: routing alone would run wherever the logits are.
+    if logits.device != device:
+        raise KernelError(f"logits are on {logits.device}, the weights are on {device}")
+    if tuple(logits.shape) != (tokens, experts.count):
         raise KernelError(
-            f"{tokens} tokens on {device} were routed as {routing.experts.shape[0]} on"
-            f" {routing.experts.device}"
-        )
-    if routing.among != experts.count:
-        raise KernelError(
-            f"tokens were routed among {routing.among} experts; the layer has {experts.count}"
+            f"logits have the shape {tuple(logits.shape)}; they must have {(tokens, experts.count)}"
         )
     if out is None:
         out = x.new_empty((tokens, experts.hidden))
     else:
         check_operand("out", out, (tokens, experts.hidden), device)
+    routing = routed(logits, router)
     config = config or default_config(experts.hidden, tokens, multiprocessors(device))
     choices = routing.experts.shape[1]
     between = x.new_empty((tokens * choices, experts.intermediate))

@@ -12,8 +12,7 @@ from spark_prof.kernels.runtime.compiler import architecture_of
 LARGEST_BATCH = 16
 """Tokens that the dense layers and the experts take at most."""
 
-_MOST_WARPS = 32
-"""Of a block, on all GPUs."""
+_MOST_WARPS = 32  # of a block, on all GPUs
 
 
 def check_tokens(x: torch.Tensor, columns: int, device: torch.device) -> int:

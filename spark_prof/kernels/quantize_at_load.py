@@ -23,7 +23,6 @@ LoadFormat = Literal["mxfp4", "fp8"]
 """What a BF16 weight becomes: MXFP4, or E4M3 with a scale for each row."""
 
 DENSE_SLOTS = ("qkv", "o", "mlp", "lm_head")
-"""The slots whose weights are one dense matrix."""
 
 _ROWS_AT_ONCE = 8192
 """Bounds what the float64 copies of a large weight, such as an lm_head, take."""

@@ -89,7 +89,6 @@ def _declared() -> Iterator[ReplacementKernel]:
 
 
 KERNELS: tuple[ReplacementKernel, ...] = tuple(_declared())
-"""In the order in which they are listed."""
 
 
 def find(name: str | None) -> Sequence[ReplacementKernel]:

@@ -44,12 +44,6 @@ class Routing:
     weights: torch.Tensor  # float32 [M, k], what each expert's output is multiplied with
     # Int32, the active experts and their tokens, as `Plan` in `cuda/routing.cuh`.
     plan: torch.Tensor
-    among: int  # E, the experts that there were to choose from
-
-    @property
-    def active(self) -> torch.Tensor:
-        """Int32, the experts that any token takes, in their order; waits for the device."""
-        return self.plan[1 : 1 + int(self.plan[0])]
 
 
 def route(
@@ -111,7 +105,14 @@ def route(
             float(scale),
         ),
     )
-    return Routing(chosen, weights, plan, experts)
+    return Routing(chosen, weights, plan)
+
+
+def routed(logits: torch.Tensor, router: RouterLayer) -> Routing:
+    """What `route` decides for a layer."""
+    return route(
+        logits, router.top_k, router.renormalize, router.scoring, router.correction, router.scale
+    )
 
 
 def build(layer: Layer) -> Replacement:
@@ -119,9 +120,7 @@ def build(layer: Layer) -> Replacement:
     assert isinstance(layer, RouterLayer)
 
     def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        got = route(
-            logits, layer.top_k, layer.renormalize, layer.scoring, layer.correction, layer.scale
-        )
+        got = routed(logits, layer)
         return got.weights, got.experts
 
     return Replacement(run, LARGEST_BATCH, "kept")

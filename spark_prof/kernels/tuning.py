@@ -30,7 +30,6 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 SHIPPED = Path(__file__).resolve().parent / "tuned.json"
-"""What the package brings."""
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,6 @@ class EventMarks:
 
 
 Marks = HostMarks | EventMarks
-"""Sets marks cheaply and tells the times between them later."""
 
 
 def marks_for(worker: Any) -> Marks:

@@ -187,9 +187,6 @@ def _before_layout(build: Callable[[Any], None]) -> Iterator[None]:
 
 
 def _build(worker: Any, state: Installed, model: Any) -> None:
-    from spark_prof.swaps.live_weights import read_layer
-    from spark_prof.swaps.own import load_builder
-
     if not state.settings.serve and worker.vllm_config.load_config.load_format == "dummy":
         from spark_prof.swaps.dummy import fill_dummy
 
@@ -199,7 +196,7 @@ def _build(worker: Any, state: Installed, model: Any) -> None:
         deadline(10 * state.settings.hang_seconds, "building the replacement kernels has run"),
         _float32_by_default(),
     ):
-        state.places = build_all(model, state.settings.sides, load_builder, read_layer)
+        state.places = build_all(model, state.settings.sides)
     state.build_seconds = time.perf_counter() - begin
 
 

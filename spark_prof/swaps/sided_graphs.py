@@ -62,11 +62,7 @@ def captured_graphs() -> dict[str, int]:
 
 
 def keep_graphs_by_side() -> list[tuple[str, str]]:
-    """Makes what holds graphs, from now on constructed, hold them by side.
-
-    Returns:
-        Module and class of what this vLLM does not have.
-    """
+    """Makes what holds graphs hold them by side; returns module and class that vLLM lacks."""
     missing = []
     for module_name, class_name, attribute in HOLDERS:
         try:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from spark_prof.errors import CommandError
 
 SLOTS = ("qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
-"""The places of a model whose kernel can be swapped."""
 
 LAYER_BOUNDS = {"kept": 2.0**-6, "changed": 0.3}
 """The largest relative L2 error of a layer by itself, by what becomes of the weights' bits.
@@ -74,7 +73,6 @@ class Sides:
 
 
 SIDES = Sides()
-"""Those of this process."""
 
 
 def plain_side(side: str) -> str:

@@ -35,11 +35,8 @@ Rows = tuple[torch.Tensor, ...]
 class Fenced:
     """Arguments between bands of NaN, to be filled anew for each call.
 
-    What is written to them, or beside them, shows; what is read beside them becomes NaN.
-
-    Attributes:
-        rows: the arguments that have a row for each token.
-        arguments: these and the fixed ones, to call with.
+    What is written to them, or beside them, shows; what is read beside them becomes NaN. To call
+    with are the rows, which have one for each token, and the fixed ones.
     """
 
     def __init__(self, like: Rows, count: int, fixed: tuple[torch.Tensor | None, ...]) -> None:
@@ -158,7 +155,6 @@ _ONE_WEIGHT = "one weight of 1, the others 0"
 _SPREAD = "experts far apart in their logits"
 
 _FACTOR = 64.0
-"""How much larger a large token is."""
 
 _NOT_TAKEN = -8.0
 """About the logits of the experts that a token shall not take; those that it takes have 1 to 1.5,

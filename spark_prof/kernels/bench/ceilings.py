@@ -15,14 +15,14 @@ from typing import Any
 import psutil
 import torch
 
+from spark_prof.kernels.bench.race import gpu_seconds
 from spark_prof.kernels.bench.results import Ceilings, spread
 from spark_prof.kernels.kernel_error import KernelError
 
 _WARM_UPS = 3
 _FEWEST, _MOST = 5, 25
 _LONGEST_S = 1.0
-_QUEUE_CYCLES = 200_000
-"""About a tenth of a millisecond."""
+_QUEUE_CYCLES = 200_000  # about a tenth of a millisecond
 
 
 class Device:
@@ -66,25 +66,15 @@ class Device:
         return max(time.perf_counter() - begun, 1e-9)
 
     def _once_on_gpu(self, work: Callable[[], object], before: Callable[[], object]) -> float:
-        cuda = torch.cuda
-        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         before()
-        # The host launches the work while the GPU still waits: no launch is timed with it.
-        cuda._sleep(_QUEUE_CYCLES)
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        # Milliseconds, to about half a microsecond.
-        return max(float(begin.elapsed_time(end)) / 1e3, 1e-9)
+        return max(gpu_seconds(work, _QUEUE_CYCLES), 1e-9)
 
 
 _GIB = 1 << 30
 _LARGEST = _GIB
 _SMALLEST = 64 << 20
 _CACHES = 16
-_USUAL_CACHE = 64 << 20
-"""Where nothing tells how large the last cache is."""
+_USUAL_CACHE = 64 << 20  # where nothing tells how large the last cache is
 
 
 @dataclass(frozen=True)

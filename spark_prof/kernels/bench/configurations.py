@@ -80,8 +80,7 @@ _WORTH_IT = 0.99
 
 _MOST_ROUNDS = 6
 _REPEATS = 5
-_MOST_WARPS = 64
-"""Of a multiprocessor."""
+_MOST_WARPS = 64  # of a multiprocessor
 
 
 def known_config(default: C, work: Work, architecture: str) -> C:

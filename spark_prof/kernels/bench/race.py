@@ -17,15 +17,28 @@ from typing import TypeVar
 
 import torch
 
-from spark_prof.errors import one_line
 from spark_prof.kernels.bench.results import Result, spread
+from spark_prof.kernels.kernel_error import reason
 
 Call = Callable[[int], torch.Tensor]
-"""Runs the call of that number and gives its result."""
 
 _WARM_UPS = 2
 _QUEUE_CYCLES = 600_000
 """About a third of a millisecond: as long as the host needs to launch a graph of many nodes."""
+
+
+def gpu_seconds(work: Callable[[], object], cycles: int) -> float:
+    """How long work on the current stream takes, to about half a microsecond.
+
+    The host launches it while the GPU still waits for so many cycles: no launch is timed with it.
+    """
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(cycles)
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
 
 
 class Repeated:
@@ -71,15 +84,7 @@ class Repeated:
             begun = time.perf_counter()
             self.outputs = self._run()
             return time.perf_counter() - begun
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        # The host launches everything while the GPU still waits: no launch is timed with it.
-        torch.cuda._sleep(_QUEUE_CYCLES)
-        begin.record()
-        self._graph.replay()
-        end.record()
-        end.synchronize()
-        # Milliseconds, to about half a microsecond.
-        return float(begin.elapsed_time(end)) / 1e3
+        return gpu_seconds(self._graph.replay, _QUEUE_CYCLES)
 
     def poison(self) -> None:
         """Writes NaN over all results: what is not written again shows."""
@@ -206,12 +211,6 @@ def prepared(name: str, make: Callable[[], T]) -> T | Result:
         return make()
     except Exception as failure:
         return Result(name, None, None, reason(failure))
-
-
-def reason(failure: BaseException) -> str:
-    """The first line of what went wrong, with its type."""
-    lines = str(failure).strip().splitlines() or [""]
-    return one_line(f"{type(failure).__name__}: {lines[0]}")[:300]
 
 
 def _behind(before: Call, call: Call) -> Call:

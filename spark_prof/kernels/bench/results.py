@@ -20,7 +20,6 @@ from spark_prof.kernels.operands import architecture
 from spark_prof.kernels.tuning import Run, Tuned, Work, save
 
 OURS = "spark-prof"
-"""The name of this project's kernels among contestants."""
 
 Kind = Literal["dense", "moe"]
 

@@ -27,7 +27,6 @@ from spark_prof.kernels.bench.race import (
     plan,
     prepared,
     race,
-    reason,
 )
 from spark_prof.kernels.bench.random_weights import (
     bytes_of_expert,
@@ -59,6 +58,7 @@ from spark_prof.kernels.candidate import (
 )
 from spark_prof.kernels.check.inputs import Weight
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
+from spark_prof.kernels.kernel_error import reason
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.registry import ReplacementKernel, by_check
 from spark_prof.kernels.tuning import Work
@@ -71,7 +71,6 @@ Compute = Callable[..., torch.Tensor]
 """Computes with x, of experts the logits, and the number of a copy of the weights."""
 
 Make = Callable[[Any, int], Compute]
-"""Makes copies of weights, and what computes with them."""
 
 
 def _cublas(weight: Weight, copies: int) -> Compute:
@@ -83,7 +82,6 @@ PEERS: Mapping[Kind, Mapping[str, Make]] = {
     "dense": {CUBLAS: _cublas, MARLIN: marlin},
     "moe": {MARLIN: marlin_experts, "vLLM Triton": triton_experts},
 }
-"""The other implementations of each kind of work."""
 
 _TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred

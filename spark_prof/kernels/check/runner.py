@@ -48,11 +48,10 @@ from spark_prof.kernels.check.verdict import (
     judge_changed,
     same_bits,
 )
-from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.kernel_error import KernelError, reason
 
 Results = tuple[torch.Tensor, ...]
 Attempts = Iterator[tuple[str, Callable[[], Judgement]]]
-"""What is tried, in words, each with what tries it."""
 
 
 def check(
@@ -87,9 +86,8 @@ def attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]
     except WrongResult as wrong:
         return "failed", Judgement(None, str(wrong))
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
         if own:
-            return "failed", Judgement(None, one_line(f"{type(error).__name__}: {lines[0]}"))
+            return "failed", Judgement(None, reason(error))
         if isinstance(error, KernelError):
             return "failed", Judgement(None, f"does not run: {error}")
         if isinstance(error, torch.OutOfMemoryError):
@@ -210,7 +208,6 @@ Run = Callable[[torch.Tensor], torch.Tensor]
 """From x to a result: what else a kernel takes stays the same."""
 
 Probe = Callable[[Run, torch.Tensor], str]
-"""Tells in words what is wrong, empty if nothing is."""
 
 _CALLS = 4
 
@@ -270,7 +267,6 @@ PROBES: dict[str, Probe] = {
     "the same tensor with other values": reads_when_it_runs,
     "memory after a call": _keeps_no_memory,
 }
-"""In words, what each tries."""
 
 
 def _held(device: torch.device) -> int:

@@ -11,7 +11,6 @@ import torch
 from spark_prof.kernels.check.oracles import Expected
 
 _INFINITY = 0x7F80
-"""The bits of infinity in bfloat16."""
 
 CHANGED = 0.25
 """Relative L2 error of a token's result that a kernel may have which changes the weights' bits.
@@ -45,7 +44,6 @@ class Judgement:
 
 
 Judge = Callable[[torch.Tensor, Expected], Judgement]
-"""Holds a result against what was expected."""
 
 
 def judge(result: torch.Tensor, expected: Expected) -> Judgement:

@@ -9,7 +9,6 @@ from pathlib import Path
 from spark_prof.kernels.kernel_error import KernelError
 
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
-"""The folder of the CUDA C++ sources."""
 
 
 @dataclass(frozen=True)

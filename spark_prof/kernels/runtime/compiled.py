@@ -16,10 +16,8 @@ from pathlib import Path
 from spark_prof.files import cache_folder, write_whole
 
 _DIGEST = 32
-_LARGEST = 64 << 20
-"""Bytes; a kernel has some hundred thousand."""
-_MOST_BYTES = 1 << 30
-"""Of all files together."""
+_LARGEST = 64 << 20  # bytes; a kernel has some hundred thousand
+_MOST_BYTES = 1 << 30  # of all files together
 
 
 def kept_compiled(key: str) -> bytes | None:

@@ -73,8 +73,7 @@ def launch(
 
 
 _MOST = 64
-_SLOT = 8
-"""Bytes between two arguments."""
+_SLOT = 8  # bytes between two arguments
 _NUMBERS = frozenset((int, float, bool))
 
 
