@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.candidate import Activation
+from spark_prof.kernels.candidate import Activation, RouterLayer
 from spark_prof.kernels.check.inputs import make_activations, make_weight
 from spark_prof.kernels.formats import MxFp4, NvFp4, deinterleave_gate_up, deinterleave_rows
 from spark_prof.kernels.moe import moe, pack_experts
@@ -22,6 +22,10 @@ ROUNDINGS = 2.0**-8
 def assert_same(result: torch.Tensor, theirs: torch.Tensor) -> None:
     off = (result.double().cpu() - theirs).norm() / theirs.norm()
     assert 0 < off < ROUNDINGS
+
+
+def chosen_by(renormalize: bool) -> RouterLayer:
+    return RouterLayer("", EXPERTS, TOP_K, renormalize, "softmax", None, 1.0)
 
 
 def filled(module: torch.nn.Module, **values: torch.Tensor) -> torch.nn.Module:
@@ -71,7 +75,7 @@ def test_gpt_oss(device: str) -> None:
         down_bias,
         Activation("swiglu"),
     )
-    assert_same(moe(x, logits.float().to(device), packed, TOP_K), theirs)
+    assert_same(moe(x, logits.float().to(device), packed, chosen_by(True)), theirs)
 
 
 @each_row("renormalize", [False, True])
@@ -102,4 +106,4 @@ def test_qwen3(renormalize: bool, device: str) -> None:
         theirs = experts(given, chosen, scores)
 
     packed = pack_experts(gate_up, down, None, None, Activation("silu"))
-    assert_same(moe(x, logits.float().to(device), packed, TOP_K, renormalize), theirs)
+    assert_same(moe(x, logits.float().to(device), packed, chosen_by(renormalize)), theirs)

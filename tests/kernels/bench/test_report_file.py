@@ -46,21 +46,6 @@ def test_what_is_no_such_file_is_refused(text: bytes, tmp_path: Path) -> None:
         read_report(path)
 
 
-def test_another_schema_is_refused(report: Report, tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    report.schema = 2
-    write_report(report, path)
-    with pytest.raises(KernelError, match="another version"):
-        read_report(path)
-
-
-def test_a_folder_that_is_not_there_is_said(report: Report, tmp_path: Path) -> None:
-    with pytest.raises(KernelError, match="cannot write"):
-        write_report(report, tmp_path / "absent" / "result.json")
-    with pytest.raises(KernelError, match="cannot read"):
-        read_report(tmp_path / "absent.json")
-
-
 def test_the_dispatcher_gets_what_was_timed(report: Report, tmp_path: Path) -> None:
     (row,) = run_of(report).rows
     assert (row.us, row.fallback, row.fallback_us) == (12.0, "cuBLAS BF16", 15.0)

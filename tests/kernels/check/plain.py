@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,7 +19,8 @@ from spark_prof.kernels.candidate import (
 from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import decode
 from spark_prof.kernels.check.oracles import constants
-from spark_prof.kernels.check.runner import attempt, run_case
+from spark_prof.kernels.check.runner import attempt, check, run_case
+from spark_prof.kernels.check.verdict import Verdict
 
 
 def said(case: Case, builder: Builder, device: str = "cpu", own: bool = False) -> str:
@@ -30,26 +30,33 @@ def said(case: Case, builder: Builder, device: str = "cpu", own: bool = False) -
     return attempt(partial(run_case, case, candidate, device), own)[1].detail
 
 
+def some(
+    slot: str, builder: Builder, wanted: Callable[[str], bool], device: str = "cpu"
+) -> list[Verdict]:
+    """The verdicts of somebody's own kernel in those cases alone whose label is wanted."""
+    found = list(check(Candidate("k", slot, builder), device, wanted))
+    assert found
+    return found
+
+
 def kept(run: Callable[..., object]) -> Replacement:
     """A replacement that takes any number of tokens."""
     return Replacement(run, 0, "kept")
 
 
 def plain_linear(
-    change: Callable[[torch.Tensor], torch.Tensor] = lambda decoded: decoded,
     after: Callable[[torch.Tensor], torch.Tensor] = lambda result: result,
-    biased: bool = True,
 ) -> Builder:
-    """A linear layer; `change` is done to the decoded weight, `after` to the float32 result."""
+    """A linear layer; `after` is done to the float32 result."""
 
     def build(layer: Layer) -> Replacement:
         assert isinstance(layer, LinearLayer)
-        decoded = change(decode(layer.weight))
+        decoded = decode(layer.weight)
 
         def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
             # In float64, as float32 cannot hold all that a tensor core's exact products are.
             sums = (x.double() @ decoded.T).float()
-            if bias is not None and biased:
+            if bias is not None:
                 sums = sums + bias.float()
             return out.copy_(after(sums).to(torch.bfloat16))
 
@@ -74,58 +81,28 @@ def plain_route(logits: torch.Tensor, router: RouterLayer) -> tuple[torch.Tensor
     return weights * router.scale, experts.int()
 
 
-@dataclass(frozen=True)
-class Wrong:
-    """What a block of experts does wrong.
-
-    Attributes:
-        gate_is_up: it takes the gate's rows for those of up.
-        no_limit: it leaves the limit out.
-        no_shift: it leaves out the 1 that SwiGLU adds to up.
-        alpha_one: it takes SiLU for SwiGLU's sigmoid.
-        no_biases: it leaves both biases out.
-        dropped: a (token, place) whose expert does not count.
-        equal_weights: all experts count the same.
-    """
-
-    gate_is_up: bool = False
-    no_limit: bool = False
-    no_shift: bool = False
-    alpha_one: bool = False
-    no_biases: bool = False
-    dropped: tuple[int, int] | None = None
-    equal_weights: bool = False
-
-
-def plain_moe(wrong: Wrong = Wrong()) -> Builder:
+def plain_moe() -> Builder:
     """A block of experts in float32, its hidden activations rounded to bfloat16."""
 
     def build(layer: Layer) -> Replacement:
         assert isinstance(layer, ExpertsLayer)
         gate_up, down = decode(layer.gate_up), decode(layer.down)
         alpha, limit, shift = constants(layer.activation)
-        alpha = 1.0 if wrong.alpha_one else alpha
-        limit = torch.inf if wrong.no_limit else limit
-        shift = 0.0 if wrong.no_shift else shift
 
         def expert(x: torch.Tensor, number: int) -> torch.Tensor:
             both = (gate_up[number] @ x.double()).float()
-            if layer.gate_up_bias is not None and not wrong.no_biases:
+            if layer.gate_up_bias is not None:
                 both = both + layer.gate_up_bias[number].float()
-            gate, up = reversed(both.chunk(2)) if wrong.gate_is_up else both.chunk(2)
+            gate, up = both.chunk(2)
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
             inner = gate * torch.sigmoid(alpha * gate) * (up + shift)
             result = (down[number] @ inner.to(torch.bfloat16).double()).float()
-            if layer.down_bias is not None and not wrong.no_biases:
+            if layer.down_bias is not None:
                 result = result + layer.down_bias[number].float()
             return result
 
         def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> object:
             weights, experts = plain_route(logits, layer.router)
-            if wrong.equal_weights:
-                weights = torch.full_like(weights, 1 / layer.router.top_k)
-            if wrong.dropped is not None:
-                weights[wrong.dropped] = 0
             total = torch.zeros(x.shape)
             for token, chosen in enumerate(experts.tolist()):
                 for place, number in enumerate(chosen):

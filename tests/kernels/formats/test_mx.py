@@ -72,18 +72,6 @@ def test_any_dimension_there_and_back(dim: int) -> None:
     assert torch.equal(interleave_rows(apart, dim), rows)
 
 
-def test_a_bias_has_no_columns() -> None:
-    bias = torch.tensor([[1.0, 10.0, 2.0, 20.0]])
-    assert deinterleave_rows(bias).tolist() == [[1.0, 2.0, 10.0, 20.0]]
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(KernelError, match="pairs of gate and up"):
-        deinterleave_rows(torch.zeros(3))
-    with pytest.raises(KernelError, match="pairs of gate and up"):
-        interleave_rows(torch.zeros(2, 2), 2)
-
-
 def test_every_code_with_every_scale_decodes_exactly() -> None:
     codes = torch.arange(16, dtype=torch.uint8).repeat_interleave(2).expand(256, 32)
     weight = MxFp4((codes[:, 0::2] | codes[:, 1::2] << 4).contiguous(), every_byte()[:, None])
