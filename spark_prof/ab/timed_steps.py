@@ -117,7 +117,7 @@ def share_ahead(steps: Sequence[Step], side: str) -> float | None:
 
 
 def make_quads(
-    steps: Sequence[Step], sides: tuple[str, str] = ("a", "b"), settle: int = SETTLE
+    steps: Sequence[Step], sides: tuple[str, str] = ("a", "b")
 ) -> tuple[tuple[Quad, ...], tuple[Dropped, ...]]:
     """The quads of a plan, and those that are not whole.
 
@@ -130,7 +130,7 @@ def make_quads(
     dropped: list[Dropped] = []
     for number in sorted({block // 4 for block in blocks}):
         four = [blocks.get(4 * number + place, []) for place in range(4)]
-        counted = [[step for step in block if step.index >= settle] for block in four]
+        counted = [[step for step in block if step.index >= SETTLE] for block in four]
         why = _unusable(counted, sides)
         if why:
             dropped.append(Dropped(number, why))

@@ -19,7 +19,7 @@ from spark_prof.kernels.operands import (
     stacks_at_a_time,
     token_tiles,
 )
-from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear, pack_linear
+from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear, kernel_code, pack_linear
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 from spark_prof.kernels.tuning import Work
@@ -200,14 +200,5 @@ def codes() -> Sequence[KernelCode]:
 
 def dense_code(name: str, columns: int, tokens: int, config: LinearConfig) -> KernelCode:
     """What is compiled for a weight of that format and as many columns, in a configuration."""
-    defines = (
-        ("FORMAT", FORMATS[name]),
-        ("COLUMNS", columns),
-        ("TOKEN_TILES", token_tiles(tokens)),
-        ("WARPS", config.warps),
-        ("SPLIT", config.split),
-        ("DEPTH", config.depth),
-        ("X_AHEAD", config.x_ahead),
-        ("MIN_BLOCKS", config.min_blocks),
-    )
-    return KernelCode("dense.cu", "dense", defines)
+    constants = {field: value for field, value in vars(config).items() if field != "blocks"}
+    return kernel_code("dense", name, columns, tokens, constants)

@@ -20,7 +20,7 @@ from spark_prof.kernels.operands import (
     stacks_at_a_time,
     token_tiles,
 )
-from spark_prof.kernels.pack import FORMATS, PackedLinear, pack_rows
+from spark_prof.kernels.pack import PackedLinear, kernel_code, pack_rows
 from spark_prof.kernels.routing import routed
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -78,11 +78,7 @@ def pack_experts(
             f"gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} do not fit: they must be"
             " [E, 2I, H] and [E, H, I]"
         )
-    if activation.name not in ("silu", "swiglu"):
-        raise KernelError(f"the activation is silu or swiglu, not {activation.name}")
     device = gate_up.packed.device
-    if down.packed.device != device:
-        raise KernelError(f"down is on {down.packed.device}, gate_up is on {device}")
     if gate_up_bias is not None:
         check_operand("gate_up_bias", gate_up_bias, (count, rows), device)
         gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)
@@ -264,27 +260,15 @@ def gate_up_code(
     name: str, columns: int, swiglu: bool, tokens: int, config: MoeConfig
 ) -> KernelCode:
     """What is compiled for gate and up of that format and as many columns, in a configuration."""
-    defines = (
-        ("FORMAT", FORMATS[name]),
-        ("COLUMNS", columns),
-        ("TOKEN_TILES", token_tiles(tokens)),
-        ("SWIGLU", int(swiglu)),
-        ("WARPS", config.warps),
-        ("SPLIT", config.split),
-        ("DEPTH", config.depth),
-        ("MIN_BLOCKS", config.min_blocks),
-    )
-    return KernelCode("gate_up.cu", "gate_up", defines)
+    own = {field: value for field, value in vars(config).items() if not field.startswith("down_")}
+    return kernel_code("gate_up", name, columns, tokens, {"swiglu": int(swiglu), **own})
 
 
 def down_code(name: str, columns: int, tokens: int, config: MoeConfig) -> KernelCode:
     """What is compiled for down of that format and as many columns, in a configuration."""
-    defines = (
-        ("FORMAT", FORMATS[name]),
-        ("COLUMNS", columns),
-        ("TOKEN_TILES", token_tiles(tokens)),
-        ("WARPS", config.down_warps),
-        ("DEPTH", config.down_depth),
-        ("MIN_BLOCKS", config.down_min_blocks),
-    )
-    return KernelCode("down.cu", "down", defines)
+    own = {
+        field.removeprefix("down_"): value
+        for field, value in vars(config).items()
+        if field.startswith("down_")
+    }
+    return kernel_code("down", name, columns, tokens, own)

@@ -11,13 +11,15 @@ rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.operands import token_tiles
+from spark_prof.kernels.runtime.code import KernelCode
 
 _NVFP4_ROW = 2.0**20
 """weights.cuh makes 2^-20 of an NVFP4 scale of 1: exponent 10, plus 96, minus 126."""
@@ -119,6 +121,19 @@ class PackedLinear:
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """All that it holds, in the order of the kernels' parameters."""
         return self.weights, self.scales, self.row_scale
+
+
+def kernel_code(
+    entry: str, form: str, columns: int, tokens: int, constants: Mapping[str, int]
+) -> KernelCode:
+    """What is compiled for a packed weight of that format and as many columns."""
+    defines = [
+        ("FORMAT", FORMATS[form]),
+        ("COLUMNS", columns),
+        ("TOKEN_TILES", token_tiles(tokens)),
+    ]
+    defines += [(name.upper(), value) for name, value in constants.items()]
+    return KernelCode(f"{entry}.cu", entry, tuple(defines))
 
 
 def pack_linear(weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor) -> PackedLinear:

@@ -11,6 +11,7 @@ A file is Python that is executed in every process of the engine, with its folde
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import zlib
 from collections.abc import Callable, Mapping
@@ -209,11 +210,7 @@ def load_builder(kernel: str) -> Builder:
 
 
 def _from_file(path: Path, function: str) -> Any:
-    try:
-        there = path.is_file()
-    except OSError:  # a name that is too long, say
-        there = False
-    if not there:
+    if not os.path.isfile(path):  # false for what is no name of a file, too
         raise CommandError(f"{path} is no file; give the path of your kernel")
     path = path.resolve()
     # What lies beside the file can be imported, but takes the place of nothing.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -110,24 +109,11 @@ def test_zeros_keep_their_signs() -> None:
     assert same_bits(quantize_mxfp4(values).decode(torch.float32), values)
 
 
-PACKED = torch.zeros(2, 32, dtype=torch.uint8)
-SCALES = torch.zeros(2, 2, dtype=torch.uint8)
-REFUSED: dict[str, tuple[str, Callable[[], object]]] = {
-    "scales of NVFP4": (
-        "MXFP4 scales are",
-        lambda: MxFp4(PACKED, SCALES.view(torch.float8_e4m3fn)),
-    ),
-    "scales of other blocks": (
-        "one scale is for 32",
-        lambda: MxFp4(PACKED, torch.zeros(2, 4, dtype=torch.uint8)),
-    ),
-    "half a block": ("blocks of 32", lambda: quantize_mxfp4(torch.ones(2, 48))),
-    "integers": ("cannot quantize", lambda: quantize_mxfp4(torch.ones(2, 32, dtype=torch.int32))),
-}
-
-
-@each_row("what", REFUSED)
-def test_what_does_not_belong_together_is_refused(what: str) -> None:
-    message, attempt = REFUSED[what]
-    with pytest.raises(KernelError, match=message):
-        attempt()
+def test_what_does_not_belong_together_is_refused() -> None:
+    packed = torch.zeros(2, 32, dtype=torch.uint8)
+    with pytest.raises(KernelError, match="MXFP4 scales are"):
+        MxFp4(packed, torch.zeros(2, 2, dtype=torch.float8_e4m3fn))
+    with pytest.raises(KernelError, match="one scale is for 32"):
+        MxFp4(packed, torch.zeros(2, 4, dtype=torch.uint8))
+    with pytest.raises(KernelError, match="blocks of 32"):
+        quantize_mxfp4(torch.ones(2, 48))
