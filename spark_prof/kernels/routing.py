@@ -82,7 +82,10 @@ def route(
         != (torch.float32, (experts,), device)
         or not correction.is_contiguous()
     ):
-        raise KernelError(f"the correction must be contiguous float32 [{experts}] on {device}")
+        raise KernelError(
+            f"the correction must be contiguous float32 [{experts}] on {device}, not"
+            f" {correction.dtype} {tuple(correction.shape)} on {correction.device}"
+        )
     if correction is not None and scoring != "sigmoid":
         raise KernelError("a correction goes with scoring='sigmoid' only")
     refuse_gradient("logits", logits)

@@ -107,7 +107,7 @@ def test_a_plan_of_prefills() -> None:
     last = batch({"q": 1}, cached={"q": 12})
     for output in (decode(), NOTHING, PREFILL, decode(), parts, parts, last):
         worker.execute_model(output)
-    assert worker.ran == ["b", "b", "a", "a", "a", "a"]
+    assert worker.ran == ["b", "b", "b", "a", "a", "a", "a"]
     assert [step[5:] for step in clock.times()] == [
         [6, 1, 11, None],
         [4, 0, 8, None],

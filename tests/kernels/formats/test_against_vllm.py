@@ -82,8 +82,8 @@ def test_mxfp4_is_vllm_s_triton_kernel(tmp_path: Path) -> None:
     """Maxima of all sizes, infinity, -0; no subnormal numbers, which the interpreter loses."""
     need_vllm()
     pytest.importorskip("triton", reason="Triton is not installed")
-    # 7 has no factor in common with the 128 mantissas.
-    largest = every_bfloat16()[every_bfloat16() > 0][::7]
+    # 29 has no factor in common with the 128 mantissas.
+    largest = every_bfloat16()[every_bfloat16() > 0][::29]
     random = torch.Generator().manual_seed(3)
     parts = torch.rand(len(largest), 32, generator=random) * 2 - 1
     parts[:, 0] = 1

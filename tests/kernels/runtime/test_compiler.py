@@ -151,7 +151,6 @@ def test_what_is_kept_is_used_and_what_is_damaged_is_compiled_again(source: Path
         ('KERNEL times() { asm("nonsense;"); }', "sm_90a", "ptxas"),
         ("KERNEL times() {}", "sm_50", "gpu-architecture"),
         ("KERNEL times() {}", "nonsense", "gpu-architecture"),
-        ("\0\xff(", "sm_90a", "times.cu"),
     ],
 )
 def test_what_does_not_compile_is_told_in_one_line(
