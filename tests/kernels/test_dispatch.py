@@ -19,7 +19,7 @@ import torch
 
 from spark_prof.kernels import dense, moe
 from spark_prof.kernels.candidate import Activation
-from spark_prof.kernels.dense import LinearConfig, choose_linear, linear
+from spark_prof.kernels.dense import LinearConfig, choose_linear
 from spark_prof.kernels.formats import quantize_mxfp4, quantize_nvfp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import choose_moe, pack_experts
@@ -43,41 +43,33 @@ def measured(work: Work, config: dict[str, int], us: float = 5.0) -> None:
     save(Run("cpu", "this", "2026-01-01", "", {}, (Tuned(work, config, us, "other", 6.0),)))
 
 
-def test_what_was_measured_is_chosen_and_runs() -> None:
-    measured(WORK, asdict(CONFIG))
-    chosen = choose_linear(WEIGHT, 1)
-    assert chosen.config == CONFIG
-    assert "5.00 us against 6.00 of other" in chosen.why
-    x = torch.randn(1, 256).bfloat16()
-    assert linear(x, WEIGHT, config=chosen.config).shape == (1, 32)
+DEFAULT = dense.default_config(32, 256, 1)
+MISFITS = [
+    {},
+    asdict(replace(CONFIG, split=4)),  # 256 columns are two units
+    *(asdict(replace(CONFIG, warps=warps)) for warps in (3, 0, 64)),
+    asdict(replace(CONFIG, split=0)),
+]
 
 
-def test_where_nobody_measured_nothing_is_chosen_unless_insisted_on() -> None:
-    assert choose_linear(WEIGHT, 1).config is None
-    chosen = choose_linear(WEIGHT, 1, insist=True)
-    assert chosen.config == dense.default_config(32, 256, 1)
-    assert "nothing was measured on cpu" in chosen.why
-
-
-def test_what_is_slower_is_not_chosen() -> None:
-    measured(WORK, asdict(CONFIG), us=7.0)
-    assert choose_linear(WEIGHT, 1, insist=True).config is None
-
-
-@pytest.mark.parametrize(
-    "config",
+@each_row(
+    ("config", "us", "insist", "wanted", "why"),
     [
-        {},
-        asdict(replace(CONFIG, split=4)),  # 256 columns are two units
-        asdict(replace(CONFIG, warps=3)),
-        asdict(replace(CONFIG, warps=0)),
-        asdict(replace(CONFIG, warps=64)),
-        asdict(replace(CONFIG, split=0)),
+        (None, 5.0, False, None, "nothing was measured on cpu"),
+        (None, 5.0, True, DEFAULT, "nothing was measured on cpu"),
+        (asdict(CONFIG), 5.0, False, CONFIG, "5.00 us against 6.00 of other"),
+        (asdict(CONFIG), 7.0, True, None, "other is faster"),
+        *((config, 5.0, False, DEFAULT, "5.00 us") for config in MISFITS),
     ],
 )
-def test_a_configuration_that_does_not_fit_gives_way_to_the_default(config: dict[str, int]) -> None:
-    measured(WORK, config)
-    assert choose_linear(WEIGHT, 1).config == dense.default_config(32, 256, 1)
+def test_what_was_measured_of_a_weight_decides(
+    config: dict[str, int] | None, us: float, insist: bool, wanted: LinearConfig | None, why: str
+) -> None:
+    if config is not None:
+        measured(WORK, config, us)
+    chosen = choose_linear(WEIGHT, 1, insist=insist)
+    assert chosen.config == wanted
+    assert why in chosen.why
 
 
 @pytest.mark.parametrize("config", [{"warps": 4}, {**asdict(CONFIG), "extra": 1}])

@@ -10,17 +10,15 @@ import torch
 from spark_prof.kernels.candidate import (
     Builder,
     Candidate,
-    ExpertsLayer,
     Layer,
     LinearLayer,
     Replacement,
-    RouterLayer,
 )
 from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import decode
-from spark_prof.kernels.check.oracles import constants
 from spark_prof.kernels.check.runner import attempt, check, run_case
 from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.swaps.templates import experts, router
 
 
 def said(case: Case, builder: Builder, device: str = "cpu", own: bool = False) -> str:
@@ -65,50 +63,16 @@ def plain_linear(
     return build
 
 
-def plain_route(logits: torch.Tensor, router: RouterLayer) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weights of the chosen experts, in float32, and those; NaN counts as largest."""
-    values = logits.float()
-    sigmoid = router.scoring == "sigmoid"
-    scores = torch.sigmoid(values) if sigmoid else values
-    choice = scores if router.correction is None else scores + router.correction
-    experts = choice.sort(stable=True, dim=-1, descending=True).indices[:, : router.top_k]
-    parts = scores if sigmoid else torch.exp(values - values.amax(-1, keepdim=True))
-    weights = parts.gather(1, experts)
-    if router.renormalize:
-        weights = weights / weights.sum(-1, keepdim=True)
-    elif not sigmoid:
-        weights = weights / parts.sum(-1, keepdim=True)
-    return weights * router.scale, experts.int()
+plain_route = router._by_torch
+"""The template's: weights of the chosen experts, float32, and those; NaN counts as largest."""
 
 
-def plain_moe() -> Builder:
-    """A block of experts in float32, its hidden activations rounded to bfloat16."""
+def plain_moe(layer: Layer) -> Replacement:
+    """A block of experts in float32, its hidden activations rounded to bfloat16: the template's."""
+    made = experts.build(layer)
+    assert made is not None
 
-    def build(layer: Layer) -> Replacement:
-        assert isinstance(layer, ExpertsLayer)
-        gate_up, down = decode(layer.gate_up), decode(layer.down)
-        alpha, limit, shift = constants(layer.activation)
+    def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> object:
+        return out.copy_(made.run(x, logits))
 
-        def expert(x: torch.Tensor, number: int) -> torch.Tensor:
-            both = (gate_up[number] @ x.double()).float()
-            if layer.gate_up_bias is not None:
-                both = both + layer.gate_up_bias[number].float()
-            gate, up = both.chunk(2)
-            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-            inner = gate * torch.sigmoid(alpha * gate) * (up + shift)
-            result = (down[number] @ inner.to(torch.bfloat16).double()).float()
-            if layer.down_bias is not None:
-                result = result + layer.down_bias[number].float()
-            return result
-
-        def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> object:
-            weights, experts = plain_route(logits, layer.router)
-            total = torch.zeros(x.shape)
-            for token, chosen in enumerate(experts.tolist()):
-                for place, number in enumerate(chosen):
-                    total[token] += weights[token, place] * expert(x[token], number)
-            return out.copy_(total.to(torch.bfloat16))
-
-        return kept(compute)
-
-    return build
+    return kept(compute)

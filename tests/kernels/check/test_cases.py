@@ -96,7 +96,7 @@ Change = Callable[[torch.Tensor], torch.Tensor]
     ("cases", "builder"),
     [
         (CASES, plain_linear()),
-        (MOE_CASES, plain_moe()),
+        (MOE_CASES, plain_moe),
         (list(routing_cases()), routing_by(plain_route)),
     ],
 )
