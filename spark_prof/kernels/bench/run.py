@@ -239,12 +239,7 @@ class _Field:
         return replace(cell, results=results, config=config, subject=subject)
 
     def _call(self, config: Any, inputs: _Inputs) -> Call:
-        def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-            *logits, number = rest
-            result: torch.Tensor = self._ours[number].run(x, *(logits or (None,)), None, config)
-            return result
-
-        return inputs.call(compute)
+        return inputs.call(_computing(self._ours, None, config))
 
     def _config(self, work: Work, inputs: _Inputs, setting: Setting) -> Any:
         if self._kernel is None or not self._kernel.tuned_as:
@@ -379,15 +374,19 @@ def _replacements(candidate: Candidate, weights: Any, copies: int) -> list[Repla
 
 
 def _make_own(own: Candidate, weights: Any, copies: int) -> Compute:
-    """Somebody's own kernel."""
     replacements = _replacements(own, weights, copies)
     if any(replacement.bits == "changed" for replacement in replacements):
         raise Abstained("it changes the weights' bits: the others compute something else")
+    return _computing(replacements)
+
+
+def _computing(replacements: Sequence[Replacement], *more: Any) -> Compute:
+    """What calls the replacement of a number; the package's own take more arguments."""
 
     def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         *logits, number = rest
         check_taken(replacements[number], len(x))
-        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)))
+        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)), *more)
         return result
 
     return compute
