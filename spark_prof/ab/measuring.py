@@ -40,7 +40,8 @@ class Shape:
 
 def impossible(shape: Shape, facts: Facts) -> str:
     """Why the engine cannot run such steps, one line; empty where it can."""
-    longest = shape.prompt_tokens + _fewest_tokens(shape)
+    fewest = 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + _slack(shape)
+    longest = shape.prompt_tokens + fewest
     if longest > facts.longest:
         return (
             f"{shape.words} needs requests of {longest} tokens; this engine takes "
@@ -121,7 +122,3 @@ def _run(engine: Engine, shape: Shape, blocks: Sequence[Block], first: int) -> T
 def _slack(shape: Shape) -> int:
     """Tokens beyond the plan: the first requests may decode before the last has been prefilled."""
     return shape.requests + 4
-
-
-def _fewest_tokens(shape: Shape) -> int:
-    return 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + _slack(shape)

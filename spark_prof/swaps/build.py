@@ -59,16 +59,12 @@ def find_points(model: Any) -> Iterator[SwapPoint]:
             # The router first: experts that route by themselves then wrap it, not it them.
             yield SwapPoint("router", name, module, "choice")
             yield SwapPoint("moe", name, module, "experts")
-        elif _is_norm(module):
+        elif type(module).__name__.endswith("RMSNorm") and hasattr(module, "_forward_method"):
             yield SwapPoint("norm", name, module, "norm")
         elif callable(getattr(getattr(module, "quant_method", None), "apply", None)):
             slot = SLOT_OF_COMPONENT.get(component_of(name, type(module).__name__))
             if slot is not None and ".experts." not in name:
                 yield SwapPoint(slot, name, module, "matrix")
-
-
-def _is_norm(module: Any) -> bool:
-    return type(module).__name__.endswith("RMSNorm") and hasattr(module, "_forward_method")
 
 
 _MARGIN = 512 << 20  # bytes of a GPU that must stay free beside the second copies

@@ -217,7 +217,8 @@ def _put_in(worker: Any, state: Installed) -> None:
     """Tries what was built, and lets the layers choose."""
     from spark_prof.swaps.trial import try_all, try_dispatch
 
-    compiled = _is_compiled(worker.vllm_config)
+    mode = getattr(worker.vllm_config.compilation_config, "mode", None)
+    compiled = getattr(mode, "name", str(mode)) not in ("NONE", "None")
     begin = time.perf_counter()
     try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
     if state.settings.serve:
@@ -266,8 +267,3 @@ def _tell_compiler(vllm_config: Any, state: Installed) -> None:
         text = "; ".join(sorted(live))
         digest = hashlib.sha256(text.encode()).hexdigest()
         vllm_config.additional_config["spark_prof_swaps"] = digest
-
-
-def _is_compiled(vllm_config: Any) -> bool:
-    mode = getattr(vllm_config.compilation_config, "mode", None)
-    return getattr(mode, "name", str(mode)) not in ("NONE", "None")

@@ -204,7 +204,7 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
                 lambda x, residual: module._forward_method(x.clone(), residual.clone()),
             ),
         )
-    columns = _columns(module)
+    columns = first_size(module, "input_size_per_partition", "embedding_dim", "input_size")
     bias = None if getattr(module, "skip_bias_add", False) else getattr(module, "bias", None)
     return (
         Work(
@@ -296,10 +296,6 @@ def _activation_dtype(module: Any, default: torch.dtype) -> torch.dtype:
     if value is None and hasattr(module, "weight") and module.weight.is_floating_point():
         value = module.weight.dtype
     return value if isinstance(value, torch.dtype) else default
-
-
-def _columns(module: Any) -> int:
-    return first_size(module, "input_size_per_partition", "embedding_dim", "input_size")
 
 
 def _own_experts(runner: Any, x: torch.Tensor, logits: torch.Tensor) -> Any:
