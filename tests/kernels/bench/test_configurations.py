@@ -10,7 +10,6 @@ import pytest
 
 from spark_prof.kernels.bench.configurations import VALUES, known_config, search
 from spark_prof.kernels.dense import LinearConfig, default_config
-from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.moe import default_config as default_moe
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs, save
 from tests.rows import each_row
@@ -80,28 +79,6 @@ def test_what_does_not_run_is_passed_over() -> None:
 
     assert search(START, time_all).depth == 4
     assert search(START, lambda configs: [None] * len(configs)) == START
-
-
-def test_only_possible_ones_are_tried() -> None:
-    tried: list[LinearConfig | MoeConfig] = []
-
-    def dense(configs: Sequence[LinearConfig]) -> list[float | None]:
-        tried.extend(configs)
-        return [float(-len(tried) - place) for place in range(len(configs))]
-
-    def moe(configs: Sequence[MoeConfig]) -> list[float | None]:
-        tried.extend(configs)
-        return [float(-len(tried) - place) for place in range(len(configs))]
-
-    search(default_config(4096, 4096, 1), dense)
-    search(default_moe(2048, 1), moe)
-    search(default_moe(2880, 1), moe)
-    assert len(tried) > 50
-    for config in tried:
-        assert config.warps % config.split == 0
-        assert config.warps * config.min_blocks <= 64
-        if isinstance(config, MoeConfig):
-            assert config.down_warps * config.down_min_blocks <= 64
 
 
 @pytest.fixture
