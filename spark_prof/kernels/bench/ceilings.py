@@ -48,26 +48,24 @@ class Device:
 
         What comes before each is not timed, such as what makes the cache cold.
         """
-        once = self._once_on_gpu if self.is_gpu else self._once
+
+        def once() -> float:
+            before()
+            if self.is_gpu:
+                return max(gpu_seconds(work, _QUEUE_CYCLES), 1e-9)
+            begun = time.perf_counter()
+            work()
+            return max(time.perf_counter() - begun, 1e-9)
+
         for _ in range(_WARM_UPS):
-            once(work, before)
+            once()
         repeats: list[float] = []
         begun = time.perf_counter()
         while len(repeats) < _FEWEST or (
             len(repeats) < _MOST and time.perf_counter() - begun < _LONGEST_S
         ):
-            repeats.append(once(work, before))
+            repeats.append(once())
         return repeats
-
-    def _once(self, work: Callable[[], object], before: Callable[[], object]) -> float:
-        before()
-        begun = time.perf_counter()
-        work()
-        return max(time.perf_counter() - begun, 1e-9)
-
-    def _once_on_gpu(self, work: Callable[[], object], before: Callable[[], object]) -> float:
-        before()
-        return max(gpu_seconds(work, _QUEUE_CYCLES), 1e-9)
 
 
 _GIB = 1 << 30
