@@ -121,15 +121,10 @@ _Group = tuple[str, ...]
 
 
 def side_of_result(path: Path, typed: Side | None = None) -> Side:
-    """Side b of a result.
+    """Side b of a result, if its gate passed (else exit code 1).
 
-    Args:
-        typed: what the person at the command line gave as side b, who so agrees to have of the
-            result what is not taken from a file alone.
-
-    Raises:
-        CommandError: it is no result, its gate failed (exit code 1), a value of the side is hidden
-            in it, it asks for what has to be typed and was not, or lacks what was typed.
+    Who types a side b at the command line so agrees to have of the result what is not taken from a
+    file alone; what was typed must be in it.
     """
     typed = typed or Side()
     result = read_result(path)

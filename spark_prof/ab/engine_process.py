@@ -113,11 +113,7 @@ class Engine:
         return self.ask(Start(command.form, command.arguments), Facts, "starting")
 
     def ask(self, request: Request, kind: type[_Kind], doing: str) -> _Kind:
-        """Sends a request and waits for its answer.
-
-        Raises:
-            CommandError: it failed, ended, or was silent for too long; one line says which.
-        """
+        """Sends a request and waits for its answer; CommandError where it failed or fell silent."""
         assert self._connection is not None
         connection, self._idle = self._connection, False
         try:

@@ -140,12 +140,7 @@ class Candidate:
     own: bool = True  # whether it is somebody's own
 
     def build(self, layer: Layer) -> Replacement:
-        """The replacement for a layer.
-
-        Raises:
-            Abstained: it is somebody's own and has none.
-            KernelError: it is the package's and cannot be for this layer.
-        """
+        """The replacement for a layer; somebody's own that has none has abstained."""
         try:
             replacement = self.builder(layer)
         except KernelError as error:

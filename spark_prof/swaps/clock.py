@@ -148,11 +148,7 @@ class StepClock:
         return result
 
     def choose(self, side: str) -> None:
-        """Ends the plan; from the next step on that side runs.
-
-        Raises:
-            CommandError: there is no such side.
-        """
+        """Ends the plan; from the next step on that side runs."""
         self._check_sides([side])
         self._begin_plan([])
         SIDES.switch(side)

@@ -237,11 +237,7 @@ class _Trial:
             return None
 
     def _replaced(self, arguments: tuple[Any, ...], again: bool = False) -> list[torch.Tensor]:
-        """What the replacement returns.
-
-        Raises:
-            _Wrong: it failed or is slow, and is off.
-        """
+        """What the replacement returns; raises _Wrong where it failed or is slow, and is off."""
         count = len(arguments[0])
         begin = time.perf_counter()
         with deadline(self._engine.seconds, f"{self._guarded.label} has not ended"):
@@ -276,11 +272,7 @@ class _Trial:
         fenced: Fenced,
         how: str = "",
     ) -> None:
-        """Keeps the error of a call's worst row.
-
-        Raises:
-            _Wrong: it is beyond its bound, or the call did something that it must not.
-        """
+        """Keeps the error of a call's worst row; raises _Wrong if that, or the call, is wrong."""
         count, index = len(index), index.to(reference.rows[0].device)
         what = f"{_rows(count)} ({reference.kind}{how})"
         expected = [each.index_select(0, index) for each in reference.expected]

@@ -86,11 +86,7 @@ def compare_rows(
     bits: str,
     tokens: str,  # the call in words
 ) -> LayerError:
-    """The error of the worst row of all results.
-
-    Raises:
-        ValueError: a shape or a dtype differs, or a row is not finite that should be.
-    """
+    """The error of the worst row of all results; ValueError where they are not comparable."""
     if len(got) != len(expected):
         raise ValueError(f"it returns {len(got)} results; vLLM's kernel returns {len(expected)}")
     errors = []
@@ -322,11 +318,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _dense_choice(value: Any, experts: int) -> list[torch.Tensor]:
-    """Weights and experts of tokens as one matrix of a weight for each expert, in any order.
-
-    Raises:
-        ValueError: they are not that, or of experts that there are not.
-    """
+    """Weights and experts of tokens as one matrix of a weight for each expert, in any order."""
     weights, chosen = value
     if weights.dtype != torch.float32 or chosen.dtype != torch.int32:
         raise ValueError(

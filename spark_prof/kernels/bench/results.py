@@ -193,11 +193,7 @@ class Report:
 
 
 def keep(report: Report, path: Path | None = None) -> Path:
-    """Adds a run to the file of measurements, by default the user's own; returns its path.
-
-    Raises:
-        KernelError: nothing was timed, or the file cannot be written.
-    """
+    """Adds a run to the file of measurements, by default the user's own; returns its path."""
     run = run_of(report)
     if not run.rows:
         raise KernelError("nothing was timed, so there is nothing to keep")
