@@ -115,7 +115,10 @@ def dense_work(
         for layer in layers or ((*LAYERS, *ROUTERS) if form == "bf16" else LAYERS):
             if matches(layer.model, models):
                 found.setdefault((form, layer.rows, layer.columns), []).append(layer)
-    work = [(DenseShape(*shape, tuple(its)), form) for (form, *shape), its in found.items()]
+    work = [
+        (DenseShape(rows, columns, tuple(its)), form)
+        for (form, rows, columns), its in found.items()
+    ]
     return sorted(work, key=lambda pair: (pair[0].rows * pair[0].columns, pair[0].rows))
 
 
