@@ -96,9 +96,8 @@ def rounding_deviation(layers: int) -> float:
 def kept_bounds(depth: Depth, scale: float, floor: Sequence[Position] = ()) -> Bounds:
     """The bounds where both sides compute with the same bits.
 
-    Args:
-        scale: root mean square of the logits' standard deviations.
-        floor: side a against itself, disturbed; finite positions only.
+    The scale is the root mean square of the logits' standard deviations; the floor, of which only
+    finite positions are given, side a against itself, disturbed.
     """
     mean, largest, furthest = _extremes(floor) or (0.0, 0.0, 0.0)
     allowed = _MARGIN * rounding_deviation(depth.layers)
@@ -204,18 +203,14 @@ class Verdict:
 def judge(
     positions: Sequence[Position],
     bits: Bits,
+    # Of a against itself, disturbed at its beginning by a rounding; where it is the same bit
+    # for bit, or nothing was compared, it says nothing.
     floor: Sequence[Position] = (),
-    layers: Sequence[LayerError] = (),
+    layers: Sequence[LayerError] = (),  # each swapped layer alone, as `judge_layer` makes them
+    # Of the model; None where it is not known, which is judged as a deep one with experts.
     depth: Depth | None = None,
 ) -> Verdict:
-    """Whether side b says the same as side a.
-
-    Args:
-        floor: of a against itself, disturbed at its beginning by a rounding; where it is the same
-            bit for bit, or nothing was compared, it says nothing.
-        layers: each swapped layer alone, as `judge_layer` makes them.
-        depth: of the model; None where it is not known, which is judged as a deep one with experts.
-    """
+    """Whether side b says the same as side a."""
     depth = depth or _UNKNOWN_DEPTH
     sound = _finite(positions)
     bounds = figures = noise = None
@@ -239,13 +234,9 @@ def judge_layer(
     relative: float | None,
     where: str = "",
     *,
-    beyond: bool = False,
+    beyond: bool = False,  # an element of it is too far off
 ) -> LayerError:
-    """Whether one swapped layer is near enough to vLLM's own; see `LayerError`.
-
-    Args:
-        beyond: an element of it is too far off.
-    """
+    """Whether one swapped layer is near enough to vLLM's own; see `LayerError`."""
     bound = LAYER_BOUNDS[bits]
     if relative is not None and not math.isfinite(relative):
         relative = None

@@ -121,15 +121,10 @@ _Group = tuple[str, ...]
 
 
 def side_of_result(path: Path, typed: Side | None = None) -> Side:
-    """Side b of a result.
+    """Side b of a result, if its gate passed (else exit code 1).
 
-    Args:
-        typed: what the person at the command line gave as side b, who so agrees to have of the
-            result what is not taken from a file alone.
-
-    Raises:
-        CommandError: it is no result, its gate failed (exit code 1), a value of the side is hidden
-            in it, it asks for what has to be typed and was not, or lacks what was typed.
+    Who types a side b at the command line so agrees to have of the result what is not taken from a
+    file alone; what was typed must be in it.
     """
     typed = typed or Side()
     result = read_result(path)
@@ -177,11 +172,7 @@ def side_of_result(path: Path, typed: Side | None = None) -> Side:
 
 
 def exports_of(side: Side, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables with which `vllm serve` runs a side.
-
-    Raises:
-        CommandError: the side changes nothing, or a value has a character that is no text.
-    """
+    """The variables with which `vllm serve` runs a side."""
     if not (side.swaps or side.options or side.environment):
         raise CommandError("side b is stock, so there is nothing to apply; give --b moe=spark_prof")
     found = dict(side.environment)
@@ -200,11 +191,7 @@ def exports_of(side: Side, environment: Mapping[str, str] = os.environ) -> dict[
 
 
 def lines_of(side: Side, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """The variables of `exports_of` as lines that a shell may evaluate.
-
-    Raises:
-        CommandError: as `exports_of`.
-    """
+    """The variables of `exports_of` as lines that a shell may evaluate."""
     for name, value in exports_of(side, environment).items():
         yield f"export {name}={shlex.quote(value)}"
 

@@ -40,11 +40,7 @@ class EngineCommand:
 
 
 def engine_command(words: Sequence[str]) -> EngineCommand:
-    """Reads a model, or a vLLM command line that starts an engine.
-
-    Raises:
-        CommandError: it is neither.
-    """
+    """Reads a model, or a vLLM command line that starts an engine."""
     if not words or not words[0].strip():
         raise CommandError(f"no model and no command; put it after --, as in {EXAMPLE}")
     if any(word.encode("utf-8", "ignore").decode() != word for word in words):

@@ -106,7 +106,6 @@ def _uuids(count: int) -> tuple[str, ...]:
 
 
 EXTENSION = "spark_prof.swaps.extension.Extension"
-"""What vLLM adds to the methods of its workers."""
 
 _SERVE_PARSERS = (
     "vllm.entrypoints.openai.cli_args",  # to 0.28
@@ -119,9 +118,7 @@ _TOKENIZERS = ("tokenizer*", "tekken*", "vocab*", "*.tiktoken")
 def engine_arguments(form: str, arguments: Sequence[str]) -> dict[str, Any]:
     """The arguments of vllm.LLM, by the parser of the command that they are from.
 
-    Raises:
-        SystemExit: vLLM does not take them; it has said why.
-        ValueError: they ask for what cannot be measured so.
+    The parser exits where vLLM does not take them; a ValueError says what cannot be measured so.
     """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser

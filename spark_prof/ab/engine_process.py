@@ -18,16 +18,7 @@ import msgspec
 import psutil
 
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.messages import (
-    Answer,
-    Facts,
-    Failed,
-    Request,
-    Shutdown,
-    Start,
-    receive,
-    send,
-)
+from spark_prof.ab.messages import Answer, Facts, Failed, Request, Shutdown, Start, receive, send
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
@@ -76,20 +67,14 @@ _Kind = TypeVar("_Kind", bound=Answer)
 
 
 class Engine:
-    """One engine; a context manager that has ended it afterwards.
-
-    Args:
-        environment: variables beyond this process's own.
-        log: the file that takes what it prints.
-        silence: seconds after which an engine that neither answers nor logs is given up.
-    """
+    """One engine; a context manager that has ended it afterwards."""
 
     def __init__(
         self,
         command: EngineCommand,
-        environment: Mapping[str, str],
-        log: Path,
-        silence: float,
+        environment: Mapping[str, str],  # variables beyond this process's own
+        log: Path,  # the file that takes what it prints
+        silence: float,  # seconds after which an engine that neither answers nor logs is given up
     ) -> None:
         self._command = command
         self._environment = dict(environment)
@@ -128,11 +113,7 @@ class Engine:
         return self.ask(Start(command.form, command.arguments), Facts, "starting")
 
     def ask(self, request: Request, kind: type[_Kind], doing: str) -> _Kind:
-        """Sends a request and waits for its answer.
-
-        Raises:
-            CommandError: it failed, ended, or was silent for too long; one line says which.
-        """
+        """Sends a request and waits for its answer; CommandError where it failed or fell silent."""
         assert self._connection is not None
         connection, self._idle = self._connection, False
         try:

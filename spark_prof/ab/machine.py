@@ -30,8 +30,7 @@ from spark_prof.traces.measured import DeviceState
 _PERIOD_S = 0.1
 _MOST_SAMPLES = 1 << 18
 _CLOCKS_APART = 0.01
-_NEAR_NS = 500_000_000
-"""A sample farther from a block says nothing of it."""
+_NEAR_NS = 500_000_000  # a sample farther from a block says nothing of it
 _SETTINGS = frozenset({"application clocks", "display clocks"})
 """Reasons that somebody chose, and that come and go with nothing."""
 
@@ -58,17 +57,14 @@ class Sampler:
     """Asks for the state of GPUs from a thread of its own; used in a with statement.
 
     NVML answers from the driver and runs nothing on the GPU.
-
-    Args:
-        uuids: as NVML writes them, with "GPU-" before; none for an engine on the processor.
-        read: tells the state of one.
     """
 
     def __init__(
         self,
+        # As NVML writes them, with "GPU-" before; none for an engine on the processor.
         uuids: Sequence[str],
         period_s: float = _PERIOD_S,
-        read: Callable[[str], DeviceState] = device_state,
+        read: Callable[[str], DeviceState] = device_state,  # tells the state of one
     ) -> None:
         self._uuids = tuple(uuids)
         self._period_s = period_s
@@ -174,8 +170,7 @@ _USED = 0.9
 """vLLM's --gpu-memory-utilization before 0.31, the lower of its defaults."""
 _BESIDE = 1 << 30
 """Bytes that activations, CUDA graphs and the smallest KV cache take at least."""
-_BITS_OF_FORMAT = {"mxfp4": 4.25, "fp8": 8.0}
-"""Of a weight, scales included."""
+_BITS_OF_FORMAT = {"mxfp4": 4.25, "fp8": 8.0}  # of a weight, scales included
 
 
 def check_memory(
@@ -183,11 +178,8 @@ def check_memory(
 ) -> tuple[bool | None, str]:
     """Adds up the model and the copies of its weights, by the headers of its files.
 
-    Args:
-        free: bytes of the GPU's memory, None where that is not known.
-
-    Returns:
-        Whether both sides fit, None where that is not known, and the figures or why not.
+    Returns whether both sides fit in the free bytes, None where that is not known, and the figures
+    or why not.
     """
     if free is None:
         return (None, "memory for both sides was not checked: NVML tells of no GPU here")

@@ -40,7 +40,8 @@ class Shape:
 
 def impossible(shape: Shape, facts: Facts) -> str:
     """Why the engine cannot run such steps, one line; empty where it can."""
-    longest = shape.prompt_tokens + _fewest_tokens(shape)
+    fewest = 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + _slack(shape)
+    longest = shape.prompt_tokens + fewest
     if longest > facts.longest:
         return (
             f"{shape.words} needs requests of {longest} tokens; this engine takes "
@@ -67,11 +68,7 @@ def warm_up(engine: Engine, shape: Shape, sides: Sequence[str]) -> None:
 def time_quads(
     engine: Engine, shape: Shape, facts: Facts, seconds: float, sides: tuple[str, str]
 ) -> tuple[Step, ...]:
-    """Steps of both sides in the order of `plan.block_order`.
-
-    Raises:
-        CommandError: the engine failed.
-    """
+    """Steps of both sides in the order of `plan.block_order`."""
     warm_up(engine, shape, sides)
     steps = _STEPS[shape.phase]
     pilot = _run(engine, shape, block_order(1, steps, sides), 0)
@@ -125,7 +122,3 @@ def _run(engine: Engine, shape: Shape, blocks: Sequence[Block], first: int) -> T
 def _slack(shape: Shape) -> int:
     """Tokens beyond the plan: the first requests may decode before the last has been prefilled."""
     return shape.requests + 4
-
-
-def _fewest_tokens(shape: Shape) -> int:
-    return 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + _slack(shape)

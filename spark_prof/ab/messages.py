@@ -18,11 +18,7 @@ def send(connection: Connection, message: msgspec.Struct) -> None:
 
 
 def receive(connection: Connection, seconds: float | None) -> bytes | None:
-    """The next message as it came; None when nothing has come in that time.
-
-    Raises:
-        EOFError: the other end has closed.
-    """
+    """The next message; None when none has come in that time, EOFError once the end is closed."""
     try:
         return connection.recv_bytes(_LONGEST) if connection.poll(seconds) else None
     except OSError as error:

@@ -137,11 +137,7 @@ def _facts(name: Literal["a", "b"], side: Side, command: EngineCommand) -> SideF
 
 
 def run_one_engine(setting: Setting) -> None:
-    """Measures both sides in one engine, and keeps each part as it comes.
-
-    Raises:
-        CommandError: the engine failed, or nothing of side b is live.
-    """
+    """Measures both sides in one engine, and keeps each part as it comes."""
     swaps = SwapSettings({"a": setting.a.swaps, "b": setting.b.swaps}, twin=True)
     setting.say("starting the engine with both sides")
     with setting.engine(setting.a, swaps, "engine.log") as engine:
@@ -161,11 +157,7 @@ def run_one_engine(setting: Setting) -> None:
 
 
 def possible(setting: Setting, facts: Facts) -> tuple[Shape, ...]:
-    """The shapes that the engine can run; the result says why the others are missing.
-
-    Raises:
-        CommandError: there is none.
-    """
+    """The shapes that the engine can run; the result says why the others are missing."""
     why = {shape: impossible(shape, facts) for shape in setting.shapes}
     for line in filter(None, why.values()):
         setting.keeper.miss(line)
@@ -275,8 +267,7 @@ def _keep_run(setting: Setting, shape: Shape, found: Estimate, *ahead: float | N
     setting.say(f"{shape.words}: {line}")
 
 
-_ALONE = "a"
-"""The name that the swaps of an engine with one side have in it."""
+_ALONE = "a"  # the name that the swaps of an engine with one side have in it
 
 
 class _Starts:
@@ -370,11 +361,7 @@ class _Starts:
 
 
 def run_two_engines(setting: Setting) -> None:
-    """Starts the engines one after the other and measures every shape in each.
-
-    Raises:
-        CommandError: an engine failed, or nothing of side b is live.
-    """
+    """Starts the engines one after the other and measures every shape in each."""
     found = _Starts(setting)
     starts = setting.options.starts
     try:

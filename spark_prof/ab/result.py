@@ -206,11 +206,7 @@ def to_json(result: Result) -> bytes:
 
 
 def from_json(text: bytes, source: str = "the result") -> Result:
-    """Reads what `to_json` wrote.
-
-    Raises:
-        CommandError: it is none, or of another version.
-    """
+    """Reads what `to_json` wrote."""
     try:
         return msgspec.json.decode(text, type=Result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -232,11 +228,7 @@ _LARGEST_FILE = 64 << 20
 
 
 def read_result(path: Path) -> Result:
-    """Reads a result.
-
-    Raises:
-        CommandError: it cannot be read, or is none.
-    """
+    """Reads a result."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE)

@@ -12,14 +12,7 @@ from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sample
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
-from spark_prof.ab.result import (
-    RANDOM_WEIGHTS,
-    Range,
-    RankSwaps,
-    Result,
-    SideCosts,
-    to_json,
-)
+from spark_prof.ab.result import RANDOM_WEIGHTS, Range, RankSwaps, Result, SideCosts, to_json
 from spark_prof.ab.sides import Side
 from spark_prof.errors import CommandError, one_line
 from spark_prof.files import write_whole
@@ -31,12 +24,7 @@ _PAGE = "report.html"
 
 
 class Keeper:
-    """The result of a run that goes on, on disk after every part.
-
-    Args:
-        result: what is known before it begins.
-        draw: makes a page of HTML of the result.
-    """
+    """The result of a run that goes on, on disk after every part, and as a page at the end."""
 
     def __init__(
         self, folder: Path, result: Result, draw: Callable[[Result], str] = lambda _: ""

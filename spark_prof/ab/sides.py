@@ -36,7 +36,6 @@ OPTION_OF_SLOT = {
     "moe": "--moe-backend",
     **dict.fromkeys(("qkv", "o", "mlp", "lm_head"), "--linear-backend"),
 }
-"""The option that chooses the kernels of a slot."""
 
 
 OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
@@ -79,9 +78,6 @@ def parse_side(text: str) -> Side:
     A word is ``stock``, a swap (``moe=spark_prof``), a backend of vLLM's (``moe=marlin``), an
     environment variable in capitals (``NAME=value``), or an option of vLLM's with its values
     (``--moe-backend marlin``).
-
-    Raises:
-        CommandError: a word is none of these, or contradicts another.
     """
     words = _words(text)
     swaps: list[str] = []
@@ -141,11 +137,7 @@ def is_own_or_installed(kernel: str) -> bool:
 
 
 def choose_mode(asked: str, a: Side, b: Side) -> Mode:
-    """Whether both sides can live in one engine, and whether they shall.
-
-    Raises:
-        CommandError: one engine was asked for and cannot be, or the sides are the same.
-    """
+    """Whether both sides can live in one engine, and whether they shall."""
     if asked not in _MODES:
         raise CommandError(f"--mode {asked}: give one of {', '.join(_MODES)}")
     differ = ["vLLM's options"] if a.options != b.options else []
@@ -230,11 +222,7 @@ def _is_installed(kernel: str) -> bool:
 
 
 def checked_file(path: Path, function: str) -> str:
-    """FILE:FUNCTION with the whole path. The file is read, not run.
-
-    Raises:
-        CommandError: it cannot be read, is no Python, or has no such name.
-    """
+    """FILE:FUNCTION with the whole path. The file is read, not run."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except OSError as error:

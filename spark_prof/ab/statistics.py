@@ -53,22 +53,15 @@ class Spread:
 
 
 def claimed(low: Values, high: Values, floor: Values) -> tuple[Values, Values]:
-    """Whether b is faster, and whether it is slower: the whole interval lies beyond the floor.
-
-    Args:
-        floor: of the tests of a against itself, the largest; 0 without one.
-    """
+    """Whether b is faster, and whether it is slower: the whole interval lies beyond the floor."""
     return low > 1 + floor, high * (1 + floor) < 1
 
 
 def floor(passed: Values, reach: Values, captured_again: bool) -> Values:
     """The share below which a test of a against itself forbids to claim an effect.
 
-    None where it passed: the interval of the gain already holds what varies from quad to quad.
-
-    Args:
-        passed: its interval contains 1.
-        reach: how far from 1 that goes.
+    None where it passed, its interval containing 1: that already holds what varies from quad to
+    quad. Else it is how far from 1 the interval reaches.
     """
     least = CAPTURES_APART if captured_again else 0.0
     return np.where(passed, least, np.maximum(reach, least))
@@ -238,10 +231,6 @@ def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> 
     Engines differ from start to start by more than steps do, so the interval rests on the starts
     alone: Student's t on the logarithms, with one variance for both sides. Four starts give a wide
     one; that is what four starts know.
-
-    Args:
-        a_us: time of a step in each start of the first side, above 0.
-        steps: that these rest on.
     """
     starts = len(a_us) + len(b_us)
     means = [math.exp(float(np.log(side).mean())) if len(side) else None for side in (a_us, b_us)]
@@ -274,9 +263,8 @@ def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> 
 def aa_test(estimate: Estimate, *, captured_again: bool = False) -> AATest:
     """The verdict on a side that was compared with itself.
 
-    Args:
-        captured_again: the second one has CUDA graphs of its own. These lie elsewhere in memory,
-            which may change a time a little, steadily, and says nothing against the machine.
+    Graphs that were captured again lie elsewhere in memory, which may change a time a little,
+    steadily, and says nothing against the machine.
     """
     gain = estimate.gain
     if gain is None:

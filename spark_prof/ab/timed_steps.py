@@ -39,15 +39,7 @@ class Block:
 
 
 def block_order(quads: int, steps: int, sides: tuple[str, str] = ("a", "b")) -> tuple[Block, ...]:
-    """The blocks of a plan, four a quad.
-
-    Args:
-        quads: how many; an even number lets drift of the second order cancel.
-        steps: of a block.
-
-    Raises:
-        CommandError: there is nothing to plan.
-    """
+    """The blocks of a plan, four a quad; an even number of quads lets quadratic drift cancel."""
     if quads < 1 or steps <= SETTLE:
         raise CommandError(
             f"{quads} quads of blocks of {steps} steps cannot be measured; "
@@ -66,9 +58,7 @@ def running(side: str) -> str:
 def quads_within(seconds: float, step_seconds: float, steps: int) -> int:
     """How many quads fit in a time; an even number, at least 2 and at most 1,024.
 
-    Args:
-        step_seconds: a first estimate of the time of a step, of the slower side.
-        steps: of a block.
+    The time of a step is a first estimate, of the slower side.
     """
     quad = 4 * steps * step_seconds
     fitting = int(seconds / quad) if quad > 0 and seconds > 0 else 0
@@ -127,7 +117,7 @@ def share_ahead(steps: Sequence[Step], side: str) -> float | None:
 
 
 def make_quads(
-    steps: Sequence[Step], sides: tuple[str, str] = ("a", "b"), settle: int = SETTLE
+    steps: Sequence[Step], sides: tuple[str, str] = ("a", "b")
 ) -> tuple[tuple[Quad, ...], tuple[Dropped, ...]]:
     """The quads of a plan, and those that are not whole.
 
@@ -140,7 +130,7 @@ def make_quads(
     dropped: list[Dropped] = []
     for number in sorted({block // 4 for block in blocks}):
         four = [blocks.get(4 * number + place, []) for place in range(4)]
-        counted = [[step for step in block if step.index >= settle] for block in four]
+        counted = [[step for step in block if step.index >= SETTLE] for block in four]
         why = _unusable(counted, sides)
         if why:
             dropped.append(Dropped(number, why))

@@ -17,7 +17,6 @@ from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 
 Format = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
-"""Of weights."""
 
 Bits = Literal["kept", "changed"]
 """Whether a replacement computes with the weights' own bits, or with others."""
@@ -141,12 +140,7 @@ class Candidate:
     own: bool = True  # whether it is somebody's own
 
     def build(self, layer: Layer) -> Replacement:
-        """The replacement for a layer.
-
-        Raises:
-            Abstained: it is somebody's own and has none.
-            KernelError: it is the package's and cannot be for this layer.
-        """
+        """The replacement for a layer; somebody's own that has none has abstained."""
         try:
             replacement = self.builder(layer)
         except KernelError as error:

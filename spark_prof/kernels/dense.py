@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from spark_prof.kernels.candidate import Layer, LinearLayer, Replacement
-from spark_prof.kernels.dispatch import Chosen, choose, configured
+from spark_prof.kernels.dispatch import Choice, choose, configured
 from spark_prof.kernels.operands import (
     LARGEST_BATCH,
     architecture,
@@ -19,7 +19,7 @@ from spark_prof.kernels.operands import (
     stacks_at_a_time,
     token_tiles,
 )
-from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear, pack_linear
+from spark_prof.kernels.pack import FORMATS, STACK, PackedLinear, kernel_code, pack_linear
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 from spark_prof.kernels.tuning import Work
@@ -88,34 +88,26 @@ def default_config(
     rows: int,
     columns: int,
     tokens: int,
+    # Of the weight; only bf16 makes a difference, of which fewer units fit in registers.
     format: str = "",  # noqa: A002 - the word of the formats
 ) -> LinearConfig:
-    """A configuration that is good for most shapes, where none was measured.
-
-    Args:
-        format: of the weight; only bf16 makes a difference, of which fewer units fit in registers.
-    """
+    """A configuration that is good for most shapes, where none was measured."""
     many = token_tiles(tokens) > 1
     if format == "bf16":
-        config = _default_bf16(rows, many)
+        # A unit is 4 KB: with one or two each, 16 warps have enough in flight for a multiprocessor.
+        # The few rows of a router leave nothing but columns to share out.
+        depth = 1 if many else 2
+        if rows <= 1024:
+            config = LinearConfig(16, 16, depth, 0, 1)
+        elif rows < 16384:
+            config = LinearConfig(8, 8, depth, 0, 2)
+        else:
+            config = LinearConfig(4, 1, depth, 0, 4)
     elif rows < 16384:
         config = LinearConfig(8, 8, 2, 0, 2 if many else 3)
     else:
         config = LinearConfig(8, 1, 2, 0, 2) if many else LinearConfig(4, 4, 2, 0, 6)
-    return _few_columns(config, columns)
-
-
-def _default_bf16(rows: int, many: bool) -> LinearConfig:
-    # A unit is 4 KB: with one or two each, 16 warps have enough in flight for a multiprocessor. The
-    # few rows of a router leave nothing but columns to share out.
-    depth = 1 if many else 2
-    if rows <= 1024:
-        return LinearConfig(16, 16, depth, 0, 1)
-    return LinearConfig(8, 8, depth, 0, 2) if rows < 16384 else LinearConfig(4, 1, depth, 0, 4)
-
-
-def _few_columns(config: LinearConfig, columns: int) -> LinearConfig:
-    """No more warps to a stack than it has units of 128 columns."""
+    # No more warps to a stack than it has units of 128 columns.
     units = -(-columns // 128)
     split = next(split for split in (16, 8, 4, 2, 1) if split <= min(config.split, units))
     return replace(config, split=split)
@@ -128,12 +120,8 @@ def config_for(work: Work, _processors: int) -> LinearConfig:
 
 def choose_linear(
     weight: PackedLinear, tokens: int, *, insist: bool = False
-) -> Chosen[LinearConfig]:
-    """Chooses between `linear` and whatever it would replace.
-
-    Raises:
-        KernelError: a file of measurements is damaged.
-    """
+) -> Choice[LinearConfig]:
+    """Chooses between `linear` and whatever it would replace."""
     rows, columns = weight.rows, weight.columns
     arch = architecture(weight.weights.device)
     choice = choose("dense", weight.format, rows, columns, tokens, arch, insist=insist)
@@ -212,14 +200,5 @@ def codes() -> Sequence[KernelCode]:
 
 def dense_code(name: str, columns: int, tokens: int, config: LinearConfig) -> KernelCode:
     """What is compiled for a weight of that format and as many columns, in a configuration."""
-    defines = (
-        ("FORMAT", FORMATS[name]),
-        ("COLUMNS", columns),
-        ("TOKEN_TILES", token_tiles(tokens)),
-        ("WARPS", config.warps),
-        ("SPLIT", config.split),
-        ("DEPTH", config.depth),
-        ("X_AHEAD", config.x_ahead),
-        ("MIN_BLOCKS", config.min_blocks),
-    )
-    return KernelCode("dense.cu", "dense", defines)
+    constants = {field: value for field, value in vars(config).items() if field != "blocks"}
+    return kernel_code("dense", name, columns, tokens, constants)

@@ -27,13 +27,16 @@ FARTHEST = 2.0
 """The largest factor between a shape and the measured one that speaks for it."""
 
 
+Config = TypeVar("Config")
+
+
 @dataclass(frozen=True)
-class Choice:
+class Choice(Generic[Config]):
     """What to run."""
 
-    # Of the kernel, such as the fields of `dense.LinearConfig`; empty for its default, None to run
-    # the fallback.
-    config: Mapping[str, int] | None
+    # None to run the fallback. As measured, fields of `dense.LinearConfig` or `moe.MoeConfig` by
+    # name, none for the default; or such a configuration.
+    config: Config | None
     why: str
 
 
@@ -49,7 +52,7 @@ def choose(
     top_k: int = 1,
     insist: bool = False,
     runs: Sequence[Run] | None = None,
-) -> Choice:
+) -> Choice[Mapping[str, int]]:
     """Chooses between a kernel and its fallback by what was measured.
 
     Args:
@@ -86,7 +89,9 @@ def choose(
     return Choice(row.config, _told(row, run))
 
 
-def _unknown(why: str, insist: bool, config: Mapping[str, int] | None = None) -> Choice:
+def _unknown(
+    why: str, insist: bool, config: Mapping[str, int] | None = None
+) -> Choice[Mapping[str, int]]:
     return Choice(config or {}, f"{why}, but it was insisted on") if insist else Choice(None, why)
 
 
@@ -131,29 +136,14 @@ def _told(row: Tuned, run: Run) -> str:
     return f"{shape}: {row.us:.2f} us{against}, {run.machine}, {run.date[:10]}"
 
 
-Config = TypeVar("Config")
-
 _UNIT = 128
 """Columns that a warp takes at a time: there is no more to share out."""
 
 
-@dataclass(frozen=True)
-class Chosen(Generic[Config]):
-    """What to run."""
-
-    # For `linear` or `moe`; None where another kernel is as fast or nothing is known.
-    config: Config | None
-    why: str
-
-
-def configured(choice: Choice, default: Config, columns: int) -> Chosen[Config]:
-    """The configuration of a choice, the default where it has none or none for these columns.
-
-    Raises:
-        KernelError: it was measured with another version.
-    """
+def configured(choice: Choice[Mapping[str, int]], default: Config, columns: int) -> Choice[Config]:
+    """The configuration of a choice, the default where it has none or none for these columns."""
     if not choice.config:
-        return Chosen(None if choice.config is None else default, choice.why)
+        return Choice(None if choice.config is None else default, choice.why)
     known = set(vars(default))
     if choice.config.keys() != known:
         wrong = ", ".join(sorted(known ^ choice.config.keys()))
@@ -165,4 +155,4 @@ def configured(choice: Choice, default: Config, columns: int) -> Chosen[Config]:
     warps, split = choice.config["warps"], choice.config["split"]
     shared_out = 1 <= split <= -(-columns // _UNIT)
     fits = shared_out and warps in range(1, 33) and warps % split == 0
-    return Chosen(type(default)(**choice.config) if fits else default, choice.why)
+    return Choice(type(default)(**choice.config) if fits else default, choice.why)

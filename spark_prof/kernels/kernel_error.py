@@ -10,3 +10,9 @@ class KernelError(SparkProfError):
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
+
+
+def reason(failure: BaseException) -> str:
+    """The first line of what went wrong, with its type."""
+    kind, lines = type(failure).__name__, str(failure).strip().splitlines()
+    return one_line(f"{kind}: {lines[0]}")[:300] if lines else kind

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement
-from spark_prof.kernels.dispatch import Chosen, choose, configured
+from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement, RouterLayer
+from spark_prof.kernels.dispatch import Choice, choose, configured
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
@@ -20,8 +20,8 @@ from spark_prof.kernels.operands import (
     stacks_at_a_time,
     token_tiles,
 )
-from spark_prof.kernels.pack import FORMATS, PackedLinear, pack_rows
-from spark_prof.kernels.routing import Routing, route
+from spark_prof.kernels.pack import PackedLinear, kernel_code, pack_rows
+from spark_prof.kernels.routing import routed
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 from spark_prof.kernels.tuning import Work
@@ -60,24 +60,15 @@ class PackedExperts:
 
 
 def pack_experts(
+    # [E, 2I, H], the rows of gate before those of up; gpt-oss's checkpoints have them by
+    # turns, see `formats.deinterleave_gate_up`.
     gate_up: NvFp4 | MxFp4,
-    down: NvFp4 | MxFp4,
-    gate_up_bias: torch.Tensor | None,
-    down_bias: torch.Tensor | None,
+    down: NvFp4 | MxFp4,  # [E, H, I], in the same format
+    gate_up_bias: torch.Tensor | None,  # bfloat16 [E, 2I], in the order of `gate_up`
+    down_bias: torch.Tensor | None,  # bfloat16 [E, H]
     activation: Activation,
 ) -> PackedExperts:
-    """Packs the experts of a layer, on the device that they are on.
-
-    Args:
-        gate_up: [E, 2I, H], the rows of gate before those of up; gpt-oss's checkpoints have them
-            by turns, see `formats.deinterleave_gate_up`.
-        down: [E, H, I], in the same format.
-        gate_up_bias: bfloat16 [E, 2I], in the order of `gate_up`.
-        down_bias: bfloat16 [E, H].
-
-    Raises:
-        KernelError: shapes, formats or devices do not fit, I or H is no multiple of 16.
-    """
+    """Packs the experts of a layer, on the device that they are on."""
     if type(gate_up) is not type(down) or len(gate_up.shape) != 3 or len(down.shape) != 3:
         raise KernelError("experts need gate_up [E, 2I, H] and down [E, H, I] in the same format")
     count, rows, hidden = gate_up.shape
@@ -87,11 +78,7 @@ def pack_experts(
             f"gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} do not fit: they must be"
             " [E, 2I, H] and [E, H, I]"
         )
-    if activation.name not in ("silu", "swiglu"):
-        raise KernelError(f"the activation is silu or swiglu, not {activation.name}")
     device = gate_up.packed.device
-    if down.packed.device != device:
-        raise KernelError(f"down is on {down.packed.device}, gate_up is on {device}")
     if gate_up_bias is not None:
         check_operand("gate_up_bias", gate_up_bias, (count, rows), device)
         gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)
@@ -134,9 +121,7 @@ class MoeConfig:
 def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeConfig:
     """A configuration that is good for most shapes, where none was measured.
 
-    Args:
-        multiprocessors: of the GPU: with more stacks of 16 rows of `down` than that, two blocks
-            share one.
+    With more stacks of 16 rows of `down` than the GPU has multiprocessors, two blocks share one.
     """
     units = -(-hidden // 128)
     split = next(split for split in (4, 2, 1) if split <= units)
@@ -153,12 +138,8 @@ def config_for(work: Work, processors: int) -> MoeConfig:
 
 def choose_moe(
     experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
-) -> Chosen[MoeConfig]:
-    """Chooses between `moe` and whatever it would replace.
-
-    Raises:
-        KernelError: a file of measurements is damaged.
-    """
+) -> Choice[MoeConfig]:
+    """Chooses between `moe` and whatever it would replace."""
     hidden, inner = experts.hidden, experts.intermediate
     device = experts.gate_up.weights.device
     choice = choose(
@@ -175,7 +156,7 @@ def build(layer: Layer) -> Replacement:
     assert not isinstance(layer.down, torch.Tensor), "as gate_up"
     biases = layer.gate_up_bias, layer.down_bias
     packed = pack_experts(layer.gate_up, layer.down, *biases, layer.activation)
-    top_k = layer.router.top_k
+    router = layer.router
 
     def run(
         x: torch.Tensor,
@@ -184,70 +165,35 @@ def build(layer: Layer) -> Replacement:
         config: MoeConfig | None = None,
     ) -> torch.Tensor:
         if config is None:
-            config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config
-        return moe(x, logits, packed, top_k, out=out, config=config)
+            config = choose_moe(packed, router.top_k, max(1, len(x)), insist=True).config
+        return moe(x, logits, packed, router, out, config)
 
     return Replacement(run, LARGEST_BATCH, "kept")
 
 
 def moe(
-    x: torch.Tensor,
-    logits: torch.Tensor,
+    x: torch.Tensor,  # bfloat16 [M, H], M from 1 to 16, rows at multiples of 16 bytes
+    logits: torch.Tensor,  # bfloat16 or float32 [M, E]
     experts: PackedExperts,
-    top_k: int,
-    renormalize: bool = True,
-    out: torch.Tensor | None = None,
-    config: MoeConfig | None = None,
+    router: RouterLayer,
+    out: torch.Tensor | None = None,  # bfloat16 [M, H], contiguous, to write to
+    config: MoeConfig | None = None,  # by default `default_config`'s
 ) -> torch.Tensor:
-    """What a mixture of experts makes of tokens, from the router's logits on.
-
-    Args:
-        x: bfloat16 [M, H], M from 1 to 16, rows at multiples of 16 bytes.
-        logits: bfloat16 or float32 [M, E].
-        out: bfloat16 [M, H], contiguous, to write to.
-        config: by default `default_config`'s.
-
-    Raises:
-        KernelError: a dtype, shape, stride or device does not fit.
-    """
-    device = experts.gate_up.weights.device
-    check_tokens(x, experts.hidden, device)
-    # All of it before anything runs: routing alone would run wherever the logits are.
-    if out is not None:
-        check_operand("out", out, (x.shape[0], experts.hidden), device)
-    if logits.device != device:
-        raise KernelError(f"logits are on {logits.device}, the weights are on {device}")
-    if tuple(logits.shape) != (x.shape[0], experts.count):
-        raise KernelError(
-            f"logits have the shape {tuple(logits.shape)}; they must have"
-            f" {(x.shape[0], experts.count)}"
-        )
-    return run_experts(x, route(logits, top_k, renormalize), experts, out, config)
-
-
-def run_experts(
-    x: torch.Tensor,
-    routing: Routing,
-    experts: PackedExperts,
-    out: torch.Tensor | None = None,
-    config: MoeConfig | None = None,
-) -> torch.Tensor:
-    """The two launches after routing; arguments as in `moe`."""
+    """What a mixture of experts makes of tokens, from the router's logits on."""
     device = experts.gate_up.weights.device
     tokens = check_tokens(x, experts.hidden, device)
-    if routing.experts.shape[0] != tokens or routing.experts.device != device:
+    # All of it before anything runs: routing alone would run wherever the logits are.
+    if logits.device != device:
+        raise KernelError(f"logits are on {logits.device}, the weights are on {device}")
+    if tuple(logits.shape) != (tokens, experts.count):
         raise KernelError(
-            f"{tokens} tokens on {device} were routed as {routing.experts.shape[0]} on"
-            f" {routing.experts.device}"
-        )
-    if routing.among != experts.count:
-        raise KernelError(
-            f"tokens were routed among {routing.among} experts; the layer has {experts.count}"
+            f"logits have the shape {tuple(logits.shape)}; they must have {(tokens, experts.count)}"
         )
     if out is None:
         out = x.new_empty((tokens, experts.hidden))
     else:
         check_operand("out", out, (tokens, experts.hidden), device)
+    routing = routed(logits, router)
     config = config or default_config(experts.hidden, tokens, multiprocessors(device))
     choices = routing.experts.shape[1]
     between = x.new_empty((tokens * choices, experts.intermediate))
@@ -314,27 +260,15 @@ def gate_up_code(
     name: str, columns: int, swiglu: bool, tokens: int, config: MoeConfig
 ) -> KernelCode:
     """What is compiled for gate and up of that format and as many columns, in a configuration."""
-    defines = (
-        ("FORMAT", FORMATS[name]),
-        ("COLUMNS", columns),
-        ("TOKEN_TILES", token_tiles(tokens)),
-        ("SWIGLU", int(swiglu)),
-        ("WARPS", config.warps),
-        ("SPLIT", config.split),
-        ("DEPTH", config.depth),
-        ("MIN_BLOCKS", config.min_blocks),
-    )
-    return KernelCode("gate_up.cu", "gate_up", defines)
+    own = {field: value for field, value in vars(config).items() if not field.startswith("down_")}
+    return kernel_code("gate_up", name, columns, tokens, {"swiglu": int(swiglu), **own})
 
 
 def down_code(name: str, columns: int, tokens: int, config: MoeConfig) -> KernelCode:
     """What is compiled for down of that format and as many columns, in a configuration."""
-    defines = (
-        ("FORMAT", FORMATS[name]),
-        ("COLUMNS", columns),
-        ("TOKEN_TILES", token_tiles(tokens)),
-        ("WARPS", config.down_warps),
-        ("DEPTH", config.down_depth),
-        ("MIN_BLOCKS", config.down_min_blocks),
-    )
-    return KernelCode("down.cu", "down", defines)
+    own = {
+        field.removeprefix("down_"): value
+        for field, value in vars(config).items()
+        if field.startswith("down_")
+    }
+    return kernel_code("down", name, columns, tokens, own)

@@ -12,19 +12,11 @@ from spark_prof.kernels.runtime.compiler import architecture_of
 LARGEST_BATCH = 16
 """Tokens that the dense layers and the experts take at most."""
 
-_MOST_WARPS = 32
-"""Of a block, on all GPUs."""
+_MOST_WARPS = 32  # of a block, on all GPUs
 
 
 def check_tokens(x: torch.Tensor, columns: int, device: torch.device) -> int:
-    """Refuses what is not the activations of 1 to 16 tokens, rows apart or not; returns how many.
-
-    Args:
-        x: should be bfloat16 [M, K].
-
-    Raises:
-        KernelError: it does not fit.
-    """
+    """Refuses what is not bfloat16 [M, K], M from 1 to 16, rows apart or not; returns M."""
     tokens = x.shape[0] if x.ndim == 2 else 0
     if not 1 <= tokens <= LARGEST_BATCH:
         raise KernelError(
@@ -44,16 +36,10 @@ def check_operand(
     operand: torch.Tensor,
     shape: tuple[int, ...],
     device: torch.device,
+    # Its rows need not follow on each other, but begin at multiples of 16 bytes.
     rows_apart: bool = False,
 ) -> None:
-    """Refuses what is not bfloat16 of this shape on this device, as a kernel would misread it.
-
-    Args:
-        rows_apart: its rows need not follow on each other, but begin at multiples of 16 bytes.
-
-    Raises:
-        KernelError: it does not fit.
-    """
+    """Refuses what is not bfloat16 of this shape on this device, as a kernel would misread it."""
     if operand.device != device:
         raise KernelError(f"{name} is on {operand.device}, the weights are on {device}")
     if operand.dtype != torch.bfloat16:
@@ -74,11 +60,7 @@ def check_operand(
 
 
 def stacks_at_a_time(warps: int, split: int) -> int:
-    """How many stacks of 16 rows a block works on, `split` of its warps on each.
-
-    Raises:
-        KernelError: the warps are more than a block has or are not shared out evenly.
-    """
+    """How many stacks of 16 rows a block works on, `split` of its warps on each."""
     if not 1 <= split <= warps <= _MOST_WARPS or warps % split:
         raise KernelError(
             f"a configuration of {warps} warps, {split} to a stack: give up to {_MOST_WARPS}, and"
@@ -88,11 +70,7 @@ def stacks_at_a_time(warps: int, split: int) -> int:
 
 
 def refuse_gradient(name: str, operand: torch.Tensor) -> None:
-    """Refuses what autograd would find no trace of in the result.
-
-    Raises:
-        KernelError: it wants a gradient, and gradients are on.
-    """
+    """Refuses what autograd would find no trace of in the result."""
     if operand.requires_grad and torch.is_grad_enabled():
         raise KernelError(
             f"{name} wants a gradient, which these kernels have none of; call them under"
@@ -101,11 +79,7 @@ def refuse_gradient(name: str, operand: torch.Tensor) -> None:
 
 
 def check_apart(out: torch.Tensor, x: torch.Tensor) -> None:
-    """Refuses a contiguous result that lies where its kernel still reads a matrix of activations.
-
-    Raises:
-        KernelError: they share memory.
-    """
+    """Refuses a contiguous result that lies where its kernel still reads activations."""
     rows, columns = x.shape
     end = x.data_ptr() + ((rows - 1) * x.stride(0) + columns) * x.element_size()
     if out.data_ptr() < end and x.data_ptr() < out.data_ptr() + out.nbytes:

@@ -11,13 +11,16 @@ rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.operands import token_tiles
+from spark_prof.kernels.runtime.code import KernelCode
 
 _NVFP4_ROW = 2.0**20
 """weights.cuh makes 2^-20 of an NVFP4 scale of 1: exponent 10, plus 96, minus 126."""
@@ -34,9 +37,6 @@ def packed_nvfp4_scales(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torc
 
     A negative scale turns its codes round, a zero makes them zero; a row with a scale that is NaN
     has a row scale that is.
-
-    Raises:
-        KernelError: with a global scale a row's is more than float32 holds.
     """
     scales = weight.scales.view(torch.uint8).reshape(-1, weight.scales.shape[-1])
     codes = weight.packed.reshape(-1, weight.packed.shape[-1])
@@ -65,11 +65,7 @@ def packed_nvfp4_scales(weight: NvFp4) -> tuple[torch.Tensor, torch.Tensor, torc
 
 
 def packed_mxfp4_scales(weight: MxFp4) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scales in the kernels' order, and the float64 scale of each row.
-
-    Raises:
-        KernelError: the scales of a row lie further apart than BF16 reaches.
-    """
+    """The scales in the kernels' order, and the float64 scale of each row."""
     scales = weight.scales.reshape(-1, weight.scales.shape[-1])
     used = ((weight.packed.reshape(*scales.shape, 16) & 0x77) != 0).any(-1)
     exponents = scales.to(torch.int32)
@@ -128,15 +124,25 @@ class PackedLinear:
         return self.weights, self.scales, self.row_scale
 
 
+def kernel_code(
+    entry: str, form: str, columns: int, tokens: int, constants: Mapping[str, int]
+) -> KernelCode:
+    """What is compiled for a packed weight of that format and as many columns."""
+    defines = [
+        ("FORMAT", FORMATS[form]),
+        ("COLUMNS", columns),
+        ("TOKEN_TILES", token_tiles(tokens)),
+    ]
+    defines += [(name.upper(), value) for name, value in constants.items()]
+    return KernelCode(f"{entry}.cu", entry, tuple(defines))
+
+
 def pack_linear(weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor) -> PackedLinear:
     """Packs a weight matrix [N, K], on the device that it is on.
 
     Args:
         weight: K is a multiple of 16, with MXFP4 of 32. A bfloat16 tensor is not copied: the
             kernel reads it where it is.
-
-    Raises:
-        KernelError: it is no matrix, K does not fit, or the scales of a row lie too far apart.
     """
     if isinstance(weight, torch.Tensor):
         return _in_place(weight)
@@ -178,7 +184,7 @@ def pack_rows(weight: NvFp4 | MxFp4 | Fp8Rows) -> PackedLinear:
     if isinstance(weight, Fp8Rows):
         raw = weight.values.view(torch.uint8)
         row_scale = torch.where(((raw & 0x7F) == 0x7F).any(-1), torch.nan, weight.scales)
-        packed = _in_stacks(raw, 1, _fp8_words)
+        packed = _in_stacks(raw, 1, partial(_fp8_words, _tables(raw.device)[1]))
         scales = raw.new_empty(0)
         name = "fp8"
     else:
@@ -189,60 +195,55 @@ def pack_rows(weight: NvFp4 | MxFp4 | Fp8Rows) -> PackedLinear:
         else:
             scales, row_scale = packed_mxfp4_scales(weight)
             name = "mxfp4"
-        packed = _in_stacks(flat, 2, _fp4_words)
+        packed = _in_stacks(flat, 2, partial(_fp4_words, _tables(flat.device)[0]))
     padding = -row_scale.numel() % STACK
     row_scale = torch.nn.functional.pad(row_scale.to(torch.float32), (0, padding))
     return PackedLinear(name, rows, columns, packed, scales, row_scale)
 
 
 def _in_stacks(
-    codes: torch.Tensor, per_byte: int, words: Callable[[torch.Tensor, _Tables], torch.Tensor]
+    codes: torch.Tensor, per_byte: int, words: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """Packs [rows, K / per_byte] bytes stack by stack, in chunks that bound the memory."""
     rows, width = codes.shape
     padded = -(-width * per_byte // 64) * 64 // per_byte
     out = codes.new_empty((-(-rows // STACK), padded * STACK))
     at_once = max(1, _CHUNK // (padded * STACK))
-    tables = _tables(codes.device)
     for first in range(0, out.shape[0], at_once):
         part = codes[first * STACK : (first + at_once) * STACK]
         part = torch.nn.functional.pad(part, (0, padded - width, 0, -part.shape[0] % STACK))
-        packed = words(part.reshape(-1, 2, 8, padded), tables)
+        packed = words(part.reshape(-1, 2, 8, padded))
         out[first : first + at_once] = packed.contiguous().view(torch.uint8).flatten(1)
     return out.flatten()
 
 
-def _fp4_words(codes: torch.Tensor, tables: _Tables) -> torch.Tensor:
+def _fp4_words(table: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     """Bytes [S, 2, 8, K / 2] to words [S, tile, group, member, part, half]."""
     # A tile's 32 bytes of a row: part (2), member (4), half (2), pair (2).
     split = codes.reshape(codes.shape[0], 2, 8, -1, 2, 4, 2, 2).long()
-    pairs = [tables.e2m1[2 * pair + row][split[:, row, ..., pair]]
+    pairs = [table[2 * pair + row][split[:, row, ..., pair]]
              for pair in (0, 1) for row in (0, 1)]  # fmt: skip
     word = pairs[0] | pairs[1] | pairs[2] | pairs[3]
     return word.permute(0, 2, 1, 4, 3, 5)
 
 
-def _fp8_words(codes: torch.Tensor, tables: _Tables) -> torch.Tensor:
+def _fp8_words(table: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     """Bytes [S, 2, 8, K] to words [S, tile, part, group, member, half, row]."""
     # A tile's 64 bytes of a row: part (2), member (4), half (2), pair (2), element (2).
     split = codes.reshape(codes.shape[0], 2, 8, -1, 2, 4, 2, 2, 2).long()
     word = torch.zeros(split.shape[:-2], dtype=torch.int32, device=codes.device)
     for pair in (0, 1):
         for element in (0, 1):
-            word |= tables.e4m3[pair][split[..., pair, element]] << (16 * element)
+            word |= table[pair][split[..., pair, element]] << (16 * element)
     return word.permute(0, 3, 4, 2, 5, 6, 1)
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """Where the bits of a code go in a word, so that `expand_*` of weights.cuh finds them."""
+def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the bits of a code go in a word, so that `expand_*` of weights.cuh finds them.
 
-    e2m1: torch.Tensor  # int32 [4, 256]: of a pair of codes, for each of the four pairs of a word
-    # Int32 [2, 256]: of one code in the low half, for each of the two pairs of a word.
-    e4m3: torch.Tensor
-
-
-def _tables(device: torch.device) -> _Tables:
+    Of E2M1 int32 [4, 256], a pair of codes for each of the four pairs of a word; of E4M3 int32
+    [2, 256], one code in the low half for each of the two pairs of a word.
+    """
     code = torch.arange(16, dtype=torch.int32)
     sign, exponent, mantissa = code >> 3, code >> 1 & 3, code & 1
     # What is rotated left by 28 or 10 may come from the other half of the word: it is the same bit
@@ -259,4 +260,4 @@ def _tables(device: torch.device) -> _Tables:
     e2m1 = same[:, low] | other[:, high] | (same[:, high] | other[:, low]) << 16
     sign8, rest = (byte >> 7).int(), (byte & 127).int()
     e4m3 = torch.stack([sign8 << 15 | rest << 4, sign8 << 11 | rest & 15 | (rest >> 4) << 12])
-    return _Tables(e2m1.to(device), e4m3.to(device))
+    return e2m1.to(device), e4m3.to(device)

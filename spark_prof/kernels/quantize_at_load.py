@@ -23,7 +23,6 @@ LoadFormat = Literal["mxfp4", "fp8"]
 """What a BF16 weight becomes: MXFP4, or E4M3 with a scale for each row."""
 
 DENSE_SLOTS = ("qkv", "o", "mlp", "lm_head")
-"""The slots whose weights are one dense matrix."""
 
 _ROWS_AT_ONCE = 8192
 """Bounds what the float64 copies of a large weight, such as an lm_head, take."""
@@ -56,14 +55,10 @@ class QuantizedLinear:
 
 def quantize_linear(
     slot: str,
-    weight: torch.Tensor,
+    weight: torch.Tensor,  # bfloat16 [N, K], all finite; for MXFP4, K is a multiple of 32
     format: LoadFormat,  # noqa: A002 - the word of the formats
 ) -> QuantizedLinear:
-    """Quantizes one weight and measures what that changes. The weight stays as it is.
-
-    Args:
-        weight: bfloat16 [N, K], all finite; for MXFP4, K is a multiple of 32.
-    """
+    """Quantizes one weight and measures what that changes. The weight stays as it is."""
     _check(slot, weight)
     codes: list[torch.Tensor] = []
     scales: list[torch.Tensor] = []

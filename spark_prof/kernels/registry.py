@@ -89,15 +89,10 @@ def _declared() -> Iterator[ReplacementKernel]:
 
 
 KERNELS: tuple[ReplacementKernel, ...] = tuple(_declared())
-"""In the order in which they are listed."""
 
 
 def find(name: str | None) -> Sequence[ReplacementKernel]:
-    """The kernel of that name, or all of them for None.
-
-    Raises:
-        CommandError: there is none of that name.
-    """
+    """The kernel of that name, or all of them for None."""
     if name is None:
         return KERNELS
     found = [kernel for kernel in KERNELS if kernel.name == name]

@@ -44,12 +44,6 @@ class Routing:
     weights: torch.Tensor  # float32 [M, k], what each expert's output is multiplied with
     # Int32, the active experts and their tokens, as `Plan` in `cuda/routing.cuh`.
     plan: torch.Tensor
-    among: int  # E, the experts that there were to choose from
-
-    @property
-    def active(self) -> torch.Tensor:
-        """Int32, the experts that any token takes, in their order; waits for the device."""
-        return self.plan[1 : 1 + int(self.plan[0])]
 
 
 def route(
@@ -68,9 +62,6 @@ def route(
             over the chosen logits.
         scoring: `sigmoid` as in DeepSeek-V3 and Nemotron.
         correction: float32 [E], added to sigmoids for the choice, not for the weights.
-
-    Raises:
-        KernelError: a dtype, shape, stride or device does not fit.
     """
     tokens, experts = logits.shape if logits.ndim == 2 else (0, 0)
     if not (1 <= tokens <= LARGEST_BATCH and 1 <= experts <= MOST_EXPERTS):
@@ -85,22 +76,19 @@ def route(
             f"logits are {logits.dtype} with strides {logits.stride()}; they must be bfloat16 or"
             " float32, contiguous in a row"
         )
-    if correction is not None and correction.device != logits.device:
-        raise KernelError(
-            f"the correction is on {correction.device}, the logits are on {logits.device}"
-        )
+    device = logits.device
     if correction is not None and (
-        correction.dtype != torch.float32
-        or correction.shape != (experts,)
+        (correction.dtype, correction.shape, correction.device)
+        != (torch.float32, (experts,), device)
         or not correction.is_contiguous()
     ):
-        raise KernelError(f"the correction must be contiguous float32 [{experts}]")
-    if scoring not in ("softmax", "sigmoid"):
-        raise KernelError(f"scores are a softmax or sigmoids, not {scoring}")
+        raise KernelError(
+            f"the correction must be contiguous float32 [{experts}] on {device}, not"
+            f" {correction.dtype} {tuple(correction.shape)} on {correction.device}"
+        )
     if correction is not None and scoring != "sigmoid":
         raise KernelError("a correction goes with scoring='sigmoid' only")
     refuse_gradient("logits", logits)
-    device = logits.device
     chosen = torch.empty((tokens, top_k), dtype=torch.int32, device=device)
     weights = torch.empty((tokens, top_k), dtype=torch.float32, device=device)
     plan = torch.empty(_PLAN, dtype=torch.int32, device=device)
@@ -120,7 +108,14 @@ def route(
             float(scale),
         ),
     )
-    return Routing(chosen, weights, plan, experts)
+    return Routing(chosen, weights, plan)
+
+
+def routed(logits: torch.Tensor, router: RouterLayer) -> Routing:
+    """What `route` decides for a layer."""
+    return route(
+        logits, router.top_k, router.renormalize, router.scoring, router.correction, router.scale
+    )
 
 
 def build(layer: Layer) -> Replacement:
@@ -128,9 +123,7 @@ def build(layer: Layer) -> Replacement:
     assert isinstance(layer, RouterLayer)
 
     def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        got = route(
-            logits, layer.top_k, layer.renormalize, layer.scoring, layer.correction, layer.scale
-        )
+        got = routed(logits, layer)
         return got.weights, got.experts
 
     return Replacement(run, LARGEST_BATCH, "kept")

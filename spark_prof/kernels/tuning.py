@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import msgspec
 
@@ -22,11 +22,7 @@ from spark_prof.kernels.kernel_error import KernelError
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Puts a file in place of what is there, if anything; readers see the one or the other.
-
-    Raises:
-        KernelError: it cannot be written; nothing is left of it.
-    """
+    """Puts a file in place of what is there, if anything; readers see the one or the other."""
     try:
         files.write_whole(path, content)
     except OSError as error:
@@ -34,32 +30,19 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 SHIPPED = Path(__file__).resolve().parent / "tuned.json"
-"""What the package brings."""
-
-_SCHEMA = 1
-_LARGEST_FILE = 8 << 20
-
-Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
-Constant = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
-Microseconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-Text = Annotated[str, msgspec.Meta(max_length=200)]
-Configuration = Annotated[
-    dict[Annotated[str, msgspec.Meta(pattern="^[A-Za-z][A-Za-z0-9_]{0,40}$")], Constant],
-    msgspec.Meta(max_length=32),
-]
 
 
 @dataclass(frozen=True)
 class Work:
     """What one call computes: the key of a measurement."""
 
-    kernel: Text
-    format: Text  # of the weights, such as nvfp4
-    rows: Size  # of the weight, N; of experts those of gate and up together
-    columns: Size
-    tokens: Size
-    experts: Size = 1  # how many there are; 1 for a dense layer
-    top_k: Size = 1  # experts a token; 1 for a dense layer
+    kernel: str
+    format: str  # of the weights, such as nvfp4
+    rows: int  # of the weight, N; of experts those of gate and up together
+    columns: int
+    tokens: int
+    experts: int = 1  # how many there are; 1 for a dense layer
+    top_k: int = 1  # experts a token; 1 for a dense layer
 
 
 @dataclass(frozen=True)
@@ -68,10 +51,10 @@ class Tuned:
 
     work: Work
     # Of the kernel, by name, such as the fields of `dense.LinearConfig`; empty for its default.
-    config: Configuration
-    us: Microseconds  # median time of a call in microseconds, inside a CUDA graph with a cold L2
-    fallback: Text = ""  # the fastest other kernel of the same run, empty if none ran
-    fallback_us: Microseconds | None = None  # its median time, None if none ran
+    config: dict[str, int]
+    us: float  # median time of a call, inside a CUDA graph with a cold L2
+    fallback: str = ""  # the fastest other kernel of the same run, empty if none ran
+    fallback_us: float | None = None  # its median time, None if none ran
 
     @property
     def wins(self) -> bool:
@@ -83,17 +66,17 @@ class Tuned:
 class Run:
     """Everything that one run of the benchmark measured, on one machine."""
 
-    architecture: Text  # what the kernels were compiled for, such as sm_90a
-    machine: Text
-    date: Text  # when, ISO 8601 in UTC
-    driver: Text  # its version, empty where unknown
-    versions: dict[Text, Text]
+    architecture: str  # what the kernels were compiled for, such as sm_90a
+    machine: str
+    date: str  # when, ISO 8601 in UTC
+    driver: str  # its version, empty where unknown
+    versions: dict[str, str]
     rows: tuple[Tuned, ...]
 
 
 @dataclass(frozen=True)
 class _File:
-    schema: int
+    schema: Literal[1]
     runs: tuple[Run, ...]
 
 
@@ -108,41 +91,22 @@ def known_runs() -> tuple[Run, ...]:
     """Everything measured that counts here: the package's file under the user's.
 
     Read once a process; `known_runs.cache_clear()` reads again.
-
-    Raises:
-        KernelError: one of the files is damaged.
     """
     own = user_file()
     return merged(read(SHIPPED), read(own) if own is not None and own.exists() else ())
 
 
 def read(path: Path) -> tuple[Run, ...]:
-    """Reads a file of measurements; of work that several of its runs measured the last one counts.
-
-    Raises:
-        KernelError: it cannot be read or is no such file.
-    """
-    advice = "delete it, or measure again with `spark-prof kernels bench --save`"
+    """The runs of a file; of work that several of them measured the last one counts."""
     try:
-        if not path.is_file():
-            raise KernelError(f"{path} is no file; {advice}")
-        with open(path, "rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
+        return merged((), msgspec.json.decode(path.read_bytes(), type=_File).runs)
     except OSError as error:
         raise KernelError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(text) > _LARGEST_FILE:
-        raise KernelError(f"{path} is too long for a file of tuned kernels; {advice}")
-    try:
-        found = msgspec.json.decode(text, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise KernelError(f"{path} is no file of tuned kernels ({error}); {advice}") from error
-    if found.schema != _SCHEMA:
-        raise KernelError(f"{path} is of another version of spark-prof; {advice}")
-    for run in found.runs:
-        works = [row.work for row in run.rows]
-        if len(set(works)) < len(works):
-            raise KernelError(f"{path} measures the same work twice in one run; {advice}")
-    return merged((), found.runs)
+        raise KernelError(
+            f"{path} is no file of tuned kernels of this version ({error}); delete it, or measure"
+            " again with `spark-prof kernels bench --save`"
+        ) from error
 
 
 def merged(older: Iterable[Run], newer: Iterable[Run]) -> tuple[Run, ...]:
@@ -161,14 +125,7 @@ def merged(older: Iterable[Run], newer: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def save(run: Run, path: Path | None = None) -> Path:
-    """Adds a run to a file of measurements, whole or not at all; returns its path.
-
-    Args:
-        path: the file, made if it is not there; by default the user's own.
-
-    Raises:
-        KernelError: it cannot be written, or what is there is no such file.
-    """
+    """Adds a run to a file of measurements, by default the user's own; returns its path."""
     path = user_file() if path is None else path
     if path is None:
         raise KernelError("no home folder is known to keep measurements in; set XDG_CACHE_HOME")
@@ -188,4 +145,4 @@ def _text(runs: tuple[Run, ...]) -> bytes:
         head = msgspec.json.encode(replace(run, rows=())).removesuffix(b"[]}")
         rows = b",\n".join(msgspec.json.encode(row) for row in run.rows)
         parts.append(head + b"[\n" + rows + b"\n]}")
-    return b'{"schema":%d,"runs":[\n' % _SCHEMA + b",\n".join(parts) + b"\n]}\n"
+    return b'{"schema":1,"runs":[\n' + b",\n".join(parts) + b"\n]}\n"

@@ -6,7 +6,7 @@ They are built while the model's weights still are the checkpoint's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +15,8 @@ import torch
 from spark_prof.errors import SparkProfError
 from spark_prof.rules.components import component_of
 from spark_prof.swaps.guard import Guarded, logger
-from spark_prof.swaps.layers import Builder, Layer
+from spark_prof.swaps.live_weights import read_layer
+from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.swap_settings import Swap
 
 SLOT_OF_COMPONENT = {
@@ -58,19 +59,13 @@ def find_points(model: Any) -> Iterator[SwapPoint]:
             # The router first: experts that route by themselves then wrap it, not it them.
             yield SwapPoint("router", name, module, "choice")
             yield SwapPoint("moe", name, module, "experts")
-        elif _is_norm(module):
+        elif type(module).__name__.endswith("RMSNorm") and hasattr(module, "_forward_method"):
             yield SwapPoint("norm", name, module, "norm")
         elif callable(getattr(getattr(module, "quant_method", None), "apply", None)):
             slot = SLOT_OF_COMPONENT.get(component_of(name, type(module).__name__))
             if slot is not None and ".experts." not in name:
                 yield SwapPoint(slot, name, module, "matrix")
 
-
-def _is_norm(module: Any) -> bool:
-    return type(module).__name__.endswith("RMSNorm") and hasattr(module, "_forward_method")
-
-
-ReadLayer = Callable[[str, Any, str], Layer]
 
 _MARGIN = 512 << 20  # bytes of a GPU that must stay free beside the second copies
 
@@ -85,17 +80,10 @@ class Swapped:
     choices: dict[str, Guarded] = field(default_factory=dict)
 
 
-def build_all(
-    model: Any,
-    sides: Mapping[str, tuple[Swap, ...]],
-    load_builder: Callable[[str], Builder],
-    read_layer: ReadLayer,
-) -> list[Swapped]:
-    """Builds what the sides ask for, in every place of the model that fits.
+def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[Swapped]:
+    """Builds what the sides ask for, in every place of a torch.nn.Module that fits.
 
-    Args:
-        model: a torch.nn.Module whose weights are loaded but not laid out anew.
-        read_layer: reads name, module and slot; raises where it cannot.
+    Its weights are loaded but not laid out anew.
     """
     found = []
     for point in find_points(model):
@@ -103,35 +91,30 @@ def build_all(
             side: swap for side, swaps in sides.items() for swap in swaps if swap.slot == point.slot
         }
         if wanted:
-            found.append(_build(point, wanted, load_builder, read_layer))
+            built = {swap: _built(point, swap) for swap in dict.fromkeys(wanted.values())}
+            choices = {side: built[swap] for side, swap in wanted.items()}
+            found.append(Swapped(point, wanted, choices))
     return found
 
 
-def _build(
-    point: SwapPoint,
-    wanted: dict[str, Swap],
-    load_builder: Callable[[str], Builder],
-    read_layer: ReadLayer,
-) -> Swapped:
-    built: dict[Swap, Guarded] = {}
-    for swap in dict.fromkeys(wanted.values()):
-        name = f"{swap.slot}={swap.kernel}"
-        guarded = built[swap] = Guarded(f"{point.name} ({name})", name, None)
-        try:
-            _check_memory()
-            with torch.no_grad():
-                layer = read_layer(point.name, point.module, point.slot)
-                guarded.replacement = load_builder(swap.kernel)(layer)
-        except SparkProfError as error:
-            guarded.fail(str(error), quiet=True)
-        except Exception as error:  # somebody's own builder may raise anything
-            guarded.fail(f"{type(error).__name__}: {error}", quiet=True)
-        else:
-            if guarded.replacement is None:
-                guarded.fail("it has none for this layer", quiet=True)
-            elif guarded.replacement.line:
-                logger.info("%s: %s", guarded.label, guarded.replacement.line)
-    return Swapped(point, wanted, {side: built[swap] for side, swap in wanted.items()})
+def _built(point: SwapPoint, swap: Swap) -> Guarded:
+    name = f"{swap.slot}={swap.kernel}"
+    guarded = Guarded(f"{point.name} ({name})", name, None)
+    try:
+        _check_memory()
+        with torch.no_grad():
+            layer = read_layer(point.name, point.module, point.slot)
+            guarded.replacement = load_builder(swap.kernel)(layer)
+    except SparkProfError as error:
+        guarded.fail(str(error), quiet=True)
+    except Exception as error:  # somebody's own builder may raise anything
+        guarded.fail(f"{type(error).__name__}: {error}", quiet=True)
+    else:
+        if guarded.replacement is None:
+            guarded.fail("it has none for this layer", quiet=True)
+        elif guarded.replacement.line:
+            logger.info("%s: %s", guarded.label, guarded.replacement.line)
+    return guarded
 
 
 def _check_memory() -> None:

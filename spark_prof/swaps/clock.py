@@ -84,7 +84,6 @@ class EventMarks:
 
 
 Marks = HostMarks | EventMarks
-"""Sets marks cheaply and tells the times between them later."""
 
 
 def marks_for(worker: Any) -> Marks:
@@ -149,11 +148,7 @@ class StepClock:
         return result
 
     def choose(self, side: str) -> None:
-        """Ends the plan; from the next step on that side runs.
-
-        Raises:
-            CommandError: there is no such side.
-        """
+        """Ends the plan; from the next step on that side runs."""
         self._check_sides([side])
         self._begin_plan([])
         SIDES.switch(side)
@@ -164,10 +159,6 @@ class StepClock:
         A step fits that decodes exactly `requests` requests and nothing else, or with `prefill`
         one that computes tokens of a prompt. One that does not fit runs on the side of the place
         to come and is not measured.
-
-        Raises:
-            CommandError: a side or a number is out of range, or the engine's steps are not one
-                token for each request.
         """
         self._check_sides([side for side, _ in blocks])
         total = sum(steps for _, steps in blocks)
@@ -198,9 +189,6 @@ class StepClock:
 
         A step whose requests were all gone at the next one was the last of its burst: the time
         after it may be a pause, so that it has no duration and is left out.
-
-        Raises:
-            CommandError: the clock is off because of a fault.
         """
         self._check_works()
         ended, self._ended = self._ended, []

@@ -89,10 +89,8 @@ def fill_dummy(model: Any, seed: int = 0) -> None:
 
     Each parameter has its numbers by its name, so that they do not depend on the order of the
     model's modules; where ranks share a matrix, each has its own. What belongs to no layer that
-    is known, as the state of an SSM, keeps vLLM's dummy values.
-
-    Args:
-        model: a torch.nn.Module that vLLM loaded with ``load_format=dummy``. Never any other.
+    is known, as the state of an SSM, keeps vLLM's dummy values. Only for a model that vLLM loaded
+    with ``load_format=dummy``, never for any other.
     """
     tied = _logit_weights(model)
     unknown = set()

@@ -33,10 +33,8 @@ def disturb(model: Any) -> int:
     where routers choose others of nearly equal experts. How much of it arrives at the logits is a
     property of the model, and no kernel's fault: the gate allows for it.
 
-    CUDA graphs read the weights where they are, so they see it, too.
-
-    Returns:
-        How many numbers of this rank were changed; 0 where embeddings are not in 16 bits.
+    CUDA graphs read the weights where they are, so they see it, too. Returns how many numbers of
+    this rank were changed: none where embeddings are not in 16 bits.
     """
     changed = 0
     with torch.inference_mode():

@@ -45,24 +45,15 @@ class LayerError:
 
 
 class Guarded:
-    """A replacement in one layer, or the reason why there is none.
-
-    Args:
-        kernel: its name, which it has in common with those of other layers.
-        replacement: None where there is none.
-
-    Attributes:
-        why: why it does not, empty as long as it does.
-        error: how far its result was from vLLM's on trial; None where that was not compared.
-    """
+    """A replacement in one layer, or the reason why there is none."""
 
     def __init__(self, label: str, kernel: str, replacement: Replacement | None) -> None:
         self.label = label
-        self.kernel = kernel
+        self.kernel = kernel  # its name, which it has in common with those of other layers
         self.replacement = replacement
-        self.why = ""
+        self.why = ""  # why it does not run, empty as long as it does
         self.calls: Counter[str] = Counter()
-        self.error: LayerError | None = None
+        self.error: LayerError | None = None  # on trial; None where that was not compared
 
     @property
     def live(self) -> bool:

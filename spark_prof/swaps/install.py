@@ -187,9 +187,6 @@ def _before_layout(build: Callable[[Any], None]) -> Iterator[None]:
 
 
 def _build(worker: Any, state: Installed, model: Any) -> None:
-    from spark_prof.swaps.live_weights import read_layer
-    from spark_prof.swaps.own import load_builder
-
     if not state.settings.serve and worker.vllm_config.load_config.load_format == "dummy":
         from spark_prof.swaps.dummy import fill_dummy
 
@@ -199,7 +196,7 @@ def _build(worker: Any, state: Installed, model: Any) -> None:
         deadline(10 * state.settings.hang_seconds, "building the replacement kernels has run"),
         _float32_by_default(),
     ):
-        state.places = build_all(model, state.settings.sides, load_builder, read_layer)
+        state.places = build_all(model, state.settings.sides)
     state.build_seconds = time.perf_counter() - begin
 
 
@@ -220,7 +217,8 @@ def _put_in(worker: Any, state: Installed) -> None:
     """Tries what was built, and lets the layers choose."""
     from spark_prof.swaps.trial import try_all, try_dispatch
 
-    compiled = _is_compiled(worker.vllm_config)
+    mode = getattr(worker.vllm_config.compilation_config, "mode", None)
+    compiled = getattr(mode, "name", str(mode)) not in ("NONE", "None")
     begin = time.perf_counter()
     try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
     if state.settings.serve:
@@ -269,8 +267,3 @@ def _tell_compiler(vllm_config: Any, state: Installed) -> None:
         text = "; ".join(sorted(live))
         digest = hashlib.sha256(text.encode()).hexdigest()
         vllm_config.additional_config["spark_prof_swaps"] = digest
-
-
-def _is_compiled(vllm_config: Any) -> bool:
-    mode = getattr(vllm_config.compilation_config, "mode", None)
-    return getattr(mode, "name", str(mode)) not in ("NONE", "None")

@@ -21,7 +21,6 @@ from spark_prof.swaps.guard import NOT_TAKEN, Guarded
 from spark_prof.swaps.swap_settings import SIDES, plain_side
 
 Choices = Mapping[str, Guarded]
-"""The replacement of each side that has one."""
 
 
 def _chosen(choices: Choices, tokens: int) -> Guarded | None:
@@ -50,11 +49,9 @@ class _LinearBody:
 
 
 def swap_linear(point: SwapPoint, choices: Choices, compiled: bool) -> None:
-    """Lets a matrix choose.
+    """Lets a matrix choose, which computes by its quant_method's `apply`.
 
-    Args:
-        point: a module with a quant_method, whose `apply` is what it computes.
-        compiled: whether torch.compile traces the call. The lm_head is never compiled.
+    Where torch.compile traces the model, it still never compiles the lm_head.
     """
     layer = point.module
     body = layer.spark_prof_body = _LinearBody(layer, choices)

@@ -7,28 +7,14 @@ from importlib.util import find_spec
 
 import torch
 
-from spark_prof.kernels.candidate import (
-    Bits,
-    Builder,
-    ExpertsLayer,
-    Layer,
-    LinearLayer,
-    NormLayer,
-    Replacement,
-    RouterLayer,
-)
-
-__all__ = [
-    "Bits",
-    "Builder",
-    "ExpertsLayer",
-    "Layer",
-    "LinearLayer",
-    "NormLayer",
-    "Replacement",
-    "RouterLayer",
-    "has_triton",
-]
+from spark_prof.kernels.candidate import Bits as Bits
+from spark_prof.kernels.candidate import Builder as Builder
+from spark_prof.kernels.candidate import ExpertsLayer as ExpertsLayer
+from spark_prof.kernels.candidate import Layer as Layer
+from spark_prof.kernels.candidate import LinearLayer as LinearLayer
+from spark_prof.kernels.candidate import NormLayer as NormLayer
+from spark_prof.kernels.candidate import Replacement as Replacement
+from spark_prof.kernels.candidate import RouterLayer as RouterLayer
 
 
 def has_triton(x: torch.Tensor) -> bool:

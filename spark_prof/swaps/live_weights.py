@@ -20,8 +20,7 @@ from spark_prof.kernels.formats import Convention, Fp8Rows, GlobalScale, MxFp4, 
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import ExpertsLayer, Layer, LinearLayer, NormLayer, RouterLayer
 
-Format = Literal["plain", "nvfp4", "mxfp4", "fp8"]
-"""`plain` is not quantized."""
+Format = Literal["plain", "nvfp4", "mxfp4", "fp8"]  # `plain` is not quantized
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,6 @@ EXPERTS = {
     "ModelOptNvFp4FusedMoE": _MODELOPT_NVFP4,
     "CompressedTensorsW4A4Nvfp4MoEMethod": _COMPRESSED_NVFP4,
 }
-"""Of a mixture of experts."""
 
 
 def method_of(module: Any) -> str:
@@ -94,11 +92,7 @@ def method_of(module: Any) -> str:
 
 
 def stored_as(module: Any, rows: Mapping[str, StoredAs]) -> StoredAs:
-    """The row of a module, a torch.nn.Module with a quantization method.
-
-    Raises:
-        KernelError: there is none.
-    """
+    """The row of a module, a torch.nn.Module with a quantization method."""
     method = method_of(module)
     if method not in rows:
         known = ", ".join(sorted({row.format for row in rows.values()} - {"plain"}))
@@ -107,11 +101,7 @@ def stored_as(module: Any, rows: Mapping[str, StoredAs]) -> StoredAs:
 
 
 def parameter(module: Any, name: str) -> torch.Tensor:
-    """A parameter of a module, which it is not a copy of.
-
-    Raises:
-        KernelError: it has none of that name.
-    """
+    """A parameter of a module, which it is not a copy of."""
     value = getattr(module, name, None)
     if not isinstance(value, torch.Tensor):
         raise KernelError(
@@ -126,23 +116,12 @@ _NEVER_LOADED = -448.0
 
 
 def read_linear(name: str, module: Any, slot: str) -> LinearLayer:
-    """Reads the matrix of a linear layer, an lm_head or an embedding, of this rank.
-
-    Args:
-        module: a torch.nn.Module whose weights are loaded and not yet laid out anew.
-
-    Raises:
-        KernelError: its quantization is not one that is read, or its scales are no scales.
-    """
+    """Reads the matrix of a linear layer, an lm_head or an embedding, of this rank."""
     return LinearLayer(name, slot, _weight(module, stored_as(module, LINEAR)))
 
 
 def check_scale(value: torch.Tensor, what: str) -> torch.Tensor:
-    """The scales as float32.
-
-    Raises:
-        KernelError: one is not a finite number above zero.
-    """
+    """The scales as float32; refuses one that is not a finite number above zero."""
     value = value.to(torch.float32)
     if not bool((value.isfinite() & (value > 0)).all()):
         raise KernelError(f"its {what} is not above zero and finite: was it in the checkpoint?")
@@ -210,11 +189,7 @@ _REFUSED = (
 
 
 def read_router(name: str, runner: Any) -> RouterLayer:
-    """Reads the router of a vLLM `MoERunner`.
-
-    Raises:
-        KernelError: it chooses in a way that the kernels do not know.
-    """
+    """Reads the router of a vLLM `MoERunner`."""
     router = runner.router
     kind = type(router).__name__
     if kind not in ROUTERS:
@@ -258,13 +233,9 @@ def _correction(router: Any) -> torch.Tensor | None:
 def read_layer(name: str, module: Any, slot: str) -> Layer:
     """Reads what fills a slot. Its tensors may be the module's own: pack them, do not write.
 
-    Args:
-        module: a torch.nn.Module; for the slot moe a `MoERunner`, for router that or the matrix
-            before it. Its parameters hold the bits of the checkpoint:
-            `process_weights_after_loading` has not been called.
-
-    Raises:
-        KernelError: it is nothing that a kernel can be built for; one line says why.
+    The slot moe has a `MoERunner`, router that or the matrix before it. Parameters hold the bits of
+    the checkpoint: `process_weights_after_loading` has not been called. A KernelError says in one
+    line why no kernel can be built for it.
     """
     if slot == "router" and hasattr(module, "router"):
         return read_router(name, module)
@@ -334,15 +305,7 @@ def extent_of(module: Any, stored: StoredAs) -> Extent:
 
 
 def read_experts(name: str, runner: Any) -> ExpertsLayer:
-    """Reads the experts of a vLLM `MoERunner`, of this rank, and its router.
-
-    Args:
-        runner: it has the attributes `routed_experts` and `router`; the weights are loaded and
-            not yet laid out anew.
-
-    Raises:
-        KernelError: the quantization, the activation or what else the layer does is not read.
-    """
+    """Reads the experts of a vLLM `MoERunner`, of this rank, and its router."""
     module = runner.routed_experts
     router = read_router(name, runner)
     _refuse(module)

@@ -11,9 +11,11 @@ A file is Python that is executed in every process of the engine, with its folde
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -23,28 +25,15 @@ from typing import Any
 import torch
 
 from spark_prof.errors import CommandError
-from spark_prof.kernels.dense import (
-    LinearConfig,
-    choose_linear,
-    default_config,
-    dense_code,
-    linear,
-)
-from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.moe import (
-    MoeConfig,
-    PackedExperts,
-    choose_moe,
-    down_code,
-    gate_up_code,
-    pack_experts,
-    run_experts,
-)
+from spark_prof.kernels.dense import LinearConfig, choose_linear, default_config, dense_code, linear
+from spark_prof.kernels.dispatch import Choice, Config
+from spark_prof.kernels.kernel_error import KernelError, reason
+from spark_prof.kernels.moe import choose_moe, down_code, gate_up_code, moe, pack_experts
 from spark_prof.kernels.operands import LARGEST_BATCH
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.quantize_at_load import LoadFormat, quantize_linear
-from spark_prof.kernels.routing import Routing, route
-from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.routing import build as build_router
+from spark_prof.kernels.routing import routed
 from spark_prof.kernels.runtime.launch import prepare
 from spark_prof.swaps.layers import (
     Bits,
@@ -62,11 +51,7 @@ _COUNTS = range(1, LARGEST_BATCH + 1)
 def build_kept(layer: Layer, insist: bool) -> Replacement:
     """The package's kernel, which computes with the checkpoint's own bits.
 
-    Args:
-        insist: also for numbers of tokens at which nobody measured it to be faster: `spark_prof!`.
-
-    Raises:
-        KernelError: there is none for this layer, or none that was measured to be faster.
+    `spark_prof!` insists: also for numbers of tokens at which nobody measured it to be faster.
     """
     with torch.no_grad():
         if isinstance(layer, LinearLayer):
@@ -83,9 +68,6 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
 
     It runs for every number of tokens up to 16: a layer whose results changed with the batch size
     more than it must would be worse than one that is a little slower.
-
-    Raises:
-        KernelError: it is no BF16 matrix, or cannot be quantized.
     """
     if not isinstance(layer, LinearLayer):
         raise KernelError(f"{kind} is for the weight of one matrix, which {layer.name} is not")
@@ -113,20 +95,16 @@ BUILDERS: Mapping[str, Builder] = {
 
 def _kept_linear(layer: LinearLayer, insist: bool) -> Replacement:
     packed = pack_linear(layer.weight)
-    chosen = {count: choose_linear(packed, count, insist=insist) for count in _COUNTS}
-    configs = {count: each.config for count, each in chosen.items() if each.config is not None}
+    configs = _chosen(partial(choose_linear, packed), insist)
     line = f"{packed.format} {packed.rows} x {packed.columns}"
-    _refuse_none(configs, chosen[1].why, insist)
     return _linear(packed, configs, "kept", f"{line}, {_counts_in_words(configs)}")
 
 
 def _linear(
     packed: PackedLinear, configs: Mapping[int, LinearConfig], bits: Bits, line: str
 ) -> Replacement:
-    codes = [
-        dense_code(packed.format, packed.columns, count, config)
-        for count, config in configs.items()
-    ]
+    form, columns = packed.format, packed.columns
+    codes = [dense_code(form, columns, count, config) for count, config in configs.items()]
     prepare(codes, packed.weights.device)
 
     def run(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -144,13 +122,20 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
     # A copy: vLLM goes on to lay its own out anew.
     down_bias = None if layer.down_bias is None else layer.down_bias.clone()
     packed = pack_experts(gate_up, down, layer.gate_up_bias, down_bias, layer.activation)
-    chosen = {count: choose_moe(packed, router.top_k, count, insist=insist) for count in _COUNTS}
-    configs = {count: each.config for count, each in chosen.items() if each.config is not None}
-    _refuse_none(configs, chosen[1].why, insist)
-    prepare(_expert_codes(packed, configs), packed.down.weights.device)
+    configs = _chosen(partial(choose_moe, packed, router.top_k), insist)
+    form, swiglu = packed.gate_up.format, packed.activation.name == "swiglu"
+    codes = [
+        code
+        for count, config in configs.items()
+        for code in (
+            gate_up_code(form, packed.hidden, swiglu, count, config),
+            down_code(form, packed.intermediate, count, config),
+        )
+    ]
+    prepare(codes, packed.down.weights.device)
 
     def run(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        return run_experts(x, _routed(logits, router), packed, None, configs[len(x)])
+        return moe(x, logits, packed, router, None, configs[len(x)])
 
     size = f"{packed.count} experts, {2 * packed.intermediate} x {packed.hidden}"
     line = f"{packed.gate_up.format} {size}, {_counts_in_words(configs)}"
@@ -160,51 +145,31 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
     return Replacement(run, LARGEST_BATCH, "kept", held, line, _fits(configs))
 
 
-def _expert_codes(packed: PackedExperts, configs: Mapping[int, MoeConfig]) -> list[KernelCode]:
-    form, swiglu = packed.gate_up.format, packed.activation.name == "swiglu"
-    codes = []
-    for count, config in configs.items():
-        codes.append(gate_up_code(form, packed.hidden, swiglu, count, config))
-        codes.append(down_code(form, packed.intermediate, count, config))
-    return codes
-
-
 def _router(layer: RouterLayer) -> Replacement:
     here = "cuda" if torch.cuda.is_available() else "cpu"
     _try_routing(layer, torch.device(here) if layer.correction is None else layer.correction.device)
-
-    def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        routing = _routed(logits, layer)
-        return routing.weights, routing.experts
-
     line = f"{layer.top_k} of {layer.experts} experts, 1 to {LARGEST_BATCH} tokens"
-    return Replacement(run, LARGEST_BATCH, "kept", 0, line)
-
-
-def _routed(logits: torch.Tensor, router: RouterLayer) -> Routing:
-    return route(
-        logits, router.top_k, router.renormalize, router.scoring, router.correction, router.scale
-    )
+    return replace(build_router(layer), line=line)
 
 
 def _try_routing(router: RouterLayer, device: torch.device) -> None:
-    """Routes one token: compiles the kernel, for logits of both dtypes, or says what it cannot.
-
-    Raises:
-        KernelError: it cannot route like that.
-    """
+    """Routes one token: compiles the kernel, for logits of both dtypes, or says what it cannot."""
     for dtype in (torch.bfloat16, torch.float32):
-        _routed(torch.zeros((1, router.experts), dtype=dtype, device=device), router)
+        routed(torch.zeros((1, router.experts), dtype=dtype, device=device), router)
 
 
 def _fits(configs: Mapping[int, object]) -> Callable[[int], bool] | None:
     return None if len(configs) == LARGEST_BATCH else lambda tokens: tokens in configs
 
 
-def _refuse_none(configs: Mapping[int, object], why: str, insist: bool) -> None:
+def _chosen(choose: Callable[..., Choice[Config]], insist: bool) -> dict[int, Config]:
+    """The configurations for the numbers of tokens for which the kernel is chosen."""
+    chosen = {count: choose(count, insist=insist) for count in _COUNTS}
+    configs = {count: each.config for count, each in chosen.items() if each.config is not None}
     if not configs:
         way_out = "" if insist else "; spark_prof! runs it where nobody measured it"
-        raise KernelError(f"not chosen for any number of tokens: {why}{way_out}")
+        raise KernelError(f"not chosen for any number of tokens: {chosen[1].why}{way_out}")
+    return configs
 
 
 def _counts_in_words(configs: Mapping[int, object]) -> str:
@@ -220,7 +185,6 @@ def _counts_in_words(configs: Mapping[int, object]) -> str:
 
 
 GROUP = "spark_prof.kernels"
-"""The group of entry points that bring kernels by name."""
 
 
 @cache
@@ -228,9 +192,6 @@ def load_builder(kernel: str) -> Builder:
     """The package's own builder of that name, a file's function or an entry point's.
 
     A file is executed once a process.
-
-    Raises:
-        CommandError: there is none, or what it names cannot be loaded.
     """
     if kernel in BUILDERS:
         return BUILDERS[kernel]
@@ -249,11 +210,7 @@ def load_builder(kernel: str) -> Builder:
 
 
 def _from_file(path: Path, function: str) -> Any:
-    try:
-        there = path.is_file()
-    except OSError:  # a name that is too long, say
-        there = False
-    if not there:
+    if not os.path.isfile(path):  # false for what is no name of a file, too
         raise CommandError(f"{path} is no file; give the path of your kernel")
     path = path.resolve()
     # What lies beside the file can be imported, but takes the place of nothing.
@@ -272,7 +229,7 @@ def _from_file(path: Path, function: str) -> Any:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise CommandError(f"{path} cannot be loaded: {_first_line(error)}") from error
+        raise CommandError(f"{path} cannot be loaded: {reason(error)}") from error
     found = getattr(module, function, None)
     if found is None:
         raise CommandError(f"{path} has no function {function or '(none was named)'}")
@@ -284,9 +241,7 @@ def _from_entry_point(point: EntryPoint) -> Any:
         return point.load()
     except Exception as error:  # an installed package may raise anything
         where = f"{point.value} of the entry points {GROUP}"
-        raise CommandError(
-            f"{point.name}: {where} cannot be loaded: {_first_line(error)}"
-        ) from error
+        raise CommandError(f"{point.name}: {where} cannot be loaded: {reason(error)}") from error
 
 
 def _checked(kernel: str, found: Any) -> Builder:
@@ -304,8 +259,3 @@ def _checked(kernel: str, found: Any) -> Builder:
         return answer
 
     return build
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -62,11 +62,7 @@ def captured_graphs() -> dict[str, int]:
 
 
 def keep_graphs_by_side() -> list[tuple[str, str]]:
-    """Makes what holds graphs, from now on constructed, hold them by side.
-
-    Returns:
-        Module and class of what this vLLM does not have.
-    """
+    """Makes what holds graphs hold them by side; returns module and class that vLLM lacks."""
     missing = []
     for module_name, class_name, attribute in HOLDERS:
         try:
@@ -90,18 +86,13 @@ def _constructor(original: Callable[..., None], attribute: str) -> Callable[...,
 
 
 def capture_every_side(
-    seconds: dict[str, float],
-    say: Callable[[str], None],
+    seconds: dict[str, float],  # is given what each side's captures took
+    say: Callable[[str], None],  # is told which side could not be captured, before that is raised
     capture: Callable[..., Any],
     *arguments: Any,
     **named: Any,
 ) -> Any:
-    """Calls the model runner's `capture_model` once for each side; the sum of what it returns.
-
-    Args:
-        seconds: is given what each side's captures took.
-        say: is told which side could not be captured, before that is raised.
-    """
+    """Calls the model runner's `capture_model` once for each side; the sum of what it returns."""
     first = SIDES.names[0]
     total: Any = None
     for side in SIDES.names:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from spark_prof.errors import CommandError
 
 SLOTS = ("qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
-"""The places of a model whose kernel can be swapped."""
 
 LAYER_BOUNDS = {"kept": 2.0**-6, "changed": 0.3}
 """The largest relative L2 error of a layer by itself, by what becomes of the weights' bits.
@@ -36,11 +35,7 @@ class Swap:
 
 
 def parse_swaps(text: str) -> tuple[Swap, ...]:
-    """Reads swaps with commas between them; an empty text is none.
-
-    Raises:
-        CommandError: a word is no swap, names no slot, or a slot comes twice.
-    """
+    """Reads swaps with commas between them; an empty text is none."""
     swaps: dict[str, Swap] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         slot, equals, kernel = word.partition("=")
@@ -71,18 +66,13 @@ class Sides:
     names: tuple[str, ...] = ("a",)  # all of them; the first is what vLLM warms up with
 
     def switch(self, side: str) -> None:
-        """Makes a side the active one.
-
-        Raises:
-            ValueError: there is no such side.
-        """
+        """Makes a side the active one."""
         if side not in self.names:
             raise ValueError(f"there is no side {side}; there are {', '.join(self.names)}")
         self.active = side
 
 
 SIDES = Sides()
-"""Those of this process."""
 
 
 def plain_side(side: str) -> str:
@@ -118,11 +108,7 @@ class SwapSettings:
 
     @classmethod
     def from_text(cls, text: str) -> SwapSettings:
-        """Reads the value of `SWAPS_ENVIRONMENT`.
-
-        Raises:
-            CommandError: it is neither swaps nor the JSON.
-        """
+        """Reads the value of `SWAPS_ENVIRONMENT`."""
         if not text.lstrip().startswith("{"):
             return cls({"a": parse_swaps(text)}, serve=True)
         try:

@@ -74,12 +74,7 @@ def compare_logits(a: torch.Tensor, b: torch.Tensor) -> list[Difference]:
 
 
 def force_tokens(logits: torch.Tensor, rows: list[int], tokens: torch.Tensor) -> torch.Tensor:
-    """A copy of [R, V] in which each of the rows can only give its token.
-
-    Args:
-        logits: what the model computed; left as it is.
-        tokens: int64, one for each of the rows.
-    """
+    """A copy of [R, V] in which each of the rows can only give its token, int64."""
     forced = logits.clone()
     only = torch.zeros(len(rows), logits.shape[1], dtype=logits.dtype, device=logits.device)
     only.scatter_(1, tokens.to(logits.device)[:, None], _FORCED)
@@ -98,11 +93,7 @@ class TappedRequest:
 
 
 class Recording:
-    """Keeps logits in the host's memory until they are written.
-
-    Args:
-        keeps: whether this rank keeps them at all.
-    """
+    """Keeps logits in the host's memory until they are written, if this rank keeps any."""
 
     def __init__(self, path: Path, *, keeps: bool) -> None:
         self.compared: list[dict[str, Any]] = []
@@ -113,11 +104,7 @@ class Recording:
         self._bytes = 0
 
     def take(self, requests: list[TappedRequest], logits: torch.Tensor) -> torch.Tensor:
-        """Keeps the rows; the tokens are those of the largest logits.
-
-        Raises:
-            CommandError: there are more logits than a file may hold.
-        """
+        """Keeps the rows; the tokens are those of the largest logits."""
         tokens = logits.argmax(dim=1)
         if self._keeps:
             self._bytes += logits.nbytes
@@ -133,11 +120,7 @@ class Recording:
         return tokens
 
     def finish(self) -> None:
-        """Writes the file; it is whole or not there.
-
-        Raises:
-            CommandError: there are no rows, or the file cannot be written.
-        """
+        """Writes the file; it is whole or not there."""
         if not self._keeps:
             return
         if not self._rows:
@@ -154,11 +137,7 @@ class Recording:
 class Comparison:
     """Compares logits with those of a file, which stay on disk until they are needed.
 
-    Args:
-        compares: whether this rank compares, and not only forces tokens.
-
-    Raises:
-        CommandError: the file cannot be read.
+    A rank that does not compare only forces tokens.
     """
 
     def __init__(self, path: Path, *, compares: bool) -> None:
@@ -178,11 +157,7 @@ class Comparison:
         }
 
     def take(self, requests: list[TappedRequest], logits: torch.Tensor) -> torch.Tensor:
-        """Compares the rows; the tokens are the recorded ones.
-
-        Raises:
-            CommandError: a token was not recorded, or other prompts or another model were.
-        """
+        """Compares the rows; the tokens are the recorded ones."""
         tokens, of_a = zip(*map(self._find, requests), strict=True)
         if len(of_a[0]) != logits.shape[1]:
             raise CommandError(
@@ -219,8 +194,7 @@ _OF_WORKER = "_spark_prof_tap"
 class _Tapping:
     """A tap that is on: which requests it follows, what it does with their rows, what went wrong.
 
-    Args:
-        limit: so many requests are tapped; those that come later are left alone.
+    It leaves alone those that come after the first so many.
     """
 
     def __init__(self, runner: Any, use: Use, limit: int) -> None:
@@ -298,13 +272,7 @@ class _Tapping:
 class Tap:
     """The tap of one worker: wraps the two methods that make up a step, and the model's logits.
 
-    The wraps stay, and only look whether it is on.
-
-    Args:
-        first: whether this is the rank that keeps and compares logits.
-
-    Raises:
-        CommandError: the model has no logits.
+    The wraps stay, and only look whether it is on. The first rank keeps and compares logits.
     """
 
     def __init__(self, worker: Any, *, first: bool = True) -> None:
@@ -319,15 +287,9 @@ class Tap:
         wrap_method(model, "compute_logits", self._around_logits)
 
     def switch(self, mode: str, path: str, requests: int) -> None:
-        """Turns the tap on or off; a recording is written when its tap is turned off.
+        """Records or compares the first so many requests to come, with that file; or turns it off.
 
-        Args:
-            path: the file to write or to read; nothing for "off".
-            requests: so many of the requests to come are tapped, in the order of their arrival.
-
-        Raises:
-            CommandError: there is no such mode, the engine cannot be tapped, a file cannot be read
-                or written, or something went wrong while the tap was on.
+        A recording is written when its tap is turned off.
         """
         before, self._tapping = self._tapping, None
         if before is not None:
@@ -337,11 +299,7 @@ class Tap:
             self._tapping = _Tapping(self._worker.model_runner, self._use(mode, path), requests)
 
     def compared(self) -> list[dict[str, Any]]:
-        """What was compared since the last call: one item for each sampled token.
-
-        Raises:
-            CommandError: something went wrong while the tap was on.
-        """
+        """What was compared since the last call: one item for each sampled token."""
         if self._tapping is None:
             return []
         self._tapping.check()

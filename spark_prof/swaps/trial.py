@@ -37,10 +37,8 @@ _SLOW_SECONDS = 2.0
 """What no call of a kernel that is compiled takes, for up to 16 tokens."""
 
 _FEW = 16
-_BEYOND = (17, 130)
-"""Tokens that fill no tile of a matrix."""
-_PREFILL = 2048
-"""Of a prefill, at most."""
+_BEYOND = (17, 130)  # tokens that fill no tile of a matrix
+_PREFILL = 2048  # of a prefill, at most
 _LONGEST_PREFILL = 16384
 """As `_PREFILL`, in the first and the last layer of a shape."""
 _LARGEST_GRAPH = 512
@@ -65,11 +63,8 @@ class _Engine:
 def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> None:
     """Tries the live replacements: turns off those that fail, keeps the error of the others.
 
-    The first and the last of the same work are tried with more.
-
-    Args:
-        swapped: the places, whose layers still have vLLM's own methods.
-        seconds: after which a kernel that does not come back ends the process.
+    The first and the last of the same work are tried with more. The layers still have vLLM's own
+    methods. A kernel that does not come back in so many seconds ends the process.
     """
     engine = _Engine(vllm_config, seconds, set())
     found: list[tuple[Guarded, SwapPoint, tuple[Work, ...], tuple[Any, ...]]] = []
@@ -155,8 +150,7 @@ class _Trial:
     def _try_all_numbers(self) -> bool:
         """All numbers twice, up and down again, in the same memory with other values in it.
 
-        Returns:
-            Whether vLLM's own kernel is what the results were held to.
+        Returns whether vLLM's own kernel is what the results were held to.
         """
         size = -(-max(_RING, *self.counts, self._work.needed) // 8) * 8
         rows = self._work.rows(size, PLAIN)
@@ -243,11 +237,7 @@ class _Trial:
             return None
 
     def _replaced(self, arguments: tuple[Any, ...], again: bool = False) -> list[torch.Tensor]:
-        """What the replacement returns.
-
-        Raises:
-            _Wrong: it failed or is slow, and is off.
-        """
+        """What the replacement returns; raises _Wrong where it failed or is slow, and is off."""
         count = len(arguments[0])
         begin = time.perf_counter()
         with deadline(self._engine.seconds, f"{self._guarded.label} has not ended"):
@@ -282,11 +272,7 @@ class _Trial:
         fenced: Fenced,
         how: str = "",
     ) -> None:
-        """Keeps the error of a call's worst row.
-
-        Raises:
-            _Wrong: it is beyond its bound, or the call did something that it must not.
-        """
+        """Keeps the error of a call's worst row; raises _Wrong if that, or the call, is wrong."""
         count, index = len(index), index.to(reference.rows[0].device)
         what = f"{_rows(count)} ({reference.kind}{how})"
         expected = [each.index_select(0, index) for each in reference.expected]
@@ -345,9 +331,6 @@ def try_dispatch(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -
     """Calls the layers as the engine will, whether replacements run where they say that they do.
 
     Those are turned off that run with other numbers of tokens, or do not with their own.
-
-    Args:
-        swapped: the places, whose layers choose between their kernels.
     """
     engine, active = _Engine(vllm_config, seconds, set()), SIDES.active
     alone = {id(place.point.module) for place in swapped if place.point.kind == "experts"}

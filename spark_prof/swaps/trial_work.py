@@ -35,11 +35,8 @@ Rows = tuple[torch.Tensor, ...]
 class Fenced:
     """Arguments between bands of NaN, to be filled anew for each call.
 
-    What is written to them, or beside them, shows; what is read beside them becomes NaN.
-
-    Attributes:
-        rows: the arguments that have a row for each token.
-        arguments: these and the fixed ones, to call with.
+    What is written to them, or beside them, shows; what is read beside them becomes NaN. To call
+    with are the rows, which have one for each token, and the fixed ones.
     """
 
     def __init__(self, like: Rows, count: int, fixed: tuple[torch.Tensor | None, ...]) -> None:
@@ -83,20 +80,13 @@ def row_floors(expected: Sequence[torch.Tensor]) -> list[float]:
 
 def compare_rows(
     got: Sequence[torch.Tensor],
+    # What they should be; rows of it that are not finite are not asked for.
     expected: Sequence[torch.Tensor],
     floors: Sequence[float],
     bits: str,
-    tokens: str,
+    tokens: str,  # the call in words
 ) -> LayerError:
-    """The error of the worst row of all results.
-
-    Args:
-        expected: what they should be; rows of it that are not finite are not asked for.
-        tokens: the call in words.
-
-    Raises:
-        ValueError: a shape or a dtype differs, or a row is not finite that should be.
-    """
+    """The error of the worst row of all results; ValueError where they are not comparable."""
     if len(got) != len(expected):
         raise ValueError(f"it returns {len(got)} results; vLLM's kernel returns {len(expected)}")
     errors = []
@@ -161,7 +151,6 @@ _ONE_WEIGHT = "one weight of 1, the others 0"
 _SPREAD = "experts far apart in their logits"
 
 _FACTOR = 64.0
-"""How much larger a large token is."""
 
 _NOT_TAKEN = -8.0
 """About the logits of the experts that a token shall not take; those that it takes have 1 to 1.5,
@@ -211,7 +200,7 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
                 lambda x, residual: module._forward_method(x.clone(), residual.clone()),
             ),
         )
-    columns = _columns(module)
+    columns = first_size(module, "input_size_per_partition", "embedding_dim", "input_size")
     bias = None if getattr(module, "skip_bias_add", False) else getattr(module, "bias", None)
     return (
         Work(
@@ -305,10 +294,6 @@ def _activation_dtype(module: Any, default: torch.dtype) -> torch.dtype:
     return value if isinstance(value, torch.dtype) else default
 
 
-def _columns(module: Any) -> int:
-    return first_size(module, "input_size_per_partition", "embedding_dim", "input_size")
-
-
 def _own_experts(runner: Any, x: torch.Tensor, logits: torch.Tensor) -> Any:
     """What vLLM's experts return for these tokens, cut to their features."""
     experts, width = runner.routed_experts, x.shape[-1]
@@ -333,11 +318,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _dense_choice(value: Any, experts: int) -> list[torch.Tensor]:
-    """Weights and experts of tokens as one matrix of a weight for each expert, in any order.
-
-    Raises:
-        ValueError: they are not that, or of experts that there are not.
-    """
+    """Weights and experts of tokens as one matrix of a weight for each expert, in any order."""
     weights, chosen = value
     if weights.dtype != torch.float32 or chosen.dtype != torch.int32:
         raise ValueError(

@@ -46,17 +46,11 @@ OTHER = Order(parts=4, seed=3)
 
 @dataclass(frozen=True)
 class Model:
-    """Random weights; activations keep their size.
+    """Random weights; activations keep their size."""
 
-    Attributes:
-        embedding: [V, H].
-        head: [V, H].
-        layers: of each its matrices; those of experts have one dimension more.
-    """
-
-    embedding: torch.Tensor
-    head: torch.Tensor
-    layers: tuple[Layer, ...]
+    embedding: torch.Tensor  # [V, H]
+    head: torch.Tensor  # [V, H]
+    layers: tuple[Layer, ...]  # matrices; those of experts have one dimension more
 
     def changed(self, change: Change, only: int | None = None) -> Model:
         """The model with something wrong, in all layers or one of them."""

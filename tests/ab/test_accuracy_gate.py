@@ -266,17 +266,3 @@ def test_a_loss_is_stated_and_does_not_fail() -> None:
     assert judge(other, "changed", depth=DENSE).passed
     another = against(stock(24), model(24, 0, 1).logits(tokens(0)))
     assert not judge(another, "changed", depth=DENSE).passed
-
-
-def test_the_same_bits_are_told() -> None:
-    same = against(stock(24), stock(24))
-    for verdict in (judge(same, "kept", depth=DENSE), judge(same, "changed", depth=DENSE)):
-        assert verdict.passed
-        assert verdict.notes[0] == "all logits are the same bit for bit"
-
-
-def test_a_floor_without_noise_does_not_narrow_the_bounds() -> None:
-    silent = [replace(AGREEING, kl_nats=0.0, worst=0.0)] * 32
-    for depth in (DENSE, ROUTED):
-        with_it = judge([AGREEING] * 32, "kept", silent, depth=depth)
-        assert with_it.bounds == judge([AGREEING] * 32, "kept", depth=depth).bounds

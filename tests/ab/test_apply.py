@@ -66,17 +66,10 @@ def test_the_plugin_is_allowed(plugins: str, wanted: str) -> None:
     assert found.get("VLLM_PLUGINS", "") == wanted
 
 
-def test_the_plugin_is_allowed_beside_those_of_the_side() -> None:
-    assert exported(lines("moe=fp8 VLLM_PLUGINS=mine"))["VLLM_PLUGINS"] == "mine,spark_prof"
-
-
 @each_row("value", ["a\nb", "a\x1b[2J", "a\x85", "a\u2028b", "\u202e"])
 def test_control_characters_are_printed_for_no_shell(value: str) -> None:
     with pytest.raises(CommandError, match="has a control character"):
         lines(f"X='{value}'")
-
-
-def test_stock_is_nothing_to_apply() -> None:
     with pytest.raises(CommandError, match="nothing to apply"):
         lines("stock")
 

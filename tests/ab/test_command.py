@@ -10,7 +10,6 @@ import pytest
 
 from spark_prof.ab.command import engine_command
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import option_value
 
 
 @pytest.fixture
@@ -31,10 +30,6 @@ def test_a_name_of_the_hub_is_a_model(model: str) -> None:
     command = engine_command([model, "--max-model-len", "1024"])
     assert (command.form, command.python, command.model) == ("model", sys.executable, model)
     assert command.arguments == (model, "--max-model-len", "1024")
-
-
-def test_a_folder_is_a_model(tmp_path: Path) -> None:
-    assert engine_command([str(tmp_path)]).model == str(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -60,21 +55,10 @@ def test_a_long_path_stands_in_the_second_line(vllm: Path) -> None:
     assert engine_command(["vllm", "serve", "m"]).python == str(python)
 
 
-def test_a_script_of_another_kind_is_run_by_this_python(vllm: Path) -> None:
-    vllm.write_text("#!/bin/sh\nexec something\n")
-    assert engine_command(["vllm", "serve", "m"]).python == sys.executable
-
-
 def test_the_server_as_a_module() -> None:
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", "m"]
     command = engine_command(words)
     assert (command.python, command.form, command.model) == (sys.executable, "serve", "m")
-
-
-def test_the_last_of_an_option_counts() -> None:
-    words = ("a/b", "--x_y", "1", "--x-y=2", "--y")
-    found = [option_value(words, *names) for names in (("--x-y",), ("--y",), ("--z", "--x-y"))]
-    assert found == ["2", None, "2"]
 
 
 @pytest.mark.parametrize(

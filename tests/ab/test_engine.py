@@ -85,11 +85,6 @@ def test_prompts_are_the_same_and_apart(vocabulary: int) -> None:
     assert all(a != b for a, b in combinations(rows, 2))
 
 
-def test_prompts_repeat() -> None:
-    rows = prompts_of(Batch(7, 8, 1, alone=True, repeat=3), 1000)
-    assert rows == (rows[:3] * 3)[:7]
-
-
 @each_row("field", ["margin_a", "kl_nats", "worst", "scale"])
 def test_figures_that_json_cannot_say_are_no_numbers(field: str) -> None:
     row: dict[str, Any] = {

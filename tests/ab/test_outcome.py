@@ -17,7 +17,7 @@ from spark_prof.ab.result import (
     outcome_of,
     with_detectable,
 )
-from spark_prof.ab.statistics import CAPTURES_APART, Interval, aa_test, compare_starts
+from spark_prof.ab.statistics import CAPTURES_APART, Interval, aa_test
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER, gain_of
 from tests.rows import each_row
 
@@ -119,19 +119,3 @@ def test_a_floor_makes_the_detectable_effect_larger() -> None:
         assert found is not None
         assert alone / 2 + floor < found < 1.5 * alone + floor
     assert with_detectable(RUN, [again]).estimate.detectable == detectable_in(RUN, [again])
-
-
-@each_row(
-    ("a_us", "b_us", "effect"),
-    [
-        ((100.0, 101.0), (50.0, 50.5), "faster"),
-        ((50.0, 50.5), (100.0, 101.0), "slower"),
-        ((100.0, 110.0), (98.0, 99.0), "no effect"),
-        ((126.0, 140.0, 127.0, 139.0), (124.0, 125.0, 124.5, 124.6), "no effect"),
-    ],
-)
-def test_starts_decide_by_their_interval(
-    a_us: tuple[float, ...], b_us: tuple[float, ...], effect: str
-) -> None:
-    found = compare_starts(a_us, b_us, 100)
-    assert effect_of(Run("decode", 1, 128, found), ()) == effect

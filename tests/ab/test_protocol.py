@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -87,16 +86,6 @@ def test_a_wrong_side_fails_and_is_timed_only_where_that_is_wanted(
     assert len(list(done.folder.glob("*.log"))) == (2 if "FAKE_SIDE=b" in options else 1)
 
 
-def test_no_effect_is_no_effect(tmp_path: Path) -> None:
-    small = ("--batch-sizes", "1", "--prefill", "none", "--format", "json")
-    done = run(tmp_path, *SWAP, *small)
-    assert done.code == 0
-    assert json.loads(done.output)["kind"] == "spark-prof ab"
-    [found] = done.result.runs
-    assert gain_of(found).low < 1.002
-    assert gain_of(found).high > 0.998
-
-
 @each_row("request_name", ["Start", "DescribeSwaps", "Compare", "Switch"])
 def test_an_engine_that_dies_is_one_line(tmp_path: Path, request_name: str) -> None:
     done = run(tmp_path, *SWAP, *SMALL, model={"die": request_name})
@@ -138,12 +127,6 @@ def test_the_starts_before_a_failure_are_kept(tmp_path: Path) -> None:
         assert found.estimate.missing
 
 
-def test_swaps_that_all_fell_back_end_the_run(tmp_path: Path) -> None:
-    done = run(tmp_path, *SWAP, model={"fell_back": "no kernel for gptq"})
-    assert done.code == 2
-    assert "nothing of side b (o=spark_prof) is live: no kernel for gptq" in done.errors
-
-
 def test_shapes_beyond_the_engine_are_missing(tmp_path: Path) -> None:
     sizes = ("--batch-sizes", "1,32", "--prefill", "64,3000,9000")
     done = run(tmp_path, *SWAP, *sizes)
@@ -183,10 +166,3 @@ def test_usage_is_refused_before_anything_starts(
     assert words in done.errors
     assert len(done.errors.strip().splitlines()) == 1
     assert not done.folder.exists()
-
-
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "mine").write_text("x")
-    done = run(tmp_path, *SWAP)
-    assert (done.code, [p.name for p in done.folder.iterdir()]) == (2, ["mine"])

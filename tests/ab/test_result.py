@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.result import Machine, Range, Result, from_json, read_result, to_json
+from spark_prof.ab.result import Result, from_json, read_result, to_json
 from spark_prof.errors import CommandError
 from spark_prof.traces.resolve import find_result
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
@@ -27,13 +26,6 @@ def test_what_is_written_is_read_back(sample: str) -> None:
 def test_every_field_is_written() -> None:
     filled = replace(filled_as(Result), kind=FASTER.kind, schema=FASTER.schema)
     assert from_json(to_json(filled)) == filled
-
-
-def test_no_figure_is_nan() -> None:
-    machine = Machine(sm_mhz=Range(math.nan, math.inf))
-    text = to_json(replace(FASTER, machine=machine))
-    assert json.loads(text)["machine"]["sm_mhz"] == {"lowest": None, "highest": None}
-    assert b"NaN" not in text
 
 
 def test_text_that_is_no_utf8_is_written_all_the_same() -> None:
@@ -78,14 +70,6 @@ def test_damaged_files_are_refused_or_read() -> None:
             damaged[chance.randrange(len(text))] = chance.randrange(256)
         with suppress(CommandError):
             assert isinstance(from_json(bytes(damaged)), Result)
-
-
-def test_a_result_is_found_alone_and_in_its_folder(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    assert find_result(tmp_path) is None
-    path.write_bytes(to_json(FASTER))
-    assert find_result(tmp_path) == find_result(path) == path
-    assert read_result(path) == FASTER
 
 
 def test_other_files_are_no_result(tmp_path: Path) -> None:

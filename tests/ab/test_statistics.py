@@ -76,10 +76,10 @@ def quads_of(
     return made
 
 
-def covered(gain: float, noise: Noise, quads: int) -> float:
+def covered(gain: float, noise: Noise, quads: int, runs: int = RUNS) -> float:
     """The share of runs whose interval holds the true gain."""
-    estimates = [compare(quads_of(seed, gain, noise, quads)) for seed in range(RUNS)]
-    return sum(e.gain is not None and e.gain.low <= gain <= e.gain.high for e in estimates) / RUNS
+    estimates = [compare(quads_of(seed, gain, noise, quads)) for seed in range(runs)]
+    return sum(e.gain is not None and e.gain.low <= gain <= e.gain.high for e in estimates) / runs
 
 
 NOISES = [white, autoregressive, hiccups, stalls, quadratic, jitter]
@@ -90,7 +90,7 @@ NOISES = [white, autoregressive, hiccups, stalls, quadratic, jitter]
     [*((noise, 1.0, 20) for noise in NOISES), (white, 1.25, 8), (stalls, 1.25, 8)],
 )
 def test_the_interval_holds_the_truth(noise: Noise, gain: float, quads: int) -> None:
-    assert covered(gain, noise, quads) >= 0.90
+    assert covered(gain, noise, quads, runs=60) >= 0.90
 
 
 @each_row("quads", [5, 6, 10, 40])
@@ -191,17 +191,6 @@ def test_it_is_told_why_the_detectable_effect_is_not_known(estimate: Estimate, w
     assert why in why_unknown(estimate)
 
 
-def test_steady_quads_have_a_detectable_effect() -> None:
-    for found in (
-        compare(quads_of(12, 1.0, white)),
-        compare_starts([1e4, 10010.0], [1e4, 10020.0], 9),
-    ):
-        assert found.gain is not None
-        assert found.detectable is not None
-        assert found.gain.half_width < found.detectable < 2 * found.gain.half_width
-        assert not why_unknown(found)
-
-
 def test_a_side_against_itself_is_no_effect() -> None:
     tests = [aa_test(compare(quads_of(seed, 1.0, white))) for seed in range(RUNS)]
     assert sum(test.passed for test in tests) / RUNS >= 0.90
@@ -228,14 +217,6 @@ def test_starts_are_a_95_percent_interval(starts: tuple[int, int]) -> None:
         assert found is not None
         held += found.low <= 1.25 <= found.high
     assert 0.93 <= held / 1000 <= 0.97
-
-
-def test_one_start_is_no_interval() -> None:
-    estimate = compare_starts([3000.0, 3001.0], [2400.0], 500)
-    assert estimate.gain is None
-    assert estimate.b_us == pytest.approx(2400)
-    assert "two starts" in estimate.missing
-    assert compare_starts([], [], 0).a_us is None
 
 
 @each_row(

@@ -17,10 +17,7 @@ def timed(
 ) -> list[Step]:
     """The steps of a plan.
 
-    Args:
-        plan: the blocks.
-        step_us: the time of a step, from its side, its place among all and its place in the block.
-        context: its context, from its place among all.
+    The time of each comes from its side, its place among all and its place in the block.
     """
     steps: list[Step] = []
     now = START_NS

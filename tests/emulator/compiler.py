@@ -64,11 +64,7 @@ def fills_locals(command: tuple[str, ...]) -> bool:
 
 
 def shared_library(code: KernelCode) -> bytes:
-    """The shared library of a kernel, with the exports of cpu_launch.h.
-
-    Raises:
-        KernelError: there is no compiler, no such source, or it does not compile.
-    """
+    """The shared library of a kernel, with the exports of cpu_launch.h."""
     command = compiler()
     if command is None:
         raise KernelError(_NO_COMPILER)

@@ -22,7 +22,7 @@ import torch
 from spark_prof.ending import temporary_folder
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode
-from spark_prof.kernels.runtime.gpu import Argument
+from spark_prof.kernels.runtime.launch import Argument
 from tests.emulator.compiler import shared_library
 
 _READ, _WRITTEN, _AFTER_WAIT = 1, 2, 4
@@ -89,14 +89,10 @@ class KernelsInFlight:
         tensors: Sequence[torch.Tensor],
         ranges: Sequence[TensorRange],
     ) -> None:
-        """Takes in a launch.
+        """Takes in a launch, which may start early if it is dependent.
 
-        Args:
-            dependent: whether it may start before the kernel before it ends.
-
-        Raises:
-            KernelError: it may start early, and never waits, or reads before it waits what a
-                kernel before it writes, or writes then what that one uses.
+        It is refused if it then never waits, or reads before it waits what a kernel before it
+        writes, or writes then what that one uses.
         """
         before = list(self._kernels) if dependent else []
         if not (dependent and order.starts_next_early):
@@ -139,15 +135,8 @@ def run_on_cpu(
 ) -> None:
     """Compiles a kernel's source for the CPU if need be and runs it to its end.
 
-    Args:
-        code: the kernel; its source may also be an absolute path.
-        arguments: one a parameter; a tensor's address is passed, None as a null pointer.
-        dependent: on a GPU it may start before the kernel before it ends; what would then be
-            wrong is an error here.
-
-    Raises:
-        KernelError: it does not compile, the arguments are not the entry's, its threads wait for
-            each other without end, or what it does with memory is wrong (cpu_checks.h).
+    A KernelError says that it does not compile, that the arguments are not the entry's, that its
+    threads wait for each other without end, or what it does wrong with memory (cpu_checks.h).
     """
     if not (1 <= min(grid) <= max(grid) <= _MOST_BLOCKS and 1 <= block <= _MOST_THREADS):
         raise KernelError(f"{code.label}: no launch of {grid} blocks of {block} threads")

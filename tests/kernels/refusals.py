@@ -75,11 +75,8 @@ def refusals(
     """Each wrong operand in words, with what tries it.
 
     Of several operands each is put where the others are not. A kernel of one operand runs wherever
-    that lies, on the CPU of a machine with a GPU too: only where no kernel runs is it refused.
-
-    Args:
-        made: makes what takes the operands by name.
-        rows: which of them tells the number of tokens.
+    that lies, on the CPU of a machine with a GPU too: only where no kernel runs is it refused. The
+    one named by `rows` tells the number of tokens.
     """
     for name in operands:
         changes = {**_ANY_OPERAND, **_ROW_OPERAND} if name == rows else dict(_ANY_OPERAND)

@@ -100,24 +100,12 @@ def test_a_configuration_that_shares_nothing_out_is_refused(warps: tuple[int, in
         linear(x, packed, config=LinearConfig(*warps, depth=1, x_ahead=0, min_blocks=1))
 
 
-@pytest.mark.parametrize("shape", [(16, 0), (0, 32), (3, 16, 32)])
-def test_what_is_no_matrix_is_refused(shape: tuple[int, ...]) -> None:
-    codes = torch.zeros(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)
-    scales = torch.zeros(*shape[:-1], shape[-1] // 32, dtype=torch.uint8)
-    with pytest.raises(KernelError):
-        pack_linear(MxFp4(codes, scales))
-
-
 IN_PLACE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "rows": (lambda w: w[:40], "40 x 80: N and K must be multiples of 16"),
     "columns": (lambda w: w[:, :72].contiguous(), "48 x 72: N and K must be multiples of 16"),
-    "a row or none": (lambda w: w[:0], "0 x 80"),
     "columns apart": (lambda w: w[:, ::2], "no contiguous bfloat16 matrix"),
-    "transposed": (lambda w: w[:, :48].t(), "no contiguous bfloat16 matrix"),
-    "float16": (lambda w: w.half(), "torch.float16.* no contiguous bfloat16 matrix"),
     "float32": (lambda w: w.float(), "torch.float32.* no contiguous bfloat16 matrix"),
     "one dimension": (lambda w: w[0], "no contiguous bfloat16 matrix"),
-    "three dimensions": (lambda w: w[None], "no contiguous bfloat16 matrix"),
     "address": (
         lambda w: torch.cat([w.flatten(), w[0]])[1 : 1 + w.numel()].view(w.shape),
         "begin at a multiple of 16 bytes",

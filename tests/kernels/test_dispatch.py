@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.kernels.dispatch import FARTHEST, choose
+from spark_prof.kernels.dispatch import choose
 from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs
 from tests.rows import each_row
 
@@ -19,7 +19,7 @@ import torch
 
 from spark_prof.kernels import dense, moe
 from spark_prof.kernels.candidate import Activation
-from spark_prof.kernels.dense import LinearConfig, choose_linear, linear
+from spark_prof.kernels.dense import LinearConfig, choose_linear
 from spark_prof.kernels.formats import quantize_mxfp4, quantize_nvfp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import choose_moe, pack_experts
@@ -43,41 +43,33 @@ def measured(work: Work, config: dict[str, int], us: float = 5.0) -> None:
     save(Run("cpu", "this", "2026-01-01", "", {}, (Tuned(work, config, us, "other", 6.0),)))
 
 
-def test_what_was_measured_is_chosen_and_runs() -> None:
-    measured(WORK, asdict(CONFIG))
-    chosen = choose_linear(WEIGHT, 1)
-    assert chosen.config == CONFIG
-    assert "5.00 us against 6.00 of other" in chosen.why
-    x = torch.randn(1, 256).bfloat16()
-    assert linear(x, WEIGHT, config=chosen.config).shape == (1, 32)
+DEFAULT = dense.default_config(32, 256, 1)
+MISFITS = [
+    {},
+    asdict(replace(CONFIG, split=4)),  # 256 columns are two units
+    *(asdict(replace(CONFIG, warps=warps)) for warps in (3, 0, 64)),
+    asdict(replace(CONFIG, split=0)),
+]
 
 
-def test_where_nobody_measured_nothing_is_chosen_unless_insisted_on() -> None:
-    assert choose_linear(WEIGHT, 1).config is None
-    chosen = choose_linear(WEIGHT, 1, insist=True)
-    assert chosen.config == dense.default_config(32, 256, 1)
-    assert "nothing was measured on cpu" in chosen.why
-
-
-def test_what_is_slower_is_not_chosen() -> None:
-    measured(WORK, asdict(CONFIG), us=7.0)
-    assert choose_linear(WEIGHT, 1, insist=True).config is None
-
-
-@pytest.mark.parametrize(
-    "config",
+@each_row(
+    ("config", "us", "insist", "wanted", "why"),
     [
-        {},
-        asdict(replace(CONFIG, split=4)),  # 256 columns are two units
-        asdict(replace(CONFIG, warps=3)),
-        asdict(replace(CONFIG, warps=0)),
-        asdict(replace(CONFIG, warps=64)),
-        asdict(replace(CONFIG, split=0)),
+        (None, 5.0, False, None, "nothing was measured on cpu"),
+        (None, 5.0, True, DEFAULT, "nothing was measured on cpu"),
+        (asdict(CONFIG), 5.0, False, CONFIG, "5.00 us against 6.00 of other"),
+        (asdict(CONFIG), 7.0, True, None, "other is faster"),
+        *((config, 5.0, False, DEFAULT, "5.00 us") for config in MISFITS),
     ],
 )
-def test_a_configuration_that_does_not_fit_gives_way_to_the_default(config: dict[str, int]) -> None:
-    measured(WORK, config)
-    assert choose_linear(WEIGHT, 1).config == dense.default_config(32, 256, 1)
+def test_what_was_measured_of_a_weight_decides(
+    config: dict[str, int] | None, us: float, insist: bool, wanted: LinearConfig | None, why: str
+) -> None:
+    if config is not None:
+        measured(WORK, config, us)
+    chosen = choose_linear(WEIGHT, 1, insist=insist)
+    assert chosen.config == wanted
+    assert why in chosen.why
 
 
 @pytest.mark.parametrize("config", [{"warps": 4}, {**asdict(CONFIG), "extra": 1}])
@@ -214,22 +206,6 @@ def test_the_same_answer_whatever_the_order_of_the_measurements() -> None:
             assert one == other
 
 
-@pytest.mark.parametrize("number", [0, -1])
-def test_sizes_that_cannot_be_choose_nothing(number: int) -> None:
-    assert choose("dense", "nvfp4", number, 2880, 1, ARCH, runs=RUNS).config is None
-    assert choose("dense", "nvfp4", 4096, number, 1, ARCH, runs=RUNS).config is None
-
-
-def test_an_architecture_never_measured_abstains_with_the_files_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    known_runs.cache_clear()
-    assert choose("dense", "nvfp4", 4096, 2880, 1, "sm_1").config is None
-    assert FARTHEST == 2
-    known_runs.cache_clear()
-
-
 @each_row(("ours", "insist"), [((6.0, 8.0), False), ((6.0, None), True), ((None, 8.0), True)])
 def test_between_two_measured_numbers_the_larger_ones_configuration_runs(
     ours: tuple[float | None, ...], insist: bool
@@ -249,9 +225,6 @@ def test_between_two_measured_numbers_the_larger_ones_configuration_runs(
 
 
 def test_of_two_equally_near_shapes_the_smaller_counts() -> None:
-    rows = (row(2048, 2880, 1, 6.0), row(4096, 2880, 1, 16.0), row(2048, 2880, 2, 6.0))
-    near = 2896  # nearly 2048 and 4096 times the root of 2; a bit nearer to the smaller
-    assert choose("dense", "nvfp4", near, 2880, 1, ARCH, runs=(run(*rows),)).config
     equal = (row(1000, 2880, 1, 6.0), row(4000, 2880, 1, 16.0))
     choice = choose("dense", "nvfp4", 2000, 2880, 1, ARCH, runs=(run(*equal),))
     assert choice.config == {"SPLIT": 1}

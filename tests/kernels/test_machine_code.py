@@ -49,19 +49,13 @@ WAITS = r"ACQBULK\b"
 
 @dataclass(frozen=True)
 class Expected:
-    """What the machine code of an entry must hold.
-
-    Attributes:
-        entry: the name of the kernel.
-        only: where a constant of the compilation has this value; empty for all.
-        holds: patterns of opcodes of which each must be found.
-        threads: of a multiprocessor that the registers must suffice for: two blocks of 8 warps, of
-        BF16 one, as its units take the most registers.
-    """
+    """What the machine code of an entry must hold."""
 
     entry: str
-    holds: tuple[str, ...]
-    only: tuple[tuple[str, int], ...] = ()
+    holds: tuple[str, ...]  # patterns of opcodes of which each must be found
+    only: tuple[tuple[str, int], ...] = ()  # where constants have these values; empty for all
+    # Of a multiprocessor that the registers must suffice for: two blocks of 8 warps, of BF16 one,
+    # as its units take the most registers.
     threads: int = 512
 
 

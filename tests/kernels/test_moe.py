@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement
+from spark_prof.kernels.candidate import Activation, Layer, Replacement
 from spark_prof.kernels.check.cases import MoeCase
 from spark_prof.kernels.check.inputs import (
     Logits,
@@ -28,7 +28,6 @@ from spark_prof.kernels.moe import (
     default_config,
     moe,
     pack_experts,
-    run_experts,
 )
 from spark_prof.kernels.routing import route
 from tests.kernels.check.plain import kept, said
@@ -41,7 +40,7 @@ def test_the_plan_lists_each_active_expert_once_with_all_of_its_tokens(
     logits: Logits, tokens: int, device: str
 ) -> None:
     routing = route(make_logits(logits, tokens, 32, torch.bfloat16, device), 4)
-    active, plan = routing.active.tolist(), routing.plan.tolist()
+    active, plan = routing.plan[1 : 1 + int(routing.plan[0])].tolist(), routing.plan.tolist()
     chosen = routing.experts.flatten().tolist()
     assert active == sorted(set(chosen))
     assert plan[0] == len(active)
@@ -88,30 +87,14 @@ def test_a_configuration(config: MoeConfig, kind: Kind, tokens: int, device: str
     assert said(MoeCase(kind, SMALL, tokens, "swiglu"), configured, device) == ""
 
 
-def packed_of(layer: ExpertsLayer) -> object:
-    biases = (layer.gate_up_bias, layer.down_bias)
-    return pack_experts(layer.gate_up, layer.down, *biases, layer.activation)
-
-
-def test_routed_ahead_is_the_same(device: str) -> None:
-    packed = packed_of(make_layer("nvfp4", SMALL, "silu", device))
-    x = make_activations("plain", 5, 192, 2, device)
-    logits = make_logits("plain", 5, 8, torch.bfloat16, device)
-    whole = moe(x, logits, packed, 3)  # type: ignore[arg-type]
-    assert same_bits(run_experts(x, route(logits, 3), packed), whole)  # type: ignore[arg-type]
-    with pytest.raises(KernelError, match="routed as 4"):
-        run_experts(x, route(logits[:4], 3), packed)  # type: ignore[arg-type]
-    more = make_logits("plain", 5, 9, torch.bfloat16, device)
-    with pytest.raises(KernelError, match="among 9 experts; the layer has 8"):
-        run_experts(x, route(more, 3), packed)  # type: ignore[arg-type]
-
-
 def test_what_a_token_gets_does_not_depend_on_the_others(device: str) -> None:
-    packed = packed_of(make_layer("mxfp4", SMALL, "swiglu", device))
+    layer = make_layer("mxfp4", SMALL, "swiglu", device)
+    biases = (layer.gate_up_bias, layer.down_bias)
+    packed = pack_experts(layer.gate_up, layer.down, *biases, layer.activation)  # type: ignore[arg-type]
     x = make_activations("plain", 8, 192, 2, device)
     logits = make_logits("the same experts", 8, 8, torch.bfloat16, device)
-    together = moe(x, logits, packed, 3)  # type: ignore[arg-type]
-    alone = [moe(x[i : i + 1], logits[i : i + 1], packed, 3) for i in range(8)]  # type: ignore[arg-type]
+    together = moe(x, logits, packed, layer.router)
+    alone = [moe(x[i : i + 1], logits[i : i + 1], packed, layer.router) for i in range(8)]
     assert same_bits(together, torch.cat(alone))
 
 
@@ -125,5 +108,3 @@ def test_weights_that_do_not_fit_each_other_are_refused(device: str) -> None:
     short = torch.zeros(8, 191, dtype=torch.bfloat16, device=device)
     with pytest.raises(KernelError, match="down_bias"):
         pack_experts(nvfp4.gate_up, nvfp4.down, None, short, silu)
-    with pytest.raises(KernelError, match="gelu"):
-        pack_experts(nvfp4.gate_up, nvfp4.down, None, None, Activation("gelu"))  # type: ignore[arg-type]

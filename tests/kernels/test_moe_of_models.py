@@ -8,20 +8,15 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels.candidate import Activation
+from spark_prof.kernels.candidate import Activation, RouterLayer
 from spark_prof.kernels.check.inputs import make_activations, make_weight
 from spark_prof.kernels.formats import MxFp4, NvFp4, deinterleave_gate_up, deinterleave_rows
-from spark_prof.kernels.moe import moe, pack_experts
+from spark_prof.kernels.moe import PackedExperts, moe, pack_experts
 from tests.rows import each_row
 
 EXPERTS, TOP_K, HIDDEN, INNER, TOKENS = 8, 3, 192, 96, 5
 ROUNDINGS = 2.0**-8
 """Of the L2 norm: half of it comes of rounding hidden activations, and half of the result's."""
-
-
-def assert_same(result: torch.Tensor, theirs: torch.Tensor) -> None:
-    off = (result.double().cpu() - theirs).norm() / theirs.norm()
-    assert 0 < off < ROUNDINGS
 
 
 def filled(module: torch.nn.Module, **values: torch.Tensor) -> torch.nn.Module:
@@ -30,6 +25,26 @@ def filled(module: torch.nn.Module, **values: torch.Tensor) -> torch.nn.Module:
     for name, value in values.items():
         module.get_parameter(name).data.copy_(value.double().cpu())
     return module
+
+
+def assert_same(
+    router: torch.nn.Module,
+    theirs: torch.nn.Module,
+    packed: PackedExperts,
+    device: str,
+    renormalize: bool = True,
+) -> None:
+    """The kernels' result for some tokens is that of a model's own router and experts."""
+    x = make_activations("plain", TOKENS, HIDDEN, 5, device)
+    filled(router, weight=make_activations("plain", EXPERTS, HIDDEN, 6, device) / 8)
+    given = x.double().cpu()
+    with torch.no_grad():
+        logits, scores, chosen = router(given)
+        expected = theirs(given, chosen, scores)
+    ours = RouterLayer("", EXPERTS, TOP_K, renormalize, "softmax", None, 1.0)
+    result = moe(x, logits.float().to(device), packed, ours)
+    off = (result.double().cpu() - expected).norm() / expected.norm()
+    assert 0 < off < ROUNDINGS
 
 
 def test_gpt_oss(device: str) -> None:
@@ -47,8 +62,6 @@ def test_gpt_oss(device: str) -> None:
     assert isinstance(down, MxFp4)
     gate_up_bias = make_activations("plain", EXPERTS, 2 * INNER, 3, device)
     down_bias = make_activations("plain", EXPERTS, HIDDEN, 4, device)
-    x = make_activations("plain", TOKENS, HIDDEN, 5, device)
-
     modeling = models.modeling_gpt_oss
     experts = filled(
         modeling.GptOssExperts(config),
@@ -57,12 +70,7 @@ def test_gpt_oss(device: str) -> None:
         gate_up_proj_bias=gate_up_bias,
         down_proj_bias=down_bias,
     )
-    weight = make_activations("plain", EXPERTS, HIDDEN, 6, device)
-    router = filled(modeling.GptOssTopKRouter(config), weight=weight / 8)
-    given = x.double().cpu()
-    with torch.no_grad():
-        logits, scores, chosen = router(given)
-        theirs = experts(given, chosen, scores)
+    router = modeling.GptOssTopKRouter(config)
 
     packed = pack_experts(
         deinterleave_gate_up(gate_up),
@@ -71,7 +79,7 @@ def test_gpt_oss(device: str) -> None:
         down_bias,
         Activation("swiglu"),
     )
-    assert_same(moe(x, logits.float().to(device), packed, TOP_K), theirs)
+    assert_same(router, experts, packed, device)
 
 
 @each_row("renormalize", [False, True])
@@ -88,18 +96,11 @@ def test_qwen3(renormalize: bool, device: str) -> None:
     down = make_weight("nvfp4", "plain", (EXPERTS, HIDDEN, INNER), 2, device)
     assert isinstance(gate_up, NvFp4)
     assert isinstance(down, NvFp4)
-    x = make_activations("plain", TOKENS, HIDDEN, 5, device)
-
     modeling = models.modeling_qwen3_moe
     experts = filled(
         modeling.Qwen3MoeExperts(config), gate_up_proj=gate_up.decode(), down_proj=down.decode()
     )
-    weight = make_activations("plain", EXPERTS, HIDDEN, 6, device)
-    router = filled(modeling.Qwen3MoeTopKRouter(config), weight=weight / 8)
-    given = x.double().cpu()
-    with torch.no_grad():
-        logits, scores, chosen = router(given)
-        theirs = experts(given, chosen, scores)
+    router = modeling.Qwen3MoeTopKRouter(config)
 
     packed = pack_experts(gate_up, down, None, None, Activation("silu"))
-    assert_same(moe(x, logits.float().to(device), packed, TOP_K, renormalize), theirs)
+    assert_same(router, experts, packed, device, renormalize)

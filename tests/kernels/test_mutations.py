@@ -176,23 +176,14 @@ def test_wrong_layers_fail(what: str, kind: Any, device: str) -> None:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change to a kernel's source.
+    """One change to a kernel's source: of a pattern, where it is found first."""
 
-    Attributes:
-        does: what the kernel then does wrong.
-        file: the file that is changed.
-        pattern: what is replaced, where it is found first.
-        by: what it is replaced by.
-        seen: what the gate says.
-        kind: of the weights that a dense layer is tried with.
-    """
-
-    does: str
+    does: str  # what the kernel then does wrong
     file: str
     pattern: str
     by: str
-    seen: str = "elements wrong"
-    kind: Format = "nvfp4"
+    seen: str = "elements wrong"  # what the gate says
+    kind: Format = "nvfp4"  # of the weights that a dense layer is tried with
 
 
 OUTSIDE = "outside of every tensor"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
@@ -19,11 +18,10 @@ from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import MxFp4, quantize_mxfp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.moe import moe, pack_experts
-from spark_prof.kernels.operands import check_apart, check_operand, token_tiles
+from spark_prof.kernels.operands import check_apart
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.routing import route
 from spark_prof.kernels.runtime.launch import RUNNERS
-from tests.kernels.refusals import refusals
 from tests.rows import each_row
 
 WEIGHT = quantize_mxfp4(torch.randn(64, 64, generator=torch.Generator().manual_seed(1)))
@@ -82,20 +80,6 @@ def test_one_row_for_all_tokens_is_taken(weight: PackedLinear, x: torch.Tensor) 
     assert same_bits(linear(x[:1].expand(5, 64), weight), linear(x[:1].repeat(5, 1), weight))
 
 
-def test_a_device_that_is_not_the_weights_is_told(weight: PackedLinear, x: torch.Tensor) -> None:
-    with pytest.raises(KernelError, match=f"x is on meta, the weights are on {x.device}"):
-        linear(x.to("meta"), weight)
-
-
-def test_the_message_names_the_operand_and_what_helps() -> None:
-    with pytest.raises(KernelError, match=r"bias is not contiguous; pass bias\.contiguous\(\)"):
-        check_operand("bias", torch.zeros(8).bfloat16()[::2], (4,), torch.device("cpu"))
-
-
-def test_tiles_hold_eight_tokens() -> None:
-    assert [token_tiles(tokens) for tokens in (1, 8, 9, 16)] == [1, 1, 2, 2]
-
-
 def _spread(device: str) -> dict[str, tuple[Callable[..., object], dict[str, torch.Tensor]]]:
     """Every kernel of several operands, with right ones on a device."""
 
@@ -118,7 +102,7 @@ def _spread(device: str) -> dict[str, tuple[Callable[..., object], dict[str, tor
             {"x": x, "out": out, "bias": tensor(64)},
         ),
         "moe": (
-            lambda **given: moe(experts=experts, top_k=2, **given),
+            lambda **given: moe(experts=experts, router=layer.router, **given),
             {"x": x, "out": out, "logits": tensor(3, 4)},
         ),
         "route": (
@@ -140,31 +124,3 @@ def test_each_operand_lies_where_the_others_do_or_nothing_runs(
             with pytest.raises(KernelError, match=rf"(?s)(?=.*\b{home}\b)(?=.*\b{other}\b)"):
                 compute(**operands | {name: torch.ones_like(operand, device=other)})
             assert not ran, f"{kernel} ran with its {name} on {other}"
-
-
-def test_refusals_of_a_gpu_ask_for_no_device_that_is_right() -> None:
-    """One operand says where a kernel runs, and the CPU is a right place, though not the GPU's."""
-    logits = torch.ones(3, 32, dtype=torch.bfloat16, device="meta")
-    tried = {
-        what: run()
-        for what, run in refusals(lambda: lambda logits: route(logits, 4), {"logits": logits}, "")
-    }
-    assert [what for what, said in tried.items() if said] == []
-    assert not any("cpu" in what or "another device" in what for what in tried)
-    both = {"logits": logits, "correction": torch.zeros(32, device="meta")}
-    corrected = partial(route, top_k=4, scoring="sigmoid")
-    tried = {what: run() for what, run in refusals(lambda: corrected, both, "logits")}
-    assert {what for what in tried if what.endswith("on another device")} == {
-        "logits on another device",
-        "correction on another device",
-    }
-    assert [what for what, said in tried.items() if said] == []
-
-
-def test_experts_on_two_devices_are_refused() -> None:
-    layer = make_layer("mxfp4", Sizes(4, 2, 64, 64), "silu", "cpu")
-    assert isinstance(layer.gate_up, MxFp4)
-    assert isinstance(layer.down, MxFp4)
-    down = MxFp4(layer.down.packed.to("meta"), layer.down.scales.to("meta"))
-    with pytest.raises(KernelError, match="down is on meta, gate_up is on cpu"):
-        pack_experts(layer.gate_up, down, None, None, Activation("silu"))

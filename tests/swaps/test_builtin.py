@@ -15,8 +15,8 @@ from spark_prof.kernels.tuning import Run, Tuned, Work
 from spark_prof.swaps.layers import ExpertsLayer, LinearLayer, NormLayer, RouterLayer
 from spark_prof.swaps.own import BUILDERS
 from tests.emulator.compiler import compiler
+from tests.kernels.check.plain import some
 from tests.rows import each_row
-from tests.swaps.own_checks import some
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler: kernels do not run")
 

@@ -175,13 +175,6 @@ def test_what_is_not_known_stays_and_is_named(caplog: pytest.LogCaptureFixture) 
     assert [record.message for record in caplog.records if "GPTQ" in record.message]
 
 
-def test_scales_of_a_key_value_cache_are_one() -> None:
-    attention = torch.nn.Module()
-    attention.k_scale = torch.nn.Parameter(torch.tensor(1e-4), requires_grad=False)
-    fill_dummy(model(attn=attention))
-    assert attention.k_scale == 1
-
-
 @each_row("count", [1, 7, 8, 9, 4096])
 def test_all_bytes_are_filled(count: int) -> None:
     packed = torch.zeros(count * 64, dtype=torch.uint8)[: count * 63 + 1]

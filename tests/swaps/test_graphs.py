@@ -27,13 +27,6 @@ def test_each_side_sees_its_own_entries() -> None:
     assert not graphs
 
 
-def test_the_twin_has_entries_of_its_own() -> None:
-    graphs = BySide()
-    graphs[1] = "a's"
-    SIDES.switch("a2")
-    assert 1 not in graphs
-
-
 def test_clearing_forgets_every_side() -> None:
     graphs = BySide()
     for side in SIDES.names:

@@ -44,20 +44,6 @@ def test_the_numbers_are_those_of_the_definitions(seed: int) -> None:
         assert (found.token_a, found.token_b) == (one.argmax(), other.argmax())
 
 
-@SEEDS
-def test_a_constant_on_every_logit_changes_the_distribution_not_at_all(seed: int) -> None:
-    a = rows(seed).double()
-    for found in compare_logits(a, a + 3.25):
-        assert found.kl_nats == pytest.approx(0, abs=1e-12)
-        assert found.worst == pytest.approx(3.25)
-
-
-@SEEDS
-def test_divergence_is_never_negative(seed: int) -> None:
-    a = rows(seed)
-    assert all(d.kl_nats >= 0 for d in compare_logits(a, a * (1 + 1e-7)))
-
-
 def test_tokens_that_both_sides_exclude_count_as_equal() -> None:
     a, b = rows(1), rows(2)
     shorter = compare_logits(a[:, :200], b[:, :200])

@@ -157,13 +157,6 @@ def test_engines_that_cannot_be_tapped(
         tap.switch("record", str(tmp_path / "a"), 1)
 
 
-def test_sampling_that_is_split_over_the_ranks_cannot_be_tapped(tmp_path: Path) -> None:
-    runner = ToyRunner(ToyModel())
-    runner.batch_sharder = object()  # type: ignore[attr-defined]
-    with pytest.raises(CommandError, match="enable-batch-sharded-sampling"):
-        Tap(ToyWorker(runner)).switch("record", str(tmp_path / "a"), 1)
-
-
 def test_a_recording_without_logits_writes_nothing(tmp_path: Path) -> None:
     _, tap = tapped(ToyModel())
     tap.switch("record", str(tmp_path / "a"), 1)

@@ -13,8 +13,8 @@ import torch
 from spark_prof.cli.kernels import Slot, _template_text
 from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.swap_settings import SLOTS
+from tests.kernels.check.plain import some
 from tests.rows import each_row
-from tests.swaps.own_checks import some
 
 WORDS = {
     "moe": (" 1 tokens", " 4 tokens", " 9 tokens", " 16 tokens", "the same tensor"),

@@ -111,12 +111,6 @@ def test_ranks_keep_the_padding_that_each_loader_divides_in_its_own_way() -> Non
     assert not values(layer.down)[:, :, INNER:].any()
 
 
-def test_a_limit_that_is_not_gpt_oss_s_own() -> None:
-    runner = vllm_layers.experts("gpt-oss", swiglu_limit=5.0, swiglu_alpha=1.5, **OPENAI)
-    load_gpt_oss(runner.routed_experts, HIDDEN, INNER)
-    assert read(runner).activation == Activation("swiglu", 1.5, 5.0)
-
-
 def test_swiglu_with_gate_before_up() -> None:
     given = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "swiglu_beta": 1.0}
     runner = vllm_layers.experts("compressed nvfp4", activation="swigluoai_uninterleave", **given)

@@ -114,16 +114,6 @@ def test_weights_out_of_a_cache_are_refused() -> None:
         assert "cache" in refused(vllm_layers.qkv("bf16"))
 
 
-def test_a_method_that_is_not_known_is_refused_by_its_name() -> None:
-    module = vllm_layers.qkv("bf16")
-
-    class GPTQ:
-        pass
-
-    module.quant_method = GPTQ()
-    assert refused(module).startswith("GPTQ is not read")
-
-
 @pytest.mark.parametrize(("kind", "added"), [("RMSNorm", 0.0), ("GemmaRMSNorm", 1.0)])
 def test_a_norm(kind: str, added: float) -> None:
     from vllm.model_executor.layers import layernorm

@@ -75,11 +75,6 @@ def test_the_kernel_chooses_as_vllm_does(given: dict[str, Any]) -> None:
     )
 
 
-def test_the_plain_router() -> None:
-    made = router("FusedTopKRouter", renormalize=False, scoring_func="sigmoid")
-    assert read(made) == RouterLayer("experts", 12, 3, False, "sigmoid", None, 1.0)
-
-
 @pytest.mark.parametrize(
     ("kind", "groups"),
     [("FusedTopKBiasRouter", {}), ("GroupedTopKRouter", {"num_expert_group": 1, "topk_group": 1})],

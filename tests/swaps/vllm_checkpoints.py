@@ -93,8 +93,7 @@ def load_experts(
 def load_gpt_oss(module: Any, hidden: int, inner: int) -> dict[str, torch.Tensor]:
     """Loads experts as vLLM's gpt-oss does: all at once, the rows of gate and up by turns.
 
-    Returns:
-        `gate_up` and `down` as they stand for, and their biases, gate before up.
+    Returns what they stand for, and their biases, gate before up.
     """
     experts = module.moe_config.num_experts
     both = [random_weight(2 * inner, hidden, seed=number) for number in range(experts)]

@@ -26,11 +26,7 @@ _SCHEMES = _LAYERS + "quantization.compressed_tensors.schemes.compressed_tensors
 
 @contextmanager
 def vllm_here(store: Path) -> Iterator[None]:
-    """Makes this process the only rank of a vLLM on the CPU.
-
-    Args:
-        store: a file that does not exist, by which its rank would find others.
-    """
+    """Makes this process the only rank of a vLLM on the CPU; others would find it by a new file."""
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.distributed import (
         destroy_distributed_environment,

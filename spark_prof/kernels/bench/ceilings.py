@@ -15,22 +15,18 @@ from typing import Any
 import psutil
 import torch
 
+from spark_prof.kernels.bench.race import gpu_seconds
 from spark_prof.kernels.bench.results import Ceilings, spread
 from spark_prof.kernels.kernel_error import KernelError
 
 _WARM_UPS = 3
 _FEWEST, _MOST = 5, 25
 _LONGEST_S = 1.0
-_QUEUE_CYCLES = 200_000
-"""About a tenth of a millisecond."""
+_QUEUE_CYCLES = 200_000  # about a tenth of a millisecond
 
 
 class Device:
-    """A GPU or the processor, and how work on it is timed.
-
-    Args:
-        name: cuda or cpu, as torch calls them.
-    """
+    """A GPU or the processor, cuda or cpu, and how work on it is timed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,47 +46,33 @@ class Device:
     ) -> list[float]:
         """Seconds that a piece of work takes, measured 5 to 25 times, about a second in all.
 
-        Args:
-            work: runs it once.
-            before: runs before each, untimed, such as what makes the cache cold.
+        What comes before each is not timed, such as what makes the cache cold.
         """
-        once = self._once_on_gpu if self.is_gpu else self._once
+
+        def once() -> float:
+            before()
+            if self.is_gpu:
+                return max(gpu_seconds(work, _QUEUE_CYCLES), 1e-9)
+            begun = time.perf_counter()
+            work()
+            return max(time.perf_counter() - begun, 1e-9)
+
         for _ in range(_WARM_UPS):
-            once(work, before)
+            once()
         repeats: list[float] = []
         begun = time.perf_counter()
         while len(repeats) < _FEWEST or (
             len(repeats) < _MOST and time.perf_counter() - begun < _LONGEST_S
         ):
-            repeats.append(once(work, before))
+            repeats.append(once())
         return repeats
-
-    def _once(self, work: Callable[[], object], before: Callable[[], object]) -> float:
-        before()
-        begun = time.perf_counter()
-        work()
-        return max(time.perf_counter() - begun, 1e-9)
-
-    def _once_on_gpu(self, work: Callable[[], object], before: Callable[[], object]) -> float:
-        cuda = torch.cuda
-        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        before()
-        # The host launches the work while the GPU still waits: no launch is timed with it.
-        cuda._sleep(_QUEUE_CYCLES)
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        # Milliseconds, to about half a microsecond.
-        return max(float(begin.elapsed_time(end)) / 1e3, 1e-9)
 
 
 _GIB = 1 << 30
 _LARGEST = _GIB
 _SMALLEST = 64 << 20
 _CACHES = 16
-_USUAL_CACHE = 64 << 20
-"""Where nothing tells how large the last cache is."""
+_USUAL_CACHE = 64 << 20  # where nothing tells how large the last cache is
 
 
 @dataclass(frozen=True)
@@ -208,14 +190,9 @@ def launches(device: Device) -> Iterator[Timed]:
 
 
 def measure_ceilings(device: torch.device, largest: int = _LARGEST) -> Ceilings:
-    """What kernels are held against; some seconds.
+    """What kernels are held against, by a buffer of so many bytes at most; some seconds.
 
-    Args:
-        device: a GPU; on a processor there is no launch, which counts as a microsecond.
-        largest: bytes of the buffer that is read, unless less memory is free.
-
-    Raises:
-        KernelError: too little memory is free.
+    On a processor there is no launch, which counts as a microsecond.
     """
     on = Device(device.type)
     room = room_of(on)

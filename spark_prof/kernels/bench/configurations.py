@@ -46,7 +46,8 @@ def bf16_candidates(
 ) -> Iterator[LinearConfig]:
     """Configurations for a BF16 weight, none of which the compiler gives local memory."""
     units = -(-columns // 128)
-    for warps, split in _LAYOUTS[_size(rows, units)]:
+    size = "many" if rows >= _MANY_ROWS else "few" if rows <= _FEW_ROWS else "some"
+    for warps, split in _LAYOUTS["narrow" if units <= _FEW_UNITS else size]:
         if split > units:
             continue
         for depth, x_ahead, held in _IN_FLIGHT[token_tiles(tokens)]:
@@ -57,12 +58,6 @@ def bf16_candidates(
             work = -(-rows // (STACK * stacks_at_a_time(warps, split)))
             if work > processors * config.min_blocks:
                 yield replace(config, blocks=config.min_blocks)
-
-
-def _size(rows: int, units: int) -> str:
-    if units <= _FEW_UNITS:
-        return "narrow"
-    return "many" if rows >= _MANY_ROWS else "few" if rows <= _FEW_ROWS else "some"
 
 
 C = TypeVar("C", bound=LinearConfig | MoeConfig)
@@ -85,8 +80,7 @@ _WORTH_IT = 0.99
 
 _MOST_ROUNDS = 6
 _REPEATS = 5
-_MOST_WARPS = 64
-"""Of a multiprocessor."""
+_MOST_WARPS = 64  # of a multiprocessor
 
 
 def known_config(default: C, work: Work, architecture: str) -> C:
@@ -128,8 +122,7 @@ def _times(
 def search(start: C, time_all: Callable[[Sequence[C]], Sequence[float | None]]) -> C:
     """The configuration that no neighbour is faster than, or the last of some rounds.
 
-    Args:
-        time_all: the times of configurations, None for one that does not run.
+    One that does not run has None for its time.
     """
     best: C = start
     for _ in range(_MOST_ROUNDS):

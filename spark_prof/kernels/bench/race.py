@@ -17,28 +17,35 @@ from typing import TypeVar
 
 import torch
 
-from spark_prof.errors import one_line
 from spark_prof.kernels.bench.results import Result, spread
+from spark_prof.kernels.kernel_error import reason
 
 Call = Callable[[int], torch.Tensor]
-"""Runs the call of that number and gives its result."""
 
 _WARM_UPS = 2
 _QUEUE_CYCLES = 600_000
 """About a third of a millisecond: as long as the host needs to launch a graph of many nodes."""
 
 
+def gpu_seconds(work: Callable[[], object], cycles: int) -> float:
+    """How long work on the current stream takes, to about half a microsecond.
+
+    The host launches it while the GPU still waits for so many cycles: no launch is timed with it.
+    """
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(cycles)
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
 class Repeated:
-    """Calls 0 to N - 1 in order, as often as wanted.
+    """Calls 0 to N - 1 in order, as often as wanted; raises whatever a call raises.
 
     On a GPU they are one CUDA graph, so that no launch from the host lies between them; elsewhere
-    the host calls.
-
-    Attributes:
-        outputs: what each of the calls gave.
-
-    Raises:
-        Exception: whatever a call raises.
+    the host calls. `outputs` has what each of the calls gave.
     """
 
     def __init__(self, call: Call, calls: int, device: torch.device) -> None:
@@ -77,15 +84,7 @@ class Repeated:
             begun = time.perf_counter()
             self.outputs = self._run()
             return time.perf_counter() - begun
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        # The host launches everything while the GPU still waits: no launch is timed with it.
-        torch.cuda._sleep(_QUEUE_CYCLES)
-        begin.record()
-        self._graph.replay()
-        end.record()
-        end.synchronize()
-        # Milliseconds, to about half a microsecond.
-        return float(begin.elapsed_time(end)) / 1e3
+        return gpu_seconds(self._graph.replay, _QUEUE_CYCLES)
 
     def poison(self) -> None:
         """Writes NaN over all results: what is not written again shows."""
@@ -133,9 +132,8 @@ class Plan:
 def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
     """So many calls and copies that every call finds its weights cold.
 
-    Args:
-        cache: bytes of the last cache, 0 where times say nothing and the fewest calls will do.
-        bytes_stored: of one copy of the weights, where a call reads a part of them that changes.
+    Without a cache times say nothing, and the fewest calls will do. Where a call reads a part of
+    the weights that changes, a copy of them stores more bytes than a call uses.
     """
     between = _CACHES_BETWEEN * cache
     copies = max(_FEWEST_COPIES, math.ceil(between / max(bytes_stored or bytes_used, 1)))
@@ -149,21 +147,14 @@ def plan(bytes_used: int, cache: int, bytes_stored: int | None = None) -> Plan:
 
 
 def race(
+    # By name what does the call of a number, from 0 to the plan's calls - 1, or why somebody
+    # cannot take part.
     contestants: Mapping[str, Call | Result],
     setting: Setting,
-    seconds: float = 0.5,
+    seconds: float = 0.5,  # after the fewest repeats no more are begun once this has passed
     fewest: int = 20,
 ) -> tuple[Result, ...]:
-    """Times every contestant that computes what is right; they take turns, repeat by repeat.
-
-    Args:
-        contestants: by name what does the call of a number, from 0 to the plan's calls - 1, or why
-            somebody cannot take part.
-        seconds: after the fewest repeats no more are begun once this has passed.
-
-    Returns:
-        One result a contestant, in their order.
-    """
+    """Times every contestant that computes what is right; they take turns, repeat by repeat."""
     calls, tolerance = setting.calls, setting.tolerance
     alone = Repeated(setting.before, calls, setting.device)
     results: dict[str, Result] = {}
@@ -201,11 +192,7 @@ def race(
 def largest_relative_l2(outputs: Sequence[torch.Tensor], expected: torch.Tensor) -> float:
     """The L2 norm of the difference over that of what was expected, of the worst call.
 
-    Args:
-        outputs: of each call.
-
-    Returns:
-        Infinity if anything is NaN.
+    It is infinity if anything is NaN.
     """
     found = torch.stack([*outputs]).to(torch.float64).flatten(1)
     right = expected.to(torch.float64).flatten(1)
@@ -224,12 +211,6 @@ def prepared(name: str, make: Callable[[], T]) -> T | Result:
         return make()
     except Exception as failure:
         return Result(name, None, None, reason(failure))
-
-
-def reason(failure: BaseException) -> str:
-    """The first line of what went wrong, with its type."""
-    lines = str(failure).strip().splitlines() or [""]
-    return one_line(f"{type(failure).__name__}: {lines[0]}")[:300]
 
 
 def _behind(before: Call, call: Call) -> Call:

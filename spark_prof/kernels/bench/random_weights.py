@@ -23,15 +23,11 @@ _GLOBAL_SCALE = 2.0**-14
 
 def random_weight(
     format: WeightFormat,  # noqa: A002 - the word of the formats
-    shape: tuple[int, int],
+    shape: tuple[int, int],  # of the decoded weights, [N, K]
     device: torch.device,
     seed: int = 0,
 ) -> Weight:
-    """A matrix of weights of about 0.04, any code as likely as any other, the scales random too.
-
-    Args:
-        shape: of the decoded weights, [N, K].
-    """
+    """A matrix of weights of about 0.04, any code as likely as any other, the scales random too."""
     if format == "nvfp4" or format == "mxfp4":
         return random_fp4(format, shape, device, seed)
     dice = torch.Generator(device).manual_seed(seed)

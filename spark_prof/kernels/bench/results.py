@@ -20,7 +20,6 @@ from spark_prof.kernels.operands import architecture
 from spark_prof.kernels.tuning import Run, Tuned, Work, save
 
 OURS = "spark-prof"
-"""The name of this project's kernels among contestants."""
 
 Kind = Literal["dense", "moe"]
 
@@ -74,15 +73,12 @@ class Cell:
         return self.us(self.subject)
 
     def best_peer(self, *named: str) -> tuple[str, float] | None:
-        """The fastest other contestant and its time.
-
-        Args:
-            named: only those whose names begin like one of these; any if there is none.
-        """
+        """The fastest other contestant, of those whose names begin like one of these if given."""
         times = [
             (result.us.median, result.contestant)
             for result in self.results
-            if result.us and result.contestant != self.subject and _begins(result.contestant, named)
+            if result.us and result.contestant != self.subject
+            if result.contestant.startswith(named or ("",))
         ]
         return min(times)[::-1] if times else None
 
@@ -111,10 +107,6 @@ def spread(repeats: Sequence[float]) -> Spread:
     """Median and quartiles of at least two repeats."""
     lower, _, upper = quantiles(repeats, n=4, method="inclusive")
     return Spread(median(repeats), lower, upper, len(repeats))
-
-
-def _begins(name: str, parts: Sequence[str]) -> bool:
-    return not parts or any(name.startswith(part) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -201,11 +193,7 @@ class Report:
 
 
 def keep(report: Report, path: Path | None = None) -> Path:
-    """Adds a run to the file of measurements, by default the user's own; returns its path.
-
-    Raises:
-        KernelError: nothing was timed, or the file cannot be written.
-    """
+    """Adds a run to the file of measurements, by default the user's own; returns its path."""
     run = run_of(report)
     if not run.rows:
         raise KernelError("nothing was timed, so there is nothing to keep")
@@ -239,16 +227,12 @@ def cell_line(cell: Cell, ceilings: Ceilings) -> str:
     ours = cell.ours
     if ours is not None:
         floor = ceilings.floor_us(cell)
-        parts.append(_us(cell))
+        us = next(r.us for r in cell.results if r.contestant == cell.subject and r.us)
+        parts.append(f"{us.median:8.2f} us [{us.lower:.2f}, {us.upper:.2f}]")
         parts.append(f"{ceilings.share(cell, ours):4.0%} of read")
         parts.append(f"floor {floor:6.2f} x {ours / floor:.2f}")
     parts += [_other(r, ours) for r in cell.results if r.contestant != cell.subject or r.us is None]
     return "  ".join(parts)
-
-
-def _us(cell: Cell) -> str:
-    spread = next(r.us for r in cell.results if r.contestant == cell.subject and r.us)
-    return f"{spread.median:8.2f} us [{spread.lower:.2f}, {spread.upper:.2f}]"
 
 
 def _other(result: Result, ours: float | None) -> str:

@@ -27,7 +27,6 @@ from spark_prof.kernels.bench.race import (
     plan,
     prepared,
     race,
-    reason,
 )
 from spark_prof.kernels.bench.random_weights import (
     bytes_of_expert,
@@ -59,6 +58,7 @@ from spark_prof.kernels.candidate import (
 )
 from spark_prof.kernels.check.inputs import Weight
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
+from spark_prof.kernels.kernel_error import reason
 from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.registry import ReplacementKernel, by_check
 from spark_prof.kernels.tuning import Work
@@ -71,7 +71,6 @@ Compute = Callable[..., torch.Tensor]
 """Computes with x, of experts the logits, and the number of a copy of the weights."""
 
 Make = Callable[[Any, int], Compute]
-"""Makes copies of weights, and what computes with them."""
 
 
 def _cublas(weight: Weight, copies: int) -> Compute:
@@ -83,7 +82,6 @@ PEERS: Mapping[Kind, Mapping[str, Make]] = {
     "dense": {CUBLAS: _cublas, MARLIN: marlin},
     "moe": {MARLIN: marlin_experts, "vLLM Triton": triton_experts},
 }
-"""The other implementations of each kind of work."""
 
 _TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred
@@ -128,10 +126,9 @@ class Request:
 
 
 def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
-    """Times everything, and goes on after whatever fails.
+    """Times everything on a GPU, and goes on after whatever fails.
 
-    Args:
-        device: a GPU; on a processor the kernels' own are emulated, and no time means anything.
+    On a processor the package's kernels are emulated, and no time means anything.
     """
     begun = time.perf_counter()
     broken = ""
@@ -242,12 +239,7 @@ class _Field:
         return replace(cell, results=results, config=config, subject=subject)
 
     def _call(self, config: Any, inputs: _Inputs) -> Call:
-        def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-            *logits, number = rest
-            result: torch.Tensor = self._ours[number].run(x, *(logits or (None,)), None, config)
-            return result
-
-        return inputs.call(compute)
+        return inputs.call(_computing(self._ours, None, config))
 
     def _config(self, work: Work, inputs: _Inputs, setting: Setting) -> Any:
         if self._kernel is None or not self._kernel.tuned_as:
@@ -332,10 +324,9 @@ def race_experts(shape: ExpertsShape, request: Request, device: torch.device) ->
 
 
 def _expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.device) -> _Inputs:
-    """Random ones; a token's logits all differ, or contestants could rightly differ in experts.
+    """Random ones for experts of `each` bytes.
 
-    Args:
-        each: bytes of an expert.
+    A token's logits all differ, or contestants could rightly differ in experts.
     """
     dice = torch.Generator(device).manual_seed(count)
     expected = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** count)
@@ -383,15 +374,19 @@ def _replacements(candidate: Candidate, weights: Any, copies: int) -> list[Repla
 
 
 def _make_own(own: Candidate, weights: Any, copies: int) -> Compute:
-    """Somebody's own kernel."""
     replacements = _replacements(own, weights, copies)
     if any(replacement.bits == "changed" for replacement in replacements):
         raise Abstained("it changes the weights' bits: the others compute something else")
+    return _computing(replacements)
+
+
+def _computing(replacements: Sequence[Replacement], *more: Any) -> Compute:
+    """What calls the replacement of a number; the package's own take more arguments."""
 
     def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         *logits, number = rest
         check_taken(replacements[number], len(x))
-        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)))
+        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)), *more)
         return result
 
     return compute

@@ -106,35 +106,18 @@ EXPERTS = (
 )
 
 
-def dense_shapes(models: Sequence[str] = (), layers: Iterable[Layer] = LAYERS) -> list[DenseShape]:
-    """Every shape once, small ones first.
-
-    Args:
-        models: parts of model names in any case, all models if empty.
-    """
-    found: dict[tuple[int, int], list[Layer]] = {}
-    for layer in layers:
-        if matches(layer.model, models):
-            found.setdefault((layer.rows, layer.columns), []).append(layer)
-    shapes = [DenseShape(*shape, tuple(its)) for shape, its in found.items()]
-    return sorted(shapes, key=lambda shape: (shape.rows * shape.columns, shape.rows))
-
-
 def dense_work(
     models: Sequence[str], formats: Iterable[WeightFormat], layers: Iterable[Layer] | None = None
 ) -> list[tuple[DenseShape, WeightFormat]]:
-    """Every shape in each of these formats, small ones first; routers in BF16 only.
-
-    Args:
-        models: parts of model names in any case, all models if empty.
-        layers: from which; all by default.
-    """
+    """Every shape once in each of these formats, small ones first; routers in BF16 only."""
+    found: dict[tuple[WeightFormat, int, int], list[Layer]] = {}
+    for form in formats:
+        for layer in layers or ((*LAYERS, *ROUTERS) if form == "bf16" else LAYERS):
+            if matches(layer.model, models):
+                found.setdefault((form, layer.rows, layer.columns), []).append(layer)
     work = [
-        (shape, form)
-        for form in formats
-        for shape in dense_shapes(
-            models, layers or ((*LAYERS, *ROUTERS) if form == "bf16" else LAYERS)
-        )
+        (DenseShape(rows, columns, tuple(its)), form)
+        for (form, rows, columns), its in found.items()
     ]
     return sorted(work, key=lambda pair: (pair[0].rows * pair[0].columns, pair[0].rows))
 

@@ -22,11 +22,9 @@ def _read(source, sums, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-
 
 
 def reader(buffer: Any, sums: Any) -> Callable[[], object]:
-    """What reads the whole buffer when it is called.
+    """What reads a buffer of float32, a multiple of 4096 of them and fewer than 2^31, when called.
 
-    Args:
-        buffer: float32 values, a multiple of 4096 of them and fewer than 2^31.
-        sums: takes the sums of as many programs as it has room for.
+    `sums` takes those of as many programs as it has room for.
     """
     count = buffer.numel()
     return lambda: _read[(sums.numel(),)](buffer, sums, count, BLOCK=_BLOCK, num_warps=8)

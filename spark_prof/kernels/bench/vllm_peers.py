@@ -32,12 +32,7 @@ _MARLIN_HIDDEN, _MARLIN_INNER = 256, 128
 
 
 def marlin(weight: Weight, copies: int) -> Multiply:
-    """Marlin multiplying by copies of a weight.
-
-    Raises:
-        ImportError: there is no vLLM, or none of a version that has these functions.
-        KernelError: Marlin has no kernel for the weight's format.
-    """
+    """Marlin multiplying by copies of a weight."""
     if isinstance(weight, torch.Tensor):
         raise KernelError("Marlin multiplies by weights of fewer bits than BF16")
     import vllm._custom_ops  # noqa: F401 - loads its kernels
@@ -102,11 +97,7 @@ def _parameter(values: torch.Tensor) -> torch.nn.Parameter:
 
 
 def marlin_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
-    """Marlin's products for experts, with the routing and summing kernels around them.
-
-    Raises:
-        ImportError: there is no vLLM, or none of a version that has these functions.
-    """
+    """Marlin's products for experts, with the routing and summing kernels around them."""
     import vllm._custom_ops as ops
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation
     from vllm.model_executor.layers.fused_moe.experts.marlin_moe import fused_marlin_moe
@@ -225,12 +216,7 @@ def _marlin_mxfp4(weights: ExpertsLayer, hidden: int, inner: int) -> SimpleNames
 
 
 def triton_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
-    """The Triton kernels of gpt-oss, their routing among them.
-
-    Raises:
-        ImportError: there is no vLLM, or none of a version that has these functions.
-        ValueError: the experts are not of the only kind that they compute.
-    """
+    """The Triton kernels of gpt-oss, their routing among them."""
     activation = weights.activation.name
     if not isinstance(weights.gate_up, MxFp4) or activation != "swiglu":
         form = "mxfp4" if isinstance(weights.gate_up, MxFp4) else "nvfp4"

@@ -45,15 +45,13 @@ from spark_prof.kernels.check.oracles import (
 from spark_prof.kernels.check.verdict import Judge, Judgement, judge
 
 Kind = tuple[tuple[int, ...], torch.dtype]
-"""The shape and dtype of a result."""
 
 Results = Sequence[torch.Tensor]
 
 _MOST_TOKENS = 16
 _CLOSE = 2.0**-20
 """Sigmoids, and their sums with a correction, that float32 need not tell apart."""
-_ROWS_AT_ONCE = 16384
-"""Bounds what a large weight takes in float64."""
+_ROWS_AT_ONCE = 16384  # bounds what a large weight takes in float64
 _EPSILON = 1e-5
 
 
@@ -284,8 +282,7 @@ _NOT_OF_CHECKPOINTS: tuple[Recipe, ...] = ("NaN scales", "negative scales", "sca
 """Weights that the package's kernels are tried with and that no model has."""
 
 _FEW = range(1, _MOST_TOKENS + 1)
-_MANY = (17, 130)
-"""Tokens for somebody's own kernels, which may take as many."""
+_MANY = (17, 130)  # tokens for somebody's own kernels, which may take as many
 
 _SHAPES = {
     "qkv": ((5120, 2880), (5120, 2048)),

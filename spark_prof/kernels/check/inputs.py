@@ -128,14 +128,9 @@ _MXFP4_EDGES = (0, 1, 3, 64, 127, 160, 200)
 def make_weight(
     kind: Format, recipe: Recipe, shape: tuple[int, ...], seed: int, device: str
 ) -> Weight:
-    """A weight of shape [..., N, K] in that format; the same for the same arguments, not to change.
+    """A weight [..., N, K] in that format, of FP8 one matrix; the same for the same arguments.
 
-    The last two are kept, as large ones take longer to make than to check.
-
-    Args:
-        kind: the format; only the NVFP4 of one matrix has global scales for shards.
-        shape: [..., N, K]; one matrix for FP8.
-        device: where it is wanted; it is made on the CPU.
+    The last two are kept, as large ones take longer to make than to check: do not change them.
     """
     if kind == "bf16":
         return decode(make_weight("nvfp4", recipe, shape, seed, device), torch.bfloat16)

@@ -49,13 +49,7 @@ def exact(values: torch.Tensor) -> Expected:
 
 
 def accumulated(x: Expected, weight: torch.Tensor, bias: torch.Tensor | None) -> Expected:
-    """What x times the transposed weight, plus the bias, gives where float32 sums it.
-
-    Args:
-        x: [M, K].
-        weight: [N, K] float64, decoded.
-        bias: [N] or None.
-    """
+    """What x [M, K] times the transposed weight [N, K], plus the bias, gives in float32."""
     products = weight.shape[1]
     value = x.value @ weight.T
     size = (x.value.abs() + x.error) @ weight.abs().T
@@ -106,12 +100,7 @@ def activated(gate: Expected, up: Expected, alpha: float, limit: float, shift: f
 
 
 def combined(results: Expected, weights: Expected) -> Expected:
-    """The sum of the experts' results, each times its routing weight, in float32.
-
-    Args:
-        results: [M, k, H].
-        weights: [M, k].
-    """
+    """The sum of the experts' results [M, k, H], each times its routing weight, in float32."""
     w, w_error = weights.value[..., None], weights.error[..., None]
     value = (results.value * w).sum(1)
     size = ((results.value.abs() + results.error) * (w.abs() + w_error)).sum(1)
@@ -183,22 +172,17 @@ def routing_weights(logits: torch.Tensor, experts: torch.Tensor, router: RouterL
 
 
 def moe_oracle(
-    x: torch.Tensor,
-    experts: torch.Tensor,
-    weights: Expected,
+    x: torch.Tensor,  # bfloat16
+    experts: torch.Tensor,  # [M, k]
+    weights: Expected,  # [M, k]
     layer: ExpertsLayer,
+    # Allow for bfloat16 wherever one of vLLM's kernels ends, too: gate and up, the result of
+    # each expert, the routing weights.
     rounded_between: bool = False,
 ) -> Expected:
     """What the chosen experts make of x [M, H], summed by their weights in float32.
 
     The hidden activations between the two products are bfloat16; all else stays float32.
-
-    Args:
-        x: bfloat16.
-        experts: [M, k].
-        weights: [M, k].
-        rounded_between: allow for bfloat16 wherever one of vLLM's kernels ends, too: gate and up,
-            the result of each expert, the routing weights.
     """
     weights = maybe_rounded(weights) if rounded_between else weights
     tokens, hidden = x.shape

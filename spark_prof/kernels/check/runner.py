@@ -48,22 +48,16 @@ from spark_prof.kernels.check.verdict import (
     judge_changed,
     same_bits,
 )
-from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.kernel_error import KernelError, reason
 
 Results = tuple[torch.Tensor, ...]
 Attempts = Iterator[tuple[str, Callable[[], Judgement]]]
-"""What is tried, in words, each with what tries it."""
 
 
 def check(
     candidate: Candidate, device: str, wanted: Callable[[str], bool] | None = None
 ) -> Iterator[Verdict]:
-    """Tries all that a candidate must pass, one by one, and yields what each showed.
-
-    Args:
-        device: `cpu` or `cuda`.
-        wanted: which cases, by their words; all by default.
-    """
+    """Tries all that a candidate must pass, or the wanted labels, and yields what each showed."""
     for label, run in _attempts(candidate, device):
         if wanted is None or wanted(label):
             status, judgement = attempt(run, candidate.own)
@@ -92,9 +86,8 @@ def attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]
     except WrongResult as wrong:
         return "failed", Judgement(None, str(wrong))
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
         if own:
-            return "failed", Judgement(None, one_line(f"{type(error).__name__}: {lines[0]}"))
+            return "failed", Judgement(None, reason(error))
         if isinstance(error, KernelError):
             return "failed", Judgement(None, f"does not run: {error}")
         if isinstance(error, torch.OutOfMemoryError):
@@ -144,12 +137,9 @@ def run_replacement(
     replacement: Replacement,
     arguments: Sequence[torch.Tensor | None],
     kinds: Sequence[Kind],
-    out: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,  # what a kernel of the package writes its one result to
 ) -> Results:
     """Calls a replacement; its results are of these kinds, and it left its arguments alone.
-
-    Args:
-        out: what a kernel of the package writes its one result to.
 
     Raises:
         Abstained: it does not take as many tokens.
@@ -218,7 +208,6 @@ Run = Callable[[torch.Tensor], torch.Tensor]
 """From x to a result: what else a kernel takes stays the same."""
 
 Probe = Callable[[Run, torch.Tensor], str]
-"""Tells in words what is wrong, empty if nothing is."""
 
 _CALLS = 4
 
@@ -278,7 +267,6 @@ PROBES: dict[str, Probe] = {
     "the same tensor with other values": reads_when_it_runs,
     "memory after a call": _keeps_no_memory,
 }
-"""In words, what each tries."""
 
 
 def _held(device: torch.device) -> int:

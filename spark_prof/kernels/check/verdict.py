@@ -11,7 +11,6 @@ import torch
 from spark_prof.kernels.check.oracles import Expected
 
 _INFINITY = 0x7F80
-"""The bits of infinity in bfloat16."""
 
 CHANGED = 0.25
 """Relative L2 error of a token's result that a kernel may have which changes the weights' bits.
@@ -45,17 +44,13 @@ class Judgement:
 
 
 Judge = Callable[[torch.Tensor, Expected], Judgement]
-"""Holds a result against what was expected."""
 
 
 def judge(result: torch.Tensor, expected: Expected) -> Judgement:
     """Compares every element: finite ones by the bound; others must be no finite number either.
 
-    Where the allowed error is infinite, float32 cannot hold the sum and nothing is asked.
-
-    Args:
-        result: of the same shape; float32, or bfloat16, of which every number is right that a
-            number within the allowed error rounds to.
+    Where the allowed error is infinite, float32 cannot hold the sum and nothing is asked. Of a
+    result in bfloat16 every number is right that a number within the allowed error rounds to.
     """
     got = result.to(torch.float64)
     finite = expected.value.isfinite()

@@ -9,7 +9,6 @@ from pathlib import Path
 from spark_prof.kernels.kernel_error import KernelError
 
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
-"""The folder of the CUDA C++ sources."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,7 @@ class KernelCode:
 
 
 def parameter_count(code: KernelCode) -> int:
-    """How many parameters a kernel has, by its source.
-
-    Raises:
-        KernelError: the source has no such kernel.
-    """
+    """How many parameters a kernel has, by its source."""
     text = (SOURCES / code.source).read_text(encoding="utf-8")
     found = re.search(rf"^KERNEL\b[^;{{]*?\b{code.entry}\s*\(([^()]*)\)\s*{{", text, re.MULTILINE)
     if found is None:

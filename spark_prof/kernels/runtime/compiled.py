@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 
 from spark_prof.files import cache_folder, write_whole
 
 _DIGEST = 32
-_LARGEST = 64 << 20
-"""Bytes; a kernel has some hundred thousand."""
-_MOST_BYTES = 1 << 30
-"""Of all files together."""
+_MOST_BYTES = 1 << 30  # of all files together
 
 
 def kept_compiled(key: str) -> bytes | None:
@@ -28,12 +24,10 @@ def kept_compiled(key: str) -> bytes | None:
     if folder is None:
         return None
     try:
-        # Where the name is a pipe, opening it must not wait for a writer.
-        with open(os.open(folder / key, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
+        with open(folder / key, "rb") as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
                 return None
-            content = file.read(_LARGEST)
+            content = file.read()
     except OSError:
         return None
     code = content[_DIGEST:]

@@ -14,8 +14,6 @@ These kernels are right and short. They are not fast: tokens that share an exper
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from spark_prof.kernels.formats import MxFp4, NvFp4, e8m0_decode
@@ -42,8 +40,8 @@ def build(layer: Layer) -> Replacement | None:
     biases = layer.gate_up_bias, layer.down_bias
     gate_up_bias, down_bias = (None if bias is None else bias.clone() for bias in biases)
     router, activation = layer.router, layer.activation
-    inner, hidden, top_k = gate_up.rows // 2, down.rows, router.top_k
-    swiglu = activation.name == "swiglu"
+    _, hidden, inner = layer.down.shape
+    top_k, swiglu = router.top_k, activation.name == "swiglu"
 
     def run(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         # x is contiguous [M, H] in the model's dtype, logits are [M, E]; the result is new, [M, H].
@@ -52,15 +50,15 @@ def build(layer: Layer) -> Replacement | None:
         y = torch.empty_like(x)
         _gate_up[(len(x) * top_k, triton.cdiv(inner, 32))](
             x,
-            *gate_up.tensors,
+            *gate_up,
             gate_up_bias,
             experts,
             between,
             activation.alpha,
             activation.limit,
             INNER=inner,
-            COLUMNS=gate_up.columns,
-            GROUP=gate_up.group,
+            COLUMNS=hidden,
+            GROUP=hidden // gate_up[1].shape[-1],
             TOP_K=top_k,
             HAS_BIAS=gate_up_bias is not None,
             SWIGLU=swiglu,
@@ -69,14 +67,14 @@ def build(layer: Layer) -> Replacement | None:
         )
         _down[(len(x), triton.cdiv(hidden, 32))](
             between,
-            *down.tensors,
+            *down,
             down_bias,
             experts,
             weights,
             y,
             ROWS=hidden,
-            COLUMNS=down.columns,
-            GROUP=down.group,
+            COLUMNS=inner,
+            GROUP=inner // down[1].shape[-1],
             TOP_K=top_k,
             HAS_BIAS=down_bias is not None,
             BLOCK_ROWS=32,
@@ -84,7 +82,7 @@ def build(layer: Layer) -> Replacement | None:
         )
         return y
 
-    held = sum(t.nbytes for t in (*gate_up.tensors, *down.tensors))
+    held = sum(t.nbytes for t in (*gate_up, *down))
     # Beyond MOST_TOKENS vLLM's own kernels run.
     return Replacement(run, MOST_TOKENS, bits="kept", bytes=held, line="my own experts")
 
@@ -133,30 +131,17 @@ def _plain(layer: ExpertsLayer, gate_up: torch.Tensor, down: torch.Tensor) -> Re
     return Replacement(run, MOST_TOKENS, bits="kept", bytes=gate_up.nbytes + down.nbytes)
 
 
-@dataclass(frozen=True, eq=False)
-class _Kept:
-    """Weights [E, N, K] for `_products`: codes, bfloat16 scales of blocks, float32 ones of rows."""
+def _kept(weight: NvFp4 | MxFp4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes, bfloat16 scales of blocks, which hold both formats' exactly, float32 ones of rows.
 
-    rows: int
-    columns: int
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-    @property
-    def group(self) -> int:
-        """Columns of a block."""
-        return self.columns // int(self.tensors[1].shape[-1])
-
-
-def _kept(weight: NvFp4 | MxFp4) -> _Kept:
-    """A copy: vLLM lays its own out anew. bfloat16 holds both formats' block scales exactly."""
+    A copy: vLLM lays its own out anew.
+    """
     ones = torch.ones((*weight.packed.shape[:-1], 1), device=weight.packed.device)
     if isinstance(weight, MxFp4):
         scales = e8m0_decode(weight.scales).bfloat16()
     else:
         scales, ones = weight.scales.float().bfloat16(), weight.global_scale.apply(ones)
-    return _Kept(
-        weight.shape[1], weight.shape[2], (weight.packed.clone(), scales, ones.contiguous())
-    )
+    return weight.packed.clone(), scales, ones.contiguous()
 
 
 if triton is not None:

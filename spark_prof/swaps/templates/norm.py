@@ -47,7 +47,7 @@ def _by_torch(
     both = x.float() if residual is None else x.float() + residual.float()
     root = torch.rsqrt(both.square().mean(-1, keepdim=True) + epsilon)
     # vLLM rounds before the weight multiplies; the check allows that and not doing it.
-    return (both * root).to(x.dtype) * weight, both.to(x.dtype)
+    return ((both * root).to(x.dtype) * weight).to(x.dtype), both.to(x.dtype)
 
 
 def _by_triton(

@@ -15,11 +15,9 @@ from spark_prof.kernels.bench.race import (
     clones,
     largest_relative_l2,
     plan,
-    prepared,
     race,
-    reason,
 )
-from spark_prof.kernels.bench.results import Result, cache_bytes
+from spark_prof.kernels.bench.results import Result
 from tests.rows import each_row
 
 
@@ -55,10 +53,6 @@ def test_what_a_call_leaves_out_stays_poisoned_in_a_graph() -> None:
     assert runs.outputs[0].isnan().tolist() == [False, False, True, True]
 
 
-def test_a_processor_has_no_cache_to_be_cold() -> None:
-    assert cache_bytes(torch.device("cpu")) == 0
-
-
 CALLS, SIZE = 4, 64
 L2 = 50 << 20
 
@@ -81,11 +75,6 @@ def test_of_weights_that_are_read_in_part_the_calls_push_each_other_out(used: in
 
 def test_quick_work_is_repeated_until_events_can_time_it() -> None:
     assert plan(1_000_000, L2).calls >= 60
-
-
-def test_where_times_say_nothing_there_are_few_calls() -> None:
-    planned = plan(100, 0)
-    assert planned.calls == planned.copies == 4
 
 
 class Work:
@@ -197,17 +186,3 @@ def test_copies_share_no_memory() -> None:
     assert copies[0] is pair
     assert len({copy[0].data_ptr() for copy in copies}) == 3
     assert all(torch.equal(copy[0], pair[0]) and copy[1] == "name" for copy in copies)
-
-
-def test_a_reason_is_one_short_line() -> None:
-    assert reason(RuntimeError("first\x1b[31m\nsecond")) == "RuntimeError: first\\x1b[31m"
-    assert reason(RuntimeError()) == "RuntimeError: "
-    assert len(reason(RuntimeError("x" * 10_000))) <= 300
-
-
-def test_who_cannot_take_part_says_why() -> None:
-    def missing() -> int:
-        raise ImportError("no vLLM\nhere")
-
-    assert prepared("peer", lambda: 3) == 3
-    assert prepared("peer", missing) == Result("peer", None, None, "ImportError: no vLLM")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -11,16 +10,15 @@ import torch
 from spark_prof.kernels.candidate import (
     Builder,
     Candidate,
-    ExpertsLayer,
     Layer,
     LinearLayer,
     Replacement,
-    RouterLayer,
 )
 from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import decode
-from spark_prof.kernels.check.oracles import constants
-from spark_prof.kernels.check.runner import attempt, run_case
+from spark_prof.kernels.check.runner import attempt, check, run_case
+from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.swaps.templates import experts, router
 
 
 def said(case: Case, builder: Builder, device: str = "cpu", own: bool = False) -> str:
@@ -30,26 +28,33 @@ def said(case: Case, builder: Builder, device: str = "cpu", own: bool = False) -
     return attempt(partial(run_case, case, candidate, device), own)[1].detail
 
 
+def some(
+    slot: str, builder: Builder, wanted: Callable[[str], bool], device: str = "cpu"
+) -> list[Verdict]:
+    """The verdicts of somebody's own kernel in those cases alone whose label is wanted."""
+    found = list(check(Candidate("k", slot, builder), device, wanted))
+    assert found
+    return found
+
+
 def kept(run: Callable[..., object]) -> Replacement:
     """A replacement that takes any number of tokens."""
     return Replacement(run, 0, "kept")
 
 
 def plain_linear(
-    change: Callable[[torch.Tensor], torch.Tensor] = lambda decoded: decoded,
     after: Callable[[torch.Tensor], torch.Tensor] = lambda result: result,
-    biased: bool = True,
 ) -> Builder:
-    """A linear layer; `change` is done to the decoded weight, `after` to the float32 result."""
+    """A linear layer; `after` is done to the float32 result."""
 
     def build(layer: Layer) -> Replacement:
         assert isinstance(layer, LinearLayer)
-        decoded = change(decode(layer.weight))
+        decoded = decode(layer.weight)
 
         def compute(x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> object:
             # In float64, as float32 cannot hold all that a tensor core's exact products are.
             sums = (x.double() @ decoded.T).float()
-            if bias is not None and biased:
+            if bias is not None:
                 sums = sums + bias.float()
             return out.copy_(after(sums).to(torch.bfloat16))
 
@@ -58,80 +63,16 @@ def plain_linear(
     return build
 
 
-def plain_route(logits: torch.Tensor, router: RouterLayer) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weights of the chosen experts, in float32, and those; NaN counts as largest."""
-    values = logits.float()
-    sigmoid = router.scoring == "sigmoid"
-    scores = torch.sigmoid(values) if sigmoid else values
-    choice = scores if router.correction is None else scores + router.correction
-    experts = choice.sort(stable=True, dim=-1, descending=True).indices[:, : router.top_k]
-    parts = scores if sigmoid else torch.exp(values - values.amax(-1, keepdim=True))
-    weights = parts.gather(1, experts)
-    if router.renormalize:
-        weights = weights / weights.sum(-1, keepdim=True)
-    elif not sigmoid:
-        weights = weights / parts.sum(-1, keepdim=True)
-    return weights * router.scale, experts.int()
+plain_route = router._by_torch
+"""The template's: weights of the chosen experts, float32, and those; NaN counts as largest."""
 
 
-@dataclass(frozen=True)
-class Wrong:
-    """What a block of experts does wrong.
+def plain_moe(layer: Layer) -> Replacement:
+    """A block of experts in float32, its hidden activations rounded to bfloat16: the template's."""
+    made = experts.build(layer)
+    assert made is not None
 
-    Attributes:
-        gate_is_up: it takes the gate's rows for those of up.
-        no_limit: it leaves the limit out.
-        no_shift: it leaves out the 1 that SwiGLU adds to up.
-        alpha_one: it takes SiLU for SwiGLU's sigmoid.
-        no_biases: it leaves both biases out.
-        dropped: a (token, place) whose expert does not count.
-        equal_weights: all experts count the same.
-    """
+    def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> object:
+        return out.copy_(made.run(x, logits))
 
-    gate_is_up: bool = False
-    no_limit: bool = False
-    no_shift: bool = False
-    alpha_one: bool = False
-    no_biases: bool = False
-    dropped: tuple[int, int] | None = None
-    equal_weights: bool = False
-
-
-def plain_moe(wrong: Wrong = Wrong()) -> Builder:
-    """A block of experts in float32, its hidden activations rounded to bfloat16."""
-
-    def build(layer: Layer) -> Replacement:
-        assert isinstance(layer, ExpertsLayer)
-        gate_up, down = decode(layer.gate_up), decode(layer.down)
-        alpha, limit, shift = constants(layer.activation)
-        alpha = 1.0 if wrong.alpha_one else alpha
-        limit = torch.inf if wrong.no_limit else limit
-        shift = 0.0 if wrong.no_shift else shift
-
-        def expert(x: torch.Tensor, number: int) -> torch.Tensor:
-            both = (gate_up[number] @ x.double()).float()
-            if layer.gate_up_bias is not None and not wrong.no_biases:
-                both = both + layer.gate_up_bias[number].float()
-            gate, up = reversed(both.chunk(2)) if wrong.gate_is_up else both.chunk(2)
-            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-            inner = gate * torch.sigmoid(alpha * gate) * (up + shift)
-            result = (down[number] @ inner.to(torch.bfloat16).double()).float()
-            if layer.down_bias is not None and not wrong.no_biases:
-                result = result + layer.down_bias[number].float()
-            return result
-
-        def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> object:
-            weights, experts = plain_route(logits, layer.router)
-            if wrong.equal_weights:
-                weights = torch.full_like(weights, 1 / layer.router.top_k)
-            if wrong.dropped is not None:
-                weights[wrong.dropped] = 0
-            total = torch.zeros(x.shape)
-            for token, chosen in enumerate(experts.tolist()):
-                for place, number in enumerate(chosen):
-                    total[token] += weights[token, place] * expert(x[token], number)
-            return out.copy_(total.to(torch.bfloat16))
-
-        return kept(compute)
-
-    return build
+    return kept(compute)

@@ -19,8 +19,6 @@ from spark_prof.kernels.formats import (
     NvFp4,
     e8m0_decode,
     quantize_mxfp4,
-    quantize_nvfp4,
-    unpack_nibbles,
 )
 
 from .values import every_bfloat16, every_byte, same_bits, wild_blocks
@@ -80,44 +78,12 @@ def test_nvfp4_is_decoded_as_vllm_emulates_it() -> None:
     assert same_bits(weight.decode(torch.float32), linear)
 
 
-def test_their_global_scale_multiplies_after_it_was_inverted() -> None:
-    weight = quantize_nvfp4(MIXED)
-    inverted = weight.global_scale.multiplier(torch.float32)
-    theirs = dequantized(weight.packed, weight.scales, inverted)
-    # Their reciprocal and their two products each round once.
-    assert torch.allclose(weight.decode(), theirs.to(torch.float64), rtol=3 * 2.0**-24, atol=0)
-
-
-def test_one_nan_takes_its_block_along_in_vllm_s_emulation() -> None:
-    """Their CUDA kernel takes the maximum of the others (`__hmax2`), and so it is here."""
-    values = torch.ones(1, 16)
-    values[0, 3] = math.nan
-    one = torch.ones(1)
-    _, scales = utils("nvfp4_emulation_utils").ref_nvfp4_quant(values, one, 16)
-    assert scales.isnan().all()
-    weight = quantize_nvfp4(values, GlobalScale(one, "divides"))
-    assert weight.scales.to(torch.float32).item() == 0.171875
-    assert unpack_nibbles(weight.packed).tolist() == [[7] * 16]
-
-
-def test_scales_made_by_shifting_bits_lose_both_ends() -> None:
-    """e << 23 as a float32 is 0 for 2^-127 and infinity for NaN."""
-    utils("mxfp8_utils")
-    module = importlib.import_module("vllm.model_executor.layers.fused_moe.deep_gemm_mega_moe")
-    theirs = module.ue8m0_uint8_to_float(every_byte())
-    found = e8m0_decode(every_byte(), torch.float32)
-    assert same_bits(found[1:255], theirs[1:255])
-    assert (found[0].item(), theirs[0].item()) == (2.0**-127, 0.0)
-    assert math.isnan(found[255].item())
-    assert math.isinf(theirs[255].item())
-
-
 def test_mxfp4_is_vllm_s_triton_kernel(tmp_path: Path) -> None:
     """Maxima of all sizes, infinity, -0; no subnormal numbers, which the interpreter loses."""
     need_vllm()
     pytest.importorskip("triton", reason="Triton is not installed")
-    # 7 has no factor in common with the 128 mantissas.
-    largest = every_bfloat16()[every_bfloat16() > 0][::7]
+    # 29 has no factor in common with the 128 mantissas.
+    largest = every_bfloat16()[every_bfloat16() > 0][::29]
     random = torch.Generator().manual_seed(3)
     parts = torch.rand(len(largest), 32, generator=random) * 2 - 1
     parts[:, 0] = 1

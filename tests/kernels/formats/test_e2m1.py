@@ -31,25 +31,11 @@ def test_rows_are_decoded_exactly_and_lie_within_half_a_step() -> None:
     assert weight.shape == (16, 96)
 
 
-def test_rows_do_not_see_each_other() -> None:
-    values = wild_blocks(8, 32)
-    whole = quantize_fp8_rows(values)
-    for row in range(8):
-        alone = quantize_fp8_rows(values[row : row + 1])
-        assert same_bits(alone.decode()[0], whole.decode()[row])
-
-
 def test_a_row_of_zeros_keeps_signs() -> None:
     values = torch.tensor([[0.0, -0.0], [1e-45, -1e-45]])
     weight = quantize_fp8_rows(values)
     assert weight.scales.tolist() == [1.0, 1.0]
     assert same_bits(weight.decode(), torch.tensor([[0.0, -0.0]] * 2, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers_are_refused(bad: float) -> None:
-    with pytest.raises(KernelError, match="NaN or infinite"):
-        quantize_fp8_rows(torch.tensor([[1.0, bad]]))
 
 
 def test_what_does_not_belong_together_is_refused() -> None:
@@ -60,6 +46,9 @@ def test_what_does_not_belong_together_is_refused() -> None:
         Fp8Rows(values, torch.ones(2, dtype=torch.bfloat16))
     with pytest.raises(KernelError, match="need a matrix"):
         quantize_fp8_rows(torch.ones(2, 2, 2))
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(KernelError, match="NaN or infinite"):
+            quantize_fp8_rows(torch.tensor([[1.0, bad]]))
 
 
 MIDPOINTS = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
@@ -107,22 +96,3 @@ def test_ties_saturation_zeros_and_nan(dtype: torch.dtype) -> None:
 def test_the_low_nibble_is_the_even_column() -> None:
     assert pack_nibbles(torch.tensor([[0x1, 0xF]], dtype=torch.uint8)).tolist() == [[0xF1]]
     assert torch.equal(pack_nibbles(unpack_nibbles(every_byte())), every_byte())
-
-
-@pytest.mark.parametrize(
-    "codes",
-    [
-        torch.zeros(3, dtype=torch.uint8),
-        torch.zeros(4, dtype=torch.int8),
-        torch.zeros((), dtype=torch.uint8),
-    ],
-    ids=["odd", "int8", "scalar"],
-)
-def test_what_cannot_be_packed_is_refused(codes: torch.Tensor) -> None:
-    with pytest.raises(KernelError, match="give uint8 with an even last dimension"):
-        pack_nibbles(codes)
-
-
-def test_packed_codes_of_another_type_are_refused() -> None:
-    with pytest.raises(KernelError, match="give uint8"):
-        unpack_nibbles(torch.zeros(4, dtype=torch.int32))

@@ -9,23 +9,8 @@ KERNEL to_bf16(const float* from, u16* to, u32* pairs, int count) {
     pairs[at()] = floats_to_bf16x2(from[at()], -from[at()]);
 }
 
-KERNEL from_bf16(const u16* from, float* to, int count) {
-    if (at() < count) to[at()] = bf16_to_float(from[at()]);
-}
-
 KERNEL multiply_pairs(const u32* a, const u32* b, u32* products, int count) {
     if (at() < count) products[at()] = multiply_bf16x2(a[at()], b[at()]);
-}
-
-KERNEL pick_bytes(const u32* a, const u32* b, const u32* selectors, u32* picked, int count) {
-    if (at() < count) picked[at()] = select_bytes(a[at()], b[at()], selectors[at()]);
-}
-
-KERNEL halves_and_turns(const u32* given, const int* turns, u32* got, int count) {
-    if (at() >= count) return;
-    got[3 * at()] = low_twice(given[at()]);
-    got[3 * at() + 1] = high_twice(given[at()]);
-    got[3 * at() + 2] = rotate_left(given[at()], turns[at()]);
 }
 
 // a: 16 x 16, b: 16 x 8, d: 16 x 8, each row by row; the host knows nothing of the lanes.
@@ -55,14 +40,6 @@ KERNEL exchange(const u32* given, u32* got) {
     results[5] = warp_max(own);
 }
 
-KERNEL loads(const u8* from, u32* to) {
-    const uint4 once = load_once_16(from), kept = load_16(from + 16);
-    const uint2 half = load_once_8(from + 32);
-    const u32 words[] = {once.x, once.y, once.z, once.w, kept.x, kept.y, kept.z, kept.w,
-                         half.x, half.y};
-    if (threadIdx.x == 0) for (int i = 0; i < 10; ++i) to[i] = words[i];
-}
-
 // The sum of all threads' numbers, over warps of any count: each barrier is needed.
 KERNEL sum_of_block(const u32* given, u32* sums) {
     SHARED u32 of_warps[32];
@@ -84,13 +61,6 @@ KERNEL leave_early(u32* got, int staying) {
     held[threadIdx.x] = threadIdx.x;
     sync_block();
     got[threadIdx.x] = held[staying - 1 - threadIdx.x];
-}
-
-KERNEL turn_in_warp(u32* got) {
-    SHARED u32 held[256];
-    held[threadIdx.x] = threadIdx.x;
-    sync_warp();
-    got[threadIdx.x] = held[threadIdx.x ^ 31];
 }
 
 // All threads of all blocks change the same numbers.

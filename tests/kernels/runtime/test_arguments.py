@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from spark_prof.kernels.kernel_error import KernelError  # noqa: E402
-from spark_prof.kernels.runtime.gpu import ArgumentSlots, Signature  # noqa: E402
+from spark_prof.kernels.runtime.launch import ArgumentSlots, Signature  # noqa: E402
 from tests.rows import each_row  # noqa: E402
 
 SIZES = {"p": 8, "i": 4, "f": 4}

@@ -15,7 +15,6 @@ from spark_prof.kernels.runtime import compiled, compiler
 from spark_prof.kernels.runtime.code import KernelCode, parameter_count
 from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
 from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
-from tests.rows import each_row
 
 
 @pytest.fixture
@@ -24,18 +23,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "spark-prof" / "kernels"
 
 
-@pytest.mark.parametrize("code", [b"", b"\x7fELF" + bytes(range(256)), b"x" * 100_000])
-def test_what_is_kept_comes_back(folder: Path, code: bytes) -> None:
-    keep_compiled("key", code)
-    assert kept_compiled("key") == code
-    assert kept_compiled("other") is None
-    assert [path.name for path in folder.iterdir()] == ["key"], "a temporary file was left"
-    assert folder.stat().st_mode & 0o077 == 0
-
-
 def test_any_damaged_byte_and_any_cut_is_seen(folder: Path) -> None:
     keep_compiled("key", b"machine code")
     path = folder / "key"
+    assert list(folder.iterdir()) == [path], "a temporary file was left"
+    assert folder.stat().st_mode & 0o077 == 0
     whole = path.read_bytes()
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
@@ -46,20 +38,8 @@ def test_any_damaged_byte_and_any_cut_is_seen(folder: Path) -> None:
     assert kept_compiled("key") is None
     keep_compiled("key", b"machine code")
     assert kept_compiled("key") == b"machine code"
-
-
-def test_a_file_under_another_name_is_not_taken(folder: Path) -> None:
-    keep_compiled("one", b"machine code")
-    (folder / "one").rename(folder / "two")
-    assert kept_compiled("two") is None
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_is_not_read(folder: Path, make: object) -> None:
-    folder.mkdir(parents=True)
-    assert callable(make)
-    make(folder / "key")
-    assert kept_compiled("key") is None
+    path.rename(folder / "other")
+    assert kept_compiled("other") is None
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(
@@ -92,24 +72,10 @@ def test_the_oldest_go_where_all_are_too_many(
     assert kept_compiled("a") is None
 
 
-def test_without_a_home_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", unknown)
-    keep_compiled("key", b"machine code")
-    assert kept_compiled("key") is None
-
-
 PRIMITIVES = str(Path(__file__).with_name("primitives.cu"))
-KNOWN = {"to_bf16": 4, "product": 3, "exchange": 2, "turn_in_warp": 1, "change_together": 3}
+
+
 OURS = {"dense": 9, "gate_up": 13, "down": 11, "route": 9}
-
-
-@each_row(("entry", "count"), KNOWN.items())
-def test_parameters_are_counted(entry: str, count: int) -> None:
-    assert parameter_count(KernelCode(PRIMITIVES, entry)) == count
 
 
 def test_bounds_on_launches_are_no_parameters() -> None:
@@ -177,23 +143,14 @@ def test_what_is_kept_is_used_and_what_is_damaged_is_compiled_again(source: Path
     assert kept(source) == [path]
 
 
-def test_without_a_cache_it_is_compiled_all_the_same(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(source))
-    assert compile_code(code(source), "sm_90a").startswith(b"\x7fELF")
-
-
 @pytest.mark.parametrize(
     ("text", "arch", "says"),
     [
         ("KERNEL times() { nothing(); }", "sm_90a", 'identifier "nothing" is undefined'),
         ("#include <cuda_bf16.h>", "sm_90a", "cannot open source file"),
         ('KERNEL times() { asm("nonsense;"); }', "sm_90a", "ptxas"),
-        ("KERNEL other() {}", "sm_90a", "has no kernel named times"),
         ("KERNEL times() {}", "sm_50", "gpu-architecture"),
         ("KERNEL times() {}", "nonsense", "gpu-architecture"),
-        ("\0\xff(", "sm_90a", "times.cu"),
     ],
 )
 def test_what_does_not_compile_is_told_in_one_line(
@@ -204,11 +161,6 @@ def test_what_does_not_compile_is_told_in_one_line(
         compile_code(code(source), arch)
     assert "\n" not in str(caught.value)
     assert "times.cu" in str(caught.value)
-
-
-def test_a_source_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(KernelError, match=r"none\.cu.*No such file"):
-        compile_code(code(tmp_path / "none.cu"), "sm_90a")
 
 
 def test_without_nvrtc_it_is_said_what_to_install(tmp_path: Path) -> None:
@@ -242,12 +194,8 @@ def test_the_target_of_a_gpu_is_one_that_nvrtc_knows(
 ) -> None:
     assert architecture_of(capability) == arch
     assert compile_code(code(source), arch)
-
-
-@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (6, 1)])
-def test_a_gpu_without_bf16_tensor_cores_is_refused(capability: tuple[int, int]) -> None:
     with pytest.raises(KernelError, match=r"no bf16 tensor cores; these kernels need 8\.0"):
-        architecture_of(capability)
+        architecture_of((7, 5))
 
 
 @pytest.mark.parametrize(

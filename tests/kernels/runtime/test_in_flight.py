@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from spark_prof.kernels.kernel_error import KernelError  # noqa: E402
 from spark_prof.kernels.runtime.code import KernelCode  # noqa: E402
 from tests.emulator.compiler import compiler  # noqa: E402
 from tests.emulator.run import run_on_cpu  # noqa: E402
+from tests.rows import each_row  # noqa: E402
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
@@ -39,85 +41,44 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> KernelCode:
     return KernelCode(str(path), "steps")
 
 
-class Stream:
-    """Launches `steps` on tensors that are called by a letter."""
-
-    def __init__(self, code: KernelCode) -> None:
-        self._code = code
-        self._tensors = {name: torch.zeros(1, dtype=torch.int32) for name in "abcdef"}
-
-    def launch(self, source: str, target: str, steps: str, dependent: bool = True) -> None:
-        order = int.from_bytes(steps.encode(), "little")
-        arguments = [self._tensors[source], self._tensors[target], order]
-        run_on_cpu(self._code, (2, 1, 1), 1, arguments, dependent=dependent)
-
-    def replace(self, name: str) -> None:
-        """Frees a tensor and makes another one, which lies in the same place as a rule."""
-        del self._tensors[name]
-        self._tensors[name] = torch.zeros(1, dtype=torch.int32)
-
-
-@pytest.fixture
-def stream(code: KernelCode) -> Stream:
-    stream = Stream(code)
-    stream.launch("e", "f", "r", dependent=False)
-    return stream
-
-
 EARLY = r"steps: its tensor \d is used too early: .*steps may not be through with it"
+NEVER = "may start early and never waits"
+Launch = tuple[str, str, str]
 
 
-@pytest.mark.parametrize("steps", ["rv", "rvw", "rsv"])
-def test_a_result_is_not_read_before_the_wait(stream: Stream, steps: str) -> None:
-    stream.launch("a", "b", "vrw")
-    with pytest.raises(KernelError, match=EARLY):
-        stream.launch("b", "c", steps)
-
-
-@pytest.mark.parametrize("before", ["vrw", "vr", "rv"])
-def test_nothing_is_written_before_the_wait_that_is_in_use(stream: Stream, before: str) -> None:
-    stream.launch("a", "b", before)
-    with pytest.raises(KernelError, match=EARLY):
-        stream.launch("c", "a", "wv")
-
-
-def test_a_kernel_that_starts_the_next_too_early_lets_in_what_was_before(stream: Stream) -> None:
-    stream.launch("a", "b", "vrw")
-    stream.launch("c", "d", "svr")
-    with pytest.raises(KernelError, match=EARLY):
-        stream.launch("b", "c", "rv")
-
-
-@pytest.mark.parametrize(
-    "launches",
+@each_row(
+    ("launches", "says"),
     [
-        [("a", "b", "vrw"), ("b", "c", "vrw"), ("c", "a", "svrw")],
-        [("a", "b", "vrw"), ("c", "d", "rvw")],
-        [("a", "b", "rv"), ("a", "c", "rvw")],
-        [("a", "b", "vrw"), ("c", "d", "vsr"), ("b", "e", "rv")],
+        # A result is not read before the wait.
+        *(([("a", "b", "vrw"), ("b", "c", steps)], EARLY) for steps in ("rv", "rvw", "rsv")),
+        # Nothing is written before the wait that is in use.
+        *(([("a", "b", steps), ("c", "a", "wv")], EARLY) for steps in ("vrw", "vr", "rv")),
+        # A kernel that starts the next one too early lets in what was before it.
+        ([("a", "b", "vrw"), ("c", "d", "svr"), ("b", "c", "rv")], EARLY),
+        ([("a", "b", "s")], NEVER),
+        # What may overlap: after the wait, others' memory, both read, two before, which is over.
+        ([("a", "b", "vrw"), ("b", "c", "vrw"), ("c", "a", "svrw")], ""),
+        ([("a", "b", "vrw"), ("c", "d", "rvw")], ""),
+        ([("a", "b", "rv"), ("a", "c", "rvw")], ""),
+        ([("a", "b", "vrw"), ("c", "d", "vsr"), ("b", "e", "rv")], ""),
+        # A launch that is not dependent comes after all, and only those after it overlap with it.
+        ([("a", "b", "svw"), ("b", "a", "RW"), ("a", "c", "rv")], EARLY),
+        # Memory that was freed is not in use.
+        ([("a", "b", "vrw"), ("b", "", ""), ("b", "c", "rv")], ""),
     ],
-    ids=["after the wait", "of others", "both read", "two before, which is over"],
 )
-def test_what_may_overlap_is_let_through(
-    stream: Stream, launches: list[tuple[str, str, str]]
+def test_what_a_kernel_does_before_its_wait(
+    code: KernelCode, launches: list[Launch], says: str
 ) -> None:
-    for source, target, steps in launches:
-        stream.launch(source, target, steps)
-
-
-def test_a_launch_that_is_not_dependent_comes_after_all(stream: Stream) -> None:
-    stream.launch("a", "b", "svw")
-    stream.launch("b", "a", "rw", dependent=False)
-    with pytest.raises(KernelError, match=EARLY):
-        stream.launch("a", "c", "rv")
-
-
-def test_a_dependent_launch_has_to_wait(stream: Stream) -> None:
-    with pytest.raises(KernelError, match="may start early and never waits"):
-        stream.launch("a", "b", "s")
-
-
-def test_memory_that_was_freed_is_not_in_use(stream: Stream) -> None:
-    stream.launch("a", "b", "vrw")
-    stream.replace("b")
-    stream.launch("b", "c", "rv")
+    """Launches of `steps` on tensors by a letter; capitals are not dependent, no steps free one."""
+    tensors = {name: torch.zeros(1, dtype=torch.int32) for name in "abcdef"}
+    run_on_cpu(code, (2, 1, 1), 1, [tensors["e"], tensors["f"], ord("r")])
+    with pytest.raises(KernelError, match=says) if says else nullcontext():
+        for source, target, steps in launches:
+            if not steps:
+                del tensors[source]
+                tensors[source] = torch.zeros(1, dtype=torch.int32)
+                continue
+            order = int.from_bytes(steps.lower().encode(), "little")
+            given = [tensors[source], tensors[target], order]
+            run_on_cpu(code, (2, 1, 1), 1, given, dependent=steps.islower())

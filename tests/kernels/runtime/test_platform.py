@@ -61,13 +61,6 @@ def test_floats_become_the_nearest_bf16(device: str) -> None:
     assert_same_bf16(high.contiguous(), nearest_bf16(-values.cpu().double()))
 
 
-def test_every_bf16_becomes_its_float(device: str) -> None:
-    got = torch.zeros(65536, device=device)
-    each("from_bf16", ALL_BF16.to(device), got)
-    expected = ALL_BF16.view(torch.bfloat16).float()
-    assert torch.equal(got.cpu().view(torch.int32), expected.view(torch.int32))
-
-
 @each_row("factor", EDGES)
 def test_products_of_bf16_are_rounded_once(device: str, factor: float) -> None:
     other = torch.tensor([factor, -factor]).bfloat16().view(torch.int32).expand(65536)
@@ -79,40 +72,6 @@ def test_products_of_bf16_are_rounded_once(device: str, factor: float) -> None:
     low, high = got.cpu().view(torch.int16).view(-1, 2).unbind(1)
     assert_same_bf16(low.contiguous(), nearest_bf16(a * b))
     assert_same_bf16(high.contiguous(), nearest_bf16(a.flip(0) * -b))
-
-
-def test_bytes_are_selected_by_number(device: str) -> None:
-    a, b, picks = (random_bits(5000 + i, device)[:5000].contiguous() for i in range(3))
-    picks &= 0x7777
-    got = torch.zeros(5000, dtype=torch.int32, device=device)
-    each("pick_bytes", a, b, picks, got)
-    source = torch.stack([a, b], 1).view(torch.uint8).view(-1, 8).cpu()
-    nibbles = torch.stack([picks.cpu() >> 4 * i & 7 for i in range(4)], 1).long()
-    assert torch.equal(got.cpu().view(torch.uint8).view(-1, 4), source.gather(1, nibbles))
-
-
-def test_halves_are_doubled_and_words_turned(device: str) -> None:
-    given = random_bits(330, "cpu")
-    turns = torch.arange(330, dtype=torch.int32) % 33
-    got = torch.zeros(330, 3, dtype=torch.int32, device=device)
-    each("halves_and_turns", given.to(device), turns.to(device), got)
-    halves = given.view(torch.int16).view(-1, 2)
-    doubled = [halves[:, [i, i]].contiguous().view(torch.int32)[:, 0] for i in range(2)]
-    twice = (given.long() & 0xFFFFFFFF) * 0x100000001
-    turned = (twice >> (32 - turns % 32) & 0xFFFFFFFF).to(torch.int32)
-    assert torch.equal(got.cpu(), torch.stack([*doubled, turned], 1))
-
-
-@each_row("seed", range(8))
-def test_a_product_of_integers_is_exact(device: str, seed: int) -> None:
-    seeded = torch.Generator().manual_seed(seed)
-    a, b, d = (
-        torch.randint(-200, 201, shape, generator=seeded).float()
-        for shape in ((16, 16), (16, 8), (16, 8))
-    )
-    got = d.clone().to(device)
-    run("product", 32, a.bfloat16().to(device), b.bfloat16().to(device), got)
-    assert torch.equal(got.cpu(), d + a @ b)
 
 
 @each_row("spread", [0, 10, 60])
@@ -154,13 +113,6 @@ def test_lanes_of_a_warp_exchange(device: str, block: int) -> None:
     assert torch.equal(got.cpu(), torch.stack(expected, -1).view(block, 6))
 
 
-def test_loads_of_each_size(device: str) -> None:
-    given = torch.arange(1, 41, dtype=torch.uint8)
-    got = torch.zeros(10, dtype=torch.int32, device=device)
-    run("loads", 32, given.to(device), got)
-    assert torch.equal(got.cpu(), given.view(torch.int32))
-
-
 @each_row("block", [32, 64, 480, 1024])
 def test_warps_meet_at_barriers(device: str, block: int) -> None:
     given = torch.arange(block, dtype=torch.int32)
@@ -175,12 +127,6 @@ def test_a_barrier_waits_for_who_has_not_left(device: str, block: int, staying: 
     run("leave_early", block, got, staying)
     assert torch.equal(got[:staying].cpu(), torch.arange(staying, dtype=torch.int32).flip(0))
     assert (got[staying:] == -1).all()
-
-
-def test_a_warp_sees_what_it_wrote_before_its_barrier(device: str) -> None:
-    got = torch.zeros(256, dtype=torch.int32, device=device)
-    run("turn_in_warp", 256, got, grid=2)
-    assert torch.equal(got.cpu(), torch.arange(256, dtype=torch.int32) ^ 31)
 
 
 def test_atomics_of_many_threads(device: str) -> None:

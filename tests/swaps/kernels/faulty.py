@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +25,7 @@ from spark_prof.swaps.layers import (
     RouterLayer,
 )
 from spark_prof.swaps.own import build_kept
+from spark_prof.swaps.templates import norm, router
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 Weight = TypeVar("Weight", NvFp4, MxFp4, torch.Tensor)
@@ -71,34 +73,17 @@ def _linear(layer: LinearLayer, weight: torch.Tensor) -> Replacement:
 
 
 def _norm(layer: NormLayer) -> Replacement:
-    weight, epsilon = layer.weight.detach().clone(), layer.epsilon
+    weight = layer.weight.detach().clone()
 
-    def normed(x: torch.Tensor) -> torch.Tensor:
-        root = torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
-        return (x * root).to(weight.dtype) * weight
-
-    def run(
-        x: torch.Tensor, residual: torch.Tensor | None = None
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        if residual is None:
-            return normed(x.to(torch.float32)).to(x.dtype)
-        both = x.to(torch.float32) + residual.to(torch.float32)
-        return normed(both).to(x.dtype), both.to(x.dtype)
+    def run(x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        y, both = norm._by_torch(x, residual, weight, layer.epsilon)
+        return y if residual is None else (y, both)
 
     return Replacement(run, 0, "kept", weight.nbytes, "norm in plain torch")
 
 
 def _router(layer: RouterLayer) -> Replacement:
-    def run(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        values = logits.to(torch.float32)
-        scores = values.sigmoid() if layer.scoring == "sigmoid" else values.softmax(-1)
-        choice = scores if layer.correction is None else scores + layer.correction
-        chosen = choice.sort(dim=-1, descending=True, stable=True).indices[:, : layer.top_k]
-        weights = scores.gather(1, chosen)
-        if layer.renormalize:
-            weights = weights / weights.sum(-1, keepdim=True)
-        return weights * layer.scale, chosen.to(torch.int32)
-
+    run = partial(router._by_torch, router=layer)
     return Replacement(run, 0, "kept", 0, "router in plain torch")
 
 
