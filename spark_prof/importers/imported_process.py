@@ -273,11 +273,7 @@ class BehindTables:
             self._wait(0)
 
     def add(self, table: str, rank: int, frame: pd.DataFrame) -> None:
-        """Appends a frame, which must not change any more; see `TableFiles.add`.
-
-        Raises:
-            OSError: one of the frames before it could not be written.
-        """
+        """Appends a frame, which must not change any more; see `TableFiles.add`."""
         self._wait(_MOST_WAITING)
         self._waiting.append(self._thread.submit(self._tables.add, table, rank, frame))
 

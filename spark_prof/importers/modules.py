@@ -143,11 +143,7 @@ class _Node:
 
 
 def modules_of(scopes: Scopes) -> Modules:
-    """The modules that the scopes name, those of one path once.
-
-    Raises:
-        CommandError: they lie in each other without bound.
-    """
+    """The modules that the scopes name, those of one path once."""
     nodes = _named(scopes)
     nodes = _with_layers(nodes)
     nodes = _linears_of_attention(nodes)

@@ -61,10 +61,6 @@ def write_import(
     Args:
         source: what the user named, for the report.
         lost: what is missing before anything is read.
-
-    Raises:
-        CommandError: a trace is damaged or holds nothing, two are of one rank, or the bundle cannot
-            be written.
     """
     with staged(out) as staging:
         with TableFiles(staging) as tables, BehindTables(tables) as behind:
@@ -237,11 +233,7 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
 
 @contextmanager
 def open_source(path: Path) -> Iterator[Bundle]:
-    """A bundle, or a trace as a bundle that is gone afterwards.
-
-    Raises:
-        CommandError: it is neither, or damaged.
-    """
+    """A bundle, or a trace as a bundle that is gone afterwards."""
     if format_of(path) in (BUNDLE, PIECES):
         yield open_bundle(path)
         return

@@ -93,11 +93,7 @@ def assemble(
 
 
 def open_bundle(folder: Path) -> Bundle:
-    """Opens a bundle; one whose recording died is first made from its pieces.
-
-    Raises:
-        CommandError: the folder is no bundle, is damaged, or is still being recorded.
-    """
+    """Opens a bundle; one whose recording died is first made from its pieces."""
     return finished_bundle(folder) or assemble(folder, state=SALVAGED)
 
 
@@ -137,17 +133,11 @@ def write_tables(
     progress: Callable[[int, int], None] = lambda _, __: None,
     ends: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Writes pieces as the tables and the meta.json of a bundle, and leaves them as they are.
+    """Writes pieces as the tables and the meta.json of a bundle; the files that it could not read.
 
     Args:
         lost: what is missing besides what is found to be.
         ends: how processes ended; None while they still record, when nothing is missing yet.
-
-    Returns:
-        The files that could not be read.
-
-    Raises:
-        OSError: the folder cannot be written.
     """
     total = sum(map(len, chosen.values()))
     done = 0
@@ -264,12 +254,7 @@ def unflushed(
     kept: Mapping[str, Sequence[npt.NDArray[Any]]],
     ends: Mapping[str, str],
 ) -> list[str]:
-    """Lines about the steps that are missing, by process.
-
-    Args:
-        kept: of each process the numbers of the steps in the bundle.
-        ends: how processes ended that did not say so themselves.
-    """
+    """Lines about the steps that are missing, by process; `kept` are those in the bundle."""
     counts = read_counts(pieces)
     reported = {path.name.split(".")[0] for path in pieces.glob(progress_name("rank*"))}
     lines = []
@@ -361,9 +346,6 @@ def snapshot(
         into: an empty folder for the snapshot.
         most_pieces: of a rank; older pieces than that are left out.
         most_bytes: of the files of all pieces that are taken; but one of each rank is.
-
-    Raises:
-        CommandError: no step was flushed yet, or the snapshot cannot be written.
     """
     pieces = pieces_folder(folder)
     try:
@@ -432,11 +414,7 @@ class Salvage:
 
 
 def salvage(folder: Path, *, progress: Callable[[int, int], None] | None = None) -> Salvage:
-    """Makes the bundle if the folder holds only pieces; a whole bundle is left as it is.
-
-    Raises:
-        CommandError: the folder is neither, is still being recorded, or cannot be written.
-    """
+    """Makes the bundle if the folder holds only pieces; a whole bundle is left as it is."""
     whole = finished_bundle(folder)
     bundle = whole or assemble(folder, state=SALVAGED, progress=progress)
     late = _late_pieces(bundle)

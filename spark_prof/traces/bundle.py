@@ -81,11 +81,7 @@ class Meta:
 
     @classmethod
     def read(cls, folder: Path) -> Meta:
-        """Reads meta.json.
-
-        Raises:
-            CommandError: it is missing, damaged or from a newer spark-prof.
-        """
+        """Reads meta.json."""
         path = folder / META_FILE
         try:
             if path.stat().st_size > _META_LIMIT:
@@ -114,11 +110,7 @@ def own_version() -> str:
 
 
 def table_file(table: str, rank: int) -> str:
-    """The file that holds a table of a rank.
-
-    Raises:
-        CommandError: there is no such rank.
-    """
+    """The file that holds a table of a rank."""
     if not 0 <= rank <= HIGHEST_RANK:
         raise CommandError(f"{rank} is no rank; ranks go from 0 to {HIGHEST_RANK}")
     return f"{table}-rank{rank}.parquet"
@@ -225,9 +217,6 @@ class Bundle:
         """The rows of one table of a rank in their order, at most `ROWS` at a time.
 
         Nothing comes of a table that the bundle lacks.
-
-        Raises:
-            CommandError: the file is damaged.
         """
         if table_file(table, rank) in self.meta.tables:
             with self._opened(table, rank, columns) as (file, there, whole):

@@ -161,9 +161,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
     Args:
         folder: as of a download from Hugging Face, or the folder of its cache (models--...).
-
-    Raises:
-        CommandError: there is neither a configuration nor a tensor to be found.
     """
     if not folder.is_dir():
         raise CommandError(f"{folder} is no folder; give the one that holds config.json")
@@ -188,10 +185,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def model_folder(named: str) -> Path:
     """The folder of a model: itself, that of its config.json, or the one in Hugging Face's cache.
 
-        model_folder("openai/gpt-oss-120b")
-
-    Raises:
-        CommandError: there is none.
+    model_folder("openai/gpt-oss-120b")
     """
     path = Path(named)
     if path.name == _CONFIG and path.is_file():

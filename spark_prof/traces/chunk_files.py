@@ -107,11 +107,7 @@ def other_recordings(pieces: Path) -> list[Path]:
 
 
 def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Reads one array of a piece.
-
-    Raises:
-        CommandError: it is missing, damaged, or has other columns.
-    """
+    """Reads one array of a piece."""
     try:
         array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError, TokenError) as error:
@@ -122,11 +118,7 @@ def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def load_tensors(path: Path) -> list[dict[str, Any]]:
-    """The rows of the `tensors` table that a process wrote.
-
-    Raises:
-        CommandError: the file is damaged, or has other columns.
-    """
+    """The rows of the `tensors` table that a process wrote."""
     rows = next(json_files(path.parent, path.name), {}).get("tensors")
     if not _are_rows(rows, "tensors", TABLES["tensors"].schema.names):
         raise CommandError(f"{path.name} is damaged or was written by another spark-prof")

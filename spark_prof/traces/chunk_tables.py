@@ -198,11 +198,7 @@ def _from_nodes(kernels: pd.DataFrame, nodes: GraphNodes | None) -> pd.DataFrame
 
 
 def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
-    """The kernels of that piece; None where no backend wrote any.
-
-    Raises:
-        CommandError: what it wrote is missing in part or damaged.
-    """
+    """The kernels of that piece; None where no backend wrote any."""
     raw = pieces / activity_name(process, piece)
     if raw.exists():
         from spark_prof.traces.readers.cupti_buffers import names_file

@@ -97,9 +97,6 @@ def locked_folder(folder: Path, how: int = fcntl.LOCK_EX) -> int | None:
 
     Args:
         how: `fcntl.LOCK_EX`, or `fcntl.LOCK_SH` only to see whether somebody writes.
-
-    Raises:
-        OSError: it cannot be opened.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -140,9 +137,6 @@ def staged(out: Path | Claim) -> Iterator[Path]:
 
     Args:
         out: the folder that is wanted, claimed by the caller or not: one that is there is empty.
-
-    Raises:
-        CommandError: it cannot be written. After any error nothing of it is left.
     """
     with Claim(out) if isinstance(out, Path) else out as claim:
         folder = claim.folder

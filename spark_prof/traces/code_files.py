@@ -39,9 +39,6 @@ def library_code(library: Path, generation: int, seconds: float) -> LibraryCode:
     Args:
         generation: 12 for compute capability 12.x; 0 for none. Its plain cubins are taken out and
             looked at, because a build for a family looks plain in a list.
-
-    Raises:
-        CommandError: cuobjdump is missing, failed or took too long.
     """
     tool = find_tool("cuobjdump")
     if tool is None:
@@ -111,9 +108,6 @@ def code_files(path: Path, architecture: str | None = None) -> Iterator[CodeFile
     Args:
         path: a cubin, a library or executable, or a folder of cubins.
         architecture: of a library: sm_121, 12.1 or 121; the newest that it holds if None.
-
-    Raises:
-        CommandError: there is none, or it cannot be taken out.
     """
     whole = path.is_dir() or _head(path)[18:20] == _CUDA
     if whole and architecture:

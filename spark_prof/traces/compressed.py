@@ -46,10 +46,6 @@ def open_stream(path: Path) -> Iterator[Iterator[bytes]]:
 
     The next block is decompressed in a thread while the caller works on the last one. Zeros and
     other bytes that follow the end of a gzip stream are left out, as gunzip does.
-
-    Raises:
-        CommandError: the file cannot be read, ends early, is damaged, or would fill the machine;
-            from the blocks too.
     """
     try:
         with path.open("rb") as file, ThreadPoolExecutor(1) as pool:
@@ -147,13 +143,6 @@ def unpacked(path: Path, into: Path) -> list[Path]:
     Args:
         path: a zip, or a tar that may be compressed with gzip or zstd.
         into: an empty folder, which the caller removes, also after an error.
-
-    Returns:
-        The files, sorted by name.
-
-    Raises:
-        CommandError: the archive is damaged, holds no file, or holds what no archive of traces
-            does; into may then hold some of the files.
     """
     try:
         with path.open("rb") as file:
@@ -201,11 +190,7 @@ class _Target:
         self.written.append(place)
 
     def _place(self, name: str) -> Path:
-        """Where a member goes.
-
-        Raises:
-            CommandError: its name leads out of the folder, is no name, or was there before.
-        """
+        """Where a member goes."""
         parts = PurePosixPath(name.replace("\\", "/")).parts
         bad = not parts or len(parts) > _DEEPEST or not name.isprintable()
         if bad or any(len(part.encode()) > _LONGEST_PART for part in parts):

@@ -139,11 +139,7 @@ class KernelSum:
 
 
 def gpu_frame(**known: Any) -> pd.DataFrame:
-    """The rows of Trace.gpu; a column that is not given has the value for what is unknown.
-
-    Args:
-        known: columns of Trace.gpu, `name`, `start_ns` and `end_ns` among them.
-    """
+    """The rows of Trace.gpu; a column that is not given has the value for what is unknown."""
     count = len(known["start_ns"])
     columns: dict[str, Any] = {}
     for column in _COLUMNS:
@@ -200,11 +196,7 @@ def window(
 
 
 def end_to_end(process: int, sums: list[KernelSum], source: object) -> Iterator[Window]:
-    """Lays the instances of every kernel one behind the other, their sums kept to the nanosecond.
-
-    Raises:
-        CommandError: a sum cannot be right; before the first window.
-    """
+    """Lays the instances of every kernel one behind the other, their sums kept to the nanosecond."""
     for row in sums:
         if row.instances < 1 or row.total_ns < 0:
             raise CommandError(

@@ -168,11 +168,7 @@ def without_endings(name: str) -> str:
 
 
 def format_of(path: Path) -> str:
-    """The name of the format: one of `FORMATS`, BENCHMARK, BUNDLE, PIECES or FOLDER.
-
-    Raises:
-        CommandError: there is nothing, it cannot be read, or it is nothing that can be imported.
-    """
+    """The name of the format: one of `FORMATS`, BENCHMARK, BUNDLE, PIECES or FOLDER."""
     try:
         if path.is_dir():
             return _folder(path)

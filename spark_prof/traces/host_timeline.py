@@ -135,12 +135,7 @@ class GraphNodes:
 
 
 def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]) -> GraphNodes:
-    """Places the nodes.
-
-    Args:
-        nodes: rows of pieces.NODE_DTYPE; a clone may be reported as a new node too.
-        events: what was entered and left meanwhile, rows of pieces.EVENT_DTYPE.
-    """
+    """Places NODE_DTYPE rows, where a clone may stand as a new node too, by EVENT_DTYPE rows."""
     timeline, _ = replay(events, layers, None)
     rows = nodes[last_of_each(nodes["node"], nodes["original"])]
     number = rows["node"].astype(np.int64)

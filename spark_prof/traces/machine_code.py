@@ -53,11 +53,7 @@ class _Cubin:
 
 
 class Cubins:
-    """The machine code that one recording loaded, each piece of it once.
-
-    Args:
-        folder: the cubins that the driver handed over, and those found in JIT caches.
-    """
+    """The machine code that one recording loaded, each piece of it once."""
 
     def __init__(self, folder: Path) -> None:
         self._cubins: dict[str, _Cubin] = {}

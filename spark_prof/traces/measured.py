@@ -92,11 +92,7 @@ def state_folder() -> Path:
 
 
 def keep_measured(measured: Measured, folder: Path | None = None) -> Path:
-    """Writes the file of that device, in place of an earlier one; returns its path.
-
-    Raises:
-        CommandError: it cannot be written.
-    """
+    """Writes the file of that device, in place of an earlier one; returns its path."""
     folder = state_folder() if folder is None else folder
     name = _UNSAFE.sub("-", measured.uuid or measured.device).strip("-.")[:100] or "device"
     path = folder / f"{name}.json"
@@ -112,11 +108,7 @@ def keep_measured(measured: Measured, folder: Path | None = None) -> Path:
 
 
 def read_measured(path: Path) -> Measured:
-    """Reads what `spark-prof doctor --measure` kept.
-
-    Raises:
-        CommandError: the file cannot be read or is none of these.
-    """
+    """Reads what `spark-prof doctor --measure` kept."""
     try:
         if not path.is_file():
             raise CommandError(f"{path} is no file; `spark-prof doctor --measure` writes one")
@@ -145,9 +137,6 @@ def find_measured(device: str, folder: Path | None = None) -> tuple[Path, Measur
     """The latest measurement of a device of that name, and its file; None where there is none.
 
     Files that are damaged are passed over: nobody named them.
-
-    Args:
-        folder: where to look, the state folder if None.
     """
     folder = state_folder() if folder is None else folder
     found = []

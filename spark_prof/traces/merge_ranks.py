@@ -61,11 +61,7 @@ _ALIKE = ("vllm", "model", "model_config", "quantization", "dtype", "parallel")
 
 
 def check_same_run(parts: Sequence[Bundle]) -> None:
-    """Refuses parts that do not belong together.
-
-    Raises:
-        CommandError: one line that says which and why.
-    """
+    """Refuses parts that do not belong together."""
     owners: dict[str, Bundle] = {}
     for part in parts:
         if not part.ranks:
@@ -110,22 +106,14 @@ _STATES = ("complete", "interrupted", SALVAGED)
 
 
 def open_parts(sources: Sequence[Path]) -> list[Bundle]:
-    """Opens what each host wrote: a bundle, or a folder of pieces that is made into one.
-
-    Raises:
-        CommandError: one is no bundle or damaged, or they do not belong together.
-    """
+    """Opens what each host wrote: a bundle, or a folder of pieces that is made into one."""
     parts = [_open(source) for source in sources]
     check_same_run(parts)
     return sorted(parts, key=lambda part: part.ranks or (1 << 30,))
 
 
 def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
-    """Writes one bundle with the tables of all parts; times stay as they were recorded.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes one bundle with the tables of all parts; times stay as they were recorded."""
     with TableFiles(folder) as tables:
         tables.add("log", 0, pd.concat([part.frame("log", 0) for part in parts]))
         if any(table_file("cubins", 0) in part.meta.tables for part in parts):
@@ -150,9 +138,6 @@ def move_clocks(bundle: Bundle, shifts: Mapping[str, Shift], lost: Sequence[str]
 
     Args:
         shifts: by process, such as ``rank2`` or ``engine1``.
-
-    Raises:
-        OSError: it cannot be written.
     """
     facts = {name: dict(fact) for name, fact in bundle.meta.facts.items()}
     for process, shift in shifts.items():

@@ -54,11 +54,7 @@ class Nsys:
         return code == 0
 
     def export(self, report: Path, export: Path, say: Say) -> None:
-        """Turns a report into an SQLite file.
-
-        Raises:
-            CommandError: nsys could not.
-        """
+        """Turns a report into an SQLite file."""
         task = f"exporting the nsys report ({report.stat().st_size >> 20} MiB)"
         say(task)
         options = ["--type=sqlite", "--force-overwrite=true", f"--output={export}"]
@@ -70,11 +66,7 @@ class Nsys:
 
 
 def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
-    """The nsys on PATH, else the newest where NVIDIA's packages put it.
-
-    Raises:
-        CommandError: there is none, or none that can be used.
-    """
+    """The nsys on PATH, else the newest where NVIDIA's packages put it."""
     refused: list[str] = []
     on_path = shutil.which("nsys", path=path)
     for candidates in ([Path(on_path)] if on_path else [], _installed(root)):
@@ -123,9 +115,6 @@ def _run(
     """Runs a program to its end, says every ten seconds that it still runs.
 
     Its own process group keeps a Ctrl-C in the terminal away from it.
-
-    Returns:
-        Its exit code, and what it wrote.
     """
     try:
         child = subprocess.Popen(
@@ -167,11 +156,7 @@ _HEAD_BYTES = 256
 
 
 def report_version(path: Path) -> str | None:
-    """The version of nsys that wrote a report; None for a file that is no report.
-
-    Raises:
-        CommandError: the file cannot be read.
-    """
+    """The version of nsys that wrote a report; None for a file that is no report."""
     try:
         with path.open("rb") as file:
             found = _HEAD.match(file.read(_HEAD_BYTES))
@@ -181,11 +166,7 @@ def report_version(path: Path) -> str | None:
 
 
 def export_report(path: Path, folder: Path) -> Path:
-    """Exports a report with the nsys of this machine.
-
-    Raises:
-        CommandError: it is no report, or there is no nsys that can export it.
-    """
+    """Exports a report with the nsys of this machine."""
     version = report_version(path)
     if version is None:
         raise CommandError(

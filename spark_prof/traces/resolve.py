@@ -116,11 +116,7 @@ class Remote(Source):
 
 
 def resolve(source: str) -> Source:
-    """What the person named.
-
-    Raises:
-        CommandError: there is nothing, it cannot be read, or it is nothing that is known.
-    """
+    """What the person named."""
     if is_url(source):
         members = _several(source)
         return Folder(source, members) if members else Remote(source)
@@ -140,11 +136,7 @@ def resolve(source: str) -> Source:
 
 @contextmanager
 def fetched(source: str | Source) -> Iterator[Source]:
-    """What the person named, on this disk: a copy of what is remote, which is gone afterwards.
-
-    Raises:
-        CommandError: as `resolve`.
-    """
+    """What the person named, on this disk: a copy of what is remote, which is gone afterwards."""
     found = resolve(source) if isinstance(source, str) else source
     with fetched_path(found.name) as path:
         yield resolve(str(path)) if is_url(found.name) else found
@@ -152,11 +144,7 @@ def fetched(source: str | Source) -> Iterator[Source]:
 
 @contextmanager
 def fetched_path(source: str) -> Iterator[Path]:
-    """The path of what the person named; what a URL names is copied, and removed again.
-
-    Raises:
-        CommandError: the URL cannot be read.
-    """
+    """The path of what the person named; what a URL names is copied, and removed again."""
     if not is_url(source):
         yield Path(source)
         return
@@ -205,9 +193,6 @@ def find_members(source: str) -> list[Member]:
     A folder whose traces are those of several ranks, by their names, is one recording with all
     that lies below it. Links to folders are not followed, so that a link to a folder above ends
     nothing. What is hidden is left out, and so is what lies in a bundle.
-
-    Raises:
-        CommandError: there are none, or too many, or the folder cannot be read.
     """
     found = _in_store(source) if is_url(source) else _in_folder(Path(source), source)
     if len(found) > MOST_MEMBERS:
@@ -322,9 +307,6 @@ def source_state(source: str) -> str | None:
     Of files only names, sizes and times are looked at, and of a bundle also its meta.json. Of a
     folder that is being recorded only whole pieces count: what a process writes all the time
     changes nothing.
-
-    Args:
-        source: a bundle, the folder of its pieces, a trace, or a folder of traces.
     """
     digest = hashlib.sha256()
     try:

@@ -39,16 +39,7 @@ class Instruction:
 def list_function(bundle: Path, cubin: str, function: str) -> tuple[Instruction, ...]:
     """The instructions of a function, in order.
 
-        list_function(Path("my-run"), row.cubin, row.function)
-
-    Args:
-        bundle: its folder.
-        cubin: hash of the file that holds the function, as in the table `functions`.
-        function: its symbol.
-
-    Raises:
-        CommandError: the bundle does not keep the file, nvdisasm is missing, does not know the
-            architecture or takes too long, or the file is damaged or holds no such function.
+    list_function(Path("my-run"), row.cubin, row.function)
     """
     path = bundle / CUBINS_FOLDER / f"{cubin}.cubin"
     if not _HASH.fullmatch(cubin) or not path.is_file():

@@ -24,11 +24,7 @@ _MOST = 1 << 20
 
 
 class Scopes:
-    """A tree of named ranges; a scope is a number, its parent a smaller one or NO_SCOPE.
-
-    Attributes:
-        parents: the parent of each scope.
-    """
+    """A tree of named ranges; a scope is a number, its parent a smaller one or NO_SCOPE."""
 
     def __init__(self) -> None:
         self.parents: list[int] = []
@@ -148,14 +144,7 @@ class ScopeWalk:
         self._stacks: dict[int, _Stack] = {}
 
     def advance(self, ranges: ModuleRanges, begin: int) -> Int64s:
-        """Goes on to the next stretch.
-
-        Args:
-            begin: when it begins, ns.
-
-        Returns:
-            The scope of each range.
-        """
+        """Goes on to the stretch that begins at `begin`, in ns; the scope of each range."""
         scope = np.full(len(ranges.start), NO_SCOPE, np.int64)
         before, self._stacks = self._stacks, {}
         for thread, stack in before.items():

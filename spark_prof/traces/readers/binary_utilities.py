@@ -66,11 +66,7 @@ class FatFile:
 
 
 def read_fatbin(tool: Path, library: Path, seconds: float) -> list[FatFile]:
-    """What the library holds; empty where it has no GPU code.
-
-    Raises:
-        ToolError: cuobjdump failed or took too long.
-    """
+    """What the library holds; empty where it has no GPU code."""
     found: list[FatFile] = []
 
     def note(line: bytes) -> None:
@@ -90,11 +86,7 @@ def read_fatbin(tool: Path, library: Path, seconds: float) -> list[FatFile]:
 def take_out(
     tool: Path, library: Path, files: Sequence[FatFile], folder: Path, seconds: float
 ) -> list[Path]:
-    """Writes files of the library into a folder; the paths of those that are there.
-
-    Raises:
-        ToolError: cuobjdump failed or took too long.
-    """
+    """Writes files of the library into a folder; the paths of those that are there."""
     for option, kind in (("-xelf", "cubin"), ("-xptx", "ptx")):
         # A name as a whole could be part of another one; that of an architecture is short.
         parts = {f".{f.name.rsplit('.', 2)[1]}.{kind}" for f in files if f.name.endswith(kind)}
@@ -134,10 +126,6 @@ def count_opcodes(
     tool: Path, architecture: str, functions: Sequence[bytes], seconds: float
 ) -> list[Counter[str] | None]:
     """How often each opcode, with its modifiers, stands in each function.
-
-    Args:
-        architecture: of all the functions, such as sm_90.
-        seconds: how long it may take.
 
     Returns:
         For each function its counts; None where it holds what is no instruction.

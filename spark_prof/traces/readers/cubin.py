@@ -54,10 +54,6 @@ class Elf:
 
     Attributes:
         abi: `EI_OSABI`, which CUDA counts up when its layout changes.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no ELF file for CUDA, or is cut off.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,11 +134,7 @@ class Code:
 
 
 def read_functions(path: Path) -> list[Function]:
-    """The kernels of a cubin.
-
-    Raises:
-        CommandError: the file is no cubin or is damaged.
-    """
+    """The kernels of a cubin."""
     return [Function(code.symbol, code.registers) for code in read_code(path, ())]
 
 
@@ -151,9 +143,6 @@ def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
 
     Args:
         wanted: symbols of the functions whose code is read, all if None; the others come without.
-
-    Raises:
-        CommandError: the file is no cubin or is damaged.
     """
     try:
         elf = Elf(path)

@@ -187,10 +187,6 @@ def read_records(path: Path, lost: list[str]) -> Iterator[Records]:
     """All records of the file; what it lacks is added to `lost`.
 
     The memory of the records is used again: they are only good until the next ones are asked for.
-
-    Raises:
-        CommandError: the file cannot be read, is no such file, or comes from a libcupti whose
-            records are not known.
     """
     memory = _Memory()
     with _opened(path) as file:
@@ -203,9 +199,6 @@ def map_records(path: Path, lost: list[str], work: Callable[[Records], T]) -> It
     """What `work` makes of all records of the file, in their order; it runs on several threads.
 
     The memory of the records is used again: `work` must not keep any of it.
-
-    Raises:
-        CommandError: as `read_records`.
     """
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     local = threading.local()
@@ -237,20 +230,12 @@ def map_records(path: Path, lost: list[str], work: Callable[[Records], T]) -> It
 
 
 def name_pointers(path: Path) -> set[int]:
-    """The addresses of all kernel names in the file.
-
-    Raises:
-        CommandError: as `read_records`.
-    """
+    """The addresses of all kernel names in the file."""
     return _pointers(path, KERNELS, ("name",))
 
 
 def marker_pointers(path: Path) -> set[int]:
-    """The addresses of all names and domains of NVTX markers in the file.
-
-    Raises:
-        CommandError: as `read_records`.
-    """
+    """The addresses of all names and domains of NVTX markers in the file."""
     return _pointers(path, (MARKER,), ("name", "domain"))
 
 

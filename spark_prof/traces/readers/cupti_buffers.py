@@ -30,14 +30,7 @@ _ROWS_OF_FACTS = ("modules", "layers")
 
 
 def cupti_buffers(path: Path, names_module: NamesModule) -> Foreign:
-    """Reads one file of buffers, or all those in a folder, one window a file.
-
-    Args:
-        path: the file, with its file of names beside it or not, or the folder.
-
-    Raises:
-        CommandError: there is none, or it cannot be read; the latter from the windows too.
-    """
+    """Reads one file of buffers, or all those in a folder, one window a file."""
     files = sorted(path.glob("*.activity.bin")) if path.is_dir() else [path]
     if not files:
         raise CommandError(f"{path} holds no buffers of CUPTI (*.activity.bin)")

@@ -42,11 +42,7 @@ from spark_prof.traces.readers.cupti_records import (
 
 
 class Names:
-    """A categorical column's names, numbered as they come.
-
-    Args:
-        name_of: the name that stands for a value; several values may have the same.
-    """
+    """A categorical column's names, numbered as they come."""
 
     def __init__(self, name_of: Callable[[int], str]) -> None:
         self._name_of = name_of
@@ -239,12 +235,7 @@ _RECORD_BYTES = 56
 
 
 class Markers:
-    """The NVTX markers of one piece as they are read.
-
-    Args:
-        names: the name or domain at each address.
-        offset_ns: what to add to CUPTI's clock.
-    """
+    """The NVTX markers of one piece as they are read."""
 
     def __init__(self, names: Mapping[int, str], offset_ns: int, size: int) -> None:
         self._known, self._offset = names.keys() | {0}, offset_ns
@@ -321,12 +312,7 @@ _KINDS = pd.Index(["kernel", "memcpy", "memset"])
 
 
 class Rows:
-    """The rows of one piece as they are read.
-
-    Args:
-        names: the kernel name at each address.
-        offset_ns: what to add to CUPTI's clock.
-    """
+    """The rows of one piece as they are read."""
 
     def __init__(
         self,
@@ -461,9 +447,6 @@ def read_cupti(path: Path, names: Path) -> Trace:
 
     Args:
         names: JSON with `names` and `markers`, names by their address, and `clock_offset_ns`.
-
-    Raises:
-        CommandError: the buffers cannot be read, or it is not known how their records look.
     """
     lost: list[str] = []
     rows = Rows(*_read_names(names, lost), path.stat().st_size if path.is_file() else 0)

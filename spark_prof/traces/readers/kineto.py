@@ -41,11 +41,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 def read_kineto(path: Path) -> Trace:
-    """Reads a trace that a recording's torch backend wrote: kernels, launches and operators.
-
-    Raises:
-        CommandError: the file is not a whole Kineto trace.
-    """
+    """Reads a trace that a recording's torch backend wrote: kernels, launches and operators."""
     found = collect(path, lambda _: False)
     if found.repaired or found.bare:
         raise CommandError(f"{path} is not a whole Kineto trace (it is no strict JSON object)")
@@ -58,14 +54,7 @@ def read_kineto(path: Path) -> Trace:
 
 
 def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
-    """Reads a trace of vLLM, SGLang or any PyTorch program: each process as one window.
-
-    Args:
-        names_module: says which frames and annotations are calls of modules.
-
-    Raises:
-        CommandError: the file cannot be read or is not a whole Kineto trace.
-    """
+    """Reads a trace of vLLM, SGLang or any PyTorch program: each process as one window."""
     whole = collect(path, names_module)
     ranks = by_rank(whole)
     processes, windows, lost = [], [], [MERGED] if len(ranks) > 1 else []

@@ -68,14 +68,7 @@ class TraceText:
         self._after = b""
 
     def events(self, decode: Callable[[bytes], Decoded]) -> Iterator[Decoded]:
-        """Yields what `decode` makes of each block of whole events, given as a JSON list.
-
-        Args:
-            decode: raises ValueError or RecursionError where the block is no JSON.
-
-        Raises:
-            ValueError: the text ends early, or is no list of events.
-        """
+        """Yields what `decode` makes of each block of whole events, given as a JSON list."""
         text = self._to_events()
         enough = 0
         for chunk in chain([b""], self._chunks):
@@ -109,11 +102,7 @@ class TraceText:
         self._finish(text[end + 1 :])
 
     def around(self) -> dict[str, Any]:
-        """The other keys of the trace, once its events have been read; none of a bare list.
-
-        Raises:
-            ValueError: they are no JSON.
-        """
+        """The other keys of the trace, once its events have been read; none of a bare list."""
         if self.bare:
             if self._after.strip():
                 raise ValueError("something follows its list of events")
@@ -234,14 +223,7 @@ class Collected:
 
 
 def collect(path: Path, is_module: Callable[[str], bool]) -> Collected:
-    """Reads a trace, plain or compressed, in one pass.
-
-    Args:
-        is_module: whether a Python frame of that name is the call of a module to keep.
-
-    Raises:
-        CommandError: the file cannot be read or is not a whole Kineto trace.
-    """
+    """Reads a trace, plain or compressed, in one pass."""
     try:
         return _collect(path, is_module, exact=False)
     except InexactTimesError:

@@ -98,11 +98,7 @@ class EventDecoder:
         self._decode: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
 
     def __call__(self, block: bytes) -> Sequence[Event]:
-        """Decodes a JSON list of events.
-
-        Raises:
-            ValueError, RecursionError: it is no JSON.
-        """
+        """Decodes a JSON list of events."""
         try:
             events: list[Event] = self._decode.decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError):

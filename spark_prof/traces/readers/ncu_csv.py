@@ -71,9 +71,6 @@ def ncu_csv(*paths: Path) -> Foreign:
 
     It often writes a file for each kernel. The kernels follow one another; the facts are those of
     the first.
-
-    Raises:
-        CommandError: a file holds no such table, or is damaged.
     """
     found: list[Measured] = []
     lost = [

@@ -48,11 +48,7 @@ def created_nodes(export: NsysFile) -> dict[str, Int64s]:
 
 
 def nsys_lacks(path: Path, pid: int) -> tuple[str, ...]:
-    """What the export as a whole lacks for that process, one line each.
-
-    Raises:
-        CommandError: it is no whole export, or does not say when its session started.
-    """
+    """What the export as a whole lacks for that process, one line each."""
     lacks = []
     owned, values = f"(globalPid >> {PROCESS_SHIFT}) & {ID_MASK} = ?", (pid,)
     with open_export(path) as export:
@@ -108,11 +104,7 @@ _SAYERS = ("TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "META_DATA_CAPTURE")
 
 
 def process_facts(export: NsysFile, pid: int, devices: list[int]) -> dict[str, Any]:
-    """What is known of a process, with the keys of Meta.facts.
-
-    Args:
-        devices: the GPUs that it used, as its own CUDA numbers them.
-    """
+    """What is known of a process, with the keys of Meta.facts; `devices` as its CUDA numbers them."""
     facts: dict[str, Any] = {"pid": pid}
     said = _said(export)
     facts.update({key: said[key] for key in ("host", "nsys", "graph_trace") if key in said})

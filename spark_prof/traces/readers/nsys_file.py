@@ -159,11 +159,7 @@ def category(codes: npt.NDArray[np.intp], texts: Sequence[str]) -> pd.Categorica
 
 @contextmanager
 def open_export(path: Path) -> Iterator[NsysFile]:
-    """Opens an export for reading only.
-
-    Raises:
-        CommandError: it is none, or is damaged where it is read.
-    """
+    """Opens an export for reading only."""
     try:
         connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
     except sqlite3.Error as error:
@@ -213,11 +209,7 @@ class Clock:
 
 
 def read_clock(export: NsysFile) -> Clock:
-    """Reads the marks, else the session's start.
-
-    Raises:
-        CommandError: the export has neither.
-    """
+    """Reads the marks, else the session's start."""
     times, offsets = _marks(export)
     if len(times):
         return Clock(times, offsets, marked=True)
@@ -298,11 +290,7 @@ GPU_COLUMNS: Mapping[str, Mapping[str, int]] = {
 def work_frame(
     table: str, rows: Mapping[str, Int64s], clock: Clock, naming: Naming
 ) -> pd.DataFrame:
-    """Rows of one table as Trace.gpu; the texts are categories.
-
-    Args:
-        table: which table, one of GPU_COLUMNS.
-    """
+    """Rows of one table of GPU_COLUMNS as Trace.gpu; the texts are categories."""
     place = {
         "start_ns": clock.to_epoch(rows["start"]),
         "end_ns": clock.to_epoch(rows["end"]),

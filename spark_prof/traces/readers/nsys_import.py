@@ -281,9 +281,6 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
     Args:
         names_module: says whether an NVTX range's name names a module of the model.
         bucket_rows: about how many events are in memory at once.
-
-    Raises:
-        CommandError: it is no whole export, or has no CUDA work. Also while the windows are read.
     """
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder("spark-prof-nsys-"))

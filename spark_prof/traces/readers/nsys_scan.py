@@ -62,11 +62,7 @@ def bounds_of(starts: Int64s, rows: int, bucket_rows: int) -> Int64s:
 
 
 class Buckets:
-    """Rows of several tables by the time of their start.
-
-    Args:
-        bounds: the first time of each bucket but the first, ascending.
-    """
+    """Rows of several tables by their start; `bounds` has the first ns of each bucket but one."""
 
     def __init__(self, folder: Path, bounds: Int64s) -> None:
         self._folder, self.bounds = folder, bounds
@@ -185,11 +181,7 @@ def some_starts(export: NsysFile, table: str) -> list[int]:
 
 
 def batches(path: Path, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-    """The rows of a chunk.
-
-    Raises:
-        CommandError: the export is damaged there.
-    """
+    """The rows of a chunk."""
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
     try:
         with adbc.connect(uri) as connection, connection.cursor() as cursor:
@@ -287,11 +279,7 @@ class Scan:
 
 
 def scan_export(export: NsysFile, folder: Path, bucket_rows: int) -> tuple[Scan, Buckets]:
-    """Reads every event of an export into buckets.
-
-    Raises:
-        CommandError: the export is damaged, or the folder cannot hold its events.
-    """
+    """Reads every event of an export into buckets."""
     tables = [table for table in _COLUMNS if export.has(table, "start", "end", *_owner(table))]
     overheads = [table for table in tables if table in OVERHEADS and export.count(table)]
     tables = [table for table in tables if table not in OVERHEADS] + overheads[:1]

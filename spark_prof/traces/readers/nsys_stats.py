@@ -223,11 +223,7 @@ class Report:
 
 
 def nsys_stats_csv(path: Path) -> Foreign:
-    """Reads one report, plain or compressed.
-
-    Raises:
-        CommandError: the file is none of the three reports, or is damaged.
-    """
+    """Reads one report, plain or compressed."""
     what = f"the CSV of one of these reports of nsys stats: {REPORT_NAMES}"
     table = PrintedTable(path, lambda head: report_of(head) is not None, what)
     name = report_of(table.head)

@@ -49,9 +49,6 @@ class PrintedTable:
 
     Attributes:
         passed_over: lines inside the table that were none of its rows; known after reading.
-
-    Raises:
-        CommandError: the file cannot be read, or holds no such table.
     """
 
     def __init__(self, path: Path, wanted: Wanted, what: str) -> None:
@@ -63,11 +60,7 @@ class PrintedTable:
             raise CommandError(f"{path} holds no table that can be read; give {what}")
 
     def rows(self, *columns: str) -> Iterator[list[str]]:
-        """The cells of these columns, row by row; "" where there is no such column.
-
-        Raises:
-            CommandError: the file is damaged.
-        """
+        """The cells of these columns, row by row; "" where there is no such column."""
         places = [self.head.index(c) if c in self.head else None for c in columns]
         least = max((place for place in places if place is not None), default=0) + 1
         self.passed_over = 0

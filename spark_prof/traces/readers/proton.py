@@ -75,11 +75,7 @@ class OwnWork:
 
 
 def read_whole(path: Path, most: int) -> bytearray:
-    """The content of a file, decompressed.
-
-    Raises:
-        CommandError: it cannot be read, or holds more than `most` bytes.
-    """
+    """The content of a file, decompressed."""
     data = bytearray()
     with open_stream(path) as blocks:
         for block in blocks:
@@ -144,11 +140,7 @@ class Node(msgspec.Struct):
 
 
 def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
-    """Reads a tree, JSON or msgpack, plain or compressed.
-
-    Raises:
-        CommandError: it is no whole tree, or holds no time.
-    """
+    """Reads a tree, JSON or msgpack, plain or compressed."""
     root, devices = _decoded(path)
     facts = {"summed": True, "tool": "proton"}
     process = Process(None, facts | gpu_facts(devices))
@@ -269,11 +261,7 @@ class Paths:
 
 
 def proton_trace(path: Path, names_module: NamesModule) -> Foreign:
-    """Reads a trace, plain or compressed.
-
-    Raises:
-        CommandError: it is no whole trace, or holds no kernel.
-    """
+    """Reads a trace, plain or compressed."""
     try:
         return _read(path, names_module)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
