@@ -27,6 +27,7 @@ from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm, split_name
 from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.importers.imported_steps import Steps
 from spark_prof.importers.modules import Modules, modules_of
 from spark_prof.importers.repeats import Repeats, guess_layers
@@ -36,8 +37,6 @@ from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.host_timeline import FIRST_MODULE
 from spark_prof.traces.scopes import enclosing, innermost
 from spark_prof.vocabulary import COMPONENTS
-
-Int64s = npt.NDArray[np.int64]
 
 _NAME = re.compile(r"(?:\w+_)?capture_(\d{1,7})_(FULL|PIECEWISE)")
 _OF_CAPTURES = re.compile(r"(?:^|/)capture_traces/|graph_capture_rank")
@@ -226,7 +225,7 @@ def reference_of(bundle: Bundle, rank: int) -> Reference:
     return Reference(bundle.path.name, places, common)
 
 
-def distinct(rows: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> tuple[pd.DataFrame, Int64s]:
+def distinct(rows: pd.DataFrame, chosen: Flags) -> tuple[pd.DataFrame, Int64s]:
     """What differs among the chosen rows, and the number of each row among it, -1 for others."""
     number = np.full(len(rows), -1, np.int64)
     mine = rows[chosen]
@@ -304,8 +303,6 @@ def _kind(name: str) -> str:
     component = "norm" if fused else classify(name).component
     return component or re.sub(r"\d+", "", split_name(name)[0])
 
-
-Flags = npt.NDArray[np.bool_]
 
 _MOSTLY = 0.9
 """Layers are guessed only where ranges place less of the kernel time than the rest of this."""

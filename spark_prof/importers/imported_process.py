@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.importers.imported_layers import Layers
 from spark_prof.importers.imported_steps import Steps, one_step, steps_by_graphs
 from spark_prof.importers.modules import Modules, modules_of
@@ -18,8 +18,6 @@ from spark_prof.traces.demangle import demangled
 from spark_prof.traces.foreign import Process, Window, operator_rows
 from spark_prof.traces.host_timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
 from spark_prof.traces.scopes import NO_SCOPE
-
-Int64s = npt.NDArray[np.int64]
 
 _AFTER_MODEL = ("lm_head", "sampler")
 _NEVER = 1 << 62

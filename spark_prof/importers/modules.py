@@ -15,9 +15,9 @@ from functools import lru_cache
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.rules.components import (
     component_of,
@@ -107,8 +107,6 @@ def module_name(name: str) -> ModuleName | None:
             return ModuleName(found.get("path") or layer, found.get("type") or "", number)
     return None
 
-
-Int64s = npt.NDArray[np.int64]
 
 _FEWEST_LAYERS = 2
 _LONGEST_PATH = 4096

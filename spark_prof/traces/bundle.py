@@ -20,16 +20,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_prof.arrays import Int64s
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
 from spark_prof.files import sync, write_whole
 from spark_prof.redact import redacted_text, redacted_value
-from spark_prof.traces.tables import TABLES, Column, empty_table
+from spark_prof.traces.tables import TABLES, empty_table
 
 SCHEMA = 1
 IMPORTED = "imported: "
@@ -192,7 +192,7 @@ class Bundle:
 
     def spread(
         self, table: str, rank: int, columns: Sequence[str], rows: int
-    ) -> tuple[pd.DataFrame, npt.NDArray[np.int64]]:
+    ) -> tuple[pd.DataFrame, Int64s]:
         """Whole row groups, spread evenly over a table, of about so many rows.
 
         Returns:
@@ -230,10 +230,6 @@ class Bundle:
         """A table's file, which of the columns to read of it, and what adds the later ones."""
         name, schema = table_file(table, rank), TABLES[table].schema
         names = schema.names if columns is None else list(columns)
-        later = self._later_columns(table, name)
-        # One column at least, which tells how many rows there are.
-        there = [n for n in names if n not in later] or schema.names[:1]
-        strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
 
         def whole(found: pa.Table) -> pa.Table:
             for column in later.values():
@@ -246,6 +242,11 @@ class Bundle:
             return found
 
         try:
+            missing = TABLES[table].later_columns(pq.read_schema(self.path / name)) or ()
+            later = {column.name: column for column in missing}
+            # One column at least, which tells how many rows there are.
+            there = [n for n in names if n not in later] or schema.names[:1]
+            strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
             with pq.ParquetFile(self.path / name, read_dictionary=strings) as file:
                 yield file, there, whole
         except (OSError, pa.ArrowException) as error:
@@ -255,14 +256,6 @@ class Bundle:
         found = self.arrow(table, rank, names).unify_dictionaries()
         frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
         return frame
-
-    def _later_columns(self, table: str, name: str) -> dict[str, Column]:
-        """The columns that the file was written before."""
-        try:
-            found = TABLES[table].later_columns(pq.read_schema(self.path / name))
-        except (OSError, pa.ArrowException) as error:
-            raise CommandError(f"{self.path / name} is damaged; record again") from error
-        return {column.name: column for column in found or ()}
 
     def _check(self, name: str, rows: int) -> None:
         """Refuses a table file that is not what meta.json promises."""

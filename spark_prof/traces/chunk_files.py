@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import psutil
@@ -56,10 +56,11 @@ def processes(pieces: Path) -> dict[str, dict[str, Any]]:
     for match in filter(None, (_PROCESS.fullmatch(path.name) for path in pieces.iterdir())):
         name = match["name"]
         fact = next(json_files(pieces, f"{name}.facts.json"), {})
-        known = _are_rows(fact.get("modules"), "modules", _MODULE) and _are_rows(
-            fact.get("layers"), "layers", TABLES["layers"].schema.names
-        )
-        found[name] = (fact if known else {}) | {"process": name, "rank": int(match["rank"])}
+        modules = _rows(fact.get("modules"), "modules", _MODULE)
+        layers = _rows(fact.get("layers"), "layers")
+        fact |= {"modules": modules, "layers": layers}
+        known = {} if modules is None or layers is None else fact
+        found[name] = known | {"process": name, "rank": int(match["rank"])}
     return dict(sorted(found.items()))
 
 
@@ -119,8 +120,8 @@ def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 def load_tensors(path: Path) -> list[dict[str, Any]]:
     """The rows of the `tensors` table that a process wrote."""
-    rows = next(json_files(path.parent, path.name), {}).get("tensors")
-    if not _are_rows(rows, "tensors", TABLES["tensors"].schema.names):
+    rows = _rows(next(json_files(path.parent, path.name), {}).get("tensors"), "tensors")
+    if rows is None:
         raise CommandError(f"{path.name} is damaged or was written by another spark-prof")
     return rows
 
@@ -145,28 +146,22 @@ def log_lines(pieces: Path) -> list[dict[str, Any]]:
                 value = json.loads(line)
             except (ValueError, RecursionError):  # the line that a killed process was writing
                 continue
-            if _are_rows([value], "log", TABLES["log"].schema.names):
-                lines.append(value)
+            lines += _rows([value], "log") or []
     return lines
 
 
-def _are_rows(found: object, table: str, columns: Sequence[str]) -> TypeGuard[list[dict[str, Any]]]:
-    """Whether it is a list of objects with these columns of a table, each of the right type."""
-    kinds = {name: TABLES[table].schema.field(name).type for name in columns}
-    return isinstance(found, list) and all(
-        isinstance(row, dict) and all(_fits(row.get(name), kinds[name]) for name in columns)
-        for row in found
-    )
-
-
-def _fits(value: object, kind: pa.DataType) -> bool:
-    if not pa.types.is_integer(kind):
-        # Half of a surrogate pair, which JSON can hold, is no text of a table.
-        return isinstance(value, str) and (
-            value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
-        )
-    most = 1 << (kind.bit_width - 1)
-    return type(value) is int and -most <= value < most
+def _rows(found: object, table: str, columns: Sequence[str] = ()) -> list[dict[str, Any]] | None:
+    """The rows of a table, or these columns of them; None where `found` is no list of such."""
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        return None
+    schema = TABLES[table].schema
+    try:
+        wanted = pa.schema([schema.field(name) for name in columns or schema.names])
+        rows = pa.Table.from_pylist(found, wanted)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    whole: list[dict[str, Any]] = rows.to_pylist()
+    return None if any(column.null_count for column in rows.columns) else whole
 
 
 _CLOCK_SECONDS = 3600

@@ -208,18 +208,7 @@ def sync_new(folder: Path, process: str, synced: MutableMapping[Path, tuple[int,
     return len(changed)
 
 
-_FILE = np.dtype(
-    [
-        ("magic", "S8"),
-        ("run", "S32"),
-        ("boot", "S40"),
-        ("pid", "<i8"),
-        ("begun", "<i8"),
-        ("recorded", "<i8"),
-        ("failed", "<i8"),
-        ("unlogged", "<i8"),
-    ]
-)
+_FILE = _columns("magic:S8 run:S32 boot:S40 pid:<i8 begun:<i8 recorded:<i8 failed:<i8 unlogged:<i8")
 _MAGIC = b"SPCOUNT1"
 _FIRST = int(_FILE.fields["begun"][1]) if _FILE.fields else 0
 _BEGUN, _RECORDED, _FAILED, _UNLOGGED = range(4)

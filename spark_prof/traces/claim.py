@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spark_prof.ending import temporary_folder
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 
 _TRIES = 100
 
@@ -140,10 +140,10 @@ def staged(out: Path | Claim) -> Iterator[Path]:
     """
     with Claim(out) if isinstance(out, Path) else out as claim:
         folder = claim.folder
-        try:
-            with temporary_folder(f".{folder.name}.", folder.parent) as staging:
-                yield staging
-                staging.chmod(0o755)
-                staging.rename(folder)  # over the empty one, at once
-        except OSError as error:
-            raise CommandError(f"cannot write {folder}: {error.strerror or error}") from error
+        with (
+            os_errors(f"cannot write {folder}"),
+            temporary_folder(f".{folder.name}.", folder.parent) as staging,
+        ):
+            yield staging
+            staging.chmod(0o755)
+            staging.rename(folder)  # over the empty one, at once

@@ -255,7 +255,7 @@ def _tar_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with open_stream(path) as blocks:
         stream = _Stream(path, blocks)
         with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as archive:  # type: ignore[call-overload]
-            while member := _next(archive, stream):
+            while member := archive.next():
                 if member.isdir():
                     continue
                 content = archive.extractfile(member) if member.isreg() else None
@@ -264,11 +264,7 @@ def _tar_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
                 stream.left = _MOST_BYTES
                 yield member.name, content
                 archive.members.clear()  # the library keeps them all
-
-
-def _next(archive: tarfile.TarFile, stream: _Stream) -> tarfile.TarInfo | None:
-    stream.left = _MOST_HEADERS
-    return archive.next()
+                stream.left = _MOST_HEADERS
 
 
 class _Stream:

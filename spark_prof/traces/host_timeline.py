@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
+
+from spark_prof.arrays import Int64s, Rows
 
 PREPARE, FINISH, SAMPLE, FIRST_MODULE = 0, 1, 2, 3
 """Module numbers of what runs outside the model, and the first one of a module of the model."""
@@ -34,9 +34,6 @@ what follows the model inside execute_model gathers the rows for the logits.
 
 MODEL_PATH = "model"
 """Path of the model itself among the marked modules."""
-
-Int64s = npt.NDArray[np.int64]
-Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,7 @@ class Timeline:
         return np.where(before, -1, module), np.where(before, -1, layer)
 
 
-def replay(
-    events: npt.NDArray[Any], layers: Sequence[int], model: int | None
-) -> tuple[Timeline, list[Call]]:
+def replay(events: Rows, layers: Sequence[int], model: int | None) -> tuple[Timeline, list[Call]]:
     """Replays a log of traces.pieces.EVENT_DTYPE.
 
     Args:

@@ -84,7 +84,8 @@ def check_same_run(parts: Sequence[Bundle]) -> None:
 
 def _difference(first: Bundle, second: Bundle) -> str | None:
     """Why the two cannot be parts of one run."""
-    runs = [_runs(part) for part in (first, second)]
+    runs = [{str(fact.get("run") or "") for fact in part.meta.facts.values()} - {""}
+            for part in (first, second)]  # fmt: skip
     if all(runs) and runs[0] != runs[1]:
         return "they were recorded by different calls of spark-prof record"
     commands = [part.meta.command for part in (first, second)]
@@ -95,11 +96,6 @@ def _difference(first: Bundle, second: Bundle) -> str | None:
         if name in ours and name in theirs and ours[name] != theirs[name]:
             return f"{name} differs ({ours[name]!r:.40} and {theirs[name]!r:.40})"
     return None
-
-
-def _runs(part: Bundle) -> set[str]:
-    found = {str(fact.get("run") or "") for fact in part.meta.facts.values()}
-    return found - {""}
 
 
 _STATES = ("complete", "interrupted", SALVAGED)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 
 OLDEST = (2022, 4)
 """The oldest nsys seen to take every option, and to export the nodes of CUDA graphs."""
@@ -70,12 +70,16 @@ def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
     refused: list[str] = []
     on_path = shutil.which("nsys", path=path)
     for candidates in ([Path(on_path)] if on_path else [], _installed(root)):
-        usable = [nsys for nsys in (_probe(p, refused) for p in candidates) if nsys]
+        usable = []
+        for candidate in candidates:
+            try:
+                usable.append(_probe(candidate))
+            except CommandError as error:
+                refused.append(str(error))
         if usable:
             return max(usable, key=lambda nsys: nsys.version)
-    if refused:
-        raise CommandError(f"{refused[0]}; {_INSTALL}")
-    raise CommandError(f"nsys is not found on PATH or in /opt/nvidia; {_INSTALL}")
+    refused.append("nsys is not found on PATH or in /opt/nvidia")
+    raise CommandError(f"{refused[0]}; {_INSTALL}")
 
 
 def _installed(root: Path) -> Iterator[Path]:
@@ -87,25 +91,18 @@ def _installed(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def _probe(path: Path, refused: list[str]) -> Nsys | None:
-    """What that program is; None, with the reason, where it is no nsys of use."""
+def _probe(path: Path) -> Nsys:
+    """What that program is; a CommandError says why it is no nsys of use."""
     if "nsight-compute" in str(path.resolve()):
-        refused.append(f"{path} is part of Nsight Compute and cannot make a report")
-        return None
-    try:
-        code, output = _run([str(path), "--version"], _VERSION_SECONDS)
-    except CommandError as error:
-        refused.append(str(error))
-        return None
+        raise CommandError(f"{path} is part of Nsight Compute and cannot make a report")
+    code, output = _run([str(path), "--version"], _VERSION_SECONDS)
     found = re.search(r"version (\d{4}(?:\.\d+)+)", output)
     if code or not found:
-        refused.append(f"{path} does not say its version ({_last_line(output) or code})")
-        return None
+        raise CommandError(f"{path} does not say its version ({_last_line(output) or code})")
     version = tuple(map(int, found[1].split(".")))
     if version < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        refused.append(f"{path} is version {found[1]}, spark-prof needs {oldest} or later")
-        return None
+        raise CommandError(f"{path} is version {found[1]}, spark-prof needs {oldest} or later")
     return Nsys(path, version)
 
 
@@ -116,16 +113,11 @@ def _run(
 
     Its own process group keeps a Ctrl-C in the terminal away from it.
     """
-    try:
+    with os_errors(f"cannot start {command[0]}"):
         child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             process_group=0,
-        )
-    except OSError as error:
-        raise CommandError(f"cannot start {command[0]}: {error.strerror or error}") from error
+        )  # fmt: skip
     begun = time.monotonic()
     try:
         while True:
@@ -157,11 +149,8 @@ _HEAD_BYTES = 256
 
 def report_version(path: Path) -> str | None:
     """The version of nsys that wrote a report; None for a file that is no report."""
-    try:
-        with path.open("rb") as file:
-            found = _HEAD.match(file.read(_HEAD_BYTES))
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    with os_errors(f"cannot read {path}"), path.open("rb") as file:
+        found = _HEAD.match(file.read(_HEAD_BYTES))
     return found[1].decode().replace("@", ".") if found else None
 
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-Int64s = npt.NDArray[np.int64]
+from spark_prof.arrays import Int64s
 
 NO_SCOPE = -1
 """No range was open."""
@@ -120,6 +119,12 @@ class ModuleRanges:
     end: Int64s
     thread: Int64s
     name: Int64s  # the number of its name in the list that the walk was given
+
+    def calls(self, scope: Int64s) -> pd.DataFrame:
+        """They as `Window.calls`, with the scope of each."""
+        return pd.DataFrame(
+            {"scope": scope, "start_ns": self.start, "end_ns": self.end, "thread": self.thread}
+        )
 
 
 @dataclass(frozen=True)

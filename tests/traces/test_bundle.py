@@ -161,15 +161,6 @@ def test_a_field_of_a_wrong_kind(folder: Path, field: str, value: object) -> Non
     assert "damaged" in message or "no table" in message
 
 
-@pytest.mark.parametrize("field", ["schema", "command", "lost", "tables", "facts", "state"])
-def test_a_field_that_is_missing(folder: Path, field: str) -> None:
-    path = folder / META_FILE
-    value = json.loads(path.read_text())
-    del value[field]
-    path.write_text(json.dumps(value))
-    assert field in refused(folder)
-
-
 @pytest.mark.parametrize("schema", [0, 2, "1", None, [1], "x" * 10_000], ids=lambda s: repr(s)[:9])
 def test_another_schema_says_so_whatever_else_it_holds(folder: Path, schema: object) -> None:
     (folder / META_FILE).write_text(json.dumps({"schema": schema, "command": 3}))
@@ -180,11 +171,6 @@ def test_a_huge_meta_is_not_read(folder: Path) -> None:
     with open(folder / META_FILE, "r+b") as file:
         file.truncate(1 << 30)
     assert "larger than any bundle's" in refused(folder)
-
-
-def test_no_meta(folder: Path) -> None:
-    (folder / META_FILE).unlink()
-    assert "no bundle" in refused(folder)
 
 
 @pytest.mark.parametrize(("name", "says"), [(STEPS, "is no folder"), ("x", "does not exist")])
@@ -231,10 +217,6 @@ def test_together_they_are_the_table(
         assert found.to_pandas().astype(str).equals(bundle.frame(table, 0).astype(str))
 
 
-def test_a_table_that_is_not_there_has_no_batches(folder: Path) -> None:
-    assert list(Bundle(folder).batches("counters", 0)) == []
-
-
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     """A small bundle that is read as a large one."""
@@ -248,12 +230,6 @@ def test_a_large_table_is_the_same_frame(bundle: Bundle, table: str) -> None:
     pd.testing.assert_frame_equal(bundle.frame(table, 0), wanted, check_categorical=False)
     columns = list(reversed(TABLES[table].schema.names))[:3]
     assert list(bundle.frame(table, 0, columns)) == columns
-
-
-def test_a_large_table_from_before_a_column_was_added(bundle: Bundle) -> None:
-    path = bundle.path / table_file("kernels", 0)
-    pq.write_table(pq.read_table(path, partitioning=None).drop(["placed_by"]), path)
-    assert set(bundle.frame("kernels", 0, ["placed_by", "name"])["placed_by"]) == {""}
 
 
 def test_a_bundle_says_what_it_has(folder: Path) -> None:

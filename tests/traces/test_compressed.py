@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import random
-import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -84,20 +83,7 @@ def test_a_file_made_to_explode_is_refused_and_never_held(write, format_, monkey
     tracemalloc.stop()
 
 
-def test_a_reader_that_stops_early_leaves_no_thread_behind(write) -> None:
-    threads = threading.active_count()
-    with open_stream(write(gzip.compress(CONTENT))) as blocks:
-        assert CONTENT.startswith(next(blocks))
-    assert threading.active_count() == threads
-
-
 @each_row("start", [b"PK\x03\x04", b"BZh91AY", b"\xfd7zXZ\0", b"7z\xbc\xaf"])
 def test_other_compressions_are_named(write, start) -> None:
     with pytest.raises(CommandError, match="unpack it first"):
         content(write(start + b"..."))
-
-
-def test_no_file_and_a_folder(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(CommandError, match="cannot be read"):
-            content(path)

@@ -41,16 +41,6 @@ def found(nodes: GraphNodes, *columns: str) -> list[tuple[int, ...]]:
     return list(nodes.frame[list(columns)].itertuples(index=False, name=None))
 
 
-def test_a_node_belongs_to_what_was_open_when_it_was_created() -> None:
-    nodes = place([(at, FIRST + at, 0, 1) for at in (95, 105, 115, 125, 135, 145, 155, 175)])
-    assert found(nodes, "module", "layer") == [
-        (-1, -1), (MODEL, -1), (LAYER0, 0), (ATTENTION0, 0), (LAYER0, 0), (MODEL, -1), (LAYER1, 1),
-        (-1, -1),
-    ]  # fmt: skip
-    assert set(nodes.frame["capture"]) == {0}
-    assert (nodes.frame["original"] == nodes.frame["node"]).all()
-
-
 def test_an_instantiated_graph_as_cupti_reports_it() -> None:
     rows = [(100 + number % 80, FIRST + number, 0, 1) for number in range(481)]
     for number in range(481):
@@ -90,11 +80,6 @@ def test_nodes_are_found_by_their_number() -> None:
     wanted = np.array([FIRST + 2, FIRST + 1, FIRST, 0, -1, SECOND])
     assert nodes.find(wanted).tolist() == [1, -1, 0, -1, -1, -1]
     assert nodes.find(np.empty(0, np.int64)).tolist() == []
-
-
-def test_number_0_is_no_node() -> None:
-    """Kernels outside graphs have that number."""
-    assert place([(125, 0, 0, 1)]).find(np.array([0])).tolist() == [-1]
 
 
 def test_modes() -> None:

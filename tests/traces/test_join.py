@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.traces.chunk_tables import JoinedPiece, join_piece
+from spark_prof.traces.chunk_tables import join_piece
 from spark_prof.traces.chunks import EVENT_DTYPE, STEP_DTYPE
 from spark_prof.traces.host_timeline import GraphNodes
 from spark_prof.traces.readers.kineto import read_kineto
@@ -41,19 +42,20 @@ EVENTS = [
 
 
 @pytest.fixture
-def join(tmp_path: Path) -> Callable[..., JoinedPiece]:
+def join(tmp_path: Path) -> Callable[..., SimpleNamespace]:
     def joiner(
         trace: str | None,
         steps: Sequence[dict[str, int]] = (step(3, 0, 1000), step(4, 2000, 3000)),
         events: Sequence[tuple[int, int]] = EVENTS,
         nodes: GraphNodes | None = None,
-    ) -> JoinedPiece:
+    ) -> SimpleNamespace:
         path = tmp_path / "trace.json"
         if trace is not None:
             path.write_text(trace)
         log = np.array(sorted(events, key=lambda pair: pair[0]), EVENT_DTYPE)
         read = partial(read_kineto, path) if path.exists() else lambda: None
-        return join_piece(rows(STEP_DTYPE, *steps), log, MODULES, read, 6, nodes)
+        frames, lost = join_piece(rows(STEP_DTYPE, *steps), log, MODULES, read, 6, nodes)
+        return SimpleNamespace(**frames, lost=lost)
 
     return joiner
 
@@ -137,16 +139,9 @@ def test_kernels_of_a_graph_have_the_place_of_their_nodes(join: Any) -> None:
 
 def test_steps_that_were_only_timed_lack_no_kernels(join: Any) -> None:
     timed, watched = step(3, 0, 1000, watched=0), step(4, 2000, 3000)
-    assert join(None, (timed,)).lost == ()
-    assert join(None, (timed, watched)).lost == ("1 steps have no kernels, the backend wrote none",)
+    assert join(None, (timed,)).lost == []
+    assert join(None, (timed, watched)).lost == ["1 steps have no kernels, the backend wrote none"]
     assert join(None, (timed, watched)).steps["watched"].tolist() == [False, True]
-
-
-def test_without_nodes_kernels_of_a_graph_have_no_place(join: Any) -> None:
-    launch = event("cuda_runtime", "cudaGraphLaunch", 50, 55, correlation=1)
-    trace = kineto(launch, _in_graph("k", 70, 2600))
-    for nodes in (None, GraphNodes(pd.DataFrame({"node": [], "module": [], "layer": []}))):
-        assert placed(join(trace, nodes=nodes).kernels) == [("k", 3, -1, -1)]
 
 
 def test_what_follows_the_graph_of_the_whole_model_finishes_the_step(join: Any) -> None:
@@ -224,10 +219,3 @@ def test_without_a_trace_the_steps_stay_and_the_loss_is_told(
     assert len(joined.steps) == 2
     assert len(joined.lost) == 1
     assert says in joined.lost[0]
-
-
-def test_a_piece_of_nothing(join: Any) -> None:
-    joined = join(kineto(), [], [])
-    assert joined.kernels.empty
-    assert joined.steps.empty
-    assert joined.ranges.empty

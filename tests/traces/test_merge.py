@@ -29,7 +29,7 @@ from spark_prof.traces.tables import TABLES
 from tests.analyzers.ranks.bundles import bundle, parallel, write
 from tests.analyzers.ranks.play import KINDS, Play
 from tests.rows import each_row
-from tests.support import ORIGIN, Recorded, eager_decode, engine, tensor_row
+from tests.support import ORIGIN, engine
 
 HERE = {rank: {"host": "a", "boot": "1", "run": "r"} for rank in (0, 1)}
 THERE = {rank: {"host": "b", "boot": "2", "run": "r"} for rank in (2, 3)}
@@ -159,21 +159,6 @@ def test_of_two_readings_that_of_the_lowest_rank_stays(tmp_path: Path) -> None:
     assert whole.frame("cubins", 0)["source"].tolist() == ["HMMA 1"]
     assert whole.frame("cubins", 0)["functions"].tolist() == ["a\nb"]
     assert whole.meta.facts["recorder"] == {"host": "HMMA 1"}
-
-
-def test_each_rank_keeps_where_its_tensors_lie(tmp_path: Path) -> None:
-    folders = []
-    for host, rank in (("here", 0), ("there", 1)):
-        rows = [tensor_row("model.layers.0.mlp", 1000 + rank, 8)]
-        facts = {"run": "r", "host": host}
-        part = Recorded({rank: [eager_decode()]}, facts=facts, tensors=rows)
-        folders.append(part.assemble(tmp_path / host).path)
-    (tmp_path / "whole").mkdir()
-    joined = join_bundles(open_parts(folders), tmp_path / "whole")
-    shift = Shift(0, -5e6, 0.0, 0, 10.0, "scheduler", 1, True)
-    moved_whole = move_clocks(joined, {"rank1": shift})
-    for rank in (0, 1):
-        assert moved_whole.frame("tensors", rank)["address"].tolist() == [1000 + rank]
 
 
 def test_hosts_without_a_tie_are_left_alone(tmp_path: Path) -> None:

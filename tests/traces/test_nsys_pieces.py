@@ -177,15 +177,6 @@ def test_a_damaged_file_of_a_piece_costs_only_its_kernels(tmp_path: Path) -> Non
     assert any("cannot be read" in line for line in bundle.meta.lost)
 
 
-def test_an_export_without_the_start_of_its_session_gives_no_kernels(tmp_path: Path) -> None:
-    recorded(tmp_path / "b")
-    export = Export().launch(110, 1).kernel("k", 150, 350, 1)
-    del export.rows["TARGET_INFO_SESSION_START_TIME"]
-    bundle = finished(tmp_path / "b", export)
-    assert bundle.frame("kernels", 0).empty
-    assert any("does not say when its session started" in line for line in bundle.meta.lost)
-
-
 HEAD = b"NVIDIA Tegra Profiler Report 2025@6@1@190-256136788515v0\n\0\1\2"
 
 
@@ -244,8 +235,3 @@ def test_what_is_no_report(tmp_path: Path, head: bytes) -> None:
     assert report_version(path) is None
     with pytest.raises(CommandError, match="no Nsight Systems report"):
         export_report(path, tmp_path)
-
-
-def test_a_report_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="cannot read"):
-        report_version(tmp_path / "none.nsys-rep")

@@ -60,14 +60,6 @@ def test_of_kernels_outside_graphs_all(tmp_path: Path) -> None:
     assert found["correlation"].tolist() == [7, 8, 9]
 
 
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "b", [row(captured_node(0), -1, 1 << 40)], [[], []])
-    (folder / array_name("rank0", "arguments", 1)).write_bytes(b"damaged")
-    bundle = assemble(tmp_path / "b", state="complete")
-    assert len(bundle.frame("arguments", 0)) == 1
-    assert any("arguments" in line for line in bundle.meta.lost)
-
-
 def samples(begin: int, count: int) -> np.ndarray:
     """Samples of 2 us each; what one sampling cannot take is NaN."""
     rows = np.zeros(count, COUNTER_DTYPE)

@@ -68,12 +68,6 @@ def test_nodes_have_their_capture_unless_they_came_before_it(placed: GraphNodes)
     assert (nodes["node"] != nodes["original"])[~early].mean() > 0.4
 
 
-def test_a_replayed_step_comes_from_the_full_graph_of_one_token(replay: Any) -> None:
-    captures = capture_rows(load("captures", CAPTURE_DTYPE)).set_index("capture")
-    (number,) = replay["capture"].unique()
-    assert (captures.loc[number, "mode"], captures.loc[number, "tokens"]) == ("FULL", 1)
-
-
 def test_anchors_are_in_their_layer_and_in_the_layers_order(replay: Any) -> None:
     anchors = replay[replay["layer"] >= 0]
     assert Counter(anchors["layer"]) == dict.fromkeys(range(LAYERS), 11)

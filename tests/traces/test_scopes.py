@@ -57,21 +57,6 @@ def test_random_nests_against_a_search_of_all(seed):
     assert found.tolist() == slow_innermost(start, end, times)
 
 
-def test_a_chain_of_a_million_siblings_is_fast_enough_to_run_here():
-    start = np.arange(0, 2_000_000, 2, dtype=np.int64)
-    parents = enclosing(np.append(-1, start), np.append(3_000_000, start + 1))
-    assert (parents[1:] == 0).all()
-
-
-def test_a_scope_is_a_path():
-    scopes = Scopes()
-    block = scopes.child(-1, "Block_0")
-    norm = scopes.child(block, "Norm_0")
-    assert scopes.child(block, "Norm_0") == norm
-    assert scopes.path(norm) == ["Block_0", "Norm_0"]
-    assert len(scopes) == 2
-
-
 NAMES = ["a", "b", "c"]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from spark_prof.traces.chunks import COUNTER_DTYPE, ENGINE_DTYPE, STEP_DTYPE
-from spark_prof.traces.tables import TABLES, Table, empty_table
-from tests.rows import each_row
+from spark_prof.traces.tables import TABLES
 
 SCHEMA = "cf8a8777915810d0"
 """Of names, order and types of all columns. Who changes them changes `bundle.SCHEMA` too, but for
@@ -16,18 +15,6 @@ columns that are added with a default."""
 def test_the_schema_of_bundles() -> None:
     text = "\n".join(f"{table.name}\n{table.schema}" for table in TABLES.values())
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == SCHEMA, text
-
-
-@each_row("table", TABLES.values())
-def test_every_table_and_column_is_documented(table: Table) -> None:
-    assert table.meaning
-    names = [column.name for column in table.columns]
-    assert len(set(names)) == len(names)
-    for column in table.columns:
-        assert len(column.meaning) > 3, column.name
-        assert column.meaning[0] != " ", column.name
-        assert "  " not in column.meaning, column.name
-    assert empty_table(table.name).schema.equals(table.schema)
 
 
 def test_the_recorded_arrays_fill_their_tables() -> None:

@@ -91,18 +91,7 @@ def test_a_call_begins_and_ends_with_its_events() -> None:
     assert calls == [Call(ATTENTION, 20, 30), Call(LAYER, 10, 40)]
 
 
-def test_prepare_ends_and_finish_begins_with_the_model() -> None:
-    calls = replayed(enter(PREPARE), enter(MODEL), leave(MODEL), leave(PREPARE))[2]
-    assert calls == [Call(MODEL, 20, 30), Call(PREPARE, 10, 30), Call(FINISH, 30, 40)]
-
-
 def test_a_time_at_an_event_is_after_it() -> None:
     log = np.array([(10, enter(LAYER)), (20, leave(LAYER))], EVENT_DTYPE)
     timeline, _ = replay(log, LAYERS, MODEL)
     assert timeline.at(np.array([9, 10, 19, 20], np.int64))[0].tolist() == [-1, LAYER, LAYER, -1]
-
-
-def test_without_a_model_nothing_is_its_finish() -> None:
-    log = np.array([(10, enter(PREPARE)), (20, enter(MODEL)), (30, leave(MODEL))], EVENT_DTYPE)
-    timeline, _ = replay(log, LAYERS, None)
-    assert timeline.module.tolist() == [PREPARE, MODEL, PREPARE]

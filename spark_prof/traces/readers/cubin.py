@@ -113,16 +113,8 @@ _ARCHITECTURE_CODES = range(10, 256)
 
 
 @dataclass(frozen=True)
-class Function:
-    """One kernel of a cubin: its symbol, and registers per thread, 0 where unknown."""
-
-    symbol: str
-    registers: int
-
-
-@dataclass(frozen=True)
 class Code:
-    """The code of one function."""
+    """One function, a kernel, and its code."""
 
     symbol: str
     registers: int  # per thread, 0 where unknown
@@ -131,11 +123,6 @@ class Code:
     # where nothing tells.
     suffix: str
     instructions: bytes
-
-
-def read_functions(path: Path) -> list[Function]:
-    """The kernels of a cubin."""
-    return [Function(code.symbol, code.registers) for code in read_code(path, ())]
 
 
 def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
@@ -154,7 +141,8 @@ def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
         return [
             Code(
                 symbol=symbol,
-                registers=_registers(section.info, registers),
+                # Before CUDA 13 the upper byte of a section's info held the registers.
+                registers=section.info >> 24 or registers.get(section.info & 0xFFFFFF, 0),
                 architecture=architecture,
                 suffix=suffix,
                 instructions=elf.read(section) if wanted is None or symbol in wanted else b"",
@@ -174,11 +162,6 @@ def _target(elf: Elf, notes: list[Section]) -> tuple[str, str]:
         return found[0][1].decode(), found[0][2].decode() or "plain"
     number = elf.flags & 0xFF if elf.abi == _FIRST_ABI else elf.flags >> 8 & 0xFF
     return (f"sm_{number}", "") if number in _ARCHITECTURE_CODES else ("", "")
-
-
-def _registers(info: int, counts: dict[int, int]) -> int:
-    """Before CUDA 13 the upper byte of a section's info held the registers."""
-    return info >> 24 or counts.get(info & 0xFFFFFF, 0)
 
 
 def _register_counts(elf: Elf, sections: list[Section]) -> dict[int, int]:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunk_files import json_files
 from spark_prof.traces.chunks import facts_name
@@ -23,7 +23,6 @@ from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, Scopes, ScopeWalk
 
 FORMAT = "cupti"
 
-Int64s = npt.NDArray[np.int64]
 
 _PIECE = re.compile(r"(?P<process>rank\d{1,9})\.\d{5,9}\.activity\.bin")
 _ROWS_OF_FACTS = ("modules", "layers")
@@ -95,14 +94,7 @@ def _window(process: int, trace: Trace, scopes: Scopes, names_module: NamesModul
         launch_ns=launch_ns,
         thread=thread,
         scope=np.where(launch_ns >= 0, walk.at(thread, launch_ns), NO_SCOPE),
-        calls=pd.DataFrame(
-            {
-                "scope": scope,
-                "start_ns": calls.start,
-                "end_ns": calls.end,
-                "thread": calls.thread,
-            }
-        ),
+        calls=calls.calls(scope),
     )
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import orjson
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.traces.foreign import Trace
 from spark_prof.traces.readers.cupti_blocks import Records, map_records
 from spark_prof.traces.readers.cupti_records import (
@@ -200,7 +201,7 @@ _MOST_SHARED = (1 << 31) - 1
 class Distinct:
     """What tells some rows apart."""
 
-    codes: npt.NDArray[np.int64]  # for each row which of the keys it has
+    codes: Int64s  # for each row which of the keys it has
     keys: list[int]
     rows: Any = None  # for each key a record that has it; None where the key says everything
 

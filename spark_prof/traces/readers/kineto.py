@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.readers.kineto_collect import Collected, collect
@@ -36,8 +35,6 @@ from spark_prof.traces.readers.kineto_frames import (
     why_refused,
 )
 from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, ScopeWalk
-
-Int64s = npt.NDArray[np.int64]
 
 
 def read_kineto(path: Path) -> Trace:
@@ -100,14 +97,9 @@ def _window(
         launch_ns=np.where(launched, start + base, -1)[order],
         thread=np.where(caller >= 0, _taken(threads, caller), -1)[order],
         scope=scope[order].astype(np.int64),
-        calls=pd.DataFrame(
-            {
-                "scope": called,
-                "start_ns": calls.start + base,
-                "end_ns": calls.end + base,
-                "thread": _taken(threads, calls.thread),
-            }
-        ),
+        calls=ModuleRanges(
+            calls.start + base, calls.end + base, _taken(threads, calls.thread), calls.name
+        ).calls(called),
     )
     return window, int((scope[~launched] != NO_SCOPE).sum())
 

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
+from spark_prof.arrays import Flags
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.readers.kineto_events import (
@@ -176,10 +175,10 @@ GPU_KINDS = {
 DRIVER = "cuda_driver"
 _API = ("cuda_runtime", DRIVER, "hip_runtime", "Runtime")
 _OPERATORS = ("cpu_op", "Operator")
-_ANNOTATIONS = ("user_annotation",)
 _FRAMES = "python_function"
 _MODULE = "nn.Module: "
-_OVERHEAD = ("overhead",)
+_KINDS = ("gpu", "api", "operators", "annotations", "frames", "overhead")
+"""Of rows, as attributes of `Collected`."""
 
 _LATEST_NS = 1 << 61
 
@@ -208,17 +207,17 @@ class Collected:
         self.frames = Rows(self.names, self.threads)
         self.overhead = Rows(self.names, self.threads)
 
-    def taken(self, threads: npt.NDArray[np.bool_]) -> Collected:
+    def taken(self, threads: Flags) -> Collected:
         """The events of the chosen threads, by their number."""
         part = copy(self)
-        for kind in ("gpu", "api", "operators", "annotations", "frames", "overhead"):
+        for kind in _KINDS:
             setattr(part, kind, getattr(self, kind).of_threads(threads))
         return part
 
     @property
     def dropped(self) -> int:
         """Events that cannot be used."""
-        kinds = (self.gpu, self.api, self.operators, self.annotations, self.frames, self.overhead)
+        kinds: list[Rows] = [getattr(self, kind) for kind in _KINDS]
         return self.damaged + sum(rows.dropped for rows in kinds)
 
 
@@ -262,12 +261,11 @@ class _Sorter:
     def __init__(self, found: Collected, is_module: Callable[[str], bool]) -> None:
         self._found, self._is_module = found, cache(is_module)
         self._open: dict[tuple[int | str, int | str], list[Event]] = {}
-        kinds: Sequence[tuple[Rows, Sequence[str]]] = (
-            (found.gpu, tuple(GPU_KINDS)), (found.api, _API), (found.operators, _OPERATORS),
-            (found.annotations, _ANNOTATIONS), (found.frames, (_FRAMES,)),
-            (found.overhead, _OVERHEAD),
-        )  # fmt: skip
-        self._rows = {category: rows for rows, categories in kinds for category in categories}
+        self._rows: dict[str, Rows] = {
+            **dict.fromkeys(GPU_KINDS, found.gpu), **dict.fromkeys(_API, found.api),
+            **dict.fromkeys(_OPERATORS, found.operators), _FRAMES: found.frames,
+            "user_annotation": found.annotations, "overhead": found.overhead,
+        }  # fmt: skip
 
     def add(self, events: Sequence[Event]) -> None:
         """Adds a block of events in the order of the file."""

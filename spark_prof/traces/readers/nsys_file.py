@@ -26,11 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import CLOCK_MARK
 from spark_prof.traces.foreign import gpu_frame
-
-Int64s = npt.NDArray[np.int64]
 
 ID_MASK = 0xFFFFFF
 """The bits of a process or thread id."""

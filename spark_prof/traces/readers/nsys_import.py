@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import union_categoricals
 
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, gpu_frame
@@ -45,9 +45,6 @@ from spark_prof.traces.readers.nsys_file import (
 from spark_prof.traces.readers.nsys_scan import BUCKET_ROWS, OPEN, Scan, scan_export
 from spark_prof.traces.scopes import NO_SCOPE, ScopeWalk, groups
 
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
 _LAUNCH_WORDS = "launch|memcpy|memset"
 _QUEUE_NS = 5_000_000_000
 """The kernels of one graph start at most this long after its launch."""
@@ -61,8 +58,8 @@ class Launched:
     start: Int64s
     thread: Int64s
     scope: Int64s
-    launches: Bools  # whether such a call launches work
-    graph: Bools  # whether it launches a CUDA graph, which is work of many kernels
+    launches: Flags  # whether such a call launches work
+    graph: Flags  # whether it launches a CUDA graph, which is work of many kernels
 
     def take(self, rows: Int64s) -> Launched:
         """Some of them."""
@@ -96,7 +93,7 @@ class Pending:
             calls, used = calls.take(order), used[order]
         self._calls, self._used = calls, used
 
-    def find(self, correlation: Int64s) -> tuple[Bools, Launched]:
+    def find(self, correlation: Int64s) -> tuple[Flags, Launched]:
         """Whether each piece of work has a launch, and which; what has none has any."""
         calls = self._calls
         if calls is None or not len(calls.start):
@@ -105,7 +102,7 @@ class Pending:
             return flags, Launched(nothing, nothing, nothing, nothing, flags, flags)
         place = np.searchsorted(calls.correlation, correlation)
         place = np.minimum(place, len(calls.start) - 1)
-        found: Bools = (calls.correlation[place] == correlation) & (correlation >= 0)
+        found: Flags = (calls.correlation[place] == correlation) & (correlation >= 0)
         hit = np.zeros(len(calls.start), bool)
         hit[place[found]] = True
         self.worked += int((hit & calls.launches & ~self._used).sum())
@@ -174,14 +171,8 @@ class _Rank:
         """Follows the ranges that name modules; the calls of the modules."""
         modules = (ranges or RangeRows.none()).modules()
         scope = self._walk.advance(modules, begin)
-        return pd.DataFrame(
-            {
-                "scope": scope,
-                "start_ns": self._clock.to_epoch(modules.start),
-                "end_ns": self._clock.to_epoch(self._ended(modules.start, modules.end)),
-                "thread": modules.thread,
-            }
-        )
+        end = self._clock.to_epoch(self._ended(modules.start, modules.end))
+        return replace(modules, start=self._clock.to_epoch(modules.start), end=end).calls(scope)
 
     def _launches(self, calls: Columns | None) -> pd.DataFrame:
         """The API calls, which wait from now on for their work."""

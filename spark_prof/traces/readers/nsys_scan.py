@@ -21,11 +21,11 @@ from urllib.parse import quote
 
 import adbc_driver_sqlite.dbapi as adbc
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_sqlite import StatementOptions
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.nsys_file import (
     GPU_COLUMNS,
@@ -39,8 +39,6 @@ from spark_prof.traces.readers.nsys_file import (
     RUNTIME,
     NsysFile,
 )
-
-Int64s = npt.NDArray[np.int64]
 
 BUCKET_ROWS = 900_000
 """About this many rows make a bucket."""

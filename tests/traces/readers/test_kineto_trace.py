@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +104,6 @@ def paths_of(found: Foreign, seen: Window) -> list[str]:
     return ["/".join(found.processes[0].scopes.path(scope)) for scope in seen.scope.tolist()]
 
 
-def test_a_frame_is_asked_about_only_where_it_may_be_a_module(tmp_path: Path) -> None:
-    asked: list[str] = []
-    path = tmp_path / "trace.json"
-    path.write_text(kineto(LAYERS, LAYERS))
-    kineto_trace(path, lambda name: bool(asked.append(name)))
-    assert sorted(asked) == sorted({e["name"] for e in LAYERS if "nn." in e["name"]})
-
-
 def test_a_kernel_without_a_launch_has_its_module_from_the_operator(read: Read) -> None:
     op = operator("aten::mm", 250, 280)
     op["args"] = {"External id": 9}
@@ -155,12 +146,6 @@ def test_a_number_that_is_used_again_belongs_to_the_latest_launch(read: Read) ->
     }  # fmt: skip
     assert len(found.lost) == 1
     assert "1 correlation numbers belong to several launches" in found.lost[0]
-
-
-def test_what_a_graph_replays_says_no_layer(read: Read) -> None:
-    graph = kernel("a", 100, 200, 3, 50, api="cudaGraphLaunch")
-    found = read(kineto(graph, event("kernel", "b", 200, 300, 7, correlation=3)))
-    assert found.lost == ["2 kernels ran in CUDA graphs: the replay of a graph carries no layer"]
 
 
 def test_rows_are_in_the_order_of_time_and_keep_their_launch(read: Read) -> None:
@@ -339,19 +324,6 @@ def test_times_of_every_kind_are_exact(read: Read, text: str, start: int, length
     found = read(f'{{"traceEvents": [{{"ph": "X", "cat": "kernel", "name": "k", "ts": {text}}}]}}')
     gpu = window(found).trace.gpu
     assert gpu[["start_ns", "end_ns"]].to_numpy().tolist() == [[start, start + length]]
-
-
-@each_row("seed", range(4))
-def test_decimals_since_the_epoch_are_exact_to_the_nanosecond(read: Read, seed: int) -> None:
-    chosen = random.Random(seed)
-    moments = [1_767_189_312_000_000_000 + chosen.randrange(10**10) for _ in range(400)]
-    texts = [f"{moment // 1000}.{moment % 1000:03}" for moment in moments]
-    assert [int(Decimal(text) * 1000) for text in texts] == moments
-    events = ",".join(
-        f'{{"ph":"X","cat":"kernel","name":"k","ts":{text},"dur":0.001}}' for text in texts
-    )
-    gpu = window(read(f'{{"displayTimeUnit": "ns", "traceEvents": [{events}]}}')).trace.gpu
-    assert gpu["start_ns"].tolist() == sorted(moments)
 
 
 @each_row(

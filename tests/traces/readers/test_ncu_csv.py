@@ -104,22 +104,6 @@ def test_the_raw_page(read: Read) -> None:
     ]
 
 
-def test_several_files_are_one_process(tmp_path: Path) -> None:
-    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    for path, time in zip(paths, ("5", "7"), strict=True):
-        path.write_text(DETAILS + detail(0, 5, path.stem, "gpu__time_duration.sum", "ns", time))
-    foreign = ncu_csv(*paths)
-    assert [row[:2] for row in times(foreign)] == [("a", 5), ("b", 7)]
-    assert foreign.processes[0].metrics["launch"].tolist() == [0, 1]
-    assert len(foreign.lost) == 1
-
-
-def test_kernels_without_a_time_are_told(read: Read) -> None:
-    foreign = read(DETAILS + detail(0, 5, "k", "sm__throughput.avg", "%", "3"))
-    assert times(foreign) == [("k", 0, "4,2,1", "128,1,1")]
-    assert any("1 kernels have no gpu__time_duration" in line for line in foreign.lost)
-
-
 @needs_real
 def test_real_measurements() -> None:
     found = {}
