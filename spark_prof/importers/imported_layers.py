@@ -265,9 +265,6 @@ def align(first: Sequence[str], second: Sequence[str]) -> Int64s:
     It is the longest common subsequence, by dynamic programming. Kernels are alike that are called
     the same but for template arguments and numbers, that work for the same component, or that are
     both products; what a compiler fused is alike to the norm that its name tells.
-
-    Args:
-        second: the same of the other run; at most _MOST_CELLS pairs in all.
     """
     partner = np.full(len(first), -1, np.int64)
     if not len(first) or not len(second):

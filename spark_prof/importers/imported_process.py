@@ -152,12 +152,7 @@ _MOST_WAITING = 8
 
 
 class ProcessWriter:
-    """Writes one process, window by window.
-
-    Args:
-        layers: what tells the layers where no range does.
-        source: what the model is called where nothing names it.
-    """
+    """Writes one process, window by window."""
 
     def __init__(
         self, process: Process, rank: int, tables: BehindTables, layers: Layers, source: str

@@ -153,11 +153,7 @@ _FEWEST_LAYERS = 2
 
 
 class Steps:
-    """The steps of one process, found window by window.
-
-    Attributes:
-        known: whether they are iterations of an engine, and not just the whole trace.
-    """
+    """The steps of one process, found window by window."""
 
     def __init__(self) -> None:
         self._rule = -1

@@ -56,12 +56,7 @@ def write_import(
     layers: Layers | None = None,
     lost: Sequence[str] = (),
 ) -> Bundle:
-    """Reads the traces and writes the bundle, whole or not at all.
-
-    Args:
-        source: what the user named, for the report.
-        lost: what is missing before anything is read.
-    """
+    """Reads the traces and writes the bundle, whole or not at all."""
     with staged(out) as staging:
         with TableFiles(staging) as tables, BehindTables(tables) as behind:
             writer = _Writer(source, behind, layers or Layers(), lost)
@@ -205,9 +200,6 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
     Args:
         out: the bundle's folder, claimed or not, which must not exist or be empty.
         like: a bundle or trace of the same model whose layers are known.
-
-    Raises:
-        CommandError: nothing of it can be imported, or the bundle cannot be written.
     """
     from spark_prof.traces.benchmarks.read import read_benchmark
 

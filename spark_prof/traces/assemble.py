@@ -77,9 +77,6 @@ def assemble(
     Args:
         state: complete, interrupted or salvaged; see `Meta`. What lacks steps is not complete.
         ends: how processes ended that did not say so themselves, by their names.
-
-    Raises:
-        CommandError: no step was recorded, or the folder cannot be written.
     """
     pieces, aside = pieces_folder(folder), folder / UNREADABLE_FOLDER
     way_out = (

@@ -157,11 +157,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Reads config.json, hf_quant_config.json and the headers of the safetensors files.
-
-    Args:
-        folder: as of a download from Hugging Face, or the folder of its cache (models--...).
-    """
+    """Reads config.json, hf_quant_config.json and the headers of the safetensors files."""
     if not folder.is_dir():
         raise CommandError(f"{folder} is no folder; give the one that holds config.json")
     folder = _snapshot(folder)

@@ -178,12 +178,7 @@ def being_recorded(pieces: Path) -> bool:
 
 @contextmanager
 def assembling(pieces: Path) -> Iterator[None]:
-    """Keeps a second spark-prof from making the same bundle; a killed one keeps nobody out.
-
-    Raises:
-        CommandError: another one is at it.
-        OSError: the folder cannot be opened.
-    """
+    """Keeps a second spark-prof from making the same bundle; a killed one keeps nobody out."""
     descriptor = locked_folder(pieces)
     if descriptor is None:
         raise CommandError(

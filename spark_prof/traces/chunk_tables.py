@@ -207,12 +207,7 @@ _MOST_MODULES = 1 << 20
 
 
 class PieceTables:
-    """Reads one process after another, and a rank piece by piece.
-
-    Attributes:
-        unreadable: the files that could not be read.
-        steps: of each process the numbers of the kept steps; of a scheduler those of its rows.
-    """
+    """Reads one process after another, and a rank piece by piece."""
 
     def __init__(self, pieces: Path, tables: TableFiles) -> None:
         self._pieces, self._tables = pieces, tables

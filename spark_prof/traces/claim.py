@@ -22,9 +22,6 @@ _TRIES = 100
 class Claim:
     """An empty folder that nobody else writes into, until `release`. A context manager.
 
-    Args:
-        folder: made if it is not there.
-
     Raises:
         CommandError: another process writes there, it holds something, or it cannot be made.
     """
@@ -133,11 +130,7 @@ def _unwritable(folder: Path, error: OSError) -> CommandError:
 
 @contextmanager
 def staged(out: Path | Claim) -> Iterator[Path]:
-    """A folder beside `out` to write into; it takes the name when all is written.
-
-    Args:
-        out: the folder that is wanted, claimed by the caller or not: one that is there is empty.
-    """
+    """A folder beside `out` to write into; it takes the name when all is written."""
     with Claim(out) if isinstance(out, Path) else out as claim:
         folder = claim.folder
         with (

@@ -89,9 +89,6 @@ def run_tool(
 ) -> None:
     """Runs a tool and hands over what it prints.
 
-    Args:
-        folder: where it runs and leaves files, the current one if None.
-
     Raises:
         ToolError: it cannot be started, failed or took too long.
     """
@@ -229,14 +226,7 @@ _UNKNOWN = re.compile(r"at address 0x([0-9a-f]+)")
 def count_opcodes(
     tool: Path, architecture: str, functions: Sequence[bytes], seconds: float
 ) -> list[Counter[str] | None]:
-    """How often each opcode, with its modifiers, stands in each function.
-
-    Returns:
-        For each function its counts; None where it holds what is no instruction.
-
-    Raises:
-        ToolError: nvdisasm failed, does not know the architecture, or took too long.
-    """
+    """How often each opcode stands in each function; None for one with what is no instruction."""
     whole = [code for code in functions if code and len(code) % _BYTES == 0]
     if not whole:
         return [None] * len(functions)

@@ -197,11 +197,7 @@ class MachineCode:
 
 
 def machine_code_of(bundle: Bundle, seconds: float = MOST_SECONDS) -> MachineCode:
-    """The functions of a bundle that ran; those that its table lacks are read from its cubins.
-
-    Args:
-        seconds: how long may be spent on disassembling what is not in the user's cache.
-    """
+    """The functions of a bundle that ran; those that its table lacks are read from its cubins."""
     known = bundle.frame("functions", 0)
     cubins = bundle.frame("cubins", 0, ["hash", "functions"])
     there = set(zip(known["hash"], known["function"], strict=True))
@@ -222,11 +218,7 @@ def machine_code_of(bundle: Bundle, seconds: float = MOST_SECONDS) -> MachineCod
 def read_machine_code(
     wanted: Mapping[Path, Collection[str] | None], seconds: float = MOST_SECONDS
 ) -> MachineCode:
-    """Reads functions of cubins.
-
-    Args:
-        wanted: the cubins, named after their hash, and of each the symbols to read, all if None.
-    """
+    """Reads these symbols, all if None, of the cubins, which are named after their hash."""
     result = MachineCode()
     codes: list[tuple[str, Code]] = []
     for path, symbols in wanted.items():

@@ -130,11 +130,7 @@ def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
 
 
 def move_clocks(bundle: Bundle, shifts: Mapping[str, Shift], lost: Sequence[str] = ()) -> Bundle:
-    """Moves the tables of these processes to the reference clock; meta.json keeps the shifts.
-
-    Args:
-        shifts: by process, such as ``rank2`` or ``engine1``.
-    """
+    """Moves tables of processes such as ``rank2`` to the reference clock; meta.json keeps it."""
     facts = {name: dict(fact) for name, fact in bundle.meta.facts.items()}
     for process, shift in shifts.items():
         fact = facts.get(process, {})

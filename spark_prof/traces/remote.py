@@ -35,12 +35,7 @@ def is_url(source: str) -> bool:
 
 
 def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
-    """Copies the file or folder that a URL names; the copy's path below `into`.
-
-    Args:
-        url: such as s3://bucket/run or https://host/trace.json.gz.
-        into: an empty folder.
-    """
+    """Copies the file or folder that a URL names; the copy's path below `into`."""
     shown = _without_password(url)
     name = PurePosixPath(urlsplit(url).path).name
     target = into / (name if name not in ("", "..") else "source")

@@ -76,12 +76,7 @@ def enclosing(start: Int64s, end: Int64s) -> Int64s:
 
 
 def innermost(start: Int64s, end: Int64s, parents: Int64s, times: Int64s) -> Int64s:
-    """The innermost range of one thread that is open at each time, -1 for none.
-
-    Args:
-        start: starts in ns, sorted as for `enclosing`.
-        parents: what `enclosing` returned.
-    """
+    """The innermost range of one thread that is open at each time, -1 for none."""
     found = np.searchsorted(start, times, side="right") - 1
     active = np.flatnonzero(found >= 0)
     while len(active):
@@ -138,11 +133,7 @@ class _Stack:
 
 
 class ScopeWalk:
-    """Follows the ranges of one process through its stretches, in order of time.
-
-    Args:
-        names: names of modules by their number; it may grow meanwhile.
-    """
+    """Follows the ranges of one process through its stretches, in order of time."""
 
     def __init__(self, scopes: Scopes, names: list[str]) -> None:
         self._scopes, self._names = scopes, names

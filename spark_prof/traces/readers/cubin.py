@@ -50,11 +50,7 @@ class Section:
 
 
 class Elf:
-    """A cubin, read into memory.
-
-    Attributes:
-        abi: `EI_OSABI`, which CUDA counts up when its layout changes.
-    """
+    """A cubin, read into memory."""
 
     def __init__(self, path: Path) -> None:
         if path.stat().st_size > _LARGEST:
@@ -126,11 +122,7 @@ class Code:
 
 
 def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
-    """The functions of a cubin with their code.
-
-    Args:
-        wanted: symbols of the functions whose code is read, all if None; the others come without.
-    """
+    """The functions of a cubin, those that are wanted (all if None) with their code."""
     try:
         elf = Elf(path)
         sections = list(elf.sections())

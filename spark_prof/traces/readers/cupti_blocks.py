@@ -63,11 +63,7 @@ class Found:
 
 
 def walk(words: Words, sizes: Sequence[int]) -> Iterator[Found]:
-    """Finds the records of one buffer, in groups of a bounded size.
-
-    Args:
-        sizes: bytes of a record by its kind, 0 for a kind that does not exist.
-    """
+    """Finds the records of one buffer in bounded groups; `sizes` has the bytes of each kind."""
     steps = [size // 4 for size in sizes]
     places: defaultdict[int, list[Places]] = defaultdict(list)
     kinds, begins = bytearray(), array("q")

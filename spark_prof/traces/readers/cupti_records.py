@@ -137,11 +137,7 @@ def record_sizes(version: int) -> tuple[int, ...]:
 
 @cache
 def record_dtype(kind: int, version: int) -> np.dtype[Any]:
-    """The fields of that kind that are read, under the names of cupti_activity.h.
-
-    Raises:
-        KeyError: nothing of that kind is read.
-    """
+    """The fields of that kind that are read, under the names of cupti_activity.h."""
     fields = _FIELDS[kind]
     formats, offsets = zip(*fields.values(), strict=True)
     return np.dtype(

@@ -444,11 +444,7 @@ def _move_name(kind: int, key: int) -> str:
 
 
 def read_cupti(path: Path, names: Path) -> Trace:
-    """Reads one piece, as far as it was written.
-
-    Args:
-        names: JSON with `names` and `markers`, names by their address, and `clock_offset_ns`.
-    """
+    """Reads one piece, as far as it was written."""
     lost: list[str] = []
     rows = Rows(*_read_names(names, lost), path.stat().st_size if path.is_file() else 0)
     for parts in map_records(path, lost, take_parts):

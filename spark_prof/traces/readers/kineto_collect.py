@@ -54,11 +54,7 @@ _LARGEST = 64 << 20
 
 
 class TraceText:
-    """The text of one trace.
-
-    Attributes:
-        bare: whether it is a list of events with nothing around it.
-    """
+    """The text of one trace."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks

@@ -83,9 +83,6 @@ Arguments = TypeVar("Arguments", GpuArguments, HostArguments)
 class EventDecoder:
     """Decodes blocks of events.
 
-    Args:
-        exact: whether times are read as decimals, which takes longer than as floats.
-
     Attributes:
         damaged: how many events were not objects with names and categories.
         repaired: how many blocks were no strict JSON, and had to be read with NaN, infinity,
@@ -206,9 +203,6 @@ def plain_text(text: str) -> str:
 class Rows:
     """Events of one kind as columns.
 
-    Args:
-        names: numbers the names and categories, of all kinds together.
-
     Attributes:
         dropped: how many events had no name or no time that can be.
     """
@@ -274,11 +268,7 @@ class HostRows(Rows):
 
 
 class GpuRows(Rows):
-    """What ran on a GPU, with the columns of GpuArguments; `grid` and `block` are numbers.
-
-    Attributes:
-        shapes: the grids and blocks that they number.
-    """
+    """What ran on a GPU, with the columns of GpuArguments; `grid` and `block` are numbers."""
 
     def __init__(self, names: Numbered, threads: Numbered) -> None:
         super().__init__(names, threads)

@@ -389,11 +389,7 @@ def why_refused(found: Collected, launches: Launches, name: str) -> str:
 def what_is_lost(
     found: Collected, gpu: pd.DataFrame, launches: Launches, by_operator: int
 ) -> list[str]:
-    """One line for each thing that the trace lacks.
-
-    Args:
-        by_operator: how many rows have their module from an operator for want of a launch.
-    """
+    """One line for each thing that the trace lacks."""
     orphans = int((launches.of_gpu < 0).sum())
     names = [name.lower() for name in found.texts]
     graph = np.array(["graphlaunch" in name for name in names], bool)

@@ -60,11 +60,7 @@ def read_texts(table: pa.Table, export: NsysFile) -> RangeTexts:
 
 
 class ModuleNames:
-    """Numbers the names of modules.
-
-    Attributes:
-        names: what names modules, by number.
-    """
+    """Numbers the names of modules."""
 
     def __init__(self, names_module: NamesModule) -> None:
         self._names_module = names_module

@@ -114,11 +114,7 @@ def process_facts(export: NsysFile, pid: int, devices: list[int]) -> dict[str, A
 
 
 def lacks(export: NsysFile, scan: Scan, dated: bool) -> list[str]:
-    """What the export as a whole lacks, one line each.
-
-    Args:
-        dated: whether it says when its session started.
-    """
+    """What the export as a whole lacks, one line each."""
     lost = []
     if not dated:
         lost.append(

@@ -85,11 +85,7 @@ class NsysFile:
         where: str = "1",
         values: Sequence[object] = (),
     ) -> dict[str, Int64s]:
-        """Reads integer columns.
-
-        Args:
-            wanted: each column with what stands for NULL, and for the column where it is absent.
-        """
+        """Reads integer columns; `wanted` has what stands for NULL, and for an absent column."""
         cursor = self._connection.execute(
             f"SELECT {self.selected(table, wanted)} FROM {_quoted(table)} WHERE {where}", values
         )
@@ -109,11 +105,7 @@ class NsysFile:
         )
 
     def event_text(self) -> tuple[str, str]:
-        """SQL for the text of an NVTX event `n`, which is there itself or by its number.
-
-        Returns:
-            The expression, and the join that it needs.
-        """
+        """SQL for the text of an NVTX event `n`, itself or by its number, and the join it needs."""
         text, join = "n.text", ""
         if self.has("NVTX_EVENTS", "textId") and self.has("StringIds", "id", "value"):
             text, join = "COALESCE(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,22 +51,6 @@ _QUEUE_NS = 5_000_000_000
 """The kernels of one graph start at most this long after its launch."""
 
 
-@dataclass(frozen=True)
-class Launched:
-    """API calls of one process."""
-
-    correlation: Int64s
-    start: Int64s
-    thread: Int64s
-    scope: Int64s
-    launches: Flags  # whether such a call launches work
-    graph: Flags  # whether it launches a CUDA graph, which is work of many kernels
-
-    def take(self, rows: Int64s) -> Launched:
-        """Some of them."""
-        return Launched(**{name: values[rows] for name, values in vars(self).items()})
-
-
 class Pending:
     """The calls of one process whose work may still come.
 
@@ -76,38 +61,37 @@ class Pending:
 
     def __init__(self) -> None:
         self.launches = self.worked = 0
-        self._calls: Launched | None = None
-        self._used = np.empty(0, bool)
+        self._calls: dict[str, Any] = {}
 
-    def add(self, calls: Launched) -> None:
-        """Adds the calls of a stretch."""
-        self.launches += int(calls.launches.sum())
-        used = np.zeros(len(calls.start), bool)
-        if self._calls is not None:
-            calls = Launched(
-                **{n: np.append(values, vars(calls)[n]) for n, values in vars(self._calls).items()}
-            )
-            used = np.append(self._used, used)
-        if (calls.correlation[1:] < calls.correlation[:-1]).any():
-            order = np.argsort(calls.correlation, kind="stable")
-            calls, used = calls.take(order), used[order]
-        self._calls, self._used = calls, used
+    def add(self, calls: dict[str, Any]) -> None:
+        """Adds the calls of a stretch.
 
-    def find(self, correlation: Int64s) -> tuple[Flags, Launched]:
+        Args:
+            calls: columns `correlation`, `start`, `thread`, `scope`; whether such a call
+                `launches` work, and whether that is a `graph`, which is work of many kernels.
+        """
+        self.launches += int(calls["launches"].sum())
+        calls["used"] = np.zeros(len(calls["start"]), bool)
+        if self._calls:
+            calls = {name: np.append(self._calls[name], calls[name]) for name in calls}
+        if (calls["correlation"][1:] < calls["correlation"][:-1]).any():
+            calls = _taken(calls, np.argsort(calls["correlation"], kind="stable"))
+        self._calls = calls
+
+    def find(self, correlation: Int64s) -> tuple[Flags, dict[str, Any]]:
         """Whether each piece of work has a launch, and which; what has none has any."""
         calls = self._calls
-        if calls is None or not len(calls.start):
+        if not len(calls["start"]):
             nothing = np.zeros(len(correlation), np.int64)
-            flags = nothing.astype(bool)
-            return flags, Launched(nothing, nothing, nothing, nothing, flags, flags)
-        place = np.searchsorted(calls.correlation, correlation)
-        place = np.minimum(place, len(calls.start) - 1)
-        found: Flags = (calls.correlation[place] == correlation) & (correlation >= 0)
-        hit = np.zeros(len(calls.start), bool)
+            return nothing.astype(bool), dict.fromkeys(calls, nothing)
+        place = np.searchsorted(calls["correlation"], correlation)
+        place = np.minimum(place, len(calls["start"]) - 1)
+        found: Flags = (calls["correlation"][place] == correlation) & (correlation >= 0)
+        hit = np.zeros(len(calls["start"]), bool)
         hit[place[found]] = True
-        self.worked += int((hit & calls.launches & ~self._used).sum())
-        self._used |= hit
-        return found, calls.take(place)
+        self.worked += int((hit & calls["launches"] & ~calls["used"]).sum())
+        calls["used"] |= hit
+        return found, _taken(calls, place)
 
     def forget(self, before: int, now: int) -> None:
         """Drops calls that nothing more can belong to.
@@ -116,12 +100,14 @@ class Pending:
             before: those that began since are kept in any case, ns.
             now: the next stretch begins then.
         """
-        if self._calls is None:
-            return
         calls = self._calls
-        waits = ~self._used | (calls.graph & (calls.start > now - _QUEUE_NS))
-        kept = np.flatnonzero((calls.start >= before) | (calls.launches & waits))
-        self._calls, self._used = calls.take(kept), self._used[kept]
+        waits = ~calls["used"] | (calls["graph"] & (calls["start"] > now - _QUEUE_NS))
+        kept = (calls["start"] >= before) | (calls["launches"] & waits)
+        self._calls = _taken(calls, np.flatnonzero(kept))
+
+
+def _taken(columns: Mapping[str, Any], rows: Int64s) -> dict[str, Any]:
+    return {name: values[rows] for name, values in columns.items()}
 
 
 class _Rank:
@@ -161,9 +147,9 @@ class _Rank:
         return Window(
             process=self._number,
             trace=trace,
-            launch_ns=np.where(found, self._clock.to_epoch(launched.start), -1),
-            thread=np.where(found, launched.thread, -1),
-            scope=np.where(found, launched.scope, NO_SCOPE),
+            launch_ns=np.where(found, self._clock.to_epoch(launched["start"]), -1),
+            thread=np.where(found, launched["thread"], -1),
+            scope=np.where(found, launched["scope"], NO_SCOPE),
             calls=called,
         )
 
@@ -181,24 +167,24 @@ class _Rank:
             ("start", "end", "globalTid", "correlationId", "nameId"), none
         )
         if len(rows["start"]) and (np.diff(rows["start"]) < 0).any():
-            order = np.argsort(rows["start"], kind="stable")
-            rows = {name: values[order] for name, values in rows.items()}
+            rows = _taken(rows, np.argsort(rows["start"], kind="stable"))
         name = self._events.export.categories(rows["nameId"])
         thread = rows["globalTid"] & ID_MASK
         texts = name.categories.astype(str).str.lower()
         codes = name.codes.astype(np.int64)
-        flags = [
+        launches, graph = (
             np.asarray(texts.str.contains(words), bool)[codes] if len(texts) else codes > 0
             for words in (_LAUNCH_WORDS, "graphlaunch")
-        ]
+        )
         self.pending.add(
-            Launched(
-                rows["correlationId"],
-                rows["start"],
-                thread,
-                self._walk.at(thread, rows["start"]),
-                *flags,
-            )
+            {
+                "correlation": rows["correlationId"],
+                "start": rows["start"],
+                "thread": thread,
+                "scope": self._walk.at(thread, rows["start"]),
+                "launches": launches,
+                "graph": graph,
+            }
         )
         return pd.DataFrame(
             {
@@ -267,12 +253,7 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET_ROWS) -> Foreign:
-    """Reads an export; its events pass through temporary files, so that memory stays bounded.
-
-    Args:
-        names_module: says whether an NVTX range's name names a module of the model.
-        bucket_rows: about how many events are in memory at once.
-    """
+    """Reads an export; its events pass through temporary files, so that memory stays bounded."""
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder("spark-prof-nsys-"))
         export = stack.enter_context(open_export(path))
@@ -350,7 +331,7 @@ def _processes(events: Events, owners: list[int], clock: Clock) -> list[Process]
         devices = sorted(events.scan.devices.get(owner, ()))
         process = Process(None, process_facts(events.export, owner & ID_MASK, devices))
         if owner in rows:
-            own = {name: values[rows[owner]] for name, values in nodes.items()}
+            own = _taken(nodes, rows[owner])
             process = replace(process, nodes=_nodes(events, number, process, own, clock))
         found.append(process)
     return found

@@ -47,11 +47,7 @@ _MOST = 512
 
 
 def bounds_of(starts: Int64s, rows: int, bucket_rows: int) -> Int64s:
-    """Where buckets of equal size begin, without the first.
-
-    Args:
-        starts: starts of some rows, of each table as many as stand for its share.
-    """
+    """Where buckets of equal size begin, without the first."""
     count = min(_MOST, rows // bucket_rows + 1)
     if count == 1 or not len(starts):
         return np.empty(0, np.int64)

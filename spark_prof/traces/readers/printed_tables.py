@@ -44,9 +44,6 @@ Wanted = Callable[[Sequence[str]], bool]
 class PrintedTable:
     """A table in a file, which may be compressed; its rows can be read more than once.
 
-    Args:
-        wanted: which table; the first one counts.
-
     Attributes:
         passed_over: lines inside the table that were none of its rows; known after reading.
     """
