@@ -354,7 +354,9 @@ class Layers:
             return _aligned(kernels, is_open, reference, steps, free)
         is_open &= no_layer
         captured, used = self._captured(kernels, rank, steps)
-        if not steps.known or _share(kernels, is_open) < _MOSTLY:
+        length = (kernels["end_ns"] - kernels["start_ns"]).where(kernels["kind"] == "kernel", 0)
+        share = float(length[is_open].sum()) / max(int(length.sum()), 1)
+        if not steps.known or share < _MOSTLY:
             return Placed(kernels, lost=used)
         known = np.where(captured >= 0, captured, np.where(is_open, known, -1))
         placed = _guessed(kernels, is_open, known, captured >= 0, steps, training, free)
@@ -371,12 +373,6 @@ class Layers:
         return components_by_capture(
             correlation, tokens[kernels["step"].to_numpy(np.int64)].astype(np.int64), captures
         )
-
-
-def _share(kernels: pd.DataFrame, chosen: Flags) -> float:
-    """The share of the chosen rows in the time of all kernels."""
-    length = (kernels["end_ns"] - kernels["start_ns"]).where(kernels["kind"] == "kernel", 0)
-    return float(length[chosen].sum()) / max(int(length.sum()), 1)
 
 
 def _aligned(

@@ -213,7 +213,9 @@ class ProcessWriter:
     def facts(self) -> dict[str, Any]:
         """The facts of Meta.facts, with what the import found out."""
         facts = dict(self.process.facts)
-        facts.setdefault("model", _model(self._modules) or self._source)
+        types = self._modules.frame["type"].astype(str)
+        models = [name for name in types if "For" in name or name.endswith("Model")]
+        facts.setdefault("model", models[0] if models else self._source)
         # Without launches nothing tells whether each kernel had its own.
         alone = "eager" if self._launched else "unknown"
         facts.setdefault("execution", "CUDA graphs" if self._in_graphs else alone)
@@ -238,12 +240,6 @@ class ProcessWriter:
             if len(frame):
                 self._first = min(self._first, int(frame["start_ns"].min()))
                 self._last = max(self._last, int(frame["end_ns"].max()))
-
-
-def _model(modules: Modules) -> str:
-    """The class of the whole model, empty where none is named."""
-    types = modules.frame["type"]
-    return next((str(t) for t in types if "For" in str(t) or str(t).endswith("Model")), "")
 
 
 class BehindTables:

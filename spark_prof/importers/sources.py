@@ -87,7 +87,10 @@ class _Writer:
             self._refused.append(foreign.refusal)
             return
         if foreign.format == NCU and any(name != NCU for name in self._formats):
-            self._add_counters(foreign)
+            # To the first rank: a name is the same on all.
+            rank = int(next(iter(self._facts)).removeprefix("rank"))
+            self._tables.add("metrics", rank, foreign.processes[0].metrics)
+            self._formats.append(foreign.format)
             return
         ranks = self._ranks(foreign.processes)
         writers = [
@@ -107,12 +110,6 @@ class _Writer:
             self._summed |= bool(writer.process.facts.get("summed"))
         self._formats.append(foreign.format)
         self._lost += foreign.lost
-
-    def _add_counters(self, foreign: Foreign) -> None:
-        """Adds what was measured of kernels to the first rank: a name is the same on all."""
-        rank = int(next(iter(self._facts)).removeprefix("rank"))
-        self._tables.add("metrics", rank, foreign.processes[0].metrics)
-        self._formats.append(foreign.format)
 
     def finish(self, results: Sequence[BenchmarkResult]) -> None:
         """Adds what belongs to no trace."""

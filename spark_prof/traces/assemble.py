@@ -326,7 +326,12 @@ def snapshot(folder: Path, into: Path) -> Bundle:
         facts = processes(pieces)
         if other_recordings(pieces):
             raise CommandError(f"{folder} holds pieces of two recordings; wait until they end")
-        whole = {name: _whole(pieces, name) for name in facts}
+        # The steps of a piece are written last: where they are, every file is there.
+        whole = {
+            name: [n for n in piece_numbers(pieces, name)
+                   if (pieces / array_name(name, "steps", n)).exists()]
+            for name in facts
+        }  # fmt: skip
         total = sum(map(len, whole.values()))
         if not total:
             raise CommandError(
@@ -342,12 +347,6 @@ def snapshot(folder: Path, into: Path) -> Bundle:
             lost.append(f"{left} of {total} flushed pieces are older and are not looked at")
         write_tables(pieces, into, facts, chosen, SNAPSHOT, lost)
     return Bundle(into)
-
-
-def _whole(pieces: Path, process: str) -> list[int]:
-    """The pieces of which every file is there: the steps are written last."""
-    numbers = piece_numbers(pieces, process)
-    return [n for n in numbers if (pieces / array_name(process, "steps", n)).exists()]
 
 
 def _newest(pieces: Path, process: str, numbers: Sequence[int], most_bytes: int) -> list[int]:

@@ -34,12 +34,12 @@ class Claim:
             if any(self.folder.iterdir()):
                 self.release()
                 raise _occupied(folder)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise (
-                _occupied(folder) if self.folder.exists() else _unwritable(folder, error)
-            ) from error
         except OSError as error:
-            raise _unwritable(folder, error) from error
+            if isinstance(error, FileExistsError | NotADirectoryError) and self.folder.exists():
+                raise _occupied(folder) from error
+            raise CommandError(
+                f"cannot write to {folder}: {error.strerror or error}; choose another --out"
+            ) from error
 
     def intact(self) -> bool:
         """Whether the folder has not been removed, moved or replaced."""
@@ -120,12 +120,6 @@ def is_claimed(folder: Path) -> bool:
 
 def _occupied(folder: Path) -> CommandError:
     return CommandError(f"{folder} exists already; choose another --out or remove it")
-
-
-def _unwritable(folder: Path, error: OSError) -> CommandError:
-    return CommandError(
-        f"cannot write to {folder}: {error.strerror or error}; choose another --out"
-    )
 
 
 @contextmanager

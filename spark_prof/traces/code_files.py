@@ -23,6 +23,7 @@ from spark_prof.traces.cuda_tools import (
     ToolError,
     find_tool,
     missing_tool,
+    needed_tool,
     ptx_entries,
     read_fatbin,
     take_out,
@@ -39,9 +40,7 @@ def library_code(
         generation: 12 for compute capability 12.x; 0 for none. Its plain cubins are taken out and
             looked at, because a build for a family looks plain in a list.
     """
-    tool = find_tool("cuobjdump")
-    if tool is None:
-        raise CommandError(missing_tool("cuobjdump"))
+    tool = needed_tool("cuobjdump")
     until = monotonic() + seconds
     files = read_fatbin(tool, library, seconds)
     counts = Counter(f"sm_{f.number}{f.suffix}" for f in files if not f.is_ptx)
@@ -108,7 +107,11 @@ def code_files(path: Path, architecture: str | None = None) -> Iterator[CodeFile
         path: a cubin, a library or executable, or a folder of cubins.
         architecture: of a library: sm_121, 12.1 or 121; the newest that it holds if None.
     """
-    whole = path.is_dir() or _head(path)[18:20] == _CUDA
+    head = b""
+    if not path.is_dir():
+        with os_errors(f"cannot read {path}"), path.open("rb") as file:
+            head = file.read(64)
+    whole = path.is_dir() or head[18:20] == _CUDA
     if whole and architecture:
         raise CommandError(f"{path} is no library; --arch chooses among the code of one")
     if path.is_dir():
@@ -118,11 +121,6 @@ def code_files(path: Path, architecture: str | None = None) -> Iterator[CodeFile
     else:
         with temporary_folder() as folder:
             yield _library(path, architecture, folder)
-
-
-def _head(path: Path) -> bytes:
-    with os_errors(f"cannot read {path}"), path.open("rb") as file:
-        return file.read(64)
 
 
 def _folder(path: Path) -> CodeFiles:

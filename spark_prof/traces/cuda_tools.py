@@ -81,6 +81,14 @@ def missing_tool(name: str) -> str:
     return f"{name} is not installed; run: pip install 'spark-prof[sass]'"
 
 
+def needed_tool(name: str) -> Path:
+    """The tool's file; a CommandError where it is not installed."""
+    tool = find_tool(name)
+    if tool is None:
+        raise CommandError(missing_tool(name))
+    return tool
+
+
 def run_tool(
     command: Sequence[str | Path],
     seconds: float,

@@ -34,6 +34,7 @@ from spark_prof.traces.cuda_tools import (
     count_opcodes,
     find_tool,
     missing_tool,
+    needed_tool,
     run_tool,
 )
 from spark_prof.traces.demangle import demangled
@@ -349,9 +350,7 @@ def list_function(bundle: Path, cubin: str, function: str) -> tuple[Instruction,
         raise CommandError(f"{path.name} holds no {function:.60}")
     if not code.architecture or len(code.instructions) > _LARGEST_LISTED:
         raise CommandError(f"{path.name} names no architecture, or the kernel is too large to list")
-    tool = find_tool("nvdisasm")
-    if tool is None:
-        raise CommandError(missing_tool("nvdisasm"))
+    tool = needed_tool("nvdisasm")
     lines: list[Instruction] = []
 
     def note(line: bytes) -> None:

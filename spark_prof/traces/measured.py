@@ -142,7 +142,7 @@ def find_measured(device: str) -> tuple[Path, Measured] | None:
 
 
 def measured_for(device: str, file: Path | None = None) -> Measured | None:
-    """The measured ceilings to hold a recording of that device against; None where there are none."""
+    """The measured ceilings to hold a recording of that device against, None without any."""
     if file is None:
         found = find_measured(device)
         return found[1] if found else None

@@ -220,7 +220,9 @@ def _in_folder(folder: Path, source: str) -> list[Member]:
         bundles: list[str] = []
         folders: list[str] = []
         traces: list[str] = []
-        for entry in _entries(folder / prefix):
+        with os_errors(f"cannot look into {folder / prefix}"), os.scandir(folder / prefix) as all_:
+            entries = [entry for entry in all_ if not entry.name.startswith(".")]
+        for entry in entries:
             seen += 1
             name = str(PurePosixPath(prefix, entry.name))
             if entry.is_dir(follow_symlinks=False):
@@ -272,11 +274,6 @@ def _walked(source: str, base: str, look: Callable[[str], _Below]) -> list[Membe
             found += [member(name) for name in traces if not _captured(name)]
             waiting += [name for name in folders if name.count("/") < _DEPTH - 1]
     return found
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    with os_errors(f"cannot look into {folder}"), os.scandir(folder) as entries:
-        return [entry for entry in entries if not entry.name.startswith(".")]
 
 
 def _holds_trace(path: Path) -> bool:

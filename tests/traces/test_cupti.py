@@ -115,15 +115,6 @@ def test_calls_that_launch(read: Read) -> None:
     assert found["start_ns"].tolist() == [OFFSET + t for t in (10, 11, 30, 70, 90)]
 
 
-def test_what_cupti_itself_takes(read: Read) -> None:
-    numbers = [1 << 16, 2 << 16, 1, 5 << 16, 77]
-    trace = read(block(*(records(OVERHEAD, overheadKind=number) for number in numbers)))
-    assert trace.overhead["name"].tolist() == [
-        "buffer flush", "instrumentation", "driver compiler", "lazy function loading",
-        "overhead 77",
-    ]  # fmt: skip
-
-
 def test_kernels_that_differ_only_in_one_size(read: Read) -> None:
     shapes = [(x, y, z, a, b, s) for x in (1, 2) for y in (1, 2) for z in (1, 2)
               for a in (32, 64) for b in (1, 2) for s in (0, 512)]  # fmt: skip

@@ -13,7 +13,6 @@ import pytest
 import spark_prof
 from spark_prof.traces.chunks import activity_name, names_name
 from spark_prof.traces.foreign import Trace
-from spark_prof.traces.readers.cupti_blocks import name_pointers
 from spark_prof.traces.readers.cupti_trace import read_cupti
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
@@ -134,12 +133,6 @@ def test_a_marker_without_a_time_is_left_out(read: Read, time: int) -> None:
     assert trace.lost == ("1 records have no time and were left out",)
 
 
-def test_the_addresses_of_texts(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    path.write_bytes(block(*both(1, 2, 1, DECODE, domain=NCCL), records(KERNEL, name=GEMM)))
-    assert name_pointers(path) == ({GEMM}, {DECODE, NCCL})
-
-
 def recorded(bundle: Path, *parts: Any, nvtx: bool = True, backend: str = "cupti") -> Any:
     """A bundle of two steps with these records; their times count from the first one's start."""
     steps = [step(3, 0, 1000), step(4, 2000, 3000)]
@@ -163,14 +156,3 @@ def test_the_bundle_and_its_report(tmp_path: Path) -> None:
     assert markers["start_ns"].tolist() == [ORIGIN + t for t in (100, 1500, 2100, 2300)]
     rows = [(r.name, r.domain, r.calls, r.us) for r in spark_prof.report(bundle).markers]
     assert rows == [("decode", "", 2, 0.9), ("prefill", "NCCL", 1, 0.5), ("here", "", 1, 0.0)]
-
-
-@pytest.mark.parametrize(
-    ("nvtx", "backend", "told"),
-    [(True, "cupti", True), (False, "cupti", False), (True, "torch", False)],
-)
-def test_none_although_wanted_is_told(tmp_path: Path, nvtx: bool, backend: str, told: bool) -> None:
-    bundle = recorded(tmp_path / "b", nvtx=nvtx, backend=backend)
-    assert bundle.frame("markers", 0).empty
-    assert spark_prof.report(bundle).markers == ()
-    assert any("no NVTX marker came" in line for line in bundle.meta.lost) == told

@@ -16,8 +16,6 @@ from spark_prof.traces import formats
 from spark_prof.traces.formats import FORMATS, FileFormat, format_of
 from tests.rows import each_row
 
-REAL = Path(__file__).parents[3] / "shared" / "traces"
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is absent")
 PACKED = {"archive", "cupti", "nsys-rep", "nsys-sqlite", "parquet"}
 """Formats that are not looked for in a compressed file."""
 
@@ -49,16 +47,6 @@ def test_a_tar_packed_or_not(tmp_path: Path, pack: object) -> None:
         archive.addfile(tarfile.TarInfo("a"), BytesIO())
     (tmp_path / "x").write_bytes(pack(buffer.getvalue()))  # type: ignore[operator]
     assert format_of(tmp_path / "x") == "archive"
-
-
-@needs_real
-def test_real_files() -> None:
-    expected = {"kineto": "kineto", "nsys": "nsys-sqlite", "ncu_rtx5090": "ncu",
-                "nsys_csv_rtx5090": "nsys-stats"}  # fmt: skip
-    for path in sorted(REAL.rglob("*")):
-        kind = path.relative_to(REAL).parts[0]
-        if path.is_file() and kind in expected and path.suffix != ".txt":
-            assert format_of(path) == expected[kind], path
 
 
 def test_folders(tmp_path: Path) -> None:

@@ -75,16 +75,6 @@ def test_only_calls_that_start_work_are_launches(
     assert (name in read(kineto(gpu, api)).launches["name"].tolist()) is kept
 
 
-def test_an_operator_that_calls_others_has_one_stretch_per_time_of_its_own(read: Any) -> None:
-    trace = read(
-        kineto(operator("linear", 0, 100), operator("t", 10, 20), operator("addmm", 30, 90))
-    )
-    assert stretches(trace) == [
-        ("linear", 0, 0, 10), ("t", 0, 10, 20), ("linear", 1, 20, 30), ("addmm", 0, 30, 90),
-        ("linear", 2, 90, 100),
-    ]  # fmt: skip
-
-
 def _union(intervals: list[tuple[int, int]]) -> int:
     return len({moment for start, end in intervals for moment in range(start, end)})
 

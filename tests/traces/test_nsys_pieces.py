@@ -12,7 +12,7 @@ from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import CAPTURE_DTYPE, EVENT_DTYPE, capture_name, write_array
 from spark_prof.traces.nsys_chunks import link_exports, read_nsys_piece
-from spark_prof.traces.nsys_tool import export_report, report_version
+from spark_prof.traces.nsys_tool import export_report
 from tests.nsys_files import BEGUN, GRAPH, PID, Export, global_pid
 from tests.rows import each_row
 from tests.support import (
@@ -226,12 +226,3 @@ def test_without_an_nsys_one_line_says_what_to_do(
     assert ("newer version" in line) == bool(body)
     assert "--backend" not in line
     assert not (tmp_path / "my run.sqlite").exists()
-
-
-@pytest.mark.parametrize("head", [b"", b"SQLite format 3\0", b"NVIDIA Tegra Profiler Report x"])
-def test_what_is_no_report(tmp_path: Path, head: bytes) -> None:
-    path = tmp_path / "x.nsys-rep"
-    path.write_bytes(head)
-    assert report_version(path) is None
-    with pytest.raises(CommandError, match="no Nsight Systems report"):
-        export_report(path, tmp_path)

@@ -241,13 +241,6 @@ def test_of_a_long_recording_the_newest_pieces_are_taken(
     assert "1 of 2 flushed pieces are older and are not looked at" in bundle.meta.lost
 
 
-def test_before_the_first_piece_there_is_nothing_to_look_at(folder: Path, tmp_path: Path) -> None:
-    for path in pieces_folder(folder).glob("rank0.*.steps.npy"):
-        path.unlink()
-    with pytest.raises(CommandError, match="has no whole piece yet"):
-        snapshot(folder, tmp_path)
-
-
 def test_a_recording_that_ended_is_none(folder: Path, recorder: subprocess.Popen[bytes]) -> None:
     state = source_state(str(folder))
     recorder.kill()

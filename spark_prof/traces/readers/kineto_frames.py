@@ -223,12 +223,9 @@ def thread_numbers(found: Collected) -> Int64s:
 
 
 def _whole(thread: int | str) -> int:
-    number = int(thread) if isinstance(thread, int) or _is_number(thread) else -1
-    return number if -(1 << 63) <= number < 1 << 63 else -1
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 20
+    if isinstance(thread, str):
+        thread = int(thread) if thread.isascii() and thread.isdigit() and len(thread) < 20 else -1
+    return thread if -(1 << 63) <= thread < 1 << 63 else -1
 
 
 def _times(rows: Rows, base_ns: int) -> dict[str, Int64s]:

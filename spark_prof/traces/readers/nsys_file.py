@@ -293,7 +293,10 @@ def work_frame(
     if table == MEMCPY:
         return gpu_frame(name=_copy_names(rows), kind="memcpy", bytes=rows["bytes"], **place)
     if table == MEMSET:
-        return gpu_frame(name=_set_names(rows), kind="memset", bytes=rows["bytes"], **place)
+        codes, kinds = _together([rows["memKind"]])
+        names = [f"Memset ({_word(_MEMORY, kind) or 'Unknown'})" for (kind,) in kinds]
+        name = category(codes, names)
+        return gpu_frame(name=name, kind="memset", bytes=rows["bytes"], **place)
     if table == GRAPH:
         return gpu_frame(name=WHOLE_GRAPH, kind="kernel", **place)
     # A demangled name says which instance of a template ran; the short name is its last word.
@@ -348,8 +351,3 @@ def _copy_names(rows: Mapping[str, Int64s]) -> pd.Categorical:
         way = f" ({_word(_MEMORY, source)} -> {_word(_MEMORY, target)})" if source >= 0 else ""
         names.append(f"Memcpy {_word(_COPIES, kind)}".rstrip() + way)
     return category(codes, names)
-
-
-def _set_names(rows: Mapping[str, Int64s]) -> pd.Categorical:
-    codes, kinds = _together([rows["memKind"]])
-    return category(codes, [f"Memset ({_word(_MEMORY, kind) or 'Unknown'})" for (kind,) in kinds])

@@ -43,7 +43,7 @@ from spark_prof.traces.readers.nsys_file import (
     session_clock,
     work_frame,
 )
-from spark_prof.traces.readers.nsys_scan import BUCKET_ROWS, OPEN, Scan, scan_export
+from spark_prof.traces.readers.nsys_scan import BUCKET_ROWS, OPEN, scan_export
 from spark_prof.traces.scopes import NO_SCOPE, ScopeWalk, groups
 
 _LAUNCH_WORDS = "launch|memcpy|memset"
@@ -258,7 +258,9 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
         folder = stack.enter_context(temporary_folder("spark-prof-nsys-"))
         export = stack.enter_context(open_export(path))
         scan, buckets = scan_export(export, folder, bucket_rows)
-        owners = _owners(scan)
+        # The processes with work on a GPU, or where there is none, those that called CUDA.
+        owners = sorted(scan.devices, key=lambda owner: (min(scan.devices[owner]), owner))
+        owners = owners or sorted(scan.callers)
         if not owners:
             raise CommandError(
                 f"{path} has no CUDA work; record with nsys profile --trace=cuda,nvtx and export "
@@ -273,7 +275,11 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
         clock = clock or Clock(np.zeros(1, np.int64), np.zeros(1, np.int64), marked=False)
         processes = _processes(events, owners, clock)
         lost = lacks(export, scan, dated is not None)
-        lost += _others(scan, owners)
+        if idle := sorted(owner & ID_MASK for owner in scan.callers - set(owners)):
+            told = ", ".join(map(str, idle[:8])) + (", ..." if len(idle) > 8 else "")
+            lost.append(
+                f"processes that called CUDA but ran nothing on a GPU were left out: {told}"
+            )
         rest = _windows(stack.pop_all(), events, processes, clock, lost)
     return Foreign("nsys", processes, rest, lost)
 
@@ -306,21 +312,6 @@ def _windows(
     lost += missing_kernels(idle, launches, orphans)
     if orphans:
         lost.append(f"{orphans} kernels and copies have no launch in the nsys report")
-
-
-def _owners(scan: Scan) -> list[int]:
-    """The processes with work on a GPU, or where there is none, those that called CUDA."""
-    if scan.devices:
-        return sorted(scan.devices, key=lambda owner: (min(scan.devices[owner]), owner))
-    return sorted(scan.callers)
-
-
-def _others(scan: Scan, owners: list[int]) -> list[str]:
-    idle = sorted(owner & ID_MASK for owner in scan.callers - set(owners))
-    if not idle:
-        return []
-    told = ", ".join(map(str, idle[:8])) + (", ..." if len(idle) > 8 else "")
-    return [f"processes that called CUDA but ran nothing on a GPU were left out: {told}"]
 
 
 def _processes(events: Events, owners: list[int], clock: Clock) -> list[Process]:

@@ -328,7 +328,10 @@ def _keep(batch: pa.RecordBatch, table: str, chunk: int, found: Scan, buckets: B
     if len(ended):
         found.last_ns = max(found.last_ns, int(ended.max()))
     if table in _WORK:
-        _note_devices(batch, found)
+        pairs = pa.table({name: batch[name] for name in ("globalPid", "deviceId")})
+        for row in pairs.group_by(["globalPid", "deviceId"]).aggregate([]).to_pylist():
+            process = row["globalPid"] >> PROCESS_SHIFT
+            found.devices.setdefault(process, set()).add(row["deviceId"])
     elif table == RUNTIME:
         owner = pc.unique(pc.shift_right(batch["globalTid"], PROCESS_SHIFT))
         found.callers |= set(owner.to_pylist())
@@ -359,12 +362,6 @@ def _set_aside(batch: pa.RecordBatch, found: Scan) -> pa.RecordBatch:
         batch = batch.set_column(batch.schema.get_field_index("end"), "end", pa.array(ends))
         found.marks += int(marks.sum())
     return batch
-
-
-def _note_devices(batch: pa.RecordBatch, found: Scan) -> None:
-    pairs = pa.table({name: batch[name] for name in ("globalPid", "deviceId")})
-    for row in pairs.group_by(["globalPid", "deviceId"]).aggregate([]).to_pylist():
-        found.devices.setdefault(row["globalPid"] >> PROCESS_SHIFT, set()).add(row["deviceId"])
 
 
 def decoded(column: pa.Array) -> list[str]:

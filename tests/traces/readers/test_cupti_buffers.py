@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -38,24 +37,6 @@ def test_a_folder_and_a_file_hold_what_was_recorded(version: str, name: str) -> 
     assert window.launch_ns.tolist() == [launched[c] for c in expected.gpu["correlation"]]
     assert (window.launch_ns <= expected.gpu["start_ns"]).all()
     assert any("steps" in line for line in foreign.lost)
-
-
-def test_names_of_the_piece_before_and_facts(tmp_path: Path) -> None:
-    for piece in (0, 1, 2):
-        shutil.copy(
-            DATA / VERSIONS[0] / "rank0.00000.activity.bin",
-            tmp_path / f"rank3.0000{piece}.activity.bin",
-        )
-    names = DATA / VERSIONS[0] / "rank0.00000.names.json"
-    shutil.copy(names, tmp_path / "rank3.00001.names.json")
-    (tmp_path / "rank3.facts.json").write_text(
-        json.dumps({"gpu": {"name": "NVIDIA H100"}, "modules": [], "layers": []})
-    )
-    foreign, windows = read(tmp_path)
-    (process,) = foreign.processes
-    assert (process.rank, process.facts) == (3, {"gpu": {"name": "NVIDIA H100"}})
-    named = [bool((window.trace.gpu["name"] != "").all()) for window in windows]
-    assert named == [False, True, True]
 
 
 def test_nvtx_ranges_that_name_modules_become_scopes(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def plain(path: Path) -> tuple[int, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:40])
-def test_every_row_of_the_gpu_is_exact_to_the_nanosecond(path: Path) -> None:
+def test_every_row_is_exact_to_the_nanosecond_and_has_its_launch(path: Path) -> None:
     base, events = plain(path)
     wanted = Counter(
         (
@@ -50,22 +50,16 @@ def test_every_row_of_the_gpu_is_exact_to_the_nanosecond(path: Path) -> None:
         )
         for event in events if event["cat"] in GPU_KINDS
     )  # fmt: skip
-    gpu = read(path)[1].trace.gpu
+    window = read(path)[1]
+    gpu = window.trace.gpu
     lengths = gpu["end_ns"] - gpu["start_ns"]
     columns = (gpu["kind"], gpu["name"], gpu["start_ns"], lengths, gpu["correlation"], gpu["grid"])
     assert Counter(zip(*columns, strict=True)) == wanted
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:40])
-def test_the_launch_of_every_row_is_the_call_with_its_number(path: Path) -> None:
-    base, events = plain(path)
     calls = {
         event["args"]["correlation"]: base + int(Decimal(event["ts"]) * 1000)
         for event in events if event["cat"] in ("cuda_driver", "cuda_runtime", "Runtime")
     }  # fmt: skip
-    window = read(path)[1]
-    wanted = [calls.get(number, -1) for number in window.trace.gpu["correlation"]]
-    assert window.launch_ns.tolist() == wanted
+    assert window.launch_ns.tolist() == [calls.get(number, -1) for number in gpu["correlation"]]
 
 
 def test_kernels_of_a_graph_carry_no_layer_and_it_says_so() -> None:
