@@ -43,10 +43,10 @@ from spark_prof.traces.chunk_files import (
     other_recordings,
     piece_numbers,
     processes,
+    recording_of,
 )
 from spark_prof.traces.chunk_tables import PieceTables
 from spark_prof.traces.chunks import (
-    RECORDING_FILE,
     StepCounts,
     append_log,
     array_name,
@@ -188,20 +188,19 @@ def remove_pieces(folder: Path) -> None:
 def _meta(
     pieces: Path, state: str, facts: Mapping[str, dict[str, Any]], rows: dict[str, int]
 ) -> Meta:
-    recording = next(json_files(pieces, RECORDING_FILE), {})
-    settings = recording.get("settings", {})
+    recording = recording_of(pieces)
     return Meta(
         schema=SCHEMA,
         spark_prof=own_version(),
         state=state,
-        command=tuple(recording.get("command", ())),
+        command=recording.command,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         # What watched the kernels: what a worker says, else what was asked for.
         backend=next(
             (str(fact["backend"]) for fact in facts.values() if "backend" in fact),
-            settings.get("backend", "torch"),
+            str(recording.settings.get("backend", "torch")),
         ),
-        settings=settings,
+        settings=recording.settings,
         facts={
             name: {key: value for key, value in fact.items() if key not in ("modules", "layers")}
             for name, fact in facts.items()

@@ -8,11 +8,12 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -64,6 +65,20 @@ def processes(pieces: Path) -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items()))
 
 
+class Recording(msgspec.Struct):
+    """What the recorder said when it began."""
+
+    command: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}
+
+
+def recording_of(pieces: Path) -> Recording:
+    """What the recorder said; nothing where it ran on another host, or its file is damaged."""
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(next(json_files(pieces, RECORDING_FILE), {}), Recording)
+    return Recording()
+
+
 def piece_numbers(pieces: Path, process: str) -> list[int]:
     """The pieces of a rank of which anything was flushed."""
     matches = (_PIECE.fullmatch(path.name) for path in pieces.glob(f"{process}.*"))
@@ -76,7 +91,6 @@ def other_recordings(pieces: Path) -> list[Path]:
     Arrays, counts, and what a process says about itself name their recording. Any other file goes
     with the arrays of its piece, else with its process.
     """
-    settings = next(json_files(pieces, RECORDING_FILE), {}).get("settings")
     said = {
         path: str(next(json_files(pieces, path.name), {}).get("run") or "")
         for path in pieces.glob("*.json")
@@ -86,7 +100,7 @@ def other_recordings(pieces: Path) -> list[Path]:
     by_process = {
         path.name.split(".")[0]: run for path, run in said.items() if "facts" in path.name
     }
-    run = str(settings.get("run") or "") if isinstance(settings, dict) else ""
+    run = str(recording_of(pieces).settings.get("run") or "")
     if not run:  # of another host than the recorder's
         usual = Counter(filter(None, by_process.values())).most_common(1)
         run = usual[0][0] if usual else ""
