@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -63,7 +64,7 @@ class ModuleNames:
     """Numbers the names of modules."""
 
     def __init__(self, names_module: NamesModule) -> None:
-        self._names_module = names_module
+        self._names_module = lru_cache(_MOST_NAMES)(names_module)
         self._known: dict[str, int] = {}
         self.names: list[str] = []
 
