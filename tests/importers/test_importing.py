@@ -108,17 +108,3 @@ def test_frames_are_written_in_order(tmp_path):
         assert behind.rows() == {table_file("overhead", 0): 300}
     found = pd.read_parquet(tmp_path / table_file("overhead", 0), partitioning=None)
     assert found["start_ns"].tolist() == list(range(300))
-
-
-def write(folder, *tables, error=None):
-    with TableFiles(folder) as files, BehindTables(files) as behind:
-        for table in tables:
-            behind.add(table, 0, calls(0, 1))
-        if error:
-            raise error
-
-
-def test_a_reader_that_fails_leaves_nothing(tmp_path):
-    with pytest.raises(OSError, match="gone"):
-        write(tmp_path, "overhead", error=OSError("gone"))
-    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from spark_prof.traces.scopes import ModuleRanges, Scopes, ScopeWalk, enclosing, innermost
+from spark_prof.traces.scopes import ModuleRanges, Scopes, ScopeWalk, enclosing
 from tests.rows import each_row
 
 
@@ -29,32 +29,6 @@ def sorted_ranges(ranges):
 )
 def test_enclosing(ranges, parents):
     assert enclosing(*sorted_ranges(ranges)).tolist() == parents
-
-
-def slow_innermost(start, end, times):
-    """The latest range that began and has not ended; what a stack would show."""
-    return [
-        max((i for i in range(len(start)) if start[i] <= t <= end[i]), default=-1) for t in times
-    ]
-
-
-@each_row("seed", range(20))
-def test_random_nests_against_a_search_of_all(seed):
-    random = np.random.default_rng(seed)
-    ranges: list[tuple[int, int]] = []
-
-    def grow(start: int, end: int, depth: int) -> None:
-        cuts = sorted(random.choice(np.arange(start + 1, end), 4, replace=False).tolist())
-        for low, high in (cuts[:2], cuts[2:]):
-            ranges.append((low, high))
-            if depth and high - low > 8:
-                grow(low, high, depth - 1)
-
-    grow(0, 100_000, 6)
-    start, end = sorted_ranges(ranges)
-    times = random.integers(-5, 100_005, 300)
-    found = innermost(start, end, enclosing(start, end), times)
-    assert found.tolist() == slow_innermost(start, end, times)
 
 
 NAMES = ["a", "b", "c"]
