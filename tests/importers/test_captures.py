@@ -34,11 +34,6 @@ def changed(
     return out
 
 
-def without_markers(event: dict[str, Any]) -> dict[str, Any] | None:
-    """As SGLang captures: no range around the graph, and nothing else in the file."""
-    return None if event.get("name") == "capture_1_FULL" else event
-
-
 def places(bundle: Bundle) -> list[tuple[str, int, str]]:
     kernels = place_kernels(bundle, 0)
     columns = (kernels["component"].astype(str), kernels["layer"], kernels["placed_by"].astype(str))
@@ -55,22 +50,6 @@ def test_a_capture_is_used_wherever_it_lies(tmp_path: Path) -> None:
     for path in (DECODE, CAPTURE):
         shutil.copy(path, tmp_path / "capture_traces")
     assert places(import_files([tmp_path / "capture_traces"], tmp_path / "all")) == wanted
-
-
-def test_one_note_says_what_was_used_and_what_was_not(tmp_path: Path) -> None:
-    used = changed(CAPTURE, tmp_path / "run" / "bs_1_rank0.json.gz", without_markers)
-    dropped = iter(range(1000))
-
-    def shorter(event: dict[str, Any]) -> dict[str, Any] | None:
-        launch = event.get("name") == "cuLaunchKernelEx" and next(dropped) % 2
-        return None if launch else without_markers(event)
-
-    idle = changed(CAPTURE, tmp_path / "run" / "bs_8_rank0.json.gz", shorter)
-    shutil.copy(DECODE, tmp_path / "run")
-    bundle = import_files([tmp_path / "run"], tmp_path / "bundle")
-    notes = [line for line in bundle.meta.lost if "captured graphs" in line]
-    assert notes == [f"captured graphs were laid, launch by launch, {used.name} on 5 of 5 replays; "
-                     f"{idle.name} on none"]  # fmt: skip
 
 
 def test_captures_are_used_where_no_layer_can_be_guessed(tmp_path: Path) -> None:

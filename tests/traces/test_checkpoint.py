@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from spark_prof.errors import CommandError
 from spark_prof.traces.checkpoint import Checkpoint, read_checkpoint
 from tests.checkpoints import header, write_model
 from tests.rows import each_row
@@ -88,16 +85,6 @@ def test_quantization_stands_in_either_file(tmp_path: Path) -> None:
         json.dumps({"producer": {}, "quantization": {"quant_algo": "NVFP4"}})
     )
     assert read_checkpoint(tmp_path / "b").quantization == {"quant_algo": "NVFP4"}
-
-
-def test_nothing_to_be_found(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="neither a readable config"):
-        read_checkpoint(tmp_path)
-    with pytest.raises(CommandError, match="is no folder"):
-        read_checkpoint(tmp_path / "nothing")
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(CommandError):
-        read_checkpoint(tmp_path)
 
 
 def entry(dtype: object = "BF16", shape: object = (2, 2), offsets: object = (0, 8)) -> object:

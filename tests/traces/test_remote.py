@@ -13,7 +13,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.remote import is_url, list_files, local_copy
+from spark_prof.traces.remote import is_url, local_copy
 from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
@@ -112,10 +112,3 @@ def _has_s3() -> bool:
     from importlib.util import find_spec
 
     return find_spec("s3fs") is not None
-
-
-def test_files_below_a_url(store: fsspec.AbstractFileSystem) -> None:
-    store.pipe_file("/t/a/x", b"")
-    store.pipe_file("/t/y", b"")
-    assert list_files("memory://t") == ["a/x", "y"]
-    assert list_files("memory://t/y") is None

@@ -147,15 +147,6 @@ def test_what_holds_several_or_a_bundle_further_down_is_a_folder(
     assert [member.name for member in found.members] == ["t.json.gz", "x/y"]
 
 
-@each_row("name", ["none", "pipe", "text", "\0", "x" * 300])
-def test_what_is_nothing_is_one_line(name: str, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "text").write_text("text")
-    with pytest.raises(CommandError) as caught:
-        resolve.resolve(str(tmp_path / name))
-    assert "\n" not in str(caught.value)
-
-
 def test_the_mark_of_a_result_of_ab_is_its_kind() -> None:
     from spark_prof.ab.result import Result
 

@@ -14,7 +14,6 @@ import pytest
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.kineto import kineto_trace
 from spark_prof.traces.readers.kineto_collect import GPU_KINDS
-from tests.rows import each_row
 
 REAL = Path(__file__).parents[4] / "shared" / "traces" / "kineto"
 FILES = sorted(REAL.rglob("*.json.gz"))
@@ -60,21 +59,3 @@ def test_every_row_is_exact_to_the_nanosecond_and_has_its_launch(path: Path) -> 
         for event in events if event["cat"] in ("cuda_driver", "cuda_runtime", "Runtime")
     }  # fmt: skip
     assert window.launch_ns.tolist() == [calls.get(number, -1) for number in gpu["correlation"]]
-
-
-def test_kernels_of_a_graph_carry_no_layer_and_it_says_so() -> None:
-    found, window = read(REAL / "h100_vllm026_gptoss20b_mxfp4_graph_bs1.json.gz")
-    assert (window.scope == -1).all()
-    assert found.lost == [
-        f"{int(window.in_graphs().sum())} kernels ran in CUDA graphs: "
-        "the replay of a graph carries no layer"
-    ]
-
-
-@each_row("rank", range(8))
-def test_each_rank_knows_itself(rank: int) -> None:
-    (path,) = (REAL / "dlrm_v100_8rank").glob(f"worker{rank}_*")
-    process = read(path)[0].processes[0]
-    assert process.rank == rank
-    assert process.facts["world_size"] == 8
-    assert process.facts["gpu"]["name"] == "Tesla V100-SXM2-32GB"

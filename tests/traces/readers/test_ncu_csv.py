@@ -13,9 +13,6 @@ from spark_prof.traces.foreign import Foreign
 from spark_prof.traces.readers.ncu_csv import ncu_csv
 from tests.rows import each_row
 
-REAL = Path(__file__).parents[4] / "shared" / "traces" / "ncu_rtx5090"
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is absent")
-
 DETAILS = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
     '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value",'
@@ -102,21 +99,6 @@ def test_the_raw_page(read: Read) -> None:
         ["norm", 1, "gpu__time_duration.sum", 900.0, "nsecond"],
         ["norm", 1, "sm__inst_executed_pipe_tensor.sum", 0.0, "inst"],
     ]
-
-
-@needs_real
-def test_real_measurements() -> None:
-    found = {}
-    for path in sorted(REAL.glob("*.csv")):
-        foreign = ncu_csv(path)
-        ((name, ns, _, _),) = times(foreign)
-        found[path.name[:11]] = ns
-        assert len(foreign.processes[0].metrics) == 11
-        assert foreign.processes[0].facts["gpu"]["compute_capability"] == "12.0"
-        assert name
-    assert len(found) == 12
-    assert found["kernel_0003"] == 23_420
-    assert found["kernel_0009"] == 160_740
 
 
 @each_row("text", ["", "==PROF== No kernels were profiled.\n", "ID,Kernel Name\n", DETAILS, RAW])
