@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 _LONGEST = 1000
 
 
@@ -31,3 +34,16 @@ class CommandError(SparkProfError):
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
         super().__init__(one_line(message))
         self.exit_code = exit_code
+
+
+@contextmanager
+def os_errors(doing: str, way_out: str = "") -> Iterator[None]:
+    """Makes an OSError a CommandError: what could not be done, why, and the way out.
+
+    with os_errors(f"cannot read {path}"): ...
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise CommandError(f"{doing}: {reason}{way_out and '; '}{way_out}") from error

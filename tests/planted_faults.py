@@ -110,8 +110,8 @@ FAULTS = (
           "profiler/test_commands.py profiler/test_container.py"),
     Fault("profiler/facts.py", "if bits & bit)", "if bits >= bit)", "profiler"),
     # What is shown, read and let in.
-    Fault("traces/compressed.py", "len(self.written) >= _MOST_MEMBERS",
-          "len(self.written) >= 10 * _MOST_MEMBERS", "traces/test_archives.py"),
+    Fault("traces/compressed.py", "len(written) >= _MOST_MEMBERS",
+          "len(written) >= 10 * _MOST_MEMBERS", "traces/test_archives.py"),
     Fault("traces/merge_ranks.py", "metas[0])", "metas[-1])", "traces/test_merge.py"),
     Fault("secret_rules.py", "Name(r\"(?:^|_)authori[sz]ation\"", "Name(r\"(?:^|_)autorization\"",
           "test_redact.py"),

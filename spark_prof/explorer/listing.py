@@ -15,8 +15,7 @@ from spark_prof.errors import CommandError
 from spark_prof.explorer import state, widgets
 from spark_prof.rules.opcodes import MARKS, mark_of
 from spark_prof.traces.cuda_tools import find_tool
-from spark_prof.traces.machine_code import CUBINS_FOLDER
-from spark_prof.traces.sass_listing import Instruction, list_function
+from spark_prof.traces.machine_code import CUBINS_FOLDER, Instruction, list_function
 
 _AROUND = 4
 """Unmarked lines that are shown before and after a marked one."""

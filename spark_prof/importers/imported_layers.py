@@ -27,6 +27,7 @@ from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm, split_name
 from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.importers.imported_steps import Steps
 from spark_prof.importers.modules import Modules, modules_of
 from spark_prof.importers.repeats import Repeats, guess_layers
@@ -36,8 +37,6 @@ from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.host_timeline import FIRST_MODULE
 from spark_prof.traces.scopes import enclosing, innermost
 from spark_prof.vocabulary import COMPONENTS
-
-Int64s = npt.NDArray[np.int64]
 
 _NAME = re.compile(r"(?:\w+_)?capture_(\d{1,7})_(FULL|PIECEWISE)")
 _OF_CAPTURES = re.compile(r"(?:^|/)capture_traces/|graph_capture_rank")
@@ -226,7 +225,7 @@ def reference_of(bundle: Bundle, rank: int) -> Reference:
     return Reference(bundle.path.name, places, common)
 
 
-def distinct(rows: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> tuple[pd.DataFrame, Int64s]:
+def distinct(rows: pd.DataFrame, chosen: Flags) -> tuple[pd.DataFrame, Int64s]:
     """What differs among the chosen rows, and the number of each row among it, -1 for others."""
     number = np.full(len(rows), -1, np.int64)
     mine = rows[chosen]
@@ -266,9 +265,6 @@ def align(first: Sequence[str], second: Sequence[str]) -> Int64s:
     It is the longest common subsequence, by dynamic programming. Kernels are alike that are called
     the same but for template arguments and numbers, that work for the same component, or that are
     both products; what a compiler fused is alike to the norm that its name tells.
-
-    Args:
-        second: the same of the other run; at most _MOST_CELLS pairs in all.
     """
     partner = np.full(len(first), -1, np.int64)
     if not len(first) or not len(second):
@@ -304,8 +300,6 @@ def _kind(name: str) -> str:
     component = "norm" if fused else classify(name).component
     return component or re.sub(r"\d+", "", split_name(name)[0])
 
-
-Flags = npt.NDArray[np.bool_]
 
 _MOSTLY = 0.9
 """Layers are guessed only where ranges place less of the kernel time than the rest of this."""
@@ -360,7 +354,9 @@ class Layers:
             return _aligned(kernels, is_open, reference, steps, free)
         is_open &= no_layer
         captured, used = self._captured(kernels, rank, steps)
-        if not steps.known or _share(kernels, is_open) < _MOSTLY:
+        length = (kernels["end_ns"] - kernels["start_ns"]).where(kernels["kind"] == "kernel", 0)
+        share = float(length[is_open].sum()) / max(int(length.sum()), 1)
+        if not steps.known or share < _MOSTLY:
             return Placed(kernels, lost=used)
         known = np.where(captured >= 0, captured, np.where(is_open, known, -1))
         placed = _guessed(kernels, is_open, known, captured >= 0, steps, training, free)
@@ -377,12 +373,6 @@ class Layers:
         return components_by_capture(
             correlation, tokens[kernels["step"].to_numpy(np.int64)].astype(np.int64), captures
         )
-
-
-def _share(kernels: pd.DataFrame, chosen: Flags) -> float:
-    """The share of the chosen rows in the time of all kernels."""
-    length = (kernels["end_ns"] - kernels["start_ns"]).where(kernels["kind"] == "kernel", 0)
-    return float(length[chosen].sum()) / max(int(length.sum()), 1)
 
 
 def _aligned(

@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.importers.imported_layers import Layers
 from spark_prof.importers.imported_steps import Steps, one_step, steps_by_graphs
 from spark_prof.importers.modules import Modules, modules_of
@@ -18,8 +18,6 @@ from spark_prof.traces.demangle import demangled
 from spark_prof.traces.foreign import Process, Window, operator_rows
 from spark_prof.traces.host_timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
 from spark_prof.traces.scopes import NO_SCOPE
-
-Int64s = npt.NDArray[np.int64]
 
 _AFTER_MODEL = ("lm_head", "sampler")
 _NEVER = 1 << 62
@@ -154,12 +152,7 @@ _MOST_WAITING = 8
 
 
 class ProcessWriter:
-    """Writes one process, window by window.
-
-    Args:
-        layers: what tells the layers where no range does.
-        source: what the model is called where nothing names it.
-    """
+    """Writes one process, window by window."""
 
     def __init__(
         self, process: Process, rank: int, tables: BehindTables, layers: Layers, source: str
@@ -220,7 +213,9 @@ class ProcessWriter:
     def facts(self) -> dict[str, Any]:
         """The facts of Meta.facts, with what the import found out."""
         facts = dict(self.process.facts)
-        facts.setdefault("model", _model(self._modules) or self._source)
+        types = self._modules.frame["type"].astype(str)
+        models = [name for name in types if "For" in name or name.endswith("Model")]
+        facts.setdefault("model", models[0] if models else self._source)
         # Without launches nothing tells whether each kernel had its own.
         alone = "eager" if self._launched else "unknown"
         facts.setdefault("execution", "CUDA graphs" if self._in_graphs else alone)
@@ -247,12 +242,6 @@ class ProcessWriter:
                 self._last = max(self._last, int(frame["end_ns"].max()))
 
 
-def _model(modules: Modules) -> str:
-    """The class of the whole model, empty where none is named."""
-    types = modules.frame["type"]
-    return next((str(t) for t in types if "For" in str(t) or str(t).endswith("Model")), "")
-
-
 class BehindTables:
     """Table files to which a thread of their own adds the frames, in the order in which they came.
 
@@ -273,11 +262,7 @@ class BehindTables:
             self._wait(0)
 
     def add(self, table: str, rank: int, frame: pd.DataFrame) -> None:
-        """Appends a frame, which must not change any more; see `TableFiles.add`.
-
-        Raises:
-            OSError: one of the frames before it could not be written.
-        """
+        """Appends a frame, which must not change any more; see `TableFiles.add`."""
         self._wait(_MOST_WAITING)
         self._waiting.append(self._thread.submit(self._tables.add, table, rank, frame))
 

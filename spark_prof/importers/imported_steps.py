@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_attention
 from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.arrays import Int64s
 from spark_prof.importers.repeats import keeps_cache
 from spark_prof.traces.foreign import Window
 from spark_prof.traces.host_timeline import stretch_at
@@ -143,8 +143,6 @@ def _of_mode(mode: str, number: Mapping[str, int], modes: Mapping[str, str]) -> 
     return Batch(phase)
 
 
-Int64s = npt.NDArray[np.int64]
-
 _COUNTS = (
     "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens", "context_tokens",
 )  # fmt: skip
@@ -155,11 +153,7 @@ _FEWEST_LAYERS = 2
 
 
 class Steps:
-    """The steps of one process, found window by window.
-
-    Attributes:
-        known: whether they are iterations of an engine, and not just the whole trace.
-    """
+    """The steps of one process, found window by window."""
 
     def __init__(self) -> None:
         self._rule = -1

@@ -15,9 +15,9 @@ from functools import lru_cache
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.rules.components import (
     component_of,
@@ -108,8 +108,6 @@ def module_name(name: str) -> ModuleName | None:
     return None
 
 
-Int64s = npt.NDArray[np.int64]
-
 _FEWEST_LAYERS = 2
 _LONGEST_PATH = 4096
 """Letters; as every path holds those around it, a path without bound takes memory without bound."""
@@ -143,11 +141,7 @@ class _Node:
 
 
 def modules_of(scopes: Scopes) -> Modules:
-    """The modules that the scopes name, those of one path once.
-
-    Raises:
-        CommandError: they lie in each other without bound.
-    """
+    """The modules that the scopes name, those of one path once."""
     nodes = _named(scopes)
     nodes = _with_layers(nodes)
     nodes = _linears_of_attention(nodes)

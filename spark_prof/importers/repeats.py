@@ -25,9 +25,7 @@ from spark_prof.analyzers.classify.classifier import (
     is_gemm,
 )
 from spark_prof.analyzers.lookup import NameColumn
-
-Int64s = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from spark_prof.arrays import Flags, Int64s
 
 _LAYERS = range(2, 1025)
 _ALIKE = 0.9

@@ -56,16 +56,7 @@ def write_import(
     layers: Layers | None = None,
     lost: Sequence[str] = (),
 ) -> Bundle:
-    """Reads the traces and writes the bundle, whole or not at all.
-
-    Args:
-        source: what the user named, for the report.
-        lost: what is missing before anything is read.
-
-    Raises:
-        CommandError: a trace is damaged or holds nothing, two are of one rank, or the bundle cannot
-            be written.
-    """
+    """Reads the traces and writes the bundle, whole or not at all."""
     with staged(out) as staging:
         with TableFiles(staging) as tables, BehindTables(tables) as behind:
             writer = _Writer(source, behind, layers or Layers(), lost)
@@ -96,7 +87,10 @@ class _Writer:
             self._refused.append(foreign.refusal)
             return
         if foreign.format == NCU and any(name != NCU for name in self._formats):
-            self._add_counters(foreign)
+            # To the first rank: a name is the same on all.
+            rank = int(next(iter(self._facts)).removeprefix("rank"))
+            self._tables.add("metrics", rank, foreign.processes[0].metrics)
+            self._formats.append(foreign.format)
             return
         ranks = self._ranks(foreign.processes)
         writers = [
@@ -116,12 +110,6 @@ class _Writer:
             self._summed |= bool(writer.process.facts.get("summed"))
         self._formats.append(foreign.format)
         self._lost += foreign.lost
-
-    def _add_counters(self, foreign: Foreign) -> None:
-        """Adds what was measured of kernels to the first rank: a name is the same on all."""
-        rank = int(next(iter(self._facts)).removeprefix("rank"))
-        self._tables.add("metrics", rank, foreign.processes[0].metrics)
-        self._formats.append(foreign.format)
 
     def finish(self, results: Sequence[BenchmarkResult]) -> None:
         """Adds what belongs to no trace."""
@@ -209,9 +197,6 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
     Args:
         out: the bundle's folder, claimed or not, which must not exist or be empty.
         like: a bundle or trace of the same model whose layers are known.
-
-    Raises:
-        CommandError: nothing of it can be imported, or the bundle cannot be written.
     """
     from spark_prof.traces.benchmarks.read import read_benchmark
 
@@ -237,11 +222,7 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
 
 @contextmanager
 def open_source(path: Path) -> Iterator[Bundle]:
-    """A bundle, or a trace as a bundle that is gone afterwards.
-
-    Raises:
-        CommandError: it is neither, or damaged.
-    """
+    """A bundle, or a trace as a bundle that is gone afterwards."""
     if format_of(path) in (BUNDLE, PIECES):
         yield open_bundle(path)
         return

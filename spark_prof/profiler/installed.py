@@ -155,19 +155,19 @@ def _libraries(capability: str, seconds: float, lost: list[str]) -> Iterator[Lib
             lost.append(f"{len(left) - index} libraries were not looked at: no time was left.")
             return
         try:
-            code = library_code(path, generation, until - monotonic())
+            cubins, ptx = library_code(path, generation, until - monotonic())
         except CommandError as error:
             lost.append(f"{path.name}: {error}")
             if "not installed" in str(error):
                 return
             continue
-        if not code.cubins and not code.ptx:
+        if not cubins and not ptx:
             continue
-        own = [(name, n) for name, n in code.cubins if name.startswith(f"sm_{generation}")]
+        own = [(name, n) for name, n in cubins if name.startswith(f"sm_{generation}")]
         yield Library(
             _short(path),
-            tuple(f"{n} x {name}" for name, n in code.cubins),
-            code.ptx,
+            tuple(f"{n} x {name}" for name, n in cubins),
+            tuple(ptx),
             sum(n for name, n in own if name[-1].isdigit()),
             sum(n for name, n in own if not name[-1].isdigit()),
         )

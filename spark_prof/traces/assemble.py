@@ -22,9 +22,9 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from spark_prof.errors import CommandError
+from spark_prof.arrays import Rows
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.redact import redacted_text
 from spark_prof.traces.bundle import (
     META_FILE,
@@ -43,10 +43,10 @@ from spark_prof.traces.chunk_files import (
     other_recordings,
     piece_numbers,
     processes,
+    recording_of,
 )
 from spark_prof.traces.chunk_tables import PieceTables
 from spark_prof.traces.chunks import (
-    RECORDING_FILE,
     StepCounts,
     append_log,
     array_name,
@@ -77,27 +77,33 @@ def assemble(
     Args:
         state: complete, interrupted or salvaged; see `Meta`. What lacks steps is not complete.
         ends: how processes ended that did not say so themselves, by their names.
-
-    Raises:
-        CommandError: no step was recorded, or the folder cannot be written.
     """
-    pieces = pieces_folder(folder)
-    try:
-        with assembling(pieces):
-            return _assemble(folder, pieces, state, progress or (lambda _, __: None), ends or {})
-    except OSError as error:
-        raise CommandError(
-            f"cannot write the bundle {folder}: {error.strerror or error}; the recorded pieces "
-            f"are kept, free some space and run: spark-prof salvage {quote(str(folder))}"
-        ) from error
+    pieces, aside = pieces_folder(folder), folder / UNREADABLE_FOLDER
+    way_out = (
+        "the recorded pieces are kept, free some space and run: "
+        f"spark-prof salvage {quote(str(folder))}"
+    )
+    with os_errors(f"cannot write the bundle {folder}", way_out), assembling(pieces):
+        _put_others_aside(pieces, aside)
+        facts = processes(pieces)
+        found = {name: piece_numbers(pieces, name) for name in facts}
+        if not any(found.values()):
+            if read_counts(pieces) and (none := unflushed(pieces, facts, {}, ends or {})):
+                raise CommandError(
+                    f"nothing of {folder} was flushed: {'; '.join(none)}; record again"
+                )
+            raise CommandError(f"no step was recorded in {folder}; record again")
+        unreadable = write_tables(
+            pieces, folder, facts, found, state, progress=progress, ends=ends or {}
+        )
+        bundle = Bundle(folder)
+        _put_aside(unreadable, aside)
+        remove_pieces(folder)
+        return bundle
 
 
 def open_bundle(folder: Path) -> Bundle:
-    """Opens a bundle; one whose recording died is first made from its pieces.
-
-    Raises:
-        CommandError: the folder is no bundle, is damaged, or is still being recorded.
-    """
+    """Opens a bundle; one whose recording died is first made from its pieces."""
     return finished_bundle(folder) or assemble(folder, state=SALVAGED)
 
 
@@ -108,11 +114,9 @@ def finished_bundle(folder: Path) -> Bundle | None:
         CommandError: the folder is no bundle, is damaged, or is still being recorded.
     """
     pieces = pieces_folder(folder)
-    try:
+    with os_errors(f"cannot look into {folder}"):
         left = pieces.is_dir()
         finished = (folder / META_FILE).exists()
-    except OSError as error:
-        raise CommandError(f"cannot look into {folder}: {error.strerror or error}") from error
     if not left:
         return Bundle(folder)
     if finished:
@@ -134,20 +138,14 @@ def write_tables(
     chosen: Mapping[str, Sequence[int]],
     state: str,
     lost: Iterable[str] = (),
-    progress: Callable[[int, int], None] = lambda _, __: None,
+    progress: Callable[[int, int], None] | None = None,
     ends: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Writes pieces as the tables and the meta.json of a bundle, and leaves them as they are.
+    """Writes pieces as the tables and the meta.json of a bundle; the files that it could not read.
 
     Args:
         lost: what is missing besides what is found to be.
         ends: how processes ended; None while they still record, when nothing is missing yet.
-
-    Returns:
-        The files that could not be read.
-
-    Raises:
-        OSError: the folder cannot be written.
     """
     total = sum(map(len, chosen.values()))
     done = 0
@@ -158,7 +156,8 @@ def write_tables(
             for piece in chosen[name]:
                 added.add_piece(name, piece)
                 done += 1
-                progress(done, total)
+                if progress:
+                    progress(done, total)
         added.add_log()
         added.add_cubins(folder)
     missing = [*lost, *added.lost]
@@ -186,43 +185,22 @@ def remove_pieces(folder: Path) -> None:
         shutil.rmtree(done, ignore_errors=True)
 
 
-def _assemble(
-    folder: Path,
-    pieces: Path,
-    state: str,
-    progress: Callable[[int, int], None],
-    ends: Mapping[str, str],
-) -> Bundle:
-    _put_others_aside(pieces, folder / UNREADABLE_FOLDER)
-    facts = processes(pieces)
-    found = {name: piece_numbers(pieces, name) for name in facts}
-    if not any(found.values()):
-        if read_counts(pieces) and (none := unflushed(pieces, facts, {}, ends)):
-            raise CommandError(f"nothing of {folder} was flushed: {'; '.join(none)}; record again")
-        raise CommandError(f"no step was recorded in {folder}; record again")
-    unreadable = write_tables(pieces, folder, facts, found, state, progress=progress, ends=ends)
-    bundle = Bundle(folder)
-    _put_aside(unreadable, folder / UNREADABLE_FOLDER)
-    remove_pieces(folder)
-    return bundle
-
-
 def _meta(
     pieces: Path, state: str, facts: Mapping[str, dict[str, Any]], rows: dict[str, int]
 ) -> Meta:
-    recording = next(json_files(pieces, RECORDING_FILE), {})
-    command, settings = recording.get("command"), recording.get("settings")
-    settings = settings if isinstance(settings, dict) else {}
-    wanted = str(settings.get("backend", "torch"))
+    recording = recording_of(pieces)
     return Meta(
         schema=SCHEMA,
         spark_prof=own_version(),
         state=state,
-        command=tuple(map(str, command)) if isinstance(command, list) else (),
+        command=recording.command,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         # What watched the kernels: what a worker says, else what was asked for.
-        backend=next((str(f["backend"]) for f in facts.values() if "backend" in f), wanted),
-        settings=settings,
+        backend=next(
+            (str(fact["backend"]) for fact in facts.values() if "backend" in fact),
+            str(recording.settings.get("backend", "torch")),
+        ),
+        settings=recording.settings,
         facts={
             name: {key: value for key, value in fact.items() if key not in ("modules", "layers")}
             for name, fact in facts.items()
@@ -247,12 +225,10 @@ def _put_aside(files: Iterable[Path], folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
             if path.suffix == ".json":
-                # Latin-1 and no line ends changed: every other byte stays.
-                with (
-                    path.open(encoding="latin-1", newline="") as lines,
-                    (folder / path.name).open("w", encoding="latin-1", newline="") as file,
-                ):
-                    file.writelines(map(redacted_text, lines))
+                # Latin-1: every other byte stays.
+                lines = path.read_bytes().decode("latin-1").split("\n")
+                shown = "\n".join(map(redacted_text, lines))
+                (folder / path.name).write_bytes(shown.encode("latin-1"))
                 path.unlink()
             else:
                 path.replace(folder / path.name)
@@ -261,15 +237,10 @@ def _put_aside(files: Iterable[Path], folder: Path) -> None:
 def unflushed(
     pieces: Path,
     facts: Mapping[str, Mapping[str, Any]],
-    kept: Mapping[str, Sequence[npt.NDArray[Any]]],
+    kept: Mapping[str, Sequence[Rows]],
     ends: Mapping[str, str],
 ) -> list[str]:
-    """Lines about the steps that are missing, by process.
-
-    Args:
-        kept: of each process the numbers of the steps in the bundle.
-        ends: how processes ended that did not say so themselves.
-    """
+    """Lines about the steps that are missing, by process; `kept` are those in the bundle."""
     counts = read_counts(pieces)
     reported = {path.name.split(".")[0] for path in pieces.glob(progress_name("rank*"))}
     lines = []
@@ -288,7 +259,8 @@ def unflushed(
 def absent_ranks(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line where ranks of the run left nothing; on several hosts those of the others do not."""
     ranks = [fact for name, fact in facts.items() if name.startswith("rank")]
-    expected = max((_ranks(fact.get("parallel")) for fact in ranks), default=1)
+    # The sizes of a run's parallel dimensions multiply.
+    expected = max((prod(fact.get("parallel", {}).values()) for fact in ranks), default=1)
     if len(ranks) >= expected:
         return []
     return [f"{expected - len(ranks)} of {expected} ranks left nothing here"]
@@ -298,13 +270,11 @@ def _lines(
     name: str,
     counts: StepCounts | None,
     progress: Mapping[str, Any],
-    kept: npt.NDArray[Any],
+    kept: Rows,
     why: str,
 ) -> list[str]:
     # What the process said twice a second; after a power cut it may be all that is left.
-    reported = progress.get("recorded", 0)
-    reported = reported if isinstance(reported, int) and 0 <= reported <= 1 << 40 else 0
-    recorded = max(counts.recorded if counts else 0, reported)
+    recorded = max(counts.recorded if counts else 0, progress.get("recorded", 0))
     exact = counts is not None and counts.exact and counts.recorded == recorded
     expected = max(recorded, int(kept[-1]) + 1 if len(kept) else 0)
     what = "recorded steps" if name.startswith("rank") else "recorded scheduler iterations"
@@ -330,7 +300,7 @@ def _lines(
     return lines
 
 
-def _place(kept: npt.NDArray[Any], expected: int) -> str:
+def _place(kept: Rows, expected: int) -> str:
     """Which steps of how many are missing, where they are in one row."""
     ends = np.concatenate([[-1], kept, [expected]])
     gaps = np.flatnonzero(np.diff(ends) > 1)
@@ -339,45 +309,35 @@ def _place(kept: npt.NDArray[Any], expected: int) -> str:
     return f" ({ends[gaps[0]] + 1} to {ends[gaps[0] + 1] - 1} of {expected})"
 
 
-def _ranks(parallel: object) -> int:
-    """How many ranks a run has, by the sizes of its parallel dimensions."""
-    sizes = parallel.values() if isinstance(parallel, dict) else ()
-    return prod(size for size in sizes if isinstance(size, int) and 0 < size < 1 << 20)
-
-
 SNAPSHOT = "recording"
 """State of a bundle whose recording goes on."""
 
-_MOST_PIECES = 32
-_MOST_BYTES = 128 << 20
+MOST_PIECES = 32
+"""Pieces of a rank that a snapshot takes, the newest."""
+MOST_BYTES = 128 << 20
+"""Of the files of all pieces that it takes; but one of each rank it does take."""
 
 
-def snapshot(
-    folder: Path, into: Path, most_pieces: int = _MOST_PIECES, most_bytes: int = _MOST_BYTES
-) -> Bundle:
-    """The whole pieces of a recording as a bundle.
-
-    Args:
-        into: an empty folder for the snapshot.
-        most_pieces: of a rank; older pieces than that are left out.
-        most_bytes: of the files of all pieces that are taken; but one of each rank is.
-
-    Raises:
-        CommandError: no step was flushed yet, or the snapshot cannot be written.
-    """
+def snapshot(folder: Path, into: Path) -> Bundle:
+    """The whole pieces of a recording as a bundle in the empty folder `into`."""
     pieces = pieces_folder(folder)
-    try:
+    with os_errors(f"cannot look at the pieces of {folder}", "try again"):
         facts = processes(pieces)
         if other_recordings(pieces):
             raise CommandError(f"{folder} holds pieces of two recordings; wait until they end")
-        whole = {name: _whole(pieces, name) for name in facts}
+        # The steps of a piece are written last: where they are, every file is there.
+        whole = {
+            name: [n for n in piece_numbers(pieces, name)
+                   if (pieces / array_name(name, "steps", n)).exists()]
+            for name in facts
+        }  # fmt: skip
         total = sum(map(len, whole.values()))
         if not total:
             raise CommandError(
                 f"{folder} is being recorded and has no whole piece yet; look again in a minute"
             )
         chosen = {
-            name: _newest(pieces, name, numbers[-most_pieces:], most_bytes // len(facts))
+            name: _newest(pieces, name, numbers[-MOST_PIECES:], MOST_BYTES // len(facts))
             for name, numbers in whole.items()
         }
         left = total - sum(map(len, chosen.values()))
@@ -385,17 +345,7 @@ def snapshot(
         if left:
             lost.append(f"{left} of {total} flushed pieces are older and are not looked at")
         write_tables(pieces, into, facts, chosen, SNAPSHOT, lost)
-    except OSError as error:
-        raise CommandError(
-            f"cannot look at the pieces of {folder}: {error.strerror or error}; try again"
-        ) from error
     return Bundle(into)
-
-
-def _whole(pieces: Path, process: str) -> list[int]:
-    """The pieces of which every file is there: the steps are written last."""
-    numbers = piece_numbers(pieces, process)
-    return [n for n in numbers if (pieces / array_name(process, "steps", n)).exists()]
 
 
 def _newest(pieces: Path, process: str, numbers: Sequence[int], most_bytes: int) -> list[int]:
@@ -432,11 +382,7 @@ class Salvage:
 
 
 def salvage(folder: Path, *, progress: Callable[[int, int], None] | None = None) -> Salvage:
-    """Makes the bundle if the folder holds only pieces; a whole bundle is left as it is.
-
-    Raises:
-        CommandError: the folder is neither, is still being recorded, or cannot be written.
-    """
+    """Makes the bundle if the folder holds only pieces; a whole bundle is left as it is."""
     whole = finished_bundle(folder)
     bundle = whole or assemble(folder, state=SALVAGED, progress=progress)
     late = _late_pieces(bundle)

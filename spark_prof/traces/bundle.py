@@ -20,16 +20,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_prof.arrays import Int64s
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
 from spark_prof.files import sync, write_whole
 from spark_prof.redact import redacted_text, redacted_value
-from spark_prof.traces.tables import TABLES, Column, empty_table
+from spark_prof.traces.tables import TABLES, empty_table
 
 SCHEMA = 1
 IMPORTED = "imported: "
@@ -81,11 +81,7 @@ class Meta:
 
     @classmethod
     def read(cls, folder: Path) -> Meta:
-        """Reads meta.json.
-
-        Raises:
-            CommandError: it is missing, damaged or from a newer spark-prof.
-        """
+        """Reads meta.json."""
         path = folder / META_FILE
         try:
             if path.stat().st_size > _META_LIMIT:
@@ -114,11 +110,7 @@ def own_version() -> str:
 
 
 def table_file(table: str, rank: int) -> str:
-    """The file that holds a table of a rank.
-
-    Raises:
-        CommandError: there is no such rank.
-    """
+    """The file that holds a table of a rank."""
     if not 0 <= rank <= HIGHEST_RANK:
         raise CommandError(f"{rank} is no rank; ranks go from 0 to {HIGHEST_RANK}")
     return f"{table}-rank{rank}.parquet"
@@ -200,7 +192,7 @@ class Bundle:
 
     def spread(
         self, table: str, rank: int, columns: Sequence[str], rows: int
-    ) -> tuple[pd.DataFrame, npt.NDArray[np.int64]]:
+    ) -> tuple[pd.DataFrame, Int64s]:
         """Whole row groups, spread evenly over a table, of about so many rows.
 
         Returns:
@@ -225,9 +217,6 @@ class Bundle:
         """The rows of one table of a rank in their order, at most `ROWS` at a time.
 
         Nothing comes of a table that the bundle lacks.
-
-        Raises:
-            CommandError: the file is damaged.
         """
         if table_file(table, rank) in self.meta.tables:
             with self._opened(table, rank, columns) as (file, there, whole):
@@ -241,10 +230,6 @@ class Bundle:
         """A table's file, which of the columns to read of it, and what adds the later ones."""
         name, schema = table_file(table, rank), TABLES[table].schema
         names = schema.names if columns is None else list(columns)
-        later = self._later_columns(table, name)
-        # One column at least, which tells how many rows there are.
-        there = [n for n in names if n not in later] or schema.names[:1]
-        strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
 
         def whole(found: pa.Table) -> pa.Table:
             for column in later.values():
@@ -257,6 +242,11 @@ class Bundle:
             return found
 
         try:
+            missing = TABLES[table].later_columns(pq.read_schema(self.path / name)) or ()
+            later = {column.name: column for column in missing}
+            # One column at least, which tells how many rows there are.
+            there = [n for n in names if n not in later] or schema.names[:1]
+            strings = [n for n in there if pa.types.is_dictionary(schema.field(n).type)]
             with pq.ParquetFile(self.path / name, read_dictionary=strings) as file:
                 yield file, there, whole
         except (OSError, pa.ArrowException) as error:
@@ -266,14 +256,6 @@ class Bundle:
         found = self.arrow(table, rank, names).unify_dictionaries()
         frame: pd.DataFrame = found.to_pandas(split_blocks=True, self_destruct=True)
         return frame
-
-    def _later_columns(self, table: str, name: str) -> dict[str, Column]:
-        """The columns that the file was written before."""
-        try:
-            found = TABLES[table].later_columns(pq.read_schema(self.path / name))
-        except (OSError, pa.ArrowException) as error:
-            raise CommandError(f"{self.path / name} is damaged; record again") from error
-        return {column.name: column for column in found or ()}
 
     def _check(self, name: str, rows: int) -> None:
         """Refuses a table file that is not what meta.json promises."""

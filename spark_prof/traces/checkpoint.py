@@ -157,14 +157,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Reads config.json, hf_quant_config.json and the headers of the safetensors files.
-
-    Args:
-        folder: as of a download from Hugging Face, or the folder of its cache (models--...).
-
-    Raises:
-        CommandError: there is neither a configuration nor a tensor to be found.
-    """
+    """Reads config.json, hf_quant_config.json and the headers of the safetensors files."""
     if not folder.is_dir():
         raise CommandError(f"{folder} is no folder; give the one that holds config.json")
     folder = _snapshot(folder)
@@ -188,10 +181,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def model_folder(named: str) -> Path:
     """The folder of a model: itself, that of its config.json, or the one in Hugging Face's cache.
 
-        model_folder("openai/gpt-oss-120b")
-
-    Raises:
-        CommandError: there is none.
+    model_folder("openai/gpt-oss-120b")
     """
     path = Path(named)
     if path.name == _CONFIG and path.is_file():

@@ -8,11 +8,12 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, TypeGuard
+from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -56,11 +57,26 @@ def processes(pieces: Path) -> dict[str, dict[str, Any]]:
     for match in filter(None, (_PROCESS.fullmatch(path.name) for path in pieces.iterdir())):
         name = match["name"]
         fact = next(json_files(pieces, f"{name}.facts.json"), {})
-        known = _are_rows(fact.get("modules"), "modules", _MODULE) and _are_rows(
-            fact.get("layers"), "layers", TABLES["layers"].schema.names
-        )
-        found[name] = (fact if known else {}) | {"process": name, "rank": int(match["rank"])}
+        modules = _rows(fact.get("modules"), "modules", _MODULE)
+        layers = _rows(fact.get("layers"), "layers")
+        fact |= {"modules": modules, "layers": layers}
+        known = {} if modules is None or layers is None else fact
+        found[name] = known | {"process": name, "rank": int(match["rank"])}
     return dict(sorted(found.items()))
+
+
+class Recording(msgspec.Struct):
+    """What the recorder said when it began."""
+
+    command: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}
+
+
+def recording_of(pieces: Path) -> Recording:
+    """What the recorder said; nothing where it ran on another host, or its file is damaged."""
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(next(json_files(pieces, RECORDING_FILE), {}), Recording)
+    return Recording()
 
 
 def piece_numbers(pieces: Path, process: str) -> list[int]:
@@ -75,7 +91,6 @@ def other_recordings(pieces: Path) -> list[Path]:
     Arrays, counts, and what a process says about itself name their recording. Any other file goes
     with the arrays of its piece, else with its process.
     """
-    settings = next(json_files(pieces, RECORDING_FILE), {}).get("settings")
     said = {
         path: str(next(json_files(pieces, path.name), {}).get("run") or "")
         for path in pieces.glob("*.json")
@@ -85,7 +100,7 @@ def other_recordings(pieces: Path) -> list[Path]:
     by_process = {
         path.name.split(".")[0]: run for path, run in said.items() if "facts" in path.name
     }
-    run = str(settings.get("run") or "") if isinstance(settings, dict) else ""
+    run = str(recording_of(pieces).settings.get("run") or "")
     if not run:  # of another host than the recorder's
         usual = Counter(filter(None, by_process.values())).most_common(1)
         run = usual[0][0] if usual else ""
@@ -107,11 +122,7 @@ def other_recordings(pieces: Path) -> list[Path]:
 
 
 def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Reads one array of a piece.
-
-    Raises:
-        CommandError: it is missing, damaged, or has other columns.
-    """
+    """Reads one array of a piece."""
     try:
         array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError, TokenError) as error:
@@ -122,13 +133,9 @@ def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def load_tensors(path: Path) -> list[dict[str, Any]]:
-    """The rows of the `tensors` table that a process wrote.
-
-    Raises:
-        CommandError: the file is damaged, or has other columns.
-    """
-    rows = next(json_files(path.parent, path.name), {}).get("tensors")
-    if not _are_rows(rows, "tensors", TABLES["tensors"].schema.names):
+    """The rows of the `tensors` table that a process wrote."""
+    rows = _rows(next(json_files(path.parent, path.name), {}).get("tensors"), "tensors")
+    if rows is None:
         raise CommandError(f"{path.name} is damaged or was written by another spark-prof")
     return rows
 
@@ -153,28 +160,22 @@ def log_lines(pieces: Path) -> list[dict[str, Any]]:
                 value = json.loads(line)
             except (ValueError, RecursionError):  # the line that a killed process was writing
                 continue
-            if _are_rows([value], "log", TABLES["log"].schema.names):
-                lines.append(value)
+            lines += _rows([value], "log") or []
     return lines
 
 
-def _are_rows(found: object, table: str, columns: Sequence[str]) -> TypeGuard[list[dict[str, Any]]]:
-    """Whether it is a list of objects with these columns of a table, each of the right type."""
-    kinds = {name: TABLES[table].schema.field(name).type for name in columns}
-    return isinstance(found, list) and all(
-        isinstance(row, dict) and all(_fits(row.get(name), kinds[name]) for name in columns)
-        for row in found
-    )
-
-
-def _fits(value: object, kind: pa.DataType) -> bool:
-    if not pa.types.is_integer(kind):
-        # Half of a surrogate pair, which JSON can hold, is no text of a table.
-        return isinstance(value, str) and (
-            value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
-        )
-    most = 1 << (kind.bit_width - 1)
-    return type(value) is int and -most <= value < most
+def _rows(found: object, table: str, columns: Sequence[str] = ()) -> list[dict[str, Any]] | None:
+    """The rows of a table, or these columns of them; None where `found` is no list of such."""
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        return None
+    schema = TABLES[table].schema
+    try:
+        wanted = pa.schema([schema.field(name) for name in columns or schema.names])
+        rows = pa.Table.from_pylist(found, wanted)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    whole: list[dict[str, Any]] = rows.to_pylist()
+    return None if any(column.null_count for column in rows.columns) else whole
 
 
 _CLOCK_SECONDS = 3600
@@ -191,12 +192,7 @@ def being_recorded(pieces: Path) -> bool:
 
 @contextmanager
 def assembling(pieces: Path) -> Iterator[None]:
-    """Keeps a second spark-prof from making the same bundle; a killed one keeps nobody out.
-
-    Raises:
-        CommandError: another one is at it.
-        OSError: the folder cannot be opened.
-    """
+    """Keeps a second spark-prof from making the same bundle; a killed one keeps nobody out."""
     descriptor = locked_folder(pieces)
     if descriptor is None:
         raise CommandError(

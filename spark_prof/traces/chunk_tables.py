@@ -8,17 +8,23 @@ when it was *launched*, on the thread that ran the steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s, Rows
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import TableFiles
-from spark_prof.traces.chunk_files import load_array, load_tensors, log_lines, piece_numbers
+from spark_prof.traces.chunk_files import (
+    json_files,
+    load_array,
+    load_tensors,
+    log_lines,
+    piece_numbers,
+)
 from spark_prof.traces.chunks import (
     ARGUMENT_DTYPE,
     CAPTURE_DTYPE,
@@ -49,32 +55,11 @@ from spark_prof.traces.host_timeline import (
     replay,
     stretch_at,
 )
-from spark_prof.traces.machine_code import (
-    CUBINS_FOLDER,
-    Cubins,
-    function_symbols,
-    read_machine_code,
-)
+from spark_prof.traces.machine_code import CUBINS_FOLDER, Cubins, read_machine_code
 from spark_prof.traces.nsys_chunks import read_nsys_piece
 from spark_prof.traces.readers.kineto import read_kineto
 from spark_prof.traces.tables import TABLES, empty_frame
 from spark_prof.vocabulary import PHASES
-
-Rows = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class JoinedPiece:
-    """The rows that one piece adds to the tables of its rank, and what it lacks."""
-
-    steps: pd.DataFrame
-    ranges: pd.DataFrame
-    kernels: pd.DataFrame
-    host: pd.DataFrame
-    overhead: pd.DataFrame
-    markers: pd.DataFrame
-    lost: tuple[str, ...] = field(default=())
 
 
 def join_piece(
@@ -85,13 +70,11 @@ def join_piece(
     piece: int,
     nodes: GraphNodes | None = None,
     thread: int = -1,
-) -> JoinedPiece:
-    """Joins the arrays of one piece with its trace.
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The rows that one piece adds to the tables of its rank, by table, and what it lacks.
 
     Args:
-        steps: rows of pieces.STEP_DTYPE.
-        events: rows of pieces.EVENT_DTYPE.
-        modules: rows of the `modules` table.
+        steps: rows of STEP_DTYPE; `events` of EVENT_DTYPE, `modules` of that table.
         read: reads the trace of the piece; None where there is none. Where it is missing or
             damaged (CommandError) the piece has no kernels.
         thread: the thread that runs the steps, where no step says so; -1 if unknown.
@@ -102,7 +85,7 @@ def join_piece(
     if len(steps):
         thread = int(steps["thread"][0])
     lost: list[str] = []
-    kernels, host, overhead, markers = map(empty_frame, ("kernels", "host", "overhead", "markers"))
+    frames = {name: empty_frame(name) for name in ("kernels", "host", "overhead", "markers")}
     try:
         trace = read()
     except CommandError as error:
@@ -112,22 +95,18 @@ def join_piece(
         if trace is None and watched:
             lost.append(f"{watched} steps have no kernels, the backend wrote none")
         if trace is not None:
-            kernels, host = _kernels(trace, steps, timeline, thread), trace.launches
-            kernels = _from_nodes(kernels, nodes)
-            overhead, lost = trace.overhead, [*lost, *trace.lost]
+            lost += trace.lost
             began = trace.markers["start_ns"].to_numpy(np.int64)
-            markers = trace.markers.assign(step=_step_of(began, steps))
-    return JoinedPiece(
-        _step_rows(steps, piece), _range_rows(calls, steps, thread), kernels, host, overhead,
-        markers, tuple(lost),
-    )  # fmt: skip
-
-
-def _step_rows(steps: Rows, piece: int) -> pd.DataFrame:
-    frame = pd.DataFrame(steps).drop(columns="thread")
-    frame["phase"] = [PHASES[index] for index in steps["phase"]]
-    frame["piece"] = piece
-    return frame
+            frames = {
+                "kernels": _from_nodes(_kernels(trace, steps, timeline, thread), nodes),
+                "host": trace.launches,
+                "overhead": trace.overhead,
+                "markers": trace.markers.assign(step=_step_of(began, steps)),
+            }
+    phases = [PHASES[index] for index in steps["phase"]]
+    frames["steps"] = pd.DataFrame(steps).drop(columns="thread").assign(phase=phases, piece=piece)
+    frames["ranges"] = _range_rows(calls, steps, thread)
+    return frames, lost
 
 
 def _step_of(times: Int64s, steps: Rows) -> Int64s:
@@ -198,11 +177,7 @@ def _from_nodes(kernels: pd.DataFrame, nodes: GraphNodes | None) -> pd.DataFrame
 
 
 def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
-    """The kernels of that piece; None where no backend wrote any.
-
-    Raises:
-        CommandError: what it wrote is missing in part or damaged.
-    """
+    """The kernels of that piece; None where no backend wrote any."""
     raw = pieces / activity_name(process, piece)
     if raw.exists():
         from spark_prof.traces.readers.cupti_buffers import names_file
@@ -232,12 +207,7 @@ _MOST_MODULES = 1 << 20
 
 
 class PieceTables:
-    """Reads one process after another, and a rank piece by piece.
-
-    Attributes:
-        unreadable: the files that could not be read.
-        steps: of each process the numbers of the kept steps; of a scheduler those of its rows.
-    """
+    """Reads one process after another, and a rank piece by piece."""
 
     def __init__(self, pieces: Path, tables: TableFiles) -> None:
         self._pieces, self._tables = pieces, tables
@@ -273,29 +243,29 @@ class PieceTables:
         steps = self._load(array_name(name, "steps", piece), STEP_DTYPE)
         events = self._load(array_name(name, "events", piece), EVENT_DTYPE)
         thread = int(steps["thread"][0]) if len(steps) else _thread(self._pieces, name)
-        joined = join_piece(
+        frames, lost = join_piece(
             steps, events, self._modules, lambda: self._read(piece), piece, self._nodes, thread
         )
-        symbols = function_symbols(self._pieces / names_name(name, piece))
-        if symbols:
-            cubins = self._cubins.of_kernels(joined.kernels, symbols)
-            joined = replace(joined, kernels=joined.kernels.assign(cubin=cubins))
-        for table in ("steps", "ranges", "kernels", "host", "overhead"):
-            self._tables.add(table, self._rank, getattr(joined, table))
-        if len(joined.markers):
-            self._tables.add("markers", self._rank, joined.markers)
-        self._add_arguments(joined.kernels["graph_node"].to_numpy(np.int64), piece)
+        kernels = frames["kernels"]
+        names = next(json_files(self._pieces, names_name(name, piece)), {})
+        if symbols := names.get("functions"):
+            kernels = kernels.assign(cubin=self._cubins.of_kernels(kernels, symbols))
+        for table, frame in (frames | {"kernels": kernels}).items():
+            if table != "markers" or len(frame):
+                self._tables.add(table, self._rank, frame)
+        self._add_arguments(kernels["graph_node"].to_numpy(np.int64), piece)
         if (self._pieces / (counters := array_name(name, "counters", piece))).exists():
             samples = pd.DataFrame(self._load(counters, COUNTER_DTYPE))
             self._tables.add("counters", self._rank, samples)
         self.steps.setdefault(name, []).append(steps["step"])
-        self.lost += joined.lost
+        self.lost += lost
         if len(steps) and not (self._pieces / array_name(name, "events", piece)).exists():
             self.lost.append("its ranges are missing")
         if not len(steps):
-            kept = f"{len(joined.kernels)} kernels and {len(joined.ranges)} ranges are kept"
-            if len(joined.kernels) or len(joined.ranges) or len(self.lost) > before:
-                self.lost.append(f"its steps are missing; {kept} without a step")
+            work, calls = len(kernels), len(frames["ranges"])
+            if work or calls or len(self.lost) > before:
+                kept = f"{work} kernels and {calls} ranges are kept without a step"
+                self.lost.append(f"its steps are missing; {kept}")
         mark = f"{name}, piece {piece}: "
         self.lost[before:] = [mark + text for text in self.lost[before:]]
 
@@ -391,7 +361,7 @@ class PieceTables:
         self._arguments.sort(order=("node", "argument", "offset"))
         self._written = set()
 
-    def _add_arguments(self, nodes: npt.NDArray[np.int64], piece: int) -> None:
+    def _add_arguments(self, nodes: Int64s, piece: int) -> None:
         """Adds the arguments of a piece's kernels: of a captured one once, in its first piece.
 
         vLLM captures a graph for each of some fifty batch sizes, of which few ever run.

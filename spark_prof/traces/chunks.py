@@ -134,11 +134,7 @@ def kineto_name(process: str, piece: int) -> str:
 
 
 def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any], run: str = "") -> None:
-    """Writes one array so that it is there whole or not at all.
-
-    Args:
-        run: the recording; it follows the array, where `np.load` does not look.
-    """
+    """Writes one array, whole or not at all; `run` follows it, where `np.load` does not look."""
     buffer = io.BytesIO()  # np.save says nothing when a file on a full disk is cut off
     np.save(buffer, rows, allow_pickle=False)
     if run:
@@ -180,16 +176,9 @@ def append_log(folder: Path, process: str, time_ns: int, message: str) -> None:
 
 
 def sync_new(folder: Path, process: str, synced: MutableMapping[Path, tuple[int, int]]) -> int:
-    """Syncs the files of a process that are new or have changed; for a thread of its own.
+    """Syncs the files of a process that are new or have changed, and returns how many.
 
-    Args:
-        synced: size and time of change of each file when it was synced; the caller keeps it.
-
-    Returns:
-        How many files were synced.
-
-    Raises:
-        OSError: the disk could not keep one.
+    For a thread of its own; `synced` has the size and time of change of each when it was synced.
     """
     changed = {}
     for path in folder.glob(f"{process}.*"):
@@ -208,18 +197,7 @@ def sync_new(folder: Path, process: str, synced: MutableMapping[Path, tuple[int,
     return len(changed)
 
 
-_FILE = np.dtype(
-    [
-        ("magic", "S8"),
-        ("run", "S32"),
-        ("boot", "S40"),
-        ("pid", "<i8"),
-        ("begun", "<i8"),
-        ("recorded", "<i8"),
-        ("failed", "<i8"),
-        ("unlogged", "<i8"),
-    ]
-)
+_FILE = _columns("magic:S8 run:S32 boot:S40 pid:<i8 begun:<i8 recorded:<i8 failed:<i8 unlogged:<i8")
 _MAGIC = b"SPCOUNT1"
 _FIRST = int(_FILE.fields["begun"][1]) if _FILE.fields else 0
 _BEGUN, _RECORDED, _FAILED, _UNLOGGED = range(4)

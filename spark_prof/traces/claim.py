@@ -14,16 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spark_prof.ending import temporary_folder
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 
 _TRIES = 100
 
 
 class Claim:
     """An empty folder that nobody else writes into, until `release`. A context manager.
-
-    Args:
-        folder: made if it is not there.
 
     Raises:
         CommandError: another process writes there, it holds something, or it cannot be made.
@@ -37,12 +34,12 @@ class Claim:
             if any(self.folder.iterdir()):
                 self.release()
                 raise _occupied(folder)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise (
-                _occupied(folder) if self.folder.exists() else _unwritable(folder, error)
-            ) from error
         except OSError as error:
-            raise _unwritable(folder, error) from error
+            if isinstance(error, FileExistsError | NotADirectoryError) and self.folder.exists():
+                raise _occupied(folder) from error
+            raise CommandError(
+                f"cannot write to {folder}: {error.strerror or error}; choose another --out"
+            ) from error
 
     def intact(self) -> bool:
         """Whether the folder has not been removed, moved or replaced."""
@@ -97,9 +94,6 @@ def locked_folder(folder: Path, how: int = fcntl.LOCK_EX) -> int | None:
 
     Args:
         how: `fcntl.LOCK_EX`, or `fcntl.LOCK_SH` only to see whether somebody writes.
-
-    Raises:
-        OSError: it cannot be opened.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -128,28 +122,15 @@ def _occupied(folder: Path) -> CommandError:
     return CommandError(f"{folder} exists already; choose another --out or remove it")
 
 
-def _unwritable(folder: Path, error: OSError) -> CommandError:
-    return CommandError(
-        f"cannot write to {folder}: {error.strerror or error}; choose another --out"
-    )
-
-
 @contextmanager
 def staged(out: Path | Claim) -> Iterator[Path]:
-    """A folder beside `out` to write into; it takes the name when all is written.
-
-    Args:
-        out: the folder that is wanted, claimed by the caller or not: one that is there is empty.
-
-    Raises:
-        CommandError: it cannot be written. After any error nothing of it is left.
-    """
+    """A folder beside `out` to write into; it takes the name when all is written."""
     with Claim(out) if isinstance(out, Path) else out as claim:
         folder = claim.folder
-        try:
-            with temporary_folder(f".{folder.name}.", folder.parent) as staging:
-                yield staging
-                staging.chmod(0o755)
-                staging.rename(folder)  # over the empty one, at once
-        except OSError as error:
-            raise CommandError(f"cannot write {folder}: {error.strerror or error}") from error
+        with (
+            os_errors(f"cannot write {folder}"),
+            temporary_folder(f".{folder.name}.", folder.parent) as staging,
+        ):
+            yield staging
+            staging.chmod(0o755)
+            staging.rename(folder)  # over the empty one, at once

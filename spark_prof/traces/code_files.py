@@ -15,37 +15,32 @@ from pathlib import Path
 from time import monotonic
 
 from spark_prof.ending import temporary_folder
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.chunks import pieces_folder
-from spark_prof.traces.cuda_tools import ToolError, find_tool, missing_tool
-from spark_prof.traces.readers.binary_utilities import FatFile, ptx_entries, read_fatbin, take_out
-from spark_prof.traces.readers.cubin import read_code, read_functions
+from spark_prof.traces.cuda_tools import (
+    FatFile,
+    ToolError,
+    find_tool,
+    missing_tool,
+    needed_tool,
+    ptx_entries,
+    read_fatbin,
+    take_out,
+)
+from spark_prof.traces.readers.cubin import read_code
 
 
-@dataclass(frozen=True)
-class LibraryCode:
-    """What a library holds."""
-
-    # How many there are of each architecture, such as sm_90a; of the generation that was asked for
-    # a family build is told from a plain one.
-    cubins: tuple[tuple[str, int], ...]
-    ptx: tuple[str, ...]  # architectures of its PTX
-
-
-def library_code(library: Path, generation: int, seconds: float) -> LibraryCode:
-    """Lists the code of a library.
+def library_code(
+    library: Path, generation: int, seconds: float
+) -> tuple[list[tuple[str, int]], list[str]]:
+    """Each architecture of a library's cubins, such as sm_90a, and how many; those of its PTX.
 
     Args:
         generation: 12 for compute capability 12.x; 0 for none. Its plain cubins are taken out and
             looked at, because a build for a family looks plain in a list.
-
-    Raises:
-        CommandError: cuobjdump is missing, failed or took too long.
     """
-    tool = find_tool("cuobjdump")
-    if tool is None:
-        raise CommandError(missing_tool("cuobjdump"))
+    tool = needed_tool("cuobjdump")
     until = monotonic() + seconds
     files = read_fatbin(tool, library, seconds)
     counts = Counter(f"sm_{f.number}{f.suffix}" for f in files if not f.is_ptx)
@@ -57,7 +52,7 @@ def library_code(library: Path, generation: int, seconds: float) -> LibraryCode:
         counts.subtract(f"sm_{f.number}" for f in unclear)
         counts.update(_targets(tool, library, unclear, until - monotonic()))
     ptx = sorted({f"sm_{f.number}{f.suffix}" for f in files if f.is_ptx})
-    return LibraryCode(tuple(sorted((+counts).items())), tuple(ptx))
+    return sorted((+counts).items()), ptx
 
 
 def _targets(tool: Path, library: Path, files: Sequence[FatFile], seconds: float) -> Counter[str]:
@@ -111,11 +106,12 @@ def code_files(path: Path, architecture: str | None = None) -> Iterator[CodeFile
     Args:
         path: a cubin, a library or executable, or a folder of cubins.
         architecture: of a library: sm_121, 12.1 or 121; the newest that it holds if None.
-
-    Raises:
-        CommandError: there is none, or it cannot be taken out.
     """
-    whole = path.is_dir() or _head(path)[18:20] == _CUDA
+    head = b""
+    if not path.is_dir():
+        with os_errors(f"cannot read {path}"), path.open("rb") as file:
+            head = file.read(64)
+    whole = path.is_dir() or head[18:20] == _CUDA
     if whole and architecture:
         raise CommandError(f"{path} is no library; --arch chooses among the code of one")
     if path.is_dir():
@@ -125,14 +121,6 @@ def code_files(path: Path, architecture: str | None = None) -> Iterator[CodeFile
     else:
         with temporary_folder() as folder:
             yield _library(path, architecture, folder)
-
-
-def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(64)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _folder(path: Path) -> CodeFiles:
@@ -186,7 +174,7 @@ def _add(found: CodeFiles, path: Path, file: FatFile, seen: set[str]) -> None:
         found.compiled_by_driver |= dict.fromkeys(new, f"sm_{file.number}{file.suffix}")
     else:
         try:
-            new = [f.symbol for f in read_functions(path) if f.symbol not in seen]
+            new = [code.symbol for code in read_code(path, ()) if code.symbol not in seen]
         except CommandError as error:
             found.remarks.append(str(error))
             return

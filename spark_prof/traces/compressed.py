@@ -46,10 +46,6 @@ def open_stream(path: Path) -> Iterator[Iterator[bytes]]:
 
     The next block is decompressed in a thread while the caller works on the last one. Zeros and
     other bytes that follow the end of a gzip stream are left out, as gunzip does.
-
-    Raises:
-        CommandError: the file cannot be read, ends early, is damaged, or would fill the machine;
-            from the blocks too.
     """
     try:
         with path.open("rb") as file, ThreadPoolExecutor(1) as pool:
@@ -142,84 +138,57 @@ _DAMAGE = (
 
 
 def unpacked(path: Path, into: Path) -> list[Path]:
-    """Writes the files of an archive into a folder; archives among them stay packed.
-
-    Args:
-        path: a zip, or a tar that may be compressed with gzip or zstd.
-        into: an empty folder, which the caller removes, also after an error.
-
-    Returns:
-        The files, sorted by name.
-
-    Raises:
-        CommandError: the archive is damaged, holds no file, or holds what no archive of traces
-            does; into may then hold some of the files.
-    """
+    """Writes the files of an archive into a folder; archives among them stay packed."""
+    written: list[Path] = []
+    names: set[str] = set()
     try:
         with path.open("rb") as file:
             zipped = file.read(4) in _ZIP_MAGIC
-        target = _Target(path, into, path.stat().st_size)
+        most = min(_MOST_BYTES, max(_HARMLESS, _MEMBER_RATIO * path.stat().st_size))
+        left = most
         for name, content in _zip_files(path) if zipped else _tar_files(path):
-            if not name.startswith(_FINDER):
-                target.write(name, content)
+            if name.startswith(_FINDER):
+                continue
+            if len(written) >= _MOST_MEMBERS:
+                raise CommandError(
+                    f"{path} holds more than {_MOST_MEMBERS:,} files; unpack it yourself"
+                )
+            parts = _parts(path, name)
+            # Not every disk tells upper from lower case.
+            key = "/".join(parts).casefold()
+            if key in names:
+                raise CommandError(f"{path} holds {name!r:.80} twice; refused")
+            names.add(key)
+            place = into.joinpath(*parts)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with place.open("xb") as file:
+                while block := content.read(_BLOCK):
+                    left -= len(block)
+                    if left < 0:
+                        raise CommandError(
+                            f"{path} grows to more than {most >> 20:,} MiB when it is unpacked; "
+                            "no archive of traces does, so it is refused"
+                        )
+                    file.write(block)
+            written.append(place)
     except _DAMAGE as error:
         raise CommandError(f"{path} is a damaged or unusual archive ({error})") from error
     except OSError as error:
         raise CommandError(f"{path} cannot be unpacked ({error.strerror or error})") from error
-    if not target.written:
+    if not written:
         raise CommandError(f"{path} holds no file")
-    return sorted(target.written)
+    return sorted(written)
 
 
-class _Target:
-    """The folder that is written to, with what was written so far."""
-
-    def __init__(self, archive: Path, into: Path, size: int) -> None:
-        self.written: list[Path] = []
-        self._archive, self._into = archive, into
-        self._most = min(_MOST_BYTES, max(_HARMLESS, _MEMBER_RATIO * size))
-        self._bytes = 0
-        self._names: set[str] = set()
-
-    def write(self, name: str, content: IO[bytes]) -> None:
-        """Writes one file."""
-        place = self._place(name)
-        if len(self.written) >= _MOST_MEMBERS:
-            raise CommandError(
-                f"{self._archive} holds more than {_MOST_MEMBERS:,} files; unpack it yourself"
-            )
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("xb") as file:
-            while block := content.read(_BLOCK):
-                self._bytes += len(block)
-                if self._bytes > self._most:
-                    raise CommandError(
-                        f"{self._archive} grows to more than {self._most >> 20:,} MiB when it is "
-                        "unpacked; no archive of traces does, so it is refused"
-                    )
-                file.write(block)
-        self.written.append(place)
-
-    def _place(self, name: str) -> Path:
-        """Where a member goes.
-
-        Raises:
-            CommandError: its name leads out of the folder, is no name, or was there before.
-        """
-        parts = PurePosixPath(name.replace("\\", "/")).parts
-        bad = not parts or len(parts) > _DEEPEST or not name.isprintable()
-        if bad or any(len(part.encode()) > _LONGEST_PART for part in parts):
-            raise CommandError(f"{self._archive} holds {name!r:.80}, which is no name; refused")
-        if name.startswith(("/", "\\")) or ".." in parts or parts[0][1:2] == ":":
-            raise CommandError(
-                f"{self._archive} holds {name!r:.80}, which leads out of its folder; refused"
-            )
-        # Not every disk tells upper from lower case.
-        key = "/".join(parts).casefold()
-        if key in self._names:
-            raise CommandError(f"{self._archive} holds {name!r:.80} twice; refused")
-        self._names.add(key)
-        return self._into.joinpath(*parts)
+def _parts(archive: Path, name: str) -> tuple[str, ...]:
+    """The folders and the name of a member, which lead nowhere else."""
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    bad = not parts or len(parts) > _DEEPEST or not name.isprintable()
+    if bad or any(len(part.encode()) > _LONGEST_PART for part in parts):
+        raise CommandError(f"{archive} holds {name!r:.80}, which is no name; refused")
+    if name.startswith(("/", "\\")) or ".." in parts or parts[0][1:2] == ":":
+        raise CommandError(f"{archive} holds {name!r:.80}, which leads out of its folder; refused")
+    return parts
 
 
 def is_zip_with(path: Path, name: str) -> bool:
@@ -270,7 +239,7 @@ def _tar_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with open_stream(path) as blocks:
         stream = _Stream(path, blocks)
         with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as archive:  # type: ignore[call-overload]
-            while member := _next(archive, stream):
+            while member := archive.next():
                 if member.isdir():
                     continue
                 content = archive.extractfile(member) if member.isreg() else None
@@ -279,11 +248,7 @@ def _tar_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
                 stream.left = _MOST_BYTES
                 yield member.name, content
                 archive.members.clear()  # the library keeps them all
-
-
-def _next(archive: tarfile.TarFile, stream: _Stream) -> tarfile.TarInfo | None:
-    stream.left = _MOST_HEADERS
-    return archive.next()
+                stream.left = _MOST_HEADERS
 
 
 class _Stream:

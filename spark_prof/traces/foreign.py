@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 from spark_prof.traces.tables import empty_frame
@@ -38,8 +38,6 @@ class Trace:
     markers: pd.DataFrame = field(default_factory=lambda: empty_frame("markers"))
     lost: tuple[str, ...] = ()
 
-
-Int64s = npt.NDArray[np.int64]
 
 NamesModule = Callable[[str], bool]
 """Says whether a range's name names a module; only such ranges become scopes."""
@@ -80,7 +78,7 @@ class Window:
     # `scope`, `start_ns`, `end_ns`, `thread` of each call of a range that names a module.
     calls: pd.DataFrame
 
-    def in_graphs(self) -> npt.NDArray[np.bool_]:
+    def in_graphs(self) -> Flags:
         """Which rows of `trace.gpu` ran inside a CUDA graph."""
         launches = self.trace.launches
         names = launches["name"].cat.categories
@@ -139,11 +137,7 @@ class KernelSum:
 
 
 def gpu_frame(**known: Any) -> pd.DataFrame:
-    """The rows of Trace.gpu; a column that is not given has the value for what is unknown.
-
-    Args:
-        known: columns of Trace.gpu, `name`, `start_ns` and `end_ns` among them.
-    """
+    """The rows of Trace.gpu; a column that is not given has the value for what is unknown."""
     count = len(known["start_ns"])
     columns: dict[str, Any] = {}
     for column in _COLUMNS:
@@ -200,11 +194,7 @@ def window(
 
 
 def end_to_end(process: int, sums: list[KernelSum], source: object) -> Iterator[Window]:
-    """Lays the instances of every kernel one behind the other, their sums kept to the nanosecond.
-
-    Raises:
-        CommandError: a sum cannot be right; before the first window.
-    """
+    """Lays the instances of every kernel end to end, their sums kept to the nanosecond."""
     for row in sums:
         if row.instances < 1 or row.total_ns < 0:
             raise CommandError(

@@ -20,14 +20,9 @@ from spark_prof.traces.readers.ncu_csv import is_details_page, is_raw_page
 from spark_prof.traces.readers.nsys_stats import REPORT_NAMES, report_of
 from spark_prof.traces.readers.printed_tables import head_of
 
-BUNDLE = "bundle"
-"""A bundle's folder."""
-
-PIECES = "pieces"
-"""The folder of a recording that was not finished, which can be made a bundle."""
-
-FOLDER = "folder"
-"""Any other folder; what lies in it may be readable."""
+BUNDLE, PIECES, FOLDER = "bundle", "pieces", "folder"
+"""A bundle's folder; that of a recording that was not finished, which can be made a bundle; any
+other, in which something readable may lie."""
 
 BENCHMARK = "benchmark"
 """What a load generator measured; spark_prof.traces.benchmarks knows which."""
@@ -168,11 +163,7 @@ def without_endings(name: str) -> str:
 
 
 def format_of(path: Path) -> str:
-    """The name of the format: one of `FORMATS`, BENCHMARK, BUNDLE, PIECES or FOLDER.
-
-    Raises:
-        CommandError: there is nothing, it cannot be read, or it is nothing that can be imported.
-    """
+    """The name of the format: one of `FORMATS`, BENCHMARK, BUNDLE, PIECES or FOLDER."""
     try:
         if path.is_dir():
             return _folder(path)

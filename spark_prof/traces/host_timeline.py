@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
+
+from spark_prof.arrays import Int64s, Rows
 
 PREPARE, FINISH, SAMPLE, FIRST_MODULE = 0, 1, 2, 3
 """Module numbers of what runs outside the model, and the first one of a module of the model."""
@@ -34,9 +34,6 @@ what follows the model inside execute_model gathers the rows for the logits.
 
 MODEL_PATH = "model"
 """Path of the model itself among the marked modules."""
-
-Int64s = npt.NDArray[np.int64]
-Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,7 @@ class Timeline:
         return np.where(before, -1, module), np.where(before, -1, layer)
 
 
-def replay(
-    events: npt.NDArray[Any], layers: Sequence[int], model: int | None
-) -> tuple[Timeline, list[Call]]:
+def replay(events: Rows, layers: Sequence[int], model: int | None) -> tuple[Timeline, list[Call]]:
     """Replays a log of traces.pieces.EVENT_DTYPE.
 
     Args:
@@ -135,12 +130,7 @@ class GraphNodes:
 
 
 def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]) -> GraphNodes:
-    """Places the nodes.
-
-    Args:
-        nodes: rows of pieces.NODE_DTYPE; a clone may be reported as a new node too.
-        events: what was entered and left meanwhile, rows of pieces.EVENT_DTYPE.
-    """
+    """Places NODE_DTYPE rows, where a clone may stand as a new node too, by EVENT_DTYPE rows."""
     timeline, _ = replay(events, layers, None)
     rows = nodes[last_of_each(nodes["node"], nodes["original"])]
     number = rows["node"].astype(np.int64)

@@ -25,14 +25,20 @@ from pathlib import Path
 
 import pandas as pd
 
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.files import cache_folder, sync
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.chunk_files import json_files
-from spark_prof.traces.cuda_tools import ToolError, find_tool, missing_tool
+from spark_prof.traces.cuda_tools import (
+    ToolError,
+    count_opcodes,
+    find_tool,
+    missing_tool,
+    needed_tool,
+    run_tool,
+)
 from spark_prof.traces.demangle import demangled
-from spark_prof.traces.readers.binary_utilities import count_opcodes
-from spark_prof.traces.readers.cubin import Code, read_code, read_functions
+from spark_prof.traces.readers.cubin import Code, read_code
 from spark_prof.traces.tables import TABLES, empty_frame
 
 CUBINS_FOLDER = "cubins"
@@ -53,11 +59,7 @@ class _Cubin:
 
 
 class Cubins:
-    """The machine code that one recording loaded, each piece of it once.
-
-    Args:
-        folder: the cubins that the driver handed over, and those found in JIT caches.
-    """
+    """The machine code that one recording loaded, each piece of it once."""
 
     def __init__(self, folder: Path) -> None:
         self._cubins: dict[str, _Cubin] = {}
@@ -102,7 +104,7 @@ class Cubins:
 
     def _add(self, path: Path, source: str) -> None:
         try:
-            functions = read_functions(path)
+            functions = read_code(path, ())
             content = path.read_bytes()
         except (CommandError, OSError) as error:
             self.lost.append(f"machine code: {error}")
@@ -113,12 +115,6 @@ class Cubins:
         self._cubins[key] = _Cubin(path, source, len(content))
         for function in functions:
             self._functions.setdefault(function.symbol, {})[key] = function.registers
-
-
-def function_symbols(names: Path) -> dict[str, str]:
-    """The function of each kernel name, from the file of names that belongs to a piece."""
-    functions: dict[str, str] = next(json_files(names.parent, names.name), {}).get("functions", {})
-    return functions
 
 
 _VERSION = 1
@@ -202,11 +198,7 @@ class MachineCode:
 
 
 def machine_code_of(bundle: Bundle, seconds: float = MOST_SECONDS) -> MachineCode:
-    """The functions of a bundle that ran; those that its table lacks are read from its cubins.
-
-    Args:
-        seconds: how long may be spent on disassembling what is not in the user's cache.
-    """
+    """The functions of a bundle that ran; those that its table lacks are read from its cubins."""
     known = bundle.frame("functions", 0)
     cubins = bundle.frame("cubins", 0, ["hash", "functions"])
     there = set(zip(known["hash"], known["function"], strict=True))
@@ -227,11 +219,7 @@ def machine_code_of(bundle: Bundle, seconds: float = MOST_SECONDS) -> MachineCod
 def read_machine_code(
     wanted: Mapping[Path, Collection[str] | None], seconds: float = MOST_SECONDS
 ) -> MachineCode:
-    """Reads functions of cubins.
-
-    Args:
-        wanted: the cubins, named after their hash, and of each the symbols to read, all if None.
-    """
+    """Reads these symbols, all if None, of the cubins, which are named after their hash."""
     result = MachineCode()
     codes: list[tuple[str, Code]] = []
     for path, symbols in wanted.items():
@@ -300,19 +288,13 @@ def _kernels(kernels: Sized) -> str:
 
 def _batches(codes: Mapping[str, Code]) -> Iterable[tuple[str, list[str]]]:
     """Keys of functions of one architecture, not too many at a time."""
-    for architecture in sorted({code.architecture for code in codes.values()}):
-        keys: list[str] = []
-        size = 0
-        for key, code in codes.items():
-            if code.architecture != architecture:
-                continue
-            if keys and size + len(code.instructions) > _BATCH_BYTES:
-                yield architecture, keys
-                keys, size = [], 0
-            keys.append(key)
-            size += len(code.instructions)
-        if keys:
-            yield architecture, keys
+    batches: dict[tuple[str, int], list[str]] = {}
+    sizes: Counter[str] = Counter()
+    for key, code in codes.items():
+        sizes[code.architecture] += len(code.instructions)
+        number = sizes[code.architecture] // _BATCH_BYTES
+        batches.setdefault((code.architecture, number), []).append(key)
+    return ((architecture, keys) for (architecture, _), keys in sorted(batches.items()))
 
 
 def _text(counts: Mapping[str, int]) -> str:
@@ -332,3 +314,52 @@ def short_opcode(opcode: str) -> str:
     base = opcode.partition(".")[0]
     width = _WIDTH.search(opcode) if _LOADS.match(opcode) else None
     return f"{base}.{width[1]}" if width else base
+
+
+_LARGEST_LISTED = 4 << 20
+"""Bytes of a function that is listed; the largest of vLLM's have half a megabyte."""
+_LISTING_S = 10.0
+_LINE = re.compile(
+    rb"\s*/\*([0-9a-f]{4,8})\*/\s+((?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*)[^;]{0,400});", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a listing."""
+
+    address: int  # in the function, in bytes
+    opcode: str  # with its modifiers, such as HMMA.16816.F32.BF16
+    text: str  # predicate, opcode and operands
+
+
+def list_function(bundle: Path, cubin: str, function: str) -> tuple[Instruction, ...]:
+    """The instructions of a function of a cubin that the bundle keeps, in order.
+
+    Only the bytes of the one function are given to nvdisasm, as a raw binary, never the ELF file,
+    which anybody may have made. Branches name the address that they lead to; what the loader would
+    fill in, such as the address of a called function, reads as it stands in the file.
+
+    list_function(Path("my-run"), row.cubin, row.function)
+    """
+    path = bundle / CUBINS_FOLDER / f"{cubin}.cubin"
+    if not _HASH.fullmatch(cubin) or not path.is_file():
+        raise CommandError(f"the recording does not keep {CUBINS_FOLDER}/{cubin:.16}.cubin")
+    code = next((c for c in read_code(path, {function}) if c.symbol == function), None)
+    if code is None or not code.instructions:
+        raise CommandError(f"{path.name} holds no {function:.60}")
+    if not code.architecture or len(code.instructions) > _LARGEST_LISTED:
+        raise CommandError(f"{path.name} names no architecture, or the kernel is too large to list")
+    tool = needed_tool("nvdisasm")
+    lines: list[Instruction] = []
+
+    def note(line: bytes) -> None:
+        if match := _LINE.match(line):
+            text = " ".join(match[2].decode("ascii", "replace").split())
+            lines.append(Instruction(int(match[1], 16), match[3].decode(), text))
+
+    with temporary_folder() as folder:
+        file = folder / "instructions.bin"
+        file.write_bytes(code.instructions)
+        run_tool([tool, "--binary", code.architecture.replace("sm_", "SM"), file], _LISTING_S, note)
+    return tuple(lines)

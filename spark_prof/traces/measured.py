@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.files import write_whole
 
 _SCHEMA = 1
@@ -92,38 +92,24 @@ def state_folder() -> Path:
 
 
 def keep_measured(measured: Measured, folder: Path | None = None) -> Path:
-    """Writes the file of that device, in place of an earlier one; returns its path.
-
-    Raises:
-        CommandError: it cannot be written.
-    """
-    folder = state_folder() if folder is None else folder
+    """Writes the file of that device, in place of an earlier one; returns its path."""
+    folder = folder or state_folder()
     name = _UNSAFE.sub("-", measured.uuid or measured.device).strip("-.")[:100] or "device"
     path = folder / f"{name}.json"
     text = msgspec.json.format(msgspec.json.encode(measured), indent=2) + b"\n"
-    try:
+    with os_errors(f"cannot write {path}", "set XDG_STATE_HOME to another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
-    except OSError as error:
-        raise CommandError(
-            f"cannot write {path}: {error.strerror or error}; set XDG_STATE_HOME to another folder"
-        ) from error
     return path
 
 
 def read_measured(path: Path) -> Measured:
-    """Reads what `spark-prof doctor --measure` kept.
-
-    Raises:
-        CommandError: the file cannot be read or is none of these.
-    """
-    try:
+    """Reads what `spark-prof doctor --measure` kept."""
+    with os_errors(f"cannot read {path}"):
         if not path.is_file():
             raise CommandError(f"{path} is no file; `spark-prof doctor --measure` writes one")
         with open(path, "rb") as file:
             text = file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
     if len(text) > _LARGEST_FILE:
         raise CommandError(f"{path} is too long for a file of measured ceilings; measure again")
     try:
@@ -141,18 +127,14 @@ def read_measured(path: Path) -> Measured:
     return measured
 
 
-def find_measured(device: str, folder: Path | None = None) -> tuple[Path, Measured] | None:
+def find_measured(device: str) -> tuple[Path, Measured] | None:
     """The latest measurement of a device of that name, and its file; None where there is none.
 
     Files that are damaged are passed over: nobody named them.
-
-    Args:
-        folder: where to look, the state folder if None.
     """
-    folder = state_folder() if folder is None else folder
     found = []
     with suppress(OSError):
-        for path in sorted(folder.glob("*.json"))[:_MOST_FILES]:
+        for path in sorted(state_folder().glob("*.json"))[:_MOST_FILES]:
             with suppress(CommandError):
                 found.append((path, read_measured(path)))
     own = [pair for pair in found if pair[1].device == device]
@@ -160,14 +142,7 @@ def find_measured(device: str, folder: Path | None = None) -> tuple[Path, Measur
 
 
 def measured_for(device: str, file: Path | None = None) -> Measured | None:
-    """The measured ceilings to hold a recording of that device against; None where there are none.
-
-    Args:
-        file: what a person named, else the latest measurement that is kept here.
-
-    Raises:
-        CommandError: the file cannot be read, or was measured on another device.
-    """
+    """The measured ceilings to hold a recording of that device against, None without any."""
     if file is None:
         found = find_measured(device)
         return found[1] if found else None

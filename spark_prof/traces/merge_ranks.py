@@ -61,11 +61,7 @@ _ALIKE = ("vllm", "model", "model_config", "quantization", "dtype", "parallel")
 
 
 def check_same_run(parts: Sequence[Bundle]) -> None:
-    """Refuses parts that do not belong together.
-
-    Raises:
-        CommandError: one line that says which and why.
-    """
+    """Refuses parts that do not belong together."""
     owners: dict[str, Bundle] = {}
     for part in parts:
         if not part.ranks:
@@ -88,7 +84,8 @@ def check_same_run(parts: Sequence[Bundle]) -> None:
 
 def _difference(first: Bundle, second: Bundle) -> str | None:
     """Why the two cannot be parts of one run."""
-    runs = [_runs(part) for part in (first, second)]
+    runs = [{str(fact.get("run") or "") for fact in part.meta.facts.values()} - {""}
+            for part in (first, second)]  # fmt: skip
     if all(runs) and runs[0] != runs[1]:
         return "they were recorded by different calls of spark-prof record"
     commands = [part.meta.command for part in (first, second)]
@@ -101,31 +98,18 @@ def _difference(first: Bundle, second: Bundle) -> str | None:
     return None
 
 
-def _runs(part: Bundle) -> set[str]:
-    found = {str(fact.get("run") or "") for fact in part.meta.facts.values()}
-    return found - {""}
-
-
 _STATES = ("complete", "interrupted", SALVAGED)
 
 
 def open_parts(sources: Sequence[Path]) -> list[Bundle]:
-    """Opens what each host wrote: a bundle, or a folder of pieces that is made into one.
-
-    Raises:
-        CommandError: one is no bundle or damaged, or they do not belong together.
-    """
+    """Opens what each host wrote: a bundle, or a folder of pieces that is made into one."""
     parts = [_open(source) for source in sources]
     check_same_run(parts)
     return sorted(parts, key=lambda part: part.ranks or (1 << 30,))
 
 
 def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
-    """Writes one bundle with the tables of all parts; times stay as they were recorded.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes one bundle with the tables of all parts; times stay as they were recorded."""
     with TableFiles(folder) as tables:
         tables.add("log", 0, pd.concat([part.frame("log", 0) for part in parts]))
         if any(table_file("cubins", 0) in part.meta.tables for part in parts):
@@ -146,14 +130,7 @@ def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
 
 
 def move_clocks(bundle: Bundle, shifts: Mapping[str, Shift], lost: Sequence[str] = ()) -> Bundle:
-    """Moves the tables of these processes to the reference clock; meta.json keeps the shifts.
-
-    Args:
-        shifts: by process, such as ``rank2`` or ``engine1``.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Moves tables of processes such as ``rank2`` to the reference clock; meta.json keeps it."""
     facts = {name: dict(fact) for name, fact in bundle.meta.facts.items()}
     for process, shift in shifts.items():
         fact = facts.get(process, {})

@@ -93,11 +93,7 @@ def link_exports(pieces: Path, exports: Sequence[Path]) -> None:
 
 
 def read_nsys_piece(pieces: Path, process: str, piece: int) -> Trace | None:
-    """What the rank launched in the steps of a piece; None where no export is its.
-
-    Raises:
-        CommandError: what was left beside the piece is damaged.
-    """
+    """What the rank launched in the steps of a piece; None where no export is its."""
     frames = {}
     for table in _TABLES:
         files = sorted(pieces.glob(_file_name(process, piece, table, "*")))

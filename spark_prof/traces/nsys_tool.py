@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 
 OLDEST = (2022, 4)
 """The oldest nsys seen to take every option, and to export the nodes of CUDA graphs."""
@@ -54,11 +54,7 @@ class Nsys:
         return code == 0
 
     def export(self, report: Path, export: Path, say: Say) -> None:
-        """Turns a report into an SQLite file.
-
-        Raises:
-            CommandError: nsys could not.
-        """
+        """Turns a report into an SQLite file."""
         task = f"exporting the nsys report ({report.stat().st_size >> 20} MiB)"
         say(task)
         options = ["--type=sqlite", "--force-overwrite=true", f"--output={export}"]
@@ -70,20 +66,20 @@ class Nsys:
 
 
 def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
-    """The nsys on PATH, else the newest where NVIDIA's packages put it.
-
-    Raises:
-        CommandError: there is none, or none that can be used.
-    """
+    """The nsys on PATH, else the newest where NVIDIA's packages put it."""
     refused: list[str] = []
     on_path = shutil.which("nsys", path=path)
     for candidates in ([Path(on_path)] if on_path else [], _installed(root)):
-        usable = [nsys for nsys in (_probe(p, refused) for p in candidates) if nsys]
+        usable = []
+        for candidate in candidates:
+            try:
+                usable.append(_probe(candidate))
+            except CommandError as error:
+                refused.append(str(error))
         if usable:
             return max(usable, key=lambda nsys: nsys.version)
-    if refused:
-        raise CommandError(f"{refused[0]}; {_INSTALL}")
-    raise CommandError(f"nsys is not found on PATH or in /opt/nvidia; {_INSTALL}")
+    refused.append("nsys is not found on PATH or in /opt/nvidia")
+    raise CommandError(f"{refused[0]}; {_INSTALL}")
 
 
 def _installed(root: Path) -> Iterator[Path]:
@@ -95,25 +91,18 @@ def _installed(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def _probe(path: Path, refused: list[str]) -> Nsys | None:
-    """What that program is; None, with the reason, where it is no nsys of use."""
+def _probe(path: Path) -> Nsys:
+    """What that program is; a CommandError says why it is no nsys of use."""
     if "nsight-compute" in str(path.resolve()):
-        refused.append(f"{path} is part of Nsight Compute and cannot make a report")
-        return None
-    try:
-        code, output = _run([str(path), "--version"], _VERSION_SECONDS)
-    except CommandError as error:
-        refused.append(str(error))
-        return None
+        raise CommandError(f"{path} is part of Nsight Compute and cannot make a report")
+    code, output = _run([str(path), "--version"], _VERSION_SECONDS)
     found = re.search(r"version (\d{4}(?:\.\d+)+)", output)
     if code or not found:
-        refused.append(f"{path} does not say its version ({_last_line(output) or code})")
-        return None
+        raise CommandError(f"{path} does not say its version ({_last_line(output) or code})")
     version = tuple(map(int, found[1].split(".")))
     if version < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        refused.append(f"{path} is version {found[1]}, spark-prof needs {oldest} or later")
-        return None
+        raise CommandError(f"{path} is version {found[1]}, spark-prof needs {oldest} or later")
     return Nsys(path, version)
 
 
@@ -123,20 +112,12 @@ def _run(
     """Runs a program to its end, says every ten seconds that it still runs.
 
     Its own process group keeps a Ctrl-C in the terminal away from it.
-
-    Returns:
-        Its exit code, and what it wrote.
     """
-    try:
+    with os_errors(f"cannot start {command[0]}"):
         child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             process_group=0,
-        )
-    except OSError as error:
-        raise CommandError(f"cannot start {command[0]}: {error.strerror or error}") from error
+        )  # fmt: skip
     begun = time.monotonic()
     try:
         while True:
@@ -167,25 +148,14 @@ _HEAD_BYTES = 256
 
 
 def report_version(path: Path) -> str | None:
-    """The version of nsys that wrote a report; None for a file that is no report.
-
-    Raises:
-        CommandError: the file cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            found = _HEAD.match(file.read(_HEAD_BYTES))
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    """The version of nsys that wrote a report; None for a file that is no report."""
+    with os_errors(f"cannot read {path}"), path.open("rb") as file:
+        found = _HEAD.match(file.read(_HEAD_BYTES))
     return found[1].decode().replace("@", ".") if found else None
 
 
 def export_report(path: Path, folder: Path) -> Path:
-    """Exports a report with the nsys of this machine.
-
-    Raises:
-        CommandError: it is no report, or there is no nsys that can export it.
-    """
+    """Exports a report with the nsys of this machine."""
     version = report_version(path)
     if version is None:
         raise CommandError(

@@ -35,18 +35,7 @@ def is_url(source: str) -> bool:
 
 
 def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
-    """Copies the file or folder that a URL names.
-
-    Args:
-        url: such as s3://bucket/run or https://host/trace.json.gz.
-        into: an empty folder.
-
-    Returns:
-        The copy, a path below `into`.
-
-    Raises:
-        CommandError: the store cannot be read, a package for it is missing, or there is too much.
-    """
+    """Copies the file or folder that a URL names; the copy's path below `into`."""
     shown = _without_password(url)
     name = PurePosixPath(urlsplit(url).path).name
     target = into / (name if name not in ("", "..") else "source")
@@ -70,11 +59,7 @@ def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
 
 
 def list_files(url: str) -> list[str] | None:
-    """The files below a URL by their path from there; None where it names a file or a web page.
-
-    Raises:
-        CommandError: the store cannot be read, or there are too many.
-    """
+    """The files below a URL by their path from there; None where it names a file or a web page."""
     if _protocol(url) in _WEB:
         return None
     with _one_line(url):

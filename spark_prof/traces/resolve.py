@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from spark_prof.ending import temporary_folder
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.chunk_files import being_recorded
 from spark_prof.traces.chunks import pieces_folder
@@ -40,7 +41,6 @@ _WHOLE = ".steps.npy"
 """Written last of all files of a piece."""
 
 _MOST_FILES = 10_000
-_MOST_META = 64 << 20
 
 _RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 
@@ -116,11 +116,7 @@ class Remote(Source):
 
 
 def resolve(source: str) -> Source:
-    """What the person named.
-
-    Raises:
-        CommandError: there is nothing, it cannot be read, or it is nothing that is known.
-    """
+    """What the person named."""
     if is_url(source):
         members = _several(source)
         return Folder(source, members) if members else Remote(source)
@@ -140,11 +136,7 @@ def resolve(source: str) -> Source:
 
 @contextmanager
 def fetched(source: str | Source) -> Iterator[Source]:
-    """What the person named, on this disk: a copy of what is remote, which is gone afterwards.
-
-    Raises:
-        CommandError: as `resolve`.
-    """
+    """What the person named, on this disk: a copy of what is remote, which is gone afterwards."""
     found = resolve(source) if isinstance(source, str) else source
     with fetched_path(found.name) as path:
         yield resolve(str(path)) if is_url(found.name) else found
@@ -152,11 +144,7 @@ def fetched(source: str | Source) -> Iterator[Source]:
 
 @contextmanager
 def fetched_path(source: str) -> Iterator[Path]:
-    """The path of what the person named; what a URL names is copied, and removed again.
-
-    Raises:
-        CommandError: the URL cannot be read.
-    """
+    """The path of what the person named; what a URL names is copied, and removed again."""
     if not is_url(source):
         yield Path(source)
         return
@@ -205,9 +193,6 @@ def find_members(source: str) -> list[Member]:
     A folder whose traces are those of several ranks, by their names, is one recording with all
     that lies below it. Links to folders are not followed, so that a link to a folder above ends
     nothing. What is hidden is left out, and so is what lies in a bundle.
-
-    Raises:
-        CommandError: there are none, or too many, or the folder cannot be read.
     """
     found = _in_store(source) if is_url(source) else _in_folder(Path(source), source)
     if len(found) > MOST_MEMBERS:
@@ -219,74 +204,76 @@ def find_members(source: str) -> list[Member]:
     return sorted(found, key=lambda member: member.name)
 
 
+_Below = tuple[Iterable[str], Iterable[str], Iterable[str]]
+"""Bundles, other folders and traces right below a folder, by their paths from the source."""
+
+
 def _in_folder(folder: Path, source: str) -> list[Member]:
     if is_bundle(folder) or folder.is_file():
         return [Member(folder.name or source, source)]
     if not folder.is_dir():
         raise CommandError(f"{folder} does not exist; give a bundle, a trace or a folder of them")
-    found: list[Member] = []
-    waiting = [("", 0)]
     seen = 0
-    while waiting and len(found) <= MOST_MEMBERS:
-        prefix, depth = waiting.pop()
-        entries = _entries(folder / prefix)
-        seen += len(entries)
-        if seen > _MOST_ENTRIES:
-            raise CommandError(f"{source} holds more than {_MOST_ENTRIES:,} files; give one below")
+
+    def look(prefix: str) -> _Below:
+        nonlocal seen
+        bundles: list[str] = []
+        folders: list[str] = []
         traces: list[str] = []
-        folders: list[tuple[str, int]] = []
+        with os_errors(f"cannot look into {folder / prefix}"), os.scandir(folder / prefix) as all_:
+            entries = [entry for entry in all_ if not entry.name.startswith(".")]
         for entry in entries:
-            name = prefix + entry.name
+            seen += 1
+            name = str(PurePosixPath(prefix, entry.name))
             if entry.is_dir(follow_symlinks=False):
-                if is_bundle(folder / name):
-                    found.append(Member(name, str(folder / name)))
-                elif depth + 1 < _DEPTH:
-                    folders.append((f"{name}/", depth + 1))
+                (bundles if is_bundle(folder / name) else folders).append(name)
             elif entry.is_file() and (named_as_trace(name) or _holds_trace(folder / name)):
                 traces.append(name)
-        if _one_run(traces, [name for name, _ in folders]):
-            here = prefix.rstrip("/")
-            member = Member(here, str(folder / here)) if here else Member(folder.name, source)
-            found.append(member)
-        else:
-            found += [Member(name, str(folder / name)) for name in traces if not _captured(name)]
-            waiting += folders
-    return found
+        if seen > _MOST_ENTRIES:
+            raise CommandError(f"{source} holds more than {_MOST_ENTRIES:,} files; give one below")
+        return bundles, folders, traces
 
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise CommandError(f"cannot look into {folder}: {error.strerror or error}") from error
+    return _walked(source, str(folder), look)
 
 
 def _in_store(url: str) -> list[Member]:
     """The same below a URL, from the names of the files alone."""
     files = list_files(url)
-    if files is None:
+    if files is None or META_FILE in files:
         return [Member(PurePosixPath(url).name or url, url)]
-    if META_FILE in files:
-        return [Member(PurePosixPath(url.rstrip("/")).name or url, url)]
-    base = url.rstrip("/")
-    bundles = {str(PurePosixPath(name).parent) for name in files if name.endswith(f"/{META_FILE}")}
-    by_folder: dict[str, list[str]] = {}
+    below: defaultdict[str, set[str]] = defaultdict(set)
     for name in files:
-        path = PurePosixPath(name)
-        if not any(str(folder) in bundles for folder in path.parents) and named_as_trace(name):
-            by_folder.setdefault("" if len(path.parts) == 1 else str(path.parent), []).append(name)
-    found = [Member(name, f"{base}/{name}") for name in bundles]
-    for folder, traces in by_folder.items():
-        if _captured(f"{folder}/"):
-            continue
-        captures = str(PurePosixPath(folder) / _CAPTURES)
-        if _one_run(traces, [f"{captures}/"] if captures in by_folder else []):
-            whole = f"{base}/{folder}" if folder else url
-            found.append(Member(folder or PurePosixPath(base).name, whole))
+        for path in (PurePosixPath(name), *PurePosixPath(name).parents[:-1]):
+            below[str(path.parent)].add(str(path))
+
+    def look(prefix: str) -> _Below:
+        names = below[prefix or "."]
+        folders = {name for name in names if name in below}
+        bundles = {name for name in folders if f"{name}/{META_FILE}" in below[name]}
+        return bundles, folders - bundles, filter(named_as_trace, names - folders)
+
+    return _walked(url, url.rstrip("/"), look)
+
+
+def _walked(source: str, base: str, look: Callable[[str], _Below]) -> list[Member]:
+    """Looks into folder after folder, but no further where one holds the ranks of one run."""
+
+    def member(name: str) -> Member:
+        whole = PurePosixPath(base).name, source
+        return Member(name, f"{base}/{name}") if name else Member(*whole)
+
+    found: list[Member] = []
+    waiting = [""]
+    while waiting and len(found) <= MOST_MEMBERS:
+        prefix = waiting.pop()
+        bundles, folders, traces = map(list, look(prefix))
+        found += map(member, bundles)
+        if _one_run(traces, folders):
+            found.append(member(prefix))
         else:
-            found += [Member(name, f"{base}/{name}") for name in traces if not _captured(name)]
-    return [member for member in found if member.name.count("/") < _DEPTH]
+            found += [member(name) for name in traces if not _captured(name)]
+            waiting += [name for name in folders if name.count("/") < _DEPTH - 1]
+    return found
 
 
 def _holds_trace(path: Path) -> bool:
@@ -303,15 +290,14 @@ def _captured(name: str) -> bool:
     return f"/{_CAPTURES}/" in f"/{name}" or _CAPTURE_FILE in name
 
 
-def _one_run(traces: Iterable[str], folders: Iterable[str]) -> bool:
+def _one_run(traces: Sequence[str], folders: Iterable[str]) -> bool:
     """Whether the traces of a folder are the ranks of one run: each has another rank's number.
 
     One rank alone is a run only with the captures of its graphs beside it.
     """
-    names = list(traces)
-    own = [name.rsplit("/", 1)[-1] for name in names if not _captured(name)]
+    own = [name.rsplit("/", 1)[-1] for name in traces if not _captured(name)]
     numbers = [match[1] for name in own if (match := _RANK.search(name))]
-    captures = len(own) < len(names) or any(_captured(name) for name in folders)
+    captures = len(own) < len(traces) or any(_captured(f"{name}/") for name in folders)
     alone = len(numbers) == 1 and not captures
     return bool(numbers) and len(numbers) == len(own) == len(set(numbers)) and not alone
 
@@ -319,12 +305,8 @@ def _one_run(traces: Iterable[str], folders: Iterable[str]) -> bool:
 def source_state(source: str) -> str | None:
     """A text that changes when the source does; None where it is no local file or folder.
 
-    Of files only names, sizes and times are looked at, and of a bundle also its meta.json. Of a
-    folder that is being recorded only whole pieces count: what a process writes all the time
-    changes nothing.
-
-    Args:
-        source: a bundle, the folder of its pieces, a trace, or a folder of traces.
+    Of files only names, sizes and times are looked at. Of a folder that is being recorded only
+    whole pieces count: what a process writes all the time changes nothing.
     """
     digest = hashlib.sha256()
     try:
@@ -339,11 +321,8 @@ def _facts(path: Path) -> Iterator[object]:
     if not path.is_dir():
         yield _state(path.stat())
         return
-    meta, pieces = path / META_FILE, pieces_folder(path)
-    if meta.exists():
-        with meta.open("rb") as file:
-            yield hashlib.sha256(file.read(_MOST_META)).digest()
-    elif pieces.is_dir():
+    pieces = pieces_folder(path)
+    if pieces.is_dir() and not (path / META_FILE).exists():
         yield being_recorded(pieces)
         yield sorted(entry.name for entry in os.scandir(pieces) if entry.name.endswith(_WHOLE))
         return

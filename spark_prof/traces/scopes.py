@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-Int64s = npt.NDArray[np.int64]
+from spark_prof.arrays import Int64s
 
 NO_SCOPE = -1
 """No range was open."""
@@ -24,11 +23,7 @@ _MOST = 1 << 20
 
 
 class Scopes:
-    """A tree of named ranges; a scope is a number, its parent a smaller one or NO_SCOPE.
-
-    Attributes:
-        parents: the parent of each scope.
-    """
+    """A tree of named ranges; a scope is a number, its parent a smaller one or NO_SCOPE."""
 
     def __init__(self) -> None:
         self.parents: list[int] = []
@@ -81,12 +76,7 @@ def enclosing(start: Int64s, end: Int64s) -> Int64s:
 
 
 def innermost(start: Int64s, end: Int64s, parents: Int64s, times: Int64s) -> Int64s:
-    """The innermost range of one thread that is open at each time, -1 for none.
-
-    Args:
-        start: starts in ns, sorted as for `enclosing`.
-        parents: what `enclosing` returned.
-    """
+    """The innermost range of one thread that is open at each time, -1 for none."""
     found = np.searchsorted(start, times, side="right") - 1
     active = np.flatnonzero(found >= 0)
     while len(active):
@@ -125,6 +115,12 @@ class ModuleRanges:
     thread: Int64s
     name: Int64s  # the number of its name in the list that the walk was given
 
+    def calls(self, scope: Int64s) -> pd.DataFrame:
+        """They as `Window.calls`, with the scope of each."""
+        return pd.DataFrame(
+            {"scope": scope, "start_ns": self.start, "end_ns": self.end, "thread": self.thread}
+        )
+
 
 @dataclass(frozen=True)
 class _Stack:
@@ -137,25 +133,14 @@ class _Stack:
 
 
 class ScopeWalk:
-    """Follows the ranges of one process through its stretches, in order of time.
-
-    Args:
-        names: names of modules by their number; it may grow meanwhile.
-    """
+    """Follows the ranges of one process through its stretches, in order of time."""
 
     def __init__(self, scopes: Scopes, names: list[str]) -> None:
         self._scopes, self._names = scopes, names
         self._stacks: dict[int, _Stack] = {}
 
     def advance(self, ranges: ModuleRanges, begin: int) -> Int64s:
-        """Goes on to the next stretch.
-
-        Args:
-            begin: when it begins, ns.
-
-        Returns:
-            The scope of each range.
-        """
+        """Goes on to the stretch that begins at `begin`, in ns; the scope of each range."""
         scope = np.full(len(ranges.start), NO_SCOPE, np.int64)
         before, self._stacks = self._stacks, {}
         for thread, stack in before.items():

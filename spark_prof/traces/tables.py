@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -305,9 +304,9 @@ def _table(paragraph: str) -> Table:
     return Table(name, meaning, tuple(columns))
 
 
-TABLES: Mapping[str, Table] = MappingProxyType(
-    {table.name: table for table in map(_table, _TABLES.strip().split("\n\n"))}
-)
+TABLES: Mapping[str, Table] = {
+    table.name: table for table in map(_table, _TABLES.strip().split("\n\n"))
+}
 
 
 def empty_table(name: str) -> pa.Table:

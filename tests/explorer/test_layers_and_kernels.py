@@ -19,8 +19,7 @@ from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.explorer import listing
 from spark_prof.rules.opcodes import MARKS, mark_of
 from spark_prof.traces.cuda_tools import FOLDER_VARIABLE
-from spark_prof.traces.machine_code import CUBINS_FOLDER
-from spark_prof.traces.sass_listing import list_function
+from spark_prof.traces.machine_code import CUBINS_FOLDER, list_function
 from tests.dashboards.page import Page
 from tests.explorer.framed import DATA, of_recording, texts
 from tests.rows import each_row

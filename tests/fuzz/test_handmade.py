@@ -55,29 +55,6 @@ def zip_that_says(size: int) -> bytes:
     return bytes(data)
 
 
-def tar_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for info, content in members:
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
-    return info
-
-
-def zip_of(*names: str) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name in names:
-            archive.writestr(name, b"{}")
-    return buffer.getvalue()
-
-
 def tar_that_says(size: int) -> bytes:
     info = tarfile.TarInfo("trace.json")
     info.size = size
@@ -120,8 +97,6 @@ HURTFUL: dict[str, Callable[[], bytes]] = {
     "a zip of 100 GB by its header": lambda: zip_that_says(100 * 10**9),
     "a tar of 100 GB by its header": lambda: tar_that_says(100 * 10**9),
     "a tar of less than nothing": lambda: tar_that_says(-5),
-    "a zip that leads out": lambda: zip_of("../../escaped.json"),
-    "a tar with a link": lambda: tar_of((member("a", tarfile.SYMTYPE, "/etc/passwd"), b"")),
     "a hundred thousand brackets": lambda: b'{"traceEvents": ' + b"[" * 100_000,
     "nested arguments": lambda: events().replace(
         b"[]", b'[{"ph":"X","args":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}]"
@@ -164,8 +139,6 @@ def test_one_line_and_nothing_left(what: str, tmp_path: Path) -> None:
     done = spark_prof("import", path, "-o", tmp_path / "out" / "bundle")
     done.assert_refused()
     assert not list((tmp_path / "out").glob("*"))
-    assert not list(tmp_path.rglob("escaped*"))
-    assert not Path("/tmp/escaped.json").exists()
 
 
 def test_what_is_within_the_bounds_is_imported_and_read(tmp_path: Path) -> None:

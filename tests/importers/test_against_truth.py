@@ -144,14 +144,3 @@ def test_captures_and_repeats_say_what_an_eager_run_says(model, tmp_path):
     captured = told["placed_by"] == "aligned"
     assert captured.any()
     assert same[captured.to_numpy()].mean() > 0.95
-
-
-@pytest.mark.parametrize("model", ["gpt-oss", "qwen3"])
-def test_an_eager_run_of_vllm_needs_no_guess_but_around_the_model(model):
-    with open_source(DATA / f"{model}-eager.json.gz") as bundle:
-        kernels = placed(bundle)
-        modules = bundle.frame("modules", 0).set_index("module")["path"].astype(str)
-    assert kernels["layer"].max() == 3
-    guessed = kernels[kernels["placed_by"] == "guess"]
-    assert modules[guessed["module"]].str.startswith("step.").all()
-    assert (kernels["component"] != "other").all()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.attribution.placement import place_kernels
-from spark_prof.importers.imported_layers import Capture, components_by_capture, holds_captures
+from spark_prof.importers.imported_layers import Capture, components_by_capture
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.bundle import Bundle
 from tests.importers.traces import DATA
@@ -34,21 +34,10 @@ def changed(
     return out
 
 
-def without_markers(event: dict[str, Any]) -> dict[str, Any] | None:
-    """As SGLang captures: no range around the graph, and nothing else in the file."""
-    return None if event.get("name") == "capture_1_FULL" else event
-
-
 def places(bundle: Bundle) -> list[tuple[str, int, str]]:
     kernels = place_kernels(bundle, 0)
     columns = (kernels["component"].astype(str), kernels["layer"], kernels["placed_by"].astype(str))
     return list(zip(*columns, strict=True))
-
-
-def test_which_trace_holds_captures() -> None:
-    assert holds_captures(CAPTURE)
-    assert not holds_captures(DECODE)
-    assert not holds_captures(DATA / "gpt-oss-eager.json.gz")
 
 
 def test_a_capture_is_used_wherever_it_lies(tmp_path: Path) -> None:
@@ -61,30 +50,6 @@ def test_a_capture_is_used_wherever_it_lies(tmp_path: Path) -> None:
     for path in (DECODE, CAPTURE):
         shutil.copy(path, tmp_path / "capture_traces")
     assert places(import_files([tmp_path / "capture_traces"], tmp_path / "all")) == wanted
-
-
-def test_a_trace_in_a_folder_of_captures_is_one_like_any_other(tmp_path: Path) -> None:
-    (tmp_path / "capture_traces").mkdir()
-    path = Path(shutil.copy(DECODE, tmp_path / "capture_traces"))
-    wanted = places(import_files([DECODE], tmp_path / "a"))
-    assert places(import_files([path], tmp_path / "b")) == wanted
-    assert import_files([CAPTURE], tmp_path / "c").ranks == (0,)
-
-
-def test_one_note_says_what_was_used_and_what_was_not(tmp_path: Path) -> None:
-    used = changed(CAPTURE, tmp_path / "run" / "bs_1_rank0.json.gz", without_markers)
-    dropped = iter(range(1000))
-
-    def shorter(event: dict[str, Any]) -> dict[str, Any] | None:
-        launch = event.get("name") == "cuLaunchKernelEx" and next(dropped) % 2
-        return None if launch else without_markers(event)
-
-    idle = changed(CAPTURE, tmp_path / "run" / "bs_8_rank0.json.gz", shorter)
-    shutil.copy(DECODE, tmp_path / "run")
-    bundle = import_files([tmp_path / "run"], tmp_path / "bundle")
-    notes = [line for line in bundle.meta.lost if "captured graphs" in line]
-    assert notes == [f"captured graphs were laid, launch by launch, {used.name} on 5 of 5 replays; "
-                     f"{idle.name} on none"]  # fmt: skip
 
 
 def test_captures_are_used_where_no_layer_can_be_guessed(tmp_path: Path) -> None:
@@ -107,7 +72,3 @@ def test_of_two_graphs_of_one_length_that_of_the_batch_is_taken(tokens: int, wan
     graphs = [Capture("a", 1, np.array([1, 2])), Capture("b", 8, np.array([3, 4]))]
     found, _ = components_by_capture(np.array([-1, 5, 5]), np.array([0, tokens, tokens]), graphs)
     assert found.tolist() == [-1, wanted, wanted + 1]
-
-
-def test_without_captures_nothing_is_told() -> None:
-    assert components_by_capture(np.array([1]), np.array([1]), [])[1] == ()

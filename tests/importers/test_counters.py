@@ -51,10 +51,3 @@ def test_a_name_that_counters_contradict_is_noted(tmp_path: Path) -> None:
     assert report.kernels[0].engine == "cuda-core"
     (conflict,) = report.conflicts
     assert (conflict.name, conflict.found, conflict.evidence) == (GEMM, "cuda-core", "counter")
-
-
-def test_layers_of_a_tree_are_those_of_its_scopes(tmp_path: Path) -> None:
-    report = summarize(import_files([DATA / "proton" / "tree.hatchet"], tmp_path / "bundle"))
-    assert {(row.layer, row.component) for row in report.layers if row.layer is not None} == {
-        (layer, component) for layer in range(3) for component in ("qkv", "mlp")
-    }

@@ -8,7 +8,6 @@ from spark_prof.errors import CommandError
 from spark_prof.importers.imported_process import BehindTables
 from spark_prof.importers.sources import write_import
 from spark_prof.traces.bundle import TableFiles, table_file
-from spark_prof.traces.foreign import Process
 from spark_prof.traces.scopes import Scopes
 from tests.importers.traces import foreign, window
 
@@ -58,16 +57,6 @@ def test_many_windows_without_steps_are_one_step_that_ends_with_the_last(tmp_pat
     assert any("whole trace" in line for line in bundle.meta.lost)
 
 
-def test_two_windows_of_one_process_are_no_whole_even_where_another_has_none(tmp_path):
-    parts = [window([("k", t, t + 5, t + 9, -1, t)], [(STEP, t - 1, t + 1)]) for t in (100, 200)]
-    trace = foreign(parts)
-    trace.processes.append(Process(1, {}))
-    bundle = write_import("t", [trace], tmp_path / "b")
-    assert bundle.ranks == (0,)
-    assert bundle.frame("kernels", 0)["step"].tolist() == [0, 1]
-    assert bundle.frame("modules", 0)["module"].is_unique
-
-
 def test_ranks_that_the_traces_do_not_tell_are_counted(tmp_path):
     traces = [foreign([window([("k", 1, 2, 3, -1, 1)])], rank=rank) for rank in (None, 0, None)]
     with pytest.raises(CommandError, match="two traces of rank 0"):
@@ -85,12 +74,6 @@ def test_nothing_is_left_of_a_trace_that_is_damaged_half_way(tmp_path):
 
     with pytest.raises(CommandError, match="damaged"):
         write_import("t", [foreign(windows())], tmp_path / "b")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_trace_of_nothing_is_refused(tmp_path):
-    with pytest.raises(CommandError, match="no work"):
-        write_import("t", [foreign([])], tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -125,23 +108,3 @@ def test_frames_are_written_in_order(tmp_path):
         assert behind.rows() == {table_file("overhead", 0): 300}
     found = pd.read_parquet(tmp_path / table_file("overhead", 0), partitioning=None)
     assert found["start_ns"].tolist() == list(range(300))
-
-
-def write(folder, *tables, error=None):
-    with TableFiles(folder) as files, BehindTables(files) as behind:
-        for table in tables:
-            behind.add(table, 0, calls(0, 1))
-        if error:
-            raise error
-
-
-def test_what_cannot_be_written_is_raised_and_nothing_is_left(tmp_path):
-    with pytest.raises(KeyError):
-        write(tmp_path, "overhead", "no such table")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_reader_that_fails_leaves_nothing(tmp_path):
-    with pytest.raises(OSError, match="gone"):
-        write(tmp_path, "overhead", error=OSError("gone"))
-    assert list(tmp_path.iterdir()) == []

@@ -67,10 +67,3 @@ def test_each_kernel_is_in_the_layer_around_its_launch(name: str, tmp_path: Path
         bundle = import_files([path], tmp_path / f"bundle-{path.suffix}")
         assert layers(bundle) == wanted, path.name
         assert not any("layers" in line for line in bundle.meta.lost)
-
-
-def test_a_range_around_a_part_of_a_layer_tells_the_part(tmp_path: Path) -> None:
-    path = kineto(tmp_path / "t.json", "layer_{}_mlp")
-    kernels = place_kernels(import_files([path], tmp_path / "bundle"), 0)
-    assert set(kernels["component"].astype(str)) == {"mlp"}
-    assert kernels["layer"].tolist() == [n for _, n, _ in launches()]

@@ -3,9 +3,8 @@
 from spark_prof.importers import imported_steps, modules
 from spark_prof.importers.imported_steps import batch_of, rule_of
 from spark_prof.importers.modules import module_name, modules_of, names_module
-from spark_prof.rules.components import CLASS_RULES, component_of_class, is_layer_class
+from spark_prof.rules.components import CLASS_RULES, component_of_class
 from spark_prof.traces.scopes import Scopes
-from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 
 
@@ -94,12 +93,6 @@ def test_a_shared_module_counts_to_the_layer_of_its_caller():
     assert modules.of_scope[1] == modules.of_scope[3]
 
 
-def test_no_scope_has_no_module():
-    modules = modules_of(Scopes())
-    assert modules.of_scope.tolist() == [-1]
-    assert modules.frame.empty
-
-
 def layers(scopes):
     """The layer of each block, by class and number."""
     frame = modules_of(scopes).frame
@@ -165,11 +158,6 @@ def test_what_names_no_module(name):
     assert not names_module(name)
 
 
-def test_a_dictionary_of_any_length_is_read():
-    name = "{'Module': 'top.model.layers.3.mlp', 'Inputs': [" + "[1, 4096], " * 5000 + "]}"
-    assert module_name(name).path == "model.layers.3.mlp"
-
-
 @each_row(
     ("component", "name", "around"),
     [
@@ -188,15 +176,6 @@ def test_components_of_classes(component, name, around):
     assert component_of_class(name, around) == component
 
 
-def test_every_component_is_in_the_vocabulary():
-    assert {rule.component for rule in CLASS_RULES} <= {*COMPONENTS, ""}
-
-
-def test_layer_classes():
-    names = ("TransformerBlock", "LlamaDecoderLayer", "Linear", "MLPBlock")
-    assert [is_layer_class(name) for name in names] == [True, True, False, False]
-
-
 @each_row(
     ("rule", "name", "batch"),
     [(i, *example) for i, rule in enumerate(imported_steps.RULES) for example in rule.examples],
@@ -210,8 +189,3 @@ def test_what_is_no_step():
     for name in ("", "aten::mm", "mod:model.layers.0", "forward", "step", "decoder", "decode",
                  "prefill", "x" * 100_000, "step[]"):  # fmt: skip
         assert rule_of(name) == -1, name[:50]
-
-
-def test_a_number_that_no_engine_counts_to_is_bounded():
-    name = f"execute_context_0(0)_generation_1({'9' * 40})"
-    assert batch_of(name, rule_of(name)).decode_tokens == (1 << 31) - 1

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from spark_prof.importers.imported_layers import align
-from spark_prof.importers.imported_steps import Steps, one_step, steps_by_graphs
+from spark_prof.importers.imported_steps import Steps, steps_by_graphs
 from tests.importers.traces import window
 from tests.rows import each_row
 
@@ -42,12 +42,6 @@ def test_the_engine_s_own_ranges_go_before_the_profiler_s():
     assert len(steps) == 2
 
 
-def test_a_range_around_nothing_is_no_step():
-    steps = Steps()
-    steps.add_markers(markers(("execute_context_0(0)_generation_0(0)", 1, 2), decode(5, 6)))
-    assert len(steps) == 1
-
-
 def test_of_ranges_that_overlap_the_first_is_kept():
     steps = Steps()
     steps.add_markers(markers(decode(100, 200), decode(150, 160), decode(200, 250)))
@@ -61,18 +55,6 @@ def test_steps_may_come_window_by_window():
     for row in rows:
         parts.add_markers(markers(row))
     pd.testing.assert_frame_equal(whole.frame(), parts.frame())
-
-
-def test_no_steps():
-    steps = Steps()
-    steps.add_markers(markers(("forward", 1, 2)))
-    assert len(steps) == 0
-    assert of(steps, 1) == [-1]
-    assert steps.frame().empty
-
-
-def test_a_trace_without_steps_is_one():
-    assert of(one_step(10, 20), 9, 10, 20, 21) == [-1, 0, 0, -1]
 
 
 @pytest.mark.parametrize(
@@ -95,11 +77,6 @@ def test_a_graph_is_a_decode_step_only_where_a_cache_is_written(kernels, count):
         ]
     steps = steps_by_graphs(window(rows, launches=launches))
     assert (steps and len(steps)) == count
-
-
-def test_the_same_sequence_aligns_with_itself():
-    names = ["a_kernel", "b_kernel", "a_kernel", "c_kernel"] * 5
-    assert align(names, names).tolist() == list(range(20))
 
 
 @each_row("seed", range(10))
@@ -132,9 +109,3 @@ def test_what_adds_up_a_split_product_is_no_product():
     rest = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(int)"
     assert align([product, rest, product], [product, product]).tolist() == [0, -1, 1]
     assert align([product, rest], [product, rest]).tolist() == [0, 1]
-
-
-def test_kernels_with_nothing_in_common_never_match():
-    assert align(["_topk_forward"], ["void vllm::rms_norm_kernel<float>(int)"]).tolist() == [-1]
-    assert align([], ["a"]).tolist() == []
-    assert align(["a"], []).tolist() == [-1]

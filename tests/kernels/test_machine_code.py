@@ -26,8 +26,7 @@ from spark_prof.kernels.registry import ARCHITECTURES
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.compiler import compile_code
 from spark_prof.kernels.tuning import SHIPPED, read
-from spark_prof.traces.cuda_tools import find_tool, missing_tool
-from spark_prof.traces.readers.binary_utilities import count_opcodes
+from spark_prof.traces.cuda_tools import count_opcodes, find_tool, missing_tool
 from spark_prof.traces.readers.cubin import Code, read_code
 from tests.rows import each_row
 

@@ -58,7 +58,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 @pytest.mark.skipif(TOOL is None, reason="cuobjdump is not installed")
 def test_a_machine(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_prof.traces.code_files.find_tool", lambda _: TOOL)
+    monkeypatch.setattr("spark_prof.traces.code_files.needed_tool", lambda _: TOOL)
     found = installed(environment(spark))
     assert (found.gpu, found.capability, found.driver) == ("NVIDIA GB10", "12.1", "580.95.05")
     assert (found.version("vllm"), found.version("flashinfer-python")) == ("0.26.0", "0.6.12")

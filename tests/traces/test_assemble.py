@@ -52,13 +52,6 @@ def test_the_bundle_says_how_it_was_made(tmp_path: Path) -> None:
     assert "modules" not in meta.facts["rank1"]
 
 
-def test_progress_is_told_after_each_piece(tmp_path: Path) -> None:
-    recording().write(tmp_path / "b")
-    told: list[tuple[int, int]] = []
-    assemble(tmp_path / "b", state="complete", progress=lambda *done: told.append(done))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-
 def test_what_a_process_logged_is_lost_and_in_the_log(tmp_path: Path) -> None:
     folder = recording().write(tmp_path / "b")
     append_log(folder, "rank1", 5, "hook facts failed")
@@ -67,13 +60,6 @@ def test_what_a_process_logged_is_lost_and_in_the_log(tmp_path: Path) -> None:
     bundle = assemble(tmp_path / "b", state="complete")
     assert bundle.meta.lost == ("rank1: hook facts failed",)
     assert bundle.frame("log", 0)["message"].tolist() == ["hook facts failed"]
-
-
-def test_half_written_files_of_a_killed_worker_do_not_count(tmp_path: Path) -> None:
-    folder = recording().write(tmp_path / "b")
-    for name in (".rank0.00002.steps.npy.77", ".77.rank0.00002.kineto.json", ".rank0.facts.json.7"):
-        (folder / name).write_bytes(b"\x93NUM")
-    assert len(assemble(tmp_path / "b", state="salvaged").frame("steps", 0)) == 4
 
 
 @each_row("name", ["rank0.00001.steps.npy", "rank0.00001.events.npy", "engine0.00000.engine.npy"])
@@ -217,13 +203,6 @@ def test_a_later_process_of_the_same_number_is_not_waited_for(tmp_path: Path) ->
     write_json(folder, progress_name("rank0"), {"pid": os.getpid(), "finished": False})
     os.utime(folder / progress_name("rank0"), (1_000_000, 1_000_000))  # long before this process
     assert open_bundle(tmp_path / "b").meta.state == "salvaged"
-
-
-@pytest.mark.parametrize("name", ["no-such", "x" * 300, "a/b/c"])
-def test_no_such_bundle(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CommandError) as caught:
-        open_bundle(tmp_path / name)
-    assert caught.value.exit_code == 2
 
 
 def test_a_bundle_that_cannot_be_written_keeps_its_pieces(tmp_path: Path) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from spark_prof.errors import CommandError
 from spark_prof.traces.checkpoint import Checkpoint, read_checkpoint
 from tests.checkpoints import header, write_model
 from tests.rows import each_row
@@ -37,22 +34,6 @@ def test_tensors_are_as_their_header_has_them(tmp_path: Path) -> None:
     assert [t.bytes for t in found.tensors] == [8192, 8192, 4, 256]
     assert found.config == CONFIG
     assert found.lost == ()
-
-
-def test_the_weights_are_not_read(tmp_path: Path) -> None:
-    huge = {"model.layers.0.mlp.up_proj.weight": ("BF16", (1 << 20, 1 << 20))}
-    found = read_checkpoint(write_model(tmp_path / "m", CONFIG, huge))
-    assert found.tensors[0].bytes == 2 << 40
-    assert found.lost == ()
-
-
-def test_a_header_alone_is_enough(tmp_path: Path) -> None:
-    write_model(tmp_path / "m", CONFIG, {})
-    (tmp_path / "m" / "model.safetensors").write_bytes(header(TENSORS))
-    found = read_checkpoint(tmp_path / "m")
-    assert len(found.tensors) == 4
-    assert len(found.lost) == 1
-    assert "16,644 bytes shorter than its header says" in found.lost[0]
 
 
 def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
@@ -104,16 +85,6 @@ def test_quantization_stands_in_either_file(tmp_path: Path) -> None:
         json.dumps({"producer": {}, "quantization": {"quant_algo": "NVFP4"}})
     )
     assert read_checkpoint(tmp_path / "b").quantization == {"quant_algo": "NVFP4"}
-
-
-def test_nothing_to_be_found(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="neither a readable config"):
-        read_checkpoint(tmp_path)
-    with pytest.raises(CommandError, match="is no folder"):
-        read_checkpoint(tmp_path / "nothing")
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(CommandError):
-        read_checkpoint(tmp_path)
 
 
 def entry(dtype: object = "BF16", shape: object = (2, 2), offsets: object = (0, 8)) -> object:
@@ -173,13 +144,6 @@ def test_a_file_that_is_none_costs_itself(
     assert len(found.lost) == 1
     assert line in found.lost[0]
     assert found.config == CONFIG
-
-
-def test_files_that_git_did_not_fetch(tmp_path: Path) -> None:
-    write_model(tmp_path, CONFIG, {})
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
-    (tmp_path / "model.safetensors").write_text(pointer)
-    assert "git lfs pull" in read_checkpoint(tmp_path).lost[0]
 
 
 @each_row("name", ["config.json", "hf_quant_config.json"])

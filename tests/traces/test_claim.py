@@ -64,7 +64,7 @@ def at_once(folder: Path, kinds: tuple[str, ...]) -> list[int]:
 
 @pytest.mark.parametrize("kinds", [("record",) * 2, ("staged",) * 2, ("record", "staged")])
 def test_of_two_at_once_one_wins(tmp_path: Path, kinds: tuple[str, ...]) -> None:
-    for number in range(50):
+    for number in range(20):
         folder = tmp_path / str(number)
         if number % 2:
             folder.mkdir()
@@ -128,37 +128,3 @@ def test_nothing_is_left_of_a_claim(tmp_path: Path, fails: bool) -> None:
             (folder / "mine").touch()
     assert folder.exists() == (not fails)
     assert not is_claimed(folder)
-
-
-def fill(out, error=None):
-    with staged(out) as folder:
-        (folder / "a").write_text("a")
-        assert not (out / "a").exists()
-        if error:
-            raise error
-
-
-@pytest.mark.parametrize("prepare", [lambda out: None, lambda out: out.mkdir()])
-def test_whole(tmp_path, prepare):
-    out = tmp_path / "deep" / "out"
-    out.parent.mkdir()
-    prepare(out)
-    fill(out)
-    assert [path.name for path in out.iterdir()] == ["a"]
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
-    assert out.stat().st_mode & 0o777 == 0o755
-
-
-@pytest.mark.parametrize("error", [OSError(28, "No space left"), CommandError("damaged")])
-def test_not_at_all(tmp_path, error):
-    with pytest.raises(CommandError):
-        fill(tmp_path / "out", error)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_is_there_stays(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").touch()
-    with pytest.raises(CommandError, match="exists already"):
-        fill(tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.code_files import code_files, holds_machine_code, library_code
+from spark_prof.traces.code_files import code_files, library_code
 from spark_prof.traces.cuda_tools import find_tool
 from tests.rows import each_row
 
-from .cubins import SM_90, SM_121, library
+from .cubins import library
 
 pytestmark = pytest.mark.timeout(120)
 needs_tool = pytest.mark.skipif(find_tool("cuobjdump") is None, reason="cuobjdump is not installed")
@@ -26,32 +25,6 @@ def symbols(path: Path, architecture: str | None = None) -> dict[str, set[str]]:
         return {name: names for name, names in files.items() if names} | (
             {"ptx": set(found.compiled_by_driver)} if found.compiled_by_driver else {}
         )
-
-
-def test_what_holds_machine_code(tmp_path: Path) -> None:
-    shutil.copy(SM_90, tmp_path / "a.cubin")
-    (tmp_path / "text").write_text("text")
-    (tmp_path / "none").mkdir()
-    assert holds_machine_code(SM_90)
-    assert holds_machine_code(library(tmp_path))
-    assert holds_machine_code(tmp_path)
-    for path in (tmp_path / "text", tmp_path / "none", tmp_path / "nosuch"):
-        assert not holds_machine_code(path)
-    (tmp_path / "meta.json").write_text("{}")  # that is a bundle
-    assert not holds_machine_code(tmp_path)
-
-
-def test_a_cubin_and_a_folder_of_them(tmp_path: Path) -> None:
-    """As in Triton's cache: a folder for each compilation."""
-    for number, path in enumerate((SM_90, SM_121)):
-        folder = tmp_path / f"hash{number}"
-        folder.mkdir()
-        shutil.copy(path, folder / "kernel.cubin")
-        (folder / "kernel.ttir").write_text("module {}")
-    with code_files(tmp_path) as found:
-        assert {path.parent.name for path in found.cubins} == {"hash0", "hash1"}
-    with code_files(SM_90) as found:
-        assert found.cubins == {SM_90: None}
 
 
 @each_row(
@@ -110,6 +83,6 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_family_build_is_told_where_it_is_asked_for(
     tmp_path: Path, generation: int, newest: str
 ) -> None:
-    code = library_code(library(tmp_path), generation, 60)
-    assert code.cubins == ((newest, 1), ("sm_80", 1), ("sm_90a", 1))
-    assert code.ptx == ("sm_80",)
+    cubins, ptx = library_code(library(tmp_path), generation, 60)
+    assert cubins == [(newest, 1), ("sm_80", 1), ("sm_90a", 1)]
+    assert ptx == ["sm_80"]

@@ -6,15 +6,14 @@ import hashlib
 import shutil
 import struct
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import cached_cubin_name
-from spark_prof.traces.machine_code import CUBINS_FOLDER, Cubins, function_symbols
-from spark_prof.traces.readers.cubin import Function, read_functions
+from spark_prof.traces.machine_code import CUBINS_FOLDER, Cubins
+from spark_prof.traces.readers.cubin import read_code
 from tests.rows import each_row
 from tests.traces.cubins import ADD, SM_90, SM_121
 
@@ -49,14 +48,13 @@ def patched(code: bytes, at: int, form: str, value: int) -> bytes:
 def functions(folder: Path, code: bytes) -> dict[str, int]:
     path = folder / "a.cubin"
     path.write_bytes(code)
-    return {found.symbol: found.registers for found in read_functions(path)}
+    return {found.symbol: found.registers for found in read_code(path, ())}
 
 
 @pytest.mark.parametrize(("path", "mix"), [(SM_90, 32), (SM_121, 40)])
 def test_functions_and_their_registers_as_the_compiler_told_them(path: Path, mix: int) -> None:
-    assert read_functions(path) == [
-        Function("_Z3addIiEvPT_S0_", 8), Function("mix", mix), Function("scale", 8),
-    ]  # fmt: skip
+    found = [(code.symbol, code.registers) for code in read_code(path, ())]
+    assert found == [("_Z3addIiEvPT_S0_", 8), ("mix", mix), ("scale", 8)]
 
 
 def test_registers_where_older_compilers_wrote_them(tmp_path: Path) -> None:
@@ -65,12 +63,6 @@ def test_registers_where_older_compilers_wrote_them(tmp_path: Path) -> None:
     at = sections(code)[".text.mix"] + 44
     older = patched(code, at, "<I", 77 << 24 | words(code, at, "<I"))
     assert functions(tmp_path, older)["mix"] == 77
-
-
-def test_registers_that_nothing_tells_are_0(tmp_path: Path) -> None:
-    code = SM_90.read_bytes()
-    empty = patched(code, sections(code)[".nv.info"] + 32, "<Q", 0)
-    assert functions(tmp_path, empty) == {"_Z3addIiEvPT_S0_": 0, "mix": 0, "scale": 0}
 
 
 def test_more_sections_than_the_header_can_count(tmp_path: Path) -> None:
@@ -106,7 +98,7 @@ def test_a_file_as_large_as_no_cubin_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2 << 30)  # takes no room on the disk
     with pytest.raises(CommandError, match="larger than any cubin"):
-        read_functions(path)
+        read_code(path, ())
 
 
 def key(path: Path) -> str:
@@ -164,17 +156,6 @@ def test_what_ran_is_kept_and_the_rest_is_listed(folder: Path, tmp_path: Path) -
     assert kept[0].read_bytes() == SM_121.read_bytes()
 
 
-def test_damaged_machine_code_is_told_and_the_rest_is_read(folder: Path) -> None:
-    (folder / "42-0.cubin").write_bytes(SM_121.read_bytes()[:5000])
-    (folder / "42-2.cubin.part").write_bytes(b"half")  # is not looked at
-    shutil.copy(SM_90, folder / "42-1.cubin")
-    cubins = Cubins(folder)
-    assert cubins.find("scale", 8) == (HOPPER,)
-    [lost] = cubins.lost
-    assert lost.startswith("machine code: ")
-    assert "42-0.cubin" in lost
-
-
 def kernels(*rows: tuple[str, int]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=["name", "registers"])
     return frame.astype({"name": "category"})
@@ -192,22 +173,3 @@ def test_the_column_of_the_kernels(folder: Path) -> None:
     )
     assert found == [SPARK, HOPPER, f"{HOPPER} {SPARK}", SPARK, ""]
     assert Cubins(folder).of_kernels(kernels(), symbols) == []
-
-
-@each_row(
-    ("text", "expected"),
-    [
-        ('{"functions": {"a": "b"}}', {"a": "b"}),
-        ('{"names": {}}', {}),
-        ("[]", {}),
-        ("{", {}),
-        ("[" * 100_000, {}),
-        ("\udcff", {}),
-        (None, {}),
-    ],
-)
-def test_the_functions_of_names(tmp_path: Path, text: str | None, expected: Any) -> None:
-    path = tmp_path / "rank0.00000.names.json"
-    if text is not None:
-        path.write_bytes(text.encode(errors="surrogateescape"))
-    assert function_symbols(path) == expected

@@ -14,7 +14,6 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Trace
 from spark_prof.traces.readers.cupti_trace import read_cupti
-from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
 
 from .cupti_buffers import VERSIONS, block, other, records
@@ -68,17 +67,6 @@ def test_kinds_that_are_not_read_are_stepped_over(read: Read, version: int) -> N
     assert len(trace.gpu) == len(skipped)
 
 
-def test_the_columns_are_those_of_the_tables(read: Read) -> None:
-    trace = read(block(kernel(2), records(RUNTIME, cbid=211), records(OVERHEAD)))
-    without = {"part", "step", "module", "layer", "placed_by"}
-    assert set(trace.gpu) == set(TABLES["kernels"].schema.names) - without
-    assert set(trace.launches) == set(TABLES["host"].schema.names)
-    assert set(trace.overhead) == set(TABLES["overhead"].schema.names)
-    assert set(trace.operators) == {"name", "start_ns", "end_ns", "part", "thread"}
-    for frame in (trace.gpu, trace.launches, trace.overhead):
-        assert (frame["start_ns"].dtype, frame["name"].dtype) == (np.int64, "category")
-
-
 @each_row(
     ("kind", "fields", "name"),
     [
@@ -127,15 +115,6 @@ def test_calls_that_launch(read: Read) -> None:
     assert found["start_ns"].tolist() == [OFFSET + t for t in (10, 11, 30, 70, 90)]
 
 
-def test_what_cupti_itself_takes(read: Read) -> None:
-    numbers = [1 << 16, 2 << 16, 1, 5 << 16, 77]
-    trace = read(block(*(records(OVERHEAD, overheadKind=number) for number in numbers)))
-    assert trace.overhead["name"].tolist() == [
-        "buffer flush", "instrumentation", "driver compiler", "lazy function loading",
-        "overhead 77",
-    ]  # fmt: skip
-
-
 def test_kernels_that_differ_only_in_one_size(read: Read) -> None:
     shapes = [(x, y, z, a, b, s) for x in (1, 2) for y in (1, 2) for z in (1, 2)
               for a in (32, 64) for b in (1, 2) for s in (0, 512)]  # fmt: skip
@@ -147,18 +126,6 @@ def test_kernels_that_differ_only_in_one_size(read: Read) -> None:
     assert gpu["grid"].tolist() == [f"{x},{y},{z}" for x, y, z, *_ in shapes * 3]
     assert gpu["block"].tolist() == [f"{a},{b},1" for *_, a, b, _ in shapes * 3]
     assert gpu["shared_bytes"].tolist() == [s for *_, s in shapes * 3]
-
-
-def test_two_addresses_of_one_name(read: Read) -> None:
-    names = {"clock_offset_ns": 0, "names": {"16": "same", "32": "same", "48": "other"}}
-    rows = [kernel(name=pointer) for pointer in (16, 32, 48)]
-    assert read(block(*rows), names=names).gpu["name"].tolist() == ["same", "same", "other"]
-
-
-def test_a_kernel_without_a_name_is_told(read: Read) -> None:
-    trace = read(block(kernel(2), kernel(3, name=12345), kernel(name=2**64 - 1)))
-    assert trace.gpu["name"].tolist() == ["gemm"] * 2 + [""] * 4
-    assert trace.lost == ("4 kernels have no name",)
 
 
 @each_row(

@@ -13,7 +13,6 @@ import pytest
 import spark_prof
 from spark_prof.traces.chunks import activity_name, names_name
 from spark_prof.traces.foreign import Trace
-from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
 from spark_prof.traces.readers.cupti_trace import read_cupti
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
@@ -121,28 +120,6 @@ def test_an_id_that_is_used_again(read: Read) -> None:
     )
 
 
-def test_ranges_that_are_not_whole_are_counted(read: Read) -> None:
-    parts = [marker(END, 5, 1), *both(10, 20, 2, DECODE), marker(BEGIN, 30, 3, PREFILL)]
-    trace = read(block(*parts, marker(END, 1, 9)))
-    assert found(trace) == [("decode", 10, 20)]
-    assert trace.lost == (
-        "1 NVTX ranges ended after this piece and 2 began before it; they were left out",
-    )
-
-
-def test_names_that_are_not_known_are_counted(read: Read) -> None:
-    parts = [*both(10, 20, 1, 12345), *both(30, 40, 2, 0), *both(50, 60, 3, DECODE, domain=999)]
-    trace = read(block(*parts))
-    assert found(trace) == [("", 10, 20), ("", 30, 40), ("decode", 50, 60)]
-    assert trace.markers["domain"].tolist() == ["", "", ""]
-    assert trace.lost == ("1 NVTX markers have no name",)
-
-
-def test_only_a_thread_is_a_thread(read: Read) -> None:
-    trace = read(block(*both(10, 20, 1, DECODE, object_kind=1), *both(30, 40, 2, DECODE)))
-    assert trace.markers["thread"].tolist() == [-1, THREAD]
-
-
 def test_synchronization_objects_are_passed_over(read: Read) -> None:
     trace = read(block(marker(ACQUIRE, 10, 1, MARK), *both(20, 30, 2, DECODE)))
     assert found(trace) == [("decode", 20, 30)]
@@ -154,13 +131,6 @@ def test_a_marker_without_a_time_is_left_out(read: Read, time: int) -> None:
     trace = read(block(marker(INSTANT, time, 1, MARK), marker(INSTANT, 5, 2, MARK)))
     assert found(trace) == [("here", 5, 5)]
     assert trace.lost == ("1 records have no time and were left out",)
-
-
-def test_the_addresses_of_texts(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    path.write_bytes(block(*both(1, 2, 1, DECODE, domain=NCCL), records(KERNEL, name=GEMM)))
-    assert marker_pointers(path) == {DECODE, NCCL}
-    assert name_pointers(path) == {GEMM}
 
 
 def recorded(bundle: Path, *parts: Any, nvtx: bool = True, backend: str = "cupti") -> Any:
@@ -186,14 +156,3 @@ def test_the_bundle_and_its_report(tmp_path: Path) -> None:
     assert markers["start_ns"].tolist() == [ORIGIN + t for t in (100, 1500, 2100, 2300)]
     rows = [(r.name, r.domain, r.calls, r.us) for r in spark_prof.report(bundle).markers]
     assert rows == [("decode", "", 2, 0.9), ("prefill", "NCCL", 1, 0.5), ("here", "", 1, 0.0)]
-
-
-@pytest.mark.parametrize(
-    ("nvtx", "backend", "told"),
-    [(True, "cupti", True), (False, "cupti", False), (True, "torch", False)],
-)
-def test_none_although_wanted_is_told(tmp_path: Path, nvtx: bool, backend: str, told: bool) -> None:
-    bundle = recorded(tmp_path / "b", nvtx=nvtx, backend=backend)
-    assert bundle.frame("markers", 0).empty
-    assert spark_prof.report(bundle).markers == ()
-    assert any("no NVTX marker came" in line for line in bundle.meta.lost) == told

@@ -8,7 +8,6 @@ import tarfile
 from io import BytesIO
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -17,9 +16,6 @@ from spark_prof.traces import formats
 from spark_prof.traces.formats import FORMATS, FileFormat, format_of
 from tests.rows import each_row
 
-DATA = Path(__file__).parents[1] / "data"
-REAL = Path(__file__).parents[3] / "shared" / "traces"
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is absent")
 PACKED = {"archive", "cupti", "nsys-rep", "nsys-sqlite", "parquet"}
 """Formats that are not looked for in a compressed file."""
 
@@ -51,47 +47,6 @@ def test_a_tar_packed_or_not(tmp_path: Path, pack: object) -> None:
         archive.addfile(tarfile.TarInfo("a"), BytesIO())
     (tmp_path / "x").write_bytes(pack(buffer.getvalue()))  # type: ignore[operator]
     assert format_of(tmp_path / "x") == "archive"
-
-
-def test_a_tree_in_msgpack(tmp_path: Path) -> None:
-    tree = [{"frame": {"name": "ROOT"}, "metrics": {}, "children": []}, {}]
-    (tmp_path / "x").write_bytes(msgspec.msgpack.encode(tree))
-    assert format_of(tmp_path / "x") == "proton-tree"
-
-
-OWN = {
-    "h100-gpt-oss-20b-mxfp4-eager": "bundle", "cubins": "folder", "cupti/13.0.85": "cupti",
-    "cupti/13.4.92/rank0.00000.activity.bin": "cupti", "proton/tree.hatchet": "proton-tree",
-    "proton/python.hatchet": "proton-tree", "proton/trace.chrome_trace": "proton-trace",
-    "h100-gpt-oss-20b-mxfp4-eager/kernels-rank0.parquet": "parquet",
-    "benchmarks/vllm-log.txt": "benchmark", "benchmarks/vllm-serve-detailed.json": "benchmark",
-}  # fmt: skip
-
-
-@each_row("name", OWN)
-def test_own_captures(name: str) -> None:
-    assert format_of(DATA / name) == OWN[name]
-
-
-@needs_real
-def test_real_files() -> None:
-    expected = {"kineto": "kineto", "nsys": "nsys-sqlite", "ncu_rtx5090": "ncu",
-                "nsys_csv_rtx5090": "nsys-stats"}  # fmt: skip
-    for path in sorted(REAL.rglob("*")):
-        kind = path.relative_to(REAL).parts[0]
-        if path.is_file() and kind in expected and path.suffix != ".txt":
-            assert format_of(path) == expected[kind], path
-
-
-@needs_real
-def test_other_reports_of_nsys_are_refused_with_the_names_of_those_that_are_read() -> None:
-    for path in (REAL / "nsys_stats_2023.4").iterdir():
-        if "gpu_kern_sum" in path.name or "kern_exec_trace" in path.name:
-            assert format_of(path) == "nsys-stats", path
-        else:
-            names = "cuda_gpu_kern_sum, cuda_gpu_trace, cuda_kern_exec_trace"
-            with pytest.raises(CommandError, match=names):
-                format_of(path)
 
 
 def test_folders(tmp_path: Path) -> None:

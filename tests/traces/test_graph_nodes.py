@@ -6,13 +6,19 @@ instantiated as graph 2, whose nodes were each reported as created and as cloned
 
 from __future__ import annotations
 
+import io
+import json
+import lzma
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from spark_prof.traces.chunks import CAPTURE_DTYPE, EVENT_DTYPE, NODE_DTYPE
-from spark_prof.traces.host_timeline import GraphNodes, capture_rows, place_nodes
+from spark_prof.traces.host_timeline import Call, GraphNodes, capture_rows, place_nodes, replay
 from tests.rows import each_row
 
 LAYERS = (-1, 0, 0, 1)
@@ -41,29 +47,6 @@ def found(nodes: GraphNodes, *columns: str) -> list[tuple[int, ...]]:
     return list(nodes.frame[list(columns)].itertuples(index=False, name=None))
 
 
-def test_a_node_belongs_to_what_was_open_when_it_was_created() -> None:
-    nodes = place([(at, FIRST + at, 0, 1) for at in (95, 105, 115, 125, 135, 145, 155, 175)])
-    assert found(nodes, "module", "layer") == [
-        (-1, -1), (MODEL, -1), (LAYER0, 0), (ATTENTION0, 0), (LAYER0, 0), (MODEL, -1), (LAYER1, 1),
-        (-1, -1),
-    ]  # fmt: skip
-    assert set(nodes.frame["capture"]) == {0}
-    assert (nodes.frame["original"] == nodes.frame["node"]).all()
-
-
-def test_an_instantiated_graph_as_cupti_reports_it() -> None:
-    rows = [(100 + number % 80, FIRST + number, 0, 1) for number in range(481)]
-    for number in range(481):
-        rows += [(300, SECOND + number, 0, 2), (301, SECOND + number, FIRST + number, 2)]
-    nodes = place(rows)
-    assert len(nodes.frame) == 2 * 481
-    place_of = {row[0]: row[1:] for row in found(nodes, "node", "module", "layer", "capture")}
-    assert all(place_of[SECOND + n] == place_of[FIRST + n] for n in range(481))
-    clones = nodes.frame[nodes.frame["graph"] == 2]
-    assert (clones["original"] == FIRST + np.arange(481)).all()
-    assert (clones["created_ns"] == [100 + number % 80 for number in range(481)]).all()
-
-
 @pytest.mark.parametrize("times", [(300, 301), (125, 126)])
 def test_clones_that_go_in_circles_end(times: tuple[int, int]) -> None:
     nodes = place([(times[0], 5, 6, 1), (times[1], 6, 5, 1), (times[0], 7, 7, 1)])
@@ -90,20 +73,6 @@ def test_nodes_are_found_by_their_number() -> None:
     wanted = np.array([FIRST + 2, FIRST + 1, FIRST, 0, -1, SECOND])
     assert nodes.find(wanted).tolist() == [1, -1, 0, -1, -1, -1]
     assert nodes.find(np.empty(0, np.int64)).tolist() == []
-
-
-def test_number_0_is_no_node() -> None:
-    """Kernels outside graphs have that number."""
-    assert place([(125, 0, 0, 1)]).find(np.array([0])).tolist() == [-1]
-
-
-def test_modes() -> None:
-    rows = [(1, 2, 8, 1), (3, 4, 1, 2), (5, 6, 0, 0), (7, 8, 0, 9), (9, 10, 0, -1)]
-    frame = capture_rows(np.array(rows, CAPTURE_DTYPE))
-    assert list(frame["mode"]) == ["PIECEWISE", "FULL", "", "", ""]
-    assert list(frame["capture"]) == [0, 1, 2, 3, 4]
-    assert list(frame["tokens"]) == [8, 1, 0, 0, 0]
-    assert len(capture_rows(np.array([], CAPTURE_DTYPE))) == 0
 
 
 def slowly(nodes: Rows, captures: Rows) -> dict[int, tuple[int, int, int, int]]:
@@ -154,3 +123,153 @@ def test_as_a_slow_obvious_way_does_it(seed: int) -> None:
         row[0]: row[1:] for row in found(nodes, "node", "original", "module", "layer", "capture")
     }
     assert actual == expected
+
+
+FOLDER = Path(__file__).parents[1] / "data" / "graph-maps" / "h100-gpt-oss-20b"
+DEPTH = 24
+MODULES = json.loads((FOLDER / "modules.json").read_text())
+
+
+def load(kind: str, dtype: Any) -> Any:
+    rows = np.load(io.BytesIO(lzma.decompress((FOLDER / f"rank0.{kind}.npy.xz").read_bytes())))
+    assert rows.dtype == dtype
+    return rows
+
+
+@pytest.fixture(scope="module")
+def placed() -> GraphNodes:
+    nodes = load("nodes", NODE_DTYPE)
+    events, captures = load("capture-events", EVENT_DTYPE), load("captures", CAPTURE_DTYPE)
+    return place_nodes(nodes, events, captures, [module["layer"] for module in MODULES])
+
+
+@pytest.fixture(scope="module")
+def one_step(placed: GraphNodes) -> Any:
+    """The placed nodes of one replayed step in order, with `name` and `component`."""
+    step = json.loads((FOLDER / "replay.json").read_text())
+    found = placed.find(np.array([node for node, _ in step], np.int64))
+    assert (found >= 0).all()
+    rows = placed.frame.iloc[found]
+    return rows.assign(
+        name=[name for _, name in step],
+        component=[MODULES[module]["component"] for module in rows["module"]],
+    )
+
+
+def test_captures_are_told_apart() -> None:
+    captures = capture_rows(load("captures", CAPTURE_DTYPE))
+    full = captures[captures["mode"] == "FULL"]
+    assert full["tokens"].tolist() == [4, 2, 1]
+    pieces = captures[captures["mode"] == "PIECEWISE"]
+    assert Counter(pieces["tokens"]) == dict.fromkeys((4, 2, 1), DEPTH + 1)
+
+
+def test_nodes_have_their_capture_unless_they_came_before_it(placed: GraphNodes) -> None:
+    """vLLM also captures graphs to measure their memory, and throws them away."""
+    nodes, first = placed.frame, load("captures", CAPTURE_DTYPE)["start_ns"][0]
+    early = nodes["created_ns"] < first
+    assert (early.sum(), len(nodes)) == (3516, 8790)
+    assert (nodes["capture"][early] == -1).all()
+    assert (nodes["capture"][~early] >= 0).all()
+    assert (nodes["node"] != nodes["original"])[~early].mean() > 0.4
+
+
+def test_anchors_are_in_their_layer_and_in_the_layers_order(one_step: Any) -> None:
+    anchors = one_step[one_step["layer"] >= 0]
+    assert Counter(anchors["layer"]) == dict.fromkeys(range(DEPTH), 11)
+    assert (np.diff(anchors["layer"]) >= 0).all()
+    assert Counter(anchors["component"]) == {
+        "kv_write": DEPTH, "attention": 3 * DEPTH, "experts": 7 * DEPTH,
+    }  # fmt: skip
+
+
+def test_what_the_compiler_made_lies_in_the_model_and_in_no_layer(one_step: Any) -> None:
+    rest = one_step[one_step["layer"] < 0]
+    assert {MODULES[module]["path"] for module in rest["module"]} == {"model"}
+    assert len(rest) == 193
+
+
+PREPARE, FINISH, SAMPLE, WHOLE, LAYER, SHARED, ATTENTION = range(7)
+OF_MODULE = [-1, -1, -1, -1, 5, -1, 2]
+
+
+def enter(module: int) -> int:
+    return module + 1
+
+
+def leave(module: int) -> int:
+    return -(module + 1)
+
+
+def replayed(*codes: int) -> tuple[list[int], list[int], list[Call]]:
+    """The log of these codes at 10, 20, 30, ... and a look into each gap after them."""
+    times = [10 * (index + 1) for index in range(len(codes))]
+    log = np.array(list(zip(times, codes, strict=True)), EVENT_DTYPE)
+    timeline, calls = replay(log, OF_MODULE, WHOLE)
+    module, layer = timeline.at(np.array([5, *(time + 5 for time in times)], np.int64))
+    return module.tolist(), layer.tolist(), calls
+
+
+@each_row(
+    ("codes", "modules", "layers"),
+    [
+        pytest.param((), [-1], [-1], id="nothing"),
+        pytest.param(
+            (enter(LAYER), enter(ATTENTION), leave(ATTENTION), leave(LAYER)),
+            [-1, LAYER, ATTENTION, LAYER, -1],
+            [-1, 5, 2, 5, -1],
+            id="the innermost counts",
+        ),
+        pytest.param(
+            (enter(LAYER), enter(SHARED), leave(SHARED)),
+            [-1, LAYER, SHARED, LAYER],
+            [-1, 5, 5, 5],
+            id="a module without a layer has its caller's",
+        ),
+        pytest.param((enter(SHARED),), [-1, SHARED], [-1, -1], id="no caller, no layer"),
+        pytest.param(
+            (enter(LAYER), enter(SHARED), enter(ATTENTION), 0),
+            [-1, LAYER, SHARED, ATTENTION, -1],
+            [-1, 5, 5, 2, -1],
+            id="leaving everything",
+        ),
+        pytest.param(
+            (enter(LAYER), leave(ATTENTION)), [-1, LAYER, LAYER], [-1, 5, 5],
+            id="leaving what was never entered changes nothing",
+        ),
+        pytest.param(
+            (enter(LAYER), enter(ATTENTION), leave(LAYER)), [-1, LAYER, ATTENTION, -1],
+            [-1, 5, 2, -1], id="leaving a caller leaves what it called",
+        ),
+        pytest.param((enter(99),), [-1, 99], [-1, -1], id="a module that nobody described"),
+        pytest.param(
+            (enter(PREPARE), enter(WHOLE), leave(WHOLE), leave(PREPARE), enter(SAMPLE), 0),
+            [-1, PREPARE, WHOLE, FINISH, -1, SAMPLE, -1],
+            [-1] * 7,
+            id="after the model the rest of execute_model is its finish",
+        ),
+        pytest.param(
+            (enter(PREPARE), enter(WHOLE), leave(WHOLE), enter(WHOLE), leave(WHOLE), 0),
+            [-1, PREPARE, WHOLE, FINISH, WHOLE, FINISH, -1],
+            [-1] * 7,
+            id="a model that runs twice finishes twice",
+        ),
+    ],
+)  # fmt: skip
+def test_state_after_each_event(
+    codes: tuple[int, ...], modules: Sequence[int], layers: Sequence[int]
+) -> None:
+    found_modules, found_layers, _ = replayed(*codes)
+    assert found_modules == modules
+    assert found_layers == layers
+
+
+def test_a_call_begins_and_ends_with_its_events() -> None:
+    calls = replayed(enter(LAYER), enter(ATTENTION), leave(ATTENTION), leave(LAYER))[2]
+    assert calls == [Call(ATTENTION, 20, 30), Call(LAYER, 10, 40)]
+
+
+def test_a_time_at_an_event_is_after_it() -> None:
+    log = np.array([(10, enter(LAYER)), (20, leave(LAYER))], EVENT_DTYPE)
+    timeline, _ = replay(log, OF_MODULE, WHOLE)
+    assert timeline.at(np.array([9, 10, 19, 20], np.int64))[0].tolist() == [-1, LAYER, LAYER, -1]

@@ -1,20 +1,32 @@
-"""A kernel belongs to what was open when it was launched."""
+"""A kernel belongs to what was open when it was launched; arguments and counters beside it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.traces.chunk_tables import JoinedPiece, join_piece
-from spark_prof.traces.chunks import EVENT_DTYPE, STEP_DTYPE
+from spark_prof.traces.assemble import assemble
+from spark_prof.traces.chunk_tables import join_piece
+from spark_prof.traces.chunks import (
+    ARGUMENT_DTYPE,
+    COUNTER_DTYPE,
+    EVENT_DTYPE,
+    STEP_DTYPE,
+    array_name,
+    capture_name,
+    write_array,
+)
 from spark_prof.traces.host_timeline import GraphNodes
 from spark_prof.traces.readers.kineto import read_kineto
+from tests.analyzers.graphs import Captured, captured_node, graph_launch
 from tests.support import (
     ATTENTION,
     FINISH,
@@ -25,7 +37,10 @@ from tests.support import (
     PREPARE,
     QKV,
     THREAD,
+    Piece,
+    Recorded,
     call,
+    eager_decode,
     event,
     kernel,
     kineto,
@@ -41,19 +56,20 @@ EVENTS = [
 
 
 @pytest.fixture
-def join(tmp_path: Path) -> Callable[..., JoinedPiece]:
+def join(tmp_path: Path) -> Callable[..., SimpleNamespace]:
     def joiner(
         trace: str | None,
         steps: Sequence[dict[str, int]] = (step(3, 0, 1000), step(4, 2000, 3000)),
         events: Sequence[tuple[int, int]] = EVENTS,
         nodes: GraphNodes | None = None,
-    ) -> JoinedPiece:
+    ) -> SimpleNamespace:
         path = tmp_path / "trace.json"
         if trace is not None:
             path.write_text(trace)
         log = np.array(sorted(events, key=lambda pair: pair[0]), EVENT_DTYPE)
         read = partial(read_kineto, path) if path.exists() else lambda: None
-        return join_piece(rows(STEP_DTYPE, *steps), log, MODULES, read, 6, nodes)
+        frames, lost = join_piece(rows(STEP_DTYPE, *steps), log, MODULES, read, 6, nodes)
+        return SimpleNamespace(**frames, lost=lost)
 
     return joiner
 
@@ -137,16 +153,9 @@ def test_kernels_of_a_graph_have_the_place_of_their_nodes(join: Any) -> None:
 
 def test_steps_that_were_only_timed_lack_no_kernels(join: Any) -> None:
     timed, watched = step(3, 0, 1000, watched=0), step(4, 2000, 3000)
-    assert join(None, (timed,)).lost == ()
-    assert join(None, (timed, watched)).lost == ("1 steps have no kernels, the backend wrote none",)
+    assert join(None, (timed,)).lost == []
+    assert join(None, (timed, watched)).lost == ["1 steps have no kernels, the backend wrote none"]
     assert join(None, (timed, watched)).steps["watched"].tolist() == [False, True]
-
-
-def test_without_nodes_kernels_of_a_graph_have_no_place(join: Any) -> None:
-    launch = event("cuda_runtime", "cudaGraphLaunch", 50, 55, correlation=1)
-    trace = kineto(launch, _in_graph("k", 70, 2600))
-    for nodes in (None, GraphNodes(pd.DataFrame({"node": [], "module": [], "layer": []}))):
-        assert placed(join(trace, nodes=nodes).kernels) == [("k", 3, -1, -1)]
 
 
 def test_what_follows_the_graph_of_the_whole_model_finishes_the_step(join: Any) -> None:
@@ -226,8 +235,73 @@ def test_without_a_trace_the_steps_stay_and_the_loss_is_told(
     assert says in joined.lost[0]
 
 
-def test_a_piece_of_nothing(join: Any) -> None:
-    joined = join(kineto(), [], [])
-    assert joined.kernels.empty
-    assert joined.steps.empty
-    assert joined.ranges.empty
+MS = 1_000_000
+Rows = list[tuple[int, ...]]
+
+
+def row(node: int, correlation: int, address: int) -> tuple[int, ...]:
+    return (node, correlation, address, 0, 0, 8)
+
+
+def recorded(bundle: Path, captured: Rows, launched: list[Rows]) -> Path:
+    """Two pieces with a step each, which replays the first of two captured nodes."""
+    pieces = []
+    for number in range(2):
+        at = 100 * MS * number
+        trace = graph_launch(7 + number, at + MS, ("gemm", 0, at + 2 * MS, 1))
+        text = json.dumps({"traceEvents": trace})
+        pieces.append(Piece([step(number, at, at + 50 * MS)], trace=text))
+    made = Recorded({0: pieces})
+    folder = Captured([10, 20], []).write(made, bundle)
+    write_array(folder, capture_name("rank0", "arguments"), np.array(captured, ARGUMENT_DTYPE))
+    for number, mine in enumerate(launched):
+        name = array_name("rank0", "arguments", number)
+        write_array(folder, name, np.array(mine, ARGUMENT_DTYPE))
+    return folder
+
+
+def test_of_captured_kernels_those_that_ran(tmp_path: Path) -> None:
+    first, second = captured_node(0), captured_node(1)
+    captured = [row(second, -1, 3 << 40), row(first, -1, 2 << 40), row(first, -1, 1 << 40)]
+    recorded(tmp_path / "b", captured, [[], []])
+    found = assemble(tmp_path / "b", state="complete").frame("arguments", 0)
+    assert found["node"].tolist() == [first, first]
+    assert sorted(found["address"]) == [1 << 40, 2 << 40]
+    assert (found["correlation"] == -1).all()
+
+
+def test_of_kernels_outside_graphs_all(tmp_path: Path) -> None:
+    launched = [[row(0, 7, 1 << 40)], [row(0, 8, 1 << 40), row(0, 9, 2 << 40)]]
+    recorded(tmp_path / "b", [], launched)
+    found = assemble(tmp_path / "b", state="complete").frame("arguments", 0)
+    assert found["correlation"].tolist() == [7, 8, 9]
+
+
+def samples(begin: int, count: int) -> np.ndarray:
+    """Samples of 2 us each; what one sampling cannot take is NaN."""
+    rows = np.zeros(count, COUNTER_DTYPE)
+    rows["warps_active"] = np.nan
+    rows["start_ns"] = ORIGIN + begin + 2_000 * np.arange(count)
+    rows["end_ns"] = rows["start_ns"] + 2_000
+    rows["dram_read_bytes"] = np.arange(count)
+    rows["tensor_active"] = 0.5
+    return rows
+
+
+def two_pieces(tmp_path: Path) -> tuple[Path, Path]:
+    pieces = Recorded({0: [eager_decode(), eager_decode(2, 5000)]}).write(tmp_path / "b")
+    return tmp_path / "b", pieces
+
+
+def test_samples_of_all_pieces_are_a_table(tmp_path: Path) -> None:
+    folder, pieces = two_pieces(tmp_path)
+    for piece in (0, 1):
+        rows = samples(100_000 * piece, 3)
+        write_array(pieces, array_name("rank0", "counters", piece), rows)
+    found = assemble(folder, state="complete").frame("counters", 0)
+    assert found["start_ns"].tolist() == [
+        ORIGIN + t for t in (0, 2_000, 4_000, 100_000, 102_000, 104_000)
+    ]
+    assert found["dram_read_bytes"].tolist() == [0, 1, 2, 0, 1, 2]
+    assert found["warps_active"].isna().all()
+    assert (found["tensor_active"] == 0.5).all()

@@ -14,13 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.analyzers.classify.evidence import evidence_of
-from spark_prof.traces import machine_code
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import cubins_folder, names_name, write_json
-from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, find_tool
+from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, count_opcodes, find_tool
 from spark_prof.traces.machine_code import CUBINS_FOLDER, read_machine_code, short_opcode
-from spark_prof.traces.readers.binary_utilities import count_opcodes
 from spark_prof.traces.readers.cubin import read_code
 from tests.support import Piece, Recorded, kernel, kineto, step
 
@@ -82,12 +80,6 @@ def test_only_functions_that_ran_are_read(tmp_path: Path) -> None:
     assert not code.lost
 
 
-def test_names_are_those_of_kernels(tmp_path: Path) -> None:
-    code = read_machine_code({put(tmp_path, SM_90): None})
-    assert list(code.rows["name"]) == ["void add<int>(int*, int)", "mix", "scale"]
-    assert (code.rows["instructions"] > 10).all()
-
-
 def test_a_second_reading_needs_no_tool(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,21 +115,6 @@ def test_a_damaged_cache_is_replaced(tmp_path: Path, cache: Path, damage: str) -
     assert not again.lost
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert len(read_machine_code({put(tmp_path, SM_90): None}).rows) == 3
-
-
-def test_a_full_cache_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "_MOST_ROWS", 3)
-    for number in range(5):
-        machine_code.remember({f"key{number}": "NOP 1"})
-    assert set(machine_code.cached([f"key{n}" for n in range(5)])) == {"key2", "key3", "key4"}
-
-
 def test_damaged_code_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     content = SM_90.read_bytes()
     mix = next(code for code in read_code(SM_90) if code.symbol == "mix").instructions
@@ -147,18 +124,6 @@ def test_damaged_code_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     (line,) = code.lost
     assert "1 kernel is damaged" in line
     assert "mix" in line
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"), [(0x6000004, "no architecture"), (0x600FF04, "sm_255")]
-)
-def test_an_unknown_architecture_is_told(tmp_path: Path, flags: int, words: str) -> None:
-    content = SM_90.read_bytes().replace(b"-arch sm_90", b"-orch sm_90")
-    content = content[:48] + flags.to_bytes(4, "little") + content[52:]
-    code = read_machine_code({put(tmp_path, SM_90, content): None, put(tmp_path, SM_121): None})
-    assert len(code.rows) == 3
-    (line,) = code.lost
-    assert words in line
 
 
 def test_without_the_note_the_suffix_is_unknown(tmp_path: Path) -> None:
@@ -200,18 +165,6 @@ def fake_tool(folder: Path, script: str) -> Path:
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return folder
-
-
-def test_without_the_tool_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_tools(monkeypatch)
-    code = read_machine_code({put(tmp_path, SM_90): None})
-    assert code.rows.empty
-    assert code.lost == [
-        "machine code of 3 kernels was not read: nvdisasm is not installed; run: pip install "
-        "'spark-prof[sass]'"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -292,16 +245,6 @@ def test_a_bundle_that_was_recorded_without_the_tool_is_read_later(
         (line,) = evidence.lost
         assert "spark-prof[sass]" in line
     assert evidence_of(bundle, 0).label("mix").evidence == "sass"
-
-
-def test_a_tool_that_fails_costs_a_recording_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_tools(monkeypatch, fake_tool(tmp_path / "bin", "echo broken >&2; exit 3"))
-    bundle = recorded(tmp_path / "b")
-    (line,) = bundle.meta.lost
-    assert "broken" in line
-    assert len(bundle.frame("kernels", 0)) == 1
 
 
 def test_hostile_rows_of_a_bundle(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import CAPTURE_DTYPE, EVENT_DTYPE, capture_name, write_array
 from spark_prof.traces.nsys_chunks import link_exports, read_nsys_piece
-from spark_prof.traces.nsys_tool import export_report, report_version
+from spark_prof.traces.nsys_tool import export_report
 from tests.nsys_files import BEGUN, GRAPH, PID, Export, global_pid
 from tests.rows import each_row
 from tests.support import (
@@ -177,15 +177,6 @@ def test_a_damaged_file_of_a_piece_costs_only_its_kernels(tmp_path: Path) -> Non
     assert any("cannot be read" in line for line in bundle.meta.lost)
 
 
-def test_an_export_without_the_start_of_its_session_gives_no_kernels(tmp_path: Path) -> None:
-    recorded(tmp_path / "b")
-    export = Export().launch(110, 1).kernel("k", 150, 350, 1)
-    del export.rows["TARGET_INFO_SESSION_START_TIME"]
-    bundle = finished(tmp_path / "b", export)
-    assert bundle.frame("kernels", 0).empty
-    assert any("does not say when its session started" in line for line in bundle.meta.lost)
-
-
 HEAD = b"NVIDIA Tegra Profiler Report 2025@6@1@190-256136788515v0\n\0\1\2"
 
 
@@ -235,17 +226,3 @@ def test_without_an_nsys_one_line_says_what_to_do(
     assert ("newer version" in line) == bool(body)
     assert "--backend" not in line
     assert not (tmp_path / "my run.sqlite").exists()
-
-
-@pytest.mark.parametrize("head", [b"", b"SQLite format 3\0", b"NVIDIA Tegra Profiler Report x"])
-def test_what_is_no_report(tmp_path: Path, head: bytes) -> None:
-    path = tmp_path / "x.nsys-rep"
-    path.write_bytes(head)
-    assert report_version(path) is None
-    with pytest.raises(CommandError, match="no Nsight Systems report"):
-        export_report(path, tmp_path)
-
-
-def test_a_report_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="cannot read"):
-        report_version(tmp_path / "none.nsys-rep")

@@ -15,7 +15,6 @@ import pytest
 
 from spark_prof.ab.result import Result, SideFacts
 from spark_prof.ab.setting import Keeper
-from spark_prof.profiler.facts import visible_environment
 from spark_prof.profiler.launcher import prepare_bundle
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
@@ -136,18 +135,6 @@ def test_a_load_generators_result_is_read_without_secrets(tmp_path: Path) -> Non
     path = tmp_path / "result.json"
     path.write_text(json.dumps(document))
     assert SECRET not in str(read_benchmark(path))
-
-
-def test_the_environment_of_a_process() -> None:
-    given = {
-        "VLLM_API_KEY": SECRET,
-        "VLLM_URL": f"http://a:{SECRET}@h",
-        "NCCL_DEBUG": "INFO",
-        "X": "y",
-    }
-    assert visible_environment(given) == {
-        "NCCL_DEBUG": "INFO", "VLLM_URL": "http://a:***@h",
-    }  # fmt: skip
 
 
 def test_a_long_configuration_is_cut_after_its_secret_is_hidden() -> None:

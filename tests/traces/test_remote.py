@@ -12,9 +12,8 @@ import fsspec
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces import remote
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.remote import is_url, list_files, local_copy
+from spark_prof.traces.remote import is_url, local_copy
 from tests.rows import each_row
 from tests.support import Recorded, eager_decode
 
@@ -38,11 +37,6 @@ def into(tmp_path: Path) -> Path:
     return tmp_path / "into"
 
 
-@each_row("source", ["s3://b/x", "HTTPS://h/x", "memory://x", "file:///x"])
-def test_urls(source: str) -> None:
-    assert is_url(source)
-
-
 @each_row("source", ["run", "/a/b", "./a://b", "C:/x", "", "a:b", "://x"])
 def test_paths(source: str) -> None:
     assert not is_url(source)
@@ -59,11 +53,6 @@ def test_a_bundle_arrives_whole(
     found = Bundle(local_copy(url, into))
     assert found.meta == Bundle(bundle).meta
     assert found.path.parent == into
-
-
-def test_a_file_arrives(into: Path, store: fsspec.AbstractFileSystem) -> None:
-    store.pipe_file("/t/x.json.gz", b"abc")
-    assert local_copy("memory://t/x.json.gz", into).read_bytes() == b"abc"
 
 
 def test_a_bundle_on_a_web_server(bundle: Path, into: Path) -> None:
@@ -86,16 +75,6 @@ def test_more_than_the_limit_is_refused(into: Path, store: fsspec.AbstractFileSy
     with pytest.raises(CommandError, match="is larger than"):
         local_copy("memory://t/large.json", into, most_bytes=999)
     assert local_copy("memory://t/large.json", into, most_bytes=1000).stat().st_size == 1000
-
-
-def test_more_files_than_the_limit_are_refused(
-    into: Path, store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote, "_MOST_FILES", 2)
-    for number in range(3):
-        store.pipe_file(f"/t/{number}", b"")
-    with pytest.raises(CommandError, match="more than 2 files"):
-        local_copy("memory://t", into)
 
 
 @pytest.mark.parametrize("name", ["/t/../../out", "/t/a/../../../out", "/elsewhere/x"])
@@ -133,10 +112,3 @@ def _has_s3() -> bool:
     from importlib.util import find_spec
 
     return find_spec("s3fs") is not None
-
-
-def test_files_below_a_url(store: fsspec.AbstractFileSystem) -> None:
-    store.pipe_file("/t/a/x", b"")
-    store.pipe_file("/t/y", b"")
-    assert list_files("memory://t") == ["a/x", "y"]
-    assert list_files("memory://t/y") is None

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from spark_prof.traces.scopes import ModuleRanges, Scopes, ScopeWalk, enclosing, innermost
+from spark_prof.traces.scopes import ModuleRanges, Scopes, ScopeWalk, enclosing
 from tests.rows import each_row
 
 
@@ -29,47 +29,6 @@ def sorted_ranges(ranges):
 )
 def test_enclosing(ranges, parents):
     assert enclosing(*sorted_ranges(ranges)).tolist() == parents
-
-
-def slow_innermost(start, end, times):
-    """The latest range that began and has not ended; what a stack would show."""
-    return [
-        max((i for i in range(len(start)) if start[i] <= t <= end[i]), default=-1) for t in times
-    ]
-
-
-@each_row("seed", range(20))
-def test_random_nests_against_a_search_of_all(seed):
-    random = np.random.default_rng(seed)
-    ranges: list[tuple[int, int]] = []
-
-    def grow(start: int, end: int, depth: int) -> None:
-        cuts = sorted(random.choice(np.arange(start + 1, end), 4, replace=False).tolist())
-        for low, high in (cuts[:2], cuts[2:]):
-            ranges.append((low, high))
-            if depth and high - low > 8:
-                grow(low, high, depth - 1)
-
-    grow(0, 100_000, 6)
-    start, end = sorted_ranges(ranges)
-    times = random.integers(-5, 100_005, 300)
-    found = innermost(start, end, enclosing(start, end), times)
-    assert found.tolist() == slow_innermost(start, end, times)
-
-
-def test_a_chain_of_a_million_siblings_is_fast_enough_to_run_here():
-    start = np.arange(0, 2_000_000, 2, dtype=np.int64)
-    parents = enclosing(np.append(-1, start), np.append(3_000_000, start + 1))
-    assert (parents[1:] == 0).all()
-
-
-def test_a_scope_is_a_path():
-    scopes = Scopes()
-    block = scopes.child(-1, "Block_0")
-    norm = scopes.child(block, "Norm_0")
-    assert scopes.child(block, "Norm_0") == norm
-    assert scopes.path(norm) == ["Block_0", "Norm_0"]
-    assert len(scopes) == 2
 
 
 NAMES = ["a", "b", "c"]

@@ -31,7 +31,6 @@ from spark_prof.traces.chunks import (
     facts_name,
     pieces_folder,
     progress_name,
-    read_counts,
     write_json,
 )
 from tests.profiler import fakes
@@ -174,16 +173,6 @@ def made(folder: Path) -> tuple[int, Meta]:
     return len(bundle.frame("steps", 0)), bundle.meta
 
 
-def missing_lines(meta: Meta) -> list[str]:
-    return [line for line in meta.lost if "backend wrote none" not in line]
-
-
-def test_a_whole_recording_lacks_nothing(tmp_path: Path) -> None:
-    recorded(tmp_path / "b")
-    kept, meta = made(tmp_path / "b")
-    assert (kept, meta.state, missing_lines(meta)) == (20, "complete", [])
-
-
 @pytest.mark.parametrize("gone", [[1], [0], [4], [1, 3], [0, 1, 2]], ids=str)
 @pytest.mark.parametrize("counted", [True, False])
 def test_pieces_that_are_gone(tmp_path: Path, gone: list[int], counted: bool) -> None:
@@ -221,20 +210,6 @@ def test_damaged_counts_fall_back_to_what_was_reported(tmp_path: Path, content: 
     write_json(pieces, progress_name("rank0"), {"recorded": 23, "finished": False})
     lost = salvage(tmp_path / "b").bundle.meta.lost
     assert any("rank0: at least 3 recorded steps were not flushed" in line for line in lost)
-
-
-def test_without_a_count_the_number_is_said_to_be_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(19, "No such device")
-
-    monkeypatch.setattr("spark_prof.traces.chunks.mmap.mmap", refuse)
-    pieces = recorded(tmp_path / "b")
-    assert read_counts(pieces) == {}
-    write_json(pieces, progress_name("rank0"), {"recorded": 20, "finished": False})
-    lost = salvage(tmp_path / "b").bundle.meta.lost
-    assert any("not flushed after 20 is not known" in line for line in lost)
 
 
 def test_pieces_of_another_recording_are_told_and_not_mixed_in(tmp_path: Path) -> None:

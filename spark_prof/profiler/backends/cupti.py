@@ -30,7 +30,7 @@ from spark_prof.traces.chunks import (
     write_json,
 )
 from spark_prof.traces.demangle import demangled
-from spark_prof.traces.readers.cupti_blocks import marker_pointers, name_pointers
+from spark_prof.traces.readers.cupti_blocks import name_pointers
 from spark_prof.traces.readers.cupti_records import (
     CALLS,
     COPY,
@@ -185,8 +185,9 @@ class CuptiBackend:
         drift = self._native.clock_offset_ns() - self._offset_ns
         known = {symbol for _, symbol in self._names.values()}
         # All of them anew: an address may have got another name when its module was unloaded.
-        self._names |= _names(name_pointers(self._path))
-        self._markers = read_texts(marker_pointers(self._path)) if self._nvtx else {}
+        kernels, markers = name_pointers(self._path)
+        self._names |= _names(kernels)
+        self._markers = read_texts(markers) if self._nvtx else {}
         self._write_names(drift)
         self._write_arguments()
         self._keep_cached_code({symbol for _, symbol in self._names.values()} - known)

@@ -50,15 +50,7 @@ class Section:
 
 
 class Elf:
-    """A cubin, read into memory.
-
-    Attributes:
-        abi: `EI_OSABI`, which CUDA counts up when its layout changes.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no ELF file for CUDA, or is cut off.
-    """
+    """A cubin, read into memory."""
 
     def __init__(self, path: Path) -> None:
         if path.stat().st_size > _LARGEST:
@@ -117,16 +109,8 @@ _ARCHITECTURE_CODES = range(10, 256)
 
 
 @dataclass(frozen=True)
-class Function:
-    """One kernel of a cubin: its symbol, and registers per thread, 0 where unknown."""
-
-    symbol: str
-    registers: int
-
-
-@dataclass(frozen=True)
 class Code:
-    """The code of one function."""
+    """One function, a kernel, and its code."""
 
     symbol: str
     registers: int  # per thread, 0 where unknown
@@ -137,24 +121,8 @@ class Code:
     instructions: bytes
 
 
-def read_functions(path: Path) -> list[Function]:
-    """The kernels of a cubin.
-
-    Raises:
-        CommandError: the file is no cubin or is damaged.
-    """
-    return [Function(code.symbol, code.registers) for code in read_code(path, ())]
-
-
 def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
-    """The functions of a cubin with their code.
-
-    Args:
-        wanted: symbols of the functions whose code is read, all if None; the others come without.
-
-    Raises:
-        CommandError: the file is no cubin or is damaged.
-    """
+    """The functions of a cubin, those that are wanted (all if None) with their code."""
     try:
         elf = Elf(path)
         sections = list(elf.sections())
@@ -165,7 +133,8 @@ def read_code(path: Path, wanted: Collection[str] | None = None) -> list[Code]:
         return [
             Code(
                 symbol=symbol,
-                registers=_registers(section.info, registers),
+                # Before CUDA 13 the upper byte of a section's info held the registers.
+                registers=section.info >> 24 or registers.get(section.info & 0xFFFFFF, 0),
                 architecture=architecture,
                 suffix=suffix,
                 instructions=elf.read(section) if wanted is None or symbol in wanted else b"",
@@ -185,11 +154,6 @@ def _target(elf: Elf, notes: list[Section]) -> tuple[str, str]:
         return found[0][1].decode(), found[0][2].decode() or "plain"
     number = elf.flags & 0xFF if elf.abi == _FIRST_ABI else elf.flags >> 8 & 0xFF
     return (f"sm_{number}", "") if number in _ARCHITECTURE_CODES else ("", "")
-
-
-def _registers(info: int, counts: dict[int, int]) -> int:
-    """Before CUDA 13 the upper byte of a section's info held the registers."""
-    return info >> 24 or counts.get(info & 0xFFFFFF, 0)
 
 
 def _register_counts(elf: Elf, sections: list[Section]) -> dict[int, int]:

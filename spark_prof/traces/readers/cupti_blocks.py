@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.errors import CommandError
+from spark_prof.arrays import Int64s
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.traces.readers.cupti_records import (
     KERNELS,
     MARKER,
@@ -34,7 +35,7 @@ from spark_prof.traces.readers.cupti_records import (
 )
 
 Words = npt.NDArray[np.uint32]
-Places = npt.NDArray[np.int64]
+Places = Int64s
 
 _ONE_BY_ONE, _LONGEST_PATTERN = 32, 8
 _FIRST_GUESS, _MOST = 64, 1 << 17
@@ -62,11 +63,7 @@ class Found:
 
 
 def walk(words: Words, sizes: Sequence[int]) -> Iterator[Found]:
-    """Finds the records of one buffer, in groups of a bounded size.
-
-    Args:
-        sizes: bytes of a record by its kind, 0 for a kind that does not exist.
-    """
+    """Finds the records of one buffer in bounded groups; `sizes` has the bytes of each kind."""
     steps = [size // 4 for size in sizes]
     places: defaultdict[int, list[Places]] = defaultdict(list)
     kinds, begins = bytearray(), array("q")
@@ -187,10 +184,6 @@ def read_records(path: Path, lost: list[str]) -> Iterator[Records]:
     """All records of the file; what it lacks is added to `lost`.
 
     The memory of the records is used again: they are only good until the next ones are asked for.
-
-    Raises:
-        CommandError: the file cannot be read, is no such file, or comes from a libcupti whose
-            records are not known.
     """
     memory = _Memory()
     with _opened(path) as file:
@@ -203,9 +196,6 @@ def map_records(path: Path, lost: list[str], work: Callable[[Records], T]) -> It
     """What `work` makes of all records of the file, in their order; it runs on several threads.
 
     The memory of the records is used again: `work` must not keep any of it.
-
-    Raises:
-        CommandError: as `read_records`.
     """
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     local = threading.local()
@@ -236,32 +226,17 @@ def map_records(path: Path, lost: list[str], work: Callable[[Records], T]) -> It
             pool.shutdown(cancel_futures=True)
 
 
-def name_pointers(path: Path) -> set[int]:
-    """The addresses of all kernel names in the file.
-
-    Raises:
-        CommandError: as `read_records`.
-    """
-    return _pointers(path, KERNELS, ("name",))
-
-
-def marker_pointers(path: Path) -> set[int]:
-    """The addresses of all names and domains of NVTX markers in the file.
-
-    Raises:
-        CommandError: as `read_records`.
-    """
-    return _pointers(path, (MARKER,), ("name", "domain"))
-
-
-def _pointers(path: Path, kinds: Sequence[int], fields: Sequence[str]) -> set[int]:
-    found: set[int] = set()
+def name_pointers(path: Path) -> tuple[set[int], set[int]]:
+    """The addresses of all kernel names in the file, and those of NVTX names and domains."""
+    kernels: set[int] = set()
+    markers: set[int] = set()
     for records in read_records(path, []):
-        for kind in filter(records.count, kinds):
-            rows = records.rows(kind)
-            for field in fields:
-                found.update(np.unique(rows[field]).tolist())
-    return found - {0}
+        for kind in filter(records.count, KERNELS):
+            kernels.update(np.unique(records.rows(kind)["name"]).tolist())
+        if records.count(MARKER):
+            for field in ("name", "domain"):
+                markers.update(np.unique(records.rows(MARKER)[field]).tolist())
+    return kernels - {0}, markers - {0}
 
 
 @dataclass(frozen=True)
@@ -294,11 +269,8 @@ class _Memory:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    try:
-        with path.open("rb", buffering=0) as file:
-            yield file.fileno()
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    with os_errors(f"cannot read {path}"), path.open("rb", buffering=0) as file:
+        yield file.fileno()
 
 
 def _buffers(file: int, path: Path, lost: list[str]) -> Iterator[_Buffer]:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunk_files import json_files
 from spark_prof.traces.chunks import facts_name
@@ -23,21 +23,13 @@ from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, Scopes, ScopeWalk
 
 FORMAT = "cupti"
 
-Int64s = npt.NDArray[np.int64]
 
 _PIECE = re.compile(r"(?P<process>rank\d{1,9})\.\d{5,9}\.activity\.bin")
 _ROWS_OF_FACTS = ("modules", "layers")
 
 
 def cupti_buffers(path: Path, names_module: NamesModule) -> Foreign:
-    """Reads one file of buffers, or all those in a folder, one window a file.
-
-    Args:
-        path: the file, with its file of names beside it or not, or the folder.
-
-    Raises:
-        CommandError: there is none, or it cannot be read; the latter from the windows too.
-    """
+    """Reads one file of buffers, or all those in a folder, one window a file."""
     files = sorted(path.glob("*.activity.bin")) if path.is_dir() else [path]
     if not files:
         raise CommandError(f"{path} holds no buffers of CUPTI (*.activity.bin)")
@@ -102,14 +94,7 @@ def _window(process: int, trace: Trace, scopes: Scopes, names_module: NamesModul
         launch_ns=launch_ns,
         thread=thread,
         scope=np.where(launch_ns >= 0, walk.at(thread, launch_ns), NO_SCOPE),
-        calls=pd.DataFrame(
-            {
-                "scope": scope,
-                "start_ns": calls.start,
-                "end_ns": calls.end,
-                "thread": calls.thread,
-            }
-        ),
+        calls=calls.calls(scope),
     )
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import orjson
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.traces.foreign import Trace
 from spark_prof.traces.readers.cupti_blocks import Records, map_records
 from spark_prof.traces.readers.cupti_records import (
@@ -42,11 +43,7 @@ from spark_prof.traces.readers.cupti_records import (
 
 
 class Names:
-    """A categorical column's names, numbered as they come.
-
-    Args:
-        name_of: the name that stands for a value; several values may have the same.
-    """
+    """A categorical column's names, numbered as they come."""
 
     def __init__(self, name_of: Callable[[int], str]) -> None:
         self._name_of = name_of
@@ -204,7 +201,7 @@ _MOST_SHARED = (1 << 31) - 1
 class Distinct:
     """What tells some rows apart."""
 
-    codes: npt.NDArray[np.int64]  # for each row which of the keys it has
+    codes: Int64s  # for each row which of the keys it has
     keys: list[int]
     rows: Any = None  # for each key a record that has it; None where the key says everything
 
@@ -239,12 +236,7 @@ _RECORD_BYTES = 56
 
 
 class Markers:
-    """The NVTX markers of one piece as they are read.
-
-    Args:
-        names: the name or domain at each address.
-        offset_ns: what to add to CUPTI's clock.
-    """
+    """The NVTX markers of one piece as they are read."""
 
     def __init__(self, names: Mapping[int, str], offset_ns: int, size: int) -> None:
         self._known, self._offset = names.keys() | {0}, offset_ns
@@ -321,12 +313,7 @@ _KINDS = pd.Index(["kernel", "memcpy", "memset"])
 
 
 class Rows:
-    """The rows of one piece as they are read.
-
-    Args:
-        names: the kernel name at each address.
-        offset_ns: what to add to CUPTI's clock.
-    """
+    """The rows of one piece as they are read."""
 
     def __init__(
         self,
@@ -457,14 +444,7 @@ def _move_name(kind: int, key: int) -> str:
 
 
 def read_cupti(path: Path, names: Path) -> Trace:
-    """Reads one piece, as far as it was written.
-
-    Args:
-        names: JSON with `names` and `markers`, names by their address, and `clock_offset_ns`.
-
-    Raises:
-        CommandError: the buffers cannot be read, or it is not known how their records look.
-    """
+    """Reads one piece, as far as it was written."""
     lost: list[str] = []
     rows = Rows(*_read_names(names, lost), path.stat().st_size if path.is_file() else 0)
     for parts in map_records(path, lost, take_parts):

@@ -40,11 +40,7 @@ class LogText:
     foreign: int = 0  # lines among the given ones that are not valid in it
 
     def holding(self, words: Sequence[bytes]) -> Iterator[tuple[int, str]]:
-        """The number from 1 and the text of each line in which one of the ASCII words stands.
-
-        Raises:
-            CommandError: the file cannot be read, is empty, damaged or no text.
-        """
+        """The number from 1 and the text of each line in which one of the ASCII words stands."""
         rest = b""
         whole = True  # whether `rest` is the beginning of its line
         with open_stream(self.path) as blocks:
@@ -184,11 +180,7 @@ class EngineLog:
 
 
 def read_engine_log(path: Path) -> EngineLog:
-    """Reads a log as a stream: plain or compressed, with any prefixes, in bounded memory.
-
-    Raises:
-        CommandError: it cannot be read, is empty or no text.
-    """
+    """Reads a log as a stream: plain or compressed, with any prefixes, in bounded memory."""
     text = LogText(path)
     found, dropped = _statements(text.holding(WORDS))
     lost = []

@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.readers.kineto_collect import Collected, collect
@@ -37,15 +36,9 @@ from spark_prof.traces.readers.kineto_frames import (
 )
 from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, ScopeWalk
 
-Int64s = npt.NDArray[np.int64]
-
 
 def read_kineto(path: Path) -> Trace:
-    """Reads a trace that a recording's torch backend wrote: kernels, launches and operators.
-
-    Raises:
-        CommandError: the file is not a whole Kineto trace.
-    """
+    """Reads a trace that a recording's torch backend wrote: kernels, launches and operators."""
     found = collect(path, lambda _: False)
     if found.repaired or found.bare:
         raise CommandError(f"{path} is not a whole Kineto trace (it is no strict JSON object)")
@@ -58,14 +51,7 @@ def read_kineto(path: Path) -> Trace:
 
 
 def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
-    """Reads a trace of vLLM, SGLang or any PyTorch program: each process as one window.
-
-    Args:
-        names_module: says which frames and annotations are calls of modules.
-
-    Raises:
-        CommandError: the file cannot be read or is not a whole Kineto trace.
-    """
+    """Reads a trace of vLLM, SGLang or any PyTorch program: each process as one window."""
     whole = collect(path, names_module)
     ranks = by_rank(whole)
     processes, windows, lost = [], [], [MERGED] if len(ranks) > 1 else []
@@ -111,14 +97,9 @@ def _window(
         launch_ns=np.where(launched, start + base, -1)[order],
         thread=np.where(caller >= 0, _taken(threads, caller), -1)[order],
         scope=scope[order].astype(np.int64),
-        calls=pd.DataFrame(
-            {
-                "scope": called,
-                "start_ns": calls.start + base,
-                "end_ns": calls.end + base,
-                "thread": _taken(threads, calls.thread),
-            }
-        ),
+        calls=ModuleRanges(
+            calls.start + base, calls.end + base, _taken(threads, calls.thread), calls.name
+        ).calls(called),
     )
     return window, int((scope[~launched] != NO_SCOPE).sum())
 

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
+from spark_prof.arrays import Flags
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.readers.kineto_events import (
@@ -55,11 +54,7 @@ _LARGEST = 64 << 20
 
 
 class TraceText:
-    """The text of one trace.
-
-    Attributes:
-        bare: whether it is a list of events with nothing around it.
-    """
+    """The text of one trace."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -68,14 +63,7 @@ class TraceText:
         self._after = b""
 
     def events(self, decode: Callable[[bytes], Decoded]) -> Iterator[Decoded]:
-        """Yields what `decode` makes of each block of whole events, given as a JSON list.
-
-        Args:
-            decode: raises ValueError or RecursionError where the block is no JSON.
-
-        Raises:
-            ValueError: the text ends early, or is no list of events.
-        """
+        """Yields what `decode` makes of each block of whole events, given as a JSON list."""
         text = self._to_events()
         enough = 0
         for chunk in chain([b""], self._chunks):
@@ -109,11 +97,7 @@ class TraceText:
         self._finish(text[end + 1 :])
 
     def around(self) -> dict[str, Any]:
-        """The other keys of the trace, once its events have been read; none of a bare list.
-
-        Raises:
-            ValueError: they are no JSON.
-        """
+        """The other keys of the trace, once its events have been read; none of a bare list."""
         if self.bare:
             if self._after.strip():
                 raise ValueError("something follows its list of events")
@@ -187,10 +171,10 @@ GPU_KINDS = {
 DRIVER = "cuda_driver"
 _API = ("cuda_runtime", DRIVER, "hip_runtime", "Runtime")
 _OPERATORS = ("cpu_op", "Operator")
-_ANNOTATIONS = ("user_annotation",)
 _FRAMES = "python_function"
 _MODULE = "nn.Module: "
-_OVERHEAD = ("overhead",)
+_KINDS = ("gpu", "api", "operators", "annotations", "frames", "overhead")
+"""Of rows, as attributes of `Collected`."""
 
 _LATEST_NS = 1 << 61
 
@@ -219,29 +203,22 @@ class Collected:
         self.frames = Rows(self.names, self.threads)
         self.overhead = Rows(self.names, self.threads)
 
-    def taken(self, threads: npt.NDArray[np.bool_]) -> Collected:
+    def taken(self, threads: Flags) -> Collected:
         """The events of the chosen threads, by their number."""
         part = copy(self)
-        for kind in ("gpu", "api", "operators", "annotations", "frames", "overhead"):
+        for kind in _KINDS:
             setattr(part, kind, getattr(self, kind).of_threads(threads))
         return part
 
     @property
     def dropped(self) -> int:
         """Events that cannot be used."""
-        kinds = (self.gpu, self.api, self.operators, self.annotations, self.frames, self.overhead)
+        kinds: list[Rows] = [getattr(self, kind) for kind in _KINDS]
         return self.damaged + sum(rows.dropped for rows in kinds)
 
 
 def collect(path: Path, is_module: Callable[[str], bool]) -> Collected:
-    """Reads a trace, plain or compressed, in one pass.
-
-    Args:
-        is_module: whether a Python frame of that name is the call of a module to keep.
-
-    Raises:
-        CommandError: the file cannot be read or is not a whole Kineto trace.
-    """
+    """Reads a trace, plain or compressed, in one pass."""
     try:
         return _collect(path, is_module, exact=False)
     except InexactTimesError:
@@ -280,12 +257,11 @@ class _Sorter:
     def __init__(self, found: Collected, is_module: Callable[[str], bool]) -> None:
         self._found, self._is_module = found, cache(is_module)
         self._open: dict[tuple[int | str, int | str], list[Event]] = {}
-        kinds: Sequence[tuple[Rows, Sequence[str]]] = (
-            (found.gpu, tuple(GPU_KINDS)), (found.api, _API), (found.operators, _OPERATORS),
-            (found.annotations, _ANNOTATIONS), (found.frames, (_FRAMES,)),
-            (found.overhead, _OVERHEAD),
-        )  # fmt: skip
-        self._rows = {category: rows for rows, categories in kinds for category in categories}
+        self._rows: dict[str, Rows] = {
+            **dict.fromkeys(GPU_KINDS, found.gpu), **dict.fromkeys(_API, found.api),
+            **dict.fromkeys(_OPERATORS, found.operators), _FRAMES: found.frames,
+            "user_annotation": found.annotations, "overhead": found.overhead,
+        }  # fmt: skip
 
     def add(self, events: Sequence[Event]) -> None:
         """Adds a block of events in the order of the file."""

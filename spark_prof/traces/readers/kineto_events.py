@@ -18,7 +18,8 @@ from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
+
+from spark_prof.arrays import Flags, Int64s
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -82,9 +83,6 @@ Arguments = TypeVar("Arguments", GpuArguments, HostArguments)
 class EventDecoder:
     """Decodes blocks of events.
 
-    Args:
-        exact: whether times are read as decimals, which takes longer than as floats.
-
     Attributes:
         damaged: how many events were not objects with names and categories.
         repaired: how many blocks were no strict JSON, and had to be read with NaN, infinity,
@@ -98,11 +96,7 @@ class EventDecoder:
         self._decode: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
 
     def __call__(self, block: bytes) -> Sequence[Event]:
-        """Decodes a JSON list of events.
-
-        Raises:
-            ValueError, RecursionError: it is no JSON.
-        """
+        """Decodes a JSON list of events."""
         try:
             events: list[Event] = self._decode.decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -182,8 +176,6 @@ def _arguments(text: bytes, kind: type[Arguments]) -> Arguments:
     return found
 
 
-Int64s = npt.NDArray[np.int64]
-
 _EXACT_US = 2**43
 """A float beyond this many microseconds does not tell one nanosecond from the next."""
 
@@ -210,9 +202,6 @@ def plain_text(text: str) -> str:
 
 class Rows:
     """Events of one kind as columns.
-
-    Args:
-        names: numbers the names and categories, of all kinds together.
 
     Attributes:
         dropped: how many events had no name or no time that can be.
@@ -252,7 +241,7 @@ class Rows:
         self._columns.setdefault("end_ns", array("q")).frombytes((start + length).tobytes())
         self._more(events)
 
-    def of_threads(self, chosen: npt.NDArray[np.bool_]) -> Self:
+    def of_threads(self, chosen: Flags) -> Self:
         """The rows of the chosen threads, by their number."""
         taken = copy(self)
         mine = np.append(chosen, False)[self.column("thread")]
@@ -279,11 +268,7 @@ class HostRows(Rows):
 
 
 class GpuRows(Rows):
-    """What ran on a GPU, with the columns of GpuArguments; `grid` and `block` are numbers.
-
-    Attributes:
-        shapes: the grids and blocks that they number.
-    """
+    """What ran on a GPU, with the columns of GpuArguments; `grid` and `block` are numbers."""
 
     def __init__(self, names: Numbered, threads: Numbered) -> None:
         super().__init__(names, threads)
@@ -298,7 +283,7 @@ class GpuRows(Rows):
         self._extend("external", [max(item.external, item.external_2021) for item in found])
 
 
-def _nanoseconds(microseconds: Sequence[Any]) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+def _nanoseconds(microseconds: Sequence[Any]) -> tuple[Int64s, Flags]:
     """Whole nanoseconds, and which of them are any; the others are 0."""
     try:
         found = np.array(microseconds)
@@ -314,7 +299,7 @@ def _nanoseconds(microseconds: Sequence[Any]) -> tuple[Int64s, npt.NDArray[np.bo
     return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64), good
 
 
-def _from_any(microseconds: Sequence[Any]) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+def _from_any(microseconds: Sequence[Any]) -> tuple[Int64s, Flags]:
     """The same for decimals, texts of numbers and what is no number."""
     numbers, good = [], []
     for value in microseconds:
@@ -322,12 +307,9 @@ def _from_any(microseconds: Sequence[Any]) -> tuple[Int64s, npt.NDArray[np.bool_
             found = Decimal(value) if isinstance(value, (int, float, str, Decimal)) else None
         except InvalidOperation:
             found = None
-        fits = found is not None and _is_small(found) and abs(found) < _LATEST_NS // 1000
+        # Infinity, NaN and exponents of millions cannot be reckoned with.
+        usable = found is not None and found.is_finite() and found.adjusted() < 20
+        fits = usable and found is not None and abs(found) < _LATEST_NS // 1000
         numbers.append(int((found * 1000).to_integral_value()) if found and fits else 0)
         good.append(fits)
     return np.array(numbers, np.int64), np.array(good, bool)
-
-
-def _is_small(number: Decimal) -> bool:
-    """Whether it can be reckoned with: no NaN, no infinity and no exponent of millions."""
-    return number.is_finite() and number.adjusted() < 20

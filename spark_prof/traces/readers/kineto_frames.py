@@ -8,15 +8,14 @@ frames called `nn.Module: ...` where the profiler ran with stacks, and as annota
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.traces.readers.kineto_collect import DRIVER, GPU_KINDS, Collected
 from spark_prof.traces.readers.kineto_events import GPU_NUMBERS, Rows, plain_text
 from spark_prof.traces.scopes import ModuleRanges
@@ -110,62 +109,41 @@ def _latest_before(numbers: Int64s, times: Int64s, wanted: Int64s, moments: Int6
     return np.where(distinct[place] == wanted, found, -1).astype(np.int64)
 
 
-def stretches(thread: Int64s, start: Int64s, end: Int64s) -> Iterator[Int64s]:
+def stretches(thread: Int64s, start: Int64s, end: Int64s) -> Int64s:
     """Splits nested operators into stretches; one that is shorter than a tick still has one.
 
-    Args:
-        end: ends in ns; one that ends after its caller goes on alone.
-
     Returns:
-        Operator, number of the stretch within it, start and end of each stretch.
+        Operator, number of the stretch within it, start and end of each stretch, a row each.
     """
     order = np.lexsort((-end, start, thread))
     borders = np.flatnonzero(np.diff(thread[order])) + 1
-    rows = tuple(array("q") for _ in range(4))
-    for mine in np.split(order, borders):
-        _of_one_thread(mine.tolist(), start[mine].tolist(), end[mine].tolist(), *rows)
-    return (np.frombuffer(column, np.int64) for column in rows)
+    rows = [
+        row
+        for mine in np.split(order, borders)
+        for row in _of_one_thread(mine.tolist(), start[mine].tolist(), end[mine].tolist())
+    ]
+    return np.array(rows, np.int64).reshape(-1, 4).T
 
 
 def _of_one_thread(
-    operators: list[int],
-    starts: list[int],
-    ends: list[int],
-    owner: array[int],
-    part: array[int],
-    begin: array[int],
-    finish: array[int],
-) -> None:
+    operators: list[int], starts: list[int], ends: list[int]
+) -> Iterator[tuple[int, int, int, int]]:
+    """The stretches of one thread's operators; one that ends after its caller goes on alone."""
     stack: list[list[int]] = []  # operator, end, stretches so far
     now = starts[0] if starts else 0
-
-    def add(top: list[int], limit: int) -> None:
-        nonlocal now
-        owner.append(top[0])
-        part.append(top[2])
-        begin.append(now)
-        finish.append(limit)
-        top[2] += 1
-        now = limit
-
-    def run_until(limit: int) -> None:
-        while stack and stack[-1][1] <= limit:
-            top = stack.pop()
-            if top[1] > now:
-                add(top, top[1])
-            elif not top[2]:
-                add(top, now)
-        if stack and limit > now:
-            add(stack[-1], limit)
-
-    for operator, start, end in zip(operators, starts, ends, strict=True):
-        run_until(start)
+    at_last = (-1, max(ends, default=0), 0)
+    for operator, start, end in (*zip(operators, starts, ends, strict=True), at_last):
+        while stack and stack[-1][1] <= start:
+            ended, its_end, parts = stack.pop()
+            if its_end > now or not parts:
+                yield ended, parts, now, max(now, its_end)
+                now = max(now, its_end)
+        if stack and start > now:
+            caller = stack[-1]
+            yield caller[0], caller[2], now, start
+            caller[2] += 1
         now = max(now, start)
         stack.append([operator, end, 0])
-    run_until(max(ends, default=0))
-
-
-Int64s = npt.NDArray[np.int64]
 
 
 def gpu_frame(found: Collected) -> pd.DataFrame:
@@ -245,12 +223,9 @@ def thread_numbers(found: Collected) -> Int64s:
 
 
 def _whole(thread: int | str) -> int:
-    number = int(thread) if isinstance(thread, int) or _is_number(thread) else -1
-    return number if -(1 << 63) <= number < 1 << 63 else -1
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 20
+    if isinstance(thread, str):
+        thread = int(thread) if thread.isascii() and thread.isdigit() and len(thread) < 20 else -1
+    return thread if -(1 << 63) <= thread < 1 << 63 else -1
 
 
 def _times(rows: Rows, base_ns: int) -> dict[str, Int64s]:
@@ -411,11 +386,7 @@ def why_refused(found: Collected, launches: Launches, name: str) -> str:
 def what_is_lost(
     found: Collected, gpu: pd.DataFrame, launches: Launches, by_operator: int
 ) -> list[str]:
-    """One line for each thing that the trace lacks.
-
-    Args:
-        by_operator: how many rows have their module from an operator for want of a launch.
-    """
+    """One line for each thing that the trace lacks."""
     orphans = int((launches.of_gpu < 0).sum())
     names = [name.lower() for name in found.texts]
     graph = np.array(["graphlaunch" in name for name in names], bool)

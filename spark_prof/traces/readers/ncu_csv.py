@@ -34,8 +34,6 @@ _NO_METRICS = frozenset(
 )
 _DURATIONS = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
 """The metrics that hold a kernel's time, best first; the last is the details page's word."""
-_MOST_MEASURED = 1 << 20
-"""Kernels; Nsight Compute takes a second for each."""
 _MOST_METRICS = 1 << 24
 
 
@@ -55,7 +53,7 @@ def is_raw_page(head: Sequence[str]) -> bool:
 class Measured:
     """A kernel that was measured."""
 
-    about: list[str]  # the cells of the columns `_ABOUT`
+    about: dict[str, str]  # the cells of the columns `_ABOUT`
     # Value and unit as printed, by name.
     metrics: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -71,9 +69,6 @@ def ncu_csv(*paths: Path) -> Foreign:
 
     It often writes a file for each kernel. The kernels follow one another; the facts are those of
     the first.
-
-    Raises:
-        CommandError: a file holds no such table, or is damaged.
     """
     found: list[Measured] = []
     lost = [
@@ -101,18 +96,16 @@ def ncu_csv(*paths: Path) -> Foreign:
 def _details(table: PrintedTable) -> Iterator[Measured]:
     """The kernels of the details page; rows of one kernel follow one another."""
     last: Measured | None = None
-    metrics = kernels = 0
-    for row in table.rows(*_ABOUT, "Metric Name", "Metric Value", "Metric Unit"):
+    rows = table.rows(*_ABOUT, "Metric Name", "Metric Value", "Metric Unit")
+    for place, row in enumerate(rows):
         *about, metric, value, unit = row
-        if last is None or about[:2] != last.about[:2]:
+        if last is None or about[:2] != [last.about["ID"], last.about["Process ID"]]:
             if last is not None:
                 yield last
-            last = Measured(about)
-            kernels += 1
+            last = Measured(dict(zip(_ABOUT, about, strict=True)))
         if metric:  # advice of Nsight Compute's rules has none
             last.metrics.setdefault(metric, (value, unit))
-            metrics += 1
-        if kernels > _MOST_MEASURED or metrics > _MOST_METRICS:
+        if place > _MOST_METRICS:
             raise table.bad(row, "more rows before it than ncu writes")
     if last is not None:
         yield last
@@ -122,8 +115,8 @@ def _raw(table: PrintedTable) -> Iterator[Measured]:
     metrics = [column for column in table.head if column not in _NO_METRICS]
     units = [""] * len(metrics)
     for kernels, row in enumerate(table.rows(*_ABOUT, *metrics)):
-        about, values = row[: len(_ABOUT)], row[len(_ABOUT) :]
-        if not any(about):
+        about, values = dict(zip(_ABOUT, row, strict=False)), row[len(_ABOUT) :]
+        if not any(about.values()):
             units = values
             continue
         if (kernels + 1) * len(metrics) > _MOST_METRICS:
@@ -133,19 +126,18 @@ def _raw(table: PrintedTable) -> Iterator[Measured]:
 
 
 def _sum(kernel: Measured) -> KernelSum:
-    about = dict(zip(_ABOUT, kernel.about, strict=True))
     return KernelSum(
-        name=about["Kernel Name"],
+        name=kernel.about["Kernel Name"],
         instances=1,
         total_ns=kernel.duration_ns() or 0,
-        device=small(about["Device"], 1 << 16),
-        grid=triple(about["Grid Size"]),
-        block=triple(about["Block Size"]),
+        device=small(kernel.about["Device"], 1 << 16),
+        grid=triple(kernel.about["Grid Size"]),
+        block=triple(kernel.about["Block Size"]),
     )
 
 
 def _facts(kernels: list[Measured]) -> dict[str, Any]:
-    about = dict(zip(_ABOUT, kernels[0].about, strict=True))
+    about = kernels[0].about
     facts: dict[str, Any] = {"summed": True, "tool": "ncu"}
     facts["gpu"] = {"vendor": "NVIDIA"}
     if number(about["CC"]) is not None:
@@ -158,7 +150,7 @@ def _facts(kernels: list[Measured]) -> dict[str, Any]:
 def _metrics(kernels: list[Measured]) -> pd.DataFrame:
     """The `metrics` table; what is no number, such as a cache setting, is left out."""
     rows = [
-        (kernel.about[2], launch, metric, value, unit)
+        (kernel.about["Kernel Name"], launch, metric, value, unit)
         for launch, kernel in enumerate(kernels)
         for metric, (text, unit) in kernel.metrics.items()
         if (value := _value(text)) is not None

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.traces.foreign import NamesModule
 from spark_prof.traces.readers.nsys_file import ID_MASK, PROCESS_SHIFT, NsysFile, category
 from spark_prof.traces.readers.nsys_scan import NESTED, NVTX, OPEN, Buckets, Scan, decoded
@@ -60,14 +61,10 @@ def read_texts(table: pa.Table, export: NsysFile) -> RangeTexts:
 
 
 class ModuleNames:
-    """Numbers the names of modules.
-
-    Attributes:
-        names: what names modules, by number.
-    """
+    """Numbers the names of modules."""
 
     def __init__(self, names_module: NamesModule) -> None:
-        self._names_module = names_module
+        self._names_module = lru_cache(_MOST_NAMES)(names_module)
         self._known: dict[str, int] = {}
         self.names: list[str] = []
 
@@ -81,15 +78,10 @@ class ModuleNames:
         return numbers
 
     def _number(self, name: str) -> int:
-        number = self._known.get(name)
-        if number is None:
-            if len(self._known) >= _MOST_NAMES:
-                self._known = {name: number for number, name in enumerate(self.names)}
-            number = -1
-            if self._names_module(name) and len(self.names) < _MOST_NAMES:
-                number = len(self.names)
-                self.names.append(name)
-            self._known[name] = number
+        number = self._known.get(name, -1)
+        if number < 0 and self._names_module(name) and len(self.names) < _MOST_NAMES:
+            number = self._known[name] = len(self.names)
+            self.names.append(name)
         return number
 
 
@@ -101,7 +93,6 @@ def _valid(texts: pa.StringArray) -> pa.StringArray:
     return texts
 
 
-Int64s = npt.NDArray[np.int64]
 Columns = Mapping[str, Int64s]
 
 _LIBRARIES = (
@@ -126,7 +117,7 @@ class RangeRows:
     end: Int64s  # OPEN where it had not ended
     thread: Int64s
     module: Int64s  # the number of the module that it names, -1 for none
-    nested: npt.NDArray[np.bool_]  # whether it is a push/pop range
+    nested: Flags  # whether it is a push/pop range
     name: pd.Categorical
     domain: pd.Categorical
 

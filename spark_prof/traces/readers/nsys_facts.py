@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from spark_prof.arrays import Int64s
 from spark_prof.traces.readers.nsys_file import (
     GRAPH,
     ID_MASK,
@@ -20,8 +20,6 @@ from spark_prof.traces.readers.nsys_file import (
     read_clock,
 )
 from spark_prof.traces.readers.nsys_scan import NVTX, Scan
-
-Int64s = npt.NDArray[np.int64]
 
 _NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 """Since 2024 and before; the second then got another meaning, and has no graphNodeId."""
@@ -48,11 +46,7 @@ def created_nodes(export: NsysFile) -> dict[str, Int64s]:
 
 
 def nsys_lacks(path: Path, pid: int) -> tuple[str, ...]:
-    """What the export as a whole lacks for that process, one line each.
-
-    Raises:
-        CommandError: it is no whole export, or does not say when its session started.
-    """
+    """What the export as a whole lacks for that process, one line each."""
     lacks = []
     owned, values = f"(globalPid >> {PROCESS_SHIFT}) & {ID_MASK} = ?", (pid,)
     with open_export(path) as export:
@@ -108,11 +102,7 @@ _SAYERS = ("TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "META_DATA_CAPTURE")
 
 
 def process_facts(export: NsysFile, pid: int, devices: list[int]) -> dict[str, Any]:
-    """What is known of a process, with the keys of Meta.facts.
-
-    Args:
-        devices: the GPUs that it used, as its own CUDA numbers them.
-    """
+    """What is known of a process, with the keys of Meta.facts; `devices` by its CUDA numbers."""
     facts: dict[str, Any] = {"pid": pid}
     said = _said(export)
     facts.update({key: said[key] for key in ("host", "nsys", "graph_trace") if key in said})
@@ -124,11 +114,7 @@ def process_facts(export: NsysFile, pid: int, devices: list[int]) -> dict[str, A
 
 
 def lacks(export: NsysFile, scan: Scan, dated: bool) -> list[str]:
-    """What the export as a whole lacks, one line each.
-
-    Args:
-        dated: whether it says when its session started.
-    """
+    """What the export as a whole lacks, one line each."""
     lost = []
     if not dated:
         lost.append(

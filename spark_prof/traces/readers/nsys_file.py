@@ -26,11 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import CLOCK_MARK
 from spark_prof.traces.foreign import gpu_frame
-
-Int64s = npt.NDArray[np.int64]
 
 ID_MASK = 0xFFFFFF
 """The bits of a process or thread id."""
@@ -86,11 +85,7 @@ class NsysFile:
         where: str = "1",
         values: Sequence[object] = (),
     ) -> dict[str, Int64s]:
-        """Reads integer columns.
-
-        Args:
-            wanted: each column with what stands for NULL, and for the column where it is absent.
-        """
+        """Reads integer columns; `wanted` has what stands for NULL, and for an absent column."""
         cursor = self._connection.execute(
             f"SELECT {self.selected(table, wanted)} FROM {_quoted(table)} WHERE {where}", values
         )
@@ -110,11 +105,7 @@ class NsysFile:
         )
 
     def event_text(self) -> tuple[str, str]:
-        """SQL for the text of an NVTX event `n`, which is there itself or by its number.
-
-        Returns:
-            The expression, and the join that it needs.
-        """
+        """SQL for the text of an NVTX event `n`, itself or by its number, and the join it needs."""
         text, join = "n.text", ""
         if self.has("NVTX_EVENTS", "textId") and self.has("StringIds", "id", "value"):
             text, join = "COALESCE(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
@@ -159,11 +150,7 @@ def category(codes: npt.NDArray[np.intp], texts: Sequence[str]) -> pd.Categorica
 
 @contextmanager
 def open_export(path: Path) -> Iterator[NsysFile]:
-    """Opens an export for reading only.
-
-    Raises:
-        CommandError: it is none, or is damaged where it is read.
-    """
+    """Opens an export for reading only."""
     try:
         connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
     except sqlite3.Error as error:
@@ -213,11 +200,7 @@ class Clock:
 
 
 def read_clock(export: NsysFile) -> Clock:
-    """Reads the marks, else the session's start.
-
-    Raises:
-        CommandError: the export has neither.
-    """
+    """Reads the marks, else the session's start."""
     times, offsets = _marks(export)
     if len(times):
         return Clock(times, offsets, marked=True)
@@ -298,11 +281,7 @@ GPU_COLUMNS: Mapping[str, Mapping[str, int]] = {
 def work_frame(
     table: str, rows: Mapping[str, Int64s], clock: Clock, naming: Naming
 ) -> pd.DataFrame:
-    """Rows of one table as Trace.gpu; the texts are categories.
-
-    Args:
-        table: which table, one of GPU_COLUMNS.
-    """
+    """Rows of one table of GPU_COLUMNS as Trace.gpu; the texts are categories."""
     place = {
         "start_ns": clock.to_epoch(rows["start"]),
         "end_ns": clock.to_epoch(rows["end"]),
@@ -314,7 +293,10 @@ def work_frame(
     if table == MEMCPY:
         return gpu_frame(name=_copy_names(rows), kind="memcpy", bytes=rows["bytes"], **place)
     if table == MEMSET:
-        return gpu_frame(name=_set_names(rows), kind="memset", bytes=rows["bytes"], **place)
+        codes, kinds = _together([rows["memKind"]])
+        names = [f"Memset ({_word(_MEMORY, kind) or 'Unknown'})" for (kind,) in kinds]
+        name = category(codes, names)
+        return gpu_frame(name=name, kind="memset", bytes=rows["bytes"], **place)
     if table == GRAPH:
         return gpu_frame(name=WHOLE_GRAPH, kind="kernel", **place)
     # A demangled name says which instance of a template ran; the short name is its last word.
@@ -369,8 +351,3 @@ def _copy_names(rows: Mapping[str, Int64s]) -> pd.Categorical:
         way = f" ({_word(_MEMORY, source)} -> {_word(_MEMORY, target)})" if source >= 0 else ""
         names.append(f"Memcpy {_word(_COPIES, kind)}".rstrip() + way)
     return category(codes, names)
-
-
-def _set_names(rows: Mapping[str, Int64s]) -> pd.Categorical:
-    codes, kinds = _together([rows["memKind"]])
-    return category(codes, [f"Memset ({_word(_MEMORY, kind) or 'Unknown'})" for (kind,) in kinds])

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import union_categoricals
 
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, gpu_frame
@@ -42,31 +43,12 @@ from spark_prof.traces.readers.nsys_file import (
     session_clock,
     work_frame,
 )
-from spark_prof.traces.readers.nsys_scan import BUCKET_ROWS, OPEN, Scan, scan_export
+from spark_prof.traces.readers.nsys_scan import BUCKET_ROWS, OPEN, scan_export
 from spark_prof.traces.scopes import NO_SCOPE, ScopeWalk, groups
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _LAUNCH_WORDS = "launch|memcpy|memset"
 _QUEUE_NS = 5_000_000_000
 """The kernels of one graph start at most this long after its launch."""
-
-
-@dataclass(frozen=True)
-class Launched:
-    """API calls of one process."""
-
-    correlation: Int64s
-    start: Int64s
-    thread: Int64s
-    scope: Int64s
-    launches: Bools  # whether such a call launches work
-    graph: Bools  # whether it launches a CUDA graph, which is work of many kernels
-
-    def take(self, rows: Int64s) -> Launched:
-        """Some of them."""
-        return Launched(**{name: values[rows] for name, values in vars(self).items()})
 
 
 class Pending:
@@ -79,38 +61,37 @@ class Pending:
 
     def __init__(self) -> None:
         self.launches = self.worked = 0
-        self._calls: Launched | None = None
-        self._used = np.empty(0, bool)
+        self._calls: dict[str, Any] = {}
 
-    def add(self, calls: Launched) -> None:
-        """Adds the calls of a stretch."""
-        self.launches += int(calls.launches.sum())
-        used = np.zeros(len(calls.start), bool)
-        if self._calls is not None:
-            calls = Launched(
-                **{n: np.append(values, vars(calls)[n]) for n, values in vars(self._calls).items()}
-            )
-            used = np.append(self._used, used)
-        if (calls.correlation[1:] < calls.correlation[:-1]).any():
-            order = np.argsort(calls.correlation, kind="stable")
-            calls, used = calls.take(order), used[order]
-        self._calls, self._used = calls, used
+    def add(self, calls: dict[str, Any]) -> None:
+        """Adds the calls of a stretch.
 
-    def find(self, correlation: Int64s) -> tuple[Bools, Launched]:
+        Args:
+            calls: columns `correlation`, `start`, `thread`, `scope`; whether such a call
+                `launches` work, and whether that is a `graph`, which is work of many kernels.
+        """
+        self.launches += int(calls["launches"].sum())
+        calls["used"] = np.zeros(len(calls["start"]), bool)
+        if self._calls:
+            calls = {name: np.append(self._calls[name], calls[name]) for name in calls}
+        if (calls["correlation"][1:] < calls["correlation"][:-1]).any():
+            calls = _taken(calls, np.argsort(calls["correlation"], kind="stable"))
+        self._calls = calls
+
+    def find(self, correlation: Int64s) -> tuple[Flags, dict[str, Any]]:
         """Whether each piece of work has a launch, and which; what has none has any."""
         calls = self._calls
-        if calls is None or not len(calls.start):
+        if not len(calls["start"]):
             nothing = np.zeros(len(correlation), np.int64)
-            flags = nothing.astype(bool)
-            return flags, Launched(nothing, nothing, nothing, nothing, flags, flags)
-        place = np.searchsorted(calls.correlation, correlation)
-        place = np.minimum(place, len(calls.start) - 1)
-        found: Bools = (calls.correlation[place] == correlation) & (correlation >= 0)
-        hit = np.zeros(len(calls.start), bool)
+            return nothing.astype(bool), dict.fromkeys(calls, nothing)
+        place = np.searchsorted(calls["correlation"], correlation)
+        place = np.minimum(place, len(calls["start"]) - 1)
+        found: Flags = (calls["correlation"][place] == correlation) & (correlation >= 0)
+        hit = np.zeros(len(calls["start"]), bool)
         hit[place[found]] = True
-        self.worked += int((hit & calls.launches & ~self._used).sum())
-        self._used |= hit
-        return found, calls.take(place)
+        self.worked += int((hit & calls["launches"] & ~calls["used"]).sum())
+        calls["used"] |= hit
+        return found, _taken(calls, place)
 
     def forget(self, before: int, now: int) -> None:
         """Drops calls that nothing more can belong to.
@@ -119,12 +100,14 @@ class Pending:
             before: those that began since are kept in any case, ns.
             now: the next stretch begins then.
         """
-        if self._calls is None:
-            return
         calls = self._calls
-        waits = ~self._used | (calls.graph & (calls.start > now - _QUEUE_NS))
-        kept = np.flatnonzero((calls.start >= before) | (calls.launches & waits))
-        self._calls, self._used = calls.take(kept), self._used[kept]
+        waits = ~calls["used"] | (calls["graph"] & (calls["start"] > now - _QUEUE_NS))
+        kept = (calls["start"] >= before) | (calls["launches"] & waits)
+        self._calls = _taken(calls, np.flatnonzero(kept))
+
+
+def _taken(columns: Mapping[str, Any], rows: Int64s) -> dict[str, Any]:
+    return {name: values[rows] for name, values in columns.items()}
 
 
 class _Rank:
@@ -164,9 +147,9 @@ class _Rank:
         return Window(
             process=self._number,
             trace=trace,
-            launch_ns=np.where(found, self._clock.to_epoch(launched.start), -1),
-            thread=np.where(found, launched.thread, -1),
-            scope=np.where(found, launched.scope, NO_SCOPE),
+            launch_ns=np.where(found, self._clock.to_epoch(launched["start"]), -1),
+            thread=np.where(found, launched["thread"], -1),
+            scope=np.where(found, launched["scope"], NO_SCOPE),
             calls=called,
         )
 
@@ -174,14 +157,8 @@ class _Rank:
         """Follows the ranges that name modules; the calls of the modules."""
         modules = (ranges or RangeRows.none()).modules()
         scope = self._walk.advance(modules, begin)
-        return pd.DataFrame(
-            {
-                "scope": scope,
-                "start_ns": self._clock.to_epoch(modules.start),
-                "end_ns": self._clock.to_epoch(self._ended(modules.start, modules.end)),
-                "thread": modules.thread,
-            }
-        )
+        end = self._clock.to_epoch(self._ended(modules.start, modules.end))
+        return replace(modules, start=self._clock.to_epoch(modules.start), end=end).calls(scope)
 
     def _launches(self, calls: Columns | None) -> pd.DataFrame:
         """The API calls, which wait from now on for their work."""
@@ -190,24 +167,24 @@ class _Rank:
             ("start", "end", "globalTid", "correlationId", "nameId"), none
         )
         if len(rows["start"]) and (np.diff(rows["start"]) < 0).any():
-            order = np.argsort(rows["start"], kind="stable")
-            rows = {name: values[order] for name, values in rows.items()}
+            rows = _taken(rows, np.argsort(rows["start"], kind="stable"))
         name = self._events.export.categories(rows["nameId"])
         thread = rows["globalTid"] & ID_MASK
         texts = name.categories.astype(str).str.lower()
         codes = name.codes.astype(np.int64)
-        flags = [
+        launches, graph = (
             np.asarray(texts.str.contains(words), bool)[codes] if len(texts) else codes > 0
             for words in (_LAUNCH_WORDS, "graphlaunch")
-        ]
+        )
         self.pending.add(
-            Launched(
-                rows["correlationId"],
-                rows["start"],
-                thread,
-                self._walk.at(thread, rows["start"]),
-                *flags,
-            )
+            {
+                "correlation": rows["correlationId"],
+                "start": rows["start"],
+                "thread": thread,
+                "scope": self._walk.at(thread, rows["start"]),
+                "launches": launches,
+                "graph": graph,
+            }
         )
         return pd.DataFrame(
             {
@@ -276,20 +253,14 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET_ROWS) -> Foreign:
-    """Reads an export; its events pass through temporary files, so that memory stays bounded.
-
-    Args:
-        names_module: says whether an NVTX range's name names a module of the model.
-        bucket_rows: about how many events are in memory at once.
-
-    Raises:
-        CommandError: it is no whole export, or has no CUDA work. Also while the windows are read.
-    """
+    """Reads an export; its events pass through temporary files, so that memory stays bounded."""
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder("spark-prof-nsys-"))
         export = stack.enter_context(open_export(path))
         scan, buckets = scan_export(export, folder, bucket_rows)
-        owners = _owners(scan)
+        # The processes with work on a GPU, or where there is none, those that called CUDA.
+        owners = sorted(scan.devices, key=lambda owner: (min(scan.devices[owner]), owner))
+        owners = owners or sorted(scan.callers)
         if not owners:
             raise CommandError(
                 f"{path} has no CUDA work; record with nsys profile --trace=cuda,nvtx and export "
@@ -304,7 +275,11 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
         clock = clock or Clock(np.zeros(1, np.int64), np.zeros(1, np.int64), marked=False)
         processes = _processes(events, owners, clock)
         lost = lacks(export, scan, dated is not None)
-        lost += _others(scan, owners)
+        if idle := sorted(owner & ID_MASK for owner in scan.callers - set(owners)):
+            told = ", ".join(map(str, idle[:8])) + (", ..." if len(idle) > 8 else "")
+            lost.append(
+                f"processes that called CUDA but ran nothing on a GPU were left out: {told}"
+            )
         rest = _windows(stack.pop_all(), events, processes, clock, lost)
     return Foreign("nsys", processes, rest, lost)
 
@@ -339,21 +314,6 @@ def _windows(
         lost.append(f"{orphans} kernels and copies have no launch in the nsys report")
 
 
-def _owners(scan: Scan) -> list[int]:
-    """The processes with work on a GPU, or where there is none, those that called CUDA."""
-    if scan.devices:
-        return sorted(scan.devices, key=lambda owner: (min(scan.devices[owner]), owner))
-    return sorted(scan.callers)
-
-
-def _others(scan: Scan, owners: list[int]) -> list[str]:
-    idle = sorted(owner & ID_MASK for owner in scan.callers - set(owners))
-    if not idle:
-        return []
-    told = ", ".join(map(str, idle[:8])) + (", ..." if len(idle) > 8 else "")
-    return [f"processes that called CUDA but ran nothing on a GPU were left out: {told}"]
-
-
 def _processes(events: Events, owners: list[int], clock: Clock) -> list[Process]:
     found = []
     nodes = created_nodes(events.export)
@@ -362,7 +322,7 @@ def _processes(events: Events, owners: list[int], clock: Clock) -> list[Process]
         devices = sorted(events.scan.devices.get(owner, ()))
         process = Process(None, process_facts(events.export, owner & ID_MASK, devices))
         if owner in rows:
-            own = {name: values[rows[owner]] for name, values in nodes.items()}
+            own = _taken(nodes, rows[owner])
             process = replace(process, nodes=_nodes(events, number, process, own, clock))
         found.append(process)
     return found

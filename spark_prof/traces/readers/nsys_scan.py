@@ -21,11 +21,11 @@ from urllib.parse import quote
 
 import adbc_driver_sqlite.dbapi as adbc
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_sqlite import StatementOptions
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.readers.nsys_file import (
     GPU_COLUMNS,
@@ -40,8 +40,6 @@ from spark_prof.traces.readers.nsys_file import (
     NsysFile,
 )
 
-Int64s = npt.NDArray[np.int64]
-
 BUCKET_ROWS = 900_000
 """About this many rows make a bucket."""
 
@@ -49,11 +47,7 @@ _MOST = 512
 
 
 def bounds_of(starts: Int64s, rows: int, bucket_rows: int) -> Int64s:
-    """Where buckets of equal size begin, without the first.
-
-    Args:
-        starts: starts of some rows, of each table as many as stand for its share.
-    """
+    """Where buckets of equal size begin, without the first."""
     count = min(_MOST, rows // bucket_rows + 1)
     if count == 1 or not len(starts):
         return np.empty(0, np.int64)
@@ -62,11 +56,7 @@ def bounds_of(starts: Int64s, rows: int, bucket_rows: int) -> Int64s:
 
 
 class Buckets:
-    """Rows of several tables by the time of their start.
-
-    Args:
-        bounds: the first time of each bucket but the first, ascending.
-    """
+    """Rows of several tables by their start; `bounds` has the first ns of each bucket but one."""
 
     def __init__(self, folder: Path, bounds: Int64s) -> None:
         self._folder, self.bounds = folder, bounds
@@ -185,11 +175,7 @@ def some_starts(export: NsysFile, table: str) -> list[int]:
 
 
 def batches(path: Path, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-    """The rows of a chunk.
-
-    Raises:
-        CommandError: the export is damaged there.
-    """
+    """The rows of a chunk."""
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
     try:
         with adbc.connect(uri) as connection, connection.cursor() as cursor:
@@ -287,11 +273,7 @@ class Scan:
 
 
 def scan_export(export: NsysFile, folder: Path, bucket_rows: int) -> tuple[Scan, Buckets]:
-    """Reads every event of an export into buckets.
-
-    Raises:
-        CommandError: the export is damaged, or the folder cannot hold its events.
-    """
+    """Reads every event of an export into buckets."""
     tables = [table for table in _COLUMNS if export.has(table, "start", "end", *_owner(table))]
     overheads = [table for table in tables if table in OVERHEADS and export.count(table)]
     tables = [table for table in tables if table not in OVERHEADS] + overheads[:1]
@@ -346,7 +328,10 @@ def _keep(batch: pa.RecordBatch, table: str, chunk: int, found: Scan, buckets: B
     if len(ended):
         found.last_ns = max(found.last_ns, int(ended.max()))
     if table in _WORK:
-        _note_devices(batch, found)
+        pairs = pa.table({name: batch[name] for name in ("globalPid", "deviceId")})
+        for row in pairs.group_by(["globalPid", "deviceId"]).aggregate([]).to_pylist():
+            process = row["globalPid"] >> PROCESS_SHIFT
+            found.devices.setdefault(process, set()).add(row["deviceId"])
     elif table == RUNTIME:
         owner = pc.unique(pc.shift_right(batch["globalTid"], PROCESS_SHIFT))
         found.callers |= set(owner.to_pylist())
@@ -377,12 +362,6 @@ def _set_aside(batch: pa.RecordBatch, found: Scan) -> pa.RecordBatch:
         batch = batch.set_column(batch.schema.get_field_index("end"), "end", pa.array(ends))
         found.marks += int(marks.sum())
     return batch
-
-
-def _note_devices(batch: pa.RecordBatch, found: Scan) -> None:
-    pairs = pa.table({name: batch[name] for name in ("globalPid", "deviceId")})
-    for row in pairs.group_by(["globalPid", "deviceId"]).aggregate([]).to_pylist():
-        found.devices.setdefault(row["globalPid"] >> PROCESS_SHIFT, set()).add(row["deviceId"])
 
 
 def decoded(column: pa.Array) -> list[str]:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import (
     Foreign,
@@ -43,7 +42,7 @@ from spark_prof.traces.readers.printed_tables import (
 
 FORMAT = "nsys-stats"
 
-Times = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+Times = tuple[Int64s, Int64s]
 
 _DEVICE = re.compile(r"(?P<name>.*) \((?P<number>\d{1,4})\)")
 _ROWS = 1 << 18
@@ -52,9 +51,7 @@ _MOST_PROCESSES = 4096
 _FACTS = {"tool": "nsys stats"}
 """No report of nsys stats tells kernels of CUDA graphs from others."""
 _MOST_BYTES = 1 << 62
-_BYTES: Mapping[str, int] = MappingProxyType(
-    {"byte": 1, "bytes": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-)
+_BYTES = {"byte": 1, "bytes": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LOST = (
     "the list has no layers, ranges or CUDA graph nodes, and counts time from the session's start"
 )
@@ -223,11 +220,7 @@ class Report:
 
 
 def nsys_stats_csv(path: Path) -> Foreign:
-    """Reads one report, plain or compressed.
-
-    Raises:
-        CommandError: the file is none of the three reports, or is damaged.
-    """
+    """Reads one report, plain or compressed."""
     what = f"the CSV of one of these reports of nsys stats: {REPORT_NAMES}"
     table = PrintedTable(path, lambda head: report_of(head) is not None, what)
     name = report_of(table.head)

@@ -24,7 +24,6 @@ _LONGEST_LINE = 1 << 20
 _LONGEST_HEAD = 1 << 17
 _LATEST_NS = 1 << 62
 _MOST_DIGITS = 64
-_PLAIN_DIGITS = 18
 
 _UNITS_NS = {
     ("ns", "nsec", "nsecond", "nanosecond", "nanoseconds"): 1,
@@ -44,14 +43,8 @@ Wanted = Callable[[Sequence[str]], bool]
 class PrintedTable:
     """A table in a file, which may be compressed; its rows can be read more than once.
 
-    Args:
-        wanted: which table; the first one counts.
-
     Attributes:
         passed_over: lines inside the table that were none of its rows; known after reading.
-
-    Raises:
-        CommandError: the file cannot be read, or holds no such table.
     """
 
     def __init__(self, path: Path, wanted: Wanted, what: str) -> None:
@@ -63,11 +56,7 @@ class PrintedTable:
             raise CommandError(f"{path} holds no table that can be read; give {what}")
 
     def rows(self, *columns: str) -> Iterator[list[str]]:
-        """The cells of these columns, row by row; "" where there is no such column.
-
-        Raises:
-            CommandError: the file is damaged.
-        """
+        """The cells of these columns, row by row; "" where there is no such column."""
         places = [self.head.index(c) if c in self.head else None for c in columns]
         least = max((place for place in places if place is not None), default=0) + 1
         self.passed_over = 0
@@ -138,8 +127,6 @@ def number(text: str) -> Decimal | None:
 
 def whole(text: str) -> int | None:
     """The integer in a cell, None where there is none or one beyond any table's."""
-    if _is_plain(text):
-        return int(text)
     value = number(text)
     if value is None or abs(value) > _LATEST_NS or value != value.to_integral_value():
         return None
@@ -149,8 +136,6 @@ def whole(text: str) -> int | None:
 def time_ns(text: str, unit: str) -> int | None:
     """A time in ns, rounded; None where the text is no number or the unit no unit of time."""
     factor = _NANOSECONDS.get(unit.strip().lower())
-    if factor == 1 and _is_plain(text):
-        return int(text)
     value = number(text)
     if value is None or factor is None or abs(value) > _LATEST_NS:
         return None
@@ -169,11 +154,6 @@ def triple(text: str) -> str:
     """A grid such as "(152, 4, 1)" or " 800    1    1" as `x,y,z`, empty where it is none."""
     cells = re.split(r"[\s,]+", text.strip("() \t"))
     return ",".join(cells) if len(cells) == 3 and all(c.isdecimal() for c in cells) else ""
-
-
-def _is_plain(text: str) -> bool:
-    """Whether the text is digits alone, as in nearly all cells of a large table."""
-    return len(text) < _PLAIN_DIGITS and text.isascii() and text.isdigit()
 
 
 def _text_lines(blocks: Iterator[bytes], path: Path) -> Iterator[str]:

@@ -15,16 +15,16 @@ launches to kernels.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.foreign import (
@@ -53,33 +53,17 @@ _METRIC = "<metric>"
 _VENDORS = {"CUDA": "NVIDIA", "HIP": "AMD"}
 
 
-class OwnWork:
-    """Kernels that Proton itself launched: they are no part of the program, and left out."""
-
-    def __init__(self) -> None:
-        self._kernels = self._ns = 0
-
-    def takes(self, path: Sequence[str], kernels: int, ns: int) -> bool:
-        """Whether kernels with that call path are Proton's; if so they are counted."""
-        own = any(name == _METRIC or name.partition(":")[0] == _METADATA for name in path)
-        if own:
-            self._kernels += kernels
-            self._ns += ns
-        return own
-
-    def lost(self) -> list[str]:
-        """What to say about them."""
-        if not self._kernels:
-            return []
-        return [f"{self._kernels} kernels of Proton itself ({self._ns} ns) are left out"]
+def _is_own(path: Iterable[str]) -> bool:
+    """Whether Proton itself launched kernels with that call path: they are left out."""
+    return any(name == _METRIC or name.partition(":")[0] == _METADATA for name in path)
 
 
-def read_whole(path: Path, most: int) -> bytearray:
-    """The content of a file, decompressed.
+def _without_own(kernels: int, ns: int) -> list[str]:
+    """What to say about Proton's own kernels."""
+    return [f"{kernels} kernels of Proton itself ({ns} ns) are left out"] if kernels else []
 
-    Raises:
-        CommandError: it cannot be read, or holds more than `most` bytes.
-    """
+
+def _read_whole(path: Path, most: int) -> bytearray:
     data = bytearray()
     with open_stream(path) as blocks:
         for block in blocks:
@@ -91,7 +75,7 @@ def read_whole(path: Path, most: int) -> bytearray:
     return data
 
 
-def scope_of(path: Sequence[str], scopes: Scopes, names_module: NamesModule) -> int:
+def _scope_of(path: Sequence[str], scopes: Scopes, names_module: NamesModule) -> int:
     """The innermost scope of a call path, NO_SCOPE where no frame names a module."""
     scope = NO_SCOPE
     for name in path:
@@ -100,13 +84,8 @@ def scope_of(path: Sequence[str], scopes: Scopes, names_module: NamesModule) -> 
     return scope
 
 
-def gpu_facts(devices: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known about the first GPU, with the keys of Process.facts.
-
-    Args:
-        devices: the last element of a tree: by vendor's name and device number the clock rates,
-            the architecture and the multiprocessors.
-    """
+def _gpu_facts(devices: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of the first GPU, from the last element of a tree: by vendor and number."""
     for kind, vendor in _VENDORS.items():
         found = devices.get(kind)
         if not isinstance(found, dict) or not found:
@@ -144,16 +123,10 @@ class Node(msgspec.Struct):
 
 
 def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
-    """Reads a tree, JSON or msgpack, plain or compressed.
-
-    Raises:
-        CommandError: it is no whole tree, or holds no time.
-    """
+    """Reads a tree, JSON or msgpack, plain or compressed."""
     root, devices = _decoded(path)
-    facts = {"summed": True, "tool": "proton"}
-    process = Process(None, facts | gpu_facts(devices))
-    own = OwnWork()
-    sums = _sums(root, process.scopes, names_module, own)
+    process = Process(None, {"summed": True, "tool": "proton"} | _gpu_facts(devices))
+    sums, own = _sums(root, process.scopes, names_module)
     if not sums:
         raise CommandError(
             f"{path} holds no kernel times; record with Proton's backend cupti or roctracer, "
@@ -162,7 +135,7 @@ def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
     lost = [
         "a tree of sums: the order of the kernels, the gaps between them, steps and launches are "
         "unknown; each instance of a kernel is given its mean time",
-        *own.lost(),
+        *_without_own(sum(row.instances for row in own), sum(row.total_ns for row in own)),
     ]
     if process.facts.get("gpu", {}).get("vendor") == "AMD":
         lost.append("AMD GPU: kernels are labelled by name only, no tensor-core evidence")
@@ -170,7 +143,7 @@ def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
 
 
 def _decoded(path: Path) -> tuple[Node, dict[str, Any]]:
-    data = read_whole(path, _MOST_TREE_BYTES)
+    data = _read_whole(path, _MOST_TREE_BYTES)
     codec: Any = msgspec.json if data[:_BEGIN].lstrip()[:1] == b"[" else msgspec.msgpack
     try:
         root, *rest = codec.decode(data, type=list[msgspec.Raw])
@@ -180,9 +153,12 @@ def _decoded(path: Path) -> tuple[Node, dict[str, Any]]:
         raise CommandError(f"{path} is not a whole tree of Proton ({error})") from error
 
 
-def _sums(root: Node, scopes: Scopes, names_module: NamesModule, own: OwnWork) -> list[KernelSum]:
-    """The kernels in the order of the tree."""
+def _sums(
+    root: Node, scopes: Scopes, names_module: NamesModule
+) -> tuple[list[KernelSum], list[KernelSum]]:
+    """The program's kernels in the order of the tree, and Proton's own."""
     sums: list[KernelSum] = []
+    own: list[KernelSum] = []
     pending: list[tuple[Node, tuple[str, ...]]] = [(root, ())]
     while pending:
         node, path = pending.pop()
@@ -193,13 +169,14 @@ def _sums(root: Node, scopes: Scopes, names_module: NamesModule, own: OwnWork) -
         time, count = metrics.get("time (ns)"), metrics.get("count")
         if not isinstance(time, int) or not isinstance(count, int) or (time, count) == (0, 0):
             continue
-        if own.takes(inside, count, time):
-            continue
         device = str(metrics.get("device_id", metrics.get("deviceid", "0")))
-        scope = scope_of(path, scopes, names_module)
         number = int(device) if device in _DEVICES else 0
+        if _is_own(inside):
+            own.append(KernelSum(name, count, time))
+            continue
+        scope = _scope_of(path, scopes, names_module)
         sums.append(KernelSum(name, count, time, number, scope=scope))
-    return sums
+    return sums, own
 
 
 _LATEST_NS = 1 << 62
@@ -250,30 +227,30 @@ class Document(msgspec.Struct):
     traceEvents: list[Event]  # noqa: N815 - the format's name
 
 
-@dataclass(frozen=True)
-class Paths:
+class _Paths:
     """The call paths of events, each decoded and placed once."""
 
-    scopes: Scopes
-    names_module: NamesModule
-    _known: dict[bytes, tuple[tuple[str, ...], int]]
+    def __init__(self, scopes: Scopes, names_module: NamesModule) -> None:
+        self._scopes, self._names_module = scopes, names_module
+        self._of = cache(self._decoded)
 
     def of(self, event: Event) -> tuple[tuple[str, ...], int]:
         """The names around and with the event, and the scope of those around it."""
-        raw = bytes(event.args)
-        if raw not in self._known:
-            stack = msgspec.json.decode(raw, type=Arguments).call_stack
-            path = tuple(stack[1:] if stack[:1] == [ROOT] else stack)
-            self._known[raw] = path, scope_of(path[:-1], self.scopes, self.names_module)
-        return self._known[raw]
+        return self._of(bytes(event.args))
+
+    def own_scope(self, event: Event) -> int:
+        """The scope that a range is, NO_SCOPE where it names no module."""
+        (*_, name), around = self.of(event)
+        return self._scopes.child(around, name) if self._names_module(name) else NO_SCOPE
+
+    def _decoded(self, arguments: bytes) -> tuple[tuple[str, ...], int]:
+        stack = msgspec.json.decode(arguments, type=Arguments).call_stack
+        path = tuple(stack[1:] if stack[:1] == [ROOT] else stack)
+        return path, _scope_of(path[:-1], self._scopes, self._names_module)
 
 
 def proton_trace(path: Path, names_module: NamesModule) -> Foreign:
-    """Reads a trace, plain or compressed.
-
-    Raises:
-        CommandError: it is no whole trace, or holds no kernel.
-    """
+    """Reads a trace, plain or compressed."""
     try:
         return _read(path, names_module)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
@@ -290,15 +267,17 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
             "its instrumentation, which looks inside kernels"
         )
     process = Process(None, {"tool": "proton"})
-    paths, own = Paths(process.scopes, names_module, {}), OwnWork()
-    kernels = [
-        e for e in kernels if not own.takes((*paths.of(e)[0], e.name), 1, e.end_ns - e.start_ns)
-    ]
+    paths = _Paths(process.scopes, names_module)
+    own = [e.end_ns - e.start_ns for e in kernels if _is_own((*paths.of(e)[0], e.name))]
+    kernels = [e for e in kernels if not _is_own((*paths.of(e)[0], e.name))]
     kernels.sort(key=lambda event: event.start_ns)
-    lost = ["grids, registers and copies' sizes are no part of the format", *own.lost()]
+    lost = [
+        "grids, registers and copies' sizes are no part of the format",
+        *_without_own(len(own), sum(own)),
+    ]
     if dropped := sum(e.ph == "X" for e in events) - len(timed):
         lost.append(f"{dropped} events have no usable time and were left out")
-    launched = [_NO_LAUNCH if found is None else found for found in _launches(events, kernels)]
+    launched = _launches(events, kernels)
     if unknown := launched.count(_NO_LAUNCH):
         lost.append(f"{unknown} kernels do not tell when they were launched")
     ranges = [e for e in timed if e.cat in ("scope", "metric") and paths.of(e)[0]]
@@ -308,7 +287,7 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
 
 def _events(path: Path) -> list[Event]:
     """The events of all documents of the file."""
-    data = read_whole(path, _MOST_BYTES)
+    data = _read_whole(path, _MOST_BYTES)
     decoder = msgspec.json.Decoder(Document)
     try:
         return decoder.decode(data).traceEvents
@@ -321,15 +300,12 @@ def _in_time(event: Event) -> bool:
     return abs(event.ts) < _LATEST_NS / 1000 and 0 <= event.dur < _LATEST_NS / 1000
 
 
-def _launches(
-    events: Sequence[Event], kernels: Sequence[Event]
-) -> Iterator[tuple[int, int] | None]:
-    """When and by which thread each kernel was launched, from the arrows; None without one."""
-    begins = {e.id: e for e in events if e.ph == "s" and _in_time(e)}
+def _launches(events: Sequence[Event], kernels: Sequence[Event]) -> list[tuple[int, int]]:
+    """When and by which thread each kernel was launched, from the arrows."""
+    begins = {e.id: (e.start_ns, e.track) for e in events if e.ph == "s" and _in_time(e)}
     arrows = {(e.tid, e.start_ns): e.id for e in events if e.ph == "f" and _in_time(e)}
-    for kernel in kernels:
-        begin = begins.get(arrows.get((kernel.tid, kernel.start_ns), -1))
-        yield (begin.start_ns, begin.track) if begin else None
+    ids = (arrows.get((kernel.tid, kernel.start_ns), -1) for kernel in kernels)
+    return [begins.get(number, _NO_LAUNCH) for number in ids]
 
 
 def _window(
@@ -337,7 +313,7 @@ def _window(
     kernels: list[Event],
     ranges: list[Event],
     launched: list[tuple[int, int]],
-    paths: Paths,
+    paths: _Paths,
 ) -> Window:
     places = _places(events)
     gpu = gpu_frame(
@@ -351,7 +327,7 @@ def _window(
     markers = pd.DataFrame(times, columns=["start_ns", "end_ns", "thread"])
     markers.insert(0, "name", [e.name for e in ranges])
     markers.insert(1, "domain", "")
-    scope = [_own_scope(e, paths) for e in ranges]
+    scope = [paths.own_scope(e) for e in ranges]
     calls = markers.assign(scope=np.array(scope, np.int64))
     return window(
         0,
@@ -362,14 +338,6 @@ def _window(
         scope=_column(paths.of(e)[1] for e in kernels),
         calls=calls.loc[calls["scope"] != NO_SCOPE, CALL_COLUMNS].astype(np.int64),
     )
-
-
-def _own_scope(event: Event, paths: Paths) -> int:
-    """The scope that a range is, NO_SCOPE where it names no module."""
-    path, around = paths.of(event)
-    if not paths.names_module(path[-1]):
-        return NO_SCOPE
-    return paths.scopes.child(around, path[-1])
 
 
 def _places(events: Sequence[Event]) -> dict[int | str, tuple[int, int]]:
@@ -384,5 +352,5 @@ def _places(events: Sequence[Event]) -> dict[int | str, tuple[int, int]]:
     return found
 
 
-def _column(values: Iterator[int]) -> npt.NDArray[np.int64]:
+def _column(values: Iterator[int]) -> Int64s:
     return np.fromiter(values, np.int64)

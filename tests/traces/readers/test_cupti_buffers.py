@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
-from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.cupti_buffers import cupti_buffers
 from spark_prof.traces.readers.cupti_trace import read_cupti
@@ -42,32 +39,6 @@ def test_a_folder_and_a_file_hold_what_was_recorded(version: str, name: str) -> 
     assert any("steps" in line for line in foreign.lost)
 
 
-def test_a_renamed_file_without_names(tmp_path: Path) -> None:
-    shutil.copy(DATA / VERSIONS[0] / "rank0.00000.activity.bin", tmp_path / "buffers")
-    foreign, (window,) = read(tmp_path / "buffers")
-    assert len(window.trace.gpu) == 114
-    assert foreign.processes[0].rank is None
-    assert any("kernels lack names" in line for line in foreign.lost)
-
-
-def test_names_of_the_piece_before_and_facts(tmp_path: Path) -> None:
-    for piece in (0, 1, 2):
-        shutil.copy(
-            DATA / VERSIONS[0] / "rank0.00000.activity.bin",
-            tmp_path / f"rank3.0000{piece}.activity.bin",
-        )
-    names = DATA / VERSIONS[0] / "rank0.00000.names.json"
-    shutil.copy(names, tmp_path / "rank3.00001.names.json")
-    (tmp_path / "rank3.facts.json").write_text(
-        json.dumps({"gpu": {"name": "NVIDIA H100"}, "modules": [], "layers": []})
-    )
-    foreign, windows = read(tmp_path)
-    (process,) = foreign.processes
-    assert (process.rank, process.facts) == (3, {"gpu": {"name": "NVIDIA H100"}})
-    named = [bool((window.trace.gpu["name"] != "").all()) for window in windows]
-    assert named == [False, True, True]
-
-
 def test_nvtx_ranges_that_name_modules_become_scopes(tmp_path: Path) -> None:
     names = {0x10: "model.layers.0", 0x20: "model.layers.0.mlp", 0x30: "a library's own"}
     ranges = [
@@ -92,11 +63,3 @@ def test_nvtx_ranges_that_name_modules_become_scopes(tmp_path: Path) -> None:
         [100, 500], [100, 900], [200, 300],
     ]  # fmt: skip
     assert len(window.trace.markers) == 4
-
-
-def test_no_buffers(tmp_path: Path) -> None:
-    (tmp_path / "other").write_bytes(b"SPCUPTI0" + bytes(100))
-    for path in (tmp_path, tmp_path / "other", tmp_path / "nowhere"):
-        with pytest.raises(CommandError) as caught:
-            read(path)
-        assert "\n" not in str(caught.value)

@@ -48,11 +48,6 @@ def test_latin_1_and_broken_bytes_are_read_and_told(tmp_path: Path) -> None:
     assert "not UTF-8" in log.lost[0]
 
 
-def test_a_compressed_log(tmp_path: Path) -> None:
-    log = read_engine_log(write(tmp_path, gzip.compress("\n".join(LINES).encode()), "log.gz"))
-    assert [said.rule.id for said in log.statements] == SAID
-
-
 @pytest.mark.parametrize(
     "colour", ["\x1b[33;1m{}\x1b[0m", "\\u001b[33m{}\\u001b[0m", "^[[33m{}^[[0m"]
 )
@@ -62,12 +57,6 @@ def test_colours(tmp_path: Path, colour: str) -> None:
     log = read_engine_log(write(tmp_path, "\n".join(lines).encode()))
     assert [said.rule.id for said in log.statements] == SAID
     assert all("[33" not in said.text for said in log.statements)
-
-
-def test_repeated_lines_are_counted_once(tmp_path: Path) -> None:
-    ranks = [LINES[1].replace("21:36:10", f"21:36:{10 + rank}") for rank in range(8)]
-    (said,) = read_engine_log(write(tmp_path, "\n".join(ranks).encode())).statements
-    assert (said.count, said.line) == (8, 1)
 
 
 def test_a_line_that_is_longer_than_any_is_cut(tmp_path: Path) -> None:
@@ -87,12 +76,6 @@ def test_blocks_may_end_anywhere(tmp_path: Path, size: int) -> None:
     log = read_engine_log(write(tmp_path, (filler + "\n".join(LINES)).encode()))
     assert [said.rule.id for said in log.statements] == SAID
     assert log.statements[0].line == size // 100 + 2
-
-
-def test_a_log_that_says_nothing_is_told(tmp_path: Path) -> None:
-    log = read_engine_log(write(tmp_path, b"hello\nworld\n"))
-    assert log.statements == ()
-    assert "none of its 2 lines" in log.lost[0]
 
 
 @each_row(

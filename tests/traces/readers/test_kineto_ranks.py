@@ -2,20 +2,16 @@
 
 import gzip
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_prof.cli import main as cli
 from spark_prof.errors import CommandError
 from spark_prof.importers.modules import names_module
 from spark_prof.importers.sources import import_files
 from spark_prof.traces.readers.kineto import kineto_trace
 from spark_prof.traces.readers.kineto_frames import ACCELERATORS
-from tests.nsys_files import PID, Export
 from tests.rows import each_row
 
 TRACE = Path(__file__).parents[2] / "data" / "kineto" / "qwen3-eager.json.gz"
@@ -59,13 +55,6 @@ def test_each_rank_has_its_own_kernels_and_modules(labels, ranks, tmp_path):
     assert any("clocks may disagree" in line for line in found.lost)
 
 
-def test_a_merged_trace_becomes_the_ranks_of_a_bundle(tmp_path):
-    path = merged(tmp_path / "merged.json.gz", ["TP00", "TP01"])
-    bundle = import_files([path], tmp_path / "bundle")
-    assert bundle.ranks == (0, 1)
-    assert len(bundle.frame("steps", 1)) == 6
-
-
 def test_replicas_that_all_call_themselves_rank_0_are_several_ranks(tmp_path):
     """vLLM's data-parallel engines know nothing of each other; two runs are still refused."""
     paths = [tmp_path / f"dp{n}_pp0_tp0_rank0.json.gz" for n in range(3)]
@@ -80,40 +69,15 @@ def test_replicas_that_all_call_themselves_rank_0_are_several_ranks(tmp_path):
         import_files([again], tmp_path / "none")
 
 
-def test_the_processes_of_one_export_of_nsys_are_several_ranks(tmp_path):
-    export = Export()
-    for n in range(4):
-        export.launch(100 + n, 5, pid=PID + n)
-        export.kernel(f"of {n}", 200, 300, 5, pid=PID + n, deviceId=n)
-    bundle = import_files([export.write(tmp_path / "t.sqlite")], tmp_path / "bundle")
-    assert bundle.ranks == (0, 1, 2, 3)
-    names = [bundle.frame("kernels", rank)["name"].tolist() for rank in bundle.ranks]
-    assert names == [[f"of {n}"] for n in range(4)]
-
-
 OPERATOR = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5, "dur": 9}
 LAUNCH = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
           "ts": 6, "dur": 1, "args": {"correlation": 3}}  # fmt: skip
-KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 0, "ts": 9, "dur": 4,
-          "args": {"correlation": 3}}  # fmt: skip
 
 
 def trace(folder: Path, *events: dict[str, Any], name: str = "t.json") -> Path:
     path = folder / name
     path.write_text(json.dumps({"traceEvents": [OPERATOR, *events]}))
     return path
-
-
-Report = Callable[[Path], tuple[int, str, str]]
-
-
-@pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Report:
-    def run(path: Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", "report", str(path)])
-        return cli.main(), *capsys.readouterr()
-
-    return run
 
 
 @each_row("category", [example for _, example, _ in ACCELERATORS])
@@ -131,24 +95,3 @@ def test_a_trace_of_another_accelerator_is_refused_by_its_name(
 def test_launches_without_any_device_activity_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="has no device activity, though it launched kernels"):
         import_files([trace(tmp_path, LAUNCH)], tmp_path / "bundle")
-
-
-def test_a_trace_of_operators_alone_is_no_engine_on_a_cpu(tmp_path: Path, report: Report) -> None:
-    code, out, _ = report(trace(tmp_path))
-    assert code == 0
-    assert "The trace has no device activity" in " ".join(out.split())
-    assert "ran on a CPU" not in " ".join(out.split())
-
-
-def test_kernels_of_another_accelerator_are_told_as_such(tmp_path: Path) -> None:
-    path = trace(tmp_path, KERNEL, LAUNCH, LAUNCH | {"cat": "xpu_runtime", "name": "urEnqueue"})
-    bundle = import_files([path], tmp_path / "bundle")
-    assert any("recorded on an XPU (Intel GPU)" in line for line in bundle.meta.lost)
-
-
-def test_beside_a_trace_of_a_gpu_the_other_is_left_out_and_told(tmp_path: Path) -> None:
-    paths = [trace(tmp_path, KERNEL, LAUNCH),
-             trace(tmp_path, OPERATOR | {"cat": "hpu_op"}, name="rank1.json")]  # fmt: skip
-    bundle = import_files(paths, tmp_path / "bundle")
-    assert bundle.ranks == (0,)
-    assert any("not imported: rank1.json is of an HPU" in line for line in bundle.meta.lost)

@@ -14,7 +14,6 @@ import pytest
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.readers.kineto import kineto_trace
 from spark_prof.traces.readers.kineto_collect import GPU_KINDS
-from tests.rows import each_row
 
 REAL = Path(__file__).parents[4] / "shared" / "traces" / "kineto"
 FILES = sorted(REAL.rglob("*.json.gz"))
@@ -40,7 +39,7 @@ def plain(path: Path) -> tuple[int, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:40])
-def test_every_row_of_the_gpu_is_exact_to_the_nanosecond(path: Path) -> None:
+def test_every_row_is_exact_to_the_nanosecond_and_has_its_launch(path: Path) -> None:
     base, events = plain(path)
     wanted = Counter(
         (
@@ -50,37 +49,13 @@ def test_every_row_of_the_gpu_is_exact_to_the_nanosecond(path: Path) -> None:
         )
         for event in events if event["cat"] in GPU_KINDS
     )  # fmt: skip
-    gpu = read(path)[1].trace.gpu
+    window = read(path)[1]
+    gpu = window.trace.gpu
     lengths = gpu["end_ns"] - gpu["start_ns"]
     columns = (gpu["kind"], gpu["name"], gpu["start_ns"], lengths, gpu["correlation"], gpu["grid"])
     assert Counter(zip(*columns, strict=True)) == wanted
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:40])
-def test_the_launch_of_every_row_is_the_call_with_its_number(path: Path) -> None:
-    base, events = plain(path)
     calls = {
         event["args"]["correlation"]: base + int(Decimal(event["ts"]) * 1000)
         for event in events if event["cat"] in ("cuda_driver", "cuda_runtime", "Runtime")
     }  # fmt: skip
-    window = read(path)[1]
-    wanted = [calls.get(number, -1) for number in window.trace.gpu["correlation"]]
-    assert window.launch_ns.tolist() == wanted
-
-
-def test_kernels_of_a_graph_carry_no_layer_and_it_says_so() -> None:
-    found, window = read(REAL / "h100_vllm026_gptoss20b_mxfp4_graph_bs1.json.gz")
-    assert (window.scope == -1).all()
-    assert found.lost == [
-        f"{int(window.in_graphs().sum())} kernels ran in CUDA graphs: "
-        "the replay of a graph carries no layer"
-    ]
-
-
-@each_row("rank", range(8))
-def test_each_rank_knows_itself(rank: int) -> None:
-    (path,) = (REAL / "dlrm_v100_8rank").glob(f"worker{rank}_*")
-    process = read(path)[0].processes[0]
-    assert process.rank == rank
-    assert process.facts["world_size"] == 8
-    assert process.facts["gpu"]["name"] == "Tesla V100-SXM2-32GB"
+    assert window.launch_ns.tolist() == [calls.get(number, -1) for number in gpu["correlation"]]

@@ -1,19 +1,21 @@
-"""Foreign Kineto traces written by hand: dialects, modules, launches, and what they lack."""
+"""Kineto traces written by hand: dialects, modules, launches, operators, and what they lack."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from decimal import Decimal
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, Window
-from spark_prof.traces.readers.kineto import kineto_trace
+from spark_prof.traces.foreign import Foreign, Trace, Window
+from spark_prof.traces.readers import kineto_collect
+from spark_prof.traces.readers.kineto import kineto_trace, read_kineto
+from spark_prof.traces.readers.kineto_collect import TraceText
 from spark_prof.traces.readers.kineto_frames import RANK_NAMES
 from tests.rows import each_row
 from tests.support import ORIGIN, THREAD, event, kernel, kineto, operator
@@ -105,14 +107,6 @@ def paths_of(found: Foreign, seen: Window) -> list[str]:
     return ["/".join(found.processes[0].scopes.path(scope)) for scope in seen.scope.tolist()]
 
 
-def test_a_frame_is_asked_about_only_where_it_may_be_a_module(tmp_path: Path) -> None:
-    asked: list[str] = []
-    path = tmp_path / "trace.json"
-    path.write_text(kineto(LAYERS, LAYERS))
-    kineto_trace(path, lambda name: bool(asked.append(name)))
-    assert sorted(asked) == sorted({e["name"] for e in LAYERS if "nn." in e["name"]})
-
-
 def test_a_kernel_without_a_launch_has_its_module_from_the_operator(read: Read) -> None:
     op = operator("aten::mm", 250, 280)
     op["args"] = {"External id": 9}
@@ -155,12 +149,6 @@ def test_a_number_that_is_used_again_belongs_to_the_latest_launch(read: Read) ->
     }  # fmt: skip
     assert len(found.lost) == 1
     assert "1 correlation numbers belong to several launches" in found.lost[0]
-
-
-def test_what_a_graph_replays_says_no_layer(read: Read) -> None:
-    graph = kernel("a", 100, 200, 3, 50, api="cudaGraphLaunch")
-    found = read(kineto(graph, event("kernel", "b", 200, 300, 7, correlation=3)))
-    assert found.lost == ["2 kernels ran in CUDA graphs: the replay of a graph carries no layer"]
 
 
 def test_rows_are_in_the_order_of_time_and_keep_their_launch(read: Read) -> None:
@@ -341,19 +329,6 @@ def test_times_of_every_kind_are_exact(read: Read, text: str, start: int, length
     assert gpu[["start_ns", "end_ns"]].to_numpy().tolist() == [[start, start + length]]
 
 
-@each_row("seed", range(4))
-def test_decimals_since_the_epoch_are_exact_to_the_nanosecond(read: Read, seed: int) -> None:
-    chosen = random.Random(seed)
-    moments = [1_767_189_312_000_000_000 + chosen.randrange(10**10) for _ in range(400)]
-    texts = [f"{moment // 1000}.{moment % 1000:03}" for moment in moments]
-    assert [int(Decimal(text) * 1000) for text in texts] == moments
-    events = ",".join(
-        f'{{"ph":"X","cat":"kernel","name":"k","ts":{text},"dur":0.001}}' for text in texts
-    )
-    gpu = window(read(f'{{"displayTimeUnit": "ns", "traceEvents": [{events}]}}')).trace.gpu
-    assert gpu["start_ns"].tolist() == sorted(moments)
-
-
 @each_row(
     "bad",
     ['"dur": NaN', '"dur": -1', '"dur": Infinity', '"ts": NaN', '"ts": "soon"', '"name": ""',
@@ -404,3 +379,141 @@ def test_what_is_no_trace_is_refused_in_one_line(read: Read, text: str) -> None:
 def test_an_event_without_end_is_refused_before_it_fills_the_memory(read: Read, text: str) -> None:
     with pytest.raises(CommandError, match=r"more than 16 MiB|no list of traceEvents"):
         read(text)
+
+
+def text_of(seed: int) -> tuple[str, list[Any], dict[str, Any]]:
+    """A trace, its events and what is around them; names and arguments look like borders."""
+    chosen = random.Random(seed)
+    words = ["aten::mm", "}, {", "\\", '"', '}, {"ph": "X"', "]", "[[", "\u00e9", '\\"}]', ""]
+    nested = [{"name": 1}, {"ph": [{"cat": {}}, {"cat": []}]}, [], {}]
+
+    def event() -> dict[str, Any]:
+        keys = ["ph", "cat", "name", "ts", "pid"]
+        chosen.shuffle(keys)
+        found: dict[str, Any] = {key: chosen.choice(words) for key in keys}
+        return found | {"args": chosen.choices(nested, k=chosen.randrange(4))}
+
+    events = [event() for _ in range(chosen.randrange(200))]
+    before = {"deviceProperties": [event(), event()]} if chosen.random() < 0.5 else {}
+    after = {"later": [event() for _ in range(5)]} if chosen.random() < 0.5 else {}
+    document = before | {"traceEvents": events} | after
+    return json.dumps(document, indent=chosen.choice([None, 1])), events, before | after
+
+
+def pieces(text: bytes, chosen: random.Random) -> Iterator[bytes]:
+    position = 0
+    largest = chosen.choice([3, 50, 1000, 100_000])
+    while position < len(text):
+        size = chosen.randrange(1, largest)
+        yield text[position : position + size]
+        position += size
+
+
+@each_row("seed", range(150))
+def test_every_event_comes_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = random.Random(seed)
+    monkeypatch.setattr(kineto_collect, "_NEAR", chosen.choice([1, 40, 1 << 13]))
+    text, events, around = text_of(seed)
+    trace = TraceText(pieces(text.encode(), chosen))
+    found = [event for block in trace.events(json.loads) for event in block]
+    assert found == events
+    assert trace.around() == around
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[[str | bytes], Trace]:
+    def run(text: str | bytes) -> Trace:
+        path = tmp_path / "trace.json"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_kineto(path)
+
+    return run
+
+
+def stretches(trace: Trace) -> list[tuple[str, int, int, int]]:
+    rows = trace.operators.assign(
+        start=trace.operators["start_ns"] - ORIGIN, end=trace.operators["end_ns"] - ORIGIN
+    )
+    columns = ["name", "part", "start", "end"]
+    return list(rows.sort_values(["start", "end"])[columns].itertuples(index=False, name=None))
+
+
+def test_a_kernel_and_its_launch(recorded: Any) -> None:
+    trace = recorded(
+        kineto(
+            kernel("gemm", 500, 900, 3, 100, grid=[4, 2, 1], block=[128, 1, 1],
+                   **{"registers per thread": 64, "shared memory": 1024, "graph node id": 77})
+        )
+    )  # fmt: skip
+    assert trace.gpu.to_dict("records") == [
+        {
+            "name": "gemm", "kind": "kernel", "start_ns": ORIGIN + 500, "end_ns": ORIGIN + 900,
+            "device": 0, "stream": 7, "correlation": 3, "graph_node": 77, "grid": "4,2,1",
+            "block": "128,1,1", "registers": 64, "shared_bytes": 1024, "bytes": 0,
+            "cubin": "",
+        }
+    ]  # fmt: skip
+    assert trace.launches.to_dict("records") == [
+        {"name": "cudaLaunchKernel", "start_ns": ORIGIN + 100, "end_ns": ORIGIN + 101,
+         "thread": THREAD, "correlation": 3}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "correlation", "kept"),
+    [
+        ("cudaLaunchKernel", 50, True),
+        ("cudaGraphLaunch", 50, True),
+        ("cudaMemcpyAsync", 50, True),
+        ("cudaMemsetAsync", 50, True),
+        ("cudaStreamSynchronize", 50, False),
+        ("cuSomethingNew", 1, True),  # a kernel says that this call started it
+    ],
+)
+def test_only_calls_that_start_work_are_launches(
+    recorded: Any, name: str, correlation: int, kept: bool
+) -> None:
+    gpu = event("kernel", "k", 10, 20, 7, correlation=1)
+    api = event("cuda_driver", name, 1, 2, correlation=correlation)
+    assert (name in recorded(kineto(gpu, api)).launches["name"].tolist()) is kept
+
+
+def _union(intervals: list[tuple[int, int]]) -> int:
+    return len({moment for start, end in intervals for moment in range(start, end)})
+
+
+@each_row("seed", range(12))
+def test_stretches_never_overlap_and_sum_to_the_union(recorded: Any, seed: int) -> None:
+    chosen = random.Random(seed)
+    intervals = []
+    for _ in range(40):
+        start = chosen.randrange(200)
+        intervals.append((start, start + chosen.randrange(40)))
+    trace = recorded(kineto(*(operator(f"op{i}", *times) for i, times in enumerate(intervals))))
+    found = stretches(trace)
+    for (*_, end), (_, _, start, _) in pairwise(found):
+        assert end <= start
+    assert sum(end - start for *_, start, end in found) == _union(intervals)
+    assert sorted(name for name, part, *_ in found if part == 0) == sorted(
+        f"op{i}" for i in range(40)
+    )
+
+
+@each_row("around", [0, 4_370_000_000_000, 4_450_000_000_000, 7_900_000_000_000])
+def test_times_are_exact_to_the_nanosecond(recorded: Any, around: int) -> None:
+    chosen = random.Random(around)
+    wanted = sorted(around * 1000 + chosen.randrange(10**9) for _ in range(500))
+    events = ",".join(
+        f'{{"ph":"X","cat":"kernel","name":"k","ts":{ns // 1000}.{ns % 1000:03},"dur":0.001}}'
+        for ns in wanted
+    )
+    trace = recorded(f'{{"baseTimeNanoseconds":{ORIGIN},"traceEvents":[{events}]}}')
+    assert (trace.gpu["start_ns"] - ORIGIN).tolist() == wanted
+    assert (trace.gpu["end_ns"] - trace.gpu["start_ns"]).unique().tolist() == [1]
+
+
+@each_row("text", ["[]", '{"traceEvents": [{"ph": "X", "ts": NaN}]}', kineto()[:-10]])
+def test_what_no_recording_wrote_is_refused_in_one_line(recorded: Any, text: str) -> None:
+    with pytest.raises(CommandError, match="not a whole Kineto trace") as caught:
+        recorded(text)
+    assert "\n" not in str(caught.value)

@@ -13,9 +13,6 @@ from spark_prof.traces.foreign import Foreign
 from spark_prof.traces.readers.ncu_csv import ncu_csv
 from tests.rows import each_row
 
-REAL = Path(__file__).parents[4] / "shared" / "traces" / "ncu_rtx5090"
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is absent")
-
 DETAILS = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
     '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value",'
@@ -102,37 +99,6 @@ def test_the_raw_page(read: Read) -> None:
         ["norm", 1, "gpu__time_duration.sum", 900.0, "nsecond"],
         ["norm", 1, "sm__inst_executed_pipe_tensor.sum", 0.0, "inst"],
     ]
-
-
-def test_several_files_are_one_process(tmp_path: Path) -> None:
-    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    for path, time in zip(paths, ("5", "7"), strict=True):
-        path.write_text(DETAILS + detail(0, 5, path.stem, "gpu__time_duration.sum", "ns", time))
-    foreign = ncu_csv(*paths)
-    assert [row[:2] for row in times(foreign)] == [("a", 5), ("b", 7)]
-    assert foreign.processes[0].metrics["launch"].tolist() == [0, 1]
-    assert len(foreign.lost) == 1
-
-
-def test_kernels_without_a_time_are_told(read: Read) -> None:
-    foreign = read(DETAILS + detail(0, 5, "k", "sm__throughput.avg", "%", "3"))
-    assert times(foreign) == [("k", 0, "4,2,1", "128,1,1")]
-    assert any("1 kernels have no gpu__time_duration" in line for line in foreign.lost)
-
-
-@needs_real
-def test_real_measurements() -> None:
-    found = {}
-    for path in sorted(REAL.glob("*.csv")):
-        foreign = ncu_csv(path)
-        ((name, ns, _, _),) = times(foreign)
-        found[path.name[:11]] = ns
-        assert len(foreign.processes[0].metrics) == 11
-        assert foreign.processes[0].facts["gpu"]["compute_capability"] == "12.0"
-        assert name
-    assert len(found) == 12
-    assert found["kernel_0003"] == 23_420
-    assert found["kernel_0009"] == 160_740
 
 
 @each_row("text", ["", "==PROF== No kernels were profiled.\n", "ID,Kernel Name\n", DETAILS, RAW])

@@ -14,8 +14,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, Window
-from spark_prof.traces.readers.nsys_stats import REPORTS, Report, nsys_stats_csv, report_of
-from spark_prof.traces.readers.printed_tables import head_of
+from spark_prof.traces.readers.nsys_stats import REPORTS, nsys_stats_csv
 
 REAL = Path(__file__).parents[4] / "shared" / "traces"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is absent")
@@ -46,13 +45,6 @@ def printed(path: Path) -> list[dict[str, str]]:
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", newline="") as file:
         return list(csv.DictReader(file))
-
-
-@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
-def test_each_report_is_told_by_its_head(report: Report) -> None:
-    assert report_of(head_of(report.example)) == report.name
-    for unit in ("us", "ms", "s"):
-        assert report_of(head_of(report.example.replace("(ns)", f"({unit})"))) == report.name
 
 
 @needs_real
@@ -187,9 +179,3 @@ def test_what_cannot_be_right_is_one_line(read: Read, text: str | bytes, message
         list(read(text).windows)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_lines_that_are_no_rows_are_told(read: Read) -> None:
-    foreign = read(SUMS + "1,5,1,,,,,,k\noops\n1,6,1,,,,,,l\n")
-    assert kernels(list(foreign.windows))["ns"].tolist() == [5, 6]
-    assert any(line.startswith("1 lines in the table") for line in foreign.lost)

@@ -120,15 +120,6 @@ def test_a_tree_in_either_encoding(file: Any, encode: Callable[[Any], bytes]) ->
     assert "3 kernels of Proton itself (55 ns) are left out" in foreign.lost
 
 
-def test_devices_and_an_amd_gpu(file: Any) -> None:
-    tree = [TREE[0], {"HIP": {"0": {"arch": "gfx942", "num_sms": 304}}}]
-    foreign = proton_tree(file(json.dumps(tree)), is_module)
-    (window,) = foreign.windows
-    assert window.trace.gpu["device"].tolist() == [0, 0, 0, 1]
-    assert foreign.processes[0].facts["gpu"] == {"vendor": "AMD", "name": "gfx942", "sms": 304}
-    assert any(line.startswith("AMD GPU") for line in foreign.lost)
-
-
 LATER_TRACE: list[dict[str, Any]] = [
     {"ph": "M", "pid": 0, "tid": 200007, "name": "thread_name", "args": {"name": "GPU Stream 7"}},
     {"ph": "M", "pid": 0, "tid": 3, "name": "thread_name", "args": {"name": "CPU Thread 3"}},
