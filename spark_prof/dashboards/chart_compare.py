@@ -6,6 +6,7 @@ What got slower is orange, what got faster blue. Every string from a recording g
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
@@ -14,14 +15,22 @@ from spark_prof.ab.result import Result, floor_of
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
-from spark_prof.dashboards.charts import LEGENDED, bars, label, set_style
+from spark_prof.dashboards.charts import (
+    LEGENDED,
+    add_bars,
+    add_map,
+    bars,
+    label,
+    set_style,
+    whiskers,
+)
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.compare_gate import LETTERS, Names, by_us, shown_part
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
 
 _GAIN = "#0072B2"
-DIVERGING = (
+_DIVERGING = (
     (0.0, "#0072B2"),
     (0.25, "#56B4E9"),
     (0.5, "rgba(128, 132, 140, 0.12)"),
@@ -61,36 +70,23 @@ def gain_points(result: Result) -> go.Figure:
         floor = floor_of(run, result.aa)
         if floor:
             figure.add_shape(
-                type="rect",
-                x0=index - 0.5,
-                x1=index + 0.5,
-                y0=1 / (1 + floor),
-                y1=1 + floor,
-                fillcolor=LINES,
-                line={"width": 0},
-                layer="below",
-            )
+                type="rect", x0=index - 0.5, x1=index + 0.5, y0=1 / (1 + floor), y1=1 + floor,
+                fillcolor=LINES, line={"width": 0}, layer="below",
+            )  # fmt: skip
     figure.add_hline(y=1, line={"color": NEUTRAL, "width": 1, "dash": "dot"})
-    figure.add_trace(
-        go.Scatter(
-            mode="markers+text",
-            x=list(range(len(runs))),
-            y=[gain.value for _, gain in runs],
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [gain.high - gain.value for _, gain in runs],
-                "arrayminus": [gain.value - gain.low for _, gain in runs],
-                "color": _GAIN,
-                "width": 8,
-            },
-            marker={"color": _GAIN, "size": 9},
-            text=[f"  {gain.value:.3f} x" for _, gain in runs],
-            textposition="middle right",
-            textfont={"color": TEXT},
-            cliponaxis=False,
-            hovertemplate="%{text}<extra></extra>",
-        )
+    gains = [gain.value for _, gain in runs]
+    interval = whiskers(gains, [gain.low for _, gain in runs], [gain.high for _, gain in runs])
+    figure.add_scatter(
+        mode="markers+text",
+        x=list(range(len(runs))),
+        y=gains,
+        error_y=interval | {"color": _GAIN, "width": 8},
+        marker={"color": _GAIN, "size": 9},
+        text=[f"  {gain:.3f} x" for gain in gains],
+        textposition="middle right",
+        textfont={"color": TEXT},
+        cliponaxis=False,
+        hovertemplate="%{text}<extra></extra>",
     )
     set_style(figure, "Gain with its 95 % interval; grey: a against itself", height=320)
     figure.update_xaxes(
@@ -137,22 +133,19 @@ def _waterfall(
 
 def layer_bars(found: Attribution) -> go.Figure:
     """Draws what each layer saves, component by component."""
-    rows = [row for row in found.layers if row.layer is not None]
-    table: dict[str, dict[int, float]] = {}
-    for row in rows:
-        name = row.component if row.touched else "without a swap"
-        by_layer = table.setdefault(name, {})
-        by_layer[row.layer or 0] = by_layer.get(row.layer or 0, 0.0) + row.saved_us
+    table: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for row in found.layers:
+        if row.layer is not None:
+            name = row.component if row.touched else "without a swap"
+            table[name][row.layer] += row.saved_us
     figure = go.Figure()
     for name in in_decoder_order(table):
-        figure.add_trace(
-            go.Bar(
-                name=label(name),
-                x=list(table[name]),
-                y=list(table[name].values()),
-                marker={"color": COLORS.get(name, NEUTRAL), "line": {"width": 0}},
-                hovertemplate=f"layer %{{x}}, {label(name)}: %{{y:.2f}} us<extra></extra>",
-            )
+        figure.add_bar(
+            name=label(name),
+            x=list(table[name]),
+            y=list(table[name].values()),
+            marker={"color": COLORS.get(name, NEUTRAL), "line": {"width": 0}},
+            hovertemplate=f"layer %{{x}}, {label(name)}: %{{y:.2f}} us<extra></extra>",
         )
     set_style(figure, "Saved in each layer", height=320)
     figure.update_layout(barmode="relative", **LEGENDED)
@@ -209,30 +202,21 @@ def component_pairs(phase: PhaseComparison, names: Names = _LETTERS) -> go.Figur
     parts = in_decoder_order(by_name)[::-1]
     figure = go.Figure()
     for side, pattern in (("a", "/"), ("b", "")):
-        values = [getattr(by_name[name], side) for name in parts]
-        figure.add_trace(
-            go.Bar(
-                name=label(getattr(names, side)),
-                orientation="h",
-                y=[label(shown_part(name)) for name in parts],
-                x=values,
-                customdata=[[name] for name in parts],
-                marker={
-                    "color": [COLORS.get(name, NEUTRAL) for name in parts],
-                    "pattern": {"shape": pattern, "fillmode": "replace"},
-                    "line": {"width": 0},
-                },
-                text=[microseconds(value) for value in values],
-                hovertemplate=f"{label(getattr(names, side))}, %{{y}}: %{{text}}<extra></extra>",
-            )
+        called = label(getattr(names, side))
+        add_bars(
+            figure,
+            [label(shown_part(name)) for name in parts],
+            [getattr(by_name[name], side) for name in parts],
+            [COLORS.get(name, NEUTRAL) for name in parts],
+            hover=f"{called}, %{{y}}: %{{text}}",
+            pattern=pattern,
+            written=False,
+            name=called,
+            customdata=[[name] for name in parts],
         )
-    set_style(
-        figure,
-        f"Parts of a typical {phase.unit}: {label(names.a)} hatched",
-        height=90 + 34 * len(parts),
-    )
+    title = f"Parts of a typical {phase.unit}: {label(names.a)} hatched"
+    set_style(figure, title, height=90 + 34 * len(parts))
     figure.update_layout(barmode="group", showlegend=False)
-    figure.update_traces(textposition="none")
     figure.update_xaxes(ticksuffix=" us", nticks=5, exponentformat="none")
     figure.update_yaxes(type="category", showgrid=False)
     return figure
@@ -252,26 +236,20 @@ def layer_differences(phase: PhaseComparison) -> go.Figure:
         for layer in layers
     ]
     widest = max((abs(us) for row in times for us in row if us is not None), default=1.0)
-    figure = go.Figure(
-        go.Heatmap(
-            x=[label(name) for name in names],
-            y=[str(layer) for layer in layers],
-            z=times,
-            text=[["" if us is None else by_us(us) for us in row] for row in times],
-            hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
-            colorscale=list(DIVERGING),
-            zmin=-widest,
-            zmax=widest,
-            colorbar={"title": {"text": "us"}, "thickness": 12, "outlinewidth": 0},
-            xgap=1,
-            ygap=1,
-        )
-    )
-    set_style(
+    figure = go.Figure()
+    add_map(
         figure,
-        f"By layer and component, in a {phase.phase} {phase.unit}: slower orange, faster blue",
-        height=150 + min(max(18 * len(layers), 80), 900),
+        [label(name) for name in names],
+        [str(layer) for layer in layers],
+        times,
+        text=[["" if us is None else by_us(us) for us in row] for row in times],
+        hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
+        colorscale=list(_DIVERGING),
+        zmin=-widest,
+        zmax=widest,
     )
+    title = f"By layer and component, in a {phase.phase} {phase.unit}: slower orange, faster blue"
+    set_style(figure, title, height=150 + min(max(18 * len(layers), 80), 900))
     figure.update_xaxes(side="bottom", tickangle=-35, gridcolor=LINES)
     figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
     return figure

@@ -21,6 +21,7 @@ from spark_prof.dashboards.charts import (
     add_bars,
     empty_figure,
     label,
+    painted,
     set_style,
     set_time_axes,
     time_ticks,
@@ -137,20 +138,16 @@ def most_expensive(report: Report) -> go.Figure:
     names = [f"{number}. {_named(row)}" for number, row in enumerate(shown, 1)]
     times = [cost_of(row, report) for row in shown]
     colors = [COLORS.get(row.component, NEUTRAL) for row in shown]
+    whose, places = [label(row.name, 100) for row in shown], list(range(len(shown)))
     if rest:
         names.append(f"{len(rest)} more")
         times.append(sum(cost_of(row, report) for row in rest))
         colors.append(NEUTRAL)
+        whose.append("the rest")
+        places.append(-1)
     drawn = empty_figure()
-    add_bars(
-        drawn,
-        names,
-        times,
-        colors,
-        hover="%{text}<br>%{hovertext}",
-        hovertext=[*(label(row.name, 100) for row in shown), *(["the rest"] if rest else [])],
-        customdata=[*range(len(shown)), *([-1] if rest else [])],
-    )
+    hover = "%{text}<br>%{hovertext}"
+    add_bars(drawn, names, times, colors, hover=hover, hovertext=whose, customdata=places)
     whole = "a token"
     if report.conversions.us_per_token is None:
         decodes = any(row.decode_us for row in report.conversions.charged)
@@ -182,11 +179,7 @@ def by_layer(report: Report) -> go.Figure:
             y=times,
             name=label(kind),
             customdata=layers,
-            marker={
-                "color": color,
-                "line": {"width": 0},
-                "pattern": {"shape": pattern, "fillmode": "replace", "size": 6},
-            },
+            marker=painted(color, pattern),
             text=[microseconds(us) for us in times],
             textposition="none",
             hovertemplate=f"layer %{{x}}, {label(kind)}: %{{text}}<extra></extra>",

@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.charts import empty_figure, label, set_style
+from spark_prof.dashboards.charts import add_map, empty_figure, label, set_style
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.dashboards.units import (
     MISSING,
@@ -189,18 +189,15 @@ def layer_heatmap(report: Report) -> go.Figure:
     # A dash would be a figure; None leaves the cell of a component that a layer lacks empty.
     times = [[table[layer].get(name) for name in names] for layer in rows]
     drawn = empty_figure()
-    drawn.add_heatmap(
-        x=[label(name) for name in names],
-        y=[str(layer) for layer in rows],
-        z=times,
+    add_map(
+        drawn,
+        [label(name) for name in names],
+        [str(layer) for layer in rows],
+        times,
         text=[[microseconds(us) for us in row] for row in times],
         hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
-        colorscale="Cividis",
-        colorbar={"title": {"text": "us"}, "thickness": 12, "outlinewidth": 0},
-        xgap=1,
         # Where a row is a pixel or two, a gap would hide it.
         ygap=1 if len(rows) <= _MANY_LAYERS else 0,
-        zmin=0,
     )
     # At most as high as a printed page leaves room for.
     height = 150 + min(max(14 * len(rows), 80), 640)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGENDED,
     add_bars,
+    add_map,
     empty_figure,
     label,
     set_style,
@@ -173,10 +174,10 @@ def rank_bars(report: Report) -> go.Figure:
     rows = [row for row in report.ranks if row.steps][:_MOST_RANKS]
     names = [f"rank {row.rank}" for row in rows]
     drawn = empty_figure()
-    for name, color, pattern, part in _PARTS:
+    for place, (*_, part) in enumerate(_PARTS):
         times = [part(row) / row.steps for row in rows]
         if any(times):
-            _add_part(drawn, names, times, name, color, pattern, [row.rank for row in rows])
+            _add_part(drawn, names, times, place, customdata=[row.rank for row in rows])
     set_style(drawn, "What each rank does in a mean step", height=120 + 24 * max(len(rows), 2))
     most = max((sum(part(row) for *_, part in _PARTS) / row.steps for row in rows), default=1.0)
     drawn.update_layout(barmode="stack", **LEGENDED)
@@ -198,26 +199,15 @@ def waits_for_ranks(report: Report) -> go.Figure:
         for first, last in zip(found.first_step.tolist(), found.last_step.tolist(), strict=True)
     ]
     drawn = empty_figure()
-    drawn.add_heatmap(
-        x=list(range(len(columns))),
-        y=names,
-        z=found.us,
-        hoverinfo="skip",
-        colorscale="Cividis",
-        zmin=0,
-        xgap=1,
-        ygap=1,
-        colorbar={"title": {"text": "us a step"}, "thickness": 12, "outlinewidth": 0},
-    )
+    add_map(drawn, range(len(columns)), names, found.us, hoverinfo="skip")
+    drawn.update_traces(colorbar={"title": {"text": "us a step"}})
     _add_marks(drawn, found, names, columns)
     title = "How long the others waited for each rank"
     set_style(drawn, title, height=140 + 24 * max(len(ranks), 2))
     places = list(range(0, len(columns), max(1, len(columns) // 8)))
-    drawn.update_xaxes(
-        tickvals=places, ticktext=[columns[place] for place in places], title={"text": "steps"}
-    )
+    shown = [columns[place] for place in places]
+    drawn.update_xaxes(tickvals=places, ticktext=shown, title={"text": "steps"}, showgrid=False)
     drawn.update_yaxes(type="category", autorange="reversed", showgrid=False)
-    drawn.update_xaxes(showgrid=False)
     return drawn
 
 
@@ -234,8 +224,7 @@ def waits_by_collective(report: Report) -> go.Figure:
     transfers = [item.transfer_us / steps for item in shown]
     drawn = empty_figure()
     for place, times in ((2, waits), (1, transfers)):
-        name, color, pattern, _ = _PARTS[place]
-        _add_part(drawn, names, times, name, color, pattern)
+        _add_part(drawn, names, times, place)
     rest = f", the {len(shown)} longest of {len(items)}" if len(items) > len(shown) else ""
     set_style(drawn, f"Collectives of a mean step{rest}", height=120 + 26 * max(len(shown), 2))
     drawn.update_layout(barmode="stack", **LEGENDED)
@@ -245,19 +234,11 @@ def waits_by_collective(report: Report) -> go.Figure:
 
 
 def _add_part(
-    drawn: go.Figure,
-    names: list[str],
-    times: list[float],
-    name: str,
-    color: str,
-    pattern: str,
-    ranks: list[int] | None = None,
+    drawn: go.Figure, names: list[str], times: list[float], place: int, **more: Any
 ) -> None:
-    hover = f"%{{y}}, {name}: %{{text}}"
-    add_bars(
-        drawn, names, times, color, hover=hover, pattern=pattern, written=False, name=name,
-        customdata=ranks,
-    )  # fmt: skip
+    name, color, pattern, _ = _PARTS[place]
+    looks = {"hover": f"%{{y}}, {name}: %{{text}}", "pattern": pattern, "name": name} | more
+    add_bars(drawn, names, times, color, written=False, **looks)
 
 
 def _add_marks(drawn: go.Figure, found: HeldUp, names: list[str], columns: list[str]) -> None:
