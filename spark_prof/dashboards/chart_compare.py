@@ -45,7 +45,6 @@ _MOST_LAYERS = 200
 _ROOM = 0.15
 """Share of the axis that a label takes."""
 
-_LETTERS = Names()
 _Part = tuple[str, float, str]
 """A safe label, by how many us it makes the step longer, and a colour."""
 
@@ -168,7 +167,7 @@ def compare_figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
     return drawn
 
 
-def difference_waterfall(phase: PhaseComparison, names: Names = _LETTERS) -> go.Figure:
+def difference_waterfall(phase: PhaseComparison, names: Names) -> go.Figure:
     """Leads from a's median step to the other's, part by part, the slower one first."""
     visible = _SMALL * max(phase.like.a, phase.like.b)
     shown = [part for part in phase.parts if abs(part.change.us) >= visible]
@@ -196,7 +195,7 @@ def difference_waterfall(phase: PhaseComparison, names: Names = _LETTERS) -> go.
     return figure
 
 
-def component_pairs(phase: PhaseComparison, names: Names = _LETTERS) -> go.Figure:
+def component_pairs(phase: PhaseComparison, names: Names) -> go.Figure:
     """Draws each part of a typical step on both sides, beside each other."""
     by_name = {part.name: part.change for part in phase.parts}
     parts = in_decoder_order(by_name)[::-1]

@@ -12,7 +12,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.render.json_report import SCHEMA
-from spark_prof.dashboards.section import Document, Section, document, listed, table
+from spark_prof.dashboards.section import Document, Section, document, listed, pairs, table
 from spark_prof.dashboards.sections import audit_section, ceiling_section, run_section
 from spark_prof.dashboards.units import MISSING, bandwidth, microseconds, operations, shorten
 from spark_prof.traces.measured import Measured
@@ -110,7 +110,7 @@ def _installed(machine: Machine) -> Section:
         ("libcupti", machine.cupti),
     ]
     shown = [(name, value or MISSING) for name, value in fields]
-    return run_section.pairs("installed", "What is installed here", shown, _LONGEST)
+    return pairs("installed", "What is installed here", shown, _LONGEST)
 
 
 def _libraries(machine: Machine) -> Section:

@@ -113,11 +113,10 @@ def kernels(report: Report) -> Section:
         cells.Text("Component", "component", optional=True),
     )
     title = "Kernels of a decode step by role"
-    if phase is None:
-        return table("roofline", title, (), columns)
-    rows = sorted(phase.rows, key=lambda row: -_step_us(row))
-    shown = [row for row in rows[:_MOST_ROWS] if _step_us(row) >= _LEAST_SHARE * phase.kernels_us]
-    if not shown:
+    rows = sorted(phase.rows if phase else (), key=lambda row: -_step_us(row))
+    least = _LEAST_SHARE * phase.kernels_us if phase else 0.0
+    shown = [row for row in rows[:_MOST_ROWS] if _step_us(row) >= least]
+    if phase is None or not shown:
         return table("roofline", title, (), columns)
     unknown = phase.kernels_us - phase.placed_us
     intro = (
@@ -129,15 +128,14 @@ def kernels(report: Report) -> Section:
         "module that was open), flow derives it, order and name are guesses. In brackets: the "
         "component alone, where no role is known.",
     )
-    section = table("roofline", title, shown, columns, intro)
     rest, left = phase.kernels_us - sum(map(_step_us, shown)), rows[len(shown) :]
     if not left and rest <= _ROUNDING * phase.kernels_us:
-        return section
+        return table("roofline", title, shown, columns, intro)
     bounds = [bound for row in left if (bound := _bound_us(row)) is not None]
     more = counted(len(left), "more row") if left else MISSING
     named = ("rest", microseconds(rest), microseconds(sum(bounds) if bounds else None))
     last = (*named, MISSING, MISSING, more, *[MISSING] * (len(columns) - 6))
-    return Section(section.id, title, section.columns, (*section.rows, last), section.intro)
+    return table("roofline", title, shown, columns, intro, (last,))
 
 
 def streamed(report: Report) -> Section:
@@ -184,11 +182,7 @@ def _of_bound(row: RooflineRow) -> float | None:
 def _needed(row: RooflineRow) -> str | None:
     if row.needed_bytes is None:
         return None
-    return (
-        f"at least {decimal_size(row.needed_bytes)}"
-        if row.expected
-        else decimal_size(row.needed_bytes)
-    )
+    return f"{'at least ' if row.expected else ''}{decimal_size(row.needed_bytes)}"
 
 
 def _really(row: RooflineRow) -> str | None:
@@ -261,11 +255,8 @@ def intensity(
 ) -> go.Figure:
     """Draws the operations of a byte against those of a second, under the ceilings of the GPU.
 
-    Args:
-        rows: of one phase.
-        ceilings: of the GPU.
-        precisions: of the kernels' arithmetic, by name and component.
-        places: of the kernels' names, as customdata of the points.
+    The precisions of the kernels' arithmetic are by name and component; the points have the places
+    of the kernels' names as customdata.
     """
     shown = with_intensity(rows)
     used = {precisions.get((row.name, row.component), "") for row in shown}
@@ -308,11 +299,7 @@ def _figure(
     places: Mapping[str, int],
     axes: tuple[str, str],
 ) -> go.Figure:
-    """Draws the kernels at their points under the lines.
-
-    Args:
-        inside: what the axes must reach; a coordinate of 0 says nothing.
-    """
+    """Draws kernels at their points under lines; the axes reach what is `inside`, but for 0."""
     figure = empty_figure()
     for line in lines:
         figure.add_scatter(

@@ -16,6 +16,7 @@ from spark_prof.dashboards.section import Cell, Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import (
     MISSING,
+    between,
     count,
     counted,
     difference,
@@ -67,27 +68,20 @@ def ledger(report: Report) -> Section:
     )
     rows = sorted(chosen.rows, key=lambda row: (row.name in _GAPS, -row.charged_us))
     heading = f"Where the time of a {'token' if chosen.phase == 'decode' else 'step'} goes"
-    section = table("components", heading, rows, columns, _intro(report, chosen, factor))
     total: tuple[Cell, ...] = (
-        "total",
-        microseconds(factor * chosen.step_us),
-        share(1.0),
-        0.0,
-        _range(chosen.step) if several else MISSING,
-        MISSING,
+        *("total", microseconds(factor * chosen.step_us), share(1.0), 0.0),
+        *(_range(chosen.step) if several else MISSING, MISSING),
         microseconds(prefill.step_us if prefill else None),
         microseconds(chosen.step.p99 if several else None),
-        MISSING,
-        MISSING,
+        *(MISSING, MISSING),
     )
-    return Section(section.id, heading, columns, (*section.rows, total), section.intro)
+    intro = _intro(report, chosen, factor)
+    return table("components", heading, rows, columns, intro, (total,))
 
 
 def _range(spread: StepSpread) -> str:
-    """From the 10th to the 90th percentile, the unit once where both have the same."""
-    low, high = microseconds(spread.p10).split(), microseconds(spread.p90).split()
-    same = low[1:] == high[1:]
-    return f"{low[0] if same else ' '.join(low)} to {' '.join(high)}"
+    """From the 10th to the 90th percentile."""
+    return between(microseconds(spread.p10), microseconds(spread.p90))
 
 
 def _name(name: str) -> str:
