@@ -44,7 +44,6 @@ def outline(
     Sections without rows and columns without figures are left out.
 
     Args:
-        report: what it is about.
         layer_columns: how many components get a column of their own in the table of the layers;
             None gives one to each.
         only: the ids of the sections to have; None for all.

@@ -37,44 +37,27 @@ _DERIVED: Mapping[type, tuple[str, ...]] = MappingProxyType(
 """What records have in JSON beside their fields."""
 
 
+_KEYS = (
+    "run", "gpu", "steps", "time", "books", "coverage", "components", "layers", "kernels",
+    "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
+    "modules", "audit", "ranks", "collectives", "overhead", "counters", "markers", "roofline",
+    "clients", "answers", "findings", "notes", "invariants",
+)  # fmt: skip
+"""What a report's JSON has after its schema: its parts, and three that are made here."""
+
+
 def record_of(report: Report) -> dict[str, Any]:
     """What the report's JSON has."""
-    steps = _plain(report.steps)
-    return {
-        "schema": SCHEMA,
-        "run": report.run,
-        "gpu": report.gpu,
+    made = {
         "steps": {
             name: dict(_NO_SPREAD) if name.endswith("_us") and value is None else value
-            for name, value in steps.items()
+            for name, value in _plain(report.steps).items()
         },
         "time": _time(report),
-        "books": report.books,
-        "coverage": report.coverage,
-        "components": report.components,
-        "layers": report.layers,
-        "kernels": report.kernels,
-        "machine_code": report.machine_code,
-        "conflicts": report.conflicts,
-        "tokens": report.tokens,
         "client_tokens": beside_clients(report.tokens, report.clients),
-        "copies": report.copies,
-        "shapes": report.shapes,
-        "conversions": report.conversions,
-        "modules": report.modules,
-        "audit": report.audit,
-        "ranks": report.ranks,
-        "collectives": report.collectives,
-        "overhead": report.overhead,
-        "counters": report.counters,
-        "markers": report.markers,
-        "roofline": report.roofline,
-        "clients": report.clients,
-        "answers": report.answers,
-        "findings": report.findings,
-        "notes": report.notes,
-        "invariants": report.invariants,
     }
+    parts = {key: made[key] if key in made else getattr(report, key) for key in _KEYS}
+    return {"schema": SCHEMA, **parts}
 
 
 def write(record: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import find_rule, short_name
@@ -96,17 +97,8 @@ def reason(row: KernelRow) -> str:
 def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Report) -> Section:
     """Lists the shapes in which a kernel was launched, and what limits its occupancy.
 
-    Args:
-        uses: its shapes.
-        name: of the kernel.
-        component: of which shapes the occupancy is looked up first.
-        report: whose shapes say it, of decode steps only.
+    The report says that of decode steps only; shapes of the component come first.
     """
-    known: dict[tuple[object, ...], ShapeRow] = {}
-    every = report.shapes.rows if report.shapes else ()
-    for row in sorted(every, key=lambda row: row.component != component):
-        if row.name == name:
-            known.setdefault((row.grid, row.block, row.registers, row.shared_bytes), row)
     columns = (
         cells.Count("Calls", lambda pair: pair[0].calls),
         cells.Share("Share", lambda pair: pair[0].share),
@@ -128,11 +120,13 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
         "Busy is the share of the multiprocessors that have a block, occupancy the warps that one "
         "could hold, of launches in decode steps.",
     )
-    pairs = []
-    for use in uses:
-        launch = use.launch
-        shape = (launch.grid, launch.block, launch.registers, launch.shared_bytes)
-        pairs.append((use, known.get(shape)))
+    shape = attrgetter("grid", "block", "registers", "shared_bytes")
+    known: dict[tuple[object, ...], ShapeRow] = {}
+    every = report.shapes.rows if report.shapes else ()
+    for row in sorted(every, key=lambda row: row.component != component):
+        if row.name == name:
+            known.setdefault(shape(row), row)
+    pairs = [(use, known.get(shape(use.launch))) for use in uses]
     return table("launches", "How it is launched", pairs, columns, intro)
 
 
@@ -196,11 +190,10 @@ def streamed(report: Report, component: str) -> Section:
 def named_by(
     findings: Sequence[Finding], name: str, role: str = ""
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """The findings that name a kernel, by the short name that they use.
+    """The findings that use a kernel's short name: about this role of it, and about others.
 
-    Returns:
-        Those about this role of it, then those about others: kernels that differ in their template
-        arguments only share a short name. All are of the first kind where none names the role.
+    Kernels that differ in their template arguments only share a short name. All are of the first
+    kind where none names the role.
     """
     short = short_name(name)
     texts = ((finding, " ".join((finding.text, *finding.evidence))) for finding in findings)
