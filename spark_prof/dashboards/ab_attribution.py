@@ -15,15 +15,7 @@ from spark_prof.analyzers.comparing.swap_attribution import (
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.compare_gate import numbers
 from spark_prof.dashboards.section import Column, Section, table
-from spark_prof.dashboards.units import (
-    MISSING,
-    clean,
-    counted,
-    figure,
-    microseconds,
-    share,
-    spans,
-)
+from spark_prof.dashboards.units import MISSING, clean, counted, figure, microseconds, share, spans
 
 _MOST_KERNELS = 12
 _MOST_NAMES = 3

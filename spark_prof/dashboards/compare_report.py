@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from spark_prof.analyzers.comparing.comparison import (
-    Comparison,
-    KernelPart,
-    PhaseComparison,
-    Side,
-)
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.analyzers.findings.rule import runs_eagerly
@@ -196,7 +191,7 @@ def _record(compared: Compared) -> dict[str, Any]:
                 "side": letter,
                 "other": _sides(found.sides[1]),
                 "assumed_start_share": found.assumed or None,
-                "phases": _told(found.phases),
+                "phases": found.phases,
                 "setup": found.setup,
                 "notes": found.notes,
             }
@@ -208,7 +203,7 @@ def _record(compared: Compared) -> dict[str, Any]:
                 "side": letter,
                 "outcome": each.outcome,
                 "kind": each.reading.kind,
-                "change": _told(each.reading.change),
+                "change": each.reading.change,
                 "reason": reason(each, found.names),
             }
             for letter, found, checked in zip(
@@ -232,26 +227,3 @@ def _sides(recordings: Sequence[Side]) -> dict[str, Any]:
         "conversions_share": report.conversions.share,
         "findings": [each.id for each in report.findings],
     }
-
-
-def _told(value: Any) -> Any:
-    """Records as mappings, with what their changes and kernels imply."""
-    if isinstance(value, tuple):
-        return [_told(each) for each in value]
-    if not is_dataclass(value):
-        return value
-    if isinstance(value, Change):
-        return _change(value)
-    found = {field.name: _told(getattr(value, field.name)) for field in fields(value)}
-    return found | {"where": value.where} if isinstance(value, KernelPart) else found
-
-
-def _change(change: Change) -> dict[str, Any]:
-    """A change; with several recordings a side also the figure of each."""
-    found: dict[str, Any] = {key: getattr(change, key) for key in ("a", "b", "us", "low", "high")}
-    found |= {"share": change.share(change.us), "sure": change.sure}
-    found["share_low"], found["share_high"] = change.shares
-    if max(map(len, change.figures)) > 1:
-        for side, figures in zip(("a", "b"), change.figures, strict=True):
-            found[f"values_{side}"] = [each.value for each in figures]
-    return found

@@ -42,13 +42,9 @@ class Diagnosis:
 
 def render_diagnosis(found: Diagnosis, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a diagnosis in a format."""
-    return draw(
-        lambda: document_of(found), lambda: {"schema": SCHEMA, **_record(found)}, kind, width, color
-    )
-
-
-def _record(found: Diagnosis) -> dict[str, object]:
-    return {name: value for name, value in vars(found).items() if name != "one_gpu"}
+    told = {name: value for name, value in vars(found).items() if name != "one_gpu"}
+    record = {"schema": SCHEMA, **told}
+    return draw(lambda: document_of(found), lambda: record, kind, width, color)
 
 
 def document_of(found: Diagnosis) -> Document:
@@ -136,8 +132,7 @@ def measured(found: Measured) -> Section:
         ),
         cells.Written("Median", lambda entry: _amount(entry.value, entry.unit)),
         cells.Written(
-            "Range",
-            lambda e: f"{_amount(e.lowest, e.unit)} to {_amount(e.highest, e.unit)}",
+            "Range", lambda e: f"{_amount(e.lowest, e.unit)} to {_amount(e.highest, e.unit)}"
         ),
         cells.Count("Repeats", "repeats", optional=True),
         cells.Prose("How", "how"),

@@ -12,7 +12,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from spark_prof.dashboards.units import MISSING, count, shorten
 
@@ -23,8 +23,6 @@ _WIDEST_CELL = 60
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 Row = Sequence[Any]
-
-
 Writer = Callable[[Sequence[str], Iterable[Row]], Iterator[str]]
 
 
@@ -36,7 +34,10 @@ def as_text(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     widths = [max(map(cell_len, cells)) for cells in zip(titles, *shown, strict=True)]
     right = [bool(shown) and all(_is_number(row[i]) for row in shown) for i in range(len(titles))]
     for line in (titles, ["─" * width for width in widths], *shown):
-        cells = map(_padded, line, widths, right)
+        cells = [
+            f"{' ' * (width - cell_len(cell))}{cell}" if to_right else set_cell_size(cell, width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
         yield "  ".join(cells).rstrip() + "\n"
     if left := sum(1 for _ in waiting):
         yield f"{count(left)} more rows; --format csv, json or parquet has all of them\n"
@@ -76,11 +77,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.1f}"
     return shorten(str(value), _WIDEST_CELL)
-
-
-def _padded(cell: str, width: int, to_right: bool) -> str:
-    space = " " * (width - cell_len(cell))
-    return space + cell if to_right else cell + space
 
 
 def _is_number(cell: str) -> bool:

@@ -176,7 +176,7 @@ class RankTrace:
         category: str | pa.Array,
         name: pa.Array,
         track: str | pa.Array,
-        times: tuple[Int64s, Int64s],  # where each begins and ends, ns
+        times: Sequence[Int64s],  # where each begins and ends, ns
         *arguments: str | pa.Array,
     ) -> None:
         """Writes complete events with the parts of their arguments; none lasts less than 0."""

@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from spark_prof.analyzers.clients.client_rows import Comparison, beside_clients
+from spark_prof.analyzers.comparing.comparison import KernelPart
+from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.counters.counter_rows import WeightRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
@@ -29,6 +31,7 @@ _DERIVED: Mapping[type, tuple[str, ...]] = MappingProxyType(
     {
         Books: ("busy_us", "residual_percent"),
         Comparison: ("difference",),
+        KernelPart: ("where",),
         RooflinePhase: ("of_floor",),
         ShapeRow: ("us_per_call", "tile_waste"),
         WeightRow: ("ratio",),
@@ -79,8 +82,21 @@ def _time(report: Report) -> dict[str, float | None]:
     return first | found | {"copies_us": copies}
 
 
+def _change(change: Change) -> dict[str, Any]:
+    """A change; with several recordings a side also the figure of each."""
+    found: dict[str, Any] = {key: getattr(change, key) for key in ("a", "b", "us", "low", "high")}
+    found |= {"share": change.share(change.us), "sure": change.sure}
+    found["share_low"], found["share_high"] = change.shares
+    if max(map(len, change.figures)) > 1:
+        for side, figures in zip(("a", "b"), change.figures, strict=True):
+            found[f"values_{side}"] = [each.value for each in figures]
+    return found
+
+
 def _plain(value: Any) -> Any:
     """As JSON has it: null for what it can't say, and without the noise of binary fractions."""
+    if isinstance(value, Change):
+        return _plain(_change(value))
     if is_dataclass(value):
         names = [*(field.name for field in fields(value)), *_DERIVED.get(type(value), ())]
         record = {name: _plain(getattr(value, name)) for name in names}

@@ -114,12 +114,15 @@ def repeated(report: Report) -> Section:
     return table("repeated", title, report.conversions.repeated, columns, intro)
 
 
+def _decodes(report: Report) -> bool:
+    return any(row.decode_us for row in report.conversions.charged)
+
+
 def cost_of(row: AttributedConversion, report: Report) -> float:
     """What a conversion takes of a token, else of a mean decode step, else of all steps, in us."""
     if row.us_per_token is not None:
         return row.us_per_token
-    decodes = any(other.decode_us for other in report.conversions.charged)
-    return row.decode_us / max(report.steps.decode, 1) if decodes else row.us
+    return row.decode_us / max(report.steps.decode, 1) if _decodes(report) else row.us
 
 
 def ranked(report: Report) -> list[AttributedConversion]:
@@ -148,10 +151,9 @@ def most_expensive(report: Report) -> go.Figure:
     drawn = empty_figure()
     hover = "%{text}<br>%{hovertext}"
     add_bars(drawn, names, times, colors, hover=hover, hovertext=whose, customdata=places)
-    whole = "a token"
-    if report.conversions.us_per_token is None:
-        decodes = any(row.decode_us for row in report.conversions.charged)
-        whole = "a decode step" if decodes else "all steps"
+    whole = "a decode step" if _decodes(report) else "all steps"
+    if report.conversions.us_per_token is not None:
+        whole = "a token"
     set_style(drawn, f"What conversions take of {whole}", height=90 + 28 * len(names))
     drawn.update_layout(margin={"r": 76})
     set_time_axes(drawn, max(times, default=1.0))

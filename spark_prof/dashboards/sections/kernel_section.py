@@ -53,18 +53,12 @@ def coverage(report: Report) -> Section:
         cores = "on tensor cores, CUDA cores or a copy engine"
         rows.append(("Engine", share(placed.engine), cores))
     columns = (Column("Placed"), Column("Share of the time", "number"), Column("", "prose"))
-    unplaced = (
-        f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."
-        if placed.unplaced_us
-        else "Everything has a layer or a component."
-    )
-    return Section(
-        "coverage",
-        "What could not be placed",
-        columns,
-        tuple(rows) if report.kernels or report.components else (),
-        (about_cells.owners(report), unplaced),
-    )
+    unplaced = "Everything has a layer or a component."
+    if placed.unplaced_us:
+        unplaced = f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."
+    intro = (about_cells.owners(report), unplaced)
+    shown = tuple(rows) if report.kernels or report.components else ()
+    return Section("coverage", "What could not be placed", columns, shown, intro)
 
 
 def kernels(report: Report) -> Section:
@@ -77,8 +71,7 @@ def kernels(report: Report) -> Section:
         cells.Count("Calls", "calls", optional=True),
         cells.Text("Component", "component"),
         cells.Text(
-            "Execution unit",
-            lambda row: MISSING if cpu else ran_on(row.engine, row.precision),
+            "Execution unit", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)
         ),
         cells.Text("Evidence", lambda row: MISSING if cpu else row.evidence, optional=True),
         cells.Name("Operator" if cpu else "Kernel", lambda row: called[row.name]),
@@ -176,11 +169,8 @@ def evidence_shares(report: Report) -> dict[str, dict[str, float]]:
     found = {"owner": owner | {"unknown": max(1 - sum(owner.values()), 0.0)}}
     if total and not on_cpu(report):
         known = [row for row in report.kernels if row.engine != "unknown"]
-        sums = {
-            name: sum(row.us for row in known if row.evidence == name) / total
-            for name in EVIDENCE
-            if name != "unknown"
-        }
+        sums = {n: sum(row.us for row in known if row.evidence == n) / total for n in EVIDENCE}
+        del sums["unknown"]
         found["engine"] = sums | {"unknown": max(1 - sum(sums.values()), 0.0)}
     return found
 

@@ -134,19 +134,17 @@ def _held(pair: tuple[LaunchUse, ShapeRow | None]) -> Occupancy | None:
     return pair[1].occupancy if pair[1] else None
 
 
-def code(rows: Sequence[CodeRow]) -> Section:
+def code(row: CodeRow) -> Section:
     """Says what the machine code of a kernel is made of."""
-    pairs: list[tuple[str, str]] = []
-    for row in rows:
-        pairs += [
-            ("Built for", row.target or MISSING),
-            ("Instructions", count(row.instructions)),
-            ("Registers", count(row.registers) if row.registers else MISSING),
-            ("Local memory", f"{count(row.local_loads)} loads, {count(row.local_stores)} stores"),
-            *(("Tensor cores", f"{count(p.count)} x {p.opcode}") for p in row.products),
-            ("Converts from", ", ".join(row.reads) or MISSING),
-            ("Converts to", ", ".join(row.writes) or MISSING),
-        ]
+    pairs = [
+        ("Built for", row.target or MISSING),
+        ("Instructions", count(row.instructions)),
+        ("Registers", count(row.registers) if row.registers else MISSING),
+        ("Local memory", f"{count(row.local_loads)} loads, {count(row.local_stores)} stores"),
+        *(("Tensor cores", f"{count(p.count)} x {p.opcode}") for p in row.products),
+        ("Converts from", ", ".join(row.reads) or MISSING),
+        ("Converts to", ", ".join(row.writes) or MISSING),
+    ]
     intro = ("Counted in the code that was loaded, each instruction once however often it runs.",)
     return replace(_listed("machine-code", "Machine code", pairs), intro=intro)
 

@@ -22,14 +22,7 @@ from spark_prof.dashboards.charts import (
 )
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.section import Section, table
-from spark_prof.dashboards.units import (
-    MISSING,
-    count,
-    counted,
-    figure,
-    microseconds,
-    shorten,
-)
+from spark_prof.dashboards.units import MISSING, count, counted, figure, microseconds, shorten
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -220,15 +213,13 @@ def waits_by_collective(report: Report) -> go.Figure:
         layer = "" if item.layer is None else f", layer {item.layer}"
         after = f" after {label(item.after)}" if item.after else ""
         names.append(f"{number}. {label(item.kind)}{after}{layer}")
-    waits = [item.wait_us / steps for item in shown]
-    transfers = [item.transfer_us / steps for item in shown]
     drawn = empty_figure()
-    for place, times in ((2, waits), (1, transfers)):
-        _add_part(drawn, names, times, place)
+    _add_part(drawn, names, [item.wait_us / steps for item in shown], 2)
+    _add_part(drawn, names, [item.transfer_us / steps for item in shown], 1)
     rest = f", the {len(shown)} longest of {len(items)}" if len(items) > len(shown) else ""
     set_style(drawn, f"Collectives of a mean step{rest}", height=120 + 26 * max(len(shown), 2))
     drawn.update_layout(barmode="stack", **LEGENDED)
-    most = max((a + b for a, b in zip(waits, transfers, strict=True)), default=1.0)
+    most = max((item.wait_us + item.transfer_us for item in shown), default=steps) / steps
     set_time_axes(drawn, most, room=1.05)
     return drawn
 

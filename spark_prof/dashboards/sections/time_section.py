@@ -112,9 +112,7 @@ def accounting(report: Report) -> Section:
         cells.Written("Residual", lambda entry: figure(entry.residual_percent, ".2f", " %")),
         cells.Time("Engine", "engine_us"),
         cells.Written(
-            "Off by",
-            lambda entry: difference(entry.engine_us, entry.step_us),
-            optional=True,
+            "Off by", lambda entry: difference(entry.engine_us, entry.step_us), optional=True
         ),
     )
     intro: tuple[str, ...] = ()

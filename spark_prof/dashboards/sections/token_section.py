@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from spark_prof.analyzers.clients.client_rows import ClientToken, beside_clients
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import (
-    HOST,
-    LAUNCH_GAPS,
-    Ledger,
-    LedgerRow,
-    StepSpread,
-)
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Cell, Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
@@ -159,7 +153,7 @@ def batch_sizes(report: Report) -> Section:
     shown = sorted(most, key=lambda one: one.batch_size or 0)
     times = [{row.name: row.charged_us for row in one.rows} for one in shown]
     names = [row.name for row in report.tokens[0].rows] if shown else []
-    rows: list[tuple[Cell, ...]] = [
+    rows = [
         (_name(name), *(nothing_as_missing(own.get(name, 0.0)) for own in times)) for name in names
     ]
     if shown:
