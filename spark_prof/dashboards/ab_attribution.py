@@ -45,7 +45,7 @@ def components(found: Attribution, *, has_gain: bool) -> Section:
         cells.Text("Swapped", lambda row: "yes" if row.touched else ""),
     )
     rows = [row for row in found.components if row.a_us or row.b_us]
-    below = []
+    below: list[tuple[str, ...]] = []
     if found.residual_us is not None:
         part = share(found.residual_us / total) if total else MISSING
         below.append(("residual", "", "", microseconds(found.residual_us), "", part, "", "", ""))

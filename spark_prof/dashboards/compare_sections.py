@@ -176,14 +176,13 @@ def steps(phase: PhaseComparison, names: Names) -> Section:
         intro = ["Median time of a prompt's token; no two steps had the same number of them."]
     if abs(phase.mix_us) > _SMALL * phase.whole.a:
         intro.append(f"That the sides ran steps of other sizes explains {by_us(phase.mix_us)}.")
-    context = phase.context
-    if context:
+    if context := phase.context:
         intro.append(
             f"Contexts differ ({context.tokens_a:,.0f} against {context.tokens_b:,.0f} tokens): "
             f"a step grows by {1000 * context.us_per_token:.1f} ns a token, which explains "
             f"{by_us(context.us)} ({by_us(context.low)} to {by_us(context.high)}) of it."
         )
-    title = f"{_title(phase)} steps"
+    title = f"{'Recorded' if phase.phase == 'unknown' else phase.phase.capitalize()} steps"
     return Section(_id(f"steps_{phase.phase}", names), title, columns, tuple(rows), tuple(intro))
 
 
@@ -344,7 +343,3 @@ def _mix(engines: tuple[tuple[str, float], ...]) -> str:
 def _computes_otherwise(part: Part) -> bool:
     a, b = dict(part.engines_a), dict(part.engines_b)
     return any(abs(a.get(label, 0.0) - b.get(label, 0.0)) >= 0.05 for label in {*a, *b})
-
-
-def _title(phase: PhaseComparison) -> str:
-    return "Recorded" if phase.phase == "unknown" else phase.phase.capitalize()

@@ -62,20 +62,18 @@ def _headline(found: Diagnosis) -> tuple[tuple[str, str], ...]:
         if not (audit.rows or audit.log or audit.engine.vllm):
             return (("is known about kernels and settings", "Nothing"),)
         if not (audit.engine.gpu or audit.engine.capability):
-            return ((_WHICH_GPU, "The GPU is not known:"),)
+            asked = "whether a faster kernel exists was not looked at; give --gpu, such as "
+            return ((f"{asked}--gpu gb10", "The GPU is not known:"),)
     elif machine is not None and not machine.gpu:
-        return ((_NO_GPU, "No NVIDIA GPU here:"),)
+        asked = (
+            "its software was not looked at; for another machine: spark-prof doctor its-vllm.log "
+            "--gpu gb10, or spark-prof why its-model --gpu gb10"
+        )
+        return ((asked, "No NVIDIA GPU here:"),)
     elif machine is not None and not machine.version("vllm"):
-        return ((_NO_VLLM, "No vLLM here:"),)
+        asked = "nothing was looked at; run this in the environment that serves"
+        return ((asked, "No vLLM here:"),)
     return (("to change was found", "Nothing"),)
-
-
-_WHICH_GPU = "whether a faster kernel exists was not looked at; give --gpu, such as --gpu gb10"
-_NO_GPU = (
-    "its software was not looked at; for another machine: spark-prof doctor its-vllm.log --gpu "
-    "gb10, or spark-prof why its-model --gpu gb10"
-)
-_NO_VLLM = "nothing was looked at; run this in the environment that serves"
 
 
 def _sections(found: Diagnosis) -> Iterator[Section]:

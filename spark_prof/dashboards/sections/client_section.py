@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -66,14 +66,13 @@ def agreement(report: Report) -> Section:
     intro = _said(shown)
     if any(row.comparisons for row in shown):
         intro.append(_BESIDE)
-    lines = [line for row in shown for line in _lines(row)]
+    # A run stands beside the first quantity that was compared, and not beside its others.
+    lines = [
+        (None if place else row, comparison)
+        for row in shown
+        for place, comparison in enumerate(row.comparisons or (None,))
+    ]
     return table("clients", "Does the client see the same?", lines, columns, intro)
-
-
-def _lines(row: ClientRow) -> Iterator[tuple[ClientRow | None, Comparison | None]]:
-    """A run with the first quantity that was compared, then its other quantities."""
-    yield row, next(iter(row.comparisons), None)
-    yield from ((None, comparison) for comparison in row.comparisons[1:])
 
 
 def _verdict(line: tuple[ClientRow | None, Comparison | None]) -> str:

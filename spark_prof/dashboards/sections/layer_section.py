@@ -7,7 +7,7 @@ time share one row; of each kind of layers, the row furthest from the median lay
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING
@@ -131,12 +131,11 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     largest = max((group.total_us for group in groups), default=0.0)
     unit, divisor, digits = ("ms", 1e3, 2) if largest >= 1e4 else ("us", 1.0, 1)
 
-    def cells(parts: dict[str, float]) -> tuple[str, ...]:
-        figures = [parts.get(name, 0.0) for name in names]
-        if others:
-            figures.append(sum(parts.get(name, 0.0) for name in others))
-        figures.append(sum(parts.values()))
-        return tuple(figure(us / divisor or None, f",.{digits}f") for us in figures)
+    def cells(parts: dict[str, float]) -> Iterator[str]:
+        columns = [[name] for name in names] + [others] * bool(others) + [list(parts)]
+        for column in columns:
+            us = sum(parts.get(name, 0.0) for name in column)
+            yield figure(us / divisor or None, f",.{digits}f")
 
     rows = tuple(
         (
@@ -167,15 +166,11 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     if failed := report.failed("layers-"):
         intro += failed
     elif report.coverage.placed < _FEW_PLACED:
-        reason = (
-            ": kernels replayed by CUDA graphs carry no layer, so these rows are the steps that "
-            "ran without a graph."
-        )
-        in_graphs = "CUDA graphs" in report.run.execution
-        intro.append(
-            f"Only {share(report.coverage.placed)} of the time has a place here"
-            f"{reason if in_graphs else '.'}"
-        )
+        why = ""
+        if "CUDA graphs" in report.run.execution:
+            why = ": kernels replayed by CUDA graphs carry no layer, so these rows are the steps "
+            why += "that ran without a graph"
+        intro.append(f"Only {share(report.coverage.placed)} of the time has a place here{why}.")
     if report.coverage.guessed:
         intro.append(f"The place of {share(report.coverage.guessed)} of the time is a guess.")
     return Section("layers", "Layers", columns, rows, tuple(intro))

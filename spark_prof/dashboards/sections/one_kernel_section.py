@@ -13,10 +13,11 @@ from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
-from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow
+from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.sections.counter_section import limiters
 from spark_prof.dashboards.sections.kernel_section import ran_on
 from spark_prof.dashboards.units import (
     MISSING,
@@ -109,12 +110,10 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
         cells.Bytes("Shared memory", lambda pair: pair[0].launch.shared_bytes),
         cells.Ratio("Waves", lambda pair: pair[1] and pair[1].waves),
         cells.Share("Busy", lambda pair: pair[1] and pair[1].busy),
-        cells.Share("Occupancy", lambda pair: (held := _held(pair)) and held.share),
-        cells.Text(
-            "Limited by",
-            lambda pair: (held := _held(pair)) and " and ".join(held.limiters),
-            missing=MISSING,
+        cells.Share(
+            "Occupancy", lambda pair: (row := pair[1]) and row.occupancy and row.occupancy.share
         ),
+        cells.Text("Limited by", lambda pair: limiters(pair[1]), missing=MISSING),
     )
     intro = (
         "Busy is the share of the multiprocessors that have a block, occupancy the warps that one "
@@ -128,10 +127,6 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
             known.setdefault(shape(row), row)
     pairs = [(use, known.get(shape(use.launch))) for use in uses]
     return table("launches", "How it is launched", pairs, columns, intro)
-
-
-def _held(pair: tuple[LaunchUse, ShapeRow | None]) -> Occupancy | None:
-    return pair[1].occupancy if pair[1] else None
 
 
 def code(row: CodeRow) -> Section:

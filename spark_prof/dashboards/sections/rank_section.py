@@ -33,8 +33,13 @@ _MOST_BARS = 12
 _LONGEST_PROSE = 1000
 _LONGEST_NAME = 40
 
+
+def _other_kernels_us(row: RankRow) -> float:
+    return max(row.kernels_us - (row.wait_us or 0.0) - (row.transfer_us or 0.0), 0.0)
+
+
 _PARTS: tuple[tuple[str, str, str, Callable[[RankRow], float]], ...] = (
-    ("other kernels", SHADES[1], "", lambda row: _other_kernels_us(row)),
+    ("other kernels", SHADES[1], "", _other_kernels_us),
     ("transfer", COLORS["collective"], "", lambda row: row.transfer_us or 0.0),
     ("waiting", SHADES[0], "/", lambda row: row.wait_us or 0.0),
     ("gaps", NEUTRAL, ".", lambda row: row.gap_us or 0.0),
@@ -251,7 +256,3 @@ def _add_marks(drawn: go.Figure, found: HeldUp, names: list[str], columns: list[
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
     )
-
-
-def _other_kernels_us(row: RankRow) -> float:
-    return max(row.kernels_us - (row.wait_us or 0.0) - (row.transfer_us or 0.0), 0.0)

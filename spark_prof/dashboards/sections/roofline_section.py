@@ -182,7 +182,8 @@ def _of_bound(row: RooflineRow) -> float | None:
 def _needed(row: RooflineRow) -> str | None:
     if row.needed_bytes is None:
         return None
-    return f"{'at least ' if row.expected else ''}{decimal_size(row.needed_bytes)}"
+    needed = decimal_size(row.needed_bytes)
+    return f"at least {needed}" if row.expected else needed
 
 
 def _really(row: RooflineRow) -> str | None:

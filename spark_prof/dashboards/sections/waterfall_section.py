@@ -81,19 +81,15 @@ def waterfall(report: Report) -> Section:
     columns = (
         cells.Text("Part", name_of),
         cells.Time(f"A {found.of}", "us"),
-        cells.Share("Share", lambda part: part.us / found.us if found.us else None),
-        cells.Bar("", lambda part: _fraction(part.us, found.us) if part is not whole else 0.0),
+        cells.Share("Share", lambda part: part.us / found.us),
+        cells.Bar("", lambda part: 0.0 if part is whole else max(part.us / found.us, 0.0)),
         cells.Prose(
             "What it is",
             lambda part: _stands_on(found) if part is whole else _meaning(part, found, report),
         ),
     )
-    rows = [*parts, whole] if parts else []
+    rows = [*parts, whole] if parts and found.us else []
     return table("waterfall", title(found), rows, columns, _intro(found))
-
-
-def _fraction(us: float, whole_us: float) -> float:
-    return max(us / whole_us, 0.0) if whole_us else 0.0
 
 
 def floor_waterfall(report: Report) -> go.Figure:
@@ -122,8 +118,7 @@ def floor_waterfall(report: Report) -> go.Figure:
     figure.update_traces(marker={"pattern": look})
     if found.floor_us is not None:
         figure.add_vline(x=found.floor_us, line={"color": _FLOOR_COLOR, "width": 1, "dash": "dot"})
-    step = "a step" if found.phase == "unknown" else f"a {found.phase} step"
-    whole = {"token": "an output token", "run": "the run"}.get(found.of, step)
+    whole = {"token": "an output token", "run": "the run"}.get(found.of, f"a {_step(found)}")
     title = f"What {whole} takes{', from its lower bound on' if found.floor_us else ''}"
     set_style(figure, title, height=90 + 28 * max(len(times), 2))
     figure.update_layout(margin={"r": 112})
@@ -160,8 +155,11 @@ def title(found: Waterfall) -> str:
 def _stands_on(found: Waterfall) -> str:
     if found.of == "run":
         return "The sum of all kernels."
-    kind = "" if found.phase == "unknown" else f"{found.phase} "
-    return f"The median of {counted(found.steps, f'{kind}step')}."
+    return f"The median of {counted(found.steps, _step(found))}."
+
+
+def _step(found: Waterfall) -> str:
+    return "step" if found.phase == "unknown" else f"{found.phase} step"
 
 
 def _meaning(part: Part, found: Waterfall, report: Report) -> str:
@@ -188,14 +186,12 @@ def _intro(found: Waterfall) -> tuple[str, ...]:
 def _speed(report: Report, found: Waterfall) -> str:
     where = " on this processor" if on_cpu(report) else ""
     if found.of == "token" and found.us:
-        tokens = rate(1e6 / found.us)
-        return (
-            f"An output token takes {microseconds(found.us)}{where}, {tokens} tokens/s a sequence."
-        )
+        speed = f"{rate(1e6 / found.us)} tokens/s a sequence"
+        return f"An output token takes {microseconds(found.us)}{where}, {speed}."
     if found.of == "run":
         return f"Kernels take {microseconds(found.us)} in all; nothing tells the time of a token."
-    kind = "" if found.phase == "unknown" else f"{found.phase} "
-    return f"A {kind}step takes {microseconds(found.us)}{where}; nothing tells the time of a token."
+    took = f"A {_step(found)} takes {microseconds(found.us)}{where}"
+    return f"{took}; nothing tells the time of a token."
 
 
 def _distance(found: Waterfall) -> str:
