@@ -7,7 +7,7 @@ What got slower is orange, what got faster blue. Every string from a recording g
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -105,17 +105,21 @@ def waterfall(found: Attribution) -> go.Figure:
         a, b = found.a.untraced_us, found.b.untraced_us
         residual = found.residual_us or 0.0
     rows = sorted(found.components, key=lambda row: -row.saved_us)
-    shown = [row for row in rows if abs(row.saved_us) >= _SMALL * a]
-    small = sum(row.saved_us for row in rows if row not in shown)
-    parts = [*(_part(row.component, -row.saved_us) for row in shown)]
-    parts.append(("smaller components", -small, NEUTRAL))
+    parts = _parts(((row.component, -row.saved_us) for row in rows), a, "smaller components")
     if residual:
         parts.append(("residual", -residual, NEUTRAL))
     return _waterfall("From a's step to b's", ("a", a), parts, ("b", b))[0]
 
 
-def _part(name: str, us: float) -> _Part:
-    return label(shown_part(name)), us, COLORS.get(name, NEUTRAL)
+def _parts(changes: Iterable[tuple[str, float]], whole_us: float, small: str) -> list[_Part]:
+    """The parts of a waterfall; those that are small beside the whole are together its last one."""
+    parts, rest = [], 0.0
+    for name, us in changes:
+        if abs(us) >= _SMALL * whole_us:
+            parts.append((label(shown_part(name)), us, COLORS.get(name, NEUTRAL)))
+        else:
+            rest += us
+    return [*parts, (small, rest, NEUTRAL)]
 
 
 def _waterfall(
@@ -169,13 +173,11 @@ def compare_figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
 
 def difference_waterfall(phase: PhaseComparison, names: Names) -> go.Figure:
     """Leads from a's median step to the other's, part by part, the slower one first."""
-    visible = _SMALL * max(phase.like.a, phase.like.b)
-    shown = [part for part in phase.parts if abs(part.change.us) >= visible]
-    small = sum(part.change.us for part in phase.parts if part not in shown)
-    parts = [*(_part(part.name, part.change.us) for part in shown)]
+    longer = max(phase.like.a, phase.like.b)
+    parts = _parts(((p.name, p.change.us) for p in phase.parts), longer, "smaller parts")
     # The bars begin and end at medians, the parts are of typical steps.
-    parts += [("smaller parts", small, NEUTRAL), ("residual", phase.residual_us, NEUTRAL)]
-    parts = [part for part in parts if abs(part[1]) >= visible / 100]
+    parts.append(("residual", phase.residual_us, NEUTRAL))
+    parts = [part for part in parts if abs(part[1]) >= _SMALL * longer / 100]
     a, b = label(names.a), label(names.b)
     title = f"{phase.phase.capitalize()} {phase.unit}: from {a} to {b}"
     figure, begins = _waterfall(title, (a, phase.like.a), parts, (b, phase.like.b))
