@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-import plotly.graph_objects as go
-
 from spark_prof.ab.result import Result, floor_of
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
 from spark_prof.dashboards.charts import (
     LEGENDED,
+    Plot,
     add_bars,
     add_map,
     bars,
+    empty_figure,
     label,
     set_style,
     whiskers,
@@ -49,7 +49,7 @@ _Part = tuple[str, float, str]
 """A safe label, by how many us it makes the step longer, and a colour."""
 
 
-def ab_figures(result: Result) -> Mapping[str, go.Figure]:
+def ab_figures(result: Result) -> Mapping[str, Plot]:
     """The figures by the id of the section in which they stand."""
     drawn = {}
     if any(run.estimate.gain for run in result.runs):
@@ -61,10 +61,10 @@ def ab_figures(result: Result) -> Mapping[str, go.Figure]:
     return drawn
 
 
-def gain_points(result: Result) -> go.Figure:
+def gain_points(result: Result) -> Plot:
     """Draws the gain of each run with its interval, and how far side a was from itself."""
     runs = [(run, gain) for run in result.runs if (gain := run.estimate.gain)]
-    figure = go.Figure()
+    figure = empty_figure()
     for index, (run, _) in enumerate(runs):
         floor = floor_of(run, result.aa)
         if floor:
@@ -98,7 +98,7 @@ def gain_points(result: Result) -> go.Figure:
     return figure
 
 
-def waterfall(found: Attribution) -> go.Figure:
+def waterfall(found: Attribution) -> Plot:
     """Leads from a's time of a step to b's, by component."""
     a, b, residual = found.a.corrected_us, found.b.corrected_us, 0.0
     if found.a.untraced_us is not None and found.b.untraced_us is not None:
@@ -124,7 +124,7 @@ def _parts(changes: Iterable[tuple[str, float]], whole_us: float, small: str) ->
 
 def _waterfall(
     title: str, first: tuple[str, float], parts: Sequence[_Part], last: tuple[str, float]
-) -> tuple[go.Figure, list[float]]:
+) -> tuple[Plot, list[float]]:
     """Leads from one time to the other, and says where each part begins."""
     begins = [first[1]]
     for _, us, _ in parts:
@@ -134,14 +134,14 @@ def _waterfall(
     return bars(title, drawn[::-1], [0.0, *begins[:-1], 0.0][::-1]), begins[:-1]
 
 
-def layer_bars(found: Attribution) -> go.Figure:
+def layer_bars(found: Attribution) -> Plot:
     """Draws what each layer saves, component by component."""
     table: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for row in found.layers:
         if row.layer is not None:
             name = row.component if row.touched else "without a swap"
             table[name][row.layer] += row.saved_us
-    figure = go.Figure()
+    figure = empty_figure()
     for name in in_decoder_order(table):
         figure.add_bar(
             name=label(name),
@@ -157,9 +157,9 @@ def layer_bars(found: Attribution) -> go.Figure:
     return figure
 
 
-def compare_figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
+def compare_figures(found: Sequence[Comparison]) -> dict[str, Plot]:
     """The figures by the id of the section in which they stand."""
-    drawn: dict[str, go.Figure] = {}
+    drawn: dict[str, Plot] = {}
     for letter, comparison in zip(LETTERS[1:], found, strict=False):
         ending = f"_{letter}" if letter != "b" else ""
         for phase in comparison.phases:
@@ -171,7 +171,7 @@ def compare_figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
     return drawn
 
 
-def difference_waterfall(phase: PhaseComparison, names: Names) -> go.Figure:
+def difference_waterfall(phase: PhaseComparison, names: Names) -> Plot:
     """Leads from a's median step to the other's, part by part, the slower one first."""
     longer = max(phase.like.a, phase.like.b)
     parts = _parts(((p.name, p.change.us) for p in phase.parts), longer, "smaller parts")
@@ -197,11 +197,11 @@ def difference_waterfall(phase: PhaseComparison, names: Names) -> go.Figure:
     return figure
 
 
-def component_pairs(phase: PhaseComparison, names: Names) -> go.Figure:
+def component_pairs(phase: PhaseComparison, names: Names) -> Plot:
     """Draws each part of a typical step on both sides, beside each other."""
     by_name = {part.name: part.change for part in phase.parts}
     parts = in_decoder_order(by_name)[::-1]
-    figure = go.Figure()
+    figure = empty_figure()
     for side, pattern in (("a", "/"), ("b", "")):
         called = label(getattr(names, side))
         add_bars(
@@ -223,7 +223,7 @@ def component_pairs(phase: PhaseComparison, names: Names) -> go.Figure:
     return figure
 
 
-def layer_differences(phase: PhaseComparison) -> go.Figure:
+def layer_differences(phase: PhaseComparison) -> Plot:
     """Draws by how much each component of each layer differs; what noise explains is left out."""
     rows = [row for row in phase.layer_parts if row.layer is not None]
     layers = sorted({row.layer for row in rows if row.layer is not None})[:_MOST_LAYERS]
@@ -237,7 +237,7 @@ def layer_differences(phase: PhaseComparison) -> go.Figure:
         for layer in layers
     ]
     widest = max((abs(us) for row in times for us in row if us is not None), default=1.0)
-    figure = go.Figure()
+    figure = empty_figure()
     add_map(
         figure,
         [label(name) for name in names],

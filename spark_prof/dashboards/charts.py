@@ -16,7 +16,9 @@ from spark_prof.dashboards.colors import COLORS, LINES, TEXT
 from spark_prof.dashboards.units import microseconds, shorten
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure as Plot
+else:
+    Plot = object
 
 LEGENDED: Mapping[str, Any] = {
     "showlegend": True,
@@ -36,7 +38,7 @@ def label(text: str, width: int = 40) -> str:
     return html.escape(shorten(text, width), quote=False)
 
 
-def empty_figure() -> go.Figure:
+def empty_figure() -> Plot:
     """A figure to draw in."""
     import plotly.graph_objects as go
 
@@ -44,7 +46,7 @@ def empty_figure() -> go.Figure:
 
 
 def add_bars(
-    figure: go.Figure,
+    figure: Plot,
     names: Sequence[str],
     times: Sequence[float],
     color: object,
@@ -82,7 +84,7 @@ def painted(color: object, pattern: str | None = None) -> dict[str, Any]:
 
 
 def add_map(
-    figure: go.Figure, names: Sequence[Any], rows: Sequence[str], us: object, **more: Any
+    figure: Plot, names: Sequence[Any], rows: Sequence[str], us: object, **more: Any
 ) -> None:
     """Adds a map of times, a column a name; `more` is what else go.Heatmap takes."""
     looks: dict[str, Any] = {"colorscale": "Cividis", "zmin": 0, "xgap": 1, "ygap": 1}
@@ -100,7 +102,7 @@ def whiskers(
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
 
 
-def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> go.Figure:
+def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> Plot:
     """Draws bars from the bottom up: a safe label, us and a colour, each from its base on."""
     figure = empty_figure()
     names, times = [name for name, _, _ in drawn], [us for _, us, _ in drawn]
@@ -116,20 +118,20 @@ def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[fl
     return figure
 
 
-def set_time_axes(figure: go.Figure, most_us: float, room: float = 1.002) -> None:
+def set_time_axes(figure: Plot, most_us: float, room: float = 1.002) -> None:
     """Gives horizontal bars an axis of time and names from the top down."""
     figure.update_xaxes(range=[0, room * most_us], **time_ticks(most_us))
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
 
 
-def set_layer_axes(figure: go.Figure, lowest: float, highest: float, unit: str) -> None:
+def set_layer_axes(figure: Plot, lowest: float, highest: float, unit: str) -> None:
     """Gives times by layer their axes, with some room above and below."""
     room = max(highest - lowest, 0.05 * highest) * 0.3
     figure.update_yaxes(range=[max(0.0, lowest - room), highest + room], title={"text": unit})
     figure.update_xaxes(title={"text": "layer"}, showgrid=False)
 
 
-def set_style(figure: go.Figure, title: str, height: int) -> None:
+def set_style(figure: Plot, title: str, height: int) -> None:
     """Gives a figure its title, its height in pixels, and the look that all have."""
     # To look for what is there already would take ten times as long.
     figure.update_layout(

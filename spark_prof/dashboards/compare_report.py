@@ -7,9 +7,10 @@ shares fractions of 1; an interval that is not known is null.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
 from spark_prof.analyzers.comparing.noise import Change
@@ -18,14 +19,11 @@ from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.dashboards import compare_gate, compare_sections, section
+from spark_prof.dashboards.chart_compare import compare_figures
 from spark_prof.dashboards.compare_gate import LETTERS, Names, by_share, by_us, reason, shown_part
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds, shorten
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 
 _GAPS = (LAUNCH_GAPS, HOST)
 _LONGEST_NAME = 40
@@ -43,13 +41,8 @@ class Compared:
 
 def render_comparison(compared: Compared, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a comparison in a format."""
-
-    def figures() -> Mapping[str, go.Figure]:
-        from spark_prof.dashboards import chart_compare
-
-        return chart_compare.compare_figures(compared.found)
-
-    return draw(lambda: document(compared), lambda: _record(compared), kind, width, color, figures)
+    drawn, record = partial(document, compared), partial(_record, compared)
+    return draw(drawn, record, kind, width, color, lambda: compare_figures(compared.found))
 
 
 def document(compared: Compared) -> Document:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.charts import Plot
 from spark_prof.dashboards.section import Document
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 
 def draw(
@@ -22,7 +20,7 @@ def draw(
     kind: str,
     width: int = 100,
     color: bool = False,
-    figures: Callable[[], Mapping[str, go.Figure]] = dict,
+    figures: Callable[[], Mapping[str, Plot]] = dict,
 ) -> str:
     """Draws a document as text, md or html, or what JSON has of it.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.clients.client_comparison import client_row
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
@@ -12,6 +11,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGENDED,
+    Plot,
     add_bars,
     empty_figure,
     label,
@@ -24,9 +24,6 @@ from spark_prof.dashboards.render.json_report import SCHEMA
 from spark_prof.dashboards.section import Section, document, listed, table
 from spark_prof.dashboards.units import counted, difference, figure, shorten
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _MOST_RUNS = 50
 _FEW_RUNS = 4
@@ -163,7 +160,7 @@ def _intro(found: Sequence[ClientRow]) -> list[str]:
     return intro
 
 
-def clients_beside_steps(rows: Sequence[ClientRow]) -> go.Figure:
+def clients_beside_steps(rows: Sequence[ClientRow]) -> Plot:
     """Draws each compared time twice: as the client saw it, and as the steps have it."""
     pairs = [
         (f"{number}. {label(name(row))}: {_QUANTITIES.get(one.quantity, ('', 'other'))[1]}", one)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import product
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.conversions.conversion_rows import (
@@ -18,6 +17,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGENDED,
+    Plot,
     add_bars,
     empty_figure,
     label,
@@ -30,9 +30,6 @@ from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import MISSING, counted, figure, microseconds, share
 from spark_prof.vocabulary import CONVERSIONS
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _MOST_ROWS = 15
 _LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -131,7 +128,7 @@ def ranked(report: Report) -> list[AttributedConversion]:
     return sorted(rows, key=lambda row: -cost_of(row, report))
 
 
-def most_expensive(report: Report) -> go.Figure:
+def most_expensive(report: Report) -> Plot:
     """Draws the conversions with what each takes, in the colour of the component that it is for.
 
     Each bar carries its place in `ranked` as customdata, the rest together -1.
@@ -160,7 +157,7 @@ def most_expensive(report: Report) -> go.Figure:
     return drawn
 
 
-def by_layer(report: Report) -> go.Figure:
+def by_layer(report: Report) -> Plot:
     """Stacks each layer's conversions by kind: a mean decode step, or all steps without one."""
     rows = [row for row in report.conversions.layers if row.layer is not None]
     decodes = any(row.decode_us for row in rows)

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.dashboards import about_cells, cells
-from spark_prof.dashboards.charts import empty_figure, set_style
+from spark_prof.dashboards.charts import Plot, empty_figure, set_style
 from spark_prof.dashboards.colors import LINES, SHADES, TEXT
 from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import MISSING, count, decimal_size, microseconds, share
 from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _MOST_ROWS = 15
 _MOST_OPCODES = 2
@@ -175,7 +171,7 @@ def evidence_shares(report: Report) -> dict[str, dict[str, float]]:
     return found
 
 
-def evidence_bars(report: Report) -> go.Figure:
+def evidence_bars(report: Report) -> Plot:
     """Draws these shares, one bar for each question."""
     shares = evidence_shares(report)
     drawn = empty_figure()

@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.charts import add_map, empty_figure, label, set_style
+from spark_prof.dashboards.charts import Plot, add_map, empty_figure, label, set_style
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.dashboards.units import (
     MISSING,
@@ -26,9 +25,6 @@ from spark_prof.dashboards.units import (
     spans,
 )
 from spark_prof.vocabulary import COMPONENTS
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _MOST_ROWS = 12
 _MANY_LAYERS = 150
@@ -176,7 +172,7 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     return Section("layers", "Layers", columns, rows, tuple(intro))
 
 
-def layer_heatmap(report: Report) -> go.Figure:
+def layer_heatmap(report: Report) -> Plot:
     """Draws time by layer and component; what lies outside the layers is left out."""
     table = {layer: parts for layer, parts in by_layer(report).items() if layer is not None}
     rows = sorted(table)

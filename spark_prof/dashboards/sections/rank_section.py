@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from spark_prof.analyzers.views.step_series import HeldUp, held_up
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGENDED,
+    Plot,
     add_bars,
     add_map,
     empty_figure,
@@ -23,9 +24,6 @@ from spark_prof.dashboards.charts import (
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import MISSING, count, counted, figure, microseconds, shorten
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _MOST_STEPS = 8
 _MOST_RANKS = 256
@@ -167,7 +165,7 @@ def _longest_wait(items: list[CollectiveRow]) -> str:
     return f"layer {worst.layer}: {microseconds(worst.wait_us)}"
 
 
-def rank_bars(report: Report) -> go.Figure:
+def rank_bars(report: Report) -> Plot:
     """Draws what each rank does in a mean step; every bar carries its rank as customdata."""
     rows = [row for row in report.ranks if row.steps][:_MOST_RANKS]
     names = [f"rank {row.rank}" for row in rows]
@@ -183,7 +181,7 @@ def rank_bars(report: Report) -> go.Figure:
     return drawn
 
 
-def waits_for_ranks(report: Report) -> go.Figure:
+def waits_for_ranks(report: Report) -> Plot:
     """Draws how long the others waited for each rank, over the steps.
 
     Cells in which a rank came last carry the worst of their steps as customdata, after the rank
@@ -209,7 +207,7 @@ def waits_for_ranks(report: Report) -> go.Figure:
     return drawn
 
 
-def waits_by_collective(report: Report) -> go.Figure:
+def waits_by_collective(report: Report) -> Plot:
     """Draws where ranks wait: by kind of collective, what ran before it, and its layer."""
     items = sorted(report.collectives.items, key=lambda item: -(item.wait_us + item.transfer_us))
     shown, steps = items[:_MOST_BARS], max(report.collectives.steps, 1)
@@ -229,15 +227,13 @@ def waits_by_collective(report: Report) -> go.Figure:
     return drawn
 
 
-def _add_part(
-    drawn: go.Figure, names: list[str], times: list[float], place: int, **more: Any
-) -> None:
+def _add_part(drawn: Plot, names: list[str], times: list[float], place: int, **more: Any) -> None:
     name, color, pattern, _ = _PARTS[place]
     looks = {"hover": f"%{{y}}, {name}: %{{text}}", "pattern": pattern, "name": name} | more
     add_bars(drawn, names, times, color, written=False, **looks)
 
 
-def _add_marks(drawn: go.Figure, found: HeldUp, names: list[str], columns: list[str]) -> None:
+def _add_marks(drawn: Plot, found: HeldUp, names: list[str], columns: list[str]) -> None:
     """Lays clear marks over the cells: a heat map tells nobody what was clicked."""
     rows, places = np.nonzero(found.last)
     cells = list(zip(rows.tolist(), places.tolist(), strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
@@ -17,7 +17,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     StreamedWeights,
 )
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import bars, empty_figure, label, set_style
+from spark_prof.dashboards.charts import Plot, bars, empty_figure, label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
@@ -32,9 +32,6 @@ from spark_prof.dashboards.units import (
     share,
     shorten,
 )
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _TITLE = "The least that steps could take"
 _MOST_ROWS = 24
@@ -198,7 +195,7 @@ def _stored(row: StreamedWeights) -> str:
     return "packed, format not known" if packed else row.dtype
 
 
-def kernels_and_memory(report: Report) -> go.Figure:
+def kernels_and_memory(report: Report) -> Plot:
     """Draws the kernels of a mean decode step beside the memory's speed."""
     phase = _phase(report.roofline)
     if report.roofline is None or phase is None:
@@ -231,7 +228,7 @@ def with_intensity(rows: Sequence[RooflineRow]) -> tuple[RooflineRow, ...]:
 
 def bytes_and_time(
     rows: Sequence[RooflineRow], ceilings: Ceilings, places: Mapping[str, int]
-) -> go.Figure:
+) -> Plot:
     """Draws the bytes that a call needs against the time that it takes.
 
     A kernel on the line moves its bytes as fast as the memory can; above it, it is slower. Points
@@ -253,7 +250,7 @@ def intensity(
     ceilings: Ceilings,
     precisions: Mapping[tuple[str, str], str],
     places: Mapping[str, int],
-) -> go.Figure:
+) -> Plot:
     """Draws the operations of a byte against those of a second, under the ceilings of the GPU.
 
     The precisions of the kernels' arithmetic are by name and component; the points have the places
@@ -299,7 +296,7 @@ def _figure(
     lines: Sequence[_Line],
     places: Mapping[str, int],
     axes: tuple[str, str],
-) -> go.Figure:
+) -> Plot:
     """Draws kernels at their points under lines; the axes reach what is `inside`, but for 0."""
     figure = empty_figure()
     for line in lines:

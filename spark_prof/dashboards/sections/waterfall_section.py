@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import add_bars, empty_figure, label, set_style, set_time_axes
+from spark_prof.dashboards.charts import (
+    Plot,
+    add_bars,
+    empty_figure,
+    label,
+    set_style,
+    set_time_axes,
+)
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import counted, microseconds, rate, share
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _LONGEST_PROSE = 1000
 _NO_TIME_US = 0.005
@@ -92,7 +95,7 @@ def waterfall(report: Report) -> Section:
     return table("waterfall", title(found), rows, columns, _intro(found))
 
 
-def floor_waterfall(report: Report) -> go.Figure:
+def floor_waterfall(report: Report) -> Plot:
     """Draws the parts of `views.waterfall` from the top down, each where the one before ends.
 
     Every bar carries the part's kind and component as customdata.
