@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,9 +31,7 @@ _ONE_BIN = np.array([-1.0, 1.0])
 """Edges of a single bar around steps that take the same, in units of what is narrow."""
 _HEIGHT = 340
 
-_SYMBOLS: Mapping[str, str] = MappingProxyType(
-    {"prefill": "square", "decode": "circle", "mixed": "diamond", "unknown": "x"}
-)
+_SYMBOLS = {"prefill": "square", "decode": "circle", "mixed": "diamond", "unknown": "x"}
 _SLOW = {"color": "rgba(0,0,0,0)", "size": 13, "line": {"width": 2, "color": "#D55E00"}}
 
 Places = npt.NDArray[np.int64]

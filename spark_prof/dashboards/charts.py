@@ -10,13 +10,15 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_prof.dashboards.colors import COLORS, LINES, TEXT
 from spark_prof.dashboards.units import microseconds, shorten
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure as Plot
+    import plotly.graph_objects as go
+
+    Plot: TypeAlias = go.Figure
 else:
     Plot = object
 

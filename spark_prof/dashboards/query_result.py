@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -67,7 +66,7 @@ def as_json(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     yield "[]\n" if last == "[" else f"{last}\n]\n"
 
 
-WRITERS: Mapping[str, Writer] = MappingProxyType({"text": as_text, "csv": as_csv, "json": as_json})
+WRITERS: Mapping[str, Writer] = {"text": as_text, "csv": as_csv, "json": as_json}
 """From the name of a format to what draws it, a piece at a time."""
 
 

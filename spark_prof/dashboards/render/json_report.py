@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
-from types import MappingProxyType
 from typing import Any
 
 from spark_prof.analyzers.clients.client_rows import Comparison, beside_clients
@@ -27,16 +26,14 @@ SCHEMA = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
 
 _NO_SPREAD = {"median": None, "p99": None, "mean": None}
-_DERIVED: Mapping[type, tuple[str, ...]] = MappingProxyType(
-    {
-        Books: ("busy_us", "residual_percent"),
-        Comparison: ("difference",),
-        KernelPart: ("where",),
-        RooflinePhase: ("of_floor",),
-        ShapeRow: ("us_per_call", "tile_waste"),
-        WeightRow: ("ratio",),
-    }
-)
+_DERIVED: Mapping[type, tuple[str, ...]] = {
+    Books: ("busy_us", "residual_percent"),
+    Comparison: ("difference",),
+    KernelPart: ("where",),
+    RooflinePhase: ("of_floor",),
+    ShapeRow: ("us_per_call", "tile_waste"),
+    WeightRow: ("ratio",),
+}
 """What records have in JSON beside their fields."""
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from spark_prof.analyzers.clients.client_comparison import client_row
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
@@ -33,13 +32,11 @@ _LONGEST_NAME = 44
 _LONGEST_LABEL = 24
 _LONGEST_PROSE = 1000
 
-_QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "output_token": ("TPOT", "a token"),
-        "chunk": ("ITL", "a chunk"),
-        "first_token": ("TTFT", "the first token"),
-    }
-)
+_QUANTITIES = {
+    "output_token": ("TPOT", "a token"),
+    "chunk": ("ITL", "a chunk"),
+    "first_token": ("TTFT", "the first token"),
+}
 _BESIDE = (
     "Beside TPOT stands the engine's time per output token, beside ITL a step that decodes, beside "
     "TTFT the steps that read a prompt: what TTFT has beyond them is queueing, tokenizing and HTTP."

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from itertools import product
-from types import MappingProxyType
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.conversions.conversion_rows import (
@@ -32,9 +30,7 @@ from spark_prof.dashboards.units import MISSING, counted, figure, microseconds, 
 from spark_prof.vocabulary import CONVERSIONS
 
 _MOST_ROWS = 15
-_LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    dict(zip(CONVERSIONS, product(SHADES, ("", "/", "x")), strict=False))
-)
+_LOOKS = dict(zip(CONVERSIONS, product(SHADES, ("", "/", "x")), strict=False))
 """Colour and pattern of each kind; the hues are the components'."""
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isfinite
-from types import MappingProxyType
 
 from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.classify.code_rows import CodeRow
@@ -20,17 +18,15 @@ from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
 _MOST_ROWS = 15
 _MOST_OPCODES = 2
 _SEEN, _CONCLUDED, _GUESSED = (SHADES[1], ""), (SHADES[2], ""), (SHADES[2], "/")
-_LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "proven": _SEEN,
-        "derived": _CONCLUDED,
-        "guessed": _GUESSED,
-        "counter": _SEEN,
-        "sass": _CONCLUDED,
-        "name": _GUESSED,
-        "unknown": (LINES, ""),
-    }
-)
+_LOOKS = {
+    "proven": _SEEN,
+    "derived": _CONCLUDED,
+    "guessed": _GUESSED,
+    "counter": _SEEN,
+    "sass": _CONCLUDED,
+    "name": _GUESSED,
+    "unknown": (LINES, ""),
+}
 """Colour and pattern: what was seen is dark, a guess is hatched, what nothing tells is pale."""
 _INSIDE = 0.08
 """From which share on a word has room in its bar."""

@@ -30,8 +30,6 @@ _GAPS = (LAUNCH_GAPS, HOST)
 
 def ledger(report: Report) -> Section:
     """Takes the typical step apart: a decode step, or where there is none one of another kind."""
-    if not report.tokens:
-        return Section("components", "", (), ())
     chosen = report.tokens[0]
     prefill = next((one for one in report.tokens[1:] if one.phase == "prefill"), None)
     beside = {row.name: row.charged_us for row in prefill.rows} if prefill else {}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
@@ -26,54 +25,44 @@ _NO_TIME_US = 0.005
 """Parts that would be written as 0.00 us are left out."""
 _NOT_DRAWN = 1e-4
 """Parts with less of the whole are not drawn."""
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "components": "other components",
-        "small": "small kernels",
-        "conversion": "conversions",
-        "collective": "collectives",
-        "copies": "copies",
-        "rest": "rest",
-        "launch_gaps": "launch gaps",
-        "host": "host",
-    }
-)
-_MEANINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
-        "components": "Components with less than 1 % each.",
-        "small": f"Kernels under {SMALL_US:g} us: launching them takes as long as their work.",
-        "conversion": "Kernels that only change a format.",
-        "collective": "Kernels that exchange data between GPUs, waits for other ranks included.",
-        "copies": "Copies and memsets.",
-        "rest": "What no part accounts for.",
-        "launch_gaps": "Nothing runs between the first and the last kernel of a step.",
-        "host": "Nothing runs before the first kernel of a step or after its last.",
-    }
-)
+_NAMES = {
+    "floor": "lower bound",
+    "components": "other components",
+    "small": "small kernels",
+    "conversion": "conversions",
+    "collective": "collectives",
+    "launch_gaps": "launch gaps",
+}
+_MEANINGS = {
+    "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
+    "components": "Components with less than 1 % each.",
+    "small": f"Kernels under {SMALL_US:g} us: launching them takes as long as their work.",
+    "conversion": "Kernels that only change a format.",
+    "collective": "Kernels that exchange data between GPUs, waits for other ranks included.",
+    "copies": "Copies and memsets.",
+    "rest": "What no part accounts for.",
+    "launch_gaps": "Nothing runs between the first and the last kernel of a step.",
+    "host": "Nothing runs before the first kernel of a step or after its last.",
+}
 """What each kind of part is; components are what the vocabulary says of them."""
 _FLOOR = (
     "Lower bound: reading the weights and the KV cache once. Small kernels: launching them takes "
     "as long as their work. Launch gaps and host: nothing runs, the GPU waits."
 )
 _NO_FLOOR = "Launch gaps: nothing runs between a step's kernels. Host: nothing before and after."
-_PATTERNS: Mapping[str, str] = MappingProxyType(
-    {"small": "/", "conversion": "x", "rest": "-", "launch_gaps": ".", "host": "\\"}
-)
+_PATTERNS = {"small": "/", "conversion": "x", "rest": "-", "launch_gaps": ".", "host": "\\"}
 """What has no component is grey: its pattern tells it apart, for colour-blind readers too."""
 _FLOOR_COLOR = "#3d7a8c"
-_KIND_COLORS: Mapping[str, str] = MappingProxyType(
-    {"floor": _FLOOR_COLOR, "collective": COLORS["collective"], "copies": COLORS["memcpy"]}
-)
+_KIND_COLORS = {
+    "floor": _FLOOR_COLOR,
+    "collective": COLORS["collective"],
+    "copies": COLORS["memcpy"],
+}
 
 
 def name_of(part: Part) -> str:
     """What a part is called beside its bar."""
-    if part.kind == "component":
-        return part.component
-    if part.kind == "floor":
-        return "lower bound"
-    return _NAMES.get(part.kind, part.kind)
+    return part.component if part.kind == "component" else _NAMES.get(part.kind, part.kind)
 
 
 def waterfall(report: Report) -> Section:
