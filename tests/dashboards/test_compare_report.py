@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -24,11 +25,14 @@ DATA = Path(__file__).parents[1] / "data"
 HOSTILE = "<script>alert(1)</script>\x1b[31m|`[x](http://x)@you\u202e\n# **b** {{7*7}}"
 
 
+@cache
+def side(name: str) -> Side:
+    return read_side(str(DATA / name))
+
+
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    names = ("dense-awq", "dense-nvfp4")
-    a, b = (read_side(str(DATA / "code-h100" / name)) for name in names)
-    return compare(a, b)
+    return compare(side("code-h100/dense-awq"), side("code-h100/dense-nvfp4"))
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +81,8 @@ def test_json_is_strict_and_whole(found: Comparison) -> None:
     assert (change["low"], change["high"], change["share"]) == (None, None, 1.0)
 
 
-@pytest.fixture(scope="module")
-def sides() -> dict[str, Side]:
-    names = ("code-h100/dense-nvfp4", "code-h100/dense-awq", "compare-h100/qwen-graph",
-             "h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs")  # fmt: skip
-    return {name.rpartition("/")[2]: read_side(str(DATA / name)) for name in names}
-
-
-def test_eager_runs_are_compared_by_their_kernels(sides: dict[str, Side]) -> None:
-    found = compare(sides["dense-nvfp4"], sides["dense-awq"])
+def test_eager_runs_are_compared_by_their_kernels() -> None:
+    found = compare(side("code-h100/dense-nvfp4"), side("code-h100/dense-awq"))
     assert answer(found).startswith("dense-awq is 7.2 % slower than dense-nvfp4: ")
     assert "launches left out: both ran eagerly" in answer(found)
     text = render_comparison(Compared((found,)), "text").partition("What is compared")[0]
@@ -93,15 +90,15 @@ def test_eager_runs_are_compared_by_their_kernels(sides: dict[str, Side]) -> Non
     assert "launch_gaps" not in text
 
 
-def test_what_graphs_bring_is_the_step(sides: dict[str, Side]) -> None:
+def test_what_graphs_bring_is_the_step() -> None:
     eager, graphs = "h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs"
-    said = answer(compare(sides[eager], sides[graphs]))
+    said = answer(compare(side(eager), side(graphs)))
     assert said.startswith("graphs is 94.0 % faster than eager: a decode step takes 71.71 ms")
     assert "eager ran eagerly; the kernels alone 3.12 ms" in said
 
 
-def test_no_speed_is_told_of_different_models(sides: dict[str, Side]) -> None:
-    found = compare(sides["h100-gpt-oss-20b-mxfp4-graphs"], sides["qwen-graph"])
+def test_no_speed_is_told_of_different_models() -> None:
+    found = compare(side("h100-gpt-oss-20b-mxfp4-graphs"), side("compare-h100/qwen-graph"))
     assert "are different models (architectures: GptOssForCausalLM and Qwen3Moe" in answer(found)
     text = render_comparison(Compared((found,)), "text").partition("What is compared")[0]
     assert not re.search("faster|slower|%", text)
