@@ -17,10 +17,10 @@ from spark_prof.dashboards.charts import (
     LEGENDED,
     Plot,
     add_bars,
-    add_map,
     bars,
     empty_figure,
     label,
+    layer_map,
     set_style,
     whiskers,
 )
@@ -237,20 +237,14 @@ def layer_differences(phase: PhaseComparison) -> Plot:
         for layer in layers
     ]
     widest = max((abs(us) for row in times for us in row if us is not None), default=1.0)
-    figure = empty_figure()
-    add_map(
-        figure,
-        [label(name) for name in names],
-        [str(layer) for layer in layers],
+    return layer_map(
+        f"By layer and component, in a {phase.phase} {phase.unit}: slower orange, faster blue",
+        names,
+        layers,
         times,
+        height=150 + min(max(18 * len(layers), 80), 900),
         text=[["" if us is None else by_us(us) for us in row] for row in times],
-        hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
         colorscale=list(_DIVERGING),
         zmin=-widest,
         zmax=widest,
     )
-    title = f"By layer and component, in a {phase.phase} {phase.unit}: slower orange, faster blue"
-    set_style(figure, title, height=150 + min(max(18 * len(layers), 80), 900))
-    figure.update_xaxes(side="bottom", tickangle=-35, gridcolor=LINES)
-    figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
-    return figure

@@ -94,6 +94,20 @@ def add_map(
     figure.add_heatmap(x=list(names), y=list(rows), z=us, **(looks | more))
 
 
+def layer_map(
+    title: str, names: Sequence[str], layers: Sequence[int], us: object, height: int, **more: Any
+) -> Plot:
+    """Draws layers against components, the first layer at the top; the cells show their text."""
+    figure = empty_figure()
+    hover = "layer %{y}, %{x}: %{text}<extra></extra>"
+    columns, rows = [label(name) for name in names], [str(layer) for layer in layers]
+    add_map(figure, columns, rows, us, hovertemplate=hover, **more)
+    set_style(figure, title, height)
+    figure.update_xaxes(side="bottom", tickangle=-35)
+    figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
+    return figure
+
+
 def whiskers(
     values: Sequence[float], low: Sequence[float], high: Sequence[float]
 ) -> dict[str, Any]:

@@ -218,9 +218,9 @@ def write_steps(trace: RankTrace, windows: pd.DataFrame, track: int) -> None:
         for phase, step in zip(windows["phase"].astype(str), windows["step"].tolist(), strict=True)
     ]
     counts = [json.dumps(row) for row in windows[list(_COUNTS)].astype(int).to_dict("records")]
-    every = np.arange(len(windows), dtype=np.int64)
     times = integers(windows, "begin_ns", "finish_ns")
-    trace.write_slices('"step"', choices(every, names), str(track), times, choices(every, counts))
+    name, args = pa.array(names, _TEXT), pa.array(counts, _TEXT)
+    trace.write_slices('"step"', name, str(track), times, args)
 
 
 def write_spans(trace: RankTrace, layers: int, components: int) -> None:
@@ -254,7 +254,7 @@ def write_counters(trace: RankTrace, bundle: Bundle) -> None:
             written = [f"{number:.4g}" for number in found[part].tolist()]
             trace.write(
                 f'{{"ph":"C","name":{json.dumps(name)},"args":{{"value":',
-                choices(np.arange(len(written), dtype=np.int64), written),
+                pa.array(written, _TEXT),
                 '},"ts":', trace.since_origin(at[part]),
             )  # fmt: skip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.charts import Plot, add_map, empty_figure, label, set_style
+from spark_prof.dashboards.charts import Plot, layer_map
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.dashboards.units import (
     MISSING,
@@ -179,20 +179,14 @@ def layer_heatmap(report: Report) -> Plot:
     names = in_decoder_order(name for parts in table.values() for name in parts)
     # A dash would be a figure; None leaves the cell of a component that a layer lacks empty.
     times = [[table[layer].get(name) for name in names] for layer in rows]
-    drawn = empty_figure()
-    add_map(
-        drawn,
-        [label(name) for name in names],
-        [str(layer) for layer in rows],
+    return layer_map(
+        "Time by layer and component",
+        names,
+        rows,
         times,
+        # At most as high as a printed page leaves room for.
+        height=150 + min(max(14 * len(rows), 80), 640),
         text=[[microseconds(us) for us in row] for row in times],
-        hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
         # Where a row is a pixel or two, a gap would hide it.
         ygap=1 if len(rows) <= _MANY_LAYERS else 0,
     )
-    # At most as high as a printed page leaves room for.
-    height = 150 + min(max(14 * len(rows), 80), 640)
-    set_style(drawn, "Time by layer and component", height)
-    drawn.update_xaxes(side="bottom", tickangle=-35)
-    drawn.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
-    return drawn

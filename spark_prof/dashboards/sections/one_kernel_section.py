@@ -19,6 +19,7 @@ from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections.counter_section import limiters
 from spark_prof.dashboards.sections.kernel_section import ran_on
+from spark_prof.dashboards.sections.roofline_section import needed
 from spark_prof.dashboards.units import (
     MISSING,
     bandwidth,
@@ -56,12 +57,11 @@ def floor(row: RooflineRow | None) -> Section:
     if row is None or row.needed_bytes is None:
         unknown = [("Lower bound", "nothing tells how many bytes it needs")]
         return _listed("floor", "Against its lower bound", unknown)
-    least = "at least " if row.expected else ""
     read = MISSING
     if row.read_bytes is not None:
         read = f"{decimal_size(row.read_bytes)} a call, by {row.read_by}"
     pairs = (
-        ("A call needs", f"{least}{decimal_size(row.needed_bytes)}: {row.what or 'unknown'}"),
+        ("A call needs", f"{needed(row)}: {row.what or 'unknown'}"),
         ("Found by", row.basis or MISSING),
         ("Takes", f"{microseconds(row.us)} a call, {bandwidth(row.bandwidth)}"),
         ("Lower bound", f"{microseconds(row.floor_us)}, limited by {row.limiter or 'unknown'}"),

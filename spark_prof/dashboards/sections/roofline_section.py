@@ -105,7 +105,7 @@ def kernels(report: Report) -> Section:
         cells.Share("Of reader", "of_reached", optional=True),
         cells.Share("Of data sheet", "of_data_sheet", optional=True),
         cells.Written("Really read", _really, optional=True),
-        cells.Written("Needs", _needed, optional=True),
+        cells.Written("Needs", needed, optional=True),
         cells.Text("What", "what", optional=True, missing=MISSING),
         cells.Text("Component", "component", optional=True),
     )
@@ -176,11 +176,12 @@ def _of_bound(row: RooflineRow) -> float | None:
     return None if row.floor_us is None or not row.us else row.floor_us / row.us
 
 
-def _needed(row: RooflineRow) -> str | None:
+def needed(row: RooflineRow) -> str | None:
+    """How many bytes a call needs."""
     if row.needed_bytes is None:
         return None
-    needed = decimal_size(row.needed_bytes)
-    return f"at least {needed}" if row.expected else needed
+    size = decimal_size(row.needed_bytes)
+    return f"at least {size}" if row.expected else size
 
 
 def _really(row: RooflineRow) -> str | None:
@@ -336,12 +337,11 @@ def _figure(
 
 
 def _hover(row: RooflineRow) -> str:
-    least = "at least " if row.expected else ""
     parts = [
         label(row.name, 60),
         "; ".join(label(word, 60) for word in (row.component, row.role, row.what) if word),
         f"{microseconds(row.us)} a call, {microseconds(row.us * row.calls)} a step",
-        f"{least}{decimal_size(row.needed_bytes or 0)}, {bandwidth(row.bandwidth)}",
+        f"{needed(row)}, {bandwidth(row.bandwidth)}",
         f"lower bound {microseconds(row.floor_us)}, "
         f"{share(row.of_reached)} of the measured read bandwidth",
     ]
