@@ -50,13 +50,6 @@ def test_a_gain_is_told_with_its_interval_and_what_the_side_says() -> None:
     )
 
 
-def test_a_long_failure_keeps_its_first_sentence() -> None:
-    first = f"OSError: nothing at https://huggingface.co/{'x' * 100}."
-    line = answer(replace(FASTER, runs=(), failure=f"{first} {'More of it. ' * 40}"))
-    assert first in line
-    assert "..." not in line
-
-
 def test_a_side_of_many_swaps_is_called_by_its_letter() -> None:
     a, b = FASTER.sides
     many = replace(FASTER, sides=(a, replace(b, name=",".join(["moe=spark_prof"] * 4))))

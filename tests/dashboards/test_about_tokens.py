@@ -76,15 +76,6 @@ def test_a_run_without_decode_steps() -> None:
     assert set(column(section, "10 to 90 % of the steps")) == {"-"}
 
 
-def test_batch_sizes_beside_each_other() -> None:
-    sized = [ledger(scale=1 + size / 8, batch_size=size) for size in (1, 8)]
-    section = token_section.batch_sizes(report(ledger(), *sized))
-    assert [each.title for each in section.columns] == ["Component", "Batch 1", "Batch 8"]
-    assert section.rows[1] == ("experts", "562.5 us", "1.00 ms")
-    assert section.rows[-2] == ("step", "1.12 ms", "2.00 ms")
-    assert not token_section.batch_sizes(report(ledger())).rows
-
-
 def client() -> ClientRow:
     none = Latency()
     return ClientRow(

@@ -68,13 +68,6 @@ def marks(*layers: dict[str, float]) -> list[str]:
     return [row[-1] for row in layer_section.layers(replace(FULL, layers=tuple(rows))).rows]
 
 
-def test_layers_of_one_kind_have_one_median() -> None:
-    layer = {"attention": 10.0, "mlp": 90.0}
-    assert marks(layer, layer, layer, {"attention": 30.0, "mlp": 90.0}) == [
-        "median", "+0.0 %", "+0.0 %", "+20.0 % (outlier)",
-    ]  # fmt: skip
-
-
 def test_layers_of_another_kind_are_no_outliers() -> None:
     """A hybrid's mixers and experts by turns, and one layer of a third kind."""
     mixer, experts = {"norm": 1.0, "ssm": 20.0}, {"norm": 1.0, "experts": 300.0}
