@@ -51,8 +51,8 @@ def components(found: Attribution, *, has_gain: bool) -> Section:
         below.append(("residual", "", "", microseconds(found.residual_us), "", part, "", "", ""))
     step_us = [side.corrected_us if side.untraced_us is None else side.untraced_us
                for side in (found.a, found.b)]  # fmt: skip
-    kernels = (_number(found.a.kernels), _number(found.b.kernels))
-    below.append(("step", *map(microseconds, (*step_us, gain)), "", "", *kernels, ""))
+    ran = (_number(found.a.kernels), _number(found.b.kernels))
+    below.append(("step", *map(microseconds, (*step_us, gain)), "", "", *ran, ""))
     intro = (
         f"Mean decode step of {counted(found.batch_size, 'request')}: {found.a.steps:,} recorded "
         f"steps of a, {found.b.steps:,} of b, gaps before kernels included, time in which several "
