@@ -12,6 +12,7 @@ from spark_prof.analyzers.dataset import Dataset
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.classification import render_classification
+from spark_prof.dashboards.client_report import render_clients
 from spark_prof.dashboards.compare_report import Compared, render_comparison
 from spark_prof.dashboards.dataset_report import render_dataset
 from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
@@ -22,7 +23,6 @@ from spark_prof.dashboards.replacement_kernels import (
     render_checks,
     render_kernels,
 )
-from spark_prof.dashboards.sections.client_section import render_clients
 from spark_prof.kernels.bench.results import Report as Bench
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_prof.analyzers.clients.client_comparison import client_row
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
@@ -18,11 +17,8 @@ from spark_prof.dashboards.charts import (
     set_time_axes,
 )
 from spark_prof.dashboards.colors import NEUTRAL, SHADES
-from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.render.json_report import SCHEMA
-from spark_prof.dashboards.section import Section, document, listed, table
+from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.units import counted, difference, figure, shorten
-from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 
 _MOST_RUNS = 50
 _FEW_RUNS = 4
@@ -107,20 +103,6 @@ def remarks(found: Sequence[ClientRow], lost: Sequence[str]) -> Section:
     """Lists what the results do not tell and what to know of the runs, once each."""
     said = dict.fromkeys([*lost, *(text for row in found for text in row.sentences)])
     return listed("notes", "Caveats", said, _LONGEST_PROSE)
-
-
-def render_clients(
-    results: Sequence[BenchmarkResult], kind: str, width: int = 100, color: bool = False
-) -> str:
-    """Draws what load generators measured, at least one of them, without a recording beside it."""
-    rows = [client_row(run) for result in results for run in result.runs]
-    sources = [result.source for result in results]
-    # What the formats do not tell, once each.
-    lost = list(dict.fromkeys(line for result in results for line in result.lost))
-    record = {"schema": SCHEMA, "sources": sources, "clients": rows, "lost": lost}
-    title = f"spark-prof: {shorten(', '.join(sources), 120)}"
-    sections = (runs(rows), remarks(rows, lost))
-    return draw(lambda: document(title, (), sections), lambda: record, kind, width, color)
 
 
 def name(row: ClientRow) -> str:
