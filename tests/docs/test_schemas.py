@@ -21,7 +21,7 @@ _PAIR = [str(_DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4"
 COMMANDS = {
     "ab": ["report", str(_DATA / "ab-cpu" / "result.json")],
     "compare": ["compare", *_PAIR],
-    "dataset": ["report", str(_DATA / "code-h100")],
+    "dataset": ["report", str(_DATA / "architectures" / "starcoder2")],
     "doctor": ["doctor", "--model", str(MODELS / "gpt-oss-120b")],
     "kernels": ["kernels", "list"],
 }
