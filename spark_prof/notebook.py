@@ -79,31 +79,25 @@ class NotebookReport(Report):
         phases = summary.steps["phase"].astype(str)
         found = summary.kernels
         found = found[found["step"].isin(summary.steps.index) & ~found["kind"].isin(COPIES)]
-        found = found.assign(
-            us=(found["end_ns"] - found["start_ns"]) / 1e3,
-            phase=found["step"].map(phases),
-            calls=1,
-        )
+        us = (found["end_ns"] - found["start_ns"]) / 1e3
+        found = found.assign(us=us, phase=found["step"].map(phases), calls=1)
         rows = found.groupby(_KEYS, observed=True, as_index=False)[["us", "calls"]].sum()
         steps = rows["phase"].map(phases.value_counts())
         rows[["us", "calls"]] = rows[["us", "calls"]].div(steps, axis=0)
         needs, labels = self._needs(), {(k.component, k.name): k for k in self.kernels}
         keys = rows[["phase", "component", "role", "name"]].astype(str).itertuples(index=False)
-        of_calls = np.array([needs.get(tuple(key), (np.nan, np.nan)) for key in keys])
+        of_calls = np.array([needs.get(tuple(key), (None, None)) for key in keys], np.float64)
         rows[["bound_us", "bytes"]] = of_calls.reshape(-1, 2) * rows[["calls"]].to_numpy()
         known = [labels.get(key) for key in zip(rows["component"], rows["name"], strict=True)]
         for name in ("engine", "precision", "evidence"):
             rows[name] = [getattr(kernel, name, None) for kernel in known]
         return rows.sort_values("us", ascending=False, ignore_index=True)
 
-    def _needs(self) -> Mapping[tuple[Any, ...], tuple[float, float]]:
+    def _needs(self) -> Mapping[tuple[Any, ...], tuple[float | None, float | None]]:
         """Lower bound and bytes of one call, by phase, component, role and kernel."""
         phases = self.roofline.phases if self.roofline else ()
         return {
-            (phase.phase, *row.place[:2], row.name): (
-                np.nan if row.floor_us is None else row.floor_us,
-                np.nan if row.needed_bytes is None else row.needed_bytes,
-            )
+            (phase.phase, *row.place[:2], row.name): (row.floor_us, row.needed_bytes)
             for phase in phases
             for row in phase.rows
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.comparing.swap_attribution import (
@@ -11,17 +12,10 @@ from spark_prof.analyzers.comparing.swap_attribution import (
     LayerGain,
     LayerProof,
 )
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.compare_gate import numbers
-from spark_prof.dashboards.section import Column, Section
-from spark_prof.dashboards.units import (
-    MISSING,
-    clean,
-    counted,
-    figure,
-    microseconds,
-    share,
-    spans,
-)
+from spark_prof.dashboards.section import Column, Section, table
+from spark_prof.dashboards.units import MISSING, clean, counted, figure, microseconds, share, spans
 
 _MOST_KERNELS = 12
 _MOST_NAMES = 3
@@ -39,34 +33,26 @@ def sections(found: Attribution, *, has_gain: bool, each_layer: bool) -> Iterato
 
 def components(found: Attribution, *, has_gain: bool) -> Section:
     """What each component saves, and how far that is from what was measured."""
+    gain = found.explained_us if found.gain_us is None else found.gain_us
+    total = gain if has_gain else 0.0
     columns = (
-        Column("Component"),
-        *numbers("a", "b", "Saved", "+-", "Of the gain"),
-        *numbers("Kernels a", "Kernels b", optional=True),
-        Column("Swapped"),
+        cells.Text("Component", "component"),
+        *_TIMES,
+        cells.Time("+-", "noise_us"),
+        cells.Share("Of the gain", lambda row: row.saved_us / total if total else None),
+        _Number("Kernels a", "kernels_a", optional=True),
+        _Number("Kernels b", "kernels_b", optional=True),
+        cells.Text("Swapped", lambda row: "yes" if row.touched else ""),
     )
-    total = found.explained_us if found.gain_us is None else found.gain_us
-    if not has_gain:
-        total = 0.0
-    rows = [
-        (
-            clean(row.component),
-            *_times(row),
-            microseconds(row.noise_us),
-            _part(row.saved_us, total),
-            _number(row.kernels_a),
-            _number(row.kernels_b),
-            "yes" if row.touched else "",
-        )
-        for row in found.components
-        if row.a_us or row.b_us
-    ]
+    rows = [row for row in found.components if row.a_us or row.b_us]
+    below: list[tuple[str, ...]] = []
     if found.residual_us is not None:
-        residual = (microseconds(found.residual_us), "", _part(found.residual_us, total))
-        rows.append(("residual", "", "", *residual, "", "", ""))
-    rows.append(
-        ("step", *_step(found), "", "", _number(found.a.kernels), _number(found.b.kernels), "")
-    )
+        part = share(found.residual_us / total) if total else MISSING
+        below.append(("residual", "", "", microseconds(found.residual_us), "", part, "", "", ""))
+    step_us = [side.corrected_us if side.untraced_us is None else side.untraced_us
+               for side in (found.a, found.b)]  # fmt: skip
+    ran = (_number(found.a.kernels), _number(found.b.kernels))
+    below.append(("step", *map(microseconds, (*step_us, gain)), "", "", *ran, ""))
     intro = (
         f"Mean decode step of {counted(found.batch_size, 'request')}: {found.a.steps:,} recorded "
         f"steps of a, {found.b.steps:,} of b, gaps before kernels included, time in which several "
@@ -75,7 +61,7 @@ def components(found: Attribution, *, has_gain: bool) -> Section:
         *map(clean, found.notes),
     )
     title = f"Where it came from, batch {found.batch_size}"
-    return Section(f"ab_components_{found.batch_size}", title, columns, tuple(rows), intro)
+    return table(f"ab_components_{found.batch_size}", title, rows, columns, intro, below)
 
 
 def proof(found: Attribution, *, has_gain: bool) -> Section:
@@ -94,21 +80,17 @@ def proof(found: Attribution, *, has_gain: bool) -> Section:
 
 def layers(found: Attribution) -> Section:
     """What each layer saves."""
-    table: dict[int | None, list[LayerGain]] = {}
-    saved: dict[str, float] = {}
+    by_layer: dict[int | None, list[LayerGain]] = defaultdict(list)
+    saved: dict[str, float] = defaultdict(float)
     for row in found.layers:
-        table.setdefault(row.layer, []).append(row)
+        by_layer[row.layer].append(row)
         if row.touched:
-            saved[row.component] = saved.get(row.component, 0.0) + abs(row.saved_us)
+            saved[row.component] += abs(row.saved_us)
     named = sorted(saved, key=lambda name: -saved[name])[:_MOST_COMPONENTS]
-    columns = (
-        Column("Layer"),
-        *(Column(clean(name), "number") for name in named),
-        *numbers("others", "Saved"),
-    )
+    columns = (Column("Layer"), *numbers(*map(clean, named), "others", "Saved"))
     rows = tuple(
         ("outside" if layer is None else str(layer), *_saved_in(rows, named))
-        for layer, rows in table.items()
+        for layer, rows in by_layer.items()
     )
     title = f"What each layer saves, batch {found.batch_size}"
     return Section(f"ab_layers_{found.batch_size}", title, columns, rows)
@@ -117,33 +99,24 @@ def layers(found: Attribution) -> Section:
 def kernels(found: Attribution) -> Section:
     """The kernels whose time changed most."""
     columns = (
-        Column("Kernel", "name"),
-        Column("Component"),
-        *numbers("Calls a", "Calls b", optional=True),
-        *numbers("a", "b", "Saved"),
+        cells.Name("Kernel", "name"),
+        cells.Text("Component", "component"),
+        _Number("Calls a", "calls_a", optional=True),
+        _Number("Calls b", "calls_b", optional=True),
+        *_TIMES,
     )
-    rows = tuple(
-        (
-            clean(row.name),
-            clean(row.component),
-            _number(row.calls_a),
-            _number(row.calls_b),
-            *_times(row),
-        )
-        for row in found.kernels[:_MOST_KERNELS]
-    )
-    left = len(found.kernels) - len(rows)
-    intro = (f"In a step. {counted(left, 'kernel')} changed less and are in the JSON.",)
+    shown = found.kernels[:_MOST_KERNELS]
+    intro = "In a step."
+    if left := len(found.kernels) - len(shown):
+        intro += f" {counted(left, 'kernel')} changed less and are in the JSON."
     title = f"Kernels that changed most, batch {found.batch_size}"
-    return Section(
-        f"ab_kernels_{found.batch_size}", title, columns, rows, intro if left else ("In a step.",)
-    )
+    return table(f"ab_kernels_{found.batch_size}", title, shown, columns, (intro,))
 
 
 def _ran(proofs: Sequence[LayerProof]) -> Iterator[tuple[str, str, str]]:
-    slots: dict[tuple[str, str], list[LayerProof]] = {}
+    slots: dict[tuple[str, str], list[LayerProof]] = defaultdict(list)
     for each in proofs:
-        slots.setdefault((each.side, each.slot), []).append(each)
+        slots[each.side, each.slot].append(each)
     for (side, slot), found in slots.items():
         ran = [each for each in found if each.ran == "ran"]
         absent = [each for each in found if each.ran == "did not run"]
@@ -185,11 +158,8 @@ def _adds_up(found: Attribution, has_gain: bool) -> tuple[str, str, str]:
     if found.residual_us is None:
         return claim, "not told", "the device waits for the host, which recording slows down"
     if not has_gain:
-        return (
-            claim,
-            "not told",
-            f"no gain to add up to; residual {microseconds(found.residual_us)}",
-        )
+        residual = microseconds(found.residual_us)
+        return claim, "not told", f"no gain to add up to; residual {residual}"
     of_it = "" if found.residual_share is None else f", {share(found.residual_share)} of it"
     evidence = (
         f"{microseconds(found.explained_us)} of {microseconds(found.gain_us)}, residual "
@@ -212,32 +182,15 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _saved_in(rows: Sequence[LayerGain], named: Sequence[str]) -> tuple[str, ...]:
-    saved = dict.fromkeys(named, 0.0)
-    others = 0.0
+    saved = dict.fromkeys((*named, ""), 0.0)
     for row in rows:
-        if row.component in saved:
-            saved[row.component] += row.saved_us
-        else:
-            others += row.saved_us
-    total = others + sum(saved.values())
-    return tuple(microseconds(us) for us in (*saved.values(), others, total))
-
-
-def _times(row: ComponentGain | KernelGain) -> tuple[str, str, str]:
-    a, b, saved = (microseconds(us) for us in (row.a_us, row.b_us, row.saved_us))
-    return a, b, saved
-
-
-def _step(found: Attribution) -> tuple[str, str, str]:
-    a = found.a.corrected_us if found.a.untraced_us is None else found.a.untraced_us
-    b = found.b.corrected_us if found.b.untraced_us is None else found.b.untraced_us
-    gain = found.explained_us if found.gain_us is None else found.gain_us
-    return microseconds(a), microseconds(b), microseconds(gain)
-
-
-def _part(us: float, total: float) -> str:
-    return share(us / total) if total else MISSING
+        saved[row.component if row.component in named else ""] += row.saved_us
+    return tuple(map(microseconds, (*saved.values(), sum(saved.values()))))
 
 
 def _number(value: float) -> str:
     return figure(value, ",.0f" if value == round(value) else ",.1f")
+
+
+_Number = cells.Quantity("number", _number)
+_TIMES = (cells.Time("a", "a_us"), cells.Time("b", "b_us"), cells.Time("Saved", "saved_us"))

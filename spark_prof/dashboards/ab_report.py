@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 import msgspec
 
 from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_json, with_detectable
 from spark_prof.dashboards import ab_attribution, ab_sections, section
 from spark_prof.dashboards.ab_answer import answer, headline
+from spark_prof.dashboards.chart_compare import ab_figures
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Document, Section
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 
 def render_ab(result: Result, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a result, of a run that finished or did not, in a format."""
-
-    def figures() -> Mapping[str, go.Figure]:
-        from spark_prof.dashboards import chart_compare
-
-        return chart_compare.ab_figures(result)
-
     if kind == "json":
         return _json(result)
-    return draw(
-        lambda: document(result, each_layer=kind == "html"), dict, kind, width, color, figures
-    )
+    drawn = partial(document, result, each_layer=kind == "html")
+    return draw(drawn, dict, kind, width, color, lambda: ab_figures(result))
 
 
 def _json(result: Result) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 
 from spark_prof.ab.accuracy_gate import Figures, LayerError, Verdict
@@ -25,10 +25,12 @@ from spark_prof.ab.statistics import CAPTURES_APART, Estimate, Interval, why_unk
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time, what_ran
 from spark_prof.dashboards.compare_gate import numbers
-from spark_prof.dashboards.section import Column, Section, table
-from spark_prof.dashboards.units import MISSING, count, counted, figure, share, size
+from spark_prof.dashboards.section import Column, Section, listed, pairs, table
+from spark_prof.dashboards.units import MISSING, between, count, counted, figure, share, size
 
 _MOST_LINES = 3
+_LONGEST = 100_000
+"""Characters of a command or a failure: all of it."""
 
 _StepTime = cells.Quantity("number", step_time)
 _Factor = cells.Quantity("number", lambda gain: figure(gain, ".4f", " x"))
@@ -42,7 +44,7 @@ def compared(result: Result) -> Section:
     device = several + machine.gpu if machine.gpu else machine.processor
     rows: list[tuple[str, str]] = [(side.side, side.name) for side in result.sides]
     rows += [("model", result.model), ("on", device), (result.mode, result.mode_why)]
-    return _facts("ab_compared", "What was compared", rows)
+    return pairs("ab_compared", "What was compared", rows, _LONGEST)
 
 
 def gains(result: Result) -> Section:
@@ -203,8 +205,7 @@ def left_out(result: Result) -> Section:
 
 def missing(result: Result) -> Section:
     """What could not be measured."""
-    rows = tuple((line,) for line in (result.failure, *result.missing) if line)
-    return Section("ab_missing", "Not measured", (Column("", "prose"),), rows)
+    return listed("ab_missing", "Not measured", (result.failure, *result.missing), _LONGEST)
 
 
 def setup(result: Result) -> Section:
@@ -218,11 +219,9 @@ def setup(result: Result) -> Section:
             (f"environment of {side.side}", shlex.join(environment)),
             *((f"note on {side.side}", note) for note in side.notes),
         ]
+    versions = (f"{name} {value}" for name, value in result.versions.items() if value)
     rows += [
-        (
-            "versions",
-            ", ".join(f"{name} {value}" for name, value in result.versions.items() if value),
-        ),
+        ("versions", ", ".join(versions)),
         ("driver", machine.driver),
         ("SM clock", _range(machine.sm_mhz, "MHz")),
         ("memory clock", _range(machine.memory_mhz, "MHz")),
@@ -235,12 +234,7 @@ def setup(result: Result) -> Section:
         (f"recording of {each.side}, batch {each.requests}", each.folder)
         for each in result.recordings
     ]
-    return _facts("ab_setup", "How it was measured", rows)
-
-
-def _facts(name: str, title: str, rows: Sequence[tuple[str, str]]) -> Section:
-    told = tuple(row for row in rows if row[1])
-    return Section(name, title, (Column(""), Column("", "prose")), told)
+    return pairs("ab_setup", "How it was measured", rows, _LONGEST)
 
 
 def _smallest(result: Result, run: Run) -> str:
@@ -285,11 +279,7 @@ def _again(run: AARun) -> str:
 
 
 def _span(found: Interval | None) -> str:
-    if found is None:
-        return MISSING
-    low, high = step_time(found.low), step_time(found.high)
-    unit, other = (text.rpartition(" ")[2] for text in (low, high))
-    return f"{low.rpartition(' ')[0]} to {high}" if unit == other else f"{low} to {high}"
+    return MISSING if found is None else between(step_time(found.low), step_time(found.high))
 
 
 def _left_out(name: str, estimate: Estimate) -> list[tuple[str, str, str]]:

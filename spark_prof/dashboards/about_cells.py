@@ -52,9 +52,9 @@ def why(cause: Cause | None, names: Sequence[str]) -> str:
     if cause is None:
         return MISSING
     name = clean(short_name(names[cause.name]))
+    if cause.kind == "other" and cause.calls:
+        return f"{name}, which those like it do not run, takes {microseconds(cause.us)} a step"
     if cause.kind == "other":
-        if cause.calls:
-            return f"{name}, which those like it do not run, takes {microseconds(cause.us)} a step"
         return f"those like it run {name}, {microseconds(cause.like_us)} a step"
     own, usual = f"takes {microseconds(cause.us)} a step", microseconds(cause.like_us)
     if cause.kind == "calls":
@@ -94,9 +94,7 @@ def _intro(found: Comparison) -> tuple[str, ...]:
     if not found.tested:
         return ("No component has four layers that run the same kernels: nothing to compare.",)
     outliers = len(found.odd)
-    differ = "None differs" if not outliers else f"{count(outliers)} differ"
-    if outliers == 1:
-        differ = "1 differs"
+    differ = {0: "None differs", 1: "1 differs"}.get(outliers, f"{count(outliers)} differ")
     lines = [
         f"{count(found.tested)} cells were held against layers that run the same kernels in the "
         f"same {counted(found.steps, 'step')}. {differ} by at least 3 % and more than scatter and "

@@ -8,7 +8,7 @@ from itertools import pairwise
 import plotly.graph_objects as go
 
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
-from spark_prof.dashboards.charts import LEGENDED, label, set_layer_axes, set_style
+from spark_prof.dashboards.charts import LEGENDED, label, set_layer_axes, set_style, whiskers
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import count, microseconds
@@ -18,21 +18,17 @@ _LEVELS = (("median_us", "median", "solid"), ("p99_us", "p99", "dot"))
 
 
 def calls_by_layer(uses: Sequence[LayerUse]) -> go.Figure:
-    """Draws the median and the 90th percentile of a call in each layer.
-
-    Args:
-        uses: of the kernel; those in no layer are left out, and the first 1,000 are drawn.
-    """
+    """Draws the median and the 90th percentile of a call in each of the first 1,000 layers."""
     shown = [use for use in uses if use.layer >= 0][:_MOST_LAYERS]
     figure = go.Figure()
     for component in in_decoder_order(use.component for use in shown):
         mine = [use for use in shown if use.component == component]
+        medians = [use.median_us for use in mine]
+        upwards = whiskers(medians, medians, [use.p90_us for use in mine])
         figure.add_scatter(
             x=[use.layer for use in mine],
-            y=[use.median_us for use in mine],
-            error_y={"type": "data", "symmetric": False, "thickness": 1, "width": 3,
-                     "array": [use.p90_us - use.median_us for use in mine],
-                     "arrayminus": [0.0] * len(mine)},
+            y=medians,
+            error_y=upwards | {"thickness": 1, "width": 3},
             mode="markers",
             name=label(component),
             marker={"color": COLORS.get(component, NEUTRAL), "size": 9,
@@ -56,16 +52,15 @@ def call_histogram(found: Histogram, component: str) -> go.Figure:
     texts = [f"{microseconds(low)} to {microseconds(high)}" for low, high in bars]
     if found.most_us > found.edges_us[-1]:
         texts[-1] = f"{microseconds(bars[-1][0])} or longer"
-    figure = go.Figure(
-        go.Bar(
-            x=[(low + high) / 2 for low, high in bars],
-            width=[high - low for low, high in bars],
-            y=found.counts.tolist(),
-            marker={"color": COLORS.get(component, NEUTRAL), "line": {"width": 0}},
-            text=texts,
-            textposition="none",
-            hovertemplate="%{text}: %{y:,} calls<extra></extra>",
-        )
+    figure = go.Figure()
+    figure.add_bar(
+        x=[(low + high) / 2 for low, high in bars],
+        width=[high - low for low, high in bars],
+        y=found.counts.tolist(),
+        marker={"color": COLORS.get(component, NEUTRAL), "line": {"width": 0}},
+        text=texts,
+        textposition="none",
+        hovertemplate="%{text}: %{y:,} calls<extra></extra>",
     )
     for field, name, dash in _LEVELS:
         figure.add_vline(
@@ -83,28 +78,26 @@ def call_histogram(found: Histogram, component: str) -> go.Figure:
 def calls_over_steps(found: Series, component: str) -> go.Figure:
     """Draws the median of a call in the course of the recording, in a band from p10 to p90."""
     color = COLORS.get(component, NEUTRAL)
-    steps = found.step.tolist()
+    steps, medians = found.step.tolist(), found.median_us.tolist()
+    lows, highs = found.low_us.tolist(), found.high_us.tolist()
     texts = [
         f"median {microseconds(median)}, p10 {microseconds(low)}, p90 {microseconds(high)}"
-        for median, low, high in zip(
-            found.median_us.tolist(), found.low_us.tolist(), found.high_us.tolist(), strict=True
-        )
+        for median, low, high in zip(medians, lows, highs, strict=True)
     ]
     figure = go.Figure()
-    figure.add_scatter(x=steps, y=found.high_us.tolist(), mode="lines", line={"width": 0},
-                       hoverinfo="skip")  # fmt: skip
-    figure.add_scatter(x=steps, y=found.low_us.tolist(), mode="lines", line={"width": 0},
-                       fill="tonexty", fillcolor=LINES, hoverinfo="skip")  # fmt: skip
+    edge = {"x": steps, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    figure.add_scatter(y=highs, **edge)
+    figure.add_scatter(y=lows, fill="tonexty", fillcolor=LINES, **edge)
     figure.add_scatter(
         x=steps,
-        y=found.median_us.tolist(),
+        y=medians,
         mode="lines+markers" if len(steps) < 100 else "lines",
         line={"color": color, "width": 2},
         text=texts,
         hovertemplate="step %{x}: %{text}<extra></extra>",
     )
     set_style(figure, "In the course of the recording: median, p10 to p90", height=300)
-    highest = float(found.high_us.max()) if len(steps) else 1.0
+    highest = max(highs, default=1.0)
     figure.update_yaxes(range=[0, 1.08 * highest], title={"text": "us"})
     title = "step" if found.steps == 1 else f"step, each point {found.steps} steps"
     figure.update_xaxes(title={"text": title}, showgrid=False)

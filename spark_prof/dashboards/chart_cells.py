@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from spark_prof.analyzers.views.layer_outliers import Group
-from spark_prof.dashboards.charts import label, set_layer_axes, set_style
+from spark_prof.dashboards.charts import add_map, label, set_layer_axes, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
@@ -44,10 +44,8 @@ def cell_map(
 ) -> go.Figure:
     """Draws layers against components; points with (layer, component) as customdata can be chosen.
 
-    Args:
-        cells: at most `MOST_CELLS` of them are drawn, the first layers and those in no layer.
-        shares: whether the values are shares below or above 0 in place of microseconds.
-        chosen: a layer and component that are marked.
+    At most `MOST_CELLS` are drawn, the first layers and those in no layer. Where they are `shares`,
+    the values lie below or above 0.
     """
     names = in_decoder_order(cell.component for cell in cells)
     most = max(1, MOST_CELLS // max(len(names), 1))
@@ -58,30 +56,23 @@ def cell_map(
     inside = [cell.value for cell in cells if cell.layer >= 0]
     most_us = max(inside or [cell.value for cell in cells], default=1.0)
     few = len(rows) * len(names) <= _LEGIBLE_CELLS
-    figure = go.Figure(
-        go.Heatmap(
-            x=[label(name) for name in names],
-            y=[_row(layer) for layer in rows],
-            z=[[cell.value if cell else None for cell in row] for row in grid],
-            text=[[cell.text if cell else "" for cell in row] for row in grid],
-            texttemplate="%{text}" if few else "",
-            textfont={"size": 10},
-            colorscale=_FASTER_SLOWER if shares else "Cividis",
-            # What lies in no layer takes many times as long, and would hide how layers differ.
-            zmin=-_WIDEST if shares else 0,
-            zmax=_WIDEST if shares else most_us,
-            colorbar={
-                "title": {"text": "" if shares else "us"},
-                "tickformat": "+.0%" if shares else "",
-                "tickangle": 0,
-                "thickness": 12,
-                "outlinewidth": 0,
-            },
-            xgap=1,
-            ygap=1,
-            hoverinfo="skip",
-        )
+    figure = go.Figure()
+    add_map(
+        figure,
+        [label(name) for name in names],
+        [_row(layer) for layer in rows],
+        [[cell.value if cell else None for cell in row] for row in grid],
+        text=[[cell.text if cell else "" for cell in row] for row in grid],
+        texttemplate="%{text}" if few else "",
+        textfont={"size": 10},
+        # What lies in no layer takes many times as long, and would hide how layers differ.
+        zmax=most_us,
+        hoverinfo="skip",
     )
+    figure.update_traces(colorbar={"tickangle": 0})
+    if shares:
+        figure.update_traces(zmin=-_WIDEST, zmax=_WIDEST, colorscale=_FASTER_SLOWER)
+        figure.update_traces(colorbar={"title": {"text": ""}, "tickformat": "+.0%"})
     known = [cell for row in grid for cell in row if cell]
     # Streamlit hears of clicks on points only, so that invisible ones lie on the cells.
     figure.add_scatter(
@@ -97,32 +88,27 @@ def cell_map(
     )
     each = 21 if len(rows) <= _FEW_ROWS else 16
     set_style(figure, title, height=124 + min(max(each * len(rows), 90), 1600))
-    if chosen in value:
-        layer, component = chosen
-        x, y = names.index(component), rows.index(layer) if layer in rows else -1
-        if y >= 0:
-            figure.add_shape(
-                type="rect", x0=x - 0.5, x1=x + 0.5, y0=y - 0.5, y1=y + 0.5,
-                line={"color": _ODD, "width": 3},
-            )  # fmt: skip
-    figure.update_layout(hovermode="closest", hoverdistance=-1, clickmode="event+select")
+    if chosen in value and chosen[0] in rows:
+        x, y = names.index(chosen[1]), rows.index(chosen[0])
+        figure.add_shape(
+            type="rect", x0=x - 0.5, x1=x + 0.5, y0=y - 0.5, y1=y + 0.5,
+            line={"color": _ODD, "width": 3},
+        )  # fmt: skip
+    # Below the title stand the components, slanted where there is little room.
+    figure.update_layout(
+        hovermode="closest", hoverdistance=-1, clickmode="event+select", margin={"t": 96}
+    )
     figure.update_xaxes(
         side="top", type="category", range=[-0.5, len(names) - 0.5], showgrid=False, tickangle=-35
     )
     figure.update_yaxes(
         type="category", range=[len(rows) - 0.5, -0.5], title={"text": "layer"}, showgrid=False
     )
-    # Below the title stand the components, slanted where there is little room.
-    figure.update_layout(margin={"t": 96})
     return figure
 
 
 def like_layers(group: Group, odd: Sequence[int], own_us: dict[int, float]) -> go.Figure:
-    """Draws layers that are alike as a strip, with the odd ones marked and named.
-
-    Args:
-        own_us: of odd layers that are not in the group, their time in microseconds.
-    """
+    """Draws layers that are alike as a strip, and odd ones; of those not in the group the time."""
     times = dict(zip(group.layers, group.us, strict=True)) | own_us
     usual = [layer for layer in group.layers if layer not in odd]
     marked = [layer for layer in odd if layer in times]

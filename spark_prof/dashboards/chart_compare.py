@@ -6,22 +6,31 @@ What got slower is orange, what got faster blue. Every string from a recording g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import plotly.graph_objects as go
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_prof.ab.result import Result, floor_of
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
-from spark_prof.dashboards.charts import LEGENDED, bars, label, set_style
+from spark_prof.dashboards.charts import (
+    LEGENDED,
+    Plot,
+    add_bars,
+    bars,
+    empty_figure,
+    label,
+    layer_map,
+    set_style,
+    whiskers,
+)
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.compare_gate import LETTERS, Names, by_us, shown_part
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
 
 _GAIN = "#0072B2"
-DIVERGING = (
+_DIVERGING = (
     (0.0, "#0072B2"),
     (0.25, "#56B4E9"),
     (0.5, "rgba(128, 132, 140, 0.12)"),
@@ -36,12 +45,11 @@ _MOST_LAYERS = 200
 _ROOM = 0.15
 """Share of the axis that a label takes."""
 
-_LETTERS = Names()
 _Part = tuple[str, float, str]
 """A safe label, by how many us it makes the step longer, and a colour."""
 
 
-def ab_figures(result: Result) -> Mapping[str, go.Figure]:
+def ab_figures(result: Result) -> Mapping[str, Plot]:
     """The figures by the id of the section in which they stand."""
     drawn = {}
     if any(run.estimate.gain for run in result.runs):
@@ -53,44 +61,31 @@ def ab_figures(result: Result) -> Mapping[str, go.Figure]:
     return drawn
 
 
-def gain_points(result: Result) -> go.Figure:
+def gain_points(result: Result) -> Plot:
     """Draws the gain of each run with its interval, and how far side a was from itself."""
     runs = [(run, gain) for run in result.runs if (gain := run.estimate.gain)]
-    figure = go.Figure()
+    figure = empty_figure()
     for index, (run, _) in enumerate(runs):
         floor = floor_of(run, result.aa)
         if floor:
             figure.add_shape(
-                type="rect",
-                x0=index - 0.5,
-                x1=index + 0.5,
-                y0=1 / (1 + floor),
-                y1=1 + floor,
-                fillcolor=LINES,
-                line={"width": 0},
-                layer="below",
-            )
+                type="rect", x0=index - 0.5, x1=index + 0.5, y0=1 / (1 + floor), y1=1 + floor,
+                fillcolor=LINES, line={"width": 0}, layer="below",
+            )  # fmt: skip
     figure.add_hline(y=1, line={"color": NEUTRAL, "width": 1, "dash": "dot"})
-    figure.add_trace(
-        go.Scatter(
-            mode="markers+text",
-            x=list(range(len(runs))),
-            y=[gain.value for _, gain in runs],
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [gain.high - gain.value for _, gain in runs],
-                "arrayminus": [gain.value - gain.low for _, gain in runs],
-                "color": _GAIN,
-                "width": 8,
-            },
-            marker={"color": _GAIN, "size": 9},
-            text=[f"  {gain.value:.3f} x" for _, gain in runs],
-            textposition="middle right",
-            textfont={"color": TEXT},
-            cliponaxis=False,
-            hovertemplate="%{text}<extra></extra>",
-        )
+    gains = [gain.value for _, gain in runs]
+    interval = whiskers(gains, [gain.low for _, gain in runs], [gain.high for _, gain in runs])
+    figure.add_scatter(
+        mode="markers+text",
+        x=list(range(len(runs))),
+        y=gains,
+        error_y=interval | {"color": _GAIN, "width": 8},
+        marker={"color": _GAIN, "size": 9},
+        text=[f"  {gain:.3f} x" for gain in gains],
+        textposition="middle right",
+        textfont={"color": TEXT},
+        cliponaxis=False,
+        hovertemplate="%{text}<extra></extra>",
     )
     set_style(figure, "Gain with its 95 % interval; grey: a against itself", height=320)
     figure.update_xaxes(
@@ -103,29 +98,33 @@ def gain_points(result: Result) -> go.Figure:
     return figure
 
 
-def waterfall(found: Attribution) -> go.Figure:
+def waterfall(found: Attribution) -> Plot:
     """Leads from a's time of a step to b's, by component."""
     a, b, residual = found.a.corrected_us, found.b.corrected_us, 0.0
     if found.a.untraced_us is not None and found.b.untraced_us is not None:
         a, b = found.a.untraced_us, found.b.untraced_us
         residual = found.residual_us or 0.0
     rows = sorted(found.components, key=lambda row: -row.saved_us)
-    shown = [row for row in rows if abs(row.saved_us) >= _SMALL * a]
-    small = sum(row.saved_us for row in rows if row not in shown)
-    parts = [*(_part(row.component, -row.saved_us) for row in shown)]
-    parts.append(("smaller components", -small, NEUTRAL))
+    parts = _parts(((row.component, -row.saved_us) for row in rows), a, "smaller components")
     if residual:
         parts.append(("residual", -residual, NEUTRAL))
     return _waterfall("From a's step to b's", ("a", a), parts, ("b", b))[0]
 
 
-def _part(name: str, us: float) -> _Part:
-    return label(shown_part(name)), us, COLORS.get(name, NEUTRAL)
+def _parts(changes: Iterable[tuple[str, float]], whole_us: float, small: str) -> list[_Part]:
+    """The parts of a waterfall; those that are small beside the whole are together its last one."""
+    parts, rest = [], 0.0
+    for name, us in changes:
+        if abs(us) >= _SMALL * whole_us:
+            parts.append((label(shown_part(name)), us, COLORS.get(name, NEUTRAL)))
+        else:
+            rest += us
+    return [*parts, (small, rest, NEUTRAL)]
 
 
 def _waterfall(
     title: str, first: tuple[str, float], parts: Sequence[_Part], last: tuple[str, float]
-) -> tuple[go.Figure, list[float]]:
+) -> tuple[Plot, list[float]]:
     """Leads from one time to the other, and says where each part begins."""
     begins = [first[1]]
     for _, us, _ in parts:
@@ -135,24 +134,21 @@ def _waterfall(
     return bars(title, drawn[::-1], [0.0, *begins[:-1], 0.0][::-1]), begins[:-1]
 
 
-def layer_bars(found: Attribution) -> go.Figure:
+def layer_bars(found: Attribution) -> Plot:
     """Draws what each layer saves, component by component."""
-    rows = [row for row in found.layers if row.layer is not None]
-    table: dict[str, dict[int, float]] = {}
-    for row in rows:
-        name = row.component if row.touched else "without a swap"
-        by_layer = table.setdefault(name, {})
-        by_layer[row.layer or 0] = by_layer.get(row.layer or 0, 0.0) + row.saved_us
-    figure = go.Figure()
+    table: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for row in found.layers:
+        if row.layer is not None:
+            name = row.component if row.touched else "without a swap"
+            table[name][row.layer] += row.saved_us
+    figure = empty_figure()
     for name in in_decoder_order(table):
-        figure.add_trace(
-            go.Bar(
-                name=label(name),
-                x=list(table[name]),
-                y=list(table[name].values()),
-                marker={"color": COLORS.get(name, NEUTRAL), "line": {"width": 0}},
-                hovertemplate=f"layer %{{x}}, {label(name)}: %{{y:.2f}} us<extra></extra>",
-            )
+        figure.add_bar(
+            name=label(name),
+            x=list(table[name]),
+            y=list(table[name].values()),
+            marker={"color": COLORS.get(name, NEUTRAL), "line": {"width": 0}},
+            hovertemplate=f"layer %{{x}}, {label(name)}: %{{y:.2f}} us<extra></extra>",
         )
     set_style(figure, "Saved in each layer", height=320)
     figure.update_layout(barmode="relative", **LEGENDED)
@@ -161,9 +157,9 @@ def layer_bars(found: Attribution) -> go.Figure:
     return figure
 
 
-def compare_figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
+def compare_figures(found: Sequence[Comparison]) -> dict[str, Plot]:
     """The figures by the id of the section in which they stand."""
-    drawn: dict[str, go.Figure] = {}
+    drawn: dict[str, Plot] = {}
     for letter, comparison in zip(LETTERS[1:], found, strict=False):
         ending = f"_{letter}" if letter != "b" else ""
         for phase in comparison.phases:
@@ -175,15 +171,13 @@ def compare_figures(found: Sequence[Comparison]) -> dict[str, go.Figure]:
     return drawn
 
 
-def difference_waterfall(phase: PhaseComparison, names: Names = _LETTERS) -> go.Figure:
+def difference_waterfall(phase: PhaseComparison, names: Names) -> Plot:
     """Leads from a's median step to the other's, part by part, the slower one first."""
-    visible = _SMALL * max(phase.like.a, phase.like.b)
-    shown = [part for part in phase.parts if abs(part.change.us) >= visible]
-    small = sum(part.change.us for part in phase.parts if part not in shown)
-    parts = [*(_part(part.name, part.change.us) for part in shown)]
+    longer = max(phase.like.a, phase.like.b)
+    parts = _parts(((p.name, p.change.us) for p in phase.parts), longer, "smaller parts")
     # The bars begin and end at medians, the parts are of typical steps.
-    parts += [("smaller parts", small, NEUTRAL), ("residual", phase.residual_us, NEUTRAL)]
-    parts = [part for part in parts if abs(part[1]) >= visible / 100]
+    parts.append(("residual", phase.residual_us, NEUTRAL))
+    parts = [part for part in parts if abs(part[1]) >= _SMALL * longer / 100]
     a, b = label(names.a), label(names.b)
     title = f"{phase.phase.capitalize()} {phase.unit}: from {a} to {b}"
     figure, begins = _waterfall(title, (a, phase.like.a), parts, (b, phase.like.b))
@@ -203,42 +197,33 @@ def difference_waterfall(phase: PhaseComparison, names: Names = _LETTERS) -> go.
     return figure
 
 
-def component_pairs(phase: PhaseComparison, names: Names = _LETTERS) -> go.Figure:
+def component_pairs(phase: PhaseComparison, names: Names) -> Plot:
     """Draws each part of a typical step on both sides, beside each other."""
     by_name = {part.name: part.change for part in phase.parts}
     parts = in_decoder_order(by_name)[::-1]
-    figure = go.Figure()
+    figure = empty_figure()
     for side, pattern in (("a", "/"), ("b", "")):
-        values = [getattr(by_name[name], side) for name in parts]
-        figure.add_trace(
-            go.Bar(
-                name=label(getattr(names, side)),
-                orientation="h",
-                y=[label(shown_part(name)) for name in parts],
-                x=values,
-                customdata=[[name] for name in parts],
-                marker={
-                    "color": [COLORS.get(name, NEUTRAL) for name in parts],
-                    "pattern": {"shape": pattern, "fillmode": "replace"},
-                    "line": {"width": 0},
-                },
-                text=[microseconds(value) for value in values],
-                hovertemplate=f"{label(getattr(names, side))}, %{{y}}: %{{text}}<extra></extra>",
-            )
+        called = label(getattr(names, side))
+        add_bars(
+            figure,
+            [label(shown_part(name)) for name in parts],
+            [getattr(by_name[name], side) for name in parts],
+            [COLORS.get(name, NEUTRAL) for name in parts],
+            hover=f"{called}, %{{y}}: %{{text}}",
+            pattern=pattern,
+            written=False,
+            name=called,
+            customdata=[[name] for name in parts],
         )
-    set_style(
-        figure,
-        f"Parts of a typical {phase.unit}: {label(names.a)} hatched",
-        height=90 + 34 * len(parts),
-    )
+    title = f"Parts of a typical {phase.unit}: {label(names.a)} hatched"
+    set_style(figure, title, height=90 + 34 * len(parts))
     figure.update_layout(barmode="group", showlegend=False)
-    figure.update_traces(textposition="none")
     figure.update_xaxes(ticksuffix=" us", nticks=5, exponentformat="none")
     figure.update_yaxes(type="category", showgrid=False)
     return figure
 
 
-def layer_differences(phase: PhaseComparison) -> go.Figure:
+def layer_differences(phase: PhaseComparison) -> Plot:
     """Draws by how much each component of each layer differs; what noise explains is left out."""
     rows = [row for row in phase.layer_parts if row.layer is not None]
     layers = sorted({row.layer for row in rows if row.layer is not None})[:_MOST_LAYERS]
@@ -252,26 +237,14 @@ def layer_differences(phase: PhaseComparison) -> go.Figure:
         for layer in layers
     ]
     widest = max((abs(us) for row in times for us in row if us is not None), default=1.0)
-    figure = go.Figure(
-        go.Heatmap(
-            x=[label(name) for name in names],
-            y=[str(layer) for layer in layers],
-            z=times,
-            text=[["" if us is None else by_us(us) for us in row] for row in times],
-            hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
-            colorscale=list(DIVERGING),
-            zmin=-widest,
-            zmax=widest,
-            colorbar={"title": {"text": "us"}, "thickness": 12, "outlinewidth": 0},
-            xgap=1,
-            ygap=1,
-        )
-    )
-    set_style(
-        figure,
+    return layer_map(
         f"By layer and component, in a {phase.phase} {phase.unit}: slower orange, faster blue",
+        names,
+        layers,
+        times,
         height=150 + min(max(18 * len(layers), 80), 900),
+        text=[["" if us is None else by_us(us) for us in row] for row in times],
+        colorscale=list(_DIVERGING),
+        zmin=-widest,
+        zmax=widest,
     )
-    figure.update_xaxes(side="bottom", tickangle=-35, gridcolor=LINES)
-    figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
-    return figure

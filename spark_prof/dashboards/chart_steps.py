@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,13 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps, thinned
-from spark_prof.dashboards.charts import LEGENDED, logarithmic_time_ticks, set_style, time_ticks
+from spark_prof.dashboards.charts import (
+    LEGENDED,
+    logarithmic_time_ticks,
+    set_style,
+    time_ticks,
+    whiskers,
+)
 from spark_prof.dashboards.colors import NEUTRAL, PHASE_COLORS, TEXT
 from spark_prof.dashboards.units import counted, microseconds
 from spark_prof.vocabulary import PHASES
@@ -25,9 +31,7 @@ _ONE_BIN = np.array([-1.0, 1.0])
 """Edges of a single bar around steps that take the same, in units of what is narrow."""
 _HEIGHT = 340
 
-_SYMBOLS: Mapping[str, str] = MappingProxyType(
-    {"prefill": "square", "decode": "circle", "mixed": "diamond", "unknown": "x"}
-)
+_SYMBOLS = {"prefill": "square", "decode": "circle", "mixed": "diamond", "unknown": "x"}
 _SLOW = {"color": "rgba(0,0,0,0)", "size": 13, "line": {"width": 2, "color": "#D55E00"}}
 
 Places = npt.NDArray[np.int64]
@@ -81,29 +85,23 @@ def times_against_context(steps: Steps, fits: Sequence[ContextFit]) -> go.Figure
 
 def times_against_batch(times: Sequence[BatchTimes]) -> go.Figure:
     """Draws the median decode step over its requests, with the 10th and 90th percentile."""
-    figure = go.Figure(
-        go.Scatter(
-            x=[row.requests for row in times],
-            y=[row.median_us for row in times],
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [row.p90_us - row.median_us for row in times],
-                "arrayminus": [row.median_us - row.p10_us for row in times],
-                "color": NEUTRAL,
-            },
-            mode="lines+markers",
-            line={"color": PHASE_COLORS["decode"]},
-            marker={"size": 8},
-            text=[
-                f"{counted(row.requests, 'request')}: {microseconds(row.median_us)}, "
-                f"{row.tokens_per_s:,.0f} tokens/s, {counted(row.steps, 'step')}"
-                for row in times
-            ],
-            hovertemplate="%{text}<extra></extra>",
-        )
+    medians, high = [row.median_us for row in times], [row.p90_us for row in times]
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[row.requests for row in times],
+        y=medians,
+        error_y=whiskers(medians, [row.p10_us for row in times], high) | {"color": NEUTRAL},
+        mode="lines+markers",
+        line={"color": PHASE_COLORS["decode"]},
+        marker={"size": 8},
+        text=[
+            f"{counted(row.requests, 'request')}: {microseconds(row.median_us)}, "
+            f"{row.tokens_per_s:,.0f} tokens/s, {counted(row.steps, 'step')}"
+            for row in times
+        ],
+        hovertemplate="%{text}<extra></extra>",
     )
-    _style(figure, "Decode steps against batch size", np.array([row.p90_us for row in times]))
+    _style(figure, "Decode steps against batch size", np.array(high))
     figure.update_layout(showlegend=False)
     figure.update_xaxes(title={"text": "requests that decode in a step"})
     if len(times) < 8:
@@ -142,9 +140,7 @@ def times_spread(steps: Steps) -> go.Figure:
             marker={"color": PHASE_COLORS[phase], "line": {"width": 0}},
             text=[
                 f"{microseconds(begin)} to {microseconds(end)}: {counted(many, f'{phase} step')}"
-                for begin, end, many in zip(
-                    10 ** edges[:-1], 10 ** edges[1:], counts.tolist(), strict=True
-                )
+                for (begin, end), many in zip(pairwise(10**edges), counts.tolist(), strict=True)
             ],
             textposition="none",
             hovertemplate="%{text}<extra></extra>",
@@ -212,8 +208,8 @@ def _left_out(drawn: Places, steps: Steps) -> str:
 
 def _scale(number: int) -> list[str]:
     """Colours from dark to light for values in order; neither end vanishes on its page."""
-    if number == 1:
-        return [PHASE_COLORS["decode"]]
-    places = [0.25 + 0.65 * place / max(number - 1, 1) for place in range(number)]
-    found: list[str] = sample_colorscale("Cividis", places) if number else []
+    if number < 2:
+        return [PHASE_COLORS["decode"]] * number
+    places = [0.25 + 0.65 * place / (number - 1) for place in range(number)]
+    found: list[str] = sample_colorscale("Cividis", places)
     return found

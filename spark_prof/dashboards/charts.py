@@ -10,13 +10,17 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_prof.dashboards.colors import COLORS, LINES, TEXT
 from spark_prof.dashboards.units import microseconds, shorten
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    Plot: TypeAlias = go.Figure
+else:
+    Plot = object
 
 LEGENDED: Mapping[str, Any] = {
     "showlegend": True,
@@ -36,7 +40,7 @@ def label(text: str, width: int = 40) -> str:
     return html.escape(shorten(text, width), quote=False)
 
 
-def empty_figure() -> go.Figure:
+def empty_figure() -> Plot:
     """A figure to draw in."""
     import plotly.graph_objects as go
 
@@ -44,7 +48,7 @@ def empty_figure() -> go.Figure:
 
 
 def add_bars(
-    figure: go.Figure,
+    figure: Plot,
     names: Sequence[str],
     times: Sequence[float],
     color: object,
@@ -54,21 +58,11 @@ def add_bars(
     written: bool = True,
     **more: Any,
 ) -> None:
-    """Adds horizontal bars of times in us.
+    """Adds horizontal bars of times in us, named by safe labels; `more` is what go.Bar takes.
 
-    Args:
-        figure: to which they are added.
-        names: beside the bars; safe labels, as is everything here.
-        times: how long they are.
-        color: of each or of all.
-        hover: what pointing at one shows.
-        pattern: of all, by which greys are told apart.
-        written: the time stands behind each bar, and not only where it is pointed at.
-        more: what else go.Bar takes.
+    The times stand behind the bars where they are `written`, else only where one is pointed at.
     """
-    marker: dict[str, Any] = {"color": color, "line": {"width": 0}}
-    if pattern is not None:
-        marker["pattern"] = {"shape": pattern, "fillmode": "replace", "size": 6}
+    marker = painted(color, pattern)
     looks: dict[str, Any] = {"textposition": "none"}
     if written:
         looks = {"textposition": "outside", "textfont": {"color": TEXT}, "cliponaxis": False}
@@ -83,43 +77,77 @@ def add_bars(
     figure.add_bar(**(looks | more))
 
 
-def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> go.Figure:
-    """Draws horizontal bars.
+def painted(color: object, pattern: str | None = None) -> dict[str, Any]:
+    """The look of bars; greys are told apart by their pattern."""
+    marker: dict[str, Any] = {"color": color, "line": {"width": 0}}
+    if pattern is not None:
+        marker["pattern"] = {"shape": pattern, "fillmode": "replace", "size": 6}
+    return marker
 
-    Args:
-        title: of the figure.
-        drawn: from the bottom up: a safe label, us and a colour.
-        bases: where each begins, us.
-    """
+
+def add_map(
+    figure: Plot, names: Sequence[Any], rows: Sequence[str], us: object, **more: Any
+) -> None:
+    """Adds a map of times, a column a name; `more` is what else go.Heatmap takes."""
+    looks: dict[str, Any] = {"colorscale": "Cividis", "zmin": 0, "xgap": 1, "ygap": 1}
+    looks["colorbar"] = {"title": {"text": "us"}, "thickness": 12, "outlinewidth": 0}
+    figure.add_heatmap(x=list(names), y=list(rows), z=us, **(looks | more))
+
+
+def layer_map(
+    title: str, names: Sequence[str], layers: Sequence[int], us: object, height: int, **more: Any
+) -> Plot:
+    """Draws layers against components, the first layer at the top; the cells show their text."""
+    figure = empty_figure()
+    hover = "layer %{y}, %{x}: %{text}<extra></extra>"
+    columns, rows = [label(name) for name in names], [str(layer) for layer in layers]
+    add_map(figure, columns, rows, us, hovertemplate=hover, **more)
+    set_style(figure, title, height)
+    figure.update_xaxes(side="bottom", tickangle=-35)
+    figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
+    return figure
+
+
+def whiskers(
+    values: Sequence[float], low: Sequence[float], high: Sequence[float]
+) -> dict[str, Any]:
+    """Error bars from the low figures to the high ones."""
+    above, below = (
+        [abs(value - end) for value, end in zip(values, ends, strict=True)] for ends in (high, low)
+    )
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
+
+
+def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> Plot:
+    """Draws bars from the bottom up: a safe label, us and a colour, each from its base on."""
     figure = empty_figure()
     names, times = [name for name, _, _ in drawn], [us for _, us, _ in drawn]
     add_bars(figure, names, times, [color for _, _, color in drawn], base=list(bases))
     set_style(figure, title, height=90 + 26 * max(len(drawn), 2))
     furthest = max((base + us for us, base in zip(times, bases, strict=True)), default=1.0)
     # On a phone there is no room for the unit behind every number.
-    figure.update_xaxes(range=[0, furthest], ticksuffix=" us", showticksuffix="last")
-    figure.update_xaxes(exponentformat="none", separatethousands=True)
-    figure.update_xaxes(nticks=5, tickangle=0)
+    figure.update_xaxes(range=[0, furthest], ticksuffix=" us", showticksuffix="last", nticks=5)
+    figure.update_xaxes(exponentformat="none", separatethousands=True, tickangle=0)
     # The figures beside the longest bars stand in the margin, which stays as wide on a phone.
     figure.update_layout(margin={"r": 76})
     figure.update_yaxes(type="category", showgrid=False)
     return figure
 
 
-def set_time_axes(figure: go.Figure, most_us: float, room: float = 1.002) -> None:
+def set_time_axes(figure: Plot, most_us: float, room: float = 1.002) -> None:
     """Gives horizontal bars an axis of time and names from the top down."""
     figure.update_xaxes(range=[0, room * most_us], **time_ticks(most_us))
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
 
 
-def set_layer_axes(figure: go.Figure, lowest: float, highest: float, unit: str) -> None:
+def set_layer_axes(figure: Plot, lowest: float, highest: float, unit: str) -> None:
     """Gives times by layer their axes, with some room above and below."""
     room = max(highest - lowest, 0.05 * highest) * 0.3
     figure.update_yaxes(range=[max(0.0, lowest - room), highest + room], title={"text": unit})
     figure.update_xaxes(title={"text": "layer"}, showgrid=False)
 
 
-def set_style(figure: go.Figure, title: str, height: int) -> None:
+def set_style(figure: Plot, title: str, height: int) -> None:
     """Gives a figure its title, its height in pixels, and the look that all have."""
     # To look for what is there already would take ten times as long.
     figure.update_layout(

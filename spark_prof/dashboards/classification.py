@@ -18,20 +18,10 @@ _LONGEST_TITLE = 120
 
 
 def render_classification(
-    source: str,
-    rows: Sequence[Classified],
-    kind: str,
-    width: int = 100,
-    color: bool = False,
+    source: str, rows: Sequence[Classified], kind: str, width: int = 100, color: bool = False
 ) -> str:
     """Draws the kernels of a source in a format."""
-    return draw(
-        lambda: _document(source, rows),
-        lambda: [_record(row) for row in rows],
-        kind,
-        width,
-        color,
-    )
+    return draw(lambda: _document(source, rows), lambda: [*map(_record, rows)], kind, width, color)
 
 
 def _document(source: str, rows: Sequence[Classified]) -> Document:
@@ -85,27 +75,18 @@ def _code(row: Classified) -> str:
 
 def _record(row: Classified) -> dict[str, Any]:
     """The keys of the contract, then what else is known."""
-    record: dict[str, Any] = {
-        "name": row.name,
-        "component": row.component,
-        "engine": row.engine,
-        "precision": row.precision,
-        "evidence": row.evidence,
-        "conversion": row.conversion,
-        "weights": row.weights,
-        "fused_conversion": row.fused_conversion,
-        "load_time": row.load_time,
-    }
+    keys = (
+        "name", "component", "engine", "precision", "evidence", "conversion", "weights",
+        "fused_conversion", "load_time",
+    )  # fmt: skip
+    record: dict[str, Any] = {key: getattr(row, key) for key in keys}
     if row.us is not None:
         record["us"] = row.us
     if row.compiled_from:
         record["compiled_by_driver_from"] = row.compiled_from
     if row.conflict:
-        conflict = row.conflict
-        record["conflict"] = {
-            "by_name": conflict.by_name, "found": conflict.found, "evidence": conflict.evidence,
-            "basis": conflict.basis,
-        }  # fmt: skip
+        told = ("by_name", "found", "evidence", "basis")
+        record["conflict"] = {key: getattr(row.conflict, key) for key in told}
     if code := row.code:
         record["code"] = {
             "function": code.function,

@@ -12,8 +12,6 @@ from spark_prof.dashboards.sections import client_section
 from spark_prof.dashboards.units import shorten
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 
-_LONGEST_TITLE = 120
-
 
 def render_clients(
     results: Sequence[BenchmarkResult], kind: str, width: int = 100, color: bool = False
@@ -23,19 +21,7 @@ def render_clients(
     sources = [result.source for result in results]
     # What the formats do not tell, once each.
     lost = list(dict.fromkeys(line for result in results for line in result.lost))
-    return draw(
-        lambda: document(
-            f"spark-prof: {shorten(', '.join(sources), _LONGEST_TITLE)}",
-            (),
-            (client_section.runs(rows), client_section.remarks(rows, lost)),
-        ),
-        lambda: {
-            "schema": SCHEMA,
-            "sources": sources,
-            "clients": rows,
-            "lost": lost,
-        },
-        kind,
-        width,
-        color,
-    )
+    record = {"schema": SCHEMA, "sources": sources, "clients": rows, "lost": lost}
+    title = f"spark-prof: {shorten(', '.join(sources), 120)}"
+    sections = (client_section.runs(rows), client_section.remarks(rows, lost))
+    return draw(lambda: document(title, (), sections), lambda: record, kind, width, color)

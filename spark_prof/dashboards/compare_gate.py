@@ -10,7 +10,16 @@ from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Column, Section, table
-from spark_prof.dashboards.units import MISSING, Figure, clean, count, microseconds, rate, share
+from spark_prof.dashboards.units import (
+    MISSING,
+    Figure,
+    between,
+    clean,
+    count,
+    microseconds,
+    rate,
+    share,
+)
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """What sides are called in JSON and in ids: the reference is a."""
@@ -51,9 +60,7 @@ def span(change: Change) -> str:
     """The interval of a change: -1.2 to +3.4 us; a dash where it is not known."""
     if not math.isfinite(change.low) or not math.isfinite(change.high):
         return MISSING
-    low, high = by_us(change.low), by_us(change.high)
-    value, unit = low.rsplit(" ", 1)
-    return f"{value} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+    return between(by_us(change.low), by_us(change.high))
 
 
 def verdict(change: Change) -> str:

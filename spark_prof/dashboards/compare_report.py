@@ -7,30 +7,23 @@ shares fractions of 1; an interval that is not known is null.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from spark_prof.analyzers.comparing.comparison import (
-    Comparison,
-    KernelPart,
-    PhaseComparison,
-    Side,
-)
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.dashboards import compare_gate, compare_sections, section
+from spark_prof.dashboards.chart_compare import compare_figures
 from spark_prof.dashboards.compare_gate import LETTERS, Names, by_share, by_us, reason, shown_part
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds, shorten
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 
 _GAPS = (LAUNCH_GAPS, HOST)
 _LONGEST_NAME = 40
@@ -48,13 +41,8 @@ class Compared:
 
 def render_comparison(compared: Compared, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a comparison in a format."""
-
-    def figures() -> Mapping[str, go.Figure]:
-        from spark_prof.dashboards import chart_compare
-
-        return chart_compare.compare_figures(compared.found)
-
-    return draw(lambda: document(compared), lambda: _record(compared), kind, width, color, figures)
+    drawn, record = partial(document, compared), partial(_record, compared)
+    return draw(drawn, record, kind, width, color, lambda: compare_figures(compared.found))
 
 
 def document(compared: Compared) -> Document:
@@ -196,7 +184,7 @@ def _record(compared: Compared) -> dict[str, Any]:
                 "side": letter,
                 "other": _sides(found.sides[1]),
                 "assumed_start_share": found.assumed or None,
-                "phases": _told(found.phases),
+                "phases": found.phases,
                 "setup": found.setup,
                 "notes": found.notes,
             }
@@ -208,7 +196,7 @@ def _record(compared: Compared) -> dict[str, Any]:
                 "side": letter,
                 "outcome": each.outcome,
                 "kind": each.reading.kind,
-                "change": _told(each.reading.change),
+                "change": each.reading.change,
                 "reason": reason(each, found.names),
             }
             for letter, found, checked in zip(
@@ -232,26 +220,3 @@ def _sides(recordings: Sequence[Side]) -> dict[str, Any]:
         "conversions_share": report.conversions.share,
         "findings": [each.id for each in report.findings],
     }
-
-
-def _told(value: Any) -> Any:
-    """Records as mappings, with what their changes and kernels imply."""
-    if isinstance(value, tuple):
-        return [_told(each) for each in value]
-    if not is_dataclass(value):
-        return value
-    if isinstance(value, Change):
-        return _change(value)
-    found = {field.name: _told(getattr(value, field.name)) for field in fields(value)}
-    return found | {"where": value.where} if isinstance(value, KernelPart) else found
-
-
-def _change(change: Change) -> dict[str, Any]:
-    """A change; with several recordings a side also the figure of each."""
-    found: dict[str, Any] = {key: getattr(change, key) for key in ("a", "b", "us", "low", "high")}
-    found |= {"share": change.share(change.us), "sure": change.sure}
-    found["share_low"], found["share_high"] = change.shares
-    if max(map(len, change.figures)) > 1:
-        for side, figures in zip(("a", "b"), change.figures, strict=True):
-            found[f"values_{side}"] = [each.value for each in figures]
-    return found

@@ -29,7 +29,7 @@ from spark_prof.dashboards.compare_gate import (
     span,
     verdict,
 )
-from spark_prof.dashboards.section import Column, Section, table
+from spark_prof.dashboards.section import Column, Section, listed, table
 from spark_prof.dashboards.units import (
     MISSING,
     clean,
@@ -43,7 +43,6 @@ from spark_prof.dashboards.units import (
 )
 
 _LONGEST, _LONGEST_NOTE = 160, 600
-_LETTERS = Names()
 _SMALL = 0.001
 """Changes of a smaller share of the step are left out of the tables of layers and kernels."""
 
@@ -70,7 +69,7 @@ def compared(found: Sequence[Comparison]) -> Section:
     return table("compare_sides", "What is compared", rows, columns, intro)
 
 
-def setup(found: Comparison, names: Names = _LETTERS) -> Section:
+def setup(found: Comparison, names: Names) -> Section:
     """In what the set-ups differ."""
     columns = (
         cells.Text("", "group"),
@@ -82,7 +81,7 @@ def setup(found: Comparison, names: Names = _LETTERS) -> Section:
     return table(_id("setup", names), "What differs in the set-up", found.setup, columns, intro)
 
 
-def others(found: Comparison, names: Names = _LETTERS) -> Section:
+def others(found: Comparison, names: Names) -> Section:
     """Figures of the recordings as a whole: coverage, conversions, clocks."""
     columns = (Column("Figure"), *numbers(names.a, names.b))
     rows = [
@@ -97,7 +96,7 @@ def others(found: Comparison, names: Names = _LETTERS) -> Section:
     return Section(_id("others", names), "Coverage, conversions, clocks", columns, kept)
 
 
-def findings(found: Comparison, names: Names = _LETTERS) -> Section:
+def findings(found: Comparison, names: Names) -> Section:
     """The findings that only one side has."""
     sides = ((names.a, *found.sides), (names.b, *found.sides[::-1]))
     rows = []
@@ -123,10 +122,9 @@ def findings(found: Comparison, names: Names = _LETTERS) -> Section:
     return Section(_id("findings", names), "Findings of one side only", columns, tuple(rows))
 
 
-def notes(found: Comparison, names: Names = _LETTERS) -> Section:
+def notes(found: Comparison, names: Names) -> Section:
     """What to know before believing the figures."""
-    rows = tuple((shorten(note, _LONGEST_NOTE),) for note in found.notes)
-    return Section(_id("notes", names), "Caveats", (Column("", "prose"),), rows)
+    return listed(_id("notes", names), "Caveats", found.notes, _LONGEST_NOTE)
 
 
 def _mean_share(found: Comparison, path: str) -> tuple[str, str]:
@@ -150,7 +148,7 @@ def _short(text: str) -> str:
     return shorten(clean(text), _LONGEST) or MISSING
 
 
-def steps(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
+def steps(phase: PhaseComparison, names: Names) -> Section:
     """The step itself: as each side ran it, by size, and what of it is the mix of sizes."""
     size = "Batch" if phase.phase == "decode" else "Prompt tokens"
     columns = (
@@ -173,25 +171,22 @@ def steps(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     ]
     if len([row for row in phase.sizes if row.weight]) > 1:
         rows.append((f"same sizes, as often as in {names.a}", *_row(phase.like), "", ""))
-    intro = [
-        f"Median time of a {phase.unit}."
-        if phase.unit == "step"
-        else "Median time of a prompt's token; no two steps had the same number of them.",
-    ]
+    intro = [f"Median time of a {phase.unit}."]
+    if phase.unit != "step":
+        intro = ["Median time of a prompt's token; no two steps had the same number of them."]
     if abs(phase.mix_us) > _SMALL * phase.whole.a:
         intro.append(f"That the sides ran steps of other sizes explains {by_us(phase.mix_us)}.")
-    context = phase.context
-    if context:
+    if context := phase.context:
         intro.append(
             f"Contexts differ ({context.tokens_a:,.0f} against {context.tokens_b:,.0f} tokens): "
             f"a step grows by {1000 * context.us_per_token:.1f} ns a token, which explains "
             f"{by_us(context.us)} ({by_us(context.low)} to {by_us(context.high)}) of it."
         )
-    title = f"{_title(phase)} steps"
+    title = f"{'Recorded' if phase.phase == 'unknown' else phase.phase.capitalize()} steps"
     return Section(_id(f"steps_{phase.phase}", names), title, columns, tuple(rows), tuple(intro))
 
 
-def components(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
+def components(phase: PhaseComparison, names: Names) -> Section:
     """Which components and gaps the difference consists of."""
     columns = (
         Column("Part"),
@@ -199,12 +194,7 @@ def components(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
         *numbers(f"Kernels {names.a}", f"Kernels {names.b}", optional=True),
     )
     rows = [
-        (
-            shown_part(part.name),
-            *_row(part.change),
-            _calls(part.calls_a),
-            _calls(part.calls_b),
-        )
+        (shown_part(part.name), *_row(part.change), _calls(part.calls_a), _calls(part.calls_b))
         for part in phase.parts
     ]
     rows.append(("typical step", *_row(phase.typical), "", ""))
@@ -218,16 +208,11 @@ def components(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
         "95 %: from how the steps vary, stretch by stretch, and by how much engine starts of the "
         "same thing differ. Noise: 0 lies within.",
     )
-    return Section(
-        _id(f"components_{phase.phase}", names),
-        f"Where the difference of a {phase.phase} {phase.unit} comes from",
-        columns,
-        tuple(rows),
-        intro,
-    )
+    title = f"Where the difference of a {phase.phase} {phase.unit} comes from"
+    return Section(_id(f"components_{phase.phase}", names), title, columns, tuple(rows), intro)
 
 
-def layers(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
+def layers(phase: PhaseComparison, names: Names) -> Section:
     """The layers that differ beyond noise."""
     differ = [row for row in phase.layers if _counts(phase, row.change)]
     columns = (
@@ -242,7 +227,7 @@ def layers(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     return table(_id(f"layers_{phase.phase}", names), title, differ, columns, (intro,))
 
 
-def kernels(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
+def kernels(phase: PhaseComparison, names: Names) -> Section:
     """The kernels that differ beyond noise, and those of one side only."""
     differ = [row for row in phase.kernels if _counts(phase, row.change)]
     called = short_names(row.name for row in differ)
@@ -269,7 +254,7 @@ def kernels(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
     return table(_id(f"kernels_{phase.phase}", names), title, differ, columns, intro)
 
 
-def engines(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
+def engines(phase: PhaseComparison, names: Names) -> Section:
     """The components that compute on another engine, in another precision or from other weights."""
     rows = [part for part in phase.parts if _computes_otherwise(part)]
     columns = (
@@ -279,13 +264,8 @@ def engines(phase: PhaseComparison, names: Names = _LETTERS) -> Section:
         cells.Written("Change", lambda part: by_us(part.change.us)),
     )
     intro = ("Share of the component's kernel time in decode steps, by engine and precision.",)
-    return table(
-        _id(f"engines_{phase.phase}", names),
-        "Engine, precision or weights that changed",
-        rows,
-        columns,
-        intro,
-    )
+    title = "Engine, precision or weights that changed"
+    return table(_id(f"engines_{phase.phase}", names), title, rows, columns, intro)
 
 
 def _id(what: str, names: Names) -> str:
@@ -363,7 +343,3 @@ def _mix(engines: tuple[tuple[str, float], ...]) -> str:
 def _computes_otherwise(part: Part) -> bool:
     a, b = dict(part.engines_a), dict(part.engines_b)
     return any(abs(a.get(label, 0.0) - b.get(label, 0.0)) >= 0.05 for label in {*a, *b})
-
-
-def _title(phase: PhaseComparison) -> str:
-    return "Recorded" if phase.phase == "unknown" else phase.phase.capitalize()

@@ -12,7 +12,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.render.json_report import SCHEMA
-from spark_prof.dashboards.section import Document, Section, document, listed, table
+from spark_prof.dashboards.section import Document, Section, document, listed, pairs, table
 from spark_prof.dashboards.sections import audit_section, ceiling_section, run_section
 from spark_prof.dashboards.units import MISSING, bandwidth, microseconds, operations, shorten
 from spark_prof.traces.measured import Measured
@@ -42,13 +42,9 @@ class Diagnosis:
 
 def render_diagnosis(found: Diagnosis, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a diagnosis in a format."""
-    return draw(
-        lambda: document_of(found), lambda: {"schema": SCHEMA, **_record(found)}, kind, width, color
-    )
-
-
-def _record(found: Diagnosis) -> dict[str, object]:
-    return {name: value for name, value in vars(found).items() if name != "one_gpu"}
+    told = {name: value for name, value in vars(found).items() if name != "one_gpu"}
+    record = {"schema": SCHEMA, **told}
+    return draw(lambda: document_of(found), lambda: record, kind, width, color)
 
 
 def document_of(found: Diagnosis) -> Document:
@@ -66,20 +62,18 @@ def _headline(found: Diagnosis) -> tuple[tuple[str, str], ...]:
         if not (audit.rows or audit.log or audit.engine.vllm):
             return (("is known about kernels and settings", "Nothing"),)
         if not (audit.engine.gpu or audit.engine.capability):
-            return ((_WHICH_GPU, "The GPU is not known:"),)
+            asked = "whether a faster kernel exists was not looked at; give --gpu, such as "
+            return ((f"{asked}--gpu gb10", "The GPU is not known:"),)
     elif machine is not None and not machine.gpu:
-        return ((_NO_GPU, "No NVIDIA GPU here:"),)
+        asked = (
+            "its software was not looked at; for another machine: spark-prof doctor its-vllm.log "
+            "--gpu gb10, or spark-prof why its-model --gpu gb10"
+        )
+        return ((asked, "No NVIDIA GPU here:"),)
     elif machine is not None and not machine.version("vllm"):
-        return ((_NO_VLLM, "No vLLM here:"),)
+        asked = "nothing was looked at; run this in the environment that serves"
+        return ((asked, "No vLLM here:"),)
     return (("to change was found", "Nothing"),)
-
-
-_WHICH_GPU = "whether a faster kernel exists was not looked at; give --gpu, such as --gpu gb10"
-_NO_GPU = (
-    "its software was not looked at; for another machine: spark-prof doctor its-vllm.log --gpu "
-    "gb10, or spark-prof why its-model --gpu gb10"
-)
-_NO_VLLM = "nothing was looked at; run this in the environment that serves"
 
 
 def _sections(found: Diagnosis) -> Iterator[Section]:
@@ -110,7 +104,7 @@ def _installed(machine: Machine) -> Section:
         ("libcupti", machine.cupti),
     ]
     shown = [(name, value or MISSING) for name, value in fields]
-    return run_section.pairs("installed", "What is installed here", shown, _LONGEST)
+    return pairs("installed", "What is installed here", shown, _LONGEST)
 
 
 def _libraries(machine: Machine) -> Section:
@@ -136,8 +130,7 @@ def measured(found: Measured) -> Section:
         ),
         cells.Written("Median", lambda entry: _amount(entry.value, entry.unit)),
         cells.Written(
-            "Range",
-            lambda e: f"{_amount(e.lowest, e.unit)} to {_amount(e.highest, e.unit)}",
+            "Range", lambda e: f"{_amount(e.lowest, e.unit)} to {_amount(e.highest, e.unit)}"
         ),
         cells.Count("Repeats", "repeats", optional=True),
         cells.Prose("How", "how"),

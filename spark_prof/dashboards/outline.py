@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.charts import Plot
 from spark_prof.dashboards.section import Document, listed, without_empty_columns
 from spark_prof.dashboards.sections import (
     audit_section,
@@ -24,10 +24,7 @@ from spark_prof.dashboards.sections import (
 from spark_prof.dashboards.short_report import changes
 from spark_prof.errors import CommandError
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-FIGURES: Mapping[str, Callable[[Report], go.Figure]] = {
+FIGURES: Mapping[str, Callable[[Report], Plot]] = {
     "waterfall": waterfall_section.floor_waterfall,
     "components": time_section.component_bars,
     "layers": layer_section.layer_heatmap,
@@ -44,7 +41,6 @@ def outline(
     Sections without rows and columns without figures are left out.
 
     Args:
-        report: what it is about.
         layer_columns: how many components get a column of their own in the table of the layers;
             None gives one to each.
         only: the ids of the sections to have; None for all.
@@ -106,7 +102,7 @@ def outline(
     )
 
 
-def figures(report: Report) -> dict[str, go.Figure]:
+def figures(report: Report) -> dict[str, Plot]:
     """The figures of a report by name, in the order in which it is read.
 
     A figure without anything to show is left out.

@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from spark_prof.dashboards.units import MISSING, count, shorten
 
@@ -23,8 +22,6 @@ _WIDEST_CELL = 60
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 Row = Sequence[Any]
-
-
 Writer = Callable[[Sequence[str], Iterable[Row]], Iterator[str]]
 
 
@@ -36,7 +33,10 @@ def as_text(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     widths = [max(map(cell_len, cells)) for cells in zip(titles, *shown, strict=True)]
     right = [bool(shown) and all(_is_number(row[i]) for row in shown) for i in range(len(titles))]
     for line in (titles, ["─" * width for width in widths], *shown):
-        cells = map(_padded, line, widths, right)
+        cells = [
+            f"{' ' * (width - cell_len(cell))}{cell}" if to_right else set_cell_size(cell, width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
         yield "  ".join(cells).rstrip() + "\n"
     if left := sum(1 for _ in waiting):
         yield f"{count(left)} more rows; --format csv, json or parquet has all of them\n"
@@ -66,7 +66,7 @@ def as_json(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     yield "[]\n" if last == "[" else f"{last}\n]\n"
 
 
-WRITERS: Mapping[str, Writer] = MappingProxyType({"text": as_text, "csv": as_csv, "json": as_json})
+WRITERS: Mapping[str, Writer] = {"text": as_text, "csv": as_csv, "json": as_json}
 """From the name of a format to what draws it, a piece at a time."""
 
 
@@ -76,11 +76,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.1f}"
     return shorten(str(value), _WIDEST_CELL)
-
-
-def _padded(cell: str, width: int, to_right: bool) -> str:
-    space = " " * (width - cell_len(cell))
-    return space + cell if to_right else cell + space
 
 
 def _is_number(cell: str) -> bool:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Section, document, table
-from spark_prof.dashboards.units import (
-    MISSING,
-    bandwidth,
-    count,
-    counted,
-    microseconds,
-)
+from spark_prof.dashboards.units import MISSING, bandwidth, count, counted, microseconds
 from spark_prof.kernels.registry import ARCHITECTURES, ReplacementKernel
 from spark_prof.kernels.tuning import Run, Work
 
@@ -43,17 +38,10 @@ def render_kernels(
     color: bool = False,
 ) -> str:
     """Draws the list of replacement kernels, and what was measured of them."""
-    return draw(
-        lambda: document(
-            "spark-prof: replacement kernels",
-            [("kernels", count(len(kernels)))],
-            (_kernels(kernels, runs), _proofs(kernels)),
-        ),
-        lambda: [_listed(kernel, runs) for kernel in kernels],
-        kind,
-        width,
-        color,
-    )
+    number = [("kernels", count(len(kernels)))]
+    drawn = (_kernels(kernels, runs), _proofs(kernels))
+    found = document("spark-prof: replacement kernels", number, drawn)
+    return draw(lambda: found, lambda: [_listed(k, runs) for k in kernels], kind, width, color)
 
 
 def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Section:
@@ -79,9 +67,9 @@ def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Secti
 
 
 def _proofs(kernels: Iterable[ReplacementKernel]) -> Section:
-    alike: dict[tuple[str, str], list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
     for kernel in kernels:
-        alike.setdefault((kernel.tolerance, kernel.bytes), []).append(kernel.name)
+        alike[kernel.tolerance, kernel.bytes].append(kernel.name)
     columns = (
         cells.Prose("Name", lambda pair: ", ".join(pair[1])),
         cells.Prose("A result may be off by", lambda pair: pair[0][0]),
@@ -138,28 +126,22 @@ class Checked:
 
 def render_checks(found: Checked, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a run of the checks in a format."""
-    return draw(
-        lambda: document(
-            f"spark-prof kernels check: {found.where}",
-            [(name, count(found.number(name))) for name in _STATUS],
-            (_failed(found), _summary(found), _skipped(found)),
-        ),
-        lambda: {
-            "schema": _SCHEMA,
-            "device": found.device,
-            "where": found.where,
-            **{status: found.number(status) for status in _STATUS},
-            "cases": found.verdicts,
-        },
-        kind,
-        width,
-        color,
+    ended = {status: found.number(status) for status in _STATUS}
+    record = {
+        "schema": _SCHEMA, "device": found.device, "where": found.where, **ended,
+        "cases": found.verdicts,
+    }  # fmt: skip
+    drawn = document(
+        f"spark-prof kernels check: {found.where}",
+        [(status, count(number)) for status, number in ended.items()],
+        (_failed(found), _summary(found), _skipped(found)),
     )
+    return draw(lambda: drawn, lambda: record, kind, width, color)
 
 
 def _summary(found: Checked) -> Section:
     def used(check: str) -> float | None:
-        known = [v.used for v in found.verdicts if v.kernel == check and v.used is not None]
+        known = (v.used for v in found.verdicts if v.kernel == check and v.used is not None)
         return max(known, default=None)
 
     def stands_for(check: str) -> str:
@@ -184,10 +166,10 @@ def _summary(found: Checked) -> Section:
 
 def _failed(found: Checked) -> Section:
     """What went wrong, each once: where a kernel does not compile all its cases say the same."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
     for verdict in found.verdicts:
         if verdict.status == "failed":
-            alike.setdefault((verdict.kernel, verdict.detail), []).append(verdict.case)
+            alike[verdict.kernel, verdict.detail].append(verdict.case)
     columns = (
         cells.Text("Failed", lambda pair: pair[0][0]),
         cells.Count("Times", lambda pair: len(pair[1])),
@@ -211,31 +193,19 @@ def _skipped(found: Checked) -> Section:
 
 def render_bench(found: Report, kind: str, width: int = 100, color: bool = False) -> str:
     """Draws a run of the benchmark in a format."""
-    ceilings = found.ceilings
-    return draw(
-        lambda: document(
-            f"spark-prof kernels bench: {found.machine.name}",
-            (
-                ("read", bandwidth(ceilings.read.median)),
-                ("copied", bandwidth(ceilings.copy.median)),
-                ("an empty launch in a graph", microseconds(ceilings.launch_us.median)),
-            ),
-            _bench_sections(found),
-        ),
-        lambda: asdict(found) | {"cells": [_timed(cell, found) for cell in found.cells]},
-        kind,
-        width,
-        color,
+    headline = (
+        ("read", bandwidth(found.ceilings.read.median)),
+        ("copied", bandwidth(found.ceilings.copy.median)),
+        ("an empty launch in a graph", microseconds(found.ceilings.launch_us.median)),
     )
+    sections = (*(_times(each, found) for each in _TITLES), _not_timed(found))
+    drawn = document(f"spark-prof kernels bench: {found.machine.name}", headline, sections)
+    record = asdict(found) | {"cells": [_timed(cell, found) for cell in found.cells]}
+    return draw(lambda: drawn, lambda: record, kind, width, color)
 
 
-def _bench_sections(found: Report) -> Iterator[Section]:
-    for kind, title in _TITLES.items():
-        yield _times(kind, title, [cell for cell in found.cells if cell.kind == kind], found)
-    yield _not_timed(found)
-
-
-def _times(kind: str, title: str, timed: Sequence[Cell], found: Report) -> Section:
+def _times(kind: str, found: Report) -> Section:
+    timed = [cell for cell in found.cells if cell.kind == kind]
     columns = (
         cells.Prose("Layer", "label"),
         cells.Text("Format", "work.format"),
@@ -255,7 +225,7 @@ def _times(kind: str, title: str, timed: Sequence[Cell], found: Report) -> Secti
     if gains := [gain for cell in timed if (gain := _gain(cell))]:
         mean = math.exp(sum(map(math.log, gains)) / len(gains))
         intro.append(f"Geometric mean of the gain: {mean:.2f} x.")
-    return table(kind, title, timed, columns, intro)
+    return table(kind, _TITLES[kind], timed, columns, intro)
 
 
 def _size(work: Work) -> str:
@@ -273,13 +243,12 @@ def _of_read(cell: Cell, found: Report) -> float | None:
 
 
 def _not_timed(found: Report) -> Section:
-    reasons: dict[str, list[str]] = {}
-    for cell in found.cells:
-        for result in cell.results:
-            if result.failed:
-                reasons.setdefault(result.contestant, []).append(result.failed)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for result in (result for cell in found.cells for result in cell.results):
+        if result.failed:
+            reasons[result.contestant].append(result.failed)
     for shape in found.left_out:
-        reasons.setdefault(shape.what, []).append(shape.why)
+        reasons[shape.what].append(shape.why)
     columns = (
         cells.Text("Not timed", lambda pair: pair[0]),
         cells.Count("Times", lambda pair: len(pair[1])),

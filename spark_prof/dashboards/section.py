@@ -68,26 +68,33 @@ def table(
     records: Iterable[Any],
     columns: Sequence[Column],
     intro: Iterable[str] = (),
+    below: Iterable[tuple[Cell, ...]] = (),
 ) -> Section:
-    """A section with a row for each record.
+    """A section with a row for each record, and more rows `below` them, such as their sum.
 
-        table("copies", "Copies", copies, [cells.Time("Time", "us")])
-
-    Args:
-        name: of the section in links and files.
-        title: above it.
-        records: what the columns show.
-        columns: of `cells`.
-        intro: sentences before the table.
+    table("copies", "Copies", copies, [cells.Time("Time", "us")])
     """
-    rows = tuple(tuple(column.cell(record) for column in columns) for record in records)
-    return Section(name, title, tuple(columns), rows, tuple(intro))
+    rows = [tuple(column.cell(record) for column in columns) for record in records]
+    return Section(name, title, tuple(columns), (*rows, *below), tuple(intro))
 
 
 def listed(name: str, title: str, texts: Iterable[str], longest: int = 1000) -> Section:
     """A section that is a list of sentences, each shortened to so many characters."""
     shown = filter(None, (shorten(text, longest) for text in texts))
     return Section(name, title, (Column("", "prose"),), tuple((text,) for text in shown))
+
+
+def pairs(
+    name: str,
+    title: str,
+    fields: Iterable[tuple[str, str]],
+    longest: int,
+    intro: Sequence[str] = (),
+) -> Section:
+    """A section of two columns without titles: what each field is called, and what it holds."""
+    rows = ((field, shorten(value, longest)) for field, value in fields)
+    columns = (Column(""), Column("", "prose"))
+    return Section(name, title, columns, tuple(row for row in rows if row[1]), tuple(intro))
 
 
 def document(
@@ -100,13 +107,9 @@ def document(
 
 def without_empty_columns(section: Section) -> Section:
     """Leaves out every column in which no row says anything."""
-    return section.only(
-        [
-            index
-            for index in range(len(section.columns))
-            if any(row[index] not in ("", MISSING, 0.0) for row in section.rows)
-        ]
-    )
+    columns = range(len(section.columns))
+    nothing = ("", MISSING, 0.0)
+    return section.only([i for i in columns if any(row[i] not in nothing for row in section.rows)])
 
 
 def without_bars(section: Section) -> Section:

@@ -144,6 +144,12 @@ def operations(number: float, unit: str = "") -> str:
     return Figure(f"{number / scale:,.2f} {letter}{unit}", number)
 
 
+def between(low: str, high: str) -> str:
+    """Writes from where to where, the unit once where both have the same: 1.20 to 3.40 us."""
+    value, _, unit = low.rpartition(" ")
+    return f"{value if value and high.endswith(f' {unit}') else low} to {high}"
+
+
 def counted(number: int, noun: str) -> str:
     """Writes how many there are of something: 1 step, 12 steps."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"

@@ -26,10 +26,7 @@ from spark_prof.traces.resolve import (
 
 
 def read_side(source: str | Source, rank: int | None = None) -> Side:
-    """One side of a comparison.
-
-    Args:
-        source: a bundle, a trace, or the URL of one.
+    """One side of a comparison: a bundle, a trace, or the URL of one.
 
     Raises:
         CommandError: the source is none of these, or damaged.
@@ -41,8 +38,7 @@ def read_side(source: str | Source, rank: int | None = None) -> Side:
     kernels = summary.kernels
     if summary.report.steps.left_out:
         # Those of steps whose clock was wrong may lie within other steps.
-        counted = kernels["step"].isin(summary.steps["step"]) | (kernels["step"] < 0)
-        kernels = kernels[counted]
+        kernels = kernels[kernels["step"].isin(summary.steps["step"]) | (kernels["step"] < 0)]
     return Side(
         source=source if isinstance(source, str) else source.name,
         report=summary.report,

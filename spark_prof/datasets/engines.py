@@ -52,9 +52,7 @@ def run_each(
 ) -> list[Outcome[Value]]:
     """What the function returns for each item, in their order; a failure ends none of the others.
 
-    Args:
-        function: of a module that every worker can import.
-        items: what it is called with; paths in them must mean the same on every worker.
+    Every worker must be able to import the function, and to find the items' paths.
 
     Raises:
         CommandError: Ray is not installed, or its cluster cannot be reached.
@@ -127,7 +125,14 @@ def _on_ray(function: Callable[[Item], Value], items: Sequence[Item]) -> Iterato
         raise CommandError("--engine ray needs Ray; run: pip install 'spark-prof[ray]'") from error
     found_running = ray.is_initialized()
     if not found_running:
-        _connect(ray)
+        # Joins the cluster that RAY_ADDRESS or Ray itself knows of, or starts one here.
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            text = _first_line(error)
+            raise CommandError(
+                f"cannot reach the Ray cluster: {text}; check RAY_ADDRESS"
+            ) from error
     try:
         # Spread, or Ray fills the first machine before it uses the next.
         task = ray.remote(_attempt).options(scheduling_strategy="SPREAD", num_cpus=1)
@@ -136,21 +141,11 @@ def _on_ray(function: Callable[[Item], Value], items: Sequence[Item]) -> Iterato
             try:
                 yield ray.get(one)
             except ray.exceptions.RayError as error:
-                text = next(iter(str(error).splitlines()), type(error).__name__)
-                yield Outcome(None, f"{_DIED} ({text[:_LONGEST]})")
+                yield Outcome(None, f"{_DIED} ({_first_line(error)})")
     finally:
         if not found_running:
             ray.shutdown()
 
 
-def _connect(ray: object) -> None:
-    """Joins the cluster that RAY_ADDRESS or Ray itself knows of; starts one here if there is none.
-
-    Raises:
-        CommandError: the cluster cannot be reached.
-    """
-    try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)  # type: ignore[attr-defined]
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        text = next(iter(str(error).splitlines()), type(error).__name__)[:_LONGEST]
-        raise CommandError(f"cannot reach the Ray cluster: {text}; check RAY_ADDRESS") from error
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:_LONGEST]

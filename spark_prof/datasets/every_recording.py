@@ -16,11 +16,9 @@ from spark_prof.traces.resolve import Folder, Member, fetched, find_members, is_
 def import_each(
     source: str, out: Path, like: Path | None, engine: Engine
 ) -> list[tuple[str, Outcome[tuple[str, ...]]]]:
-    """Imports each recording below the source into a folder of that name below `out`.
+    """Imports each recording below a folder or its URL into a folder of that name below `out`.
 
-    Args:
-        source: a folder or its URL; with Ray every worker must be able to read it.
-        out: the folder of the bundles; with Ray every worker must be able to write it.
+    With Ray every worker must be able to read the one and to write the other.
 
     Returns:
         The name of each recording with the lines of what it lacks, or the reason why it could not
@@ -63,8 +61,7 @@ def _name(member: str) -> str:
 def summarize_dataset(folder: Folder, engine: Engine = Engine.LOCAL) -> Dataset:
     """All recordings of a folder; one that cannot be read is a failure with its reason.
 
-    Args:
-        folder: with Ray every worker must be able to read it.
+    With Ray every worker must be able to read it.
 
     Raises:
         CommandError: the engine cannot be used.
@@ -72,12 +69,12 @@ def summarize_dataset(folder: Folder, engine: Engine = Engine.LOCAL) -> Dataset:
     members = folder.members
     outcomes = run_each(summarize_member, members, engine)
     found = [outcome.value for outcome in outcomes if outcome.value is not None]
-    failures = [
+    failures = tuple(
         Failure(member.name, outcome.reason)
         for member, outcome in zip(members, outcomes, strict=True)
         if outcome.value is None
-    ]
-    return Dataset(folder.name, tuple(sorted(found, key=_fastest)), tuple(failures))
+    )
+    return Dataset(folder.name, tuple(sorted(found, key=_fastest)), failures)
 
 
 def summarize_member(member: Member) -> Recording:

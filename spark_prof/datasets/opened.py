@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from spark_prof.analyzers.roofline.device_ceilings import device_of
@@ -18,9 +18,7 @@ from spark_prof.traces.resolve import BundleFolder, RecordingInProgress, Source,
 def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> Measured | None:
     """What `spark-prof doctor --measure` kept of the GPU of a rank; None where it kept nothing.
 
-    Args:
-        rank: the rank, the lowest one if None.
-        file: what a person named, else the latest one that is kept on this machine.
+    The rank is the lowest one if None; the file the latest one on this machine if nobody named one.
 
     Raises:
         CommandError: the file cannot be read, or was measured on another device.
@@ -37,19 +35,18 @@ def opened(source: str | Source) -> Iterator[Bundle]:
     Raises:
         CommandError: it is neither, or damaged.
     """
-    with fetched(source) as found:
+    with ExitStack() as stack:
+        found = stack.enter_context(fetched(source))
         if isinstance(found, BundleFolder | RecordingInProgress):
             yield open_bundle(found.path)
             return
         if is_zip_with(found.path, META_FILE):
-            with temporary_folder() as folder:
-                unpacked(found.path, folder)
-                bundle = Bundle(folder)
-                bundle.named = source if isinstance(source, str) else source.name
-                yield bundle
-            return
-        from spark_prof.importers.sources import open_source
+            folder = stack.enter_context(temporary_folder())
+            unpacked(found.path, folder)
+            bundle = Bundle(folder)
+        else:
+            from spark_prof.importers.sources import open_source
 
-        with open_source(found.path) as bundle:
-            bundle.named = source if isinstance(source, str) else source.name
-            yield bundle
+            bundle = stack.enter_context(open_source(found.path))
+        bundle.named = source if isinstance(source, str) else source.name
+        yield bundle

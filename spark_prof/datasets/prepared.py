@@ -80,14 +80,7 @@ class Prepared:
 
 
 def prepare(source: str, rank: int | None = None) -> Prepared:
-    """Reads a source and everything that pages show of it.
-
-    Args:
-        source: a bundle, the folder of a recording that goes on, a trace, or the URL of one.
-
-    Example:
-        >>> prepare("tests/data/h100-gpt-oss-20b-mxfp4-graphs").report.steps.count
-        4
+    """Reads a bundle, a recording that goes on, a trace, or the URL of one, for all pages.
 
     Raises:
         CommandError: the source is none of these, or damaged.

@@ -42,19 +42,6 @@ _KERNELS = TABLES["kernels"].schema
 _MARKERS = TABLES["markers"].schema
 
 
-@dataclass(frozen=True)
-class ComputedView:
-    """One such view."""
-
-    name: str
-    schema: pa.Schema
-    rows: Callable[[Bundle, int], pd.DataFrame]
-
-
-def _integers(*names: str) -> list[pa.Field]:
-    return [pa.field(name, pa.int64()) for name in names]
-
-
 Int64s = npt.NDArray[np.int64]
 
 
@@ -91,10 +78,9 @@ def _extent(work: pd.DataFrame, first: Int64s, last: Int64s) -> tuple[Int64s, In
 
 
 def nesting(markers: pd.DataFrame) -> tuple[Int64s, Int64s]:
-    """The push/pop range around each push/pop range, and how many there are.
+    """The row of the innermost push/pop range around each one, and how many there are.
 
-    Returns:
-        The row of the innermost one, -1 for none and for other ranges; and their number.
+    The row is -1 for none and for other ranges.
     """
     start, end = (markers[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     parent = np.full(len(markers), -1, np.int64)
@@ -132,8 +118,7 @@ def project(markers: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) ->
     parent, level = nesting(markers)
     above = parent[row]
     children = np.bincount(above[above >= 0], minlength=len(markers))
-    columns = ["name", "domain", "nested", "thread", "start_ns", "end_ns"]
-    found = markers[columns].iloc[row].reset_index(drop=True)
+    found = markers[[*_OF_RANGE]].iloc[row].reset_index(drop=True)
     found.insert(0, "range", row)
     return found.assign(
         gpu_start_ns=gpu_start,
@@ -150,26 +135,20 @@ def _projections(bundle: Bundle, rank: int) -> pd.DataFrame:
     return project(markers, host, bundle.frame("kernels", rank, _WORK))
 
 
-COMPUTED = (
-    ComputedView(
-        "placed",
-        pa.schema([*_KERNELS, *(pa.field(name, pa.string()) for name in LABELS)]),
-        label_kernels,
-    ),
-    ComputedView(
-        "projections",
-        pa.schema(
-            [
-                *_integers("range"),
-                *(_MARKERS.field(n) for n in ("name", "domain", "nested", "thread")),
-                *(_MARKERS.field(n) for n in ("start_ns", "end_ns")),
-                *_integers("gpu_start_ns", "gpu_end_ns", "ops", "level", "parent", "children"),
-            ]
-        ),
+_OF_RANGE = ("name", "domain", "nested", "thread", "start_ns", "end_ns")
+_OF_WORK = ("gpu_start_ns", "gpu_end_ns", "ops", "level", "parent", "children")
+_COMPUTED: Mapping[str, tuple[list[pa.Field], Callable[[Bundle, int], pd.DataFrame]]] = {
+    "placed": ([*_KERNELS, *(pa.field(name, pa.string()) for name in LABELS)], label_kernels),
+    "projections": (
+        [
+            pa.field("range", pa.int64()),
+            *map(_MARKERS.field, _OF_RANGE),
+            *(pa.field(name, pa.int64()) for name in _OF_WORK),
+        ],
         _projections,
     ),
-)
-"""The computed views. Each that is named after a report of nsys stats is in docs/query.md."""
+}
+"""The columns and the rows of the computed views."""
 
 LAUNCHES = """
     SELECT k.bundle, k.rank, c.start_ns AS call_ns, c.end_ns - c.start_ns AS call_time_ns,
@@ -198,9 +177,8 @@ def create_views(
 ) -> None:
     """Creates a view a table with `bundle` and `rank` first, the computed ones, and `bundles`.
 
-    Args:
-        folder: an empty folder, which must stay as long as the database.
-        wanted: the computed views to fill; the others have no rows.
+    The empty folder must stay as long as the database. Computed views that are not wanted have no
+    rows.
 
     Raises:
         CommandError: a bundle is damaged.
@@ -215,15 +193,14 @@ def create_views(
     for table in TABLES.values():
         _link(table, list(bundles.values()), folder / table.name)
         _view(database, table.name, table.columns, folder / table.name)
-    for view in COMPUTED:
-        place = folder / view.name
-        _write(_place(place, -1, -1), view.schema.empty_table())
-        for number, bundle in enumerate(bundles.values() if view.name in wanted else ()):
+    for name, (fields, rows_of) in _COMPUTED.items():
+        place = folder / name
+        _write(_place(place, -1, -1), pa.schema(fields).empty_table())
+        for number, bundle in enumerate(bundles.values() if name in wanted else ()):
             for rank in bundle.ranks:
-                rows = pa.Table.from_pandas(view.rows(bundle, rank), preserve_index=False)
-                _write(_place(place, number, rank), rows)
-        columns = [Column(f.name, f.type, "") for f in view.schema]
-        _view(database, view.name, columns, place)
+                found = pa.Table.from_pandas(rows_of(bundle, rank), preserve_index=False)
+                _write(_place(place, number, rank), found)
+        _view(database, name, [Column(f.name, f.type, "") for f in fields], place)
     database.execute(f"CREATE VIEW launches AS {LAUNCHES}")
 
 
@@ -283,8 +260,6 @@ _SHARE_OF_MEMORY = 0.5
 _ZONED = re.compile(r"""("(?:[^"]|"")*"|'(?:[^']|'')*')|TIMESTAMP(?:_NS)? WITH TIME ZONE""")
 """The type of a time with its time zone, in the name of a type; texts in quotes are names."""
 
-_WRITTEN = "result.parquet"
-
 
 @dataclass(frozen=True)
 class Result:
@@ -312,7 +287,7 @@ class Result:
         Raises:
             CommandError: the query fails while it runs.
         """
-        path = self._folder / _WRITTEN
+        path = self._folder / "result.parquet"
         with _one_line(), interrupted_by(self._database.interrupt):
             self._database.sql(self._sql).write_parquet(str(path), compression="zstd")
         return path
@@ -336,11 +311,9 @@ _NO_COLUMN = re.compile(r'column "([^"]{1,99})" not found')
 
 @contextmanager
 def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
-    """Runs one SELECT over the bundles.
+    """Runs one SELECT, WITH, FROM, DESCRIBE, SHOW or SUMMARIZE statement over the bundles.
 
-    Args:
-        bundles: the bundles by the name that they have in the column `bundle`.
-        sql: one SELECT, WITH, FROM, DESCRIBE, SHOW or SUMMARIZE statement.
+    The bundles are by the name that they have in the column `bundle`.
 
     Raises:
         CommandError: it is none of these, or DuckDB refuses it.

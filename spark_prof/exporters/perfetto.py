@@ -30,11 +30,10 @@ from spark_prof.analyzers.windows import timed_windows
 from spark_prof.errors import CommandError
 from spark_prof.exporters.selection import Selection
 from spark_prof.exporters.trace_events import (
-    Calls,
     Int64s,
     RankTrace,
     Tracks,
-    find_calls,
+    integers,
     numbers,
     slices,
     stream_tracks,
@@ -54,10 +53,7 @@ _TIMED = ("kernels", "host", "ranges", "steps", "counters")
 
 
 def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
-    """Writes the trace.
-
-    Args:
-        selection: which ranks, and which steps of their kernels, launches and module ranges.
+    """Writes the trace of some ranks, and of some steps of their kernels, launches and ranges.
 
     Raises:
         CommandError: a rank is not there, or nothing has a time.
@@ -81,10 +77,9 @@ def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
             windows = windows[selection.rows(windows["step"])]
         trace = RankTrace(rank, kernels, origin, tracks, out)
         of_kernels = write_device(trace, windows)
-        calls = find_calls(trace, bundle, selection)
-        write_calls(trace, calls)
+        launches = write_calls(trace, bundle, selection)
         write_counters(trace, bundle)
-        first_flow = write_flows(trace, calls, of_kernels, first_flow)
+        first_flow = write_flows(trace, launches, of_kernels, first_flow)
         names += tracks.events()
     end_trace(out, names)
 
@@ -161,26 +156,19 @@ def _origin(bundle: Bundle, ranks: tuple[int, ...]) -> int:
     return int(min(earliest))
 
 
-def write_flows(trace: RankTrace, calls: Calls, tracks: Int64s, first_flow: int) -> int:
+def write_flows(trace: RankTrace, launches: pd.DataFrame, tracks: Int64s, first_flow: int) -> int:
     """Writes an arrow a launch; one of a CUDA graph points at the first kernel of the graph.
 
-    Args:
-        first_flow: number of the first arrow; a viewer joins arrows of all processes by it.
-
-    Returns:
-        The number after the last arrow.
+    A viewer joins arrows of all processes by their numbers; returns the one after the last.
     """
-    start = trace.kernels["start_ns"].to_numpy(np.int64)
-    correlation = trace.kernels["correlation"].to_numpy(np.int64)
+    start, correlation = integers(trace.kernels, "start_ns", "correlation")
     launched = np.flatnonzero(correlation >= 0)
-    launches = calls.launches[["correlation", "start_ns", "track"]].drop_duplicates("correlation")
+    first = launches[["correlation", "start_ns", "track"]].drop_duplicates("correlation")
+    of, begun, track = integers(first, *first.columns)
     known, at = np.unique(correlation[launched], return_index=True)
-    _, of_kernel, of_launch = np.intersect1d(
-        known, launches["correlation"].to_numpy(np.int64), assume_unique=True, return_indices=True
-    )
+    _, of_kernel, of_launch = np.intersect1d(known, of, assume_unique=True, return_indices=True)
     kernel = launched[at[of_kernel]]
-    from_ns = launches["start_ns"].to_numpy(np.int64)[of_launch]
-    from_track = launches["track"].to_numpy(np.int64)[of_launch]
+    from_ns, from_track = begun[of_launch], track[of_launch]
     for part in slices(len(kernel)):
         count = len(kernel[part])
         flow = numbers(first_flow + part.start + np.arange(count, dtype=np.int64))
@@ -229,12 +217,10 @@ def window_around(
 ) -> Window:
     """The window around a range, of whole steps where there are any.
 
-    Args:
-        prepared: the rank, which has kernels.
-        most: kernels; of a range with more of them those at its begin.
+    It has so many kernels at most; of a range with more of them those at its begin.
     """
     start, steps = prepared.kernels.start_ns, prepared.steps
-    begins, finishes = (steps[name].to_numpy(np.int64) for name in ("begin_ns", "finish_ns"))
+    begins, finishes = integers(steps, "begin_ns", "finish_ns")
     first, stop = np.searchsorted(start, (begin_ns, end_ns)).tolist()
     low = first - max(most - (stop - first), 0) // 2
     low = max(min(low, len(start) - most), 0)
@@ -256,11 +242,10 @@ def window_around(
 def window_trace(
     ranks: Mapping[int, Prepared], window: Window, ahead_ns: Mapping[int, int], address: str = ""
 ) -> WindowTrace:
-    """The trace of a window.
+    """The trace of a window of some ranks, whose clock is the first one's.
 
     Args:
-        ranks: those to write, by their number; the first one's clock is that of the window.
-        ahead_ns: by how much the clock of a rank is ahead of the first one's, 0 if left out.
+        ahead_ns: by how much the clock of a rank is ahead of that, 0 if left out.
         address: of the explorer's page of kernels, with its query; each kernel gets a link to its
             own page if it is given.
     """
@@ -335,8 +320,8 @@ def _kernels(prepared: Prepared, part: slice, ahead_ns: int) -> pd.DataFrame:
         component=pd.Categorical.from_codes(
             columns.component[part].astype(np.int64), pd.Index(COMPONENTS)
         ),
-        engine=pd.Categorical([label.engine for label in labels])[name],
-        precision=pd.Categorical([label.precision or "" for label in labels])[name],
-        evidence=pd.Categorical([label.evidence for label in labels])[name],
-        conversion=pd.Categorical([label.conversion or "" for label in labels])[name],
+        **{
+            said: pd.Categorical([getattr(label, said) or "" for label in labels])[name]
+            for said in ("engine", "precision", "evidence", "conversion")
+        },
     )

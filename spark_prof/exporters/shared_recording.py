@@ -46,11 +46,7 @@ _HOSTS = ("host", "boot")
 def share(bundle: Bundle, out: Path) -> None:
     """Writes a bundle as a zip that `report` and `explore` open, without what is private in it.
 
-        share(bundle, Path("my-run.zip"))
-
-    Args:
-        bundle: what was recorded or imported.
-        out: the file; it is replaced whole or not at all.
+    The file is replaced whole or not at all.
 
     Raises:
         CommandError: a table is damaged.

@@ -22,9 +22,6 @@ from spark_prof.exporters.selection import Selection
 from spark_prof.traces.bundle import ROWS, Bundle
 from spark_prof.traces.tables import TABLES
 
-PLACED = "placed"
-"""Name of the table that is not the bundle's own."""
-
 _OF_NO_RANK = ("engine", "log")
 """Tables whose number is none of a worker's rank."""
 
@@ -35,11 +32,7 @@ _FORMULA = r"^([=+\-@\t\r])"
 
 
 def write_tables(bundle: Bundle, selection: Selection, folder: Path, kind: str) -> None:
-    """Writes one file a table and rank.
-
-    Args:
-        selection: which ranks, and which rows of the tables that have a `step`.
-        kind: csv or parquet.
+    """Writes one file a table and rank as csv or parquet; of tables with a `step` some rows.
 
     Raises:
         CommandError: a rank is not there, or a table is damaged.
@@ -57,7 +50,7 @@ def write_tables(bundle: Bundle, selection: Selection, folder: Path, kind: str) 
         kernels = label_kernels(bundle, rank)
         whole = pa.Table.from_pandas(kernels, preserve_index=False).replace_schema_metadata()
         parts = (whole.slice(first, ROWS) for first in range(0, len(whole), ROWS))
-        path = folder / f"{PLACED}-rank{rank}.{kind}"
+        path = folder / f"placed-rank{rank}.{kind}"
         _write(path, whole.schema, _selected(parts, selection))
     if kind == "parquet":
         _copy_cubins(bundle, folder)

@@ -83,6 +83,14 @@ def numbers(values: pd.Series | npt.NDArray[np.int64], none: int | None = None) 
     return text if none is None else pc.if_else(pc.equal(whole, none), "null", text)
 
 
+_TIMES = ("start_ns", "end_ns")
+
+
+def integers(rows: pd.DataFrame, *names: str) -> tuple[Int64s, ...]:
+    """These columns as numbers."""
+    return tuple(rows[name].to_numpy(np.int64) for name in names)
+
+
 def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.Array:
     """Times in us with three decimals, so that no nanosecond is lost; none may be negative."""
     whole, rest = np.divmod(nanoseconds, 1000)
@@ -163,6 +171,22 @@ class RankTrace:
         """Writes one event a row: the parts of its JSON object, without what closes it."""
         self.out.write(events(*parts, f',"pid":{self.tracks.process}}},\n'))
 
+    def write_slices(
+        self,
+        category: str | pa.Array,
+        name: pa.Array,
+        track: str | pa.Array,
+        times: Sequence[Int64s],  # where each begins and ends, ns
+        *arguments: str | pa.Array,
+    ) -> None:
+        """Writes complete events with the parts of their arguments; none lasts less than 0."""
+        start, end = times
+        self.write(
+            '{"ph":"X","cat":', category, ',"name":', name, ',"tid":', track,
+            ',"ts":', self.since_origin(start),
+            ',"dur":', microseconds(np.maximum(end - start, 0)), ',"args":', *arguments,
+        )  # fmt: skip
+
     def since_origin(self, times: Int64s) -> pa.Array:
         """Times in us after the origin, as text."""
         return microseconds(times - self.origin)
@@ -189,19 +213,14 @@ _COUNTERS = (
 
 def write_steps(trace: RankTrace, windows: pd.DataFrame, track: int) -> None:
     """Writes steps, as rows of `analyzers.windows.timed_windows`."""
-    start = windows["begin_ns"].to_numpy(np.int64)
     names = [
         json.dumps(f"{phase} step {step}")
         for phase, step in zip(windows["phase"].astype(str), windows["step"].tolist(), strict=True)
     ]
     counts = [json.dumps(row) for row in windows[list(_COUNTS)].astype(int).to_dict("records")]
-    every = np.arange(len(windows), dtype=np.int64)
-    trace.write(
-        f'{{"ph":"X","cat":"step","tid":{track},"name":', choices(every, names),
-        ',"ts":', trace.since_origin(start),
-        ',"dur":', microseconds(windows["finish_ns"].to_numpy(np.int64) - start),
-        ',"args":', choices(every, counts),
-    )  # fmt: skip
+    times = integers(windows, "begin_ns", "finish_ns")
+    name, args = pa.array(names, _TEXT), pa.array(counts, _TEXT)
+    trace.write_slices('"step"', name, str(track), times, args)
 
 
 def write_spans(trace: RankTrace, layers: int, components: int) -> None:
@@ -223,8 +242,7 @@ def write_counters(trace: RankTrace, bundle: Bundle) -> None:
     samples = bundle.frame("counters", trace.rank).sort_values("start_ns")
     if samples.empty:
         return
-    start = samples["start_ns"].to_numpy(np.int64)
-    end = samples["end_ns"].to_numpy(np.int64)
+    start, end = integers(samples, *_TIMES)
     pause = np.append(start[1:] > end[:-1], True)
     for column, name, factor in _COUNTERS:
         value = samples[column].to_numpy(np.float64)
@@ -236,7 +254,7 @@ def write_counters(trace: RankTrace, bundle: Bundle) -> None:
             written = [f"{number:.4g}" for number in found[part].tolist()]
             trace.write(
                 f'{{"ph":"C","name":{json.dumps(name)},"args":{{"value":',
-                choices(np.arange(len(written), dtype=np.int64), written),
+                pa.array(written, _TEXT),
                 '},"ts":', trace.since_origin(at[part]),
             )  # fmt: skip
 
@@ -245,9 +263,7 @@ def _spans(trace: RankTrace, kind: str, track: int, word: Int64s, words: Sequenc
     """Writes one track; a kernel whose word is empty ends a span and begins none."""
     if not len(word):
         return
-    start = trace.kernels["start_ns"].to_numpy(np.int64)
-    end = trace.kernels["end_ns"].to_numpy(np.int64)
-    step = trace.kernels["step"].to_numpy(np.int64)
+    start, end, step = integers(trace.kernels, "start_ns", "end_ns", "step")
     first = np.flatnonzero(np.append(True, (np.diff(word) != 0) | (np.diff(step) != 0)))
     begin = start[first]
     finish = np.maximum.reduceat(end, first)
@@ -257,26 +273,19 @@ def _spans(trace: RankTrace, kind: str, track: int, word: Int64s, words: Sequenc
     first, begin, finish, kernels = (part[named] for part in (first, begin, finish, kernels))
     written = [json.dumps(name) for name in words]
     for part in slices(len(first)):
-        trace.write(
-            f'{{"ph":"X","cat":"{kind}","tid":{track},"name":',
-            choices(word[first[part]], written),
-            ',"ts":', trace.since_origin(begin[part]),
-            ',"dur":', microseconds(finish[part] - begin[part]),
-            ',"args":{"kernels":', numbers(kernels[part]),
+        trace.write_slices(
+            f'"{kind}"', choices(word[first[part]], written), str(track),
+            (begin[part], finish[part]), '{"kernels":', numbers(kernels[part]),
             ',"step":', numbers(step[first[part]], none=-1), "}",
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Calls:
-    """What ran on a rank's host threads, each row with the `track` that it is written to."""
+def write_calls(trace: RankTrace, bundle: Bundle, selection: Selection) -> pd.DataFrame:
+    """Writes the launches and module calls that are exported: a launch goes with its kernel's step.
 
-    launches: pd.DataFrame  # selected rows of the `host` table
-    ranges: pd.DataFrame  # selected rows of the `ranges` table with `path`, a category, and `layer`
-
-
-def find_calls(trace: RankTrace, bundle: Bundle, selection: Selection) -> Calls:
-    """The launches and module calls that are exported: a launch belongs to its kernel's step."""
+    Returns:
+        The launches, with the `track` of each.
+    """
     launches = bundle.frame("host", trace.rank)
     ranges = bundle.frame("ranges", trace.rank)
     if not selection.all_steps:
@@ -287,9 +296,7 @@ def find_calls(trace: RankTrace, bundle: Bundle, selection: Selection) -> Calls:
     known = modules.index.get_indexer(pd.Index(ranges["module"]))
     paths = pd.Index([*modules["path"].astype(str), "unknown module"])
     layers = np.append(modules["layer"].to_numpy(np.int64), -1)
-    ranges = ranges.assign(
-        path=pd.Categorical(paths.take(known), ordered=False), layer=layers[known]
-    )
+    ranges = ranges.assign(path=pd.Categorical(paths.take(known)), layer=layers[known])
     thread, start, end = (
         np.concatenate([frame[name].to_numpy(np.int64) for frame in (launches, ranges)])
         for name in ("thread", "start_ns", "end_ns")
@@ -298,37 +305,24 @@ def find_calls(trace: RankTrace, bundle: Bundle, selection: Selection) -> Calls:
         trace, (thread,), start, end,
         lambda row: (f"thread {thread[row]}", int(thread[row])), nested=True,
     )  # fmt: skip
-    return Calls(
-        launches.assign(track=track[: len(launches)]), ranges.assign(track=track[len(launches) :])
-    )
-
-
-def write_calls(trace: RankTrace, calls: Calls) -> None:
-    """Writes the launches and the calls of modules."""
-    for part in slices(len(calls.launches)):
-        rows = calls.launches.iloc[part]
+    launches = launches.assign(track=track[: len(launches)])
+    ranges = ranges.assign(track=track[len(launches) :])
+    for part in slices(len(launches)):
+        rows = launches.iloc[part]
         names = rows["name"].cat
         kinds = [f'"{_category(str(name))}"' for name in names.categories]
-        start = rows["start_ns"].to_numpy(np.int64)
-        trace.write(
-            '{"ph":"X","cat":', choices(names.codes.to_numpy(), kinds),
-            ',"name":', texts(rows["name"]),
-            ',"tid":', numbers(rows["track"]),
-            ',"ts":', trace.since_origin(start),
-            ',"dur":', microseconds(np.maximum(rows["end_ns"].to_numpy(np.int64) - start, 0)),
-            ',"args":{"correlation":', numbers(rows["correlation"]), "}",
+        trace.write_slices(
+            choices(names.codes.to_numpy(), kinds), texts(rows["name"]), numbers(rows["track"]),
+            integers(rows, *_TIMES), '{"correlation":', numbers(rows["correlation"]), "}",
         )  # fmt: skip
-    for part in slices(len(calls.ranges)):
-        rows = calls.ranges.iloc[part]
-        start = rows["start_ns"].to_numpy(np.int64)
-        trace.write(
-            '{"ph":"X","cat":"user_annotation","name":', texts(rows["path"]),
-            ',"tid":', numbers(rows["track"]),
-            ',"ts":', trace.since_origin(start),
-            ',"dur":', microseconds(np.maximum(rows["end_ns"].to_numpy(np.int64) - start, 0)),
-            ',"args":{"step":', numbers(rows["step"], none=-1),
+    for part in slices(len(ranges)):
+        rows = ranges.iloc[part]
+        trace.write_slices(
+            '"user_annotation"', texts(rows["path"]), numbers(rows["track"]),
+            integers(rows, *_TIMES), '{"step":', numbers(rows["step"], none=-1),
             ',"layer":', numbers(rows["layer"], none=-1), "}",
         )  # fmt: skip
+    return launches
 
 
 def _tracks(
@@ -368,10 +362,7 @@ def stream_tracks(trace: RankTrace) -> Int64s:
 
     A stream has one track, and one more for each kernel that would overlap another one there.
     """
-    start, end, device, stream = (
-        trace.kernels[name].to_numpy(np.int64)
-        for name in ("start_ns", "end_ns", "device", "stream")
-    )
+    start, end, device, stream = integers(trace.kernels, *_TIMES, "device", "stream")
     several = len(np.unique(device)) > 1
 
     def named(row: int) -> tuple[str, int]:
@@ -411,17 +402,12 @@ def write_kernels(trace: RankTrace, tracks: Int64s) -> None:
     known = [(word, *how) for word, how in _ARGUMENTS.items() if how[0] in trace.kernels]
     for part in slices(len(trace.kernels)):
         rows = trace.kernels.iloc[part]
-        start = rows["start_ns"].to_numpy(np.int64)
         kinds = rows["kind"].cat
         words = [f'"{_CATEGORIES.get(str(kind), "kernel")}"' for kind in kinds.categories]
         arguments: list[str | pa.Array] = []
         for word, column, written in known:
             arguments += [f'{"," if arguments else ""}"{word}":', written(rows[column])]
-        trace.write(
-            '{"ph":"X","cat":', choices(kinds.codes.to_numpy(), words),
-            ',"name":', texts(rows["name"]),
-            ',"tid":', numbers(tracks[part]),
-            ',"ts":', trace.since_origin(start),
-            ',"dur":', microseconds(np.maximum(rows["end_ns"].to_numpy(np.int64) - start, 0)),
-            ',"args":{', *arguments, "}",
+        trace.write_slices(
+            choices(kinds.codes.to_numpy(), words), texts(rows["name"]), numbers(tracks[part]),
+            integers(rows, *_TIMES), "{", *arguments, "}",
         )  # fmt: skip

@@ -60,18 +60,15 @@ def test_facts_of_any_kernel_can_be_told(sample: str) -> None:
 
 
 def test_a_shape_is_told_with_what_limits_it() -> None:
-    report = SAMPLES["filled"] if "filled" in SAMPLES else SAMPLES["mixture_of_experts"]
-    shapes = report.shapes.rows if report.shapes else ()
-    for row in shapes:
-        launch = Launch(row.grid, row.block, row.registers, row.shared_bytes)
-        use = LaunchUse(launch, 3, 1.0, 5.0)
-        (told,) = one_kernel_section.launches([use], row.name, row.component, report).rows
-        if row.occupancy:
-            assert told[-1] == " and ".join(row.occupancy.limiters)
-    unknown = one_kernel_section.launches(
-        [LaunchUse(Launch("", "", 0, 0), 1, 1.0, 1.0)], "x", "y", report
-    )
-    assert unknown.rows[0][-3:] == ("-", "-", "-")
+    report = SAMPLES["filled"]
+    assert report.shapes
+    [row] = report.shapes.rows
+    assert row.occupancy
+    launch = Launch(row.grid, row.block, row.registers, row.shared_bytes)
+    uses = [LaunchUse(launch, 3, 1.0, 5.0), LaunchUse(Launch("", "", 0, 0), 1, 1.0, 1.0)]
+    told, unknown = one_kernel_section.launches(uses, row.name, row.component, report).rows
+    assert told[-1] == " and ".join(row.occupancy.limiters)
+    assert unknown[-3:] == ("-", "-", "-")
 
 
 def test_findings_that_name_a_kernel_are_found() -> None:

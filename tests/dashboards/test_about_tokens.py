@@ -1,4 +1,4 @@
-"""The sections and the JSON about the token ledger."""
+"""The sections and the JSON about the token ledger, and about what clients saw beside it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ from dataclasses import replace
 
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import (
-    HOST,
-    LAUNCH_GAPS,
-    Ledger,
-    LedgerRow,
-    StepSpread,
-)
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 from spark_prof.dashboards.render import json_report
 from spark_prof.dashboards.section import Section
-from spark_prof.dashboards.sections import token_section
+from spark_prof.dashboards.sections import client_section, token_section
 from spark_prof.traces.benchmarks.load_test import Latency
 
 from .sample import SAMPLES
@@ -82,22 +76,14 @@ def test_a_run_without_decode_steps() -> None:
     assert set(column(section, "10 to 90 % of the steps")) == {"-"}
 
 
-def test_batch_sizes_beside_each_other() -> None:
-    sized = [ledger(scale=1 + size / 8, batch_size=size) for size in (1, 8)]
-    section = token_section.batch_sizes(report(ledger(), *sized))
-    assert [each.title for each in section.columns] == ["Component", "Batch 1", "Batch 8"]
-    assert section.rows[1] == ("experts", "562.5 us", "1.00 ms")
-    assert section.rows[-2] == ("step", "1.12 ms", "2.00 ms")
-    assert not token_section.batch_sizes(report(ledger())).rows
-
-
-def client(tool: str = "vllm bench serve") -> ClientRow:
+def client() -> ClientRow:
     none = Latency()
     return ClientRow(
-        tool=tool, model="m", label="c1", concurrency=1, mean_concurrency=None, request_rate=None,
-        duration_s=None, completed=None, failed=None, output_throughput=None, ttft=none, tpot=none,
-        itl=none, e2e=none, tokens_per_chunk=None, acceptance_length=None,
-        comparisons=(Comparison("output_token", "mean", 1100.0, 1000.0),),
+        tool="vllm bench serve", model="m", label="c1", concurrency=1, mean_concurrency=None,
+        request_rate=None, duration_s=None, completed=None, failed=None, output_throughput=None,
+        ttft=none, tpot=none, itl=none, e2e=none, tokens_per_chunk=None, acceptance_length=None,
+        comparisons=(Comparison("output_token", "mean", 1100.0, 1000.0),), verdict="agrees",
+        sentences=("They agree.",),
     )  # fmt: skip
 
 
@@ -108,5 +94,9 @@ def test_a_client_stands_beside_it() -> None:
         "vllm bench serve c1: 1.10 ms per output token (mean), +10.0 % against the 1.00 ms of a "
         "decode step; 100.0 us lie outside it."
     )
+    beside = client_section.agreement(subject)
+    name, intro = "vllm bench serve, c1, 1 at a time", beside.intro[0]
+    assert beside.rows == ((name, "TPOT", "1.10 ms", "1.00 ms", "+10.0 %", "100.0 us", "agrees"),)
+    assert intro == f"{name}: They agree."
     (row,) = json.loads(json_report.write(json_report.record_of(subject)))["client_tokens"]
     assert (row["client_us"], row["ledger_us"], row["beyond_us"]) == (1100.0, 1000.0, 100.0)

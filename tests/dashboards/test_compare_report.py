@@ -6,38 +6,33 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from spark_prof.analyzers.comparing.compare_sides import compare
-from spark_prof.analyzers.comparing.comparison import (
-    Comparison,
-    PhaseComparison,
-    Setting,
-    Side,
-)
+from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Setting, Side
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.threshold_expression import parse
 from spark_prof.analyzers.comparing.thresholds import check
 from spark_prof.dashboards import chart_compare
-from spark_prof.dashboards.compare_report import (
-    Compared,
-    answer,
-    document,
-    render_comparison,
-)
+from spark_prof.dashboards.compare_report import Compared, answer, document, render_comparison
 from spark_prof.datasets.compared import read_side
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTILE = "<script>alert(1)</script>\x1b[31m|`[x](http://x)@you\u202e\n# **b** {{7*7}}"
 
 
+@cache
+def side(name: str) -> Side:
+    return read_side(str(DATA / name))
+
+
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    names = ("dense-awq", "dense-nvfp4")
-    a, b = (read_side(str(DATA / "code-h100" / name)) for name in names)
-    return compare(a, b)
+    return compare(side("code-h100/dense-awq"), side("code-h100/dense-nvfp4"))
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +51,14 @@ def decode(found: Comparison) -> PhaseComparison:
     return phase
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_text_fits_its_page(found: Comparison, hostile: Comparison, width: int) -> None:
-    for each in (found, hostile):
+def test_text_fits_its_page_and_has_whole_caveats(found: Comparison, hostile: Comparison) -> None:
+    for each, width in product((found, hostile), (60, 80, 100, 200)):
         text = render_comparison(Compared((each,)), "text", width)
         assert max(map(len, text.splitlines())) <= width
         assert "\x1b" not in text
         assert "\u202e" not in text
+        whole = " ".join(text.split())
+        assert [n for n in found.notes if each is found and " ".join(n.split()) not in whole] == []
 
 
 def test_hostile_names_open_nothing(hostile: Comparison) -> None:
@@ -85,15 +81,8 @@ def test_json_is_strict_and_whole(found: Comparison) -> None:
     assert (change["low"], change["high"], change["share"]) == (None, None, 1.0)
 
 
-@pytest.fixture(scope="module")
-def sides() -> dict[str, Side]:
-    names = ("code-h100/dense-nvfp4", "code-h100/dense-awq", "compare-h100/qwen-graph",
-             "h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs")  # fmt: skip
-    return {name.rpartition("/")[2]: read_side(str(DATA / name)) for name in names}
-
-
-def test_eager_runs_are_compared_by_their_kernels(sides: dict[str, Side]) -> None:
-    found = compare(sides["dense-nvfp4"], sides["dense-awq"])
+def test_eager_runs_are_compared_by_their_kernels() -> None:
+    found = compare(side("code-h100/dense-nvfp4"), side("code-h100/dense-awq"))
     assert answer(found).startswith("dense-awq is 7.2 % slower than dense-nvfp4: ")
     assert "launches left out: both ran eagerly" in answer(found)
     text = render_comparison(Compared((found,)), "text").partition("What is compared")[0]
@@ -101,15 +90,15 @@ def test_eager_runs_are_compared_by_their_kernels(sides: dict[str, Side]) -> Non
     assert "launch_gaps" not in text
 
 
-def test_what_graphs_bring_is_the_step(sides: dict[str, Side]) -> None:
+def test_what_graphs_bring_is_the_step() -> None:
     eager, graphs = "h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs"
-    said = answer(compare(sides[eager], sides[graphs]))
+    said = answer(compare(side(eager), side(graphs)))
     assert said.startswith("graphs is 94.0 % faster than eager: a decode step takes 71.71 ms")
     assert "eager ran eagerly; the kernels alone 3.12 ms" in said
 
 
-def test_no_speed_is_told_of_different_models(sides: dict[str, Side]) -> None:
-    found = compare(sides["h100-gpt-oss-20b-mxfp4-graphs"], sides["qwen-graph"])
+def test_no_speed_is_told_of_different_models() -> None:
+    found = compare(side("h100-gpt-oss-20b-mxfp4-graphs"), side("compare-h100/qwen-graph"))
     assert "are different models (architectures: GptOssForCausalLM and Qwen3Moe" in answer(found)
     text = render_comparison(Compared((found,)), "text").partition("What is compared")[0]
     assert not re.search("faster|slower|%", text)
@@ -128,12 +117,6 @@ def test_sides_are_called_by_their_names_everywhere(found: Comparison) -> None:
         [first, *_] = drawn.data
         said = [drawn.layout.title.text, *map(str, first.y)]
         assert not [text for text in said if re.search(r"^[ab]$|\b[ab]'s", text)]
-
-
-def test_caveats_are_whole(found: Comparison) -> None:
-    for width in (60, 100, 200):
-        text = " ".join(render_comparison(Compared((found,)), "text", width).split())
-        assert [note for note in found.notes if " ".join(note.split()) not in text] == []
 
 
 def test_kernels_of_one_name_are_told_apart(found: Comparison) -> None:

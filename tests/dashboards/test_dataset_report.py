@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from spark_prof.analyzers.dataset import Dataset, Failure, RankFigures, Recording
 from spark_prof.dashboards.dataset_report import document_of, render_dataset
-from tests.rows import each_row
 
 FIGURES = RankFigures(
     rank=0, steps=10, decode_steps=8, decode_median_us=1000.0, decode_p99_us=1500.0,
@@ -32,11 +31,11 @@ NONE = replace(
 DATASET = Dataset("runs", (FAST, SLOW, NONE), (Failure("broken", "it is damaged; record again"),))
 
 
-@each_row("kind", ["text", "md", "html", "json"])
-def test_every_format_names_everything(kind: str) -> None:
-    drawn = render_dataset(DATASET, kind, width=160)
-    for word in ("fast", "slow", "none", "broken", "it is damaged", "another", "GB10", "experts"):
-        assert word in drawn, word
+def test_every_format_names_everything() -> None:
+    words = ("fast", "slow", "none", "broken", "it is damaged", "another", "GB10", "experts")
+    for kind in ("text", "md", "html", "json"):
+        drawn = render_dataset(DATASET, kind, width=160)
+        assert [word for word in words if word not in drawn] == [], kind
 
 
 def test_differences_are_to_the_first() -> None:
@@ -50,18 +49,13 @@ def test_differences_are_to_the_first() -> None:
 
 
 def test_a_note_of_all_stands_there_once() -> None:
-    notes = next(section for section in document_of(DATASET).sections if section.id == "notes")
+    [notes] = (section for section in document_of(DATASET).sections if section.id == "notes")
     assert notes.rows == (("all", "note"), ("none", "another"))
 
 
 def test_json_has_every_figure() -> None:
     found = json.loads(render_dataset(DATASET, "json"))
     assert [recording["name"] for recording in found["recordings"]] == ["fast", "deep/slow", "none"]
-    assert found["recordings"][0]["ranks"][0] == {
-        "rank": 0, "steps": 10, "decode_steps": 8, "decode_median_us": 1000.0,
-        "decode_p99_us": 1500.0, "tokens_per_s": 123.4, "kernels_us": 8000.0,
-        "components": {"experts": 0.75, "attention": 0.25}, "layer_coverage": 1.0,
-        "component_coverage": 0.99, "engine_coverage": 0.5,
-    }  # fmt: skip
+    assert found["recordings"][0]["ranks"][0] == asdict(FIGURES)
     assert found["recordings"][2]["ranks"][0]["decode_median_us"] is None
     assert found["failures"] == [{"name": "broken", "reason": "it is damaged; record again"}]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.fallbacks.machine_checks import Library, Machine, Package
 from spark_prof.analyzers.findings.audit_findings import findings_of_audit
@@ -32,18 +30,11 @@ MACHINE = Machine(
 FOUND = Diagnosis("serve.log", findings_of_audit(AUDIT), AUDIT, MACHINE)
 
 
-@pytest.mark.parametrize("kind", ["text", "md", "html"])
-def test_every_format_says_the_same(kind: str) -> None:
-    drawn = render_diagnosis(FOUND, kind, 160)
-    for words in (
-        "Findings (82)", "weight-only-fp4", "ignored-environment-variable", "W4A16 nvfp4",
-        "FlashInfer CUTLASS", "What is installed here", "50 x sm_120", "cuobjdump is not installed",
-        "What could not be told",
-    ):  # fmt: skip
-        assert words in drawn, words
-
-
 def test_json_has_all_lines_and_the_page_says_how_many_it_leaves_out() -> None:
+    for kind in ("text", "md", "html"):
+        drawn = render_diagnosis(FOUND, kind, 160)
+        for words in ("Findings (82)", "W4A16 nvfp4", "50 x sm_120", "cuobjdump is not installed"):
+            assert words in drawn, (kind, words)
     value = json.loads(render_diagnosis(FOUND, "json"))
     assert len(value["audit"]["log"]) == 83
     assert len(value["findings"]) == 82

@@ -49,16 +49,11 @@ def test_figures_are_written_and_know_their_value(
 @each_row(
     ("numbers", "written"),
     [
-        ([], ""),
-        ([5], "5"),
-        ([0, 1], "0-1"),
-        ([0, 2], "0, 2"),
-        (range(24), "0-23"),
-        (range(0, 36, 2), "0-34 by 2"),
-        ([3, 0, 1, 2, 7], "0-3, 7"),
+        ([], ""), ([5], "5"), ([0, 1], "0-1"), ([0, 2], "0, 2"), (range(24), "0-23"),
+        (range(0, 36, 2), "0-34 by 2"), ([3, 0, 1, 2, 7], "0-3, 7"),
         ([1, 3, 5, 9, 10, 11], "1-5 by 2, 9-11"),
     ],
-)
+)  # fmt: skip
 def test_spans(numbers: list[int], written: str) -> None:
     assert units.spans(numbers) == written
 
@@ -78,22 +73,7 @@ def test_clean_leaves_one_printable_line() -> None:
 
 
 def test_clean_leaves_what_is_quoted_for_a_shell_quoted() -> None:
-    pieces = [
-        "\x1b",
-        "[",
-        "]",
-        "'",
-        '"',
-        "0;",
-        "\x07",
-        "\n",
-        " ",
-        "#",
-        "\\",
-        "touch x",
-        "\x9b",
-        "m",
-    ]
+    pieces = [*"\x1b[]'\"\x07\n #\\\x9bm", "0;", "touch x"]
     signs = random.Random(3)
     for _ in range(3000):
         words = ["".join(signs.choices(pieces, k=signs.randrange(6))) for _ in range(3)]

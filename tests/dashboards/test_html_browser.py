@@ -18,8 +18,8 @@ import spark_prof
 from spark_prof.dashboards.render import RENDERERS
 from tests.browser import chromium
 
-from .colours import contrast
 from .documents import DOCUMENTS, TEXTS
+from .page import contrast
 from .sample import HOSTILE_NAME, SAMPLES
 
 pytestmark = [

@@ -80,7 +80,9 @@ def test_a_bench_in_json_and_what_is_kept_of_it() -> None:
     assert [row.wins for row in run.rows] == [True, True, False]
 
 
-def test_what_was_left_out_is_told_in_every_format() -> None:
+def test_nothing_timed_is_a_report_and_what_was_left_out_is_told_in_every_format() -> None:
+    assert "3,000 GB/s" in render_bench(report(), "text")
+    assert json.loads(render_bench(report(), "json"))["cells"] == []
     left = report(cell(1, 5.0, 10.0))
     left.add(LeftOut("experts of \x1b[2J<b>", "out of\nmemory"))
     for kind in ("text", "md", "json"):
@@ -88,11 +90,6 @@ def test_what_was_left_out_is_told_in_every_format() -> None:
         assert "experts of" in drawn
         assert "\x1b" not in drawn
     assert "<b>" not in render_bench(left, "md").replace("\\<b\\>", "")
-
-
-def test_nothing_timed_is_still_a_report() -> None:
-    assert "3,000 GB/s" in render_bench(report(), "text")
-    assert json.loads(render_bench(report(), "json"))["cells"] == []
 
 
 VERDICTS = (

@@ -15,7 +15,7 @@ from spark_prof.dashboards.render.limits import shortened
 from spark_prof.dashboards.section import Column, Document, Section
 
 from .documents import whole
-from .page import OWN_TAGS, Page
+from .page import Page, check_page
 from .sample import SAMPLES
 
 _NUMBERS = Section(
@@ -101,5 +101,5 @@ def test_what_fits_is_not_touched() -> None:
 def test_a_large_report_keeps_its_size(report: Report) -> None:
     page = RENDERERS["html"](report)
     assert len(page.encode()) < 6_000_000
-    assert {tag for tag, _ in Page(page).tags} <= OWN_TAGS
+    check_page(Page(page))
     assert len(whole(report, "md")) <= 32_000

@@ -10,6 +10,7 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from functools import cache
+from importlib import resources
 
 import pytest
 from plotly.offline import get_plotlyjs
@@ -20,7 +21,7 @@ from spark_prof.dashboards.units import clean
 from tests.rows import each_row
 
 from .documents import whole
-from .page import Page
+from .page import Page, contrast
 from .sample import HOSTILE_NAME, SAMPLES
 
 _AS_WRITTEN: dict[str, Callable[[str], str]] = {
@@ -126,3 +127,16 @@ def test_hostile_names_on_a_page_are_strings_without_tags() -> None:
 @each_row(("sample", "copies"), [("mixture_of_experts", 1), ("almost_empty", 1), ("nothing", 0)])
 def test_a_page_brings_plotly_once(sample: str, copies: int) -> None:
     assert RENDERERS["html"](SAMPLES[sample]).count(get_plotlyjs()) == copies
+
+
+def test_text_on_the_page_has_the_contrast_of_wcag_aa() -> None:
+    style = resources.files("spark_prof.dashboards.render").joinpath("page.css").read_text()
+    themes = [
+        dict(re.findall(r"--(\w+): (#\w{6});", block))
+        for block in re.findall(r":root \{(.*?)\}", style, re.S)
+    ]
+    assert len(themes) == 2
+    for theme in themes:
+        for text in ("ink", "quiet", "accent"):
+            for behind in ("page", "card"):
+                assert contrast(theme[text], theme[behind]) >= 4.5, (text, behind, theme)

@@ -31,14 +31,11 @@ from tests.rows import each_row
 from .sample import SAMPLES
 
 
-def test_the_heatmap_has_every_layer_and_nothing_else() -> None:
-    (cells,) = layer_heatmap(SAMPLES["deep"]).data
+def test_the_heatmap_has_every_layer_and_of_a_thousand_is_a_picture_of_a_page() -> None:
+    report = SAMPLES["deep"]
+    (cells,) = layer_heatmap(report).data
     assert list(cells.y) == [str(layer) for layer in range(36)]
     assert "lm_head" not in cells.x
-
-
-def test_a_thousand_layers_are_a_picture_of_a_page_without_gaps() -> None:
-    report = SAMPLES["deep"]
     rows = [row for row in report.layers if row.layer == 0]
     layers = tuple(replace(row, layer=layer) for layer in range(1000) for row in rows)
     figure = layer_heatmap(replace(report, layers=layers))
@@ -54,19 +51,14 @@ DATA = Path(__file__).parents[1] / "data" / "code-h100"
 def test_each_bar_begins_where_the_one_before_ends(sample: str) -> None:
     found = waterfall_of(SAMPLES[sample])
     (bars,) = floor_waterfall(SAMPLES[sample]).data
+    table = waterfall(SAMPLES[sample]).rows
+    assert bool(table) == any(abs(part.us) >= 0.005 for part in found.parts)
+    assert not table or table[-1][:2] == ("measured", microseconds(found.us))
     *parts, whole = bars.x
     assert whole == pytest.approx(found.us)
     ends = [base + us for base, us in zip(bars.base[:-1], parts, strict=True)]
     assert list(bars.base[1:-1]) == pytest.approx(ends[:-1])
     assert not ends or ends[-1] == pytest.approx(whole, rel=5e-3)
-
-
-@each_row("sample", SAMPLES)
-def test_a_table_says_the_same(sample: str) -> None:
-    found, drawn = waterfall_of(SAMPLES[sample]), waterfall(SAMPLES[sample])
-    assert bool(drawn.rows) == any(abs(part.us) >= 0.005 for part in found.parts)
-    if drawn.rows:
-        assert drawn.rows[-1][:2] == ("measured", microseconds(found.us))
 
 
 def test_the_verdict_says_how_fast_and_how_far_from_its_bound() -> None:

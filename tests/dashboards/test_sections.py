@@ -1,17 +1,11 @@
-"""What the sections about conversions, counters, shapes, layers and machine code say."""
+"""What the sections about counters, layers and measured ceilings say."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from spark_prof.analyzers.breakdown import LayerRow
-from spark_prof.analyzers.classify.code_rows import CodeRow, code_row, opcode_counts
-from spark_prof.analyzers.conversions.conversion_rows import (
-    AttributedConversion,
-)
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters, WeightRow
-from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.dashboards.doctor_report import measured
 from spark_prof.dashboards.sections import counter_section, layer_section
 from spark_prof.traces.measured import DeviceState, Measured, Measurement
@@ -19,22 +13,6 @@ from spark_prof.traces.measured import DeviceState, Measured, Measurement
 from .sample import SAMPLES
 
 FULL = SAMPLES["mixture_of_experts"]
-QUANTIZE = AttributedConversion(
-    kind="quantize", name="cvt_fp16_to_fp4", component="experts", consumer="cutlass_gemm",
-    gemm=True, after="norm", layers=4, calls=400, us=900.0, prefill_us=100.0, decode_us=800.0,
-    decode_calls=320, calls_per_step=8.0, us_per_token=20.0,
-)  # fmt: skip
-CAST = replace(
-    QUANTIZE, kind="cast", name="copy", component="sampler", consumer=None, gemm=False, after="",
-    layers=0, prefill_us=0.0, calls_per_step=1.0, us_per_token=2.5,
-)  # fmt: skip
-
-
-def converted(*charged: AttributedConversion, **more: object) -> Report:
-    found = replace(FULL.conversions, us=1800.0, share=0.05, us_per_token=22.5, charged=charged)
-    return replace(FULL, conversions=replace(found, **more))
-
-
 LM_HEAD = CounterRow(
     name="nvjet_tst_64x8_64x16_4x1_v_bz_TNN", component="lm_head", calls=1, us=412.0,
     read_bytes=1_158_266_880.0, read_error=5_791_334.0, write_bytes=402_176.0, write_error=9_000.0,
@@ -82,39 +60,12 @@ def test_without_folding_the_long_kernels_are_shown() -> None:
     assert counter_section.weights(replace(FULL, counters=found)).rows == ()
 
 
-EXPERTS = ShapeRow(
-    name="_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1", component="experts", grid="48,1,1",
-    block="256,1,1", registers=129, shared_bytes=68608, calls=1152, us=25_000.0, share=0.6,
-    blocks=48, waves=48 / 132, busy=48 / 132, achieved=0.031, tokens=4.0, rows_used=1.0456,
-    occupancy=Occupancy(1, 8, 0.125, ("registers",)), expected=True,
-    tile=Tile("Triton matmul_ogs", 16, 256, 128, 16),
-)  # fmt: skip
-NORM = replace(
-    EXPERTS, name="rms_norm", component="norm", grid="1,1,1", share=0.3, waves=None, busy=None,
-    occupancy=None, achieved=None, tile=None, rows_used=None,
-)  # fmt: skip
-RARE = replace(NORM, name="rare", share=0.009)
-SHAPES = Shapes(48, 132, (EXPERTS, NORM, RARE), ("A note.",))
-
-
 def marks(*layers: dict[str, float]) -> list[str]:
     """The last column of layers with those components and times."""
     rows = [
         LayerRow(n, name, us, 1) for n, parts in enumerate(layers) for name, us in parts.items()
     ]
-    return [
-        row[-1]
-        for row in layer_section.layers(
-            replace(SAMPLES["mixture_of_experts"], layers=tuple(rows))
-        ).rows
-    ]
-
-
-def test_layers_of_one_kind_have_one_median() -> None:
-    layer = {"attention": 10.0, "mlp": 90.0}
-    assert marks(layer, layer, layer, {"attention": 30.0, "mlp": 90.0}) == [
-        "median", "+0.0 %", "+0.0 %", "+20.0 % (outlier)",
-    ]  # fmt: skip
+    return [row[-1] for row in layer_section.layers(replace(FULL, layers=tuple(rows))).rows]
 
 
 def test_layers_of_another_kind_are_no_outliers() -> None:
@@ -127,17 +78,6 @@ def test_layers_of_another_kind_are_no_outliers() -> None:
     assert found[5] == "+19.9 % (outlier)"
     assert found[6] == "-"
     assert [found[0], found[2], found[4]] == ["-4.8 %", "median", "+0.0 %"]
-
-
-OPCODES = (
-    "HMMA.16816.F32.BF16 8\nHMMA.16816.F32 4\nQMMA.16832.F32.E4M3.E4M3 2\n"
-    "F2FP.F16.E2M1.UNPACK_B 4\nF2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C 4\nLDL 3\nSTL.64 2\nSTG 1"
-)
-
-
-def code(name: str = "k", **known: object) -> CodeRow:
-    row = code_row(opcode_counts(OPCODES), name=name, architecture="sm_120", suffix="f")
-    return replace(row, us=12.0, registers=40, **known)  # type: ignore[arg-type]
 
 
 def test_measured_ceilings_in_their_units() -> None:

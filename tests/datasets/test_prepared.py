@@ -17,19 +17,16 @@ import pytest
 import spark_prof
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.errors import CommandError
+from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import pieces_folder, progress_name, write_json
 from spark_prof.traces.resolve import source_state
 from spark_prof.vocabulary import COMPONENTS
 from tests.browser.hostile import write_hostile
 from tests.browser.sources import OWN
+from tests.rows import each_row
 from tests.support import Piece, Recorded, eager_decode, kernel, kineto, step
 
 DATA = Path(__file__).parents[1] / "data"
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> str:
-    return str(Recorded({0: [eager_decode()]}).assemble(tmp_path / "run").path)
 
 
 def same(prepared: Prepared, source: str, rank: int | None = None) -> None:
@@ -48,7 +45,7 @@ def same(prepared: Prepared, source: str, rank: int | None = None) -> None:
         assert prepared.steps["step_us"].sum() == pytest.approx(report.books[0].step_us)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "kernels", "timed"),
     [
         ("h100-gpt-oss-20b-mxfp4-graphs", 1944, True),
@@ -63,12 +60,8 @@ def test_a_source_is_prepared_as_it_is_reported(name: str, kernels: int, timed: 
     same(found, str(DATA / name))
     assert (len(found.kernels), found.timed, found.live) == (kernels, timed, False)
     assert (found.rank, found.ranks) == (0, (0,))
-
-
-def test_without_times_steps_have_none() -> None:
-    steps = prepare(str(DATA / "ncu-h100" / "nvfp4.csv")).steps
-    assert steps[["step_us", "gap_us", "engine_us"]].isna().all(axis=None)
-    assert (steps["kernels_us"] > 0).all()
+    assert found.steps[["step_us", "gap_us"]].isna().all(axis=None) != timed
+    assert (found.steps["kernels_us"] > 0).all()
 
 
 def test_a_url_is_read_and_what_was_copied_of_it_is_gone(
@@ -86,38 +79,36 @@ def test_each_rank_is_read(tmp_path: Path) -> None:
     assert (found.rank, found.ranks, len(found.kernels)) == (1, (0, 1), 4)
 
 
-def one_kernel() -> Recorded:
-    """A step with one kernel."""
-    return Recorded({0: [Piece([step(0, 0, 900)], (), kineto(kernel("k", 100, 200, 1, 50)))]})
+_KERNEL = kineto(kernel("k", 100, 200, 1, 50))
 
 
-def test_one_kernel_is_enough(tmp_path: Path) -> None:
-    path = str(one_kernel().assemble(tmp_path / "run").path)
+def one_step(folder: Path, *kernels: str) -> Bundle:
+    """A step with a kernel, or with none."""
+    return Recorded({0: [Piece([step(0, 0, 900)], (), *kernels)]}).assemble(folder)
+
+
+def test_one_kernel_is_enough_and_so_is_a_step_without_any(tmp_path: Path) -> None:
+    path = str(one_step(tmp_path / "one", _KERNEL).path)
     found = prepare(path)
     same(found, path)
     assert len(found.kernels) == 1
-
-
-def test_a_step_without_kernels_is_enough(tmp_path: Path) -> None:
-    path = str(Recorded({0: [Piece([step(0, 0, 900)])]}).assemble(tmp_path / "run").path)
-    found = prepare(path)
-    assert len(found.kernels) == 0
-    assert len(found.steps) == 1
+    found = prepare(str(one_step(tmp_path / "none").path))
+    assert (len(found.kernels), len(found.steps)) == (0, 1)
 
 
 def no_steps(tmp_path: Path) -> str:
-    recorded = Recorded({0: [Piece([], (), kineto(kernel("k", 100, 200, 1, 50)))]})
+    recorded = Recorded({0: [Piece([], (), _KERNEL)]})
     return str(recorded.assemble(tmp_path / "run").path)
 
 
 def truncated(tmp_path: Path) -> str:
-    path = one_kernel().assemble(tmp_path / "run").path / "kernels-rank0.parquet"
+    path = one_step(tmp_path / "run", _KERNEL).path / "kernels-rank0.parquet"
     path.write_bytes(path.read_bytes()[:-20])
     return str(path.parent)
 
 
 def no_ranks(tmp_path: Path) -> str:
-    bundle = one_kernel().assemble(tmp_path / "run")
+    bundle = one_step(tmp_path / "run", _KERNEL)
     replace(bundle.meta, tables={}).write(bundle.path)
     return str(bundle.path)
 
@@ -136,9 +127,7 @@ def empty(tmp_path: Path) -> str:
     return str(tmp_path / "trace.json")
 
 
-@pytest.mark.parametrize(
-    "source", [no_steps, truncated, no_ranks, no_bundle, text, empty], ids=lambda f: f.__name__
-)
+@each_row("source", [no_steps, truncated, no_ranks, no_bundle, text, empty])
 def test_what_cannot_be_reported_is_refused_alike(
     tmp_path: Path, source: Callable[[Path], str]
 ) -> None:
@@ -150,12 +139,10 @@ def test_what_cannot_be_reported_is_refused_alike(
     assert str(found.value) == str(wanted.value)
 
 
-def test_a_rank_that_is_not_there_is_refused(bundle: str) -> None:
+def test_no_rank_of_that_number_and_a_path_that_is_no_utf8_are_refused(tmp_path: Path) -> None:
+    bundle = str(Recorded({0: [eager_decode()]}).assemble(tmp_path / "run").path)
     with pytest.raises(CommandError, match="has no rank 7; it has 0"):
         prepare(bundle, 7)
-
-
-def test_a_path_that_is_no_utf8_is_refused_readably(bundle: str, tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"run-\xff")
     shutil.copytree(bundle, path)
     with pytest.raises(CommandError, match=r"run-\? cannot be read: its name is no UTF-8"):

@@ -32,26 +32,31 @@ def choice(name: str, which: str = "as-shipped", question: Question = Question()
     return next(c for c in ceilings(name, question).choices if c.id == which)
 
 
+def reading(found: Choice) -> float:
+    """Tokens a second at the measured read bandwidth."""
+    assert found.gpus[0].read
+    return found.gpus[0].read.tokens_per_s
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
 def gigabytes(number: float) -> str:
     return f"{number / 1e9:.3f} GB"
 
 
 def rate(found: Choice, *, sheet: bool = False) -> str:
-    gpu = found.gpus[0]
-    assert gpu.read is not None
-    return f"{(gpu.data_sheet if sheet else gpu.read).tokens_per_s:.1f} tokens/s"
+    speed = found.gpus[0].data_sheet.tokens_per_s if sheet else reading(found)
+    return f"{speed:.1f} tokens/s"
 
 
 def part(reported_ms: float, read: float) -> list[str]:
     """The cells of a row of the profile: reads, GB/s, floor, above it."""
     floor = round(read / READ * 1e3, 1)
-    return [
-        f"{reported_ms} ms",
-        gigabytes(read),
-        f"{read / reported_ms / 1e6:.0f} GB/s",
-        f"{floor} ms",
-        f"{reported_ms - floor:.1f} ms",
-    ]
+    speed = f"{read / reported_ms / 1e6:.0f} GB/s"
+    above = f"{reported_ms - floor:.1f} ms"
+    return [f"{reported_ms} ms", gigabytes(read), speed, f"{floor} ms", above]
 
 
 def test_the_profile_of_gpt_oss_120b() -> None:
@@ -69,16 +74,11 @@ def test_the_profile_of_gpt_oss_120b() -> None:
 
 def test_the_dense_weights_of_gpt_oss_120b() -> None:
     rows = tables(PAGE, "Where the time of gpt-oss-120b goes")[1]
-    chosen = [
-        choice("gpt-oss-120b", which)
-        for which in ("as-shipped", "attention-head-fp8", "attention-head-mxfp4")
-    ]
+    which = ("as-shipped", "attention-head-fp8", "attention-head-mxfp4")
+    chosen = [choice("gpt-oss-120b", each) for each in which]
     assert [row[1:3] for row in rows] == [[gigabytes(c.step.read), rate(c)] for c in chosen]
-    read = [c.gpus[0].read for c in chosen]
-    assert read[1] is not None
-    assert read[2] is not None
-    assert f"SGLang 52.4 ({52.4 / read[1].tokens_per_s:.0%})".replace("%", " %") in rows[1][3]
-    assert f"60.0 ({60.0 / read[2].tokens_per_s:.0%})".replace("%", " %") in rows[2][3]
+    assert f"SGLang 52.4 ({percent(52.4 / reading(chosen[1]))})" in rows[1][3]
+    assert f"60.0 ({percent(60.0 / reading(chosen[2]))})" in rows[2][3]
     assert f"would take {57.85 * chosen[0].step.read / 1e9:.0f} GB/s" in TEXT
 
 
@@ -88,12 +88,11 @@ def test_nvfp4_against_awq() -> None:
     for row, form in zip(rows, ("nvfp4", "awq"), strict=True):
         name = f"qwen3-vl-235b-a22b-{form}"
         both = choice(name, question=Question(ranks=2))
-        assert both.gpus[0].read is not None
         read.append(choice(name).step.read)
-        of_it = f"{float(row[3]) / both.gpus[0].read.tokens_per_s:.0%}".replace("%", " %")
+        of_it = percent(float(row[3]) / reading(both))
         assert row[1:] == [gigabytes(read[-1]), rate(both), row[3], of_it]
-    assert f"NVFP4 reads {read[0] / read[1] - 1:.0%} more".replace("%", " %") in TOLD
-    assert f"that is {24.93 / 18.91 - 1:.0%} more".replace("%", " %") in TOLD
+    assert f"NVFP4 reads {percent(read[0] / read[1] - 1)} more" in TOLD
+    assert f"that is {percent(24.93 / 18.91 - 1)} more" in TOLD
 
 
 def test_fp8_against_nvfp4() -> None:
@@ -107,10 +106,8 @@ def test_fp8_against_nvfp4() -> None:
     for row, found in zip(rows, chosen, strict=True):
         assert row[1:3] == [gigabytes(found.step.read), rate(found)]
         if row[3]:
-            of_it = float(row[3]) / float(row[2].split()[0])
-            assert row[4] == f"{of_it:.0%}".replace("%", " %")
-    more = chosen[1].step.read / chosen[0].step.read - 1
-    assert f"reads {more:.0%} more".replace("%", " %") in TOLD
+            assert row[4] == percent(float(row[3]) / float(row[2].split()[0]))
+    assert f"reads {percent(chosen[1].step.read / chosen[0].step.read - 1)} more" in TOLD
     read = {row.component: row.read for row in chosen[1].step.rows}
     assert gigabytes(read["experts"]) in TOLD
     assert f"left in BF16 are {gigabytes(read['ssm'] + read['qkv'] + read['o_proj'])}" in TOLD
@@ -121,23 +118,14 @@ def test_multi_token_prediction() -> None:
     questions = (Question(), Question(scheduled=3, accepted=2.4), Question(scheduled=3, accepted=3))
     chosen = [choice("qwen3-next-80b-a3b-nvfp4-experts", question=q) for q in questions]
     for row, found in zip(rows, chosen, strict=True):
-        hit = found.step.experts_hit
-        assert row[1:] == [
-            f"{hit:.1f}",
-            gigabytes(found.step.read),
-            rate(found),
-            rate(found, sheet=True),
-        ]
+        told = (gigabytes(found.step.read), rate(found), rate(found, sheet=True))
+        assert row[1:] == [f"{found.step.experts_hit:.1f}", *told]
     ratio = chosen[1].step.read / chosen[0].step.read
     assert f"{ratio:.2f} times as much" in TEXT
     assert f"from {ratio:.2f} tokens a step on" in TEXT
-    assert f"raise the ceiling by {2.4 / ratio - 1:.0%}".replace("%", " %") in TEXT
-    read = [c.gpus[0].read for c in chosen]
-    assert read[0] is not None
-    assert read[1] is not None
-    shares = f"67 tokens/s are {67 / read[1].tokens_per_s:.0%} of the ceiling, 42 are "
-    shares += f"{42 / read[0].tokens_per_s:.0%} of theirs"
-    assert shares.replace("%", " %") in TEXT
+    assert f"raise the ceiling by {percent(2.4 / ratio - 1)}" in TEXT
+    of_it = [percent(67 / reading(chosen[1])), percent(42 / reading(chosen[0]))]
+    assert f"67 tokens/s are {of_it[0]} of the ceiling, 42 are {of_it[1]} of theirs" in TEXT
     assert f"would be {273 / 46:.2f} GB a token" in TEXT
 
 

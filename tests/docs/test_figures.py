@@ -15,11 +15,9 @@ from spark_prof import vocabulary
 from spark_prof.analyzers.clients.client_comparison import AGREES
 from spark_prof.analyzers.clients.client_rows import VERDICTS
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.shapes.shape_summary import occupancy_of
 from spark_prof.analyzers.views.layer_outliers import threshold
 from spark_prof.dashboards.units import microseconds, share
 from spark_prof.profiler.settings import Settings
-from spark_prof.rules.gpus import SM_LIMITS
 from spark_prof.traces import formats as trace_formats
 from spark_prof.traces.benchmarks.load_test import CLOCKS
 from spark_prof.traces.bundle import Meta
@@ -51,8 +49,7 @@ def test_coverage() -> None:
 def test_lower_bounds() -> None:
     for row in tables(DOCS / "roofline.md", "What a kernel needs")[1]:
         roofline = report_of(f"tests/data/{row[0]}").roofline
-        assert roofline is not None
-        phase = roofline.decode
+        phase = roofline.decode if roofline else None
         assert phase is not None
         times = (phase.floor_us, phase.kernels_us, phase.step_us)
         assert row[1:] == [*map(microseconds, times), share(phase.of_floor)]
@@ -73,32 +70,20 @@ def test_blocks_of_the_experts_and_of_lm_head() -> None:
         assert f"at {100 * found:.0f} %" in told
 
 
-def test_the_occupancy_of_a_kernel_with_many_registers() -> None:
-    """384 threads of 168 registers, as NVIDIA's calculator has it."""
-    for capability, expected in (("9.0", 0.1875), ("12.1", 0.25)):
-        found = occupancy_of(SM_LIMITS[capability], 384, 168, 0)
-        assert found is not None
-        assert (found.blocks, found.warps, found.share) == (1, 12, expected)
-
-
 def test_the_tutorials_read_the_outputs_as_they_are() -> None:
     def shown(page: str) -> str:
         text = (DOCS / page).read_text(encoding="utf-8")
         blocks = re.findall(r"^```console\n(.*?)^```$", text, re.M | re.S)
         return " ".join(" ".join(blocks).split())
 
-    kernel = ("39.6 %", "22.7 %", "0.18", "5.9 %")
-    assert [each for each in kernel if each not in shown("tutorial-kernel.md")] == []
-    prefill = output(["compare", *PAIR]).partition(
-        "Where the difference of a prefill step comes from"
-    )[2]
-    assert [each for each in ("310.8 us", "646.1 us") if each not in prefill] == []
-    why = output(["why", PAIR[1], PAIR[0]])
-    assert [each for each in ("50.7 %", "71.9 %") if each not in why] == []
+    prefill = "Where the difference of a prefill step comes from"
     told = text_of("tutorial-kernel.md") + text_of("tutorial-nvfp4.md")
-    assert [
-        each for each in (*kernel, "310.8 us", "646.1 us", "50.7 %", "71.9 %") if each not in told
-    ] == []
+    for figures, printed in (
+        (("39.6 %", "22.7 %", "0.18", "5.9 %"), shown("tutorial-kernel.md")),
+        (("310.8 us", "646.1 us"), output(["compare", *PAIR]).partition(prefill)[2]),
+        (("50.7 %", "71.9 %"), output(["why", PAIR[1], PAIR[0]])),
+    ):
+        assert [each for each in figures if each not in printed or each not in told] == []
 
 
 def test_the_threshold_of_outliers() -> None:
@@ -133,13 +118,9 @@ def test_every_field_of_meta_json_is_explained() -> None:
 def test_every_format_has_a_row() -> None:
     rows = tables(DOCS / "import.md", "Formats")[0]
     found = {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])}
-    folders = {
-        trace_formats.BENCHMARK,
-        trace_formats.BUNDLE,
-        trace_formats.PIECES,
-        trace_formats.FOLDER,
-    }
-    assert found == {known.name for known in trace_formats.FORMATS} | folders
+    folders = ("BENCHMARK", "BUNDLE", "PIECES", "FOLDER")
+    known = {each.name for each in trace_formats.FORMATS}
+    assert found == known | {getattr(trace_formats, name) for name in folders}
 
 
 def test_every_verdict_and_clock_of_clients_is_explained() -> None:

@@ -17,13 +17,11 @@ from tests.docs.pages import DOCS, ROOT
 from tests.rows import each_row
 
 _DATA = ROOT / "tests" / "data"
+_PAIR = [str(_DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4")]
 COMMANDS = {
     "ab": ["report", str(_DATA / "ab-cpu" / "result.json")],
-    "compare": [
-        "compare",
-        *(str(_DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4")),
-    ],
-    "dataset": ["report", str(_DATA / "code-h100")],
+    "compare": ["compare", *_PAIR],
+    "dataset": ["report", str(_DATA / "architectures" / "starcoder2")],
     "doctor": ["doctor", "--model", str(MODELS / "gpt-oss-120b")],
     "kernels": ["kernels", "list"],
 }
@@ -37,13 +35,10 @@ def unknown(value: Any, schema: dict[str, Any], path: str = "") -> set[str]:
     known = schema.get("properties")
     if not isinstance(value, dict) or known is None:
         return set()
-    missing = {f"{path}.{key}" for key in value if key not in known}
-    return missing | {
-        key
-        for name, item in value.items()
-        if name in known
-        for key in unknown(item, known[name], f"{path}.{name}")
-    }
+    found = {f"{path}.{key}" for key in value if key not in known}
+    for name in value.keys() & known.keys():
+        found |= unknown(value[name], known[name], f"{path}.{name}")
+    return found
 
 
 def schema_of(name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from dataclasses import replace
 from decimal import Decimal
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -62,17 +63,14 @@ def span(event: dict[str, Any]) -> tuple[Decimal, Decimal]:
     return Decimal(event["ts"]), Decimal(event["ts"]) + Decimal(event["dur"])
 
 
-def overlapping_bundle(folder: Path) -> Bundle:
-    """One step whose kernels begin before the one before them has ended, as with PDL."""
-    events = [kernel(f"k{i}", 100 + 50 * i, 160 + 50 * i, i + 1, 10 + i) for i in range(8)]
-    piece = Piece([step(0, 0, 900)], call(3, 5, 800), kineto(*events))
-    return Recorded({0: [piece]}).assemble(folder)
+@cache
+def whole(capture: str) -> dict[str, Any]:
+    return exported(Bundle(DATA / capture))
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
+@each_row("capture", CAPTURES)
 def test_every_kernel_is_there_once_and_exact(capture: str) -> None:
-    bundle = Bundle(DATA / capture)
-    document = exported(bundle)
+    bundle, document = Bundle(DATA / capture), whole(capture)
     rows = label_kernels(bundle, 0)
     expected = sorted(
         zip(rows["name"], rows["start_ns"], rows["end_ns"] - rows["start_ns"], rows["stream"],
@@ -89,10 +87,10 @@ def test_every_kernel_is_there_once_and_exact(capture: str) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
+@each_row("capture", CAPTURES)
 def test_slices_of_a_track_nest_or_are_apart(capture: str) -> None:
     tracks = defaultdict(list)
-    for event in exported(Bundle(DATA / capture))["traceEvents"]:
+    for event in whole(capture)["traceEvents"]:
         if event["ph"] == "X":
             tracks[event["pid"], event["tid"]].append(span(event))
     for spans in tracks.values():
@@ -105,7 +103,10 @@ def test_slices_of_a_track_nest_or_are_apart(capture: str) -> None:
 
 
 def test_kernels_that_overlap_are_on_lanes_of_their_stream(tmp_path: Path) -> None:
-    document = exported(overlapping_bundle(tmp_path / "b"))
+    # Each begins before the one before it has ended, as with PDL.
+    ran = [kernel(f"k{i}", 100 + 50 * i, 160 + 50 * i, i + 1, 10 + i) for i in range(8)]
+    piece = Piece([step(0, 0, 900)], call(3, 5, 800), kineto(*ran))
+    document = exported(Recorded({0: [piece]}).assemble(tmp_path / "b"))
     events = of(document, "kernel")
     names = {
         event["tid"]: event["args"]["name"]
@@ -117,7 +118,7 @@ def test_kernels_that_overlap_are_on_lanes_of_their_stream(tmp_path: Path) -> No
     assert {event["args"]["stream"] for event in events} == {7}
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
+@each_row("capture", CAPTURES)
 def test_imported_again_the_kernels_are_the_same(capture: str, tmp_path: Path) -> None:
     bundle = Bundle(DATA / capture)
     path = tmp_path / "trace.json"
@@ -137,7 +138,7 @@ def test_imported_again_the_kernels_are_the_same(capture: str, tmp_path: Path) -
 
 
 def test_arrows_lead_from_a_launch_to_a_kernel() -> None:
-    document = exported(Bundle(DATA / CAPTURES[0]))
+    document = whole(CAPTURES[0])
     launches = {(e["tid"], e["ts"]) for e in of(document, "cuda_runtime", "cuda_driver")}
     kernels = {(e["tid"], e["ts"]) for e in of(document, *GPU)}
     flows = of(document, "ac2g")
@@ -151,7 +152,7 @@ def test_arrows_lead_from_a_launch_to_a_kernel() -> None:
 
 
 def test_layers_and_components_cover_their_kernels() -> None:
-    document = exported(Bundle(DATA / CAPTURES[0]))
+    document = whole(CAPTURES[0])
     for track, word in (("layer", "layer"), ("component", "component")):
         spans = sorted((*span(event), event["name"]) for event in of(document, track))
         assert all(a[1] <= b[0] for a, b in pairwise(spans))
@@ -159,15 +160,15 @@ def test_layers_and_components_cover_their_kernels() -> None:
         assert shown == sum(e["args"][word] is not None for e in of(document, *GPU))
 
 
-def test_only_the_selected_steps(tmp_path: Path) -> None:
+def test_only_the_selected_steps() -> None:
     bundle = Bundle(DATA / CAPTURES[0])
     document = exported(bundle, Selection(first=1, stop=3))
     rows = bundle.frame("kernels", 0, ["step"])
     assert {event["args"]["step"] for event in of(document, *GPU)} == {1, 2}
     assert len(of(document, *GPU)) == rows["step"].isin([1, 2]).sum()
     assert len(of(document, "step")) == 2
-    whole = {(e["name"], e["ts"], e["dur"]) for e in of(exported(bundle), "step")}
-    assert {(e["name"], e["ts"], e["dur"]) for e in of(document, "step")} <= whole
+    every = {(e["name"], e["ts"], e["dur"]) for e in of(whole(CAPTURES[0]), "step")}
+    assert {(e["name"], e["ts"], e["dur"]) for e in of(document, "step")} <= every
 
 
 def test_ranks_are_processes_of_their_own(tmp_path: Path) -> None:
@@ -232,21 +233,12 @@ def test_counters_are_sampled_where_they_were(tmp_path: Path) -> None:
 
 
 def test_the_same_bundle_gives_the_same_bytes() -> None:
-    files = [io.BytesIO(), io.BytesIO()]
-    for file in files:
-        write_perfetto(Bundle(DATA / CAPTURES[0]), Selection(), file)
-    assert files[0].getvalue() == files[1].getvalue()
-
-
-@each_row(
-    ("text", "expected"),
-    [("3:5", (3, 5)), (":5", (None, 5)), ("3:", (3, None)), (":", (None,) * 2)],
-)
-def test_steps_are_read(text: str, expected: tuple[int | None, int | None]) -> None:
-    assert parse_steps(text) == expected
+    assert exported(Bundle(DATA / CAPTURES[0])) == whole(CAPTURES[0])
 
 
 @each_row("text", ["", "3", "a:b", "5:3", "3:3", "-1:2", "1:2:3", "9" * 30 + ":"])
-def test_what_is_no_range_of_steps_is_refused(text: str) -> None:
+def test_steps_are_read_or_refused(text: str) -> None:
+    read = [parse_steps(text) for text in ("3:5", ":5", "3:", ":")]
+    assert read == [(3, 5), (None, 5), (3, None), (None, None)]
     with pytest.raises(CommandError):
         parse_steps(text)

@@ -46,13 +46,6 @@ def test_a_part_says_that_it_is_one(tmp_path: Path) -> None:
     assert any("part of a recording" in line for line in again.meta.lost)
 
 
-def test_only_the_selected_ranks(tmp_path: Path) -> None:
-    bundle = Recorded({0: [eager_decode()], 1: [eager_decode()]}).assemble(tmp_path / "b")
-    (tmp_path / "out").mkdir()
-    write_tables(bundle, Selection(ranks=(1,)), tmp_path / "out", "parquet")
-    assert Bundle(tmp_path / "out").ranks == (1,)
-
-
 def test_csv_holds_every_row_and_no_formula(tmp_path: Path) -> None:
     events = [kernel(name, 100 + i, 101 + i, i + 1, 10) for i, name in enumerate(FORMULAS)]
     piece = Piece([step(0, 0, 900)], call(3, 5, 800), kineto(*events))
@@ -63,9 +56,8 @@ def test_csv_holds_every_row_and_no_formula(tmp_path: Path) -> None:
         with open(tmp_path / "out" / name, newline="") as file:
             rows = list(csv.DictReader(file))
         assert sorted(row["name"] for row in rows) == sorted(f"'{name}" for name in FORMULAS)
-        assert [int(row["start_ns"]) for row in rows] == bundle.frame("kernels", 0)[
-            "start_ns"
-        ].tolist()
+        starts = bundle.frame("kernels", 0)["start_ns"].tolist()
+        assert [int(row["start_ns"]) for row in rows] == starts
 
 
 def test_csv_leaves_empty_what_was_not_measured() -> None:
@@ -73,15 +65,16 @@ def test_csv_leaves_empty_what_was_not_measured() -> None:
     assert safe_texts(table).to_pydict() == {"x": [1.5, None], "t": ["a", "'-b"]}
 
 
-def test_machine_code_is_copied_but_no_links(tmp_path: Path) -> None:
-    bundle = Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
+def test_of_one_rank_machine_code_is_copied_but_no_links(tmp_path: Path) -> None:
+    bundle = Recorded({0: [eager_decode()], 1: [eager_decode()]}).assemble(tmp_path / "b")
     cubins = tmp_path / "b" / "cubins"
     cubins.mkdir()
     (cubins / "00.cubin").write_bytes(b"code")
     (tmp_path / "secret").write_text("secret")
     (cubins / "01.cubin").symlink_to(tmp_path / "secret")
     (tmp_path / "out").mkdir()
-    write_tables(bundle, Selection(), tmp_path / "out", "parquet")
+    write_tables(bundle, Selection(ranks=(1,)), tmp_path / "out", "parquet")
+    assert Bundle(tmp_path / "out").ranks == (1,)
     assert [path.name for path in (tmp_path / "out" / "cubins").iterdir()] == ["00.cubin"]
 
 

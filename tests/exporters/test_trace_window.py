@@ -85,8 +85,6 @@ def test_another_rank_is_moved_to_the_clock_of_the_first() -> None:
     shown = prepare(str(DATA / SOURCES[0]))
     window = window_around(shown, int(shown.kernels.start_ns[0]), int(shown.kernels.end_ns[0]), 100)
     late = Window(window.begin_ns - 5_000, window.end_ns - 5_000)
-    trace = window_trace({0: shown}, late, {0: 5_000})
-    assert trace.first_ns == window_trace({0: shown}, window, {}).first_ns - 5_000
-    assert len(events(json.loads(trace.text))) == len(
-        events(json.loads(window_trace({0: shown}, window, {}).text))
-    )
+    moved, trace = window_trace({0: shown}, late, {0: 5_000}), window_trace({0: shown}, window, {})
+    assert moved.first_ns == trace.first_ns - 5_000
+    assert len(events(json.loads(moved.text))) == len(events(json.loads(trace.text)))

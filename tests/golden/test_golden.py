@@ -31,14 +31,7 @@ def test_plain_json_keeps_every_figure() -> None:
         f'gpu.name: "{name}"',
     ]
     assert list(long.values()) == [name]
-
-
-def test_lists_in_long_cells_are_tables_of_their_own() -> None:
     inner = [{"name": f"kernel {number}", "us": 100 + number} for number in range(9)]
     lines = list(plain({"steps": [{"phase": "decode", "kernels": inner}]}, {}))
-    assert lines[:3] == [
-        'steps[1]: phase="decode" kernels=below',
-        "steps[0].kernels[9]:",
-        "  name | us",
-    ]
-    assert lines[-1] == '  "kernel 8" | 108'
+    head = ['steps[1]: phase="decode" kernels=below', "steps[0].kernels[9]:", "  name | us"]
+    assert (lines[:3], lines[-1]) == (head, '  "kernel 8" | 108')

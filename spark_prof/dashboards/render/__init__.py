@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_prof.analyzers.model import Report
+from spark_prof.dashboards.charts import Plot
 from spark_prof.dashboards.section import Document
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 
 def draw(
@@ -22,17 +20,11 @@ def draw(
     kind: str,
     width: int = 100,
     color: bool = False,
-    figures: Callable[[], Mapping[str, go.Figure]] = dict,
+    figures: Callable[[], Mapping[str, Plot]] = dict,
 ) -> str:
-    """Draws a document in a format.
+    """Draws a document as text, md or html, or what JSON has of it.
 
-    Args:
-        document: what text, Markdown and HTML draw.
-        record: what JSON has.
-        kind: text, md, html or json.
-        width: columns of the text.
-        color: whether the text is coloured.
-        figures: of HTML, by the section in which each stands.
+    The text has `width` columns; HTML has the figures, by the section in which each stands.
     """
     if kind == "json":
         from spark_prof.dashboards.render import json_report
@@ -62,12 +54,8 @@ def render_report(
     """Draws a report in a format; of text below 100 columns tables lose their least columns.
 
     Args:
-        report: what to draw; JSON has all of it.
-        kind: text, md, html or json.
-        width: columns of the text.
-        color: whether the text is coloured.
-        sections: the ids of those that text and Markdown have; None for all, none for the short
-            report. HTML has all of them, the short report first.
+        sections: the ids of those to have, but in JSON; None for all, none for the short report,
+            for which HTML has all.
 
     Raises:
         CommandError: the report has no such section.
@@ -83,14 +71,10 @@ def render_report(
             return short_report(report)
         return outline.outline(report, layer_columns=columns, only=sections or None)
 
-    return draw(
-        document,
-        lambda: json_report.record_of(report),
-        kind,
-        width,
-        color,
-        lambda: outline.figures(report),
-    )
+    def record() -> dict[str, Any]:
+        return json_report.record_of(report)
+
+    return draw(document, record, kind, width, color, lambda: outline.figures(report))
 
 
 RENDERERS: Mapping[str, Callable[[Report], str]] = {

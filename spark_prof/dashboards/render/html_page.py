@@ -38,28 +38,23 @@ _ESCAPES = {character: f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def draw(document: Document, figures: Mapping[str, go.Figure]) -> str:
-    """Draws a document as one self-contained page, of very long tables the first rows.
+    """Draws a document as one self-contained page, its figures by the section of each.
 
-    Args:
-        document: what to draw.
-        figures: by the id of the section in which each stands.
+    Of very long tables it has the first rows.
     """
     document = shortened(
         cleaned(document), lambda tables: len(_sections(tables, {}).encode()) <= _MOST_BYTES
     )
     shown = {s.id: figures[s.id] for s in document.sections if s.id in figures}
-    return (
-        _templates()
-        .get_template("page.html.j2")
-        .render(
-            policy=_POLICY,
-            document=document,
-            style=Markup(resources.files(__package__).joinpath("page.css").read_text()),
-            many_sections=_MANY_SECTIONS,
-            sections=Markup(_sections(document, shown)),
-            plotly=Markup(get_plotlyjs()) if shown else "",
-            figures={name: Markup(_data(figure)) for name, figure in shown.items()},
-        )
+    template = _templates().get_template("page.html.j2")
+    return template.render(
+        policy=_POLICY,
+        document=document,
+        style=Markup(resources.files(__package__).joinpath("page.css").read_text()),
+        many_sections=_MANY_SECTIONS,
+        sections=Markup(_sections(document, shown)),
+        plotly=Markup(get_plotlyjs()) if shown else "",
+        figures={name: Markup(_data(figure)) for name, figure in shown.items()},
     )
 
 
@@ -90,16 +85,13 @@ def _templates() -> Environment:
 
 
 def _sections(document: Document, figures: Mapping[str, go.Figure]) -> str:
-    return (
-        _templates()
-        .get_template("sections.html.j2")
-        .render(
-            tables=[(section, without_bars(section)) for section in document.sections],
-            places={name: _place(figure) for name, figure in figures.items()},
-            many_columns=_MANY_COLUMNS,
-            name_width=_NAME_WIDTH,
-            longest_name=_LONGEST_NAME,
-        )
+    template = _templates().get_template("sections.html.j2")
+    return template.render(
+        tables=[(section, without_bars(section)) for section in document.sections],
+        places={name: _place(figure) for name, figure in figures.items()},
+        many_columns=_MANY_COLUMNS,
+        name_width=_NAME_WIDTH,
+        longest_name=_LONGEST_NAME,
     )
 
 

@@ -11,10 +11,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
-from types import MappingProxyType
 from typing import Any
 
 from spark_prof.analyzers.clients.client_rows import Comparison, beside_clients
+from spark_prof.analyzers.comparing.comparison import KernelPart
+from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.counters.counter_rows import WeightRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
@@ -25,56 +26,38 @@ SCHEMA = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
 
 _NO_SPREAD = {"median": None, "p99": None, "mean": None}
-_DERIVED: Mapping[type, tuple[str, ...]] = MappingProxyType(
-    {
-        Books: ("busy_us", "residual_percent"),
-        Comparison: ("difference",),
-        RooflinePhase: ("of_floor",),
-        ShapeRow: ("us_per_call", "tile_waste"),
-        WeightRow: ("ratio",),
-    }
-)
+_DERIVED: Mapping[type, tuple[str, ...]] = {
+    Books: ("busy_us", "residual_percent"),
+    Comparison: ("difference",),
+    KernelPart: ("where",),
+    RooflinePhase: ("of_floor",),
+    ShapeRow: ("us_per_call", "tile_waste"),
+    WeightRow: ("ratio",),
+}
 """What records have in JSON beside their fields."""
+
+
+_KEYS = (
+    "run", "gpu", "steps", "time", "books", "coverage", "components", "layers", "kernels",
+    "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
+    "modules", "audit", "ranks", "collectives", "overhead", "counters", "markers", "roofline",
+    "clients", "answers", "findings", "notes", "invariants",
+)  # fmt: skip
+"""What a report's JSON has after its schema: its parts, and three that are made here."""
 
 
 def record_of(report: Report) -> dict[str, Any]:
     """What the report's JSON has."""
-    steps = _plain(report.steps)
-    return {
-        "schema": SCHEMA,
-        "run": report.run,
-        "gpu": report.gpu,
+    made = {
         "steps": {
             name: dict(_NO_SPREAD) if name.endswith("_us") and value is None else value
-            for name, value in steps.items()
+            for name, value in _plain(report.steps).items()
         },
         "time": _time(report),
-        "books": report.books,
-        "coverage": report.coverage,
-        "components": report.components,
-        "layers": report.layers,
-        "kernels": report.kernels,
-        "machine_code": report.machine_code,
-        "conflicts": report.conflicts,
-        "tokens": report.tokens,
         "client_tokens": beside_clients(report.tokens, report.clients),
-        "copies": report.copies,
-        "shapes": report.shapes,
-        "conversions": report.conversions,
-        "modules": report.modules,
-        "audit": report.audit,
-        "ranks": report.ranks,
-        "collectives": report.collectives,
-        "overhead": report.overhead,
-        "counters": report.counters,
-        "markers": report.markers,
-        "roofline": report.roofline,
-        "clients": report.clients,
-        "answers": report.answers,
-        "findings": report.findings,
-        "notes": report.notes,
-        "invariants": report.invariants,
     }
+    parts = {key: made[key] if key in made else getattr(report, key) for key in _KEYS}
+    return {"schema": SCHEMA, **parts}
 
 
 def write(record: Any) -> str:
@@ -96,8 +79,21 @@ def _time(report: Report) -> dict[str, float | None]:
     return first | found | {"copies_us": copies}
 
 
+def _change(change: Change) -> dict[str, Any]:
+    """A change; with several recordings a side also the figure of each."""
+    found: dict[str, Any] = {key: getattr(change, key) for key in ("a", "b", "us", "low", "high")}
+    found |= {"share": change.share(change.us), "sure": change.sure}
+    found["share_low"], found["share_high"] = change.shares
+    if max(map(len, change.figures)) > 1:
+        for side, figures in zip(("a", "b"), change.figures, strict=True):
+            found[f"values_{side}"] = [each.value for each in figures]
+    return found
+
+
 def _plain(value: Any) -> Any:
     """As JSON has it: null for what it can't say, and without the noise of binary fractions."""
+    if isinstance(value, Change):
+        return _plain(_change(value))
     if is_dataclass(value):
         names = [*(field.name for field in fields(value)), *_DERIVED.get(type(value), ())]
         record = {name: _plain(getattr(value, name)) for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -33,11 +34,7 @@ def shortened(document: Document, fits: Callable[[Document], bool]) -> Document:
 
 def _largest(limit: int, fits: Callable[[int], bool]) -> int:
     """The largest number up to the limit that fits, 0 where 1 does not."""
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+    return bisect_right(range(1, limit + 1), False, key=lambda number: not fits(number))
 
 
 def _with_rows(document: Document, most: int) -> Document:

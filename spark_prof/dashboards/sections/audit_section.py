@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.section import Section, listed, table
-from spark_prof.dashboards.sections.run_section import pairs
+from spark_prof.dashboards.section import Section, listed, pairs, table
 from spark_prof.dashboards.units import MISSING, count, shorten
 
 _MOST_LINES = 60

@@ -34,11 +34,7 @@ def sections(found: Ceilings, one_gpu: bool = False) -> tuple[Section, ...]:
     """Everything there is to say about a checkpoint, in reading order.
 
     The tables for one GPU are for the first of those that the ceilings were calculated for; there
-    must be one.
-
-    Args:
-        found: of a checkpoint.
-        one_gpu: whether nothing is to be said about other GPUs than the first.
+    must be one. Where somebody named `one_gpu`, nothing is said about others.
     """
     return (
         _reads(found),
@@ -73,13 +69,11 @@ def _reads(found: Ceilings) -> Section:
             f"{architecture.experts} experts of a layer, if all are chosen alike."
         )
     rows = [row for row in step.rows if row.read or row.stored]
-    section = table("step_bytes", "What a decode step reads", rows, columns, intro)
-    if not rows:
-        return section
     stored = decimal_size(sum(row.stored for row in step.rows))
     last = microseconds(step.read / bandwidth * 1e6)
     total = ("all", "", stored, decimal_size(step.read), share(1.0), last)
-    return Section(section.id, section.title, columns, (*section.rows, total), section.intro)
+    below = (total,) if rows else ()
+    return table("step_bytes", "What a decode step reads", rows, columns, intro, below)
 
 
 def _choices(found: Ceilings, one_gpu: bool) -> Section:
@@ -164,10 +158,7 @@ def _tokens_per_s(choice: Choice) -> float:
 
 
 _READ = cells.DecimalBytes("A step reads", "step.read")
-_EXPERTS = cells.Written(
-    "Experts read",
-    lambda choice: figure(choice.step.experts_hit, ".1f"),
-)
+_EXPERTS = cells.Written("Experts read", lambda choice: figure(choice.step.experts_hit, ".1f"))
 
 
 def _on_which(found: Ceilings) -> tuple[str, ...]:
@@ -203,12 +194,11 @@ def _left_out(found: Ceilings) -> Section:
 
 def _asked(question: Question) -> str:
     """The question as a person would put it."""
-    parts = [counted(question.batch, "sequence")]
-    parts.append(
-        f"{counted(question.context, 'token')} of context each"
-        if question.context
-        else "the weights alone, no KV cache"
-    )
+    context = f"{counted(question.context, 'token')} of context each"
+    parts = [
+        counted(question.batch, "sequence"),
+        context if question.context else "the weights alone, no KV cache",
+    ]
     if question.scheduled > 1:
         parts.append(
             f"{question.scheduled} tokens of each in a step, {question.accepted:g} of them accepted"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGENDED,
+    Plot,
     add_bars,
     empty_figure,
     label,
@@ -21,9 +20,6 @@ from spark_prof.dashboards.colors import NEUTRAL, SHADES
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.units import counted, difference, figure, shorten
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 _MOST_RUNS = 50
 _FEW_RUNS = 4
 _MOST_SENTENCES = 12
@@ -32,13 +28,11 @@ _LONGEST_NAME = 44
 _LONGEST_LABEL = 24
 _LONGEST_PROSE = 1000
 
-_QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "output_token": ("TPOT", "a token"),
-        "chunk": ("ITL", "a chunk"),
-        "first_token": ("TTFT", "the first token"),
-    }
-)
+_QUANTITIES = {
+    "output_token": ("TPOT", "a token"),
+    "chunk": ("ITL", "a chunk"),
+    "first_token": ("TTFT", "the first token"),
+}
 _BESIDE = (
     "Beside TPOT stands the engine's time per output token, beside ITL a step that decodes, beside "
     "TTFT the steps that read a prompt: what TTFT has beyond them is queueing, tokenizing and HTTP."
@@ -62,14 +56,13 @@ def agreement(report: Report) -> Section:
     intro = _said(shown)
     if any(row.comparisons for row in shown):
         intro.append(_BESIDE)
-    lines = [line for row in shown for line in _lines(row)]
+    # A run stands beside the first quantity that was compared, and not beside its others.
+    lines = [
+        (None if place else row, comparison)
+        for row in shown
+        for place, comparison in enumerate(row.comparisons or (None,))
+    ]
     return table("clients", "Does the client see the same?", lines, columns, intro)
-
-
-def _lines(row: ClientRow) -> Iterator[tuple[ClientRow | None, Comparison | None]]:
-    """A run with the first quantity that was compared, then its other quantities."""
-    yield row, next(iter(row.comparisons), None)
-    yield from ((None, comparison) for comparison in row.comparisons[1:])
 
 
 def _verdict(line: tuple[ClientRow | None, Comparison | None]) -> str:
@@ -146,7 +139,7 @@ def _intro(found: Sequence[ClientRow]) -> list[str]:
     return intro
 
 
-def clients_beside_steps(rows: Sequence[ClientRow]) -> go.Figure:
+def clients_beside_steps(rows: Sequence[ClientRow]) -> Plot:
     """Draws each compared time twice: as the client saw it, and as the steps have it."""
     pairs = [
         (f"{number}. {label(name(row))}: {_QUANTITIES.get(one.quantity, ('', 'other'))[1]}", one)

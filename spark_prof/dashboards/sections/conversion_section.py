@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from itertools import product
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.conversions.conversion_rows import (
@@ -18,9 +15,11 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGENDED,
+    Plot,
     add_bars,
     empty_figure,
     label,
+    painted,
     set_style,
     set_time_axes,
     time_ticks,
@@ -30,13 +29,8 @@ from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import MISSING, counted, figure, microseconds, share
 from spark_prof.vocabulary import CONVERSIONS
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 _MOST_ROWS = 15
-_LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    dict(zip(CONVERSIONS, product(SHADES, ("", "/", "x")), strict=False))
-)
+_LOOKS = dict(zip(CONVERSIONS, product(SHADES, ("", "/", "x")), strict=False))
 """Colour and pattern of each kind; the hues are the components'."""
 
 
@@ -113,12 +107,15 @@ def repeated(report: Report) -> Section:
     return table("repeated", title, report.conversions.repeated, columns, intro)
 
 
+def _decodes(report: Report) -> bool:
+    return any(row.decode_us for row in report.conversions.charged)
+
+
 def cost_of(row: AttributedConversion, report: Report) -> float:
     """What a conversion takes of a token, else of a mean decode step, else of all steps, in us."""
     if row.us_per_token is not None:
         return row.us_per_token
-    decodes = any(other.decode_us for other in report.conversions.charged)
-    return row.decode_us / max(report.steps.decode, 1) if decodes else row.us
+    return row.decode_us / max(report.steps.decode, 1) if _decodes(report) else row.us
 
 
 def ranked(report: Report) -> list[AttributedConversion]:
@@ -127,7 +124,7 @@ def ranked(report: Report) -> list[AttributedConversion]:
     return sorted(rows, key=lambda row: -cost_of(row, report))
 
 
-def most_expensive(report: Report) -> go.Figure:
+def most_expensive(report: Report) -> Plot:
     """Draws the conversions with what each takes, in the colour of the component that it is for.
 
     Each bar carries its place in `ranked` as customdata, the rest together -1.
@@ -137,31 +134,26 @@ def most_expensive(report: Report) -> go.Figure:
     names = [f"{number}. {_named(row)}" for number, row in enumerate(shown, 1)]
     times = [cost_of(row, report) for row in shown]
     colors = [COLORS.get(row.component, NEUTRAL) for row in shown]
+    whose, places = [label(row.name, 100) for row in shown], list(range(len(shown)))
     if rest:
         names.append(f"{len(rest)} more")
         times.append(sum(cost_of(row, report) for row in rest))
         colors.append(NEUTRAL)
+        whose.append("the rest")
+        places.append(-1)
     drawn = empty_figure()
-    add_bars(
-        drawn,
-        names,
-        times,
-        colors,
-        hover="%{text}<br>%{hovertext}",
-        hovertext=[*(label(row.name, 100) for row in shown), *(["the rest"] if rest else [])],
-        customdata=[*range(len(shown)), *([-1] if rest else [])],
-    )
-    whole = "a token"
-    if report.conversions.us_per_token is None:
-        decodes = any(row.decode_us for row in report.conversions.charged)
-        whole = "a decode step" if decodes else "all steps"
+    hover = "%{text}<br>%{hovertext}"
+    add_bars(drawn, names, times, colors, hover=hover, hovertext=whose, customdata=places)
+    whole = "a decode step" if _decodes(report) else "all steps"
+    if report.conversions.us_per_token is not None:
+        whole = "a token"
     set_style(drawn, f"What conversions take of {whole}", height=90 + 28 * len(names))
     drawn.update_layout(margin={"r": 76})
     set_time_axes(drawn, max(times, default=1.0))
     return drawn
 
 
-def by_layer(report: Report) -> go.Figure:
+def by_layer(report: Report) -> Plot:
     """Stacks each layer's conversions by kind: a mean decode step, or all steps without one."""
     rows = [row for row in report.conversions.layers if row.layer is not None]
     decodes = any(row.decode_us for row in rows)
@@ -182,11 +174,7 @@ def by_layer(report: Report) -> go.Figure:
             y=times,
             name=label(kind),
             customdata=layers,
-            marker={
-                "color": color,
-                "line": {"width": 0},
-                "pattern": {"shape": pattern, "fillmode": "replace", "size": 6},
-            },
+            marker=painted(color, pattern),
             text=[microseconds(us) for us in times],
             textposition="none",
             hovertemplate=f"layer %{{x}}, {label(kind)}: %{{text}}<extra></extra>",

@@ -24,7 +24,7 @@ def shapes(report: Report) -> Section:
         cells.Ratio("Waves", "waves", optional=True),
         cells.Share("Busy", "busy"),
         cells.Share("Occupancy", "occupancy.share"),
-        cells.Text("Limited by", _limiters, optional=True),
+        cells.Text("Limited by", limiters, optional=True, missing=MISSING),
         cells.Share("Achieved", "achieved", optional=True),
         cells.Text("Tile", _tile, optional=True, missing=MISSING),
         cells.Written("Token rows", _rows_used),
@@ -53,8 +53,9 @@ def _about_shapes(report: Report, shown: list[ShapeRow]) -> tuple[str, ...]:
     return (*lines, *found.notes)
 
 
-def _limiters(row: ShapeRow) -> str:
-    return " and ".join(row.occupancy.limiters) if row.occupancy else MISSING
+def limiters(row: ShapeRow | None) -> str:
+    """What limits the occupancy of a launch."""
+    return " and ".join(row.occupancy.limiters) if row and row.occupancy else ""
 
 
 def _tile(row: ShapeRow) -> str | None:
@@ -86,7 +87,8 @@ def kernels(report: Report) -> Section:
         cells.Written("Calls", lambda row: figure(row.calls, ",.0f"), optional=True),
         cells.Written("Read", lambda row: _bytes(row.read_bytes, row.read_error)),
         cells.Written("Written", lambda row: _bytes(row.write_bytes, row.write_error)),
-        cells.Written("Moved", lambda row: _bandwidth(row.bandwidth)),
+        # In whole GB/s: samples are no more exact than that.
+        cells.Written("Moved", lambda row: row.bandwidth and f"{row.bandwidth / 1e9:,.0f} GB/s"),
         cells.Share("Tensor pipe", "tensor_active"),
         cells.Share("Occupancy", "warps_active", optional=True),
         cells.Share("SMs", "sm_active", optional=True),
@@ -144,8 +146,3 @@ def _bytes(amount: float | None, error: float | None) -> str | None:
         return decimal_size(amount)
     # Both in the unit of the amount: "12.0 MB ±0.1 %" needs no second unit.
     return f"{decimal_size(amount)} ±{100 * error / amount:.1f} %" if amount >= 1 else "0 B"
-
-
-def _bandwidth(bytes_a_second: float | None) -> str | None:
-    """In whole GB/s: samples are no more exact than that."""
-    return None if bytes_a_second is None else f"{bytes_a_second / 1e9:,.0f} GB/s"

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isfinite
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.dashboards import about_cells, cells
-from spark_prof.dashboards.charts import empty_figure, set_style
+from spark_prof.dashboards.charts import Plot, empty_figure, set_style
 from spark_prof.dashboards.colors import LINES, SHADES, TEXT
 from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import MISSING, count, decimal_size, microseconds, share
 from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 _MOST_ROWS = 15
 _MOST_OPCODES = 2
 _SEEN, _CONCLUDED, _GUESSED = (SHADES[1], ""), (SHADES[2], ""), (SHADES[2], "/")
-_LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "proven": _SEEN,
-        "derived": _CONCLUDED,
-        "guessed": _GUESSED,
-        "counter": _SEEN,
-        "sass": _CONCLUDED,
-        "name": _GUESSED,
-        "unknown": (LINES, ""),
-    }
-)
+_LOOKS = {
+    "proven": _SEEN,
+    "derived": _CONCLUDED,
+    "guessed": _GUESSED,
+    "counter": _SEEN,
+    "sass": _CONCLUDED,
+    "name": _GUESSED,
+    "unknown": (LINES, ""),
+}
 """Colour and pattern: what was seen is dark, a guess is hatched, what nothing tells is pale."""
 _INSIDE = 0.08
 """From which share on a word has room in its bar."""
@@ -53,18 +45,12 @@ def coverage(report: Report) -> Section:
         cores = "on tensor cores, CUDA cores or a copy engine"
         rows.append(("Engine", share(placed.engine), cores))
     columns = (Column("Placed"), Column("Share of the time", "number"), Column("", "prose"))
-    unplaced = (
-        f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."
-        if placed.unplaced_us
-        else "Everything has a layer or a component."
-    )
-    return Section(
-        "coverage",
-        "What could not be placed",
-        columns,
-        tuple(rows) if report.kernels or report.components else (),
-        (about_cells.owners(report), unplaced),
-    )
+    unplaced = "Everything has a layer or a component."
+    if placed.unplaced_us:
+        unplaced = f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."
+    intro = (about_cells.owners(report), unplaced)
+    shown = tuple(rows) if report.kernels or report.components else ()
+    return Section("coverage", "What could not be placed", columns, shown, intro)
 
 
 def kernels(report: Report) -> Section:
@@ -77,8 +63,7 @@ def kernels(report: Report) -> Section:
         cells.Count("Calls", "calls", optional=True),
         cells.Text("Component", "component"),
         cells.Text(
-            "Execution unit",
-            lambda row: MISSING if cpu else ran_on(row.engine, row.precision),
+            "Execution unit", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)
         ),
         cells.Text("Evidence", lambda row: MISSING if cpu else row.evidence, optional=True),
         cells.Name("Operator" if cpu else "Kernel", lambda row: called[row.name]),
@@ -176,16 +161,13 @@ def evidence_shares(report: Report) -> dict[str, dict[str, float]]:
     found = {"owner": owner | {"unknown": max(1 - sum(owner.values()), 0.0)}}
     if total and not on_cpu(report):
         known = [row for row in report.kernels if row.engine != "unknown"]
-        sums = {
-            name: sum(row.us for row in known if row.evidence == name) / total
-            for name in EVIDENCE
-            if name != "unknown"
-        }
+        sums = {n: sum(row.us for row in known if row.evidence == n) / total for n in EVIDENCE}
+        del sums["unknown"]
         found["engine"] = sums | {"unknown": max(1 - sum(sums.values()), 0.0)}
     return found
 
 
-def evidence_bars(report: Report) -> go.Figure:
+def evidence_bars(report: Report) -> Plot:
     """Draws these shares, one bar for each question."""
     shares = evidence_shares(report)
     drawn = empty_figure()

@@ -7,13 +7,12 @@ time share one row; of each kind of layers, the row furthest from the median lay
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.charts import empty_figure, label, set_style
+from spark_prof.dashboards.charts import Plot, layer_map
 from spark_prof.dashboards.section import Column, Section
 from spark_prof.dashboards.units import (
     MISSING,
@@ -26,9 +25,6 @@ from spark_prof.dashboards.units import (
     spans,
 )
 from spark_prof.vocabulary import COMPONENTS
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _MOST_ROWS = 12
 _MANY_LAYERS = 150
@@ -131,12 +127,11 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     largest = max((group.total_us for group in groups), default=0.0)
     unit, divisor, digits = ("ms", 1e3, 2) if largest >= 1e4 else ("us", 1.0, 1)
 
-    def cells(parts: dict[str, float]) -> tuple[str, ...]:
-        figures = [parts.get(name, 0.0) for name in names]
-        if others:
-            figures.append(sum(parts.get(name, 0.0) for name in others))
-        figures.append(sum(parts.values()))
-        return tuple(figure(us / divisor or None, f",.{digits}f") for us in figures)
+    def cells(parts: dict[str, float]) -> Iterator[str]:
+        columns = [[name] for name in names] + [others] * bool(others) + [list(parts)]
+        for column in columns:
+            us = sum(parts.get(name, 0.0) for name in column)
+            yield figure(us / divisor or None, f",.{digits}f")
 
     rows = tuple(
         (
@@ -167,44 +162,31 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     if failed := report.failed("layers-"):
         intro += failed
     elif report.coverage.placed < _FEW_PLACED:
-        reason = (
-            ": kernels replayed by CUDA graphs carry no layer, so these rows are the steps that "
-            "ran without a graph."
-        )
-        in_graphs = "CUDA graphs" in report.run.execution
-        intro.append(
-            f"Only {share(report.coverage.placed)} of the time has a place here"
-            f"{reason if in_graphs else '.'}"
-        )
+        why = ""
+        if "CUDA graphs" in report.run.execution:
+            why = ": kernels replayed by CUDA graphs carry no layer, so these rows are the steps "
+            why += "that ran without a graph"
+        intro.append(f"Only {share(report.coverage.placed)} of the time has a place here{why}.")
     if report.coverage.guessed:
         intro.append(f"The place of {share(report.coverage.guessed)} of the time is a guess.")
     return Section("layers", "Layers", columns, rows, tuple(intro))
 
 
-def layer_heatmap(report: Report) -> go.Figure:
+def layer_heatmap(report: Report) -> Plot:
     """Draws time by layer and component; what lies outside the layers is left out."""
     table = {layer: parts for layer, parts in by_layer(report).items() if layer is not None}
     rows = sorted(table)
     names = in_decoder_order(name for parts in table.values() for name in parts)
     # A dash would be a figure; None leaves the cell of a component that a layer lacks empty.
     times = [[table[layer].get(name) for name in names] for layer in rows]
-    drawn = empty_figure()
-    drawn.add_heatmap(
-        x=[label(name) for name in names],
-        y=[str(layer) for layer in rows],
-        z=times,
+    return layer_map(
+        "Time by layer and component",
+        names,
+        rows,
+        times,
+        # At most as high as a printed page leaves room for.
+        height=150 + min(max(14 * len(rows), 80), 640),
         text=[[microseconds(us) for us in row] for row in times],
-        hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
-        colorscale="Cividis",
-        colorbar={"title": {"text": "us"}, "thickness": 12, "outlinewidth": 0},
-        xgap=1,
         # Where a row is a pixel or two, a gap would hide it.
         ygap=1 if len(rows) <= _MANY_LAYERS else 0,
-        zmin=0,
     )
-    # At most as high as a printed page leaves room for.
-    height = 150 + min(max(14 * len(rows), 80), 640)
-    set_style(drawn, "Time by layer and component", height)
-    drawn.update_xaxes(side="bottom", tickangle=-35)
-    drawn.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
-    return drawn

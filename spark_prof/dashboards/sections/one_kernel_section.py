@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import find_rule, short_name
@@ -12,11 +13,13 @@ from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
-from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow
+from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.sections.counter_section import limiters
 from spark_prof.dashboards.sections.kernel_section import ran_on
+from spark_prof.dashboards.sections.roofline_section import needed
 from spark_prof.dashboards.units import (
     MISSING,
     bandwidth,
@@ -54,12 +57,11 @@ def floor(row: RooflineRow | None) -> Section:
     if row is None or row.needed_bytes is None:
         unknown = [("Lower bound", "nothing tells how many bytes it needs")]
         return _listed("floor", "Against its lower bound", unknown)
-    least = "at least " if row.expected else ""
     read = MISSING
     if row.read_bytes is not None:
         read = f"{decimal_size(row.read_bytes)} a call, by {row.read_by}"
     pairs = (
-        ("A call needs", f"{least}{decimal_size(row.needed_bytes)}: {row.what or 'unknown'}"),
+        ("A call needs", f"{needed(row)}: {row.what or 'unknown'}"),
         ("Found by", row.basis or MISSING),
         ("Takes", f"{microseconds(row.us)} a call, {bandwidth(row.bandwidth)}"),
         ("Lower bound", f"{microseconds(row.floor_us)}, limited by {row.limiter or 'unknown'}"),
@@ -96,17 +98,8 @@ def reason(row: KernelRow) -> str:
 def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Report) -> Section:
     """Lists the shapes in which a kernel was launched, and what limits its occupancy.
 
-    Args:
-        uses: its shapes.
-        name: of the kernel.
-        component: of which shapes the occupancy is looked up first.
-        report: whose shapes say it, of decode steps only.
+    The report says that of decode steps only; shapes of the component come first.
     """
-    known: dict[tuple[object, ...], ShapeRow] = {}
-    every = report.shapes.rows if report.shapes else ()
-    for row in sorted(every, key=lambda row: row.component != component):
-        if row.name == name:
-            known.setdefault((row.grid, row.block, row.registers, row.shared_bytes), row)
     columns = (
         cells.Count("Calls", lambda pair: pair[0].calls),
         cells.Share("Share", lambda pair: pair[0].share),
@@ -117,42 +110,36 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
         cells.Bytes("Shared memory", lambda pair: pair[0].launch.shared_bytes),
         cells.Ratio("Waves", lambda pair: pair[1] and pair[1].waves),
         cells.Share("Busy", lambda pair: pair[1] and pair[1].busy),
-        cells.Share("Occupancy", lambda pair: (held := _held(pair)) and held.share),
-        cells.Text(
-            "Limited by",
-            lambda pair: (held := _held(pair)) and " and ".join(held.limiters),
-            missing=MISSING,
+        cells.Share(
+            "Occupancy", lambda pair: (row := pair[1]) and row.occupancy and row.occupancy.share
         ),
+        cells.Text("Limited by", lambda pair: limiters(pair[1]), missing=MISSING),
     )
     intro = (
         "Busy is the share of the multiprocessors that have a block, occupancy the warps that one "
         "could hold, of launches in decode steps.",
     )
-    pairs = []
-    for use in uses:
-        launch = use.launch
-        shape = (launch.grid, launch.block, launch.registers, launch.shared_bytes)
-        pairs.append((use, known.get(shape)))
+    shape = attrgetter("grid", "block", "registers", "shared_bytes")
+    known: dict[tuple[object, ...], ShapeRow] = {}
+    every = report.shapes.rows if report.shapes else ()
+    for row in sorted(every, key=lambda row: row.component != component):
+        if row.name == name:
+            known.setdefault(shape(row), row)
+    pairs = [(use, known.get(shape(use.launch))) for use in uses]
     return table("launches", "How it is launched", pairs, columns, intro)
 
 
-def _held(pair: tuple[LaunchUse, ShapeRow | None]) -> Occupancy | None:
-    return pair[1].occupancy if pair[1] else None
-
-
-def code(rows: Sequence[CodeRow]) -> Section:
+def code(row: CodeRow) -> Section:
     """Says what the machine code of a kernel is made of."""
-    pairs: list[tuple[str, str]] = []
-    for row in rows:
-        pairs += [
-            ("Built for", row.target or MISSING),
-            ("Instructions", count(row.instructions)),
-            ("Registers", count(row.registers) if row.registers else MISSING),
-            ("Local memory", f"{count(row.local_loads)} loads, {count(row.local_stores)} stores"),
-            *(("Tensor cores", f"{count(p.count)} x {p.opcode}") for p in row.products),
-            ("Converts from", ", ".join(row.reads) or MISSING),
-            ("Converts to", ", ".join(row.writes) or MISSING),
-        ]
+    pairs = [
+        ("Built for", row.target or MISSING),
+        ("Instructions", count(row.instructions)),
+        ("Registers", count(row.registers) if row.registers else MISSING),
+        ("Local memory", f"{count(row.local_loads)} loads, {count(row.local_stores)} stores"),
+        *(("Tensor cores", f"{count(p.count)} x {p.opcode}") for p in row.products),
+        ("Converts from", ", ".join(row.reads) or MISSING),
+        ("Converts to", ", ".join(row.writes) or MISSING),
+    ]
     intro = ("Counted in the code that was loaded, each instruction once however often it runs.",)
     return replace(_listed("machine-code", "Machine code", pairs), intro=intro)
 
@@ -196,11 +183,10 @@ def streamed(report: Report, component: str) -> Section:
 def named_by(
     findings: Sequence[Finding], name: str, role: str = ""
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """The findings that name a kernel, by the short name that they use.
+    """The findings that use a kernel's short name: about this role of it, and about others.
 
-    Returns:
-        Those about this role of it, then those about others: kernels that differ in their template
-        arguments only share a short name. All are of the first kind where none names the role.
+    Kernels that differ in their template arguments only share a short name. All are of the first
+    kind where none names the role.
     """
     short = short_name(name)
     texts = ((finding, " ".join((finding.text, *finding.evidence))) for finding in findings)

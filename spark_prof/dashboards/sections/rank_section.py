@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from spark_prof.analyzers.views.step_series import HeldUp, held_up
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
     LEGENDED,
+    Plot,
     add_bars,
+    add_map,
     empty_figure,
     label,
     set_style,
@@ -21,17 +23,7 @@ from spark_prof.dashboards.charts import (
 )
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.section import Section, table
-from spark_prof.dashboards.units import (
-    MISSING,
-    count,
-    counted,
-    figure,
-    microseconds,
-    shorten,
-)
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from spark_prof.dashboards.units import MISSING, count, counted, figure, microseconds, shorten
 
 _MOST_STEPS = 8
 _MOST_RANKS = 256
@@ -39,8 +31,13 @@ _MOST_BARS = 12
 _LONGEST_PROSE = 1000
 _LONGEST_NAME = 40
 
+
+def _other_kernels_us(row: RankRow) -> float:
+    return max(row.kernels_us - (row.wait_us or 0.0) - (row.transfer_us or 0.0), 0.0)
+
+
 _PARTS: tuple[tuple[str, str, str, Callable[[RankRow], float]], ...] = (
-    ("other kernels", SHADES[1], "", lambda row: _other_kernels_us(row)),
+    ("other kernels", SHADES[1], "", _other_kernels_us),
     ("transfer", COLORS["collective"], "", lambda row: row.transfer_us or 0.0),
     ("waiting", SHADES[0], "/", lambda row: row.wait_us or 0.0),
     ("gaps", NEUTRAL, ".", lambda row: row.gap_us or 0.0),
@@ -168,15 +165,15 @@ def _longest_wait(items: list[CollectiveRow]) -> str:
     return f"layer {worst.layer}: {microseconds(worst.wait_us)}"
 
 
-def rank_bars(report: Report) -> go.Figure:
+def rank_bars(report: Report) -> Plot:
     """Draws what each rank does in a mean step; every bar carries its rank as customdata."""
     rows = [row for row in report.ranks if row.steps][:_MOST_RANKS]
     names = [f"rank {row.rank}" for row in rows]
     drawn = empty_figure()
-    for name, color, pattern, part in _PARTS:
+    for place, (*_, part) in enumerate(_PARTS):
         times = [part(row) / row.steps for row in rows]
         if any(times):
-            _add_part(drawn, names, times, name, color, pattern, [row.rank for row in rows])
+            _add_part(drawn, names, times, place, customdata=[row.rank for row in rows])
     set_style(drawn, "What each rank does in a mean step", height=120 + 24 * max(len(rows), 2))
     most = max((sum(part(row) for *_, part in _PARTS) / row.steps for row in rows), default=1.0)
     drawn.update_layout(barmode="stack", **LEGENDED)
@@ -184,7 +181,7 @@ def rank_bars(report: Report) -> go.Figure:
     return drawn
 
 
-def waits_for_ranks(report: Report) -> go.Figure:
+def waits_for_ranks(report: Report) -> Plot:
     """Draws how long the others waited for each rank, over the steps.
 
     Cells in which a rank came last carry the worst of their steps as customdata, after the rank
@@ -198,30 +195,19 @@ def waits_for_ranks(report: Report) -> go.Figure:
         for first, last in zip(found.first_step.tolist(), found.last_step.tolist(), strict=True)
     ]
     drawn = empty_figure()
-    drawn.add_heatmap(
-        x=list(range(len(columns))),
-        y=names,
-        z=found.us,
-        hoverinfo="skip",
-        colorscale="Cividis",
-        zmin=0,
-        xgap=1,
-        ygap=1,
-        colorbar={"title": {"text": "us a step"}, "thickness": 12, "outlinewidth": 0},
-    )
+    add_map(drawn, range(len(columns)), names, found.us, hoverinfo="skip")
+    drawn.update_traces(colorbar={"title": {"text": "us a step"}})
     _add_marks(drawn, found, names, columns)
     title = "How long the others waited for each rank"
     set_style(drawn, title, height=140 + 24 * max(len(ranks), 2))
     places = list(range(0, len(columns), max(1, len(columns) // 8)))
-    drawn.update_xaxes(
-        tickvals=places, ticktext=[columns[place] for place in places], title={"text": "steps"}
-    )
+    shown = [columns[place] for place in places]
+    drawn.update_xaxes(tickvals=places, ticktext=shown, title={"text": "steps"}, showgrid=False)
     drawn.update_yaxes(type="category", autorange="reversed", showgrid=False)
-    drawn.update_xaxes(showgrid=False)
     return drawn
 
 
-def waits_by_collective(report: Report) -> go.Figure:
+def waits_by_collective(report: Report) -> Plot:
     """Draws where ranks wait: by kind of collective, what ran before it, and its layer."""
     items = sorted(report.collectives.items, key=lambda item: -(item.wait_us + item.transfer_us))
     shown, steps = items[:_MOST_BARS], max(report.collectives.steps, 1)
@@ -230,37 +216,24 @@ def waits_by_collective(report: Report) -> go.Figure:
         layer = "" if item.layer is None else f", layer {item.layer}"
         after = f" after {label(item.after)}" if item.after else ""
         names.append(f"{number}. {label(item.kind)}{after}{layer}")
-    waits = [item.wait_us / steps for item in shown]
-    transfers = [item.transfer_us / steps for item in shown]
     drawn = empty_figure()
-    for place, times in ((2, waits), (1, transfers)):
-        name, color, pattern, _ = _PARTS[place]
-        _add_part(drawn, names, times, name, color, pattern)
+    _add_part(drawn, names, [item.wait_us / steps for item in shown], 2)
+    _add_part(drawn, names, [item.transfer_us / steps for item in shown], 1)
     rest = f", the {len(shown)} longest of {len(items)}" if len(items) > len(shown) else ""
     set_style(drawn, f"Collectives of a mean step{rest}", height=120 + 26 * max(len(shown), 2))
     drawn.update_layout(barmode="stack", **LEGENDED)
-    most = max((a + b for a, b in zip(waits, transfers, strict=True)), default=1.0)
+    most = max((item.wait_us + item.transfer_us for item in shown), default=steps) / steps
     set_time_axes(drawn, most, room=1.05)
     return drawn
 
 
-def _add_part(
-    drawn: go.Figure,
-    names: list[str],
-    times: list[float],
-    name: str,
-    color: str,
-    pattern: str,
-    ranks: list[int] | None = None,
-) -> None:
-    hover = f"%{{y}}, {name}: %{{text}}"
-    add_bars(
-        drawn, names, times, color, hover=hover, pattern=pattern, written=False, name=name,
-        customdata=ranks,
-    )  # fmt: skip
+def _add_part(drawn: Plot, names: list[str], times: list[float], place: int, **more: Any) -> None:
+    name, color, pattern, _ = _PARTS[place]
+    looks = {"hover": f"%{{y}}, {name}: %{{text}}", "pattern": pattern, "name": name} | more
+    add_bars(drawn, names, times, color, written=False, **looks)
 
 
-def _add_marks(drawn: go.Figure, found: HeldUp, names: list[str], columns: list[str]) -> None:
+def _add_marks(drawn: Plot, found: HeldUp, names: list[str], columns: list[str]) -> None:
     """Lays clear marks over the cells: a heat map tells nobody what was clicked."""
     rows, places = np.nonzero(found.last)
     cells = list(zip(rows.tolist(), places.tolist(), strict=True))
@@ -279,7 +252,3 @@ def _add_marks(drawn: go.Figure, found: HeldUp, names: list[str], columns: list[
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
     )
-
-
-def _other_kernels_us(row: RankRow) -> float:
-    return max(row.kernels_us - (row.wait_us or 0.0) - (row.transfer_us or 0.0), 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
@@ -17,7 +17,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     StreamedWeights,
 )
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import bars, empty_figure, label, set_style
+from spark_prof.dashboards.charts import Plot, bars, empty_figure, label, set_style
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
@@ -32,9 +32,6 @@ from spark_prof.dashboards.units import (
     share,
     shorten,
 )
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _TITLE = "The least that steps could take"
 _MOST_ROWS = 24
@@ -108,16 +105,15 @@ def kernels(report: Report) -> Section:
         cells.Share("Of reader", "of_reached", optional=True),
         cells.Share("Of data sheet", "of_data_sheet", optional=True),
         cells.Written("Really read", _really, optional=True),
-        cells.Written("Needs", _needed, optional=True),
+        cells.Written("Needs", needed, optional=True),
         cells.Text("What", "what", optional=True, missing=MISSING),
         cells.Text("Component", "component", optional=True),
     )
     title = "Kernels of a decode step by role"
-    if phase is None:
-        return table("roofline", title, (), columns)
-    rows = sorted(phase.rows, key=lambda row: -_step_us(row))
-    shown = [row for row in rows[:_MOST_ROWS] if _step_us(row) >= _LEAST_SHARE * phase.kernels_us]
-    if not shown:
+    rows = sorted(phase.rows if phase else (), key=lambda row: -_step_us(row))
+    least = _LEAST_SHARE * phase.kernels_us if phase else 0.0
+    shown = [row for row in rows[:_MOST_ROWS] if _step_us(row) >= least]
+    if phase is None or not shown:
         return table("roofline", title, (), columns)
     unknown = phase.kernels_us - phase.placed_us
     intro = (
@@ -129,15 +125,14 @@ def kernels(report: Report) -> Section:
         "module that was open), flow derives it, order and name are guesses. In brackets: the "
         "component alone, where no role is known.",
     )
-    section = table("roofline", title, shown, columns, intro)
     rest, left = phase.kernels_us - sum(map(_step_us, shown)), rows[len(shown) :]
     if not left and rest <= _ROUNDING * phase.kernels_us:
-        return section
+        return table("roofline", title, shown, columns, intro)
     bounds = [bound for row in left if (bound := _bound_us(row)) is not None]
     more = counted(len(left), "more row") if left else MISSING
     named = ("rest", microseconds(rest), microseconds(sum(bounds) if bounds else None))
     last = (*named, MISSING, MISSING, more, *[MISSING] * (len(columns) - 6))
-    return Section(section.id, title, section.columns, (*section.rows, last), section.intro)
+    return table("roofline", title, shown, columns, intro, (last,))
 
 
 def streamed(report: Report) -> Section:
@@ -181,14 +176,12 @@ def _of_bound(row: RooflineRow) -> float | None:
     return None if row.floor_us is None or not row.us else row.floor_us / row.us
 
 
-def _needed(row: RooflineRow) -> str | None:
+def needed(row: RooflineRow) -> str | None:
+    """How many bytes a call needs."""
     if row.needed_bytes is None:
         return None
-    return (
-        f"at least {decimal_size(row.needed_bytes)}"
-        if row.expected
-        else decimal_size(row.needed_bytes)
-    )
+    size = decimal_size(row.needed_bytes)
+    return f"at least {size}" if row.expected else size
 
 
 def _really(row: RooflineRow) -> str | None:
@@ -203,7 +196,7 @@ def _stored(row: StreamedWeights) -> str:
     return "packed, format not known" if packed else row.dtype
 
 
-def kernels_and_memory(report: Report) -> go.Figure:
+def kernels_and_memory(report: Report) -> Plot:
     """Draws the kernels of a mean decode step beside the memory's speed."""
     phase = _phase(report.roofline)
     if report.roofline is None or phase is None:
@@ -236,7 +229,7 @@ def with_intensity(rows: Sequence[RooflineRow]) -> tuple[RooflineRow, ...]:
 
 def bytes_and_time(
     rows: Sequence[RooflineRow], ceilings: Ceilings, places: Mapping[str, int]
-) -> go.Figure:
+) -> Plot:
     """Draws the bytes that a call needs against the time that it takes.
 
     A kernel on the line moves its bytes as fast as the memory can; above it, it is slower. Points
@@ -258,14 +251,11 @@ def intensity(
     ceilings: Ceilings,
     precisions: Mapping[tuple[str, str], str],
     places: Mapping[str, int],
-) -> go.Figure:
+) -> Plot:
     """Draws the operations of a byte against those of a second, under the ceilings of the GPU.
 
-    Args:
-        rows: of one phase.
-        ceilings: of the GPU.
-        precisions: of the kernels' arithmetic, by name and component.
-        places: of the kernels' names, as customdata of the points.
+    The precisions of the kernels' arithmetic are by name and component; the points have the places
+    of the kernels' names as customdata.
     """
     shown = with_intensity(rows)
     used = {precisions.get((row.name, row.component), "") for row in shown}
@@ -307,12 +297,8 @@ def _figure(
     lines: Sequence[_Line],
     places: Mapping[str, int],
     axes: tuple[str, str],
-) -> go.Figure:
-    """Draws the kernels at their points under the lines.
-
-    Args:
-        inside: what the axes must reach; a coordinate of 0 says nothing.
-    """
+) -> Plot:
+    """Draws kernels at their points under lines; the axes reach what is `inside`, but for 0."""
     figure = empty_figure()
     for line in lines:
         figure.add_scatter(
@@ -351,12 +337,11 @@ def _figure(
 
 
 def _hover(row: RooflineRow) -> str:
-    least = "at least " if row.expected else ""
     parts = [
         label(row.name, 60),
         "; ".join(label(word, 60) for word in (row.component, row.role, row.what) if word),
         f"{microseconds(row.us)} a call, {microseconds(row.us * row.calls)} a step",
-        f"{least}{decimal_size(row.needed_bytes or 0)}, {bandwidth(row.bandwidth)}",
+        f"{needed(row)}, {bandwidth(row.bandwidth)}",
         f"lower bound {microseconds(row.floor_us)}, "
         f"{share(row.of_reached)} of the measured read bandwidth",
     ]

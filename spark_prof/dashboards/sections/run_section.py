@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.section import Column, Section, listed, table
+from spark_prof.dashboards.section import Section, listed, pairs, table
 from spark_prof.dashboards.units import count, counted, microseconds, share, shorten
 from spark_prof.traces.bundle import IMPORTED
 
@@ -113,19 +113,6 @@ def recording(report: Report) -> Section:
             "Read the kernels' times and shares here, not the time per token.",
         )
     return pairs("recording", "What was recorded", fields, _LONGEST_FIELD, intro)
-
-
-def pairs(
-    name: str,
-    title: str,
-    fields: Sequence[tuple[str, str]],
-    longest: int,
-    intro: Sequence[str] = (),
-) -> Section:
-    """A section of two columns without titles: what each field is called, and what it holds."""
-    rows = ((field, shorten(value, longest)) for field, value in fields)
-    columns = (Column(""), Column("", "prose"))
-    return Section(name, title, columns, tuple(row for row in rows if row[1]), tuple(intro))
 
 
 def answers(report: Report) -> Section:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from spark_prof.analyzers.breakdown import ComponentRow
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import bars, label
+from spark_prof.dashboards.charts import Plot, bars, label
 from spark_prof.dashboards.colors import COLORS, NEUTRAL
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
@@ -26,9 +25,6 @@ from spark_prof.dashboards.units import (
     microseconds,
 )
 from spark_prof.vocabulary import PHASES
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _MOST_SLOW = 20
 _PHASES = {"all": "any", "unknown": "phase unknown"}
@@ -112,9 +108,7 @@ def accounting(report: Report) -> Section:
         cells.Written("Residual", lambda entry: figure(entry.residual_percent, ".2f", " %")),
         cells.Time("Engine", "engine_us"),
         cells.Written(
-            "Off by",
-            lambda entry: difference(entry.engine_us, entry.step_us),
-            optional=True,
+            "Off by", lambda entry: difference(entry.engine_us, entry.step_us), optional=True
         ),
     )
     intro: tuple[str, ...] = ()
@@ -209,7 +203,7 @@ def slowest(steps: Steps) -> Section:
     return table("slow-steps", "Slow steps", places[:_MOST_SLOW].tolist(), columns, intro)
 
 
-def component_bars(report: Report) -> go.Figure:
+def component_bars(report: Report) -> Plot:
     """Draws each component's time: in the mean decode step, or over all steps without one."""
     by_decode = any(row.decode_us_per_step > 0 for row in report.components)
     times = {row.name: row.decode_us_per_step if by_decode else row.us for row in report.components}

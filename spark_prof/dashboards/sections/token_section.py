@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from spark_prof.analyzers.clients.client_rows import ClientToken, beside_clients
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import (
-    HOST,
-    LAUNCH_GAPS,
-    Ledger,
-    LedgerRow,
-    StepSpread,
-)
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Cell, Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import (
     MISSING,
+    between,
     count,
     counted,
     difference,
@@ -35,8 +30,6 @@ _GAPS = (LAUNCH_GAPS, HOST)
 
 def ledger(report: Report) -> Section:
     """Takes the typical step apart: a decode step, or where there is none one of another kind."""
-    if not report.tokens:
-        return Section("components", "", (), ())
     chosen = report.tokens[0]
     prefill = next((one for one in report.tokens[1:] if one.phase == "prefill"), None)
     beside = {row.name: row.charged_us for row in prefill.rows} if prefill else {}
@@ -67,27 +60,20 @@ def ledger(report: Report) -> Section:
     )
     rows = sorted(chosen.rows, key=lambda row: (row.name in _GAPS, -row.charged_us))
     heading = f"Where the time of a {'token' if chosen.phase == 'decode' else 'step'} goes"
-    section = table("components", heading, rows, columns, _intro(report, chosen, factor))
     total: tuple[Cell, ...] = (
-        "total",
-        microseconds(factor * chosen.step_us),
-        share(1.0),
-        0.0,
-        _range(chosen.step) if several else MISSING,
-        MISSING,
+        *("total", microseconds(factor * chosen.step_us), share(1.0), 0.0),
+        *(_range(chosen.step) if several else MISSING, MISSING),
         microseconds(prefill.step_us if prefill else None),
         microseconds(chosen.step.p99 if several else None),
-        MISSING,
-        MISSING,
+        *(MISSING, MISSING),
     )
-    return Section(section.id, heading, columns, (*section.rows, total), section.intro)
+    intro = _intro(report, chosen, factor)
+    return table("components", heading, rows, columns, intro, (total,))
 
 
 def _range(spread: StepSpread) -> str:
-    """From the 10th to the 90th percentile, the unit once where both have the same."""
-    low, high = microseconds(spread.p10).split(), microseconds(spread.p90).split()
-    same = low[1:] == high[1:]
-    return f"{low[0] if same else ' '.join(low)} to {' '.join(high)}"
+    """From the 10th to the 90th percentile."""
+    return between(microseconds(spread.p10), microseconds(spread.p90))
 
 
 def _name(name: str) -> str:
@@ -165,7 +151,7 @@ def batch_sizes(report: Report) -> Section:
     shown = sorted(most, key=lambda one: one.batch_size or 0)
     times = [{row.name: row.charged_us for row in one.rows} for one in shown]
     names = [row.name for row in report.tokens[0].rows] if shown else []
-    rows: list[tuple[Cell, ...]] = [
+    rows = [
         (_name(name), *(nothing_as_missing(own.get(name, 0.0)) for own in times)) for name in names
     ]
     if shown:

@@ -2,75 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import add_bars, empty_figure, label, set_style, set_time_axes
+from spark_prof.dashboards.charts import (
+    Plot,
+    add_bars,
+    empty_figure,
+    label,
+    set_style,
+    set_time_axes,
+)
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import counted, microseconds, rate, share
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _LONGEST_PROSE = 1000
 _NO_TIME_US = 0.005
 """Parts that would be written as 0.00 us are left out."""
 _NOT_DRAWN = 1e-4
 """Parts with less of the whole are not drawn."""
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "components": "other components",
-        "small": "small kernels",
-        "conversion": "conversions",
-        "collective": "collectives",
-        "copies": "copies",
-        "rest": "rest",
-        "launch_gaps": "launch gaps",
-        "host": "host",
-    }
-)
-_MEANINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
-        "components": "Components with less than 1 % each.",
-        "small": f"Kernels under {SMALL_US:g} us: launching them takes as long as their work.",
-        "conversion": "Kernels that only change a format.",
-        "collective": "Kernels that exchange data between GPUs, waits for other ranks included.",
-        "copies": "Copies and memsets.",
-        "rest": "What no part accounts for.",
-        "launch_gaps": "Nothing runs between the first and the last kernel of a step.",
-        "host": "Nothing runs before the first kernel of a step or after its last.",
-    }
-)
+_NAMES = {
+    "floor": "lower bound",
+    "components": "other components",
+    "small": "small kernels",
+    "conversion": "conversions",
+    "collective": "collectives",
+    "launch_gaps": "launch gaps",
+}
+_MEANINGS = {
+    "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
+    "components": "Components with less than 1 % each.",
+    "small": f"Kernels under {SMALL_US:g} us: launching them takes as long as their work.",
+    "conversion": "Kernels that only change a format.",
+    "collective": "Kernels that exchange data between GPUs, waits for other ranks included.",
+    "copies": "Copies and memsets.",
+    "rest": "What no part accounts for.",
+    "launch_gaps": "Nothing runs between the first and the last kernel of a step.",
+    "host": "Nothing runs before the first kernel of a step or after its last.",
+}
 """What each kind of part is; components are what the vocabulary says of them."""
 _FLOOR = (
     "Lower bound: reading the weights and the KV cache once. Small kernels: launching them takes "
     "as long as their work. Launch gaps and host: nothing runs, the GPU waits."
 )
 _NO_FLOOR = "Launch gaps: nothing runs between a step's kernels. Host: nothing before and after."
-_PATTERNS: Mapping[str, str] = MappingProxyType(
-    {"small": "/", "conversion": "x", "rest": "-", "launch_gaps": ".", "host": "\\"}
-)
+_PATTERNS = {"small": "/", "conversion": "x", "rest": "-", "launch_gaps": ".", "host": "\\"}
 """What has no component is grey: its pattern tells it apart, for colour-blind readers too."""
 _FLOOR_COLOR = "#3d7a8c"
-_KIND_COLORS: Mapping[str, str] = MappingProxyType(
-    {"floor": _FLOOR_COLOR, "collective": COLORS["collective"], "copies": COLORS["memcpy"]}
-)
+_KIND_COLORS = {
+    "floor": _FLOOR_COLOR,
+    "collective": COLORS["collective"],
+    "copies": COLORS["memcpy"],
+}
 
 
 def name_of(part: Part) -> str:
     """What a part is called beside its bar."""
-    if part.kind == "component":
-        return part.component
-    if part.kind == "floor":
-        return "lower bound"
-    return _NAMES.get(part.kind, part.kind)
+    return part.component if part.kind == "component" else _NAMES.get(part.kind, part.kind)
 
 
 def waterfall(report: Report) -> Section:
@@ -81,22 +73,18 @@ def waterfall(report: Report) -> Section:
     columns = (
         cells.Text("Part", name_of),
         cells.Time(f"A {found.of}", "us"),
-        cells.Share("Share", lambda part: part.us / found.us if found.us else None),
-        cells.Bar("", lambda part: _fraction(part.us, found.us) if part is not whole else 0.0),
+        cells.Share("Share", lambda part: part.us / found.us),
+        cells.Bar("", lambda part: 0.0 if part is whole else max(part.us / found.us, 0.0)),
         cells.Prose(
             "What it is",
             lambda part: _stands_on(found) if part is whole else _meaning(part, found, report),
         ),
     )
-    rows = [*parts, whole] if parts else []
+    rows = [*parts, whole] if parts and found.us else []
     return table("waterfall", title(found), rows, columns, _intro(found))
 
 
-def _fraction(us: float, whole_us: float) -> float:
-    return max(us / whole_us, 0.0) if whole_us else 0.0
-
-
-def floor_waterfall(report: Report) -> go.Figure:
+def floor_waterfall(report: Report) -> Plot:
     """Draws the parts of `views.waterfall` from the top down, each where the one before ends.
 
     Every bar carries the part's kind and component as customdata.
@@ -122,8 +110,7 @@ def floor_waterfall(report: Report) -> go.Figure:
     figure.update_traces(marker={"pattern": look})
     if found.floor_us is not None:
         figure.add_vline(x=found.floor_us, line={"color": _FLOOR_COLOR, "width": 1, "dash": "dot"})
-    step = "a step" if found.phase == "unknown" else f"a {found.phase} step"
-    whole = {"token": "an output token", "run": "the run"}.get(found.of, step)
+    whole = {"token": "an output token", "run": "the run"}.get(found.of, f"a {_step(found)}")
     title = f"What {whole} takes{', from its lower bound on' if found.floor_us else ''}"
     set_style(figure, title, height=90 + 28 * max(len(times), 2))
     figure.update_layout(margin={"r": 112})
@@ -160,8 +147,11 @@ def title(found: Waterfall) -> str:
 def _stands_on(found: Waterfall) -> str:
     if found.of == "run":
         return "The sum of all kernels."
-    kind = "" if found.phase == "unknown" else f"{found.phase} "
-    return f"The median of {counted(found.steps, f'{kind}step')}."
+    return f"The median of {counted(found.steps, _step(found))}."
+
+
+def _step(found: Waterfall) -> str:
+    return "step" if found.phase == "unknown" else f"{found.phase} step"
 
 
 def _meaning(part: Part, found: Waterfall, report: Report) -> str:
@@ -188,14 +178,12 @@ def _intro(found: Waterfall) -> tuple[str, ...]:
 def _speed(report: Report, found: Waterfall) -> str:
     where = " on this processor" if on_cpu(report) else ""
     if found.of == "token" and found.us:
-        tokens = rate(1e6 / found.us)
-        return (
-            f"An output token takes {microseconds(found.us)}{where}, {tokens} tokens/s a sequence."
-        )
+        speed = f"{rate(1e6 / found.us)} tokens/s a sequence"
+        return f"An output token takes {microseconds(found.us)}{where}, {speed}."
     if found.of == "run":
         return f"Kernels take {microseconds(found.us)} in all; nothing tells the time of a token."
-    kind = "" if found.phase == "unknown" else f"{found.phase} "
-    return f"A {kind}step takes {microseconds(found.us)}{where}; nothing tells the time of a token."
+    took = f"A {_step(found)} takes {microseconds(found.us)}{where}"
+    return f"{took}; nothing tells the time of a token."
 
 
 def _distance(found: Waterfall) -> str:

@@ -154,7 +154,7 @@ def _code(
             chosen = widgets.choice(
                 "It ran one of these", labels, "code", values=names, forget=["line"]
             )
-        _section(one_kernel_section.code([rows[chosen]]), rows[chosen].cubin)
+        _section(one_kernel_section.code(rows[chosen]), rows[chosen].cubin)
     listed = right.container()
     # Without a listing there is room beside the counts.
     with left if listing.can_list(prepared.source, rows[chosen].cubin) else right:

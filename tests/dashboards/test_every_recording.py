@@ -1,24 +1,28 @@
-"""The table of a decode step's kernels by role: two recordings' tables, and all add up."""
+"""Of every recording in tests/data: rows of roles add up, and the report fits one screen."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import shlex
 
 import pytest
 
+from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import Summary, summary_of
+from spark_prof.dashboards.outline import outline
+from spark_prof.dashboards.render import render_report
 from spark_prof.dashboards.sections import roofline_section
+from spark_prof.dashboards.short_report import short_report
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASES, COPIES
 from tests.analyzers.test_invariants import sources
 
-DATA = Path(__file__).parents[1] / "data" / "architectures"
+MOST_LINES = 70
 UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 
 
 @pytest.mark.slow
-def test_the_rows_of_any_recording_add_up_to_the_kernels_of_its_decode_steps() -> None:
+def test_the_rows_add_up_to_the_decode_step_s_kernels_and_the_report_fits_one_screen() -> None:
     looked_at = with_roles = 0
     for name, path in sources():
         try:
@@ -29,9 +33,23 @@ def test_the_rows_of_any_recording_add_up_to_the_kernels_of_its_decode_steps() -
                     if roofline and roofline.decode and roofline.decode.kernels_us:
                         with_roles += adds_up(name, found)
                         looked_at += 1
+                    fits_one_screen(name, found.report)
         except CommandError:
             assert name.startswith("shared/"), name
     assert (looked_at, with_roles) >= (20, 20)
+
+
+def fits_one_screen(name: str, report: Report) -> None:
+    """Fails where the short report is too long, repeats a command or names no real section."""
+    for width in (80, 100):
+        assert render_report(report, "text", width).count("\n") <= MOST_LINES, (name, width)
+    for words in (shlex.split(found.command) for found in report.findings):
+        if "--section" in words:
+            outline(report, only=[words[words.index("--section") + 1]])
+    shown = [s for s in short_report(report).sections if s.id.startswith("findings-")]
+    commands = [section.rows for section in shown if section.rows]
+    assert len(shown) <= 3
+    assert len(set(commands)) == len(commands), name
 
 
 def adds_up(name: str, found: Summary) -> bool:
