@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.attribution.owned_launches import most_exact
+from spark_prof.analyzers.attribution.owners import most_exact
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.profiler.vllm_names import CALLS
 from spark_prof.traces.bundle import Bundle, table_file

@@ -10,7 +10,7 @@ a step before it is scheduled, and none whose result is awaited ends it after it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,11 +58,8 @@ def offset_of_collectives(
 ) -> Offset | None:
     """The offset of the clock `there`; None where the bounds contradict each other.
 
-    Args:
-        here_start: for each collective the latest start by the reference clock.
-        here_end: the earliest end by the reference clock.
-        there_start: the latest start by the other clock.
-        there_end: the earliest end by the other clock.
+    For each collective the latest start and the earliest end by the reference clock, and those by
+    the other one.
     """
     if not len(here_start):
         return None
@@ -74,7 +71,10 @@ def offset_of_collectives(
     upper = (there_end - here_start - origin) - drift * time
     lower = (there_start - here_end - origin) - drift * time
     middle = float(np.median(between_ends - drift * time))
-    bounds = _bounds(time, lower, upper)
+    # The tightest bounds of each stretch of time: drift that is left shows between stretches.
+    stretches = max(min(_STRETCHES, len(time) // _FEWEST_IN_STRETCH), 1)
+    parts = np.array_split(np.argsort(time, kind="stable"), stretches)
+    bounds = [(float(lower[part].max()), float(upper[part].min())) for part in parts]
     return _within(bounds, middle, origin, drift, at_ns, len(time), "collectives")
 
 
@@ -98,16 +98,6 @@ def offset_of_steps(
     return _within(
         [(lower, upper)], (lower + upper) / 2, origin, 0.0, at_ns, len(scheduled), "scheduler"
     )
-
-
-def _bounds(time: Floats, lower: Floats, upper: Floats) -> list[tuple[float, float]]:
-    """The tightest bounds of each stretch of time: drift that is left shows between stretches."""
-    order = np.argsort(time, kind="stable")
-    stretches = max(min(_STRETCHES, len(order) // _FEWEST_IN_STRETCH), 1)
-    return [
-        (float(lower[part].max()), float(upper[part].min()))
-        for part in np.array_split(order, stretches)
-    ]
 
 
 def _within(
@@ -224,9 +214,11 @@ def _by_collectives(
 def _by_steps(bundle: Bundle, layout: Layout, clock: str, there: set[int]) -> Offset | None:
     """From the scheduler's record, where the scheduler read the reference clock."""
     workers: list[pd.DataFrame] = []
-    for replica, facts in _schedulers(bundle.meta.facts).items():
-        if clock_name(facts) != clock:
+    for name, facts in bundle.meta.facts.items():
+        digits = name.removeprefix("engine")
+        if digits == name or not digits.isdecimal() or clock_name(facts) != clock:
             continue
+        replica = int(digits)
         engine = bundle.frame("engine", replica, ["key", "schedule_ns", "update_ns"])
         engine = engine[engine["update_ns"] > 0].drop_duplicates("key", keep=False)
         size = layout.tensor * layout.pipeline
@@ -244,24 +236,29 @@ def _by_steps(bundle: Bundle, layout: Layout, clock: str, there: set[int]) -> Of
     )
 
 
-def _schedulers(facts: Mapping[str, Mapping[str, object]]) -> dict[int, Mapping[str, object]]:
-    """The facts of each scheduler, by data-parallel replica."""
-    numbers = {n: n.removeprefix("engine") for n in facts if n.startswith("engine")}
-    return {int(digits): facts[n] for n, digits in numbers.items() if digits.isdecimal()}
-
-
-def wanted_shifts(bundle: Bundle) -> dict[str, Shift]:
+def wanted_shifts(bundle: Bundle) -> tuple[dict[str, Shift], tuple[str, ...]]:
     """For each process on another host than the lowest rank's, what is known about its clock.
 
     A scheduler on such a host has the offset of the ranks there. An offset that may as well be
     none moves nothing.
+
+    Returns:
+        The shifts by process, and a line for each rank whose clock nothing ties to the lowest's.
     """
     shifts: dict[str, Shift] = {}
     hosts: dict[str, Shift] = {}
-    for clock in _far(bundle):
-        if clock.offset is None:
-            continue
+    untied = []
+    layout = layout_of(bundle)
+    for clock in clocks_of(bundle, layout, teamwork_of(bundle, layout)):
         offset = clock.offset
+        if clock.same_host:
+            continue
+        if offset is None:
+            untied.append(
+                f"rank {clock.rank}: nothing ties its host's clock to that of rank "
+                f"{clock.reference}; its times stand as they were recorded"
+            )
+            continue
         shift = Shift(
             reference_rank=clock.reference,
             offset_ns=offset.ns,
@@ -276,20 +273,4 @@ def wanted_shifts(bundle: Bundle) -> dict[str, Shift]:
     for name, facts in bundle.meta.facts.items():
         if name.startswith("engine") and (shared := hosts.get(clock_name(facts))):
             shifts[name] = shared
-    return shifts
-
-
-def untied(bundle: Bundle) -> tuple[str, ...]:
-    """One line for each rank whose clock nothing ties to that of the lowest rank."""
-    return tuple(
-        f"rank {clock.rank}: nothing ties its host's clock to that of rank {clock.reference}; its "
-        "times stand as they were recorded"
-        for clock in _far(bundle)
-        if clock.offset is None
-    )
-
-
-def _far(bundle: Bundle) -> list[RankClock]:
-    layout = layout_of(bundle)
-    clocks = clocks_of(bundle, layout, teamwork_of(bundle, layout))
-    return [clock for clock in clocks if not clock.same_host]
+    return shifts, tuple(untied)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_prof.analyzers.attribution.dataflow import Held, Sequence, follow, use_of
+from spark_prof.analyzers.attribution.dataflow import Sequence, follow, use_of
 
 A, B, C, D = 1, 2, 3, 4
 UNKNOWN = (-1, -1)
@@ -43,8 +43,7 @@ def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
         for n, (_, holds) in enumerate(launches)
         for word in re.findall("-?[a-zA-Z]", holds)
     ]
-    columns = np.array(held, np.int64).reshape(-1, 3).T
-    got = follow(rows, Held(*columns))
+    got = follow(rows, pd.DataFrame(held, columns=["holder", "address", "use"], dtype=np.int64))
     found = list(zip(rows.component.tolist(), rows.layer.tolist(), strict=True))
     assert got.tolist() == [before != after for before, after in zip(owners, found, strict=True)]
     return found

@@ -17,8 +17,7 @@ from spark_prof.analyzers.attribution.memory_map import (
     MemoryMap,
     memory_map,
 )
-from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
-from spark_prof.analyzers.attribution.placement import most_exact
+from spark_prof.analyzers.attribution.owners import Launches, Owners, most_exact, owners_of
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import COMPONENTS
 from tests.analyzers.attribution.memory import tensor
@@ -50,7 +49,7 @@ def owned(
     memory = memory_map(pd.DataFrame(tensors, columns=TABLES["tensors"].schema.names))
     named = np.array([COMPONENTS.index("attention") if n == FLASH else -1 for n in names], np.int8)
     launches = Launches(np.array(names), np.array(steps or [0] * len(names)), named, NAMES)
-    return memory, owners_of(memory, frame, frame["launch"].to_numpy(), launches, most_exact)
+    return memory, owners_of(memory, frame, frame["launch"].to_numpy(), launches)
 
 
 def owners(

@@ -13,11 +13,11 @@ import pandas as pd
 
 from spark_prof.analyzers.ranks.align_ranks import match_collectives
 from spark_prof.analyzers.ranks.collective_calls import (
+    JOINT,
     KINDS,
     calls_among,
     collective_calls,
     collective_kind,
-    is_joint,
 )
 from spark_prof.analyzers.ranks.rank_clocks import Offset
 from spark_prof.analyzers.ranks.rank_summary import aligned, slowest_of_steps, waits_of
@@ -95,13 +95,13 @@ def test_other_reductions_are_no_collectives(name: str) -> None:
 
 def test_a_collective_whose_name_tells_no_kind() -> None:
     assert collective_kind("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)") == "unknown"
-    assert not is_joint("unknown")
+    assert "unknown" not in JOINT
 
 
 def test_arguments_do_not_decide() -> None:
     name = "ncclDevKernel_Broadcast_RING_LL(AllReduceArguments)"
     assert collective_kind(name) == "broadcast"
-    assert not is_joint("broadcast")
+    assert "broadcast" not in JOINT
 
 
 def one_call(*times: tuple[int, int]) -> pd.DataFrame:
