@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from spark_prof.vocabulary import COMPONENTS
 class KernelFacts:
     """One kernel and component, in the steps of one kind."""
 
-    place: int  # of its name in the kernels' names, -1 where they do not have it
+    place: int  # of its name in the kernels' names
     row: KernelRow  # what it is, and its sums over all steps
     phase: str  # of the steps; all for every one
     calls: float | None  # in a mean step of these; None where nothing tells what is a call
@@ -50,34 +51,21 @@ _WEIGHTS = re.compile(r"(?:^|, )([\w.]+)(?=:|,|$)")
 _NO_WEIGHTS = ("activations", "written")
 
 
-@dataclass(frozen=True)
-class CallSums:
-    """Calls and time of each kernel name and component, at `name * len(COMPONENTS) + component`."""
+class CallSums(NamedTuple):
+    """Calls and time of each kernel name (row) and component (column)."""
 
     calls: npt.NDArray[np.int64]
     ns: npt.NDArray[np.float64]
 
-    def of(self, name: int, component: str) -> tuple[int, float]:
-        """How many calls, and microseconds of all of them."""
-        if component not in COMPONENTS:
-            return 0, 0.0
-        at = name * len(COMPONENTS) + COMPONENTS.index(component)
-        if not 0 <= at < len(self.calls):
-            return 0, 0.0
-        return int(self.calls[at]), float(self.ns[at]) / 1e3
-
 
 def call_sums(kernels: KernelColumns, steps: pd.DataFrame, kind: StepKind) -> CallSums:
-    """Adds up the kernels of the steps of one kind.
-
-    Args:
-        steps: the analyzed ones, in order, with their phase.
-        kind: which of them count.
-    """
+    """Adds up the kernels of the analyzed steps that are of one kind."""
     rows, _ = kernels.of_steps(steps["step"].to_numpy()[kind.of(steps)])
     code = kernels.name[rows].astype(np.int64) * len(COMPONENTS) + kernels.component[rows]
-    took = kernels.end_ns[rows] - kernels.start_ns[rows]
-    return CallSums(np.bincount(code), np.bincount(code, took).astype(np.float64))
+    took = (kernels.end_ns[rows] - kernels.start_ns[rows]).astype(np.float64)
+    shape = len(kernels.names), len(COMPONENTS)
+    sums = (np.bincount(code, of, shape[0] * shape[1]).reshape(shape) for of in (None, took))
+    return CallSums(*sums)
 
 
 def facts_of(
@@ -87,9 +75,7 @@ def facts_of(
 
     Args:
         names: of the rank's kernels, as `KernelColumns` has them.
-        kind: which steps count.
-        own: sums of these steps.
-        every: those of all steps.
+        own: sums of these steps, and `every` those of all steps.
     """
     places = {name: place for place, name in enumerate(names)}
     roofline = report.roofline
@@ -101,15 +87,15 @@ def facts_of(
     steps = kind.steps or 1
     found = []
     for row in report.kernels:
-        place = places.get(row.name, -1)
-        whole = every.of(place, row.component)[0]
-        calls, us = own.of(place, row.component)
-        if kind.phase == "all":
-            calls, us = row.calls, row.us
-        elif not calls:
+        place = places[row.name]
+        calls, us, whole = row.calls, row.us, row.calls
+        if kind.phase != "all":
+            at = place, COMPONENTS.index(row.component)
+            calls, us, whole = int(own.calls[at]), float(own.ns[at]) / 1e3, int(every.calls[at])
+        if not calls:
             continue
         # Operators on a CPU come in pieces, of which nothing here tells which make one call.
-        mean = calls / steps if kind.phase == "all" or whole == row.calls else None
+        mean = calls / steps if whole == row.calls else None
         floor = floors.get((row.name, row.component))
         found.append(KernelFacts(place, row, kind.phase, mean, us / steps, 0.0, floor))
     a_step = sum(entry.us for entry in found) or 1.0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.lookup import at_once
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
-from spark_prof.cores import cores
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
 _MOST_SIZES = 12
@@ -59,11 +59,9 @@ def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
 
 
 def call_times(ns: npt.NDArray[np.int64], key: Any, at: Sequence[float] = (0.5,)) -> pd.DataFrame:
-    """How long the calls of each key took.
+    """How long the calls of each key took, a row a key that occurs, in order.
 
-    Returns:
-        One row a key that occurs, in order: `calls`, `us` of all of them together, and the
-        quantiles of one under `at`, in microseconds.
+    Columns are the quantiles of a call under `at`, `calls`, and `us` of all of them together.
     """
     groups = pd.Series(ns).groupby(key)
     quantiles = groups.quantile(np.array(at)).unstack() / 1e3
@@ -151,10 +149,9 @@ def _percentiles(rows: npt.NDArray[np.float64], at: tuple[int, ...]) -> npt.NDAr
     """Percentiles of each row."""
     if not rows.size:
         return np.zeros((len(at), len(rows)))
-    with ThreadPoolExecutor(cores()) as pool:
-        parts = list(pool.map(lambda part: np.percentile(part, at, axis=1),
-                              np.array_split(rows, min(len(rows), 8))))  # fmt: skip
-    return np.concatenate(parts, axis=1)
+    parts = np.array_split(rows, min(len(rows), 8))
+    found = at_once(*(partial(np.percentile, part, at, axis=1) for part in parts))
+    return np.concatenate(found, axis=1)
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,9 @@ from spark_prof.vocabulary import PHASES
 def thinned(
     along: npt.NDArray[np.number[Any]], value: npt.NDArray[np.number[Any]], most: int
 ) -> npt.NDArray[np.int64]:
-    """Places of the points to draw: of each stretch of as many points the lowest and the highest.
+    """Places of at most that many points to draw, 2 or more, in order of where they stand `along`.
 
-    Args:
-        along: where each point stands on the axis along which stretches are cut.
-        most: how many points may be drawn, at least 2.
-
-    Returns:
-        Places in ascending order of `along`; all where they are few enough.
+    Of each stretch of as many points these are the lowest and the highest.
     """
     order = np.argsort(along, kind="stable").astype(np.int64)
     if len(order) <= most:
@@ -89,12 +84,7 @@ class BatchTimes:
 
 
 def steps_of(table: pd.DataFrame) -> Steps:
-    """The steps of that table.
-
-    Args:
-        table: step, phase, begin_ns, step_us and the counts of requests and tokens, as
-            analyzers.step_accounting.step_books returns them.
-    """
+    """The steps of the table that `step_accounting.step_books` returns."""
     begin = table["begin_ns"].to_numpy(np.int64)
     requests = table["decode_requests"].to_numpy(np.int64)
     prompt = table["prefill_tokens"].to_numpy(np.int64)
@@ -241,11 +231,7 @@ class HeldUp:
 
 
 def held_up(steps: Sequence[SlowStep], ranks: Sequence[int]) -> HeldUp:
-    """Sums up the steps of all teams.
-
-    Args:
-        ranks: the rows to make, of which the slowest ranks are some.
-    """
+    """Sums up the steps of all teams, a row each of these ranks."""
     columns = ["stage", "replica", "step", "slowest", "held_up_us"]
     rows = ([getattr(step, name) for name in columns] for step in steps)
     table = pd.DataFrame(rows, columns=columns).sort_values("step", kind="stable")
@@ -269,7 +255,7 @@ def held_up(steps: Sequence[SlowStep], ranks: Sequence[int]) -> HeldUp:
         # Every rank of a team has the team's steps, whoever came last in them.
         members = np.isin(ranks, own["slowest"].dropna())
         counts[members] += np.bincount(own["group"], minlength=groups)
-    us = np.divide(total, counts, out=np.zeros(shape), where=counts > 0)
+    us = total / np.maximum(counts, 1)
     size = max(len(ranks) // max(teams.ngroups, 1), 1)
     leads = tuple(ranks[place // size * size] for place in range(len(ranks)))
     return HeldUp(tuple(ranks), leads, us, last, numbers[:, 0], numbers[:, 1], worst)

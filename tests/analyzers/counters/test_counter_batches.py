@@ -44,7 +44,7 @@ def kernels_of(run: Simulated, graph: bool = True) -> pd.DataFrame:
     ]
     return pd.DataFrame(
         {
-            "name": [f"kernel_{slot}" for slot in run.calls.slot],
+            "name": pd.Categorical([f"kernel_{slot}" for slot in run.calls.slot]),
             "component": pd.Categorical(components),
             "start_ns": run.calls.start_ns,
             "end_ns": run.calls.end_ns,

@@ -17,7 +17,6 @@ from spark_prof.analyzers.counters.folding import (
     gram,
     not_negative,
     overlaps,
-    uncovered,
 )
 from tests.analyzers.counters.simulated import Simulated, simulate
 from tests.rows import each_row
@@ -110,8 +109,6 @@ def test_every_nanosecond_is_counted_once(seed: int) -> None:
         inside = np.arange(begin[sample], finish[sample])
         ran = [(inside >= s) & (inside < e) for s, e in zip(start, end, strict=True)]
         assert table[sample].tolist() == [int(r.sum()) for r in ran]
-        idle = ~np.any(ran, axis=0) if ran else np.ones(len(inside), bool)
-        assert uncovered(begin, finish, start, end)[sample] == idle.sum()
     assert (ns >= 0).all()
 
 
