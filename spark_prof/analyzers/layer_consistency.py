@@ -48,10 +48,7 @@ class LayerTables:
 
 
 def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.DataFrame:
-    """The kernels without the layers that a report of that rank does not show.
-
-    >>> with_known_layers(bundle, 0, place_kernels(bundle, 0))["layer"]  # doctest: +SKIP
-    """
+    """The kernels without the layers that a report of that rank does not show."""
     if not bundle.meta.tables.get(table_file("steps", rank)):
         return placed
     # Where no step's times can be believed, there is no report either.
@@ -62,11 +59,7 @@ def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.Dat
 
 
 def unknown_layers(tables: LayerTables) -> frozenset[object]:
-    """The layers that fail a check.
-
-    >>> unknown_layers(LayerTables.of(bundle, 0, sums))  # doctest: +SKIP
-    frozenset({2})
-    """
+    """The layers that fail a check."""
     failed = [*(layers_alike(tables) or ()), *(found_layers(tables) or ())]
     return frozenset(layer for one in failed for layer in one.key)
 

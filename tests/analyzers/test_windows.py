@@ -106,6 +106,12 @@ Rows = Sequence[Mapping[str, int]]
 MS = 1_000_000
 
 
+def instants(device: Mapping[int, int]) -> pd.DataFrame:
+    """Of each step a kernel that ends as it starts."""
+    at = np.array([*device.values()], np.int64) + ORIGIN
+    return pd.DataFrame({"step": list(device), "start_ns": at, "end_ns": at})
+
+
 @pytest.fixture
 def windows(tmp_path: Path) -> Callable[..., pd.DataFrame]:
     def make(
@@ -113,10 +119,7 @@ def windows(tmp_path: Path) -> Callable[..., pd.DataFrame]:
     ) -> pd.DataFrame:
         ranks = {0: [Piece(steps) for steps in pieces]}
         bundle = Recorded(ranks, engines or {}).assemble(tmp_path / "b")
-        kernels = pd.DataFrame(
-            {"step": list(device), "end_ns": np.array([*device.values()], np.int64) + ORIGIN}
-        )
-        return timed_windows(bundle, 0, kernels).steps
+        return timed_windows(bundle, 0, instants(device)).steps
 
     return make
 
@@ -232,8 +235,7 @@ def test_the_end_of_the_last_step(
     steps = [step(0, 10, 80), step(1, 110, 180)]
     seen = [engine(n, 100 * n, at) for n, at in enumerate(updated) if at is not None]
     bundle = Recorded({0: [Piece(steps)]}, {0: seen}).assemble(tmp_path / "b")
-    ends = np.array([*device.values()], np.int64) + ORIGIN
-    found = timed_windows(bundle, 0, pd.DataFrame({"step": list(device), "end_ns": ends})).steps
+    found = timed_windows(bundle, 0, instants(device)).steps
     assert spans(found)[-1][1] == end
 
 
@@ -254,8 +256,7 @@ def test_a_rank_that_nobody_waits_for_may_run_on_after_the_update(tmp_path: Path
     facts = {"parallel": {"tensor": 2, "pipeline": 1, "data": 1}}
     ranks = {0: [Piece(steps)], 1: [Piece(steps)]}
     bundle = Recorded(ranks, {0: updates}, facts).assemble(tmp_path / "b")
-    ends = np.array([75 * MS, 193 * MS, 275 * MS], np.int64) + ORIGIN
-    kernels = pd.DataFrame({"step": [0, 1, 2], "end_ns": ends})
+    kernels = instants({0: 75 * MS, 1: 193 * MS, 2: 275 * MS})
     assert timed_windows(bundle, 1, kernels).steps["step"].tolist() == [0, 1, 2]
     assert len(timed_windows(bundle, 0, kernels).steps) < 3
 
