@@ -110,13 +110,13 @@ def _wholes(facts: Facts) -> Iterator[Whole]:
     kernels_us = float(facts.layers.sums["ns"].sum()) / 1e3
     layers = [(f"{r.layer}, {r.component}", r.us) for r in report.layers]
     found = waterfall_of(report)
-    for where, key, us, rows in (
+    for where, table, us, rows in (
         ("components", "components", kernels_us, [(r.name, r.us) for r in report.components]),
         ("layers", "layers", kernels_us, layers),
         ("kernels", "kernels", kernels_us, [(short_name(r.name), r.us) for r in report.kernels]),
         ("waterfall", "floor", found.us, [(p.component or p.kind, p.us) for p in found.parts]),
     ):
-        yield Whole(where, (key,), us, [own for _, own in rows], rows)
+        yield Whole(where, (table,), us, [own for _, own in rows], rows)
 
 
 def same(a: float, b: float, terms: int = 1, largest: float = 0.0) -> bool:

@@ -9,7 +9,6 @@ bound. Sums over all steps (components, layers, kernels, `step_accounting`) are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,19 +17,18 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.instants import Attributed, Work, attribute
-from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.analyzers.lookup import Flags, NameColumn
+from spark_prof.analyzers.views.layer_cells import StepKind, kinds_of
 from spark_prof.analyzers.windows import tokens_per_sequence
-from spark_prof.vocabulary import COMPONENTS, COPIES, PHASES
+from spark_prof.vocabulary import COMPONENTS, COPIES
 
 Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 LAUNCH_GAPS = "launch_gaps"
 """Row of the time in which nothing ran between the first and the last kernel of a step."""
 HOST = "host"
 """Row of the time in which nothing ran before the first kernel of a step or after its last."""
 
-_MOST_BATCH_SIZES = 16
 _TIMES = (-(1 << 61), 1 << 62)
 """From before the epoch to a century from now: no two such times are further apart than a number
 of ns can tell."""
@@ -99,23 +97,23 @@ def token_ledgers(
 ) -> tuple[Ledger, ...]:
     """One ledger each phase that occurs, decode first; then one each batch size of decode steps.
 
-    Batch sizes are left out where all decode steps have the same one; of many, those with the most
-    steps are kept.
+    Batch sizes are left out where all decode steps have the same one.
     """
     begin, finish = (np.clip(steps[name].to_numpy(), *_TIMES) for name in ("begin_ns", "finish_ns"))
     found = attribute(_work(placed), begin, finish, len(COMPONENTS))
     length = (finish - begin) / 1e3
     per_sequence = tokens_per_sequence(steps).to_numpy(np.float64)
+    kinds = [kind for kind in kinds_of(steps) if kind.phase != "all"]
     return tuple(
         _ledger(
-            phase,
-            batch_size,
+            kind,
             _parts(found, chosen),
             length[chosen],
-            per_sequence[chosen] if phase == "decode" else np.empty(0),
-            _layers(sums, phase),
+            per_sequence[chosen] if kind.phase == "decode" else np.empty(0),
+            _layers(sums, kind.phase),
         )
-        for phase, batch_size, chosen in _groups(steps)
+        for kind in sorted(kinds, key=lambda kind: kind.batch is not None)
+        for chosen in [kind.of(steps)]
     )
 
 
@@ -168,20 +166,6 @@ def _parts(found: Attributed, chosen: Flags) -> tuple[_Part, ...]:
     )
 
 
-def _groups(steps: pd.DataFrame) -> Iterator[tuple[str, int | None, Flags]]:
-    """Phase, batch size and steps of each ledger."""
-    phase, size = steps["phase"].astype(str).to_numpy(), steps["decode_requests"].to_numpy()
-    for name in ("decode", *(name for name in PHASES if name != "decode")):
-        if (chosen := phase == name).any():
-            yield name, None, chosen
-    decode = (phase == "decode") & (size > 0)
-    sizes, counts = np.unique(size[decode], return_counts=True)
-    if len(sizes) > 1:
-        most = np.argsort(-counts, kind="stable")[:_MOST_BATCH_SIZES]
-        for number in sorted(sizes[most].tolist()):
-            yield "decode", int(number), decode & (size == number)
-
-
 def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
     """In how many decoder layers each component ran in steps of that phase."""
     rows = sums[(sums["phase"] == phase) & (sums["layer"] >= 0)]
@@ -190,8 +174,7 @@ def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
 
 
 def _ledger(
-    phase: str,
-    batch_size: int | None,
+    kind: StepKind,
     parts: tuple[_Part, ...],
     length: Floats,
     per_sequence: Floats,
@@ -222,7 +205,7 @@ def _ledger(
         for share in [us / step.median if step.median else 0.0]
     )
     overlap = sum(row.summed_us - row.charged_us for row in rows)
-    return Ledger(phase, batch_size, len(length), step, ms_per_token, overlap, rows)
+    return Ledger(kind.phase, kind.batch, len(length), step, ms_per_token, overlap, rows)
 
 
 def _spread(us: Floats) -> StepSpread:

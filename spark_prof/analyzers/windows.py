@@ -20,13 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import positions
+from spark_prof.analyzers.lookup import Flags, positions
 from spark_prof.analyzers.rank_layout import layout_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
 
-Flags = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
 _OVERLAP_NS = 1_000_000
@@ -40,9 +39,6 @@ _STALL_TIMES = 50
 """A step of this length, as many times the median of its phase, is told; one of a minute counts
 nowhere."""
 _ABSURD_NS = 60_000_000_000
-
-_MOST_PIECES = 100
-"""Pieces within which a clock was set that are looked at; of more all steps are left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,8 +165,6 @@ def _ambiguous(steps: pd.DataFrame, start: Int64s, end: Int64s, kept: Flags, jum
     run, piece = np.cumsum(jumps), steps["piece"].to_numpy()
     other = ~np.isin(run, run[kept])
     jumped = np.unique(piece[jumps])
-    if len(jumped) > _MOST_PIECES:
-        return np.asarray(np.isin(piece, jumped))
     for each in jumped:
         inside = np.flatnonzero(kept & (piece == each))
         beside = np.flatnonzero(other & (piece == each))

@@ -31,9 +31,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.owners import in_array
-from spark_prof.analyzers.lookup import Integers
-
-Flags = npt.NDArray[np.bool_]
+from spark_prof.analyzers.lookup import Flags, Integers
 
 _READ, _EITHER, _WRITTEN = 1, 0, -1
 _READS_FIRST = re.compile(r"triton_(?:poi|red|per)_fused")
@@ -79,11 +77,9 @@ def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Intege
 def follow(rows: Sequence, held: pd.DataFrame) -> Flags:
     """Gives owners to launches without one, in place, and returns which got one.
 
-    Args:
-        rows: the launches. A component or a layer that one has already is kept: what serves all
-            layers, such as rope, takes the layer alone.
-        held: addresses of activations: `holder` (place of the launch), `address`, and `use` as
-            `use_of` has it.
+    A component or a layer that one has already is kept: what serves all layers, such as rope, takes
+    the layer alone. Held are addresses of activations: `holder` (place of the launch), `address`,
+    and `use` as `use_of` has it.
 
     Example:
         A reduction after o_proj's split product in layer 3, which shares the product's workspace,

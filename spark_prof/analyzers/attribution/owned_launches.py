@@ -10,7 +10,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.dataflow import Sequence, follow, use_of
@@ -18,11 +17,9 @@ from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
 from spark_prof.analyzers.attribution.owners import Launches, Owners, most_exact, owners_of
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.lookup import Integers, positions
+from spark_prof.analyzers.lookup import Flags, Integers, positions
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.vocabulary import BASES
-
-Flags = npt.NDArray[np.bool_]
 
 BASIS = {name: code for code, name in enumerate(BASES)}
 """The bases as numbers."""

@@ -30,14 +30,13 @@ from spark_prof.analyzers.attribution.owned_launches import (
 )
 from spark_prof.analyzers.attribution.owners import most_exact
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
-from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
+from spark_prof.analyzers.lookup import Flags, Integers, NameColumn, ascends, positions
 from spark_prof.rules.components import LM_HEAD, role_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.host_timeline import FINISH, MODEL_PATH
 from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER, COPIES
 
 Codes = npt.NDArray[np.int8]
-Flags = npt.NDArray[np.bool_]
 
 _SWAPPED = ".spark_prof_body.run"
 """How the marked call of a layer ends whose kernel is swapped in a compiled model."""

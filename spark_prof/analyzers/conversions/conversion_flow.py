@@ -18,7 +18,7 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import classify, is_gemm
-from spark_prof.analyzers.lookup import NameColumn, combined
+from spark_prof.analyzers.lookup import Flags, NameColumn, combined
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,6 @@ def _first_of(roles: tuple[Role, ...], name: str) -> str:
 
 
 Int64s = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _TELL_NOTHING = (CODES["other"], CODES["norm"])
 """Components that say nothing about the consumer: what stands between a norm and a product was

@@ -238,11 +238,12 @@ def _long_rows(samples: pd.DataFrame, kernels: pd.DataFrame) -> Iterator[Counter
         found[key] = amounts_by_time(begin, finish, sampled, start, end)
     found = found[found[every].notna().any(axis=1)]
     for (name, component), rows in found.groupby(_KERNEL, observed=True, sort=False):
+        mean, error, whole = rows[every].mean(), rows[every].sem(), rows[every].notna().all()
         known: _Amounts = {
-            key: (float(of.mean()), float(of.sem()) if len(of) > 1 else None)
-            if of.notna().all()
+            key: (float(mean[key]), float(error[key]) if len(rows) > 1 else None)
+            if whole[key]
             else None
-            for key, of in rows[every].items()
+            for key in every
         }
         yield _row(name, component, float(len(rows)), float(rows["us"].mean()), 1.0, known)
 

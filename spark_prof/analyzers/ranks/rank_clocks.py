@@ -169,20 +169,14 @@ def clocks_of(bundle: Bundle, layout: Layout, works: Sequence[Teamwork]) -> tupl
     reference = bundle.ranks[0]
     here = {rank for rank in bundle.ranks if names[rank] == names[reference]}
     hosts: dict[str, tuple[Offset | None, int]] = {}
+    for name in set(names.values()) - {names[reference]}:
+        there = {rank for rank in bundle.ranks if names[rank] == name}
+        offset, met = _by_collectives(works, here, there)
+        hosts[name] = offset if met else _by_steps(bundle, layout, names[reference], there), met
     found = []
     for rank in bundle.ranks[1:]:
-        if rank in here:
-            offset, met = _by_collectives(works, {reference}, {rank})
-        else:
-            name = names[rank]
-            if name not in hosts:
-                there = {r for r in bundle.ranks if names[r] == name}
-                offset, met = _by_collectives(works, here, there)
-                if not met:
-                    offset = _by_steps(bundle, layout, names[reference], there)
-                hosts[name] = offset, met
-            offset, met = hosts[name]
-        found.append(RankClock(rank, reference, rank in here, offset, met))
+        own = _by_collectives(works, {reference}, {rank}) if rank in here else hosts[names[rank]]
+        found.append(RankClock(rank, reference, rank in here, *own))
     return tuple(found)
 
 

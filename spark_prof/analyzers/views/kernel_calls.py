@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -64,8 +65,9 @@ def call_sums(kernels: KernelColumns, steps: pd.DataFrame, kind: StepKind) -> Ca
     code = kernels.name[rows].astype(np.int64) * len(COMPONENTS) + kernels.component[rows]
     took = (kernels.end_ns[rows] - kernels.start_ns[rows]).astype(np.float64)
     shape = len(kernels.names), len(COMPONENTS)
-    sums = (np.bincount(code, of, shape[0] * shape[1]).reshape(shape) for of in (None, took))
-    return CallSums(*sums)
+    calls = np.bincount(code, minlength=math.prod(shape))
+    ns = np.bincount(code, took, math.prod(shape)).astype(np.float64)
+    return CallSums(calls.reshape(shape), ns.reshape(shape))
 
 
 def facts_of(

@@ -15,7 +15,8 @@ from spark_prof.analyzers.lookup import at_once
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
-_MOST_SIZES = 12
+_MOST_SIZES = 16
+"""Of more batch sizes those with the most steps are kept."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
         if mine.empty:
             continue
         found.append(StepKind(name, None, len(mine)))
-        sizes, counts = np.unique(mine["decode_requests"].to_numpy(np.int64), return_counts=True)
+        requests = mine["decode_requests"].to_numpy(np.int64)
+        sizes, counts = np.unique(requests[requests > 0], return_counts=True)
         if name == "decode" and len(sizes) > 1:
             common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_SIZES])
             found += [StepKind(name, int(sizes[own]), int(counts[own])) for own in common]
