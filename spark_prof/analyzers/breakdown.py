@@ -112,16 +112,10 @@ class Copies:
 
 
 def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
-    """Time and calls of the analyzed kernels, a row for each combination of what they are.
+    """Time (`ns`) and `calls` of the analyzed kernels, for each combination of `phase` and _KEYS.
 
-    A later stretch of an operator is no call of its own. Copies are no kernels.
-
-    Args:
-        kernels: name, kind, component, role, layer, placed, basis, step, part, start_ns and end_ns.
-        phase_of: phase of each analyzed step, indexed by step in ascending order.
-
-    Returns:
-        name, component, role, layer, phase, placed, basis, ns and calls.
+    A later stretch of an operator is no call of its own. Copies are no kernels. Of each analyzed
+    step there is its phase, indexed by step in ascending order.
     """
     step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.

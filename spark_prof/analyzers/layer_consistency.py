@@ -151,11 +151,11 @@ def _calls_of_layers(sums: pd.DataFrame) -> dict[int, _Ran]:
     """By layer, how many kernels of each component all decode steps ran."""
     rows = sums[(sums["phase"] == "decode").to_numpy() & (sums["layer"] >= 0).to_numpy()]
     rows = rows.assign(fused=rows["name"].astype(str).str.startswith(_FUSED))
-    found: dict[int, set[tuple[str, int, bool]]] = defaultdict(set)
     counts = rows.groupby(["layer", "component", "fused"], observed=True)[["calls"]].sum()
+    found: dict[int, _Ran] = defaultdict(frozenset)
     for (layer, component, fused), calls in counts.itertuples(name=None):
-        found[int(layer)].add((str(component), int(calls), bool(fused)))
-    return {layer: frozenset(ran) for layer, ran in found.items()}
+        found[int(layer)] |= {(str(component), calls, bool(fused))}
+    return found
 
 
 def _listed(layers: Sequence[int]) -> str:

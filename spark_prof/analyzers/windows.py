@@ -70,8 +70,8 @@ def _believed(
     bad = (end < start) | device.negative
     back = np.zeros(count, np.int64)
     overlap = end[:-1] - start[1:]
-    back[1:] = np.maximum(start[:-1] - start[1:], np.where(overlap > _OVERLAP_NS, overlap, 0))
-    back = np.maximum(back, 0)
+    overlap[overlap <= _OVERLAP_NS] = 0
+    back[1:] = np.maximum.reduce([start[:-1] - start[1:], overlap, back[1:]])
     apart = np.zeros(count, np.int64)
     if not one_clock:
         update = steps["update_ns"].fillna(np.iinfo(np.int64).max).to_numpy(np.int64)
@@ -178,12 +178,10 @@ def _ambiguous(steps: pd.DataFrame, start: Int64s, end: Int64s, kept: Flags, jum
 
 def _at(size: Int64s, numbers: Int64s, where: str = "before") -> str:
     """By how much and at which step; the largest, where there are several."""
-    found = np.flatnonzero(size)
-    most = int(found[size[found].argmax()])
-    span = _span(int(size[most]))
+    count, span = np.count_nonzero(size), _span(int(size.max()))
     what = f"by {span} or more" if where == "before" else f"for {span}"
-    more = f", and at {len(found) - 1} other steps" if len(found) > 1 else ""
-    return f"{what} {where} step {numbers[most]}{more}"
+    more = f", and at {count - 1} other steps" if count > 1 else ""
+    return f"{what} {where} step {numbers[size.argmax()]}{more}"
 
 
 def _span(ns: int) -> str:

@@ -122,12 +122,9 @@ def conversions_of(
     *,
     timed: bool = True,
 ) -> Conversions:
-    """What changing formats costs.
+    """What changing formats costs, of everything that ran, placed and with its `stream`.
 
-    Args:
-        placed: everything that ran, from analyzers.placement.place_kernels, with `stream`.
-        windows: the analyzed steps, indexed by step.
-        timed: whether the rows have times; without them nothing tells what read a result.
+    Without times nothing tells what read a result.
     """
     calls = _calls(placed, windows, label_of, timed)
     at_load = _load_time_names(calls, steps.decode)

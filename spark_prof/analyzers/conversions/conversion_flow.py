@@ -90,12 +90,7 @@ class Flow(NamedTuple):
 
 
 def flow_of(placed: pd.DataFrame, converts: Flags, copies: Flags) -> Flow:
-    """The conversions, each between its producer and its consumer.
-
-    Args:
-        placed: stream, step and component of everything that ran, in order of start.
-        copies: whether each row is no kernel.
-    """
+    """The conversions among everything that ran, each between its producer and its consumer."""
     rows = np.flatnonzero(converts)
     if not len(rows):
         return alone(converts)
@@ -120,12 +115,7 @@ def alone(converts: Flags) -> Flow:
 
 
 def pads(placed: pd.DataFrame, copies: Flags) -> Flags:
-    """The rows of PyTorch's pads: fills with a copy of the same component right behind them.
-
-    Args:
-        placed: name, stream, step and component of everything that ran, in order of start.
-        copies: whether each row is no kernel.
-    """
+    """The rows of PyTorch's pads: fills with a copy of the same component right behind them."""
     found = np.zeros(len(placed), bool)
     names = NameColumn(placed["name"])
     fills = names.flags(lambda name: padding_of(name) == "fill")

@@ -106,12 +106,9 @@ def match_collectives(
     calls: Mapping[int, pd.DataFrame],
     point_to_point: bool = False,
 ) -> Matched:
-    """Matches the k-th collective of a kind in a step across ranks.
+    """Matches the k-th collective of a kind in a step across ranks, each with its steps and calls.
 
-    Args:
-        steps: for each rank its recorded steps in order: `step` and `key`.
-        calls: for each rank what `collective_calls` returned.
-        point_to_point: whether sends and receives link pipeline stages; they are not matched then.
+    Sends and receives that link pipeline stages, point to point, are not matched.
     """
     joined = join_steps(steps)
     parts = []
@@ -135,12 +132,7 @@ def match_collectives(
 
 
 def match_by_time(steps: pd.DataFrame, calls: Mapping[int, pd.DataFrame]) -> Matched:
-    """Matches the calls of ranks that read one clock.
-
-    Args:
-        steps: the recorded steps of the lowest rank, in order; those of the result are its alone.
-        calls: for each rank what `collective_calls` returned.
-    """
+    """Matches the calls of ranks that read one clock; steps are those of the lowest rank alone."""
     ranks = sorted(calls)
     joint = {
         rank: own[own["kind"].isin(JOINT)].sort_values("end_ns", ignore_index=True)

@@ -83,11 +83,8 @@ def offset_of_steps(
 ) -> Offset | None:
     """The offset of a worker's clock against its scheduler's; None where the bounds contradict.
 
-    Args:
-        scheduled: when each step's scheduling began, by the scheduler's clock.
-        start: when the worker began it, by its own.
-        updated: when the scheduler had taken in each awaited step, by its clock.
-        end: when the worker that was waited for had ended it, by its own.
+    A step was scheduled before its worker started it. An awaited one, which the other two times
+    are of, was updated by the scheduler after the worker had ended it.
     """
     if not len(scheduled) or not len(updated):
         return None

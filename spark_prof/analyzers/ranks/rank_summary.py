@@ -39,11 +39,7 @@ def aligned(calls: pd.DataFrame, offsets: Mapping[int, Offset]) -> pd.DataFrame:
 
 
 def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> tuple[pd.DataFrame, int]:
-    """Splits every call.
-
-    Args:
-        calls: matched calls on one clock: call, turn, kind, rank, start_ns, end_ns.
-        uncertainty_ns: by how much the clocks of two of the ranks may still differ.
+    """Splits every one of matched calls on one clock, within its uncertainty.
 
     Returns:
         The calls with `wait_ns`, `transfer_ns`, `last` (whether this rank came last) and

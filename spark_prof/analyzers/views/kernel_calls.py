@@ -94,8 +94,8 @@ def facts_of(
         if kind.phase != "all":
             at = place, COMPONENTS.index(row.component)
             calls, us, whole = int(own.calls[at]), float(own.ns[at]) / 1e3, int(every.calls[at])
-        if not calls:
-            continue
+            if not calls:
+                continue
         # Operators on a CPU come in pieces, of which nothing here tells which make one call.
         mean = calls / steps if whole == row.calls else None
         floor = floors.get((row.name, row.component))
@@ -114,8 +114,7 @@ def search(
 ) -> tuple[KernelFacts, ...]:
     """Those that are looked for, in their order; what is empty does not matter.
 
-    Args:
-        text: words that all stand in name, component, roles or conversion, in any case.
+    The words of the text all stand in name, component, roles or conversion, in any case.
     """
     words = text.casefold().split()
 

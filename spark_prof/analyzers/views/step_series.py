@@ -30,11 +30,8 @@ def thinned(
     if len(order) <= most:
         return order
     stretch = np.arange(len(order)) * (most // 2) // len(order)
-    by_value = np.lexsort((value[order], stretch))
-    borders = np.flatnonzero(np.diff(stretch)) + 1
-    lowest = by_value[np.append(0, borders)]
-    highest = by_value[np.append(borders, len(order)) - 1]
-    kept: npt.NDArray[np.int64] = order[np.unique(np.concatenate([lowest, highest]))]
+    extremes = pd.Series(value[order]).groupby(stretch).agg(["idxmin", "idxmax"])
+    kept: npt.NDArray[np.int64] = order[np.unique(extremes.to_numpy())]
     return kept
 
 
@@ -94,6 +91,9 @@ def steps_of(table: pd.DataFrame) -> Steps:
     all_requests = requests + table["prefill_requests"].to_numpy(np.int64)
     context = table["context_tokens"].to_numpy(np.float64)
     known = (context >= 0) & (all_requests > 0)
+    # Prompts of other lengths are not alike: only steps without any, or of the same.
+    groups = pd.Series(us).groupby([phase, requests, prompt])
+    many = groups.transform("size").to_numpy() >= _FEWEST
     return Steps(
         step=table["step"].to_numpy(np.int64),
         phase=phase.astype(np.int8),
@@ -102,7 +102,7 @@ def steps_of(table: pd.DataFrame) -> Steps:
         requests=requests,
         prompt_tokens=prompt,
         context=np.where(known, context / np.maximum(all_requests, 1), -1.0),
-        slow=_slow(phase, requests, prompt, us),
+        slow=many & (us > _SLOW * groups.transform("median").to_numpy(np.float64)),
     )
 
 
@@ -118,21 +118,6 @@ def batch_times(steps: Steps) -> tuple[BatchTimes, ...]:
         BatchTimes(int(size), count, median, p10, p90)
         for size, p10, median, p90, count in table.itertuples(name=None)
     )
-
-
-def _slow(
-    phase: npt.NDArray[np.int64],
-    requests: npt.NDArray[np.int64],
-    prompt: npt.NDArray[np.int64],
-    us: npt.NDArray[np.float64],
-) -> npt.NDArray[np.bool_]:
-    """Prompts of other lengths are not alike: only steps without any, or of the same."""
-    kinds = pd.DataFrame({"phase": phase, "requests": requests, "prompt": prompt, "us": us})
-    groups = kinds.groupby(["phase", "requests", "prompt"])["us"]
-    median = groups.transform("median").to_numpy(np.float64)
-    many = groups.transform("size").to_numpy() >= _FEWEST
-    slow: npt.NDArray[np.bool_] = many & (us > _SLOW * median)
-    return slow
 
 
 _FEWEST_TO_FIT = 20
