@@ -18,9 +18,8 @@ import pandas as pd
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.instants import Attributed, Work, attribute
 from spark_prof.analyzers.lookup import Flags, NameColumn
-from spark_prof.analyzers.views.layer_cells import StepKind, kinds_of
 from spark_prof.analyzers.windows import tokens_per_sequence
-from spark_prof.vocabulary import COMPONENTS, COPIES
+from spark_prof.vocabulary import COMPONENTS, COPIES, PHASES
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,6 +31,51 @@ HOST = "host"
 _TIMES = (-(1 << 61), 1 << 62)
 """From before the epoch to a century from now: no two such times are further apart than a number
 of ns can tell."""
+
+
+_MOST_SIZES = 16
+"""Of more batch sizes those with the most steps are kept."""
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """Some of the analyzed steps."""
+
+    phase: str  # of `vocabulary.PHASES`, or all
+    batch: int | None  # how many requests decode in them, None for any number
+    steps: int
+
+    @property
+    def word(self) -> str:
+        """In an address: the phase, and the batch size behind a hyphen."""
+        return self.phase if self.batch is None else f"{self.phase}-{self.batch}"
+
+    def of(self, steps: pd.DataFrame) -> Flags:
+        """Which steps these are."""
+        if self.phase == "all":
+            return np.ones(len(steps), bool)
+        chosen: Flags = np.asarray(steps["phase"] == self.phase, bool)
+        if self.batch is not None:
+            chosen = np.logical_and(chosen, steps["decode_requests"].to_numpy() == self.batch)
+        return chosen
+
+
+def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
+    """What can be chosen, the most telling first: decode, its batch sizes, other phases, all."""
+    phase = steps["phase"].astype(str)
+    found = []
+    for name in ("decode", *(name for name in PHASES if name != "decode")):
+        mine = steps[phase == name]
+        if mine.empty:
+            continue
+        found.append(StepKind(name, None, len(mine)))
+        requests = mine["decode_requests"].to_numpy(np.int64)
+        sizes, counts = np.unique(requests[requests > 0], return_counts=True)
+        if name == "decode" and len(sizes) > 1:
+            common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_SIZES])
+            found += [StepKind(name, int(sizes[own]), int(counts[own])) for own in common]
+    phases = {kind.phase for kind in found}
+    return (*found, StepKind("all", None, len(steps))) if len(phases) != 1 else tuple(found)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -142,7 +143,7 @@ def summary_of(
     ledgers = accounted.result() if accounted else ()
     decode = next((ledger for ledger in ledgers if ledger.phase == "decode"), None)
     # How many decode steps compute how many tokens.
-    sizes = steps.loc[steps["phase"] == "decode", "decode_tokens"].value_counts().sort_index()
+    sizes = Counter(sorted(steps.loc[steps["phase"] == "decode", "decode_tokens"].tolist()))
     report = Report(
         run=run_of(bundle, rank, placed, steps),
         gpu=gpu_of(bundle.facts(rank)),
@@ -190,7 +191,7 @@ def summary_of(
         ),
         shapes=shaping.result(),
         tokens=ledgers,
-        audit=audit_of(bundle, rank, by_kernel, sizes.to_dict(), log),
+        audit=audit_of(bundle, rank, by_kernel, sizes, log),
     )
     ran = _of_steps(placed, steps) if timed else placed[:0]
     report = checked(Facts(report, ran, in_all_layers))

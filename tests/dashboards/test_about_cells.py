@@ -9,8 +9,8 @@ import numpy as np
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.step_time import StepKind
 from spark_prof.analyzers.views.kernel_calls import CallSums, Launch, LaunchUse, facts_of
-from spark_prof.analyzers.views.layer_cells import StepKind
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OddCell
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.sections import one_kernel_section

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from spark_prof.analyzers.step_time import kinds_of
 from spark_prof.analyzers.views import kernel_calls
 from spark_prof.analyzers.views.kernel_calls import (
     Launch,
@@ -17,7 +18,7 @@ from spark_prof.analyzers.views.kernel_calls import (
     over_steps,
 )
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
-from spark_prof.analyzers.views.layer_cells import kernels_of_cell, kinds_of
+from spark_prof.analyzers.views.layer_cells import kernels_of_cell
 
 from .columns import Call, columns, launched, steps_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
+from spark_prof.analyzers.step_time import StepKind, kinds_of
 from spark_prof.analyzers.views.kernel_calls import KernelFacts, call_sums, facts_of, search
-from spark_prof.analyzers.views.layer_cells import StepKind, kinds_of
 from spark_prof.datasets.prepared import Prepared, prepare
 from tests.rows import each_row
 
