@@ -62,11 +62,7 @@ class Sequence:
 
 
 def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Integers:
-    """Whether words among kernels' arguments are read (1), only written (-1) or either (0).
-
-    Example:
-        Of `triton_poi_fused_mul_0`, argument 0 is read, argument 1 may be either.
-    """
+    """Whether words among kernels' arguments are read (1), only written (-1) or either (0)."""
     reads = np.array([bool(_READS_FIRST.match(one)) for one in names] + [False])[name]
     use = np.where(reads & (arguments["argument"] == 0).to_numpy(), _READ, _EITHER)
     array = in_array(arguments, name, names)
@@ -80,10 +76,6 @@ def follow(rows: Sequence, held: pd.DataFrame) -> Flags:
     A component or a layer that one has already is kept: what serves all layers, such as rope, takes
     the layer alone. Held are addresses of activations: `holder` (place of the launch), `address`,
     and `use` as `use_of` has it.
-
-    Example:
-        A reduction after o_proj's split product in layer 3, which shares the product's workspace,
-        gets o_proj and layer 3.
     """
     before = _neighbours(rows, held)
     after = before[::-1]

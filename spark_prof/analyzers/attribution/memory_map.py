@@ -78,11 +78,8 @@ class MemoryMap:
 def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
     """The map of the `tensors` table, without its segments of the allocator.
 
-    These roles come first among those of the map.
-
-    Example:
-        Of two rows, `model.embed_tokens` and `lm_head` at the same 1000 bytes, one stretch is
-        made: rank MATRIX, tied, without a component.
+    These roles come first among those of the map. Of `model.embed_tokens` and `lm_head` at the same
+    1000 bytes one stretch is made: rank MATRIX, tied, without a component.
     """
     sizes, addresses = tensors["bytes"], tensors["address"]
     live = (sizes > 0) & (sizes < _FURTHEST) & (addresses >= 0) & (addresses < _FURTHEST)

@@ -186,20 +186,18 @@ def _by_collectives(
         calls = work.matched.calls
         if not (here & set(work.team.ranks) and there & set(work.team.ranks)):
             continue
-        both = [
+        ours, theirs = (
             calls[calls["rank"].isin(side)]
             .groupby("call")
             .agg({"start_ns": "max", "end_ns": "min"})
-            .add_suffix(name)
-            for side, name in ((here, "_here"), (there, "_there"))
-        ]
-        sides.append(both[0].join(both[1], how="inner"))
+            for side in (here, there)
+        )
+        met = ours.index.intersection(theirs.index)
+        sides.append(np.hstack([ours.loc[met], theirs.loc[met]]))
     if not sides:
         return None, 0
-    rows = pd.concat(sides)
-    columns = ("start_ns_here", "end_ns_here", "start_ns_there", "end_ns_there")
-    times = [rows[name].to_numpy(np.int64) for name in columns]
-    return offset_of_collectives(*times), len(rows)
+    times = np.vstack(sides).T
+    return offset_of_collectives(*times), times.shape[1]
 
 
 def _by_steps(bundle: Bundle, layout: Layout, clock: str, there: set[int]) -> Offset | None:
