@@ -14,11 +14,7 @@ from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 
 DATA = Path(__file__).resolve().parents[2] / "data"
-BUNDLES = (
-    "h100-gpt-oss-20b-mxfp4-eager",
-    "h100-gpt-oss-20b-mxfp4-graphs",
-    "h100-qwen3-30b-a3b-nvfp4-graphs",
-)
+BUNDLES = ("h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs")
 
 
 def made(count: int, **columns: object) -> tuple[pd.DataFrame, pd.DataFrame]:
