@@ -53,7 +53,7 @@ def list_bundle(bundle: Bundle) -> tuple[tuple[Classified, ...], tuple[str, ...]
         kernels = bundle.frame("kernels", rank, ["name", "kind", "start_ns", "end_ns"])
         ran = kernels[~kernels["kind"].isin(COPIES)]
         times = (ran["end_ns"] - ran["start_ns"]).groupby(ran["name"].astype(str)).sum() / 1e3
-        us.update(times.to_dict())
+        us.update({str(name): float(own) for name, own in times.items()})
         for name in map(str, times.index):
             if name not in found or found[name].evidence != "counter":
                 found[name] = _classified(name, evidence)
