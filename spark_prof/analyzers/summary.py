@@ -269,8 +269,6 @@ def _wall_us(steps: pd.DataFrame) -> float:
 
 def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
     layers = bundle.frame("layers", rank)
-    if layers.empty:
-        return ()
     stored = stored_as(bundle.frame("tensors", rank))
     narrow = {path: form for path, form in stored.items() if (bits_of(form) or 16) < 16}
     layers = layers.assign(format=[narrow.get(path, "") for path in layers["path"]])

@@ -28,14 +28,12 @@ _TIMES = ("start_ns", "end_ns")
 
 def aligned(calls: pd.DataFrame, offsets: Mapping[int, Offset]) -> pd.DataFrame:
     """The calls on one clock; a rank without an offset reads the reference clock."""
-    parts = []
-    for rank, part in calls.groupby("rank", sort=False):
-        offset = offsets.get(int(str(rank)))
-        if offset is not None:
-            shift = {n: part[n] - offset.at(part[n].to_numpy(np.int64)) for n in _TIMES}
-            part = part.assign(**shift)
-        parts.append(part)
-    return pd.concat(parts).sort_index() if parts else calls
+    calls = calls.copy()
+    for rank, offset in offsets.items():
+        mine = calls["rank"] == rank
+        for name in _TIMES:
+            calls.loc[mine, name] -= offset.at(calls.loc[mine, name].to_numpy(np.int64))
+    return calls
 
 
 def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> tuple[pd.DataFrame, int]:
