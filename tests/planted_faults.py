@@ -72,8 +72,9 @@ FAULTS = (
     Fault("analyzers/step_accounting.py", "float(steps[part].sum())", "float(steps[part].mean())",
           "analyzers"),
     # Who owns a kernel, and how that is known.
-    Fault("analyzers/attribution/owned_launches.py", "        for name in exact:",
-          "        for name in list(exact)[:1]:", "analyzers/attribution"),
+    Fault("analyzers/attribution/owners.py", "        for name in exact:",
+          "        for name in list(exact)[:1]:",
+          "analyzers/attribution analyzers/test_placement.py"),
     Fault("analyzers/attribution/memory_map.py", "(addresses % _ALIGNED == 0)", "True",
           "analyzers/attribution"),
     Fault("analyzers/breakdown.py", "        layer=share(placed & known),",

@@ -16,7 +16,7 @@ import pandas as pd
 from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import Evidence
-from spark_prof.analyzers.lookup import NameColumn, by_blocks, combined, positions
+from spark_prof.analyzers.lookup import NameColumn, combined, positions
 from spark_prof.analyzers.step_time import Ledger
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES, PHASES
 
@@ -112,16 +112,10 @@ class Copies:
 
 
 def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
-    """Time and calls of the analyzed kernels, a row for each combination of what they are.
+    """Time (`ns`) and `calls` of the analyzed kernels, for each combination of `phase` and _KEYS.
 
-    A later stretch of an operator is no call of its own. Copies are no kernels.
-
-    Args:
-        kernels: name, kind, component, role, layer, placed, basis, step, part, start_ns and end_ns.
-        phase_of: phase of each analyzed step, indexed by step in ascending order.
-
-    Returns:
-        name, component, role, layer, phase, placed, basis, ns and calls.
+    A later stretch of an operator is no call of its own. Copies are no kernels. Of each analyzed
+    step there is its phase, indexed by step in ascending order.
     """
     step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
@@ -129,9 +123,8 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
     in_phase = np.append(phase.codes.astype(np.int8), np.int8(len(PHASES)))[step]
     in_phase[NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)] = len(PHASES)
     code, first = combined(in_phase, *(kernels[key] for key in _KEYS))
-    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    # As floats, which count whole nanoseconds up to a hundred days exactly.
-    took = by_blocks(len(kernels), np.float64, lambda block: end[block] - start[block])
+    # Added up as floats, which count whole nanoseconds up to a hundred days exactly.
+    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     own = kernels["part"].to_numpy() == 0
     sums = (
         kernels[_KEYS]
@@ -150,8 +143,7 @@ def component_rows(
 ) -> tuple[ComponentRow, ...]:
     """One row per component that occurs, the most expensive first.
 
-    Args:
-        typical: the typical decode step; without one the time of a step is the mean.
+    Without a typical decode step the time of a step is the mean.
     """
     ns = sums.groupby(["component", "phase"], observed=True)["ns"].sum()
     totals = sums.groupby("component", observed=True)[["ns", "calls"]].sum()
@@ -159,20 +151,11 @@ def component_rows(
     total = int(totals["ns"].sum()) or 1
     rows = []
     for name, own, calls in totals.itertuples(name=None):
-        us = {phase: float(ns.get((name, phase), 0)) / 1e3 for phase in PHASES}
-        mean_us = us["decode"] / decode_steps if decode_steps else 0.0
+        us = {f"{phase}_us": float(ns.get((name, phase), 0)) / 1e3 for phase in PHASES}
+        mean_us = us["decode_us"] / decode_steps if decode_steps else 0.0
+        a_step = typical.us(name) if typical else mean_us
         rows.append(
-            ComponentRow(
-                name=str(name),
-                us=own / 1e3,
-                share=own / total,
-                kernels=int(calls),
-                prefill_us=us["prefill"],
-                decode_us=us["decode"],
-                mixed_us=us["mixed"],
-                unknown_us=us["unknown"],
-                decode_us_per_step=typical.us(str(name)) if typical else mean_us,
-            )
+            ComponentRow(name, own / 1e3, own / total, calls, **us, decode_us_per_step=a_step)
         )
     return tuple(rows)
 
@@ -183,14 +166,8 @@ def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
     found = sums.groupby(keys, observed=True)[["ns", "calls"]].sum()
     basis = _basis_of_most(sums, keys)
     return tuple(
-        LayerRow(
-            int(layer) if layer >= 0 else None,
-            str(component),
-            ns / 1e3,
-            int(calls),
-            basis[layer, component],
-        )
-        for (layer, component), ns, calls in found.itertuples(name=None)
+        LayerRow(int(at) if at >= 0 else None, component, ns / 1e3, calls, basis[at, component])
+        for (at, component), ns, calls in found.itertuples(name=None)
     )
 
 
@@ -264,8 +241,7 @@ def coverage_of(sums: pd.DataFrame, rows: tuple[KernelRow, ...]) -> Coverage:
 def copies_of(kernels: pd.DataFrame, steps: pd.Index, busy_us: float | None) -> Copies:
     """The copies and memsets of the analyzed steps, the most expensive first.
 
-    Args:
-        busy_us: time in which anything ran, None where nothing tells.
+    In `busy_us` anything ran; None where nothing tells.
     """
     found = NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
     copies = kernels.loc[found, ["name", "kind", "step", "start_ns", "end_ns", "bytes"]]
@@ -287,7 +263,7 @@ def code_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, 
 
     Where several pieces have a kernel's name, which of them ran is unknown: each has all its time.
     """
-    us, decode_us = _times(kernels)
+    us, decode_us = _by_name(kernels, "us"), _by_name(kernels, "decode_us")
     rows = (
         replace(row, us=us[row.name], decode_us=decode_us[row.name]) for row in evidence.codes(us)
     )
@@ -296,15 +272,13 @@ def code_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[CodeRow, 
 
 def conflicts_of(evidence: Evidence, kernels: Sequence[KernelRow]) -> tuple[Conflict, ...]:
     """The kernels whose names contradict better evidence, the most expensive first."""
-    us, _ = _times(kernels)
+    us = _by_name(kernels, "us")
     found = (replace(conflict, us=us[conflict.name]) for conflict in evidence.conflicts(us))
     return tuple(sorted(found, key=lambda conflict: -conflict.us))
 
 
-def _times(kernels: Sequence[KernelRow]) -> tuple[dict[str, float], dict[str, float]]:
-    us: dict[str, float] = defaultdict(float)
-    decode_us: dict[str, float] = defaultdict(float)
+def _by_name(kernels: Sequence[KernelRow], time: str) -> dict[str, float]:
+    found: defaultdict[str, float] = defaultdict(float)
     for row in kernels:
-        us[row.name] += row.us
-        decode_us[row.name] += row.decode_us
-    return us, decode_us
+        found[row.name] += getattr(row, time)
+    return found

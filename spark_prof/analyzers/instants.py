@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.lookup import at_once
+from spark_prof.analyzers.lookup import Flags, at_once
+from spark_prof.analyzers.step_accounting import covered_in
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 _BLOCK = 1 << 17
 
@@ -50,13 +50,7 @@ class Attributed:
 
 
 def attribute(work: Work, begin: Int64s, finish: Int64s, kinds: int) -> Attributed:
-    """Attributes every instant of some windows.
-
-    Args:
-        begin: begin of each window in ns, ascending.
-        finish: their ends; none is later than the next begin.
-        kinds: how many kinds of work there are.
-    """
+    """Attributes every instant of some windows, of which none begins before the last one ends."""
     totals = [np.zeros((len(begin), kinds)) for _ in range(3)]
     between = np.zeros(len(begin))
     if len(begin) and len(work.start):
@@ -80,9 +74,8 @@ def _block(
 ) -> tuple[int, Floats, Int64s]:
     """The lengths of the rows of a block that have their time for themselves.
 
-    Returns:
-        The first window of the block, the time of each kind in it and the following ones, and the
-        rows that overlap others or run across the edge of a window.
+    They are the time of each kind in the block's first window, whose number comes first, and the
+    following ones. The last are the rows that overlap others or run across the edge of a window.
     """
     begin, finish = windows
     start, end = work.start[block], np.maximum(work.end[block], work.start[block])
@@ -107,18 +100,15 @@ def _block(
 def _between_kernels(work: Work, begin: Int64s, finish: Int64s, latest: Int64s) -> Floats:
     """How long nothing ran between the first and the last kernel that starts in each window."""
     found = np.zeros(len(begin))
-    kernels = np.flatnonzero(work.kernel)
-    opens, closes = np.searchsorted(work.start, begin), np.searchsorted(work.start, finish)
-    first, last = np.searchsorted(kernels, opens), np.searchsorted(kernels, closes) - 1
+    kernels = work.start[work.kernel]
+    first, last = np.searchsorted(kernels, begin), np.searchsorted(kernels, finish) - 1
     some = np.flatnonzero(last >= first)
-    opens, first, last = opens[some], kernels[first[some]], kernels[last[some]]
-    # How long nothing ran before each row; before the first one it does not count.
-    waited = np.zeros(len(latest) + 1, np.int64)
-    idle = np.subtract(work.start[1:], latest[:-1], out=waited[2:])
-    np.cumsum(np.maximum(idle, 0, out=idle), out=idle)
+    begin, opens, closes = begin[some], kernels[first[some]], kernels[last[some]]
     # What reaches into a window from before runs at its very begin.
-    running = (opens > 0) & (latest[opens - 1] > begin[some])
-    found[some] = waited[last + 1] - waited[np.where(running, opens, first + 1)]
+    row = np.searchsorted(work.start, begin)
+    opens = np.where((row > 0) & (latest[row - 1] > begin), begin, opens)
+    covered = covered_in(work.start, np.maximum(work.end, work.start), opens, closes)
+    found[some] = closes - opens - covered
     return found
 
 

@@ -7,18 +7,14 @@ that would be built on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.layer_consistency import (
-    LayerTables,
-    found_layers,
-    layers_alike,
-)
+from spark_prof.analyzers.layer_consistency import LayerTables, found_layers, layers_alike
 from spark_prof.analyzers.model import Broken, Invariant, Report
 from spark_prof.analyzers.roofline.device_ceilings import (
     memory_us,
@@ -26,13 +22,13 @@ from spark_prof.analyzers.roofline.device_ceilings import (
     without_floors,
     without_step_floors,
 )
+from spark_prof.analyzers.step_accounting import covered_in
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
 
 _MOST = 5
 """Lines that one check adds at most; the last one says how many more there are."""
-
 
 _ROUNDING = 1e-9
 """Relative error of a sum of a million float64 numbers, with room to spare."""
@@ -90,15 +86,7 @@ class Whole:
     key: tuple[object, ...]  # the table of the report, and which row of it
     us: float
     terms: Sequence[float]  # what adds up to it
-    times: Mapping[str, float]  # everything in it that is a time, by name; the least of a name
-
-    @classmethod
-    def of_rows(cls, where: str, key: str, us: float, rows: Sequence[tuple[str, float]]) -> Whole:
-        """A time whose terms are all times."""
-        least: dict[str, float] = {}
-        for name, own in rows:
-            least[name] = min(own, least.get(name, own))
-        return cls(where, (key,), us, [own for _, own in rows], least)
+    times: Sequence[tuple[str, float]]  # everything in it that is a time, by name
 
     @property
     def adds_up(self) -> bool:
@@ -112,33 +100,23 @@ def _wholes(facts: Facts) -> Iterator[Whole]:
     report = facts.report
     for b in report.books:
         terms = [b.kernels_us, b.copies_us, -b.overlap_us, b.gap_us, b.residual_us]
-        times = {name: float(getattr(b, name)) for name in _TIMES_OF_STEPS}
+        times = [(name, float(getattr(b, name))) for name in _TIMES_OF_STEPS]
         yield Whole(f"books: {b.phase}", ("books", b.phase), b.step_us, terms, times)
     for t in report.tokens:
-        times = {r.name: min(r.charged_us, r.summed_us, r.alone_us) for r in t.rows}
+        times = [(r.name, min(r.charged_us, r.summed_us, r.alone_us)) for r in t.rows]
         terms = [r.charged_us for r in t.rows]
         key = ("tokens", t.phase, t.batch_size)
         yield Whole(f"tokens: {t.phase}", key, t.step_us, terms, times)
     kernels_us = float(facts.layers.sums["ns"].sum()) / 1e3
-    for name, rows in (
-        ("components", [(row.name, row.us) for row in report.components]),
-        ("layers", [(f"{row.layer}, {row.component}", row.us) for row in report.layers]),
-        ("kernels", [(short_name(row.name), row.us) for row in report.kernels]),
-    ):
-        yield Whole.of_rows(name, name, kernels_us, rows)
+    layers = [(f"{r.layer}, {r.component}", r.us) for r in report.layers]
     found = waterfall_of(report)
-    parts = [(part.component or part.kind, part.us) for part in found.parts]
-    yield Whole.of_rows("waterfall", "floor", found.us, parts)
-
-
-def merged_us(kernels: pd.DataFrame) -> float:
-    """Time in which at least one kernel ran."""
-    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    if not len(start):
-        return 0.0
-    reached = np.maximum.accumulate(end)
-    idle = np.maximum(start[1:] - reached[:-1], 0).sum()
-    return float(reached[-1] - start[0] - idle) / 1e3
+    for where, table, us, rows in (
+        ("components", "components", kernels_us, [(r.name, r.us) for r in report.components]),
+        ("layers", "layers", kernels_us, layers),
+        ("kernels", "kernels", kernels_us, [(short_name(r.name), r.us) for r in report.kernels]),
+        ("waterfall", "floor", found.us, [(p.component or p.kind, p.us) for p in found.parts]),
+    ):
+        yield Whole(where, (table,), us, [own for _, own in rows], rows)
 
 
 def same(a: float, b: float, terms: int = 1, largest: float = 0.0) -> bool:
@@ -157,7 +135,7 @@ def _negative(facts: Facts) -> list[Broken]:
     return [
         Broken(f"{where} takes {us:,.2f} us, which no time can be: it is left out.", where, w.key)
         for w in _wholes(facts)
-        for name, us in w.times.items()
+        for name, us in w.times
         if us < least
         for where in [f"{w.where}, {name}"]
     ]
@@ -179,7 +157,10 @@ def _sums(facts: Facts) -> list[Broken]:
 def _union(facts: Facts) -> list[Broken] | None:
     if not facts.report.books:
         return None
-    us, counted_us = merged_us(facts.kernels), facts.report.books[0].union_us
+    start, end = (facts.kernels[name].to_numpy() for name in ("start_ns", "end_ns"))
+    first, last = start[:1], end.max(initial=0, keepdims=True)
+    us = float(covered_in(start, end, first, last).sum()) / 1e3
+    counted_us = facts.report.books[0].union_us
     if same(us, counted_us):
         return []
     text = f"Kernels ran in {us:,.2f} us of the window, {counted_us:,.2f} us are counted: left out."
@@ -187,11 +168,7 @@ def _union(facts: Facts) -> list[Broken] | None:
 
 
 def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
-    """Kernels that are faster than their bytes and their arithmetic allow.
-
-    Args:
-        kernels: start_ns and end_ns of the kernels of its steps.
-    """
+    """Kernels that are faster than their bytes and their arithmetic allow."""
     roofline = report.roofline
     if roofline is None or not any(row.floor_us for p in roofline.phases for row in p.rows):
         return None

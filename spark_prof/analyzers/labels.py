@@ -40,9 +40,8 @@ def label_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
 def _phases(bundle: Bundle, rank: int, step: pd.Series) -> pd.Categorical:
     """The phase of each row's step, empty for a row of no step."""
     steps = bundle.frame("steps", rank, ["step", "phase"]).drop_duplicates("step")
+    words = ["", *PHASES]
+    phase = pd.Categorical(steps["phase"].astype(str), words)
+    codes = np.append(np.maximum(phase.codes, 0), np.int8(0))
     position = pd.Index(steps["step"]).get_indexer(pd.Index(step))
-    words = ("", *PHASES)
-    codes = np.array(
-        [words.index(p) if p in PHASES else 0 for p in steps["phase"].astype(str)] + [0], np.int8
-    )
     return pd.Categorical.from_codes(codes[position], categories=pd.Index(words, dtype=object))

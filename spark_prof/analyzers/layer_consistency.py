@@ -48,10 +48,7 @@ class LayerTables:
 
 
 def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.DataFrame:
-    """The kernels without the layers that a report of that rank does not show.
-
-    >>> with_known_layers(bundle, 0, place_kernels(bundle, 0))["layer"]  # doctest: +SKIP
-    """
+    """The kernels without the layers that a report of that rank does not show."""
     if not bundle.meta.tables.get(table_file("steps", rank)):
         return placed
     # Where no step's times can be believed, there is no report either.
@@ -62,11 +59,7 @@ def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.Dat
 
 
 def unknown_layers(tables: LayerTables) -> frozenset[object]:
-    """The layers that fail a check.
-
-    >>> unknown_layers(LayerTables.of(bundle, 0, sums))  # doctest: +SKIP
-    frozenset({2})
-    """
+    """The layers that fail a check."""
     failed = [*(layers_alike(tables) or ()), *(found_layers(tables) or ())]
     return frozenset(layer for one in failed for layer in one.key)
 
@@ -158,11 +151,11 @@ def _calls_of_layers(sums: pd.DataFrame) -> dict[int, _Ran]:
     """By layer, how many kernels of each component all decode steps ran."""
     rows = sums[(sums["phase"] == "decode").to_numpy() & (sums["layer"] >= 0).to_numpy()]
     rows = rows.assign(fused=rows["name"].astype(str).str.startswith(_FUSED))
-    found: dict[int, set[tuple[str, int, bool]]] = defaultdict(set)
     counts = rows.groupby(["layer", "component", "fused"], observed=True)[["calls"]].sum()
+    found: dict[int, _Ran] = defaultdict(frozenset)
     for (layer, component, fused), calls in counts.itertuples(name=None):
-        found[int(layer)].add((str(component), int(calls), bool(fused)))
-    return {layer: frozenset(ran) for layer, ran in found.items()}
+        found[int(layer)] |= {(str(component), calls, bool(fused))}
+    return found
 
 
 def _listed(layers: Sequence[int]) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,18 +32,14 @@ def by_blocks(
         block = slice(start, min(start + _BLOCK, rows))
         found[block] = values_of(block)
 
-    starts = range(0, rows, _BLOCK)
-    if len(starts) < 2:
-        for start in starts:
-            fill(start)
-        return found
-    with ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(fill, starts))
+    at_once(*(partial(fill, start) for start in range(0, rows, _BLOCK)))
     return found
 
 
 def at_once(*tasks: Callable[[], _Result]) -> list[_Result]:
     """The results of tasks that need nothing of each other, in their order."""
+    if len(tasks) < 2:
+        return [task() for task in tasks]
     with ThreadPoolExecutor(cores()) as pool:
         return list(pool.map(lambda task: task(), tasks))
 
@@ -63,23 +60,20 @@ class NameColumn:
 
     def flags(self, true_of: Callable[[str], bool]) -> Flags:
         """Whether something is true of the name of each row."""
-        table = np.array([true_of(name) for name in self._names] + [False])
-        if not table.any():
-            return np.zeros(len(self._code), bool)
-        return by_blocks(len(self._code), bool, lambda block: table[self._code[block]])
+        return self._looked_up(np.array([*map(true_of, self._names), False]))
 
     def codes(self, code_of: Callable[[str], int]) -> npt.NDArray[np.int8]:
         """A small number for the name of each row, -1 for a row without one."""
-        table = np.array([code_of(name) for name in self._names] + [-1], np.int8)
-        return by_blocks(len(self._code), np.int8, lambda block: table[self._code[block]])
+        return self._looked_up(np.array([*map(code_of, self._names), -1], np.int8))
+
+    def _looked_up(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return by_blocks(len(self._code), table.dtype, lambda block: table[self._code[block]])
 
 
 def positions(known: Integers, wanted: Integers) -> Positions:
     """Where each wanted number stands among the known ones, -1 where it is none of them.
 
-    Args:
-        known: numbers, ascending and distinct.
-        wanted: numbers in any order.
+    The known numbers ascend and are distinct.
     """
     if not len(known):
         return np.full(len(wanted), -1, np.int32)
@@ -125,19 +119,11 @@ def combined(*columns: pd.Series | npt.NDArray[Any]) -> tuple[Integers, Integers
         if codes * span > largest:
             code, first = _numbered(code, codes)
             codes = len(first)
-        code = _joined(code, values, lowest, span)
+        code *= span
+        code += values
+        code -= lowest
         codes *= span
     return _numbered(code, codes)
-
-
-def _joined(code: Integers, values: npt.NDArray[Any], lowest: int, span: int) -> Integers:
-    def joined(block: slice) -> Integers:
-        both = code[block] * span
-        both += values[block]
-        both -= lowest
-        return both
-
-    return by_blocks(len(code), np.int64, joined)
 
 
 def _numbered(code: Integers, codes: int) -> tuple[Integers, Integers]:
@@ -157,17 +143,12 @@ def _numbered(code: Integers, codes: int) -> tuple[Integers, Integers]:
 
 def ascends(*keys: Integers) -> bool:
     """Whether the rows ascend by these keys, the first one weighing most."""
-    equal: Flags | None = None
+    equal: Flags | Literal[True] = True
     for key in keys:
         before, after = key[:-1], key[1:]
-        falls = after < before
-        if equal is not None:
-            falls &= equal
-        if falls.any():
+        if (equal & (after < before)).any():
             return False
-        if key is not keys[-1]:
-            same = after == before
-            equal = same if equal is None else equal & same
+        equal = equal & (after == before)
     return True
 
 

@@ -149,8 +149,6 @@ def markers_of(bundle: Bundle, rank: int) -> tuple[MarkerRow, ...]:
     """The names that took the longest, by host time; a range counts what is inside it too."""
     columns = ["name", "domain", "start_ns", "end_ns"]
     markers = bundle.frame("markers", rank, columns)
-    if markers.empty:
-        return ()
     markers = markers.assign(us=(markers["end_ns"] - markers["start_ns"]) / 1e3)
     groups = markers.groupby(["name", "domain"], observed=True)["us"].agg(["size", "sum"])
     rows = (

@@ -80,13 +80,10 @@ class Steps:
     tpot_us: Spread | None  # decode step time over tokens accepted per sequence
 
     def us_per_token(self, decode_us: float) -> float | None:
-        """What that much time of all decode steps is in each token of a sequence.
+        """What that much time of all decode steps is in each token of a sequence, None if unknown.
 
         A step gives each sequence one token, with speculative decoding more: the same ratio as
         between the median step and the median time per output token.
-
-        Returns:
-            None where no step decodes or nothing is known about their tokens.
         """
         if not self.decode or self.decode_us is None or self.tpot_us is None:
             return None
@@ -102,14 +99,10 @@ class Steps:
 
 
 def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """The steps with the parts of their books.
+    """The windows with the parts of their books, as `Books` has them.
 
     Args:
         kernels: kind, step, start_ns and end_ns of every kernel and copy of the rank.
-
-    Returns:
-        `windows` with step_us, kernels_us, union_us (of the kernels alone), copies_us, overlap_us,
-        gap_us, residual_us and engine_us.
     """
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     step = positions(windows.index.to_numpy(), kernels["step"].to_numpy())
@@ -158,7 +151,7 @@ def _sum(phase: str, steps: pd.DataFrame) -> Books:
     parts = [f.name for f in fields(Books) if f.name.endswith("_us")]
     sums: dict[str, Any] = {part: float(steps[part].sum()) for part in parts}
     if phase != "all" or steps["engine_us"].isna().any():
-        return Books(phase, len(steps), **sums | {"engine_us": None})
+        sums["engine_us"] = None
     return Books(phase, len(steps), **sums)
 
 
@@ -166,48 +159,35 @@ def steps_of(steps: pd.DataFrame) -> Steps:
     """The steps, without times where nothing accounts for them."""
     if "step_us" not in steps:
         steps = steps.assign(step_us=np.nan, gap_us=np.nan)
-    phase = steps["phase"].astype(str)
-    decode = steps[phase == "decode"]
-    counts = phase.value_counts()
-    tokens = steps["output_tokens"].fillna(steps["decode_requests"])
-    per_sequence = tokens_per_sequence(decode)
+    of = {phase: steps[steps["phase"].astype(str) == phase] for phase in PHASES}
+    counts: dict[str, Any] = {phase: len(rows) for phase, rows in of.items()}
+    spreads: dict[str, Any] = {f"{p}_us": spread(rows["step_us"]) for p, rows in of.items()}
+    decode, prompt_tokens = of["decode"], int(steps["prefill_tokens"].sum())
     return Steps(
         count=len(steps),
-        prefill=int(counts.get("prefill", 0)),
-        decode=int(counts.get("decode", 0)),
-        mixed=int(counts.get("mixed", 0)),
-        unknown=int(counts.get("unknown", 0)),
-        tokens=int(tokens.sum()),
-        scheduled_tokens=int(steps["prefill_tokens"].sum() + steps["decode_tokens"].sum()),
-        prompt_tokens=int(steps["prefill_tokens"].sum()),
-        decode_us=spread(decode["step_us"]),
-        prefill_us=spread(steps.loc[phase == "prefill", "step_us"]),
-        mixed_us=spread(steps.loc[phase == "mixed", "step_us"]),
-        unknown_us=spread(steps.loc[phase == "unknown", "step_us"]),
-        tpot_us=spread(decode["step_us"] / per_sequence),
+        tokens=int(steps["output_tokens"].fillna(steps["decode_requests"]).sum()),
+        scheduled_tokens=int(prompt_tokens + steps["decode_tokens"].sum()),
+        prompt_tokens=prompt_tokens,
+        tpot_us=spread(decode["step_us"] / tokens_per_sequence(decode)),
         host_gap_us=spread((decode if len(decode) else steps)["gap_us"]),
+        **counts,
+        **spreads,
     )
 
 
 def sum_by_group(took: Int64s, group: Integers, groups: int) -> Int64s:
     """Sum of each group; below 0 is none."""
-    if (group < 0).any():
-        took, group = took[group >= 0], group[group >= 0]
-    found = np.zeros(groups, np.int64)
-    np.add.at(found, group, took)
-    return found
+    found = np.zeros(groups + 1, np.int64)
+    np.add.at(found, np.maximum(group, -1), took)
+    return found[:-1]
 
 
 def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:
     """What the intervals of each group add to the union of all intervals.
 
     An instant in which several ran counts once, for the group of the one that began first: what all
-    groups add is the union over the whole time, however much groups overlap each other.
-
-    Args:
-        start: starts in ns.
-        end: ends in ns.
-        group: group of each interval, 0 to groups - 1; below 0 is none.
+    groups add is the union over the whole time, however much groups overlap each other. A group
+    below 0 is none.
     """
     if (group < 0).any():
         mine = np.flatnonzero(group >= 0)
@@ -234,10 +214,9 @@ def covered_in(start: Int64s, end: Int64s, begin: Int64s, finish: Int64s) -> Int
     lengths = np.append(0, np.cumsum(merged_end - merged_start))
 
     def covered_before(moment: Int64s) -> Int64s:
-        index = np.searchsorted(merged_start, moment, side="right")
-        inside = np.minimum(moment, merged_end[np.maximum(index - 1, 0)])
-        partial = inside - merged_start[np.maximum(index - 1, 0)]
-        done: Int64s = np.where(index > 0, lengths[np.maximum(index - 1, 0)] + partial, 0)
+        last = np.searchsorted(merged_start, moment, side="right") - 1
+        inside = np.minimum(moment, merged_end[last]) - merged_start[last]
+        done: Int64s = np.where(last >= 0, lengths[last] + inside, 0)
         return done
 
     return covered_before(finish) - covered_before(begin)

@@ -9,7 +9,6 @@ bound. Sums over all steps (components, layers, kernels, `step_accounting`) are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,22 +17,65 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.instants import Attributed, Work, attribute
-from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.analyzers.lookup import Flags, NameColumn
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.vocabulary import COMPONENTS, COPIES, PHASES
 
 Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 LAUNCH_GAPS = "launch_gaps"
 """Row of the time in which nothing ran between the first and the last kernel of a step."""
 HOST = "host"
 """Row of the time in which nothing ran before the first kernel of a step or after its last."""
 
-_MOST_BATCH_SIZES = 16
 _TIMES = (-(1 << 61), 1 << 62)
 """From before the epoch to a century from now: no two such times are further apart than a number
 of ns can tell."""
+
+
+_MOST_SIZES = 16
+"""Of more batch sizes those with the most steps are kept."""
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """Some of the analyzed steps."""
+
+    phase: str  # of `vocabulary.PHASES`, or all
+    batch: int | None  # how many requests decode in them, None for any number
+    steps: int
+
+    @property
+    def word(self) -> str:
+        """In an address: the phase, and the batch size behind a hyphen."""
+        return self.phase if self.batch is None else f"{self.phase}-{self.batch}"
+
+    def of(self, steps: pd.DataFrame) -> Flags:
+        """Which steps these are."""
+        if self.phase == "all":
+            return np.ones(len(steps), bool)
+        chosen: Flags = np.asarray(steps["phase"] == self.phase, bool)
+        if self.batch is not None:
+            chosen = np.logical_and(chosen, steps["decode_requests"].to_numpy() == self.batch)
+        return chosen
+
+
+def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
+    """What can be chosen, the most telling first: decode, its batch sizes, other phases, all."""
+    phase = steps["phase"].astype(str)
+    found = []
+    for name in ("decode", *(name for name in PHASES if name != "decode")):
+        mine = steps[phase == name]
+        if mine.empty:
+            continue
+        found.append(StepKind(name, None, len(mine)))
+        requests = mine["decode_requests"].to_numpy(np.int64)
+        sizes, counts = np.unique(requests[requests > 0], return_counts=True)
+        if name == "decode" and len(sizes) > 1:
+            common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_SIZES])
+            found += [StepKind(name, int(sizes[own]), int(counts[own])) for own in common]
+    phases = {kind.phase for kind in found}
+    return (*found, StepKind("all", None, len(steps))) if len(phases) != 1 else tuple(found)
 
 
 @dataclass(frozen=True)
@@ -99,23 +141,23 @@ def token_ledgers(
 ) -> tuple[Ledger, ...]:
     """One ledger each phase that occurs, decode first; then one each batch size of decode steps.
 
-    Batch sizes are left out where all decode steps have the same one; of many, those with the most
-    steps are kept.
+    Batch sizes are left out where all decode steps have the same one.
     """
     begin, finish = (np.clip(steps[name].to_numpy(), *_TIMES) for name in ("begin_ns", "finish_ns"))
     found = attribute(_work(placed), begin, finish, len(COMPONENTS))
     length = (finish - begin) / 1e3
     per_sequence = tokens_per_sequence(steps).to_numpy(np.float64)
+    kinds = [kind for kind in kinds_of(steps) if kind.phase != "all"]
     return tuple(
         _ledger(
-            phase,
-            batch_size,
+            kind,
             _parts(found, chosen),
             length[chosen],
-            per_sequence[chosen] if phase == "decode" else np.empty(0),
-            _layers(sums, phase),
+            per_sequence[chosen] if kind.phase == "decode" else np.empty(0),
+            _layers(sums, kind.phase),
         )
-        for phase, batch_size, chosen in _groups(steps)
+        for kind in sorted(kinds, key=lambda kind: kind.batch is not None)
+        for chosen in [kind.of(steps)]
     )
 
 
@@ -168,20 +210,6 @@ def _parts(found: Attributed, chosen: Flags) -> tuple[_Part, ...]:
     )
 
 
-def _groups(steps: pd.DataFrame) -> Iterator[tuple[str, int | None, Flags]]:
-    """Phase, batch size and steps of each ledger."""
-    phase, size = steps["phase"].astype(str).to_numpy(), steps["decode_requests"].to_numpy()
-    for name in ("decode", *(name for name in PHASES if name != "decode")):
-        if (chosen := phase == name).any():
-            yield name, None, chosen
-    decode = (phase == "decode") & (size > 0)
-    sizes, counts = np.unique(size[decode], return_counts=True)
-    if len(sizes) > 1:
-        most = np.argsort(-counts, kind="stable")[:_MOST_BATCH_SIZES]
-        for number in sorted(sizes[most].tolist()):
-            yield "decode", int(number), decode & (size == number)
-
-
 def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
     """In how many decoder layers each component ran in steps of that phase."""
     rows = sums[(sums["phase"] == phase) & (sums["layer"] >= 0)]
@@ -190,8 +218,7 @@ def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
 
 
 def _ledger(
-    phase: str,
-    batch_size: int | None,
+    kind: StepKind,
     parts: tuple[_Part, ...],
     length: Floats,
     per_sequence: Floats,
@@ -222,7 +249,7 @@ def _ledger(
         for share in [us / step.median if step.median else 0.0]
     )
     overlap = sum(row.summed_us - row.charged_us for row in rows)
-    return Ledger(phase, batch_size, len(length), step, ms_per_token, overlap, rows)
+    return Ledger(kind.phase, kind.batch, len(length), step, ms_per_token, overlap, rows)
 
 
 def _spread(us: Floats) -> StepSpread:

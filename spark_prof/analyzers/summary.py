@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.answers import answers_of
@@ -86,10 +86,9 @@ def summary_of(
     log: EngineLog | None = None,
     measured: Measured | None = None,
 ) -> Summary:
-    """The report of one rank of a bundle, with the rows that it was made of.
+    """The report of one rank of a bundle, the lowest if None, with the rows that it was made of.
 
     Args:
-        rank: the rank, the lowest one if None.
         log: what the engine printed in the same run.
         measured: ceilings of its GPU that were measured; those of another GPU are not used.
 
@@ -97,16 +96,15 @@ def summary_of(
         CommandError: the bundle has no such rank.
     """
     if rank is None:
-        rank = bundle.ranks[0] if bundle.ranks else 0
+        rank = min(bundle.ranks, default=0)
     if rank not in bundle.ranks:
         ranks = ", ".join(map(str, bundle.ranks)) or "none"
         raise CommandError(f"{bundle.path} has no rank {rank}; it has {ranks}")
     if not bundle.meta.tables[table_file("steps", rank)]:
         raise CommandError(f"{bundle.path} has no step of rank {rank}; record again")
     samples = bundle.frame("counters", rank)
-    placed = place_kernels(
-        bundle, rank, ["stream", "module", *(["graph_node"] if len(samples) else [])]
-    )
+    extra = ["stream", "module", *(["graph_node"] if len(samples) else [])]
+    placed = place_kernels(bundle, rank, extra)
     # Nothing but sums, such as a table of kernels, has no times at which anything ran.
     timed = not bundle.meta.settings.get("summed")
     windows = timed_windows(bundle, rank, placed)
@@ -130,29 +128,22 @@ def summary_of(
     accounting = books(steps) if timed else ()
     busy_us = accounting[0].busy_us if timed else None
     collectives, shares = collectives_of(bundle) if timed else (Collectives(), {})
-    counters = counters_of(
-        samples,
-        placed,
-        steps,
-        bundle.frame("layers", rank, ["component", "bytes"]),
-        mapping_in(bundle.facts(rank), "model_config"),
-    )
+    config = mapping_in(bundle.facts(rank), "model_config")
+    weights = bundle.frame("layers", rank, ["component", "bytes"])
+    counters = counters_of(samples, placed, steps, weights, config)
     # What looks at every kernel once more; NumPy lets the cores share it.
     with ThreadPoolExecutor(cores()) as pool:
         accounted = pool.submit(token_ledgers, placed, steps, sums) if timed else None
+        known = without_layers(placed, unknown)
         converting = pool.submit(
-            conversions_of,
-            without_layers(placed, unknown),
-            steps,
-            summary,
-            by_kernel,
-            evidence.label,
-            timed=timed,
+            conversions_of, known, steps, summary, by_kernel, evidence.label, timed=timed
         )
         shaping = pool.submit(shapes_of, bundle, rank, every, steps, sums, counters)
         copies = copies_of(placed, steps.index, busy_us)
     ledgers = accounted.result() if accounted else ()
     decode = next((ledger for ledger in ledgers if ledger.phase == "decode"), None)
+    # How many decode steps compute how many tokens.
+    sizes = Counter(sorted(steps.loc[steps["phase"] == "decode", "decode_tokens"].tolist()))
     report = Report(
         run=run_of(bundle, rank, placed, steps),
         gpu=gpu_of(bundle.facts(rank)),
@@ -200,15 +191,10 @@ def summary_of(
         ),
         shapes=shaping.result(),
         tokens=ledgers,
-        audit=audit_of(bundle, rank, by_kernel, _decode_sizes(steps), log),
+        audit=audit_of(bundle, rank, by_kernel, sizes, log),
     )
-    report = checked(
-        Facts(
-            report,
-            _of_steps(placed, steps) if timed else placed[:0],
-            in_all_layers,
-        )
-    )
+    ran = _of_steps(placed, steps) if timed else placed[:0]
+    report = checked(Facts(report, ran, in_all_layers))
     report = replace(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, timed)
 
@@ -217,10 +203,8 @@ def notes_of(
     bundle: Bundle, rank: int, steps: Steps, coverage: Coverage, books: tuple[Books, ...]
 ) -> tuple[str, ...]:
     """The notes of a report, what was lost first."""
-    facts = bundle.facts(rank)
-    settings = bundle.meta.settings
-    imported = bundle.imported
-    execution = str(facts.get("execution", ""))
+    settings, imported = bundle.meta.settings, bundle.imported
+    execution = str(bundle.facts(rank).get("execution", ""))
     notes = [f"lost: {line}" for line in bundle.meta.lost]
     if skipped := settings.get("warmup_steps"):
         notes.append(f"The first {skipped} steps were let pass before these (--warmup-steps).")
@@ -283,17 +267,8 @@ def _wall_us(steps: pd.DataFrame) -> float:
     return float((pieces["finish_ns"].max() - pieces["begin_ns"].min()).sum()) / 1e3
 
 
-def _decode_sizes(steps: pd.DataFrame) -> dict[int, int]:
-    """How many decode steps compute how many tokens."""
-    tokens = steps.loc[steps["phase"].astype(str) == "decode", "decode_tokens"]
-    sizes, counts = np.unique(tokens.to_numpy(np.int64), return_counts=True)
-    return dict(zip(sizes.tolist(), counts.tolist(), strict=True))
-
-
 def _modules(bundle: Bundle, rank: int) -> tuple[ModuleRow, ...]:
     layers = bundle.frame("layers", rank)
-    if layers.empty:
-        return ()
     stored = stored_as(bundle.frame("tensors", rank))
     narrow = {path: form for path, form in stored.items() if (bits_of(form) or 16) < 16}
     layers = layers.assign(format=[narrow.get(path, "") for path in layers["path"]])

@@ -14,20 +14,18 @@ is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import positions
+from spark_prof.analyzers.lookup import Flags, positions
 from spark_prof.analyzers.rank_layout import layout_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
 
-Flags = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
 _OVERLAP_NS = 1_000_000
@@ -42,9 +40,6 @@ _STALL_TIMES = 50
 nowhere."""
 _ABSURD_NS = 60_000_000_000
 
-_MOST_PIECES = 100
-"""Pieces within which a clock was set that are looked at; of more all steps are left out."""
-
 
 @dataclass(frozen=True, eq=False)
 class _OnDevice:
@@ -58,11 +53,9 @@ class _OnDevice:
 def _believed(
     steps: pd.DataFrame, device: _OnDevice, *, one_clock: bool, awaited: bool
 ) -> tuple[Flags, Flags, tuple[str, ...]]:
-    """Judges the times of steps.
+    """Judges the times of steps, in order.
 
     Args:
-        steps: phase, start_ns, end_ns, piece, and update_ns and unfinished, both may be missing
-            values; in order of their numbers, indexed by them.
         one_clock: whether the times come out of a trace, whose tool has put all on one clock.
         awaited: whether the scheduler waits for this rank; kernels of the others may run on after
             its update.
@@ -77,8 +70,8 @@ def _believed(
     bad = (end < start) | device.negative
     back = np.zeros(count, np.int64)
     overlap = end[:-1] - start[1:]
-    back[1:] = np.maximum(start[:-1] - start[1:], np.where(overlap > _OVERLAP_NS, overlap, 0))
-    back = np.maximum(back, 0)
+    overlap[overlap <= _OVERLAP_NS] = 0
+    back[1:] = np.maximum.reduce([start[:-1] - start[1:], overlap, back[1:]])
     apart = np.zeros(count, np.int64)
     if not one_clock:
         update = steps["update_ns"].fillna(np.iinfo(np.int64).max).to_numpy(np.int64)
@@ -97,46 +90,40 @@ def _believed(
     kept &= ~_ambiguous(steps, start, end, kept, back > 0)
     breaks = np.append(False, ~kept[:-1]) if count else np.zeros(0, bool)
     numbers = steps.index.to_numpy()
-
-    def notes() -> Iterator[str]:
-        causes = []
-        if (back > 0).any():
-            causes.append(f"the clock was set back {_at(back, numbers)}")
-        if (bad & (end < start)).any():
-            causes.append(f"steps that end before they begin: {np.count_nonzero(end < start)}")
-        if wrong := np.count_nonzero(device.negative):
-            causes.append(f"steps with kernels that end before they begin: {wrong}")
-        if (apart > 0).any():
-            causes.append(
-                f"the clocks of host and GPU are up to {_span(int(apart.max()))} apart in "
-                f"{np.count_nonzero(apart)} of the steps"
-            )
-        if forward.any():
-            causes.append(
-                f"the clock was set forward, or the engine stalled, "
-                f"{_at(np.where(forward, length, 0), numbers, 'in')}"
-            )
-        if causes:
-            yield (
-                f"lost: {'; '.join(causes)}. {count - np.count_nonzero(kept)} of {count} steps are "
-                "left out of all figures; record again while nothing sets the clock."
-            )
-        told = np.where(stalled & ~forward & kept, length, 0)
-        if told.any():
-            yield (
-                f"A step of {_STALL_TIMES} times the median of its phase or more took "
-                f"{_span(int(told.max()))} (step {numbers[told.argmax()]}): the engine stalled, or "
-                "the clock was set forward. Means contain it, medians do not."
-            )
-
-    return kept, breaks, tuple(notes())
+    causes, notes = [], []
+    if (back > 0).any():
+        causes.append(f"the clock was set back {_at(back, numbers)}")
+    if wrong := np.count_nonzero(end < start):
+        causes.append(f"steps that end before they begin: {wrong}")
+    if wrong := np.count_nonzero(device.negative):
+        causes.append(f"steps with kernels that end before they begin: {wrong}")
+    if wrong := np.count_nonzero(apart):
+        causes.append(
+            f"the clocks of host and GPU are up to {_span(int(apart.max()))} apart in {wrong} of "
+            "the steps"
+        )
+    if forward.any():
+        at = _at(np.where(forward, length, 0), numbers, "in")
+        causes.append(f"the clock was set forward, or the engine stalled, {at}")
+    if causes:
+        notes.append(
+            f"lost: {'; '.join(causes)}. {count - np.count_nonzero(kept)} of {count} steps are "
+            "left out of all figures; record again while nothing sets the clock."
+        )
+    told = np.where(stalled & ~forward & kept, length, 0)
+    if told.any():
+        notes.append(
+            f"A step of {_STALL_TIMES} times the median of its phase or more took "
+            f"{_span(int(told.max()))} (step {numbers[told.argmax()]}): the engine stalled, or "
+            "the clock was set forward. Means contain it, medians do not."
+        )
+    return kept, breaks, tuple(notes)
 
 
 def _on_device(steps: pd.DataFrame, kernels: pd.DataFrame) -> _OnDevice:
     count = len(steps)
     place = positions(steps.index.to_numpy(), kernels["step"].to_numpy())
-    ends = kernels["end_ns"].to_numpy(np.int64)
-    begins = kernels["start_ns"].to_numpy(np.int64) if "start_ns" in kernels else ends
+    begins, ends = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     # What belongs to no step of these has its place behind the last one.
     first = np.full(count + 1, np.iinfo(np.int64).max)
     last = np.zeros(count + 1, np.int64)
@@ -166,10 +153,7 @@ def _long(steps: pd.DataFrame, start: Int64s) -> tuple[Int64s, Flags]:
 def _longest_run(sound: Flags, jumps: Flags) -> Flags:
     """The sound steps of the run between jumps that has most of them."""
     run = np.cumsum(jumps)
-    if not len(run):
-        return sound
-    number = np.bincount(run, weights=sound)
-    return np.asarray(sound & (run == int(number.argmax())))
+    return np.asarray(sound & (run == np.bincount(run, weights=sound, minlength=1).argmax()))
 
 
 def _ambiguous(steps: pd.DataFrame, start: Int64s, end: Int64s, kept: Flags, jumps: Flags) -> Flags:
@@ -181,8 +165,6 @@ def _ambiguous(steps: pd.DataFrame, start: Int64s, end: Int64s, kept: Flags, jum
     run, piece = np.cumsum(jumps), steps["piece"].to_numpy()
     other = ~np.isin(run, run[kept])
     jumped = np.unique(piece[jumps])
-    if len(jumped) > _MOST_PIECES:
-        return np.asarray(np.isin(piece, jumped))
     for each in jumped:
         inside = np.flatnonzero(kept & (piece == each))
         beside = np.flatnonzero(other & (piece == each))
@@ -196,12 +178,10 @@ def _ambiguous(steps: pd.DataFrame, start: Int64s, end: Int64s, kept: Flags, jum
 
 def _at(size: Int64s, numbers: Int64s, where: str = "before") -> str:
     """By how much and at which step; the largest, where there are several."""
-    found = np.flatnonzero(size)
-    most = int(found[size[found].argmax()])
-    span = _span(int(size[most]))
+    count, span = np.count_nonzero(size), _span(int(size.max()))
     what = f"by {span} or more" if where == "before" else f"for {span}"
-    more = f", and at {len(found) - 1} other steps" if len(found) > 1 else ""
-    return f"{what} {where} step {numbers[most]}{more}"
+    more = f", and at {count - 1} other steps" if count > 1 else ""
+    return f"{what} {where} step {numbers[size.argmax()]}{more}"
 
 
 def _span(ns: int) -> str:
@@ -229,11 +209,7 @@ class Windows:
 
 
 def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
-    """The windows of the recorded steps of a rank.
-
-    Args:
-        kernels: the rank's kernels, at least `step` and `end_ns`; with `start_ns` more faults are
-            seen.
+    """The windows of the recorded steps of a rank, whose kernels have `step`, `start_ns`, `end_ns`.
 
     Raises:
         CommandError: the table is damaged: two steps have one number, or no time can be believed.

@@ -24,14 +24,14 @@ def merge(
     """Join the ranks of one run that were recorded on several hosts, on one clock."""
     if len(sources) < 2:
         raise CommandError("give at least two folders to merge, each with other ranks of one run")
-    from spark_prof.analyzers.ranks.rank_clocks import untied, wanted_shifts
+    from spark_prof.analyzers.ranks.rank_clocks import wanted_shifts
     from spark_prof.traces.claim import staged
     from spark_prof.traces.merge_ranks import join_bundles, move_clocks, open_parts
 
     with staged(out) as staging:
         parts = open_parts(sources)
         bundle = join_bundles(parts, staging)
-        shifts, lost = wanted_shifts(bundle), untied(bundle)
+        shifts, lost = wanted_shifts(bundle)
         bundle = move_clocks(bundle, shifts, lost)
     ranks = ", ".join(map(str, bundle.ranks))
     say(f"ranks {ranks} in {out}; {next_report(out)}")

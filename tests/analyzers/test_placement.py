@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.attribution.owned_launches import most_exact
+from spark_prof.analyzers.attribution.owners import most_exact
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.profiler.vllm_names import CALLS
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.tables import TABLES
+from tests.rows import each_row
 from tests.support import (
     ATTENTION,
     EXPERTS,
@@ -41,6 +42,7 @@ GEMM = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn"
 KV_WRITE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>"
 ROUTER = "void vllm::topk_softmax<1>"
 NORM = "rms_norm_kernel"
+ROPE = "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(int)"
 COLLECTIVE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 COPY = "Memcpy HtoD (Pinned -> Device)"
 COMPILED = {"execution": "torch.compile (VLLM_COMPILE), CUDA graphs (FULL_AND_PIECEWISE)"}
@@ -50,39 +52,30 @@ PRODUCTS = [
     layer_row("model.layers.0.mlp.gate", 0, "router"),
 ]
 
-Place = Callable[..., list[tuple[Any, ...]]]
+
+def place(
+    folder: Path,
+    rows: Sequence[Any],
+    calls: Sequence[tuple[int, int]] = (),
+    facts: dict[str, str] | None = None,
+    modules: Sequence[Any] = MODULES,
+) -> list[tuple[Any, ...]]:
+    """Component, layer, whether it is placed, and the basis of each kernel."""
+    piece = Piece([step(0, 0, 10_000)], calls, kineto(*rows))
+    recorded = Recorded({0: [piece]}, facts=facts or {}, layers=PRODUCTS, modules=modules)
+    placed = place_kernels(recorded.assemble(folder / "b"), 0)
+    columns = ["component", "layer", "placed", "basis"]
+    return list(placed[columns].itertuples(index=False, name=None))
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    def placer(
-        rows: Sequence[Any],
-        calls: Sequence[tuple[int, int]] = (),
-        facts: dict[str, str] | None = None,
-        modules: Sequence[Any] = MODULES,
-    ) -> list[tuple[Any, ...]]:
-        piece = Piece([step(0, 0, 10_000)], calls, kineto(*rows))
-        recorded = Recorded({0: [piece]}, facts=facts or {}, layers=PRODUCTS, modules=modules)
-        placed = place_kernels(recorded.assemble(tmp_path / "b"), 0)
-        return list(placed[["component", "layer", "placed"]].itertuples(index=False, name=None))
-
-    return placer
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("module", "name", "component", "layer", "placed"),
     [
         (ATTENTION, "nothing_known", "attention", 0, True),
         (ATTENTION, GEMM, "attention", 0, True),
         (ATTENTION, KV_WRITE, "kv_write", 0, True),
         (ATTENTION, COLLECTIVE, "collective", 0, True),
-        (
-            ATTENTION,
-            "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(int)",
-            "rope",
-            0,
-            True,
-        ),
+        (ATTENTION, ROPE, "rope", 0, True),
         (ATTENTION, ROUTER, "attention", 0, True),
         (EXPERTS, ROUTER, "router", 0, True),
         (EXPERTS, NORM, "experts", 0, True),
@@ -102,13 +95,13 @@ def place(tmp_path: Path) -> Place:
     ],
 )
 def test_a_kernel_of_an_eager_model(
-    place: Place, module: int | None, name: str, component: str, layer: int, placed: bool
+    tmp_path: Path, module: int | None, name: str, component: str, layer: int, placed: bool
 ) -> None:
     calls = [] if module is None else call(module, 100, 200)
     category = "gpu_memcpy" if name == COPY else "kernel"
     launch = event("cuda_runtime", "cudaLaunchKernel", 150, 151, correlation=1)
     rows = [launch, event(category, name, 300, 400, 7, correlation=1)]
-    assert place(rows, calls) == [(component, layer, placed)]
+    assert [row[:3] for row in place(tmp_path, rows, calls)] == [(component, layer, placed)]
 
 
 LAYER_CALLS = [
@@ -136,13 +129,19 @@ PLACED_LAYER = [
 ]  # fmt: skip
 
 
-def test_a_compiled_model_is_placed_by_its_order(place: Place) -> None:
-    found = place(_compiled_layer(), LAYER_CALLS, COMPILED)
+def test_a_compiled_model_is_placed_by_its_order(tmp_path: Path) -> None:
+    found = place(tmp_path, _compiled_layer(), LAYER_CALLS, COMPILED)
     assert [row[:2] for row in found] == PLACED_LAYER
+    # What the order alone places is no proof.
+    anchors = ("attention", "experts")
+    bases = ["range" if name in anchors else "order" for name, _ in PLACED_LAYER]
+    assert [row[3] for row in found] == bases
+    eager = place(tmp_path / "eager", _compiled_layer(), LAYER_CALLS, {"execution": "eager"})
+    assert {row[0] for row in eager} & {"qkv", "o_proj"} == set()
 
 
 def test_what_adds_up_a_split_product_goes_with_it_and_is_no_product_of_its_own(
-    place: Place,
+    tmp_path: Path,
 ) -> None:
     rows, wanted = [], []
     for launched, row in zip(_compiled_layer(), PLACED_LAYER, strict=True):
@@ -152,7 +151,7 @@ def test_what_adds_up_a_split_product_goes_with_it_and_is_no_product_of_its_own(
         if row[0] in ("qkv", "o_proj", "router"):
             rows.append(kernel(REST, at + 55, at + 60, at + 7, at + 7))
             wanted.append(row)
-    assert [row[:2] for row in place(rows, LAYER_CALLS, COMPILED)] == wanted
+    assert [row[:2] for row in place(tmp_path, rows, LAYER_CALLS, COMPILED)] == wanted
 
 
 MORE_EXACT = {
@@ -170,15 +169,6 @@ def test_a_name_is_more_exact_than_its_module_in_these_pairs_and_no_others() -> 
             assert found == [part if (module, name) in MORE_EXACT else whole], (module, name)
 
 
-def test_what_the_order_alone_places_is_no_proof(tmp_path: Path) -> None:
-    piece = Piece([step(0, 0, 10_000)], LAYER_CALLS, kineto(*_compiled_layer()))
-    recorded = Recorded({0: [piece]}, facts=COMPILED, layers=PRODUCTS, modules=MODULES)
-    placed = place_kernels(recorded.assemble(tmp_path / "b"), 0)
-    proven = placed["name"].isin(["attn", "moe"])
-    assert set(placed.loc[proven, "basis"]) == {"range"}
-    assert set(placed.loc[~proven, "basis"]) == {"order"}
-
-
 @pytest.mark.parametrize(("mark", "basis"), [("aligned", "order"), ("guess", "name")])
 def test_what_an_import_placed_by_a_guess_is_one(tmp_path: Path, mark: str, basis: str) -> None:
     launch = event("cuda_runtime", "cudaLaunchKernel", 150, 151, correlation=1)
@@ -193,15 +183,14 @@ def test_what_an_import_placed_by_a_guess_is_one(tmp_path: Path, mark: str, basi
     assert (found["layer"].tolist(), found["basis"].tolist()) == ([0], [basis])
 
 
-@pytest.mark.parametrize("api", ["cudaLaunchKernel", "cudaGraphLaunch"])
-@pytest.mark.parametrize(
+@each_row("api", ["cudaLaunchKernel", "cudaGraphLaunch"])
+@each_row(
     "swapped",
     [{1: "qkv"}, {3: "o_proj"}, {5: "router"}, {1: "qkv", 3: "o_proj"}, {0: "norm"},
      {0: "norm", 1: "qkv", 3: "o_proj", 4: "norm"}],
-    ids=lambda swapped: " ".join(f"{name}@{at}" for at, name in swapped.items()),
 )  # fmt: skip
 def test_swapped_layers_of_a_compiled_model_count_as_what_they_are(
-    place: Place, api: str, swapped: dict[int, str]
+    tmp_path: Path, api: str, swapped: dict[int, str]
 ) -> None:
     """They are marked, whatever their kernels are called, and two of these are one product."""
     assert [c.holder for c in CALLS if c.whole and c.holder] == ["spark_prof_body"]
@@ -217,18 +206,22 @@ def test_swapped_layers_of_a_compiled_model_count_as_what_they_are(
             rows[-1] = kernel("somebodys_own", at, at + 5, at, at)
             rows.append(kernel("and_its_sum", at + 6, at + 9, at + 7, at + 7))
             wanted.append(row)
-    found = place(rows, calls, COMPILED, modules)
+    found = place(tmp_path, rows, calls, COMPILED, modules)
     assert [row[:2] for row in found] == wanted
 
 
-def test_one_graph_for_the_whole_model_leaves_only_the_names(place: Place) -> None:
+def test_one_graph_for_the_whole_model_leaves_only_the_names(tmp_path: Path) -> None:
     rows = [
         event("cuda_runtime", "cudaGraphLaunch", 1050, 1060, correlation=1),
         *(event("kernel", name, 2000 + at, 2050 + at, 7, correlation=1)
           for at, name in enumerate((NORM, GEMM, KV_WRITE))),
     ]  # fmt: skip
-    found = place(rows, LAYER_CALLS, COMPILED)
-    assert found == [("norm", -1, False), ("other", -1, False), ("kv_write", -1, False)]
+    found = place(tmp_path / "one", rows, LAYER_CALLS, COMPILED)
+    assert [row[:3] for row in found] == [
+        ("norm", -1, False), ("other", -1, False), ("kv_write", -1, False),
+    ]  # fmt: skip
+    (found,) = place(tmp_path / "none", [kernel(NORM, 100, 200, 1, 50)], modules=())
+    assert found[:3] == ("norm", -1, False)
 
 
 TWO_LAYERS = [
@@ -276,13 +269,17 @@ def place_captured(
     return list(columns.itertuples(index=False, name=None))
 
 
-@pytest.mark.parametrize("streams", [1, 2])
+@each_row("streams", [1, 2])
 def test_one_graph_for_the_whole_model_whose_capture_was_seen(tmp_path: Path, streams: int) -> None:
     """On two streams the kernels run in another order than the model's code."""
     numbers = range(len(GRAPH))
     starts = {n: 1000 + 20 * (n if streams == 1 else n ^ 3) for n in numbers}
-    rows = graph_launch(1, 50, *((GRAPH[n][0], n, starts[n], 7 + n % streams) for n in numbers))
-    assert place_captured(tmp_path, rows, 2) == [row[1:] for row in GRAPH]
+    rows = [(GRAPH[n][0], n, starts[n], 7 + n % streams) for n in numbers]
+    assert place_captured(tmp_path, graph_launch(1, 50, *rows), 2) == [row[1:] for row in GRAPH]
+    # A node that was not seen takes no other one's place.
+    unseen = ("nothing_known", len(GRAPH) + 5, 990, 7)
+    found = place_captured(tmp_path / "unseen", graph_launch(1, 50, *rows, unseen), 2)
+    assert found[:-1] == [row[1:] for row in GRAPH]
 
 
 def test_pieces_of_a_graph_with_attention_in_between(tmp_path: Path) -> None:
@@ -305,25 +302,3 @@ def test_pieces_of_a_graph_with_attention_in_between(tmp_path: Path) -> None:
     assert sorted(attention) == [("attention", 0), ("attention", 1)]
     graphs = [row[1:] for row in GRAPH if row[1] != "attention"]
     assert [row for row in found if row[0] != "attention"] == graphs
-
-
-def test_a_node_that_was_not_seen_takes_no_other_node_s_place(tmp_path: Path) -> None:
-    rows = graph_launch(1, 50, *((row[0], n, 1000 + 20 * n, 7) for n, row in enumerate(GRAPH)),
-                        ("nothing_known", len(GRAPH) + 5, 990, 7))  # fmt: skip
-    piece = Piece([step(0, 0, 10_000)], (), kineto(*rows))
-    recorded = Recorded({0: [piece]}, facts=COMPILED, layers=PRODUCTS, modules=TWO_LAYERS)
-    captured = Captured([100 * number + 1 for number in range(len(GRAPH))], CAPTURED_CALLS)
-    placed = place_kernels(captured.assemble(recorded, tmp_path / "b"), 0)
-    seen = placed[placed["name"].astype(str) != "nothing_known"]
-    assert list(seen[["component", "layer"]].itertuples(index=False, name=None)) == [
-        row[1:] for row in GRAPH
-    ]
-
-
-def test_an_eager_model_is_never_placed_by_its_order(place: Place) -> None:
-    found = place(_compiled_layer(), LAYER_CALLS, {"execution": "eager"})
-    assert [row[0] for row in found if row[0] in ("qkv", "o_proj")] == []
-
-
-def test_no_modules(place: Place) -> None:
-    assert place([kernel(NORM, 100, 200, 1, 50)], modules=()) == [("norm", -1, False)]

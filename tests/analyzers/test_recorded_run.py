@@ -22,12 +22,9 @@ def test_no_clock(after: object) -> None:
     assert gpu_of({"gpu": GPU, "device_after_steps": after}).clocks is None
 
 
-@each_row("highest", [None, "3003", 0, {"x": 1}])
-def test_nobody_says_how_fast_it_may_be(highest: object) -> None:
-    gpu = GPU | {"clocks_mhz": {"sm_max": highest}}
-    after = {"sm_mhz": 2400, "throttled": "power cap"}
-    assert gpu_of({"gpu": gpu, "device_after_steps": after}).clocks == Clocks(2400, None, ())
-
-
-def test_nothing_is_known() -> None:
+def test_what_is_not_known() -> None:
+    for highest in (None, "3003", 0, {"x": 1}):
+        gpu = GPU | {"clocks_mhz": {"sm_max": highest}}
+        after = {"sm_mhz": 2400, "throttled": "power cap"}
+        assert gpu_of({"gpu": gpu, "device_after_steps": after}).clocks == Clocks(2400, None, ())
     assert gpu_of({}) == gpu_of({"gpu": "x"}) == Gpu("unknown", None)

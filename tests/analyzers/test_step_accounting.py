@@ -24,10 +24,6 @@ from tests.support import ORIGIN
 FAR = 1_800_000_000_000_000_001
 
 
-def _array(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
 def _random_intervals(seed: int) -> list[tuple[int, int, int]]:
     chosen = random.Random(seed)
     found = []
@@ -66,16 +62,13 @@ def test_covered_in(seed: int, origin: int) -> None:
     assert found.tolist() == [len(moments & set(range(*window))) for window in windows]
 
 
-def test_a_group_far_from_the_others_does_not_overflow() -> None:
+def test_groups_far_apart_and_times_that_cannot_be_are_no_crash() -> None:
     # A million steps in ten hours.
     steps = np.arange(0, 1_000_000, 1000)
     start = FAR + steps * 36_000_000
     assert set(union_by_group(start, start + 7, steps, 1_000_000)[steps]) == {7}
-
-
-def test_a_time_that_cannot_be_is_no_crash() -> None:
-    start, end = _array(0, 0, 10), _array(3, 2**63 - 1, 12)
-    assert union_by_group(start, end, _array(0, 1, 2), 3)[0] == 3
+    start, end = np.array([0, 0, 10]), np.array([3, 2**63 - 1, 12])
+    assert union_by_group(start, end, np.arange(3), 3)[0] == 3
 
 
 def windows(*spans: tuple[int, int], phases: str = "", engine: float = 0.0) -> pd.DataFrame:
@@ -161,11 +154,8 @@ def test_books_for_all_steps_and_for_each_phase_that_occurs() -> None:
         ("all", 3, 3.5, 1.0, 2.5), ("prefill", 1, 1.0, 0.4, 0.6), ("decode", 2, 2.5, 0.6, 1.9),
     ]  # fmt: skip
     assert found[0].engine_us == pytest.approx(2.4)
-
-
-def test_an_engine_time_that_one_step_lacks_is_unknown() -> None:
-    steps = step_books(windows((0, 10), (10, 20)), kernels())
-    assert books(steps.assign(engine_us=[1.0, float("nan")]))[0].engine_us is None
+    # One that a step lacks is unknown.
+    assert books(steps.assign(engine_us=[1.0, 1.0, float("nan")]))[0].engine_us is None
 
 
 def test_spread() -> None:

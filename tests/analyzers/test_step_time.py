@@ -58,18 +58,15 @@ def test_beside_the_ledger_of_its_batch_size(concurrency: int | None, step: floa
     assert (chunk.quantity, chunk.statistic) == ("chunk", "median")
 
 
-def test_the_first_token_is_no_decode_step() -> None:
-    assert not beside_clients(LEDGERS, [client(1, Comparison("first_token", "mean", 9.0, 8.0))])
-
-
 def test_nothing_to_compare() -> None:
-    assert not beside_clients((), [client(1, TPOT)])
-    assert not beside_clients((ledger(None, 5000.0, "prefill"),), [client(1, TPOT)])
-    assert not beside_clients((replace(LEDGERS[0], ms_per_token=None),), [client(1, TPOT)])
+    for ledgers, comparison in (
+        (LEDGERS, Comparison("first_token", "mean", 9.0, 8.0)),
+        ((), TPOT),
+        ((ledger(None, 5000.0, "prefill"),), TPOT),
+        ((replace(LEDGERS[0], ms_per_token=None),), TPOT),
+    ):
+        assert not beside_clients(ledgers, [client(1, comparison)])
 
-
-ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared" / "traces"
 
 Kernel = tuple[str, int, int, int, int]
 
@@ -195,38 +192,24 @@ def test_one_ledger_each_phase_and_batch_size() -> None:
     assert [one.ms_per_token is None for one in found] == [False, True, True, False, False]
 
 
-def test_without_tokens_there_is_no_time_per_token() -> None:
-    (found,) = ledgers([("qkv", 0, 0, 0, 50)], [(0, 100)], phase=["unknown"], decode_requests=[0])
-    assert found.ms_per_token is None
-    assert all(row.ms_per_token is None for row in found.rows)
-
-
-def test_nothing_ran() -> None:
-    (found,) = ledgers([], [(0, 100)])
+def test_nothing_ran_and_no_tokens() -> None:
+    (found,) = ledgers([], [(0, 100)], phase=["unknown"], decode_requests=[0])
     assert {name: row.charged_us for name, row in rows(found).items()} == {
-        LAUNCH_GAPS: 0.0,
-        HOST: 100.0,
-    }
+        LAUNCH_GAPS: 0.0, HOST: 100.0,
+    }  # fmt: skip
+    assert {found.ms_per_token, *(row.ms_per_token for row in found.rows)} == {None}
 
 
-def test_a_cpu_engine(tmp_path: Path) -> None:
-    # An operator that calls another has its time before and after it.
-    trace = kineto(operator("aten::embedding", 100, 500), operator("aten::mm", 200, 400))
-    recorded = Recorded({0: [Piece([step(0, 0, 1000)], trace=trace)]})
-    report = summarize(recorded.assemble(tmp_path / "b"))
-    assert {row.name: row.charged_us for row in report.tokens[0].rows} == {
-        "embedding": pytest.approx(0.2),
-        "other": pytest.approx(0.2),
-        LAUNCH_GAPS: 0.0,
-        HOST: pytest.approx(0.6),
-    }
-
-
-def test_each_rank_has_its_own(tmp_path: Path) -> None:
+def test_each_rank_of_a_cpu_engine_has_its_own(tmp_path: Path) -> None:
+    """An operator that calls another has its time before and after it."""
     pieces = {
-        rank: [Piece([step(0, 0, 1000)], trace=kineto(operator("aten::mm", 100, end)))]
-        for rank, end in ((0, 300), (1, 700))
-    }
+        rank: [Piece([step(0, 0, 1000)], trace=kineto(operator("aten::embedding", 100, end),
+                                                      operator("aten::mm", 200, 400)))]
+        for rank, end in ((0, 500), (1, 700))
+    }  # fmt: skip
     bundle = Recorded(pieces).assemble(tmp_path / "b")
-    took = [rows(summarize(bundle, rank).tokens[0])["other"].charged_us for rank in (0, 1)]
-    assert took == [pytest.approx(0.2), pytest.approx(0.6)]
+    for rank, us, host in ((0, 0.2, 0.6), (1, 0.4, 0.4)):
+        assert {row.name: row.charged_us for row in summarize(bundle, rank).tokens[0].rows} == {
+            "embedding": pytest.approx(us), "other": pytest.approx(0.2), LAUNCH_GAPS: 0.0,
+            HOST: pytest.approx(host),
+        }  # fmt: skip

@@ -18,6 +18,7 @@ from spark_prof.analyzers.step_accounting import Books, Spread
 from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.errors import CommandError
+from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle, table_file
 from tests.rows import each_row
 from tests.support import (
@@ -112,27 +113,20 @@ def test_kernels_of_no_recorded_step_are_in_the_books_only(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("rank", [-1, 2, 10**30])
-def test_a_rank_that_does_not_exist(tmp_path: Path, rank: int) -> None:
-    with pytest.raises(CommandError, match="it has 0, 1"):
-        summarize(recorded().assemble(tmp_path / "b"), rank)
-
-
-def test_steps_without_kernels_make_a_report(tmp_path: Path) -> None:
-    bundle = Recorded({0: [Piece([step(0, 0, 1000)])]}).assemble(tmp_path / "b")
-    report = summarize(bundle)
-    assert report.books[0].gap_us == pytest.approx(1.0)
-    assert report.kernels == ()
-    assert report.coverage.layer == 0.0
-    for render in RENDERERS.values():
-        assert render(report)
-
-
-def test_a_rank_whose_pieces_were_all_empty(tmp_path: Path) -> None:
-    bundle = Recorded({0: [Piece([])], 1: [eager_decode()]}).assemble(tmp_path / "b")
+def test_what_has_no_kernels_and_what_has_no_steps(tmp_path: Path) -> None:
+    pieces = {0: [Piece([])], 1: [eager_decode()], 2: [Piece([step(0, 0, 1000)])]}
+    bundle = Recorded(pieces).assemble(tmp_path / "b")
     with pytest.raises(CommandError, match="no step of rank 0"):
         summarize(bundle)
     assert summarize(bundle, 1).ranks[0] == RankRow(0, 0, 0.0, 0.0, 0.0)
+    report = summarize(bundle, 2)
+    assert report.books[0].gap_us == pytest.approx(1.0)
+    assert (report.kernels, report.coverage.layer) == ((), 0.0)
+    for render in RENDERERS.values():
+        assert render(report)
+    for rank in (-1, 3, 10**30):
+        with pytest.raises(CommandError, match="it has 0, 1"):
+            summarize(bundle, rank)
 
 
 @each_row(
@@ -150,12 +144,9 @@ def test_facts_of_any_kind_make_a_report(tmp_path: Path, facts: dict[str, Any]) 
 
 
 def test_a_command_is_shown_so_that_it_can_be_typed_again(tmp_path: Path) -> None:
-    made = recorded()
-    folder = made.write(tmp_path / "b")
+    folder = recorded().write(tmp_path / "b")
     command = ["vllm", "serve", "m", "--config", '{"a": 1}']
     (folder / "recording.json").write_text(json.dumps({"command": command}))
-    from spark_prof.traces.assemble import assemble
-
     report = summarize(assemble(tmp_path / "b", state="complete"))
     assert report.run.command == "vllm serve m --config '{\"a\": 1}'"
 
@@ -183,12 +174,7 @@ def test_what_a_foreign_trace_does_not_tell_is_left_out(tmp_path: Path) -> None:
 def test_sums_without_times_have_no_times(tmp_path: Path) -> None:
     bundle = _as_imported(recorded().assemble(tmp_path / "b"), summed=True)
     report = summarize(bundle)
-    assert (report.books, report.wall_us, report.ranks, report.steps.decode_us) == (
-        (),
-        None,
-        (),
-        None,
-    )
+    assert (report.books, report.wall_us, report.ranks) == ((), None, ())
     assert [row.name for row in report.components] == ["attention", "qkv"]
     document = json.loads(RENDERERS["json"](report))
     assert document["time"]["sum_us"] == pytest.approx(1.2)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +29,8 @@ BACK = [
     for what in ("all", "all between", "host", "host between")
     for by in (SECOND // 5, SECOND, HOUR)
 ]
+PLACES = (0.3, 0.7)
+"""When the clock is set, as a share of the recording."""
 BESIDE = [("device", by) for by in (-HOUR, -SECOND, SECOND, HOUR)] + [("host", SECOND)]
 
 
@@ -41,7 +42,8 @@ def test_no_figure_takes_a_step_of_a_clock_that_was_set(source: Path, tmp_path: 
     sound = read_side(str(source))
     wrong = []
     for number, (what, by) in enumerate([*BACK, *BESIDE, ("all", HOUR)]):
-        for at in (0.3, 0.7):
+        # The quick one of the two recordings takes turns.
+        for at in PLACES if source == ALL_WATCHED else PLACES[number % 2 :: 2]:
             out = clock_set(source, tmp_path / f"{number}-{at}", at, by, what)
             side = read_side(str(out))
             report = side.report
@@ -106,19 +108,10 @@ Rows = Sequence[Mapping[str, int]]
 MS = 1_000_000
 
 
-@pytest.fixture
-def windows(tmp_path: Path) -> Callable[..., pd.DataFrame]:
-    def make(
-        *pieces: Rows, engines: Mapping[int, Rows] | None = None, device: Mapping[int, int]
-    ) -> pd.DataFrame:
-        ranks = {0: [Piece(steps) for steps in pieces]}
-        bundle = Recorded(ranks, engines or {}).assemble(tmp_path / "b")
-        kernels = pd.DataFrame(
-            {"step": list(device), "end_ns": np.array([*device.values()], np.int64) + ORIGIN}
-        )
-        return timed_windows(bundle, 0, kernels).steps
-
-    return make
+def instants(device: Mapping[int, int]) -> pd.DataFrame:
+    """Of each step a kernel that ends as it starts."""
+    at = np.array([*device.values()], np.int64) + ORIGIN
+    return pd.DataFrame({"step": list(device), "start_ns": at, "end_ns": at})
 
 
 def spans(found: pd.DataFrame) -> list[tuple[int, int]]:
@@ -126,93 +119,77 @@ def spans(found: pd.DataFrame) -> list[tuple[int, int]]:
     return list(zip(begin.tolist(), finish.tolist(), strict=True))
 
 
-def test_a_synchronous_engine(windows: Any) -> None:
-    found = windows(
-        [step(0, 10, 80), step(1, 110, 180), step(2, 210, 280)],
-        engines={0: [engine(0, 0, 90), engine(1, 100, 190), engine(2, 200, 290)]},
-        device={0: 70, 1: 170, 2: 270},
-    )
-    # What passes between two schedulings is the earlier step's time.
-    assert spans(found) == [(10, 100), (100, 200), (200, 290)]
-    assert found["engine_ns"].tolist() == [80.0, 100.0, 100.0]
+def windows(
+    folder: Path, pieces: Sequence[Rows], engines: Mapping[int, Rows], device: Mapping[int, int]
+) -> pd.DataFrame:
+    bundle = Recorded({0: [Piece(steps) for steps in pieces]}, engines).assemble(folder / "b")
+    return timed_windows(bundle, 0, instants(device)).steps
 
 
-def test_an_asynchronous_engine_whose_device_runs_behind(windows: Any) -> None:
-    # Each batch is scheduled while the device still works on the one before.
-    found = windows(
-        [step(0, 10, 20), step(1, 30, 40), step(2, 110, 120)],
-        engines={0: [engine(0, 0, 105), engine(1, 22, 205), engine(2, 106, 305)]},
-        device={0: 100, 1: 200, 2: 300},
-    )
-    assert spans(found) == [(10, 100), (100, 200), (200, 305)]
-    assert found["engine_ns"].tolist() == [95.0, 100.0, 100.0]
+IN_TURN = [step(0, 10, 80), step(1, 110, 180)]
+UNKNOWN = None
 
 
-def test_an_idle_pause_belongs_to_no_step(windows: Any) -> None:
-    found = windows(
-        [step(0, 10, 80), step(1, 1010, 1080)],
-        engines={0: [engine(0, 0, 90, unfinished=0), engine(1, 1000, 1090)]},
-        device={0: 70, 1: 1070},
-    )
-    assert spans(found) == [(10, 90), (1000, 1090)]
-    assert found["engine_ns"].tolist() == [80.0, 90.0]
+@each_row(
+    ("pieces", "engines", "device", "wanted", "engine_ns"),
+    [
+        pytest.param([[*IN_TURN, step(2, 210, 280)]],
+                     {0: [engine(0, 0, 90), engine(1, 100, 190), engine(2, 200, 290)]},
+                     {0: 70, 1: 170, 2: 270}, [(10, 100), (100, 200), (200, 290)], [80, 100, 100],
+                     id="what passes between two schedulings is the earlier step's time"),
+        pytest.param([[step(0, 10, 20), step(1, 30, 40), step(2, 110, 120)]],
+                     {0: [engine(0, 0, 105), engine(1, 22, 205), engine(2, 106, 305)]},
+                     {0: 100, 1: 200, 2: 300}, [(10, 100), (100, 200), (200, 305)], [95, 100, 100],
+                     id="each batch is scheduled while the device still works on the one before"),
+        pytest.param([[step(0, 10, 80), step(1, 1010, 1080)]],
+                     {0: [engine(0, 0, 90, unfinished=0), engine(1, 1000, 1090)]},
+                     {0: 70, 1: 1070}, [(10, 90), (1000, 1090)], [80, 90],
+                     id="an idle pause belongs to no step"),
+        pytest.param([[step(0, 10, 80)], [step(1, 510, 580), step(2, 610, 680)]],
+                     {0: [engine(0, 0, 90), engine(1, 100, 590), engine(2, 600, 690)]},
+                     {0: 70, 1: 570, 2: 670}, [(10, 90), (510, 600), (600, 690)], [80, 80, 100],
+                     id="the flush between two pieces belongs to no step"),
+        pytest.param([[*IN_TURN, step(2, 213, 280)]],
+                     {0: [engine(0, 0, 90), engine(2, 203, 291)]}, {0: 70, 2: 270},
+                     [(10, 110), (110, 203), (203, 291)], [80, UNKNOWN, 111],
+                     id="a step that the scheduler never saw keeps the others exact"),
+        pytest.param([[step(0, 10, 80)]], {0: [engine(0, 0, -ORIGIN, unfinished=0)]}, {0: 70},
+                     [(10, 80)], [UNKNOWN], id="an update that never came"),
+        pytest.param([[step(0, 10, 80), step(1, 310, 380, key=100)]],
+                     {0: [engine(0, 0, 90), engine(0, 300, 390), engine(0, 900, 990)]},
+                     {0: 70, 1: 370}, [(10, 300), (300, 390)], [80, 300],
+                     id="after a preemption the same request is at the same position again"),
+        pytest.param([IN_TURN[:1], IN_TURN[1:]], {0: [engine(0, 0, 130), engine(1, 100, 190)]},
+                     {0: 70, 1: 170}, [(10, 110), (110, 190)], [120, 80],
+                     id="of two steps that overlap the later one has the time"),
+        pytest.param([[step(0, 10, 20), step(1, 30, 40), step(2, 50, 60)]],
+                     {0: [engine(0, 0, 105), engine(1, 22, 106), engine(2, 45, 107)]},
+                     {0: 100, 2: 150}, [(10, 100), (100, 100), (100, 150)], [95, 1, 1],
+                     id="the second step launched nothing, the device is still at the first"),
+        pytest.param([[step(0, 10, 80)]], {}, {}, [(10, 80)], [UNKNOWN], id="without any kernel"),
+        *(
+            pytest.param([[step(0, 10, 80), step(1, 80 + apart, 150 + apart)]], {},
+                         {0: 70, 1: 140 + apart},
+                         [(10, 80 if idle else 80 + apart), (80 + apart, 150 + apart)],
+                         [UNKNOWN] * 2, id="without a scheduler a long pause is idle")
+            for apart, idle in ((MS, False), (49 * MS, False), (50 * MS, True), (900 * MS, True))
+        ),
+    ],
+)  # fmt: skip
+def test_where_steps_begin_and_end(
+    tmp_path: Path, pieces: Sequence[Rows], engines: Mapping[int, Rows], device: Mapping[int, int],
+    wanted: list[tuple[int, int]], engine_ns: list[float | None],
+) -> None:  # fmt: skip
+    found = windows(tmp_path, pieces, engines, device)
+    assert spans(found) == wanted
+    times = found["engine_ns"].astype(object).where(found["engine_ns"].notna(), None)
+    assert times.tolist() == engine_ns
+    assert found["output_tokens"].isna().all() or engines
 
 
-def test_the_flush_between_two_pieces_belongs_to_no_step(windows: Any) -> None:
-    found = windows(
-        [step(0, 10, 80)],
-        [step(1, 510, 580), step(2, 610, 680)],
-        engines={0: [engine(0, 0, 90), engine(1, 100, 590), engine(2, 600, 690)]},
-        device={0: 70, 1: 570, 2: 670},
-    )
-    assert spans(found) == [(10, 90), (510, 600), (600, 690)]
-    assert found["engine_ns"].tolist() == [80.0, 80.0, 100.0]
-
-
-@pytest.mark.parametrize(
-    ("apart", "idle"), [(MS, False), (49 * MS, False), (50 * MS, True), (900 * MS, True)]
-)
-def test_without_a_scheduler_a_long_pause_is_idle(windows: Any, apart: int, idle: bool) -> None:
-    second = 80 + apart
-    found = windows([step(0, 10, 80), step(1, second, second + 70)], device={0: 70, 1: second + 60})
-    assert spans(found) == [(10, 80 if idle else second), (second, second + 70)]
-    assert found["engine_ns"].isna().all()
-    assert found["output_tokens"].isna().all()
-
-
-def test_a_step_that_the_scheduler_never_saw_keeps_the_others_exact(windows: Any) -> None:
-    found = windows(
-        [step(0, 10, 80), step(1, 110, 180), step(2, 213, 280)],
-        engines={0: [engine(0, 0, 90), engine(2, 203, 291)]},
-        device={0: 70, 2: 270},
-    )
-    assert spans(found) == [(10, 110), (110, 203), (203, 291)]
-    assert found["engine_ns"].isna().tolist() == [False, True, False]
-
-
-def test_an_update_that_never_came_counts_as_unknown(windows: Any) -> None:
-    found = windows(
-        [step(0, 10, 80)], engines={0: [engine(0, 0, -ORIGIN, unfinished=0)]}, device={0: 70}
-    )
-    assert spans(found) == [(10, 80)]
-    assert found["engine_ns"].isna().all()
-
-
-def test_a_batch_that_comes_back_has_the_latest_record_before_it(windows: Any) -> None:
-    # After a preemption the same request is at the same position again.
-    same = [engine(0, 0, 90), engine(0, 300, 390), engine(0, 900, 990)]
-    found = windows(
-        [step(0, 10, 80), step(1, 310, 380, key=100)], engines={0: same}, device={0: 70, 1: 370}
-    )
-    assert spans(found) == [(10, 300), (300, 390)]
-
-
-def test_every_replica_has_its_own_scheduler(windows: Any) -> None:
-    found = windows(
-        [step(0, 10, 80), step(1, 110, 180)],
-        engines={0: [engine(0, 0, 90, output_tokens=3)], 1: [engine(1, 100, 190, output_tokens=5)]},
-        device={0: 70, 1: 170},
-    )
+def test_every_replica_has_its_own_scheduler(tmp_path: Path) -> None:
+    engines = {0: [engine(0, 0, 90, output_tokens=3)], 1: [engine(1, 100, 190, output_tokens=5)]}
+    found = windows(tmp_path, [IN_TURN], engines, {0: 70, 1: 170})
     assert found["output_tokens"].tolist() == [3, 5]
 
 
@@ -229,22 +206,8 @@ def test_every_replica_has_its_own_scheduler(windows: Any) -> None:
 def test_the_end_of_the_last_step(
     tmp_path: Path, updated: tuple[int, int | None], device: dict[int, int], end: int
 ) -> None:
-    steps = [step(0, 10, 80), step(1, 110, 180)]
     seen = [engine(n, 100 * n, at) for n, at in enumerate(updated) if at is not None]
-    bundle = Recorded({0: [Piece(steps)]}, {0: seen}).assemble(tmp_path / "b")
-    ends = np.array([*device.values()], np.int64) + ORIGIN
-    found = timed_windows(bundle, 0, pd.DataFrame({"step": list(device), "end_ns": ends})).steps
-    assert spans(found)[-1][1] == end
-
-
-def test_of_two_steps_that_overlap_the_later_one_has_the_time(windows: Any) -> None:
-    found = windows(
-        [step(0, 10, 80)],
-        [step(1, 110, 180)],
-        engines={0: [engine(0, 0, 130), engine(1, 100, 190)]},
-        device={0: 70, 1: 170},
-    )
-    assert spans(found) == [(10, 110), (110, 190)]
+    assert spans(windows(tmp_path, [IN_TURN], {0: seen}, device))[-1][1] == end
 
 
 def test_a_rank_that_nobody_waits_for_may_run_on_after_the_update(tmp_path: Path) -> None:
@@ -254,21 +217,6 @@ def test_a_rank_that_nobody_waits_for_may_run_on_after_the_update(tmp_path: Path
     facts = {"parallel": {"tensor": 2, "pipeline": 1, "data": 1}}
     ranks = {0: [Piece(steps)], 1: [Piece(steps)]}
     bundle = Recorded(ranks, {0: updates}, facts).assemble(tmp_path / "b")
-    ends = np.array([75 * MS, 193 * MS, 275 * MS], np.int64) + ORIGIN
-    kernels = pd.DataFrame({"step": [0, 1, 2], "end_ns": ends})
+    kernels = instants({0: 75 * MS, 1: 193 * MS, 2: 275 * MS})
     assert timed_windows(bundle, 1, kernels).steps["step"].tolist() == [0, 1, 2]
     assert len(timed_windows(bundle, 0, kernels).steps) < 3
-
-
-def test_no_window_runs_backwards(windows: Any) -> None:
-    # The second step launched nothing, and the device is still at work on the first.
-    found = windows(
-        [step(0, 10, 20), step(1, 30, 40), step(2, 50, 60)],
-        engines={0: [engine(0, 0, 105), engine(1, 22, 106), engine(2, 45, 107)]},
-        device={0: 100, 2: 150},
-    )
-    assert spans(found) == [(10, 100), (100, 100), (100, 150)]
-
-
-def test_a_step_without_any_kernel(windows: Any) -> None:
-    assert spans(windows([step(0, 10, 80)], device={})) == [(10, 80)]

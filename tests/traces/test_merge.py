@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.analyzers.ranks.rank_clocks import untied, wanted_shifts
+from spark_prof.analyzers.ranks.rank_clocks import wanted_shifts
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
@@ -39,7 +39,7 @@ PARALLEL = parallel(tensor=4)
 def merged(folder: Path, *parts: Bundle) -> Bundle:
     folder.mkdir()
     joined = join_bundles(open_parts([part.path for part in parts]), folder)
-    return move_clocks(joined, wanted_shifts(joined), untied(joined))
+    return move_clocks(joined, *wanted_shifts(joined))
 
 
 def two_hosts(tmp_path: Path, play: Play, **more: Any) -> tuple[Bundle, Bundle]:

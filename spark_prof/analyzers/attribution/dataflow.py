@@ -31,9 +31,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.owners import in_array
-from spark_prof.analyzers.lookup import Integers
-
-Flags = npt.NDArray[np.bool_]
+from spark_prof.analyzers.lookup import Flags, Integers
 
 _READ, _EITHER, _WRITTEN = 1, 0, -1
 _READS_FIRST = re.compile(r"triton_(?:poi|red|per)_fused")
@@ -63,21 +61,8 @@ class Sequence:
     product: Flags  # whether it is a matrix product by name
 
 
-@dataclass(frozen=True)
-class Held:
-    """Addresses of activations that launches hold; arrays have one entry each."""
-
-    holder: Integers  # the launch
-    address: Integers
-    use: Integers  # 1 for what it reads, -1 for what it only writes, 0 where nothing tells
-
-
 def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Integers:
-    """What words among kernels' arguments are for, as `Held.use` has it.
-
-    Example:
-        Of `triton_poi_fused_mul_0`, argument 0 is read, argument 1 may be either.
-    """
+    """Whether words among kernels' arguments are read (1), only written (-1) or either (0)."""
     reads = np.array([bool(_READS_FIRST.match(one)) for one in names] + [False])[name]
     use = np.where(reads & (arguments["argument"] == 0).to_numpy(), _READ, _EITHER)
     array = in_array(arguments, name, names)
@@ -85,20 +70,12 @@ def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Intege
     return use
 
 
-def follow(rows: Sequence, held: Held) -> Flags:
-    """Gives owners to launches without one, in place.
+def follow(rows: Sequence, held: pd.DataFrame) -> Flags:
+    """Gives owners to launches without one, in place, and returns which got one.
 
-    Args:
-        rows: the launches. A component or a layer that one has already is kept: what serves all
-            layers, such as rope, takes the layer alone.
-        held: the addresses that they hold.
-
-    Returns:
-        Which launches got one.
-
-    Example:
-        A reduction after o_proj's split product in layer 3, which shares the product's workspace,
-        gets o_proj and layer 3.
+    A component or a layer that one has already is kept: what serves all layers, such as rope, takes
+    the layer alone. Held are addresses of activations: `holder` (place of the launch), `address`,
+    and `use` as `use_of` has it.
     """
     before = _neighbours(rows, held)
     after = before[::-1]
@@ -112,11 +89,11 @@ def follow(rows: Sequence, held: Held) -> Flags:
     return rows.known & ~proven
 
 
-def _neighbours(rows: Sequence, held: Held) -> npt.NDArray[np.int64]:
+def _neighbours(rows: Sequence, held: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Pairs of launches, the later one first, that hold an address with none in between."""
-    words = pd.DataFrame(vars(held)).assign(step=rows.step[held.holder])
+    words = held.assign(step=rows.step[held["holder"]])
     # What is written in place is read, too: its first entry says so.
-    order = np.lexsort((-held.use, held.holder, held.address, words["step"]))
+    order = np.lexsort((-words["use"], words["holder"], words["address"], words["step"]))
     words = words.iloc[order].drop_duplicates(["step", "address", "holder"])
     holders = words.groupby(["step", "address"], sort=False)["holder"]
     words = words.assign(before=holders.shift(fill_value=-1), holders=holders.transform("size"))

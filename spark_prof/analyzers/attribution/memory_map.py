@@ -18,10 +18,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.lookup import Integers
+from spark_prof.analyzers.lookup import Flags, Integers
 from spark_prof.rules.components import LM_HEAD, layer_of, role_of
-
-Flags = npt.NDArray[np.bool_]
 
 BUFFER, CACHE, OTHER_WEIGHT, MATRIX = 1, 2, 3, 4
 """Ranks of tensors: where a kernel reads several, it works for the module of the highest one. A
@@ -80,12 +78,8 @@ class MemoryMap:
 def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
     """The map of the `tensors` table, without its segments of the allocator.
 
-    Args:
-        roles: texts that are to come first among the roles, in this order.
-
-    Example:
-        Of two rows, `model.embed_tokens` and `lm_head` at the same 1000 bytes, one stretch is
-        made: rank MATRIX, tied, without a component.
+    These roles come first among those of the map. Of `model.embed_tokens` and `lm_head` at the same
+    1000 bytes one stretch is made: rank MATRIX, tied, without a component.
     """
     sizes, addresses = tensors["bytes"], tensors["address"]
     live = (sizes > 0) & (sizes < _FURTHEST) & (addresses >= 0) & (addresses < _FURTHEST)

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Integers, ascends, by_blocks, positions
+from spark_prof.analyzers.lookup import Flags, Integers, ascends, positions
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
 
@@ -34,11 +34,9 @@ Int64s = npt.NDArray[np.int64]
 
 
 def launch_order(rows: pd.DataFrame, host: pd.DataFrame, nodes: Int64s) -> Int64s | None:
-    """The positions of the rows in launch order, step by step; None if they are in it.
+    """The positions of kernels in launch order, step by step; None if they are in it.
 
-    Args:
-        rows: kernels of a rank in order of start, with `start_ns`, `step` and `correlation`.
-        host: `correlation` and `start_ns` of the calls that launched them.
+    The rows are in order of start, `host` are the calls that launched them.
     """
     start, step = rows["start_ns"].to_numpy(), rows["step"].to_numpy()
     launched = _look_up(host[["correlation", "start_ns"]], rows["correlation"].to_numpy(), start)
@@ -64,22 +62,13 @@ def nodes_of(bundle: Bundle, rank: int, nodes: Int64s) -> Int64s:
 
 def _look_up(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Int64s:
     """The table's second column where its first one is the key, the first row of equal ones."""
-    known, values = (table.iloc[:, column].to_numpy(np.int64) for column in range(2))
-    if not len(known):
+    if table.empty:
         return otherwise
-    if not (known[1:] > known[:-1]).all():
-        known, first = np.unique(known, return_index=True)
-        values = values[first]
-    found = positions(known, keys)
-
-    def chosen(block: slice) -> Int64s:
-        place = found[block]
-        return np.where(place >= 0, values[place], otherwise[block])
-
-    return by_blocks(len(keys), np.int64, chosen)
+    known, first = np.unique(table.iloc[:, 0].to_numpy(np.int64), return_index=True)
+    place = positions(known, keys)
+    return np.where(place >= 0, table.iloc[:, 1].to_numpy(np.int64)[first[place]], otherwise)
 
 
-Flags = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int8]
 
 CODES = {name: code for code, name in enumerate(COMPONENTS)}
@@ -128,13 +117,8 @@ class Launched:
 def products_of(layers: pd.DataFrame, config: object = None) -> dict[str, int] | None:
     """How many matrix products a decoder layer has in qkv, o_proj, router and mlp.
 
-    Args:
-        layers: the `layers` table, read from the live model.
-        config: the model's configuration, where it is known.
-
-    Returns:
-        None for a model to which the order does not apply: one of `STRANGERS`, with a single norm a
-        layer (its attention and mlp run side by side), or whose layers are not alike.
+    None for a model to which the order does not apply: one of `STRANGERS`, with a single norm a
+    layer (its attention and mlp run side by side), or whose layers are not alike.
     """
     config = config if isinstance(config, dict) else {}
     inside = layers[layers["layer"] >= 0]
@@ -162,11 +146,9 @@ def products_of(layers: pd.DataFrame, config: object = None) -> dict[str, int] |
 
 
 def place_by_order(rows: Launched, products: Mapping[str, int] | None) -> tuple[Codes, Integers]:
-    """Component and layer of the loose rows, as far as the order tells.
+    """The component's code and the layer of each loose row, as far as the order tells.
 
-    Returns:
-        The component's code and the layer of each row. Both are -1 for loose rows in a stretch
-        whose products are not as many as the layers on both sides have.
+    Both are -1 in a stretch whose products are not as many as the layers on both sides have.
     """
     component, layer = np.full(len(rows.step), -1, np.int8), rows.layer.copy()
     if products is None:

@@ -10,33 +10,19 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.attribution.dataflow import Held, Sequence, follow, use_of
+from spark_prof.analyzers.attribution.dataflow import Sequence, follow, use_of
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
-from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
+from spark_prof.analyzers.attribution.owners import Launches, Owners, most_exact, owners_of
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.lookup import Integers, positions
+from spark_prof.analyzers.lookup import Flags, Integers, positions
 from spark_prof.traces.bundle import Bundle, table_file
-from spark_prof.vocabulary import BASES, COMPONENTS
-
-Flags = npt.NDArray[np.bool_]
+from spark_prof.vocabulary import BASES
 
 BASIS = {name: code for code, name in enumerate(BASES)}
 """The bases as numbers."""
-
-_MORE_EXACT = {
-    "attention": ("kv_write", "rope", "collective"),
-    "experts": ("router",),
-    **dict.fromkeys(("mlp", "o_proj", "shared_experts", "lm_head", "embedding"), ("collective",)),
-}
-"""For a module's component, the components that a kernel's name may make of it.
-
-A mixture of experts brings its tokens together itself, often within its last kernel: what it sends
-between ranks counts to `experts`, also where that is a kernel of its own.
-"""
 
 _ACTIVATIONS = ("memory", "pool")
 _FILLS = "FillFunctor"
@@ -62,32 +48,15 @@ def arguments_known(bundle: Bundle, rank: int) -> bool:
     return all(bundle.meta.tables.get(table_file(name, rank)) for name in ("tensors", "arguments"))
 
 
-def most_exact(by_module: Integers, by_name: Integers) -> npt.NDArray[np.int8]:
-    """The component by name where it is believed before that of the module, else the latter's."""
-    places = len(COMPONENTS) + 1
-    chosen = np.repeat(np.arange(-1, places - 1, dtype=np.int8), places)
-    for whole, exact in _MORE_EXACT.items():
-        for name in exact:
-            chosen[(CODES[whole] + 1) * places + CODES[name] + 1] = CODES[name]
-    index = (by_module + np.int16(1)) * np.int16(places)
-    index += by_name
-    index += 1
-    found: npt.NDArray[np.int8] = chosen[index]
-    return found
-
-
 def own_launches(
     bundle: Bundle, rank: int, rows: pd.DataFrame, found: Evidence, by_name: Integers
 ) -> bool:
-    """Gives rows the owners of their launches, in place, as far as arguments name any.
+    """Gives rows the owners of their launches, in place; returns whether arguments name any.
 
     Args:
         rows: name, module, start_ns, step, correlation and graph_node, in order of start.
         found: what the module that was open tells of each.
         by_name: code of the component that the name tells, -1 for none.
-
-    Returns:
-        Whether they name one.
     """
     if not arguments_known(bundle, rank):
         return False
@@ -115,7 +84,7 @@ def own_launches(
         names=tuple(names.categories),
     )
     memory = memory_map(tensors, found.roles)
-    owners = owners_of(memory, arguments, owner, launches, most_exact)
+    owners = owners_of(memory, arguments, owner, launches)
     if not owners.rank.any():
         return False
     of_launch = _decided(owners, found, by_name, first, memory.roles)
@@ -261,9 +230,8 @@ def _by_flow(
         to_consumer=writes[names.codes.to_numpy()],
         product=product,
     )
-    held = pd.DataFrame({"launch": launch, "row": np.arange(len(launch))}).merge(links, on="launch")
-    words = Held(*(held[name].to_numpy() for name in ("row", "address", "use")))
-    hits = np.flatnonzero(follow(sequence, words))
+    held = pd.DataFrame({"launch": launch, "holder": np.arange(len(launch))})
+    hits = np.flatnonzero(follow(sequence, held.merge(links, on="launch")))
     # Of several rows of a launch the first one is written last, and stays.
     for name in ("component", "layer", "role"):
         getattr(found, name)[launch[hits[::-1]]] = getattr(sequence, name)[hits[::-1]]

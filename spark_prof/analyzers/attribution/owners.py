@@ -30,7 +30,7 @@ believed word names is taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,9 +47,8 @@ from spark_prof.analyzers.attribution.memory_map import (
 )
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.lookup import Integers, combined
-
-Flags = npt.NDArray[np.bool_]
+from spark_prof.analyzers.lookup import Flags, Integers, combined
+from spark_prof.vocabulary import COMPONENTS
 
 _POINTER = 8
 _ARRAY = 2
@@ -94,18 +93,33 @@ class Owners:
     words: Integers  # two rows: for each believed word the launch, and the stretch of the map
 
 
-def owners_of(
-    memory: MemoryMap,
-    arguments: pd.DataFrame,
-    launch: Integers,
-    launches: Launches,
-    more_exact: Callable[[Integers, Integers], Integers],
-) -> Owners:
-    """The owners of launches by what they read.
+_MORE_EXACT = {
+    "attention": ("kv_write", "rope", "collective"),
+    "experts": ("router",),
+    **dict.fromkeys(("mlp", "o_proj", "shared_experts", "lm_head", "embedding"), ("collective",)),
+}
+"""For a module's component, the components that a kernel's name may make of it.
 
-    Args:
-        more_exact: of two codes of components the more exact one, else the first.
-    """
+A mixture of experts brings its tokens together itself, often within its last kernel: what it sends
+between ranks counts to `experts`, also where that is a kernel of its own.
+"""
+
+
+def most_exact(by_module: Integers, by_name: Integers) -> npt.NDArray[np.int8]:
+    """The component by name where it is believed before that of the module, else the latter's."""
+    codes = np.append(np.arange(len(COMPONENTS), dtype=np.int8), np.int8(-1))
+    chosen = np.repeat(codes[:, None], len(codes), axis=1)
+    for whole, exact in _MORE_EXACT.items():
+        for name in exact:
+            chosen[CODES[whole], CODES[name]] = CODES[name]
+    found: npt.NDArray[np.int8] = chosen[by_module, by_name]
+    return found
+
+
+def owners_of(
+    memory: MemoryMap, arguments: pd.DataFrame, launch: Integers, launches: Launches
+) -> Owners:
+    """The owners of launches by what they read."""
     place = memory.find(arguments["address"].to_numpy(np.int64))
     pointer = (arguments["size"] == _POINTER).to_numpy() & (arguments["argument"] >= 0).to_numpy()
     pointer |= in_array(arguments, launches.name[launch], launches.names)
@@ -114,17 +128,17 @@ def owners_of(
     )
     part = memory.component[np.where(believed, place, -1)]
     told = launches.named[launch]
-    contradicted = (part >= 0) & (told >= 0) & (more_exact(part, told) != told)
+    contradicted = (part >= 0) & (told >= 0) & (most_exact(part, told) != told)
     believed &= pointer | ~contradicted
     launch, place, pointer = launch[believed], place[believed], pointer[believed]
     argument = arguments["argument"].to_numpy()[believed]
     norm = memory.component[place] == CODES["norm"]
-    rank = np.where(
-        _looked_up(memory, place) & ~launches.product[launch], _LOOKED_UP, memory.rank[place]
-    )
+    of_embedding = memory.tied | (memory.component == CODES["embedding"])
+    looked_up = (of_embedding & (memory.rank == MATRIX))[place] & ~launches.product[launch]
+    rank = np.where(looked_up, _LOOKED_UP, memory.rank[place])
     # The best word of each launch comes first; a norm's weight is as large as a bias beside it.
     order = np.lexsort((argument, ~pointer, ~norm, -memory.bytes[place], -rank, launch))
-    first = order[_first_of_each(launch[order])]
+    first = order[np.unique(launch[order], return_index=True)[1]]
     count = len(launches.name)
     best, by_pointer = np.full(count, -1), np.zeros(count, bool)
     best[launch[first]], by_pointer[launch[first]] = place[first], pointer[first]
@@ -136,7 +150,7 @@ def owners_of(
     # A cache without a layer of its own serves all layers.
     shared = memory.several[best] | (rank == CACHE)
     beside = order[memory.layer[place[order]] >= 0]
-    beside = beside[_first_of_each(launch[beside])]
+    beside = beside[np.unique(launch[beside], return_index=True)[1]]
     layer, other = memory.layer[best], np.full(count, -1)
     other[launch[beside]] = memory.layer[place[beside]]
     layer = np.where((shared | (rank == BUFFER)) & (layer < 0), other, layer)
@@ -204,15 +218,3 @@ def _same_in_all(memory: MemoryMap, spot: Integers, place: Integers, step: Integ
     same = (found["size"] > 1) & (found["min"] == found["max"])
     stale: Integers = found.loc[same & (memory.layer[found["min"]] >= 0), "spot"].to_numpy()
     return stale
-
-
-def _looked_up(memory: MemoryMap, place: Integers) -> Flags:
-    """Which stretches belong to an embedding's matrix."""
-    of_embedding = memory.tied[place] | (memory.component[place] == CODES["embedding"])
-    found: Flags = of_embedding & (memory.rank[place] == MATRIX)
-    return found
-
-
-def _first_of_each(ascending: Integers) -> Integers:
-    """Where each number first stands."""
-    return np.flatnonzero(np.append(True, np.diff(ascending) != 0)[: len(ascending)])

@@ -26,21 +26,17 @@ from spark_prof.analyzers.attribution.owned_launches import (
     BASIS,
     Evidence,
     arguments_known,
-    most_exact,
     own_launches,
 )
+from spark_prof.analyzers.attribution.owners import most_exact
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
-from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
+from spark_prof.analyzers.lookup import Flags, Integers, NameColumn, ascends, positions
 from spark_prof.rules.components import LM_HEAD, role_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.host_timeline import FINISH, MODEL_PATH
 from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER, COPIES
 
-__all__ = ["COPIES", "kernels_in_order", "most_exact", "place_kernels"]
-
 Codes = npt.NDArray[np.int8]
-Flags = npt.NDArray[np.bool_]
-
 
 _SWAPPED = ".spark_prof_body.run"
 """How the marked call of a layer ends whose kernel is swapped in a compiled model."""
@@ -75,7 +71,7 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     rows = kernels_in_order(bundle, rank, list(columns))
     modules = bundle.frame("modules", rank)
     names = NameColumn(rows["name"])
-    by_name = names.codes(_by_name)
+    by_name = names.codes(lambda name: _code(classify(name).component))
     found = _by_range(rows, modules, by_name)
     owned = own_launches(bundle, rank, rows, found, by_name)
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
@@ -140,7 +136,9 @@ def _by_order(
     in_model = _replayed(host, rows, nodes)
     in_model |= module == (int(root.iloc[0]) if len(root) else -2)
     experts = by_name == CODES["experts"]
-    swapped = _of_swapped_matrices(modules, module)
+    # Products that run in a marked call of their own, whatever they are called.
+    marked = modules[modules["path"].str.endswith(_SWAPPED) & (modules["component"] != "norm")]
+    swapped = np.isin(module, marked["module"].to_numpy())
     # What adds up the parts of a split product is one more stretch of it.
     rest = names.flags(finishes_gemm)
     launched = Launched(
@@ -157,7 +155,7 @@ def _by_order(
             ~rows.duplicated(["step", "module"]).to_numpy(),
             (rows["part"].to_numpy() == 0) & ~rest,
         ),
-        opens=names.flags(_opens_model),
+        opens=names.flags(lambda name: classify(name).component in ("embedding", "collective")),
     )
     config = bundle.facts(rank).get("model_config")
     products = products_of(bundle.frame("layers", rank), config)
@@ -181,23 +179,8 @@ def kernels_in_order(bundle: Bundle, rank: int, columns: Sequence[str]) -> pd.Da
     return rows
 
 
-def _by_name(name: str) -> int:
-    return _code(classify(name).component)
-
-
-def _opens_model(name: str) -> bool:
-    return classify(name).component in ("embedding", "collective")
-
-
 def _code(component: str | None) -> int:
     return CODES.get(component or "", -1)
-
-
-def _of_swapped_matrices(modules: pd.DataFrame, module: Integers) -> Flags:
-    """The kernels of products that run in a marked call of their own, whatever they are called."""
-    marked = modules[modules["path"].str.endswith(_SWAPPED) & (modules["component"] != "norm")]
-    found: Flags = np.isin(module, marked["module"].to_numpy())
-    return found
 
 
 def _replayed(host: pd.DataFrame, rows: pd.DataFrame, nodes: Integers) -> Flags:

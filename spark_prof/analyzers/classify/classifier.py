@@ -33,16 +33,11 @@ _MANGLED_STEP = re.compile(
 )
 
 
-def base_name(name: str) -> str:
-    """The kernel's name with its namespaces, without return type, template and call arguments."""
-    return split_name(name)[0]
-
-
 def split_name(name: str) -> tuple[str, str]:
     """The base name, and the text of the template arguments ("" where there are none).
 
-    Of a mangled name the second part is the identifiers and numbers after the name, one blank
-    between two.
+    The base name has the namespaces, but no return type and no arguments. Of a mangled name the
+    second part is the identifiers and numbers after the name, one blank between two.
     """
     name = name[:NAME_LIMIT].strip()
     copy = _COPY.match(name)
@@ -127,8 +122,6 @@ _DROPPED = re.compile(
     r"|\b\w{1,256}::"  # namespaces
     r"|\bconst\b|\s"
 )
-_WORDS = {"true": "1", "false": "0"}
-_WORD = re.compile(r"\b(?:true|false)\b")
 
 
 @lru_cache(maxsize=16384)
@@ -141,7 +134,7 @@ def spelling(name: str) -> str:
     Two kernels may share it; a name longer than NAME_LIMIT is cut.
     """
     base, arguments = split_name(name[:NAME_LIMIT])
-    plain = _WORD.sub(lambda match: _WORDS[match[0]], arguments)
+    plain = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", arguments))
     return f"{_DROPPED.sub('', base)}<{_DROPPED.sub('', plain)}>"
 
 
@@ -161,8 +154,6 @@ class Label:
     weights: str | None = None
 
 
-_UNKNOWN = Label(None, "unknown", None, "unknown", None)
-
 _BASE_LIMIT = 512
 """Characters of a base name that are searched; what tells a kernel's family stands before them."""
 
@@ -175,10 +166,7 @@ def classify(name: str) -> Label:
 
 
 def is_gemm(name: str) -> bool:
-    """Whether the name is that of a matrix product, on any engine.
-
-    The kernel that only adds up the parts of a split product is none.
-    """
+    """Whether it is a matrix product; what only adds up the parts of a split one is none."""
     rule = find_rule(name)
     return rule is not None and rule.gemm
 
@@ -190,10 +178,7 @@ def finishes_gemm(name: str) -> bool:
 
 
 def is_attention(name: str) -> bool:
-    """Whether the name is that of a layer's attention, which each layer has once.
-
-    What goes with it, such as the indexer of a sparse attention, is none.
-    """
+    """Whether it is a layer's attention, not what goes with it such as a sparse one's indexer."""
     rule = find_rule(name)
     return rule is not None and rule.component == "attention" and not rule.helps
 
@@ -210,11 +195,10 @@ def _classify(name: str) -> tuple[Rule | None, Label]:
     for rule, pattern, arguments_pattern in _COMPILED:
         if pattern.search(base) and arguments_pattern.search(arguments):
             return rule, _label(rule, base, arguments)
-    return None, _UNKNOWN
+    return None, Label(None, "unknown", None, "unknown", None)
 
 
 def _label(rule: Rule, base: str, arguments: str) -> Label:
-    """What the rule says about a name of its family."""
     texts = {IN_NAME: base, IN_ARGUMENTS: arguments}
     precision, weights = rule.precision, rule.weights
     if precision in texts:

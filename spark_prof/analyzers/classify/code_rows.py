@@ -7,7 +7,7 @@ precision is that of the products; where they differ, that of nine in ten, else 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,10 +72,10 @@ class Conflict:
 _MOST = 0.9
 """Share of the products whose precision is the kernel's."""
 
-_OUTPUT = (
+_OUTPUT = frozenset((
     "ST", "STG", "STL", "STS", "STAS", "RED", "REDG", "REDAS", "ATOM", "ATOMG", "SUST", "SURED",
     "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED", "UREDGR",
-)  # fmt: skip
+))  # fmt: skip
 """Opcodes that leave something behind. Libraries hold empty kernels for architectures on which
 the real one is not compiled: they have none."""
 
@@ -90,33 +90,27 @@ def code_rows(functions: pd.DataFrame) -> tuple[CodeRow, ...]:
 
 
 def code_row(counts: dict[str, int], **known: Any) -> CodeRow:
-    """What the opcodes of a function say.
-
-    Args:
-        known: the fields of the row that other tables tell; `name` at least.
-    """
-    by_use: dict[str, list[str]] = {
-        "product": [],
-        "reads": [],
-        "writes": [],
-        "dot": [],
-        "double": [],
-    }
-    formats: dict[str, set[str]] = {"product": set(), "reads": set(), "writes": set()}
+    """What the opcodes of a function say, beside fields that other tables tell, `name` at least."""
+    by_use: defaultdict[str, list[str]] = defaultdict(list)
+    formats: defaultdict[str, set[str]] = defaultdict(set)
     precisions: Counter[str] = Counter()
+    by_word: Counter[str] = Counter()
     untold = 0
     for opcode, count in counts.items():
+        by_word[opcode.partition(".")[0]] += count
         row = find_opcode(opcode)
         if row is None:
             continue
         by_use[row.does].append(opcode)
-        if row.stored and row.does in formats:
+        if row.stored:
             formats[row.does].add(row.stored)
         if row.does == "product" and row.precision:
             precisions[row.precision] += count
         elif row.does == "product":
             untold += count
-    engine = _engine(counts, by_use["product"])
+    calls_out = any(opcode.startswith("CALL.ABS") for opcode in counts)
+    on_cuda_cores = "cuda-core" if by_word.keys() & _OUTPUT and not calls_out else None
+    engine = "tensor-core" if by_use["product"] else on_cuda_cores
     precision = "int8" if engine == "cuda-core" and by_use["dot"] else None
     if precisions:
         most, found = precisions.most_common(1)[0]
@@ -124,8 +118,8 @@ def code_row(counts: dict[str, int], **known: Any) -> CodeRow:
     products = sorted(by_use["product"], key=lambda opcode: (-counts[opcode], opcode))
     return CodeRow(
         **known,
-        local_loads=_words(counts, "LDL"),
-        local_stores=_words(counts, "STL"),
+        local_loads=by_word["LDL"],
+        local_stores=by_word["STL"],
         engine=engine,
         precision=precision,
         precisions=tuple(sorted(precisions)),
@@ -144,15 +138,3 @@ def opcode_counts(text: str) -> dict[str, int]:
         if opcode and count.isascii() and count.isdigit() and len(count) < 10:
             counts[opcode] = int(count)
     return counts
-
-
-def _engine(counts: dict[str, int], products: list[str]) -> str | None:
-    if products:
-        return "tensor-core"
-    calls_out = any(opcode.startswith("CALL.ABS") for opcode in counts)
-    works = any(opcode.partition(".")[0] in _OUTPUT for opcode in counts)
-    return "cuda-core" if works and not calls_out else None
-
-
-def _words(counts: dict[str, int], word: str) -> int:
-    return sum(n for opcode, n in counts.items() if opcode.partition(".")[0] == word)

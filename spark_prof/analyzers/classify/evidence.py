@@ -93,19 +93,9 @@ class Counted:
     absent: frozenset[str]  # precisions of which no tensor-core work was counted
     metric: str  # the metric that tells
 
-    @property
-    def says(self) -> tuple[str | None, str | None]:
-        """What a label takes from it."""
-        return self.engine, self.precision
-
 
 class CountedKernels:
-    """What counters say about kernels, by name.
-
-    Args:
-        metrics: rows of the `metrics` table; None for none.
-        capability: the GPU's compute capability, such as 12.1; None where unknown.
-    """
+    """What counters say about kernels, by name; arguments are those of `Evidence`."""
 
     def __init__(self, metrics: pd.DataFrame | None, capability: str | None) -> None:
         major = (capability or "").partition(".")[0]
@@ -122,7 +112,8 @@ class CountedKernels:
                 self._exact[str(name)] = counted
                 # Kernels that share a spelling must agree.
                 same = self._spelled.setdefault(spelling(str(name)), counted)
-                if same is None or same.says != counted.says:
+                says = counted.engine, counted.precision
+                if same is None or (same.engine, same.precision) != says:
                     self._spelled[spelling(str(name))] = None
 
     def find(self, name: str) -> Counted | None:
@@ -229,13 +220,10 @@ class Evidence:
         counted, code = self._counted.find(name), self.code(name)
         if counted is not None and (truth := _contradiction(label, counted)):
             return Conflict(name, by_name, truth, "counter", counted.metric)
-        if counted is not None and counted.engine is not None:
+        if (counted and counted.engine) or code is None or code.engine is None:
             return None
-        if code is None or code.engine is None:
-            return None
-        if code.engine == label.engine and (
-            code.precision is None or label.precision in (None, code.precision)
-        ):
+        fits = code.precision is None or label.precision in (None, code.precision)
+        if code.engine == label.engine and fits:
             return None
         most = [row.opcode for row in code.products[:_MOST_OPCODES]]
         basis = ", ".join(most) or "no tensor-core instruction"
@@ -281,8 +269,8 @@ def evidence_of(bundle: Bundle, rank: int) -> Evidence:
 def _contradiction(label: Label, counted: Counted) -> str | None:
     """What the counters say instead."""
     if counted.engine is None:
-        tensor = label.engine == "tensor-core"
-        return "nothing of that" if tensor and label.precision in counted.absent else None
+        wrong = label.engine == "tensor-core" and label.precision in counted.absent
+        return "nothing of that" if wrong else None
     other = counted.precision and label.precision and counted.precision != label.precision
     if counted.engine != label.engine or other:
         return _says(counted.engine, counted.precision)

@@ -50,9 +50,11 @@ def list_bundle(bundle: Bundle) -> tuple[tuple[Classified, ...], tuple[str, ...]
     for rank in bundle.ranks:
         evidence = evidence_of(bundle, rank)
         lost |= dict.fromkeys(evidence.lost)
-        times = _kernel_times(bundle, rank)
-        us.update(times)
-        for name in times:
+        kernels = bundle.frame("kernels", rank, ["name", "kind", "start_ns", "end_ns"])
+        ran = kernels[~kernels["kind"].isin(COPIES)]
+        times = (ran["end_ns"] - ran["start_ns"]).groupby(ran["name"].astype(str)).sum() / 1e3
+        us.update({str(name): float(own) for name, own in times.items()})
+        for name in map(str, times.index):
             if name not in found or found[name].evidence != "counter":
                 found[name] = _classified(name, evidence)
     timed = any(us.values())
@@ -86,11 +88,3 @@ def _classified(name: str, evidence: Evidence, compiled_from: str | None = None)
         code=evidence.code(name),
         conflict=next(iter(evidence.conflicts([name])), None),
     )
-
-
-def _kernel_times(bundle: Bundle, rank: int) -> dict[str, float]:
-    """The time of all calls of each name that ran, copies left out, in us."""
-    kernels = bundle.frame("kernels", rank, ["name", "kind", "start_ns", "end_ns"])
-    ran = kernels[~kernels["kind"].isin(COPIES)]
-    times = (ran["end_ns"] - ran["start_ns"]).groupby(ran["name"].astype(str)).sum() / 1e3
-    return {str(name): float(us) for name, us in times.items()}

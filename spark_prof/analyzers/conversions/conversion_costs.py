@@ -122,12 +122,9 @@ def conversions_of(
     *,
     timed: bool = True,
 ) -> Conversions:
-    """What changing formats costs.
+    """What changing formats costs, of everything that ran, placed and with its `stream`.
 
-    Args:
-        placed: everything that ran, from analyzers.placement.place_kernels, with `stream`.
-        windows: the analyzed steps, indexed by step.
-        timed: whether the rows have times; without them nothing tells what read a result.
+    Without times nothing tells what read a result.
     """
     calls = _calls(placed, windows, label_of, timed)
     at_load = _load_time_names(calls, steps.decode)
@@ -162,14 +159,13 @@ def _calls(
     flow = flow_of(placed, converts | padding, copies) if timed else alone(converts)
     name = placed["name"].cat.codes.to_numpy()
     component = placed["component"].cat.codes.to_numpy()
-    found = flow.consumers >= 0
     phases = pd.Categorical(windows["phase"])
     # Outside the analyzed steps it is -1, the last code.
     step = positions(windows.index.to_numpy(), placed["step"].to_numpy()[flow.rows])
     rows = pd.DataFrame(
         {
             "name": name[flow.rows],
-            "consumer": np.where(found, name[flow.consumers], -1),
+            "consumer": np.where(flow.consumers >= 0, name[flow.consumers], -1),
             "producer": np.where(flow.producers >= 0, name[flow.producers], -1),
             "component": component[flow.places],
             "layer": placed["layer"].to_numpy()[flow.places],
@@ -177,10 +173,9 @@ def _calls(
             "pads": padding[flow.rows],
         }
     )
-    took = placed["end_ns"].to_numpy()[flow.rows] - placed["start_ns"].to_numpy()[flow.rows]
-    calls = placed["part"].to_numpy()[flow.rows] == 0
-    keys = list(rows.columns)
-    sums = rows.assign(ns=took, calls=calls.astype(np.int64)).groupby(keys, sort=False).sum()
+    own = placed.iloc[flow.rows]
+    took, calls = (own["end_ns"] - own["start_ns"]).to_numpy(), (own["part"] == 0).to_numpy(int)
+    sums = rows.assign(ns=took, calls=calls).groupby(list(rows.columns), sort=False).sum()
     sums = sums.reset_index()
     # A code of -1 is none, and the last.
     text = [*names, ""]
@@ -226,22 +221,17 @@ def _attributed(calls: pd.DataFrame, steps: Steps) -> tuple[AttributedConversion
 
 def _by_layer(calls: pd.DataFrame) -> tuple[LayerConversions, ...]:
     in_decode = calls["ns"].where(calls["phase"] == "decode", 0)
-    groups = calls.assign(decode=in_decode).groupby(["layer", "component", "kind"])
-    sums = groups[["ns", "decode", "calls"]].sum().itertuples(name=None)
-    rows = (
-        LayerConversions(
-            layer=int(layer) if layer >= 0 else None,
-            component=str(component),
-            kind=str(kind),
-            calls=int(count),
-            us=ns / 1e3,
-            decode_us=decode / 1e3,
-        )
-        for (layer, component, kind), ns, decode, count in sums
+    component = pd.Categorical(calls["component"], COMPONENTS)
+    groups = calls.assign(decode=in_decode, component=component).groupby(
+        ["layer", "component", "kind"], observed=True
     )
-    order = COMPONENTS.index
     return tuple(
-        sorted(rows, key=lambda r: (-1 if r.layer is None else r.layer, order(r.component)))
+        LayerConversions(
+            int(layer) if layer >= 0 else None, component, kind, count, ns / 1e3, decode / 1e3
+        )
+        for (layer, component, kind), ns, decode, count in (
+            groups[["ns", "decode", "calls"]].sum().itertuples(name=None)
+        )
     )
 
 
@@ -256,25 +246,21 @@ def _fused(kernels: tuple[KernelRow, ...]) -> tuple[FusedConversion, ...]:
 def _load_time_names(calls: pd.DataFrame, decode_steps: int) -> set[str]:
     """Kernels that belong to loading, unless they turn up in decode step after decode step."""
     in_decode = calls[calls["phase"] == "decode"].groupby("name")["calls"].sum()
+    often = set(in_decode.index[in_decode >= max(decode_steps / 2, 1)])
     return {
-        name
-        for name in set(map(str, calls["name"]))
-        if (rule := find_rule(name))
-        and rule.load_time
-        and in_decode.get(name, 0) < max(decode_steps / 2, 1)
+        name for name in set(calls["name"]) - often if (rule := find_rule(name)) and rule.load_time
     }
 
 
 def _load_time(calls: pd.DataFrame) -> tuple[LoadTimeConversion, ...]:
     outside = calls["calls"].where(calls["phase"] == "", 0)
     groups = calls.assign(outside=outside).groupby(["kind", "name"], sort=False)
-    rows = (
-        LoadTimeConversion(str(kind), str(name), int(count), ns / 1e3, int(away))
-        for (kind, name), ns, count, away in groups[["ns", "calls", "outside"]]
-        .sum()
-        .itertuples(name=None)
+    sums = groups[["ns", "calls", "outside"]].sum()
+    sums = sums.sort_values("ns", ascending=False, kind="stable")
+    return tuple(
+        LoadTimeConversion(kind, name, count, ns / 1e3, away)
+        for (kind, name), ns, count, away in sums.itertuples(name=None)
     )
-    return tuple(sorted(rows, key=lambda row: -row.us))
 
 
 def _repeated(

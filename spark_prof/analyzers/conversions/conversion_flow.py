@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import classify, is_gemm
-from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.analyzers.lookup import Flags, NameColumn, combined
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,6 @@ def _first_of(roles: tuple[Role, ...], name: str) -> str:
 
 
 Int64s = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _TELL_NOTHING = (CODES["other"], CODES["norm"])
 """Components that say nothing about the consumer: what stands between a norm and a product was
@@ -91,29 +90,21 @@ class Flow(NamedTuple):
 
 
 def flow_of(placed: pd.DataFrame, converts: Flags, copies: Flags) -> Flow:
-    """The conversions, each between its producer and its consumer.
-
-    Args:
-        placed: stream, step and component of everything that ran, in order of start.
-        copies: whether each row is no kernel.
-    """
-    if not converts.any():
+    """The conversions among everything that ran, each between its producer and its consumer."""
+    rows = np.flatnonzero(converts)
+    if not len(rows):
         return alone(converts)
-    lanes = _Lanes(placed, converts, copies)
-    own = lanes.component(lanes.conversions)
+    after, before = _beside(placed, converts | copies)
+    component = placed["component"].cat.codes.to_numpy()
+    own = component[rows]
     wanted = ~np.isin(own, _TELL_NOTHING)
-    nearest = consumer = lanes.after(lanes.conversions)
+    consumer = after[rows]
     for _ in range(_FURTHEST - 1):
-        unmet = np.flatnonzero(wanted & (consumer >= 0) & (lanes.component(consumer) != own))
-        if not len(unmet):
-            break
-        consumer = consumer.copy()
-        consumer[unmet] = lanes.after(consumer[unmet])
-    met = (consumer >= 0) & (~wanted | (lanes.component(consumer) == own))
-    consumer = np.where(met, consumer, nearest)
-    producer = lanes.before(lanes.conversions)
-    place = np.where(wanted | (consumer < 0), lanes.conversions, consumer)
-    return Flow(*map(lanes.rows, (lanes.conversions, consumer, producer, place)))
+        unmet = wanted & (consumer >= 0) & (component[consumer] != own)
+        consumer = np.where(unmet, after[consumer], consumer)
+    met = (consumer >= 0) & (~wanted | (component[consumer] == own))
+    consumer = np.where(met, consumer, after[rows])
+    return Flow(rows, consumer, before[rows], np.where(wanted | (consumer < 0), rows, consumer))
 
 
 def alone(converts: Flags) -> Flow:
@@ -124,74 +115,30 @@ def alone(converts: Flags) -> Flow:
 
 
 def pads(placed: pd.DataFrame, copies: Flags) -> Flags:
-    """The rows of PyTorch's pads: fills with a copy of the same component right behind them.
-
-    Args:
-        placed: name, stream, step and component of everything that ran, in order of start.
-        copies: whether each row is no kernel.
-    """
+    """The rows of PyTorch's pads: fills with a copy of the same component right behind them."""
     found = np.zeros(len(placed), bool)
     names = NameColumn(placed["name"])
     fills = names.flags(lambda name: padding_of(name) == "fill")
     if fills.any():
         moves = names.flags(lambda name: padding_of(name) == "copy")
-        lanes = _Lanes(placed, fills, copies)
-        first = lanes.rows(lanes.conversions)
-        second = lanes.rows(lanes.after(lanes.conversions))
+        first = np.flatnonzero(fills)
+        second = _beside(placed, fills | copies)[0][first]
         component = placed["component"].cat.codes.to_numpy()
         pair = (second >= 0) & moves[second] & (component[first] == component[second])
         found[first[pair]] = found[second[pair]] = True
     return found
 
 
-class _Lanes:
-    """Everything that ran, stream by stream; a place is a position in that order.
+def _beside(placed: pd.DataFrame, skipped: Flags) -> tuple[Int64s, Int64s]:
+    """The next and the last row before each, of its step and stream, that is not skipped, or -1."""
+    lane, _ = combined(placed["step"], placed["stream"])
+    order = np.argsort(lane, kind="stable")
+    plain = ~skipped[order]
+    rows, passed = np.append(order[plain], -1), np.empty(len(lane), np.int64)
+    passed[order] = np.cumsum(plain)
 
-    Attributes:
-        conversions: the places of the conversions, ascending.
-    """
+    def of_lane(number: Int64s) -> Int64s:
+        row = rows[number]
+        return np.where((row >= 0) & (lane[row] == lane), row, -1)
 
-    def __init__(self, placed: pd.DataFrame, converts: Flags, copies: Flags) -> None:
-        self._component = placed["component"].cat.codes.to_numpy()
-        self._step, self._stream = placed["step"].to_numpy(), placed["stream"].to_numpy()
-        self._order = _by_stream(self._stream, copies)
-        skipped = converts | copies
-        if self._order is not None:
-            converts, skipped = converts[self._order], skipped[self._order]
-        self.conversions = np.flatnonzero(converts)
-        self._others = np.flatnonzero(~skipped)
-
-    def rows(self, places: Int64s) -> Int64s:
-        """The row at each place, -1 for none."""
-        if self._order is None:
-            return places
-        return np.where(places >= 0, self._order[places], -1)
-
-    def component(self, places: Int64s) -> npt.NDArray[np.integer[Any]]:
-        """Code of the component at each place."""
-        return self._component[self.rows(places)]
-
-    def after(self, places: Int64s) -> Int64s:
-        """The next place of the same step and stream that is neither conversion nor copy, or -1."""
-        return self._beside(places, np.searchsorted(self._others, places, side="right"))
-
-    def before(self, places: Int64s) -> Int64s:
-        """The last place before, of the same step and stream, that is neither, or -1."""
-        return self._beside(places, np.searchsorted(self._others, places) - 1)
-
-    def _beside(self, places: Int64s, number: Int64s) -> Int64s:
-        near = np.append(self._others, -1)[np.clip(number, -1, len(self._others))]
-        row, other = self.rows(places), self.rows(near)
-        there = (near >= 0) & (self._step[row] == self._step[other])
-        return np.where(there & (self._stream[row] == self._stream[other]), near, -1)
-
-
-def _by_stream(stream: Int64s, copies: Flags) -> Int64s | None:
-    """The rows stream by stream; None where all kernels are on one."""
-    kernel = int(np.argmin(copies))
-    if copies[np.flatnonzero(stream != stream[kernel])].all():
-        return None
-    codes, known = pd.factorize(stream)
-    # Few streams are sorted by counting.
-    small = np.int16 if len(known) < 1 << 15 else np.int64
-    return np.argsort(codes.astype(small), kind="stable")
+    return of_lane(passed), of_lane(passed - 1)

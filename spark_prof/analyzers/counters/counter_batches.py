@@ -25,6 +25,7 @@ from spark_prof.analyzers.counters.folding import (
     find_lag,
     overlaps,
 )
+from spark_prof.analyzers.lookup import combined
 
 AMOUNTS = ("dram_read_bytes", "dram_write_bytes")
 """Columns of the `counters` table that count bytes."""
@@ -51,12 +52,7 @@ def counters_of(
     layers: pd.DataFrame,
     config: Mapping[str, Any],
 ) -> Counters | None:
-    """Amounts of every kernel in the decode steps that were sampled; None without samples.
-
-    Args:
-        kernels: name, component, start_ns, end_ns, step and graph_node.
-        steps: phase and decode_tokens, indexed by step.
-    """
+    """Amounts of every kernel in the decode steps that were sampled; None without samples."""
     samples = _in_order(samples)
     if samples.empty:
         return None
@@ -186,45 +182,37 @@ def _sampled_steps(kernels: pd.DataFrame, begin: npt.NDArray[np.int64]) -> npt.N
 def _slotted(kernels: pd.DataFrame, *, nodes: bool) -> tuple[Calls, pd.DataFrame]:
     """The calls with their slots, and what each slot is, as `Estimate` has it.
 
-    Args:
-        kernels: name, component, layer, start_ns, end_ns, step and graph_node of alike steps.
-        nodes: a slot is a graph node and name, and which of those it is in its step; a replay is
-            a step. Else a slot is all calls of a name for a component, whatever their layer; a
-            replay is a layer of a step.
+    With nodes a slot is a graph node and name, and which of those it is in its step, and a replay
+    is a step; else a slot is all calls of a name for a component, and a replay a layer of a step.
     """
     ordered = kernels.sort_values(["step", "start_ns"], kind="stable")
-    keys = ["name", "component"] + (["graph_node"] if nodes else [])
-    # One number a kind of kernel, then one a place: categories would multiply otherwise.
-    slot = ordered.groupby(keys, observed=True, sort=False).ngroup()
-    replay = ordered["step"]
+    slot, _ = combined(*(ordered[key] for key in (*_KERNEL, *(["graph_node"] if nodes else []))))
     if nodes:
-        turn = ordered.assign(kind=slot).groupby(["step", "kind"], sort=False).cumcount()
-        slot = ordered.assign(kind=slot, turn=turn).groupby(["kind", "turn"], sort=False).ngroup()
-    else:
-        replay = ordered.groupby(["step", "layer"], sort=False).ngroup()
+        turn = ordered.groupby([ordered["step"], slot], sort=False).cumcount()
+        slot, _ = combined(slot, turn)
+    replay, _ = combined(ordered["step"], *([] if nodes else [ordered["layer"]]))
     start, end = (ordered[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    numbers = slot.to_numpy().astype(np.int64), replay.to_numpy().astype(np.int64)
     rows = ordered.assign(slot=slot, us=(end - start) / 1e3).groupby("slot", sort=True)
     slots = rows.agg(
         name=("name", "first"), component=("component", "first"),
         us=("us", "mean"), count=("us", "size"),
     )  # fmt: skip
     steps = max(ordered["step"].nunique(), 1)
-    return Calls(start, end, *numbers), slots.assign(count=slots["count"] / steps)
+    return Calls(start, end, slot, replay), slots.assign(count=slots["count"] / steps)
 
 
 _WORST_ERROR = 0.5
 _LEAST = 0.01
 """A component with a smaller share of the weights is not held against them: the rest outweighs."""
 
+_KERNEL = ["name", "component"]
 _Amounts = Mapping[str, tuple[float, float | None] | None]
 
 
 def _folded_rows(estimate: Estimate) -> list[CounterRow]:
     """One row a kernel and component, the most expensive first."""
     rows = []
-    keys = ["name", "component"]
-    for (name, component), own in estimate.slots.groupby(keys, observed=True, sort=False):
+    for (name, component), own in estimate.slots.groupby(_KERNEL, observed=True, sort=False):
         index, calls = own.index.to_numpy(), float(own["count"].sum())
         weights = np.zeros(len(estimate.slots))
         weights[index] = own["count"] / calls
@@ -242,25 +230,20 @@ def _long_rows(samples: pd.DataFrame, kernels: pd.DataFrame) -> Iterator[Counter
     """Kernels that last so many samples that they need no folding."""
     begin, finish = (samples[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     start, end = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    found = kernels[["name", "component"]].assign(us=(end - start) / 1e3)
+    found = kernels[_KERNEL].assign(us=(end - start) / 1e3)
     every = [*AMOUNTS, *SHARES]
     for key in every:
         scale = finish - begin if key in SHARES else 1.0
         sampled = samples[key].to_numpy(np.float64) * scale
         found[key] = amounts_by_time(begin, finish, sampled, start, end)
     found = found[found[every].notna().any(axis=1)]
-    keys = ["name", "component"]
-    for (name, component), rows in found.groupby(keys, observed=True, sort=False):
-        # Of one call, or where some are missing, there is no error.
-        values = {key: rows[key].to_numpy(np.float64) for key in every}
+    for (name, component), rows in found.groupby(_KERNEL, observed=True, sort=False):
+        mean, error, whole = rows[every].mean(), rows[every].sem(), rows[every].notna().all()
         known: _Amounts = {
-            key: (
-                float(of.mean()),
-                float(of.std(ddof=1) / np.sqrt(len(of))) if len(of) > 1 else None,
-            )
-            if np.isfinite(of).all()
+            key: (float(mean[key]), float(error[key]) if len(rows) > 1 else None)
+            if whole[key]
             else None
-            for key, of in values.items()
+            for key in every
         }
         yield _row(name, component, float(len(rows)), float(rows["us"].mean()), 1.0, known)
 

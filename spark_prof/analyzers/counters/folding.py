@@ -11,6 +11,7 @@ Biometrika 73, 1986, one cluster a step).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -19,6 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from spark_prof.analyzers.step_accounting import covered_in
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -34,7 +37,6 @@ Without it kernels whose traffic is not even come out too large: 2 % on an H100.
 
 _RIDGE = 1e-4
 """Of the mean diagonal: pulls what the samples leave open towards the amounts by time."""
-
 
 _ROUNDS = 24
 _TINY = 1e-6
@@ -90,9 +92,7 @@ def overlaps(
 ) -> tuple[Integers, Integers, Integers]:
     """All overlapping pairs of samples and kernels: both indices, and for how many ns both lasted.
 
-    Args:
-        begin: when each sample began, ascending; samples do not overlap each other.
-        start: when each kernel started; kernels may overlap. The pairs are in their order.
+    Samples ascend and do not overlap each other; kernels may. The pairs are in the kernels' order.
     """
     first = np.searchsorted(finish, start, side="right")
     counts = np.maximum(np.searchsorted(begin, end, side="left") - first, 0)
@@ -130,19 +130,6 @@ def amounts_by_time(
     return np.where(long & covered, amount, np.nan)
 
 
-def uncovered(begin: Integers, finish: Integers, start: Integers, end: Integers) -> Integers:
-    """Nanoseconds of each sample in which no kernel ran."""
-    if not len(start):
-        return finish - begin
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    # Of a kernel counts what begins after all before it have ended, so that nothing counts twice.
-    start = np.maximum(start, np.append(start[0], np.maximum.accumulate(end)[:-1]))
-    sample, _, ns = overlaps(begin, finish, start, np.maximum(start, end))
-    busy = np.bincount(sample, ns, len(begin))
-    return (finish - begin) - busy.astype(np.int64)
-
-
 @dataclass(frozen=True)
 class Calls:
     """Kernels that ran, one entry a call."""
@@ -171,36 +158,27 @@ class Folded:
         steps = self.influence.shape[1]
         if steps < 2:
             return float("nan")
-        spread = float(np.sqrt(np.square(weights @ self.influence).sum()))
-        return spread * float(np.sqrt(steps / (steps - 1)))
+        return float(np.linalg.norm(weights @ self.influence)) * math.sqrt(steps / (steps - 1))
 
 
 class Equations:
-    """One equation a sample, ready to be solved for any quantity that was sampled.
-
-    Args:
-        begin: when each sample began, ascending.
-        slots: how many slots there are, at most MOST_SLOTS.
-
-    Attributes:
-        seen: calls of each slot that the samples saw, parts as fractions.
-    """
+    """One equation a sample, in order of time, to be solved for any quantity that was sampled."""
 
     def __init__(self, begin: Integers, finish: Integers, calls: Calls, slots: int) -> None:
         self._slots = slots
         self._sample, kernel, self._ns = overlaps(begin, finish, calls.start_ns, calls.end_ns)
         self._slot = calls.slot[kernel]
         share = self._ns / np.maximum(calls.end_ns - calls.start_ns, 1)[kernel]
+        # Calls of each slot that the samples saw, parts as fractions.
         self.seen = np.bincount(self._slot, share, slots).astype(np.float64)
-        idle = uncovered(begin, finish, calls.start_ns, calls.end_ns).astype(np.float64)
+        idle = finish - begin - covered_in(calls.start_ns, calls.end_ns, begin, finish)
         with_idle = np.flatnonzero(idle)
         # One row a sample; the last column is time without kernels.
         self._row = np.concatenate([self._sample, with_idle])
         self._column = np.concatenate([self._slot, np.full(len(with_idle), slots)])
         self._value = np.concatenate([share, idle[with_idle] / 1e3])
         self._step = np.zeros(len(begin), np.int64)
-        numbers = np.unique(calls.step, return_inverse=True)[1]
-        self._step[self._sample] = numbers[kernel]
+        self._step[self._sample] = np.unique(calls.step, return_inverse=True)[1][kernel]
         self._sums = np.bincount(self._column, self._value, slots + 1).astype(np.float64)
         # One more equation: what all kernels move together is what all samples counted.
         self._whole = _WHOLE / max(len(begin), 1)
@@ -274,18 +252,12 @@ better than none: on an H100, whose clocks agree, one of -1 us leaves 0.95.
 """
 
 
-def find_lag(
-    begin: Integers,
-    finish: Integers,
-    sampled: Floats,
-    calls: Calls,
-    slots: int,
-) -> int:
+def find_lag(begin: Integers, finish: Integers, sampled: Floats, calls: Calls, slots: int) -> int:
     """Nanoseconds to add to the kernels' times so that the samples fit them best; 0 for none."""
     steps = np.unique(calls.step)
     each = max(1, len(calls.step) // max(len(steps), 1))
     chosen = np.isin(calls.step, steps[: max(4, _MOST_CALLS // each)])
-    few = Calls(*(item[chosen] for item in (calls.start_ns, calls.end_ns, calls.slot, calls.step)))
+    few = Calls(*(item[chosen] for item in vars(calls).values()))
     if not len(few.start_ns):
         return 0
     low, high = few.start_ns.min() + _WIDEST_NS, few.end_ns.max() - _WIDEST_NS
@@ -314,8 +286,7 @@ _FEWEST_PARTS = 3
 def _in_parts(calls: Calls, slots: pd.DataFrame, interval_ns: float) -> tuple[Calls, Integers]:
     """Cuts each call into parts that count for themselves: a kernel's traffic is not even.
 
-    Returns:
-        The parts as calls, and for each of their slots the slot it is a part of.
+    Also returned is for each slot of the parts the slot that it is a part of.
     """
     wanted = np.ceil(slots["us"].to_numpy() * 1e3 / interval_ns)
     parts = np.clip(wanted, _FEWEST_PARTS, _MOST_PARTS).astype(np.int64)
@@ -342,13 +313,7 @@ RESOLVED = 0.9
 class Estimate:
     """Each quantity divided among slots, once with even kernels and once with kernels in parts.
 
-    Args:
-        quantities: by name, what each sample counted.
-
-    Attributes:
-        slots: name, component, us (mean duration) and count (calls a step), one row a slot.
-        parts: the solution of each quantity with kernels in parts.
-        resolved: for each slot, 1 where the samples alone determine it, 0 where they say nothing.
+    A row of `slots` has a slot's name, component, us (mean duration) and count (calls a step).
     """
 
     def __init__(

@@ -23,18 +23,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.rank_layout import Layout, Team, clock_name
-from spark_prof.analyzers.ranks.collective_calls import collective_calls, is_joint
+from spark_prof.analyzers.ranks.collective_calls import JOINT, collective_calls
 from spark_prof.traces.bundle import Bundle
 
 
 def join_steps(steps: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
-    """One row per step that every rank has.
+    """The steps that every rank has, a row each, with a column per rank of its step's number.
 
     Args:
         steps: for each rank its rows of the `steps` table, in the order in which they ran.
-
-    Returns:
-        One column per rank that holds its step number, in order.
     """
     ranks = sorted(steps)
     first = steps[ranks[0]]
@@ -87,14 +84,16 @@ def _ascending(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return chain[::-1]
 
 
+_CALLS = ["call", "turn", "kind", "rank", "start_ns", "end_ns"]
+
+
 @dataclass(frozen=True)
 class Matched:
     """The collectives of one team."""
 
     # One row per step that all ranks have, a column per rank with its step number.
     steps: pd.DataFrame
-    # One row per matched call and rank: `call` (from 0), `turn` (row of `steps`), `kind`, `rank`,
-    # `start_ns`, `end_ns`.
+    # One row per matched call and rank: _CALLS, of which `turn` is the row of `steps`.
     calls: pd.DataFrame
     unequal_steps: int  # steps left out because the ranks ran different numbers of a collective
     # Calls that were not matched: in such steps, of an unknown kind, or of a kind whose
@@ -107,12 +106,9 @@ def match_collectives(
     calls: Mapping[int, pd.DataFrame],
     point_to_point: bool = False,
 ) -> Matched:
-    """Matches the k-th collective of a kind in a step across ranks.
+    """Matches the k-th collective of a kind in a step across ranks, each with its steps and calls.
 
-    Args:
-        steps: for each rank its recorded steps in order: `step` and `key`.
-        calls: for each rank what `calls.collective_calls` returned.
-        point_to_point: whether sends and receives link pipeline stages; they are not matched then.
+    Sends and receives that link pipeline stages, point to point, are not matched.
     """
     joined = join_steps(steps)
     parts = []
@@ -121,36 +117,27 @@ def match_collectives(
         part = calls[rank].assign(rank=rank, turn=turn.reindex(calls[rank]["step"]).to_numpy())
         parts.append(part.dropna(subset="turn"))
     found = pd.concat(parts, ignore_index=True).astype({"turn": np.int64, "kind": str})
-    joint = found["kind"].map(is_joint).astype(bool) & ~(
-        (found["kind"] == "send_recv") & point_to_point
-    )
-    left_out = int((~joint).sum())
-    found = found[joint]
+    recorded = len(found)
+    found = found[found["kind"].isin(JOINT)]
+    if point_to_point:
+        found = found[found["kind"] != "send_recv"]
     counts = found.groupby(["turn", "kind", "rank"]).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(joined.columns), fill_value=0)
     unequal = counts.index[counts.min(axis=1) != counts.max(axis=1)].get_level_values("turn")
-    bad = found["turn"].isin(unequal)
-    left_out += int(bad.sum())
-    found = found[~bad].sort_values(["rank", "start_ns"], kind="stable")
+    found = found[~found["turn"].isin(unequal)].sort_values(["rank", "start_ns"], kind="stable")
     order = found.groupby(["turn", "kind", "rank"]).cumcount()
     call = pd.MultiIndex.from_arrays([found["turn"], found["kind"], order]).factorize(sort=True)[0]
     found = found.assign(call=call).sort_values(["call", "rank"], ignore_index=True)
-    columns = ["call", "turn", "kind", "rank", "start_ns", "end_ns"]
-    return Matched(joined, found[columns], len(set(unequal)), left_out)
+    return Matched(joined, found[_CALLS], len(set(unequal)), recorded - len(found))
 
 
 def match_by_time(steps: pd.DataFrame, calls: Mapping[int, pd.DataFrame]) -> Matched:
-    """Matches the calls of ranks that read one clock.
-
-    Args:
-        steps: the recorded steps of the lowest rank, in order, by which the result is told.
-        calls: for each rank what `calls.collective_calls` returned.
-
-    Returns:
-        What `matching.match_collectives` returns; `steps` has the lowest rank only.
-    """
+    """Matches the calls of ranks that read one clock; steps are those of the lowest rank alone."""
     ranks = sorted(calls)
-    joint = {rank: _joint(calls[rank]) for rank in ranks}
+    joint = {
+        rank: own[own["kind"].isin(JOINT)].sort_values("end_ns", ignore_index=True)
+        for rank, own in calls.items()
+    }
     first = joint[ranks[0]]
     partner = {ranks[0]: np.arange(len(first))}
     for rank in ranks[1:]:
@@ -164,15 +151,9 @@ def match_by_time(steps: pd.DataFrame, calls: Mapping[int, pd.DataFrame]) -> Mat
         for rank in ranks
     ]
     found = pd.concat(parts).astype({"kind": str}).sort_values(["call", "rank"], ignore_index=True)
-    columns = ["call", "turn", "kind", "rank", "start_ns", "end_ns"]
     unmatched = sum(map(len, calls.values())) - len(found)
     joined = pd.DataFrame({ranks[0]: steps["step"].to_numpy()})
-    return Matched(joined, found[columns], 0, unmatched)
-
-
-def _joint(calls: pd.DataFrame) -> pd.DataFrame:
-    kept = calls["kind"].astype(str).map(is_joint).astype(bool)
-    return calls[kept].sort_values("end_ns", ignore_index=True)
+    return Matched(joined, found[_CALLS], 0, unmatched)
 
 
 def _partners(first: pd.DataFrame, second: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -191,9 +172,8 @@ def _partners(first: pd.DataFrame, second: pd.DataFrame) -> npt.NDArray[np.int64
 
 def _nearest(times: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     """Index of the nearest of the sorted times, the earlier of two."""
-    after = np.searchsorted(among, times).clip(1, max(len(among) - 1, 1))
-    before = after - 1
-    after = np.minimum(after, len(among) - 1)
+    after = np.searchsorted(among, times).clip(max=len(among) - 1)
+    before = np.maximum(after - 1, 0)
     return np.where(times - among[before] <= among[after] - times, before, after)
 
 

@@ -30,7 +30,12 @@ KINDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 """Kind, pattern and names that are its tests; the first that fits."""
 
-_JOINT = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"})
+JOINT = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"})
+"""Of which no participant can end before the last one has started.
+
+A broadcast's root may be done before the others come; a send may end in its buffer, so that
+`send_recv` is joint only where it is NCCL's way to exchange with everybody.
+"""
 
 _COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern, _ in KINDS)
 
@@ -42,23 +47,6 @@ def collective_kind(name: str) -> str | None:
         return None
     head = name.partition("(")[0]
     return next((kind for kind, pattern in _COMPILED if pattern.search(head)), "unknown")
-
-
-def is_joint(kind: str) -> bool:
-    """Whether no participant can end before the last one has started.
-
-    A broadcast's root may be done before the others come; a send may end in its buffer, so that
-    `send_recv` is joint only where it is NCCL's way to exchange with everybody.
-    """
-    return kind in _JOINT
-
-
-def returns_early(name: str) -> bool:
-    """Whether the operator only starts the transfer, and its caller then waits for the end.
-
-    torch.distributed's CPU operators do: the wait that follows is no operator of its own.
-    """
-    return name.startswith("c10d::")
 
 
 _COLUMNS = ("name", "start_ns", "end_ns", "part", "stream", "step")
@@ -84,52 +72,36 @@ def calls_among(kernels: pd.DataFrame, *, every: bool = False) -> pd.DataFrame:
     code = rows["name"].cat.codes.to_numpy()
     known = np.array([kind is not None for kind in kinds] + [False])[code]
     first = np.flatnonzero(known & (rows["part"] == 0).to_numpy())
-    early = np.array([returns_early(name) for name in rows["name"].cat.categories] + [False])[code]
-    end = _ends(rows, known, first, early)
     calls = pd.DataFrame(
         {
             "step": rows["step"].to_numpy()[first],
             "kind": pd.Categorical([str(kinds[c]) for c in code[first]]),
             "start_ns": rows["start_ns"].to_numpy()[first],
-            "end_ns": end,
+            "end_ns": _ends(rows, first),
         }
     )
     calls = calls[every | (calls["step"] >= 0)]
     return calls.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
-def _ends(
-    rows: pd.DataFrame,
-    known: npt.NDArray[np.bool_],
-    first: npt.NDArray[np.intp],
-    early: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.int64]:
-    """When each call ended, of which `first` is the first row.
+def _ends(rows: pd.DataFrame, first: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+    """When each call ended, of which `first` is the first row; an operator may have several.
 
-    An operator that calls others has several rows. One that only starts the transfer ends where
-    its thread's next operator begins.
+    torch.distributed's CPU operators only start the transfer, and the wait for its end is no
+    operator of its own: such a call ends where its thread's next operator begins.
     """
     start, end = (rows[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    finish = end[first]
-    parted = rows["part"].to_numpy() > 0
-    if not (parted & known).any() and not early[first].any():
-        return finish
-    names, streams, steps = (rows[n].to_numpy() for n in ("name", "stream", "step"))
-    for index, row in enumerate(first.tolist()):
-        limit = int(first[index + 1]) if index + 1 < len(first) else len(rows)
-        last = row
-        for later in range(row + 1, limit):
-            if streams[later] != streams[row] or steps[later] != steps[row]:
-                break
-            if parted[later] and names[later] == names[row]:
-                last = later
-        finish[index] = end[last]
-        after = last + 1
-        if (
-            early[row]
-            and after < len(rows)
-            and streams[after] == streams[row]
-            and steps[after] == steps[row]
-        ):
-            finish[index] = max(start[after], end[last])
-    return finish
+    name, stream, step = (rows[n].to_numpy() for n in ("name", "stream", "step"))
+    begins = np.diff(stream, prepend=stream[:1] - 1) != 0
+    begins |= np.diff(step, prepend=step[:1]) != 0
+    begins[first] = True
+    opened_by = np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    later = np.flatnonzero((rows["part"] > 0).to_numpy() & (name == name[opened_by]))
+    last = np.arange(len(rows))
+    np.maximum.at(last, opened_by[later], later)
+    last = last[first]
+    after = np.minimum(last + 1, len(rows) - 1)
+    waited = rows["name"].str.startswith("c10d::").to_numpy(bool)[first] & (after > last)
+    waited &= (stream[after] == stream[first]) & (step[after] == step[first])
+    found: npt.NDArray[np.int64] = np.where(waited, np.maximum(start[after], end[last]), end[last])
+    return found

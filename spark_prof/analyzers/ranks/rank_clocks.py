@@ -10,7 +10,7 @@ a step before it is scheduled, and none whose result is awaited ends it after it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,11 +58,8 @@ def offset_of_collectives(
 ) -> Offset | None:
     """The offset of the clock `there`; None where the bounds contradict each other.
 
-    Args:
-        here_start: for each collective the latest start by the reference clock.
-        here_end: the earliest end by the reference clock.
-        there_start: the latest start by the other clock.
-        there_end: the earliest end by the other clock.
+    For each collective the latest start and the earliest end by the reference clock, and those by
+    the other one.
     """
     if not len(here_start):
         return None
@@ -74,7 +71,10 @@ def offset_of_collectives(
     upper = (there_end - here_start - origin) - drift * time
     lower = (there_start - here_end - origin) - drift * time
     middle = float(np.median(between_ends - drift * time))
-    bounds = _bounds(time, lower, upper)
+    # The tightest bounds of each stretch of time: drift that is left shows between stretches.
+    stretches = max(min(_STRETCHES, len(time) // _FEWEST_IN_STRETCH), 1)
+    parts = np.array_split(np.argsort(time, kind="stable"), stretches)
+    bounds = [(float(lower[part].max()), float(upper[part].min())) for part in parts]
     return _within(bounds, middle, origin, drift, at_ns, len(time), "collectives")
 
 
@@ -83,11 +83,8 @@ def offset_of_steps(
 ) -> Offset | None:
     """The offset of a worker's clock against its scheduler's; None where the bounds contradict.
 
-    Args:
-        scheduled: when each step's scheduling began, by the scheduler's clock.
-        start: when the worker began it, by its own.
-        updated: when the scheduler had taken in each awaited step, by its clock.
-        end: when the worker that was waited for had ended it, by its own.
+    A step was scheduled before its worker started it. An awaited one, which the other two times
+    are of, was updated by the scheduler after the worker had ended it.
     """
     if not len(scheduled) or not len(updated):
         return None
@@ -98,16 +95,6 @@ def offset_of_steps(
     return _within(
         [(lower, upper)], (lower + upper) / 2, origin, 0.0, at_ns, len(scheduled), "scheduler"
     )
-
-
-def _bounds(time: Floats, lower: Floats, upper: Floats) -> list[tuple[float, float]]:
-    """The tightest bounds of each stretch of time: drift that is left shows between stretches."""
-    order = np.argsort(time, kind="stable")
-    stretches = max(min(_STRETCHES, len(order) // _FEWEST_IN_STRETCH), 1)
-    return [
-        (float(lower[part].max()), float(upper[part].min()))
-        for part in np.array_split(order, stretches)
-    ]
 
 
 def _within(
@@ -179,20 +166,14 @@ def clocks_of(bundle: Bundle, layout: Layout, works: Sequence[Teamwork]) -> tupl
     reference = bundle.ranks[0]
     here = {rank for rank in bundle.ranks if names[rank] == names[reference]}
     hosts: dict[str, tuple[Offset | None, int]] = {}
+    for name in set(names.values()) - {names[reference]}:
+        there = {rank for rank in bundle.ranks if names[rank] == name}
+        offset, met = _by_collectives(works, here, there)
+        hosts[name] = offset if met else _by_steps(bundle, layout, names[reference], there), met
     found = []
     for rank in bundle.ranks[1:]:
-        if rank in here:
-            offset, met = _by_collectives(works, {reference}, {rank})
-        else:
-            name = names[rank]
-            if name not in hosts:
-                there = {r for r in bundle.ranks if names[r] == name}
-                offset, met = _by_collectives(works, here, there)
-                if not met:
-                    offset = _by_steps(bundle, layout, names[reference], there)
-                hosts[name] = offset, met
-            offset, met = hosts[name]
-        found.append(RankClock(rank, reference, rank in here, offset, met))
+        own = _by_collectives(works, {reference}, {rank}) if rank in here else hosts[names[rank]]
+        found.append(RankClock(rank, reference, rank in here, *own))
     return tuple(found)
 
 
@@ -205,28 +186,28 @@ def _by_collectives(
         calls = work.matched.calls
         if not (here & set(work.team.ranks) and there & set(work.team.ranks)):
             continue
-        both = [
+        ours, theirs = (
             calls[calls["rank"].isin(side)]
             .groupby("call")
             .agg({"start_ns": "max", "end_ns": "min"})
-            .add_suffix(name)
-            for side, name in ((here, "_here"), (there, "_there"))
-        ]
-        sides.append(both[0].join(both[1], how="inner"))
+            for side in (here, there)
+        )
+        met = ours.index.intersection(theirs.index)
+        sides.append(np.hstack([ours.loc[met], theirs.loc[met]]))
     if not sides:
         return None, 0
-    rows = pd.concat(sides)
-    columns = ("start_ns_here", "end_ns_here", "start_ns_there", "end_ns_there")
-    times = [rows[name].to_numpy(np.int64) for name in columns]
-    return offset_of_collectives(*times), len(rows)
+    times = np.vstack(sides).T
+    return offset_of_collectives(*times), times.shape[1]
 
 
 def _by_steps(bundle: Bundle, layout: Layout, clock: str, there: set[int]) -> Offset | None:
     """From the scheduler's record, where the scheduler read the reference clock."""
     workers: list[pd.DataFrame] = []
-    for replica, facts in _schedulers(bundle.meta.facts).items():
-        if clock_name(facts) != clock:
+    for name, facts in bundle.meta.facts.items():
+        digits = name.removeprefix("engine")
+        if digits == name or not digits.isdecimal() or clock_name(facts) != clock:
             continue
+        replica = int(digits)
         engine = bundle.frame("engine", replica, ["key", "schedule_ns", "update_ns"])
         engine = engine[engine["update_ns"] > 0].drop_duplicates("key", keep=False)
         size = layout.tensor * layout.pipeline
@@ -244,24 +225,29 @@ def _by_steps(bundle: Bundle, layout: Layout, clock: str, there: set[int]) -> Of
     )
 
 
-def _schedulers(facts: Mapping[str, Mapping[str, object]]) -> dict[int, Mapping[str, object]]:
-    """The facts of each scheduler, by data-parallel replica."""
-    numbers = {n: n.removeprefix("engine") for n in facts if n.startswith("engine")}
-    return {int(digits): facts[n] for n, digits in numbers.items() if digits.isdecimal()}
-
-
-def wanted_shifts(bundle: Bundle) -> dict[str, Shift]:
+def wanted_shifts(bundle: Bundle) -> tuple[dict[str, Shift], tuple[str, ...]]:
     """For each process on another host than the lowest rank's, what is known about its clock.
 
     A scheduler on such a host has the offset of the ranks there. An offset that may as well be
     none moves nothing.
+
+    Returns:
+        The shifts by process, and a line for each rank whose clock nothing ties to the lowest's.
     """
     shifts: dict[str, Shift] = {}
     hosts: dict[str, Shift] = {}
-    for clock in _far(bundle):
-        if clock.offset is None:
-            continue
+    untied = []
+    layout = layout_of(bundle)
+    for clock in clocks_of(bundle, layout, teamwork_of(bundle, layout)):
         offset = clock.offset
+        if clock.same_host:
+            continue
+        if offset is None:
+            untied.append(
+                f"rank {clock.rank}: nothing ties its host's clock to that of rank "
+                f"{clock.reference}; its times stand as they were recorded"
+            )
+            continue
         shift = Shift(
             reference_rank=clock.reference,
             offset_ns=offset.ns,
@@ -276,20 +262,4 @@ def wanted_shifts(bundle: Bundle) -> dict[str, Shift]:
     for name, facts in bundle.meta.facts.items():
         if name.startswith("engine") and (shared := hosts.get(clock_name(facts))):
             shifts[name] = shared
-    return shifts
-
-
-def untied(bundle: Bundle) -> tuple[str, ...]:
-    """One line for each rank whose clock nothing ties to that of the lowest rank."""
-    return tuple(
-        f"rank {clock.rank}: nothing ties its host's clock to that of rank {clock.reference}; its "
-        "times stand as they were recorded"
-        for clock in _far(bundle)
-        if clock.offset is None
-    )
-
-
-def _far(bundle: Bundle) -> list[RankClock]:
-    layout = layout_of(bundle)
-    clocks = clocks_of(bundle, layout, teamwork_of(bundle, layout))
-    return [clock for clock in clocks if not clock.same_host]
+    return shifts, tuple(untied)

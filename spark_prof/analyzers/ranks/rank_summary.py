@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import place_kernels
@@ -29,22 +28,16 @@ _TIMES = ("start_ns", "end_ns")
 
 def aligned(calls: pd.DataFrame, offsets: Mapping[int, Offset]) -> pd.DataFrame:
     """The calls on one clock; a rank without an offset reads the reference clock."""
-    parts = []
-    for rank, part in calls.groupby("rank", sort=False):
-        offset = offsets.get(int(str(rank)))
-        if offset is not None:
-            shift = {n: part[n] - offset.at(part[n].to_numpy(np.int64)) for n in _TIMES}
-            part = part.assign(**shift)
-        parts.append(part)
-    return pd.concat(parts).sort_index() if parts else calls
+    calls = calls.copy()
+    for rank, offset in offsets.items():
+        mine = calls["rank"] == rank
+        for name in _TIMES:
+            calls.loc[mine, name] -= offset.at(calls.loc[mine, name].to_numpy(np.int64))
+    return calls
 
 
 def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> tuple[pd.DataFrame, int]:
-    """Splits every call.
-
-    Args:
-        calls: matched calls on one clock: call, turn, kind, rank, start_ns, end_ns.
-        uncertainty_ns: by how much the clocks of two of the ranks may still differ.
+    """Splits every one of matched calls on one clock, within its uncertainty.
 
     Returns:
         The calls with `wait_ns`, `transfer_ns`, `last` (whether this rank came last) and
@@ -57,30 +50,22 @@ def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> tuple[pd.DataFrame, 
     bad = pd.Series(wrong, calls.index).groupby(calls["call"]).transform("any").to_numpy(bool)
     wait = np.minimum(latest, end) - start
     last = start == latest
+    waits = pd.Series(wait, calls.index).groupby(calls["call"])
+    others, size = waits.transform("sum").to_numpy() - wait, waits.transform("size").to_numpy()
     found = calls.assign(
         wait_ns=wait,
         transfer_ns=end - start - wait,
         last=last,
-        others_wait_ns=np.where(last, _others(calls, wait), 0.0),
+        others_wait_ns=np.where(last, others / np.maximum(size - 1, 1), 0.0),
     )
     return found[~bad], int(bad.sum())
 
 
-def _others(calls: pd.DataFrame, wait: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Mean wait of the other ranks of each call."""
-    groups = pd.Series(wait, calls.index).groupby(calls["call"])
-    total, size = groups.transform("sum").to_numpy(), groups.transform("size").to_numpy()
-    found: npt.NDArray[np.float64] = (total - wait) / np.maximum(size - 1, 1)
-    return found
-
-
 def slowest_of_steps(calls: pd.DataFrame, uncertainty_ns: float) -> pd.DataFrame:
-    """The rank that held up each step the most.
+    """The rank that held up each step the most, of calls that `waits_of` returned.
 
-    Args:
-        calls: what `waits_of` returned.
-        uncertainty_ns: by how much the clocks of two ranks may differ; lateness below it, at the
-            mean call where the rank came last, does not name anybody.
+    Lateness below the clocks' uncertainty, at the mean call where the rank came last, does not name
+    anybody.
 
     Returns:
         One row per turn: `slowest` (-1 where nobody can be named), `held_up_ns` (how long the
@@ -186,9 +171,7 @@ def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, dict[str, Any
     works = teamwork_of(bundle, layout)
     clocks = clocks_of(bundle, layout, works)
     results = [r for work in works if (r := _result(bundle, work, clocks)) is not None]
-    shares: dict[int, dict[str, Any]] = {}
-    for result in results:
-        shares |= _shares(result)
+    shares = {rank: share for result in results for rank, share in _shares(result).items()}
     joined = sum(len(work.matched.steps) for work in works)
     found = Collectives(
         matched=sum(result.calls["call"].nunique() for result in results),
@@ -278,18 +261,17 @@ def _items(results: Sequence[_TeamResult]) -> tuple[CollectiveRow, ...]:
 def _slow_steps(result: _TeamResult) -> list[SlowStep]:
     team, steps = result.work.team, result.work.matched.steps
     numbers = steps[team.ranks[0]].to_numpy()[result.steps.index.to_numpy(np.int64)]
+    rows = result.steps[["slowest", "held_up_ns", "wait_ns"]].itertuples(index=False, name=None)
     return [
         SlowStep(
-            step=int(number),
+            step=number,
             stage=team.stage,
             replica=team.replica,
-            slowest=int(slowest) if slowest >= 0 else None,
-            held_up_us=float(held) / 1e3,
-            wait_us=float(wait) / 1e3,
+            slowest=slowest if slowest >= 0 else None,
+            held_up_us=held / 1e3,
+            wait_us=wait / 1e3,
         )
-        for number, slowest, held, wait in zip(
-            numbers, *(result.steps[n] for n in ("slowest", "held_up_ns", "wait_ns")), strict=True
-        )
+        for number, (slowest, held, wait) in zip(numbers.tolist(), rows, strict=True)
     ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +17,9 @@ from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
+from spark_prof.analyzers.step_time import StepKind
 from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns
-from spark_prof.analyzers.views.layer_cells import StepKind, call_times
+from spark_prof.analyzers.views.layer_cells import call_times
 from spark_prof.vocabulary import COMPONENTS
 
 
@@ -24,7 +27,7 @@ from spark_prof.vocabulary import COMPONENTS
 class KernelFacts:
     """One kernel and component, in the steps of one kind."""
 
-    place: int  # of its name in the kernels' names, -1 where they do not have it
+    place: int  # of its name in the kernels' names
     row: KernelRow  # what it is, and its sums over all steps
     phase: str  # of the steps; all for every one
     calls: float | None  # in a mean step of these; None where nothing tells what is a call
@@ -50,34 +53,22 @@ _WEIGHTS = re.compile(r"(?:^|, )([\w.]+)(?=:|,|$)")
 _NO_WEIGHTS = ("activations", "written")
 
 
-@dataclass(frozen=True)
-class CallSums:
-    """Calls and time of each kernel name and component, at `name * len(COMPONENTS) + component`."""
+class CallSums(NamedTuple):
+    """Calls and time of each kernel name (row) and component (column)."""
 
     calls: npt.NDArray[np.int64]
     ns: npt.NDArray[np.float64]
 
-    def of(self, name: int, component: str) -> tuple[int, float]:
-        """How many calls, and microseconds of all of them."""
-        if component not in COMPONENTS:
-            return 0, 0.0
-        at = name * len(COMPONENTS) + COMPONENTS.index(component)
-        if not 0 <= at < len(self.calls):
-            return 0, 0.0
-        return int(self.calls[at]), float(self.ns[at]) / 1e3
-
 
 def call_sums(kernels: KernelColumns, steps: pd.DataFrame, kind: StepKind) -> CallSums:
-    """Adds up the kernels of the steps of one kind.
-
-    Args:
-        steps: the analyzed ones, in order, with their phase.
-        kind: which of them count.
-    """
+    """Adds up the kernels of the analyzed steps that are of one kind."""
     rows, _ = kernels.of_steps(steps["step"].to_numpy()[kind.of(steps)])
     code = kernels.name[rows].astype(np.int64) * len(COMPONENTS) + kernels.component[rows]
-    took = kernels.end_ns[rows] - kernels.start_ns[rows]
-    return CallSums(np.bincount(code), np.bincount(code, took).astype(np.float64))
+    took = (kernels.end_ns[rows] - kernels.start_ns[rows]).astype(np.float64)
+    shape = len(kernels.names), len(COMPONENTS)
+    calls = np.bincount(code, minlength=math.prod(shape))
+    ns = np.bincount(code, took, math.prod(shape)).astype(np.float64)
+    return CallSums(calls.reshape(shape), ns.reshape(shape))
 
 
 def facts_of(
@@ -87,9 +78,7 @@ def facts_of(
 
     Args:
         names: of the rank's kernels, as `KernelColumns` has them.
-        kind: which steps count.
-        own: sums of these steps.
-        every: those of all steps.
+        own: sums of these steps, and `every` those of all steps.
     """
     places = {name: place for place, name in enumerate(names)}
     roofline = report.roofline
@@ -101,15 +90,15 @@ def facts_of(
     steps = kind.steps or 1
     found = []
     for row in report.kernels:
-        place = places.get(row.name, -1)
-        whole = every.of(place, row.component)[0]
-        calls, us = own.of(place, row.component)
-        if kind.phase == "all":
-            calls, us = row.calls, row.us
-        elif not calls:
-            continue
+        place = places[row.name]
+        calls, us, whole = row.calls, row.us, row.calls
+        if kind.phase != "all":
+            at = place, COMPONENTS.index(row.component)
+            calls, us, whole = int(own.calls[at]), float(own.ns[at]) / 1e3, int(every.calls[at])
+            if not calls:
+                continue
         # Operators on a CPU come in pieces, of which nothing here tells which make one call.
-        mean = calls / steps if kind.phase == "all" or whole == row.calls else None
+        mean = calls / steps if whole == row.calls else None
         floor = floors.get((row.name, row.component))
         found.append(KernelFacts(place, row, kind.phase, mean, us / steps, 0.0, floor))
     a_step = sum(entry.us for entry in found) or 1.0
@@ -126,8 +115,7 @@ def search(
 ) -> tuple[KernelFacts, ...]:
     """Those that are looked for, in their order; what is empty does not matter.
 
-    Args:
-        text: words that all stand in name, component, roles or conversion, in any case.
+    The words of the text all stand in name, component, roles or conversion, in any case.
     """
     words = text.casefold().split()
 

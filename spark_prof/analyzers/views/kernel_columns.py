@@ -44,11 +44,7 @@ class KernelColumns:
         return len(self.start_ns)
 
     def of_steps(self, steps: Integers) -> tuple[Integers, Integers]:
-        """The rows of kernels, no copies, that belong to one of these steps, and which.
-
-        Args:
-            steps: numbers of steps, ascending.
-        """
+        """The rows of kernels, no copies, of one of these ascending steps, and of which."""
         place = positions(steps, self.step)
         rows = np.flatnonzero((place >= 0) & ~np.asarray(self.copies, bool)[self.name])
         return rows, place[rows]
@@ -61,8 +57,7 @@ def columns_of(
 
     Args:
         steps: the analyzed steps, ascending.
-        shapes: LAUNCH_COLUMNS of the same rows in the same order; None where no launch is looked
-            at.
+        shapes: LAUNCH_COLUMNS of the same rows; None where no launch is looked at.
     """
     if shapes is None:
         shapes = pd.DataFrame(0, index=range(len(kernels)), columns=list(LAUNCH_COLUMNS))

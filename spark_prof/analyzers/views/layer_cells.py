@@ -3,67 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.lookup import at_once
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
-from spark_prof.cores import cores
-from spark_prof.vocabulary import COMPONENTS, PHASES
-
-_MOST_SIZES = 12
-
-
-@dataclass(frozen=True)
-class StepKind:
-    """Some of the analyzed steps."""
-
-    phase: str  # of `vocabulary.PHASES`, or all
-    batch: int | None  # how many requests decode in them, None for any number
-    steps: int
-
-    @property
-    def word(self) -> str:
-        """In an address: the phase, and the batch size behind a hyphen."""
-        return self.phase if self.batch is None else f"{self.phase}-{self.batch}"
-
-    def of(self, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
-        """Which steps these are."""
-        if self.phase == "all":
-            return np.ones(len(steps), bool)
-        chosen: npt.NDArray[np.bool_] = np.asarray(steps["phase"] == self.phase, bool)
-        if self.batch is not None:
-            chosen = np.logical_and(chosen, steps["decode_requests"].to_numpy() == self.batch)
-        return chosen
-
-
-def kinds_of(steps: pd.DataFrame) -> tuple[StepKind, ...]:
-    """What can be chosen, the most telling first: decode, its batch sizes, other phases, all."""
-    phase = steps["phase"].astype(str)
-    found = []
-    for name in ("decode", *(name for name in PHASES if name != "decode")):
-        mine = steps[phase == name]
-        if mine.empty:
-            continue
-        found.append(StepKind(name, None, len(mine)))
-        sizes, counts = np.unique(mine["decode_requests"].to_numpy(np.int64), return_counts=True)
-        if name == "decode" and len(sizes) > 1:
-            common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_SIZES])
-            found += [StepKind(name, int(sizes[own]), int(counts[own])) for own in common]
-    phases = {kind.phase for kind in found}
-    return (*found, StepKind("all", None, len(steps))) if len(phases) != 1 else tuple(found)
+from spark_prof.vocabulary import COMPONENTS
 
 
 def call_times(ns: npt.NDArray[np.int64], key: Any, at: Sequence[float] = (0.5,)) -> pd.DataFrame:
-    """How long the calls of each key took.
+    """How long the calls of each key took, a row a key that occurs, in order.
 
-    Returns:
-        One row a key that occurs, in order: `calls`, `us` of all of them together, and the
-        quantiles of one under `at`, in microseconds.
+    Columns are the quantiles of a call under `at`, `calls`, and `us` of all of them together.
     """
     groups = pd.Series(ns).groupby(key)
     quantiles = groups.quantile(np.array(at)).unstack() / 1e3
@@ -151,10 +107,9 @@ def _percentiles(rows: npt.NDArray[np.float64], at: tuple[int, ...]) -> npt.NDAr
     """Percentiles of each row."""
     if not rows.size:
         return np.zeros((len(at), len(rows)))
-    with ThreadPoolExecutor(cores()) as pool:
-        parts = list(pool.map(lambda part: np.percentile(part, at, axis=1),
-                              np.array_split(rows, min(len(rows), 8))))  # fmt: skip
-    return np.concatenate(parts, axis=1)
+    parts = np.array_split(rows, min(len(rows), 8))
+    found = at_once(*(partial(np.percentile, part, at, axis=1) for part in parts))
+    return np.concatenate(found, axis=1)
 
 
 @dataclass(frozen=True)

@@ -60,24 +60,19 @@ def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.
 
 
 def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
-    """Layers that run the same kernels equally often in a component, the largest group first.
+    """Of each component, layers that run the same kernels equally often, the most first.
 
     So layers with sliding and with full attention are alike in their experts where their attention
     runs other kernels.
-
-    Returns:
-        Each component, and groups of layers in ascending order.
     """
-    groups: dict[str, dict[frozenset[tuple[int, int]], list[int]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for (layer, component), parts in sorted(found.items()):
-        if layer >= 0:
-            own = frozenset((p.name, max(1, round(p.calls))) for p in parts if p.calls >= _OFTEN)
-            groups[component][own].append(layer)
     for component in COMPONENTS:
-        if component in groups:
-            yield component, sorted(groups[component].values(), key=lambda group: -len(group))
+        groups: dict[frozenset[tuple[int, int]], list[int]] = defaultdict(list)
+        for layer in sorted(layer for layer, of in found if of == component and layer >= 0):
+            parts = found[layer, component]
+            own = frozenset((p.name, max(1, round(p.calls))) for p in parts if p.calls >= _OFTEN)
+            groups[own].append(layer)
+        if groups:
+            yield component, sorted(groups.values(), key=lambda group: -len(group))
 
 
 Times = npt.NDArray[np.float64]
@@ -169,7 +164,7 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.boo
             if len(found[against]) < _FEWEST_LAYERS or not enough:
                 untested += len(layers)
             else:
-                held.append(_held(own[against], own[place], times[against], times[place]))
+                held.append(_Held(own[against], own[place], times[against], times[place]))
     tested = sum(len(entry.own.layers) for entry in held)
     # The usual scatter of layers that are alike, as a share of their time.
     pooled = float(np.median([entry.mad / entry.level if entry.level else 0.0 for entry in held]
@@ -197,16 +192,23 @@ def threshold(layers: int, tested: int) -> float:
     return student_quantile(1 - _FALSE_ALARMS / 2 / max(tested, 1), free)
 
 
-@dataclass(frozen=True)
 class _Held:
     """A group held against one, mostly itself; all in nanoseconds."""
 
-    like: Group
-    own: Group
-    away: Times  # of each layer, how much more than its like it differs from their median
-    error: Times  # of each layer, the noise of that over the steps
-    mad: float  # scatter of the like
-    level: float  # their median
+    def __init__(self, like: Group, own: Group, like_ns: Times, own_ns: Times) -> None:
+        self.like, self.own = like, own
+        usual = np.median(like_ns, axis=0)
+        base = np.median(like_ns - usual, axis=1)
+        middle = float(np.median(base))
+        # Scatter and median of the like.
+        self.mad = float(np.median(np.abs(base - middle))) * _TO_SIGMA
+        self.level = like.middle_us * 1e3
+        low, difference, high = np.percentile(own_ns - usual, (25, 50, 75), axis=1)
+        # Of each layer, how much more than its like it differs from their median, and the noise of
+        # that over the steps.
+        self.away = difference - middle
+        sigma = (high - low) * _QUARTILES_TO_SIGMA
+        self.error = sigma * _MEDIAN_ERROR / math.sqrt(own_ns.shape[1])
 
     def odd(self, tested: int, pooled: float) -> Iterator[OddCell]:
         """The odd layers, where `pooled` is the usual scatter of groups."""
@@ -217,17 +219,6 @@ class _Held:
             cell = OddCell(layer, us, self.like, scales)
             if abs(scales) > least and self.level and abs(cell.share) >= _LEAST_SHARE:
                 yield cell
-
-
-def _held(like: Group, own: Group, like_ns: Times, own_ns: Times) -> _Held:
-    usual = np.median(like_ns, axis=0)
-    base = np.median(like_ns - usual, axis=1)
-    middle = float(np.median(base))
-    mad = float(np.median(np.abs(base - middle))) * _TO_SIGMA
-    low, difference, high = np.percentile(own_ns - usual, (25, 50, 75), axis=1)
-    sigma = (high - low) * _QUARTILES_TO_SIGMA
-    error = sigma * _MEDIAN_ERROR / math.sqrt(own_ns.shape[1])
-    return _Held(like, own, difference - middle, error, mad, like.middle_us * 1e3)
 
 
 _SAME_CALLS = 0.1

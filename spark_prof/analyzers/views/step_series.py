@@ -22,24 +22,16 @@ from spark_prof.vocabulary import PHASES
 def thinned(
     along: npt.NDArray[np.number[Any]], value: npt.NDArray[np.number[Any]], most: int
 ) -> npt.NDArray[np.int64]:
-    """Places of the points to draw: of each stretch of as many points the lowest and the highest.
+    """Places of at most that many points to draw, 2 or more, in order of where they stand `along`.
 
-    Args:
-        along: where each point stands on the axis along which stretches are cut.
-        most: how many points may be drawn, at least 2.
-
-    Returns:
-        Places in ascending order of `along`; all where they are few enough.
+    Of each stretch of as many points these are the lowest and the highest.
     """
     order = np.argsort(along, kind="stable").astype(np.int64)
     if len(order) <= most:
         return order
     stretch = np.arange(len(order)) * (most // 2) // len(order)
-    by_value = np.lexsort((value[order], stretch))
-    borders = np.flatnonzero(np.diff(stretch)) + 1
-    lowest = by_value[np.append(0, borders)]
-    highest = by_value[np.append(borders, len(order)) - 1]
-    kept: npt.NDArray[np.int64] = order[np.unique(np.concatenate([lowest, highest]))]
+    extremes = pd.Series(value[order]).groupby(stretch).agg(["idxmin", "idxmax"])
+    kept: npt.NDArray[np.int64] = order[np.unique(extremes.to_numpy())]
     return kept
 
 
@@ -89,12 +81,7 @@ class BatchTimes:
 
 
 def steps_of(table: pd.DataFrame) -> Steps:
-    """The steps of that table.
-
-    Args:
-        table: step, phase, begin_ns, step_us and the counts of requests and tokens, as
-            analyzers.step_accounting.step_books returns them.
-    """
+    """The steps of the table that `step_accounting.step_books` returns."""
     begin = table["begin_ns"].to_numpy(np.int64)
     requests = table["decode_requests"].to_numpy(np.int64)
     prompt = table["prefill_tokens"].to_numpy(np.int64)
@@ -104,6 +91,9 @@ def steps_of(table: pd.DataFrame) -> Steps:
     all_requests = requests + table["prefill_requests"].to_numpy(np.int64)
     context = table["context_tokens"].to_numpy(np.float64)
     known = (context >= 0) & (all_requests > 0)
+    # Prompts of other lengths are not alike: only steps without any, or of the same.
+    groups = pd.Series(us).groupby([phase, requests, prompt])
+    many = groups.transform("size").to_numpy() >= _FEWEST
     return Steps(
         step=table["step"].to_numpy(np.int64),
         phase=phase.astype(np.int8),
@@ -112,7 +102,7 @@ def steps_of(table: pd.DataFrame) -> Steps:
         requests=requests,
         prompt_tokens=prompt,
         context=np.where(known, context / np.maximum(all_requests, 1), -1.0),
-        slow=_slow(phase, requests, prompt, us),
+        slow=many & (us > _SLOW * groups.transform("median").to_numpy(np.float64)),
     )
 
 
@@ -128,21 +118,6 @@ def batch_times(steps: Steps) -> tuple[BatchTimes, ...]:
         BatchTimes(int(size), count, median, p10, p90)
         for size, p10, median, p90, count in table.itertuples(name=None)
     )
-
-
-def _slow(
-    phase: npt.NDArray[np.int64],
-    requests: npt.NDArray[np.int64],
-    prompt: npt.NDArray[np.int64],
-    us: npt.NDArray[np.float64],
-) -> npt.NDArray[np.bool_]:
-    """Prompts of other lengths are not alike: only steps without any, or of the same."""
-    kinds = pd.DataFrame({"phase": phase, "requests": requests, "prompt": prompt, "us": us})
-    groups = kinds.groupby(["phase", "requests", "prompt"])["us"]
-    median = groups.transform("median").to_numpy(np.float64)
-    many = groups.transform("size").to_numpy() >= _FEWEST
-    slow: npt.NDArray[np.bool_] = many & (us > _SLOW * median)
-    return slow
 
 
 _FEWEST_TO_FIT = 20
@@ -241,11 +216,7 @@ class HeldUp:
 
 
 def held_up(steps: Sequence[SlowStep], ranks: Sequence[int]) -> HeldUp:
-    """Sums up the steps of all teams.
-
-    Args:
-        ranks: the rows to make, of which the slowest ranks are some.
-    """
+    """Sums up the steps of all teams, a row each of these ranks."""
     columns = ["stage", "replica", "step", "slowest", "held_up_us"]
     rows = ([getattr(step, name) for name in columns] for step in steps)
     table = pd.DataFrame(rows, columns=columns).sort_values("step", kind="stable")
@@ -269,7 +240,7 @@ def held_up(steps: Sequence[SlowStep], ranks: Sequence[int]) -> HeldUp:
         # Every rank of a team has the team's steps, whoever came last in them.
         members = np.isin(ranks, own["slowest"].dropna())
         counts[members] += np.bincount(own["group"], minlength=groups)
-    us = np.divide(total, counts, out=np.zeros(shape), where=counts > 0)
+    us = total / np.maximum(counts, 1)
     size = max(len(ranks) // max(teams.ngroups, 1), 1)
     leads = tuple(ranks[place // size * size] for place in range(len(ranks)))
     return HeldUp(tuple(ranks), leads, us, last, numbers[:, 0], numbers[:, 1], worst)

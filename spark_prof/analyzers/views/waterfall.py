@@ -82,7 +82,8 @@ def waterfall_of(report: Report) -> Waterfall:
         why = "The source has sums of kernels, without steps or times."
         return Waterfall("run", "", 0, sum(p.us for p in parts), parts, why, 0.0)
     ledger = report.tokens[0]
-    phase = _roofline(report, ledger.phase)
+    phases = report.roofline.phases if report.roofline else ()
+    phase = next((found for found in phases if found.phase == ledger.phase), None)
     kernels = _of_step(report, ledger, phase)
     running_us = sum(kernel.us for kernel in kernels)
     why = _no_floor(report, phase, running_us)
@@ -112,11 +113,6 @@ def waterfall_of(report: Report) -> Waterfall:
         no_floor=why,
         known=phase.known if phase else 0.0,
     )
-
-
-def _roofline(report: Report, phase: str) -> RooflinePhase | None:
-    phases = report.roofline.phases if report.roofline else ()
-    return next((found for found in phases if found.phase == phase), None)
 
 
 def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> str:

@@ -14,6 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.step_time import StepKind, kinds_of
 from spark_prof.analyzers.views.kernel_calls import (
     CallSums,
     KernelCalls,
@@ -28,7 +29,6 @@ from spark_prof.analyzers.views.kernel_calls import (
     over_steps,
     search,
 )
-from spark_prof.analyzers.views.layer_cells import StepKind, kinds_of
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
 from spark_prof.dashboards.section import Section

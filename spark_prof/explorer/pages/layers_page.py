@@ -8,14 +8,13 @@ import pandas as pd
 import streamlit as st
 
 from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.step_time import StepKind, kinds_of
 from spark_prof.analyzers.views.layer_cells import (
     CellKernel,
     CellTimes,
     StepCells,
-    StepKind,
     cell_times,
     kernels_of_cell,
-    kinds_of,
     step_cells,
 )
 from spark_prof.analyzers.views.layer_outliers import (

@@ -119,12 +119,7 @@ def placed_lines(
 ) -> list[tuple[Any, ...]]:
     """Component, layer, basis and role of each line, captured as one graph and replayed twice.
 
-    Args:
-        folder: where the bundle is made.
-        memory: the tensors.
-        lines: the kernels in launch order; node n is created at 100 n.
-        modules: the marked modules; the model alone if None.
-        calls: what was entered and left while they were captured.
+    Node n is created at 100 n; the calls are what was entered and left while they were captured.
     """
     modules = modules or _ROOT
     rows: list[Any] = []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence as Rows
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
-from spark_prof.analyzers.attribution.dataflow import Held, Sequence, follow, use_of
+from spark_prof.analyzers.attribution.dataflow import Sequence, follow, use_of
+from tests.rows import each_row
 
 A, B, C, D = 1, 2, 3, 4
 UNKNOWN = (-1, -1)
@@ -43,8 +44,7 @@ def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
         for n, (_, holds) in enumerate(launches)
         for word in re.findall("-?[a-zA-Z]", holds)
     ]
-    columns = np.array(held, np.int64).reshape(-1, 3).T
-    got = follow(rows, Held(*columns))
+    got = follow(rows, pd.DataFrame(held, columns=["holder", "address", "use"], dtype=np.int64))
     found = list(zip(rows.component.tolist(), rows.layer.tolist(), strict=True))
     assert got.tolist() == [before != after for before, after in zip(owners, found, strict=True)]
     return found
@@ -53,130 +53,84 @@ def flow(*launches: Launch, to_consumer: Rows[int] = (), steps: Rows[int] = (),
 PRODUCER, CONSUMER = (A, 3), (B, 3)
 
 
-def test_the_producer_before_the_consumer() -> None:
-    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "y"))
-    assert rows[1] == PRODUCER
+ATTENTION, NORM, MAMBA = (B, 0), (A, 0), (C, 0)
+WORKSPACE = ((C, 3), "w")
+
+CASES: tuple[tuple[str, Rows[Launch], dict[str, Any], dict[int, tuple[int, int]]], ...] = (
+    ("the producer before the consumer",
+     [(PRODUCER, "x"), (None, "xy"), (CONSUMER, "y")], {}, {1: PRODUCER}),
+    ("who shares an input", [(PRODUCER, "x"), (None, "xy"), (None, "yz"), (CONSUMER, "x")], {},
+     {1: PRODUCER, 2: PRODUCER}),
+    ("a product, which reads a weight of its own, takes no owner over",
+     [(PRODUCER, "x"), (None, "xy"), (None, "yz"), (CONSUMER, "x")], {"products": [1]},
+     {1: UNKNOWN, 2: UNKNOWN}),
+    ("a conversion works for its consumer",
+     [(PRODUCER, "x"), (None, "xy"), (CONSUMER, "y")], {"to_consumer": [1]}, {1: CONSUMER}),
+    ("without a known consumer it counts to its producer",
+     [(PRODUCER, "x"), (None, "xy"), (CONSUMER, "z")], {"to_consumer": [1]}, {1: PRODUCER}),
+    ("what nobody wrote for works for its consumer",
+     [(PRODUCER, "x"), (None, "y"), (CONSUMER, "y")], {}, {1: CONSUMER}),
+    ("an owner is handed on",
+     [(PRODUCER, "a"), (None, "ab"), (None, "bc"), (None, "cd"), (CONSUMER, "d")], {},
+     dict.fromkeys((1, 2, 3), PRODUCER)),
+    ("the nearest of several producers",
+     [((C, 3), "x"), (PRODUCER, "y"), (None, "xyz"), (CONSUMER, "z")], {}, {2: PRODUCER}),
+    ("kernel 3 works on what kernel 2 wrote, whose own owner is not yet known",
+     [((C, 3), "z"), (PRODUCER, "x"), (None, "xy"), (None, "yz")], {}, {2: PRODUCER, 3: PRODUCER}),
+    ("who holds nothing that others hold stays unknown",
+     [(PRODUCER, "x"), (None, "y"), (None, ""), (CONSUMER, "z")], {}, {1: UNKNOWN, 2: UNKNOWN}),
+    ("the buffer y belonged to layer 2 before; its next user is that of layer 3",
+     [((C, 2), "y"), (PRODUCER, "x"), (None, "y"), (CONSUMER, "y")], {}, {2: CONSUMER}),
+    ("memory that is used again joins no layers",
+     [((C, 2), "y"), (PRODUCER, "x"), (None, "y"), (CONSUMER, "z")], {}, {2: UNKNOWN}),
+    ("between two layers it is the producer's",
+     [((A, 2), "x"), (None, "xy"), (CONSUMER, "y")], {}, {1: (A, 2)}),
+    ("nothing tells whose kernel 2 is, not even kernel 3 at first; the one before holds y",
+     [(PRODUCER, "x"), (CONSUMER, "y"), (None, "q"), (None, "qxy")], {},
+     {2: CONSUMER, 3: CONSUMER}),
+    ("steps share nothing", [(PRODUCER, "x"), (None, "x")], {"steps": [0, 1]}, {1: UNKNOWN}),
+    ("a workspace of more than a third of the kernels tells nothing",
+     [WORKSPACE, WORKSPACE, WORKSPACE, (PRODUCER, "x"), (None, "w"), (CONSUMER, "y")], {},
+     {4: UNKNOWN}),
+    ("what two of seven hold is none",
+     [WORKSPACE, (PRODUCER, "x"), (None, "w"), *[(CONSUMER, "y")] * 4], {}, {2: (C, 3)}),
+    ("a name is more exact than a neighbour",
+     [(PRODUCER, "x"), (None, "xy"), (CONSUMER, "y")], {"named": {1: D}}, {1: (D, 3)}),
+    ("rope reads a table that serves all layers, so only its layer is open",
+     [(PRODUCER, "x"), (None, "xy"), (CONSUMER, "y")], {"fixed": {1: (D, -1)}}, {1: (D, 3)}),
+    ("what has no layer has none to give",
+     [((A, -1), "x"), (None, "xy"), (CONSUMER, "y")], {"fixed": {1: (D, -1)}}, {1: (D, 3)}),
+    ("a layer that a range told is kept",
+     [((A, 2), "x"), (None, "xy"), (CONSUMER, "y")], {"fixed": {1: (-1, 3)}}, {1: CONSUMER}),
+    ("Falcon-H1 reads what a norm wrote, and writes where attention's data was",
+     [(NORM, "x"), (ATTENTION, "y"), (None, "Xy"), (MAMBA, "y")], {}, {2: NORM}),
+    ("where nothing tells what is read, the nearest one counts",
+     [(NORM, "x"), (ATTENTION, "y"), (None, "xy"), (MAMBA, "y")], {}, {2: ATTENTION}),
+    ("the memory of most kernels is none of a workspace if it is surely read",
+     [(NORM, "x"), (ATTENTION, "xy"), (None, "Xy"), (MAMBA, "xy"), (MAMBA, "x"), (MAMBA, "x")], {},
+     {2: ATTENTION}),
+    ("it reads what belongs to a layer that does not fit, though what it writes fits",
+     [((A, 7), "x"), ((B, 3), "y"), (None, "Xy"), ((C, 3), "z")], {}, {2: UNKNOWN}),
+    ("what lacks only a layer takes it from whoever fits",
+     [((A, 7), "x"), ((B, 3), "y"), (None, "Xy"), ((C, 3), "z")], {"fixed": {2: (D, -1)}},
+     {2: (D, 3)}),
+    ("what is only written tells nothing of who held it before",
+     [(PRODUCER, "x"), (None, "-x"), (CONSUMER, "y")], {}, {1: UNKNOWN}),
+    ("it works for who reads it", [(PRODUCER, "x"), (None, "-x"), (CONSUMER, "x")], {},
+     {1: CONSUMER}),
+    ("who only writes it is no consumer", [(PRODUCER, "y"), (None, "x"), (CONSUMER, "-x")], {},
+     {1: UNKNOWN}),
+    ("in place, it is read as well", [(PRODUCER, "x"), (None, "-xX"), (CONSUMER, "y")], {},
+     {1: PRODUCER}),
+)  # fmt: skip
 
 
-def test_a_product_takes_no_owner_over() -> None:
-    """It reads a weight of its own, whoever shares its input."""
-    launches = (PRODUCER, "x"), (None, "xy"), (None, "yz"), (CONSUMER, "x")
-    assert flow(*launches)[1:3] == [PRODUCER, PRODUCER]
-    assert flow(*launches, products=[1])[1:3] == [UNKNOWN, UNKNOWN]
-
-
-def test_a_conversion_works_for_its_consumer() -> None:
-    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "y"), to_consumer=[1])
-    assert rows[1] == CONSUMER
-    # Without a consumer whose owner is known it counts to its producer.
-    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "z"), to_consumer=[1])
-    assert rows[1] == PRODUCER
-
-
-def test_what_nobody_wrote_for_works_for_its_consumer() -> None:
-    assert flow((PRODUCER, "x"), (None, "y"), (CONSUMER, "y"))[1] == CONSUMER
-
-
-def test_an_owner_is_handed_on() -> None:
-    rows = flow((PRODUCER, "a"), (None, "ab"), (None, "bc"), (None, "cd"), (CONSUMER, "d"))
-    assert rows[1:4] == [PRODUCER] * 3
-
-
-def test_the_nearest_of_several_producers() -> None:
-    rows = flow(((C, 3), "x"), (PRODUCER, "y"), (None, "xyz"), (CONSUMER, "z"))
-    assert rows[2] == PRODUCER
-
-
-def test_a_neighbour_s_owner_is_waited_for() -> None:
-    """Kernel 3 works on what kernel 2 wrote, whose own owner is not yet known."""
-    rows = flow(((C, 3), "z"), (PRODUCER, "x"), (None, "xy"), (None, "yz"))
-    assert rows[2:] == [PRODUCER] * 2
-
-
-def test_who_holds_nothing_that_others_hold_stays_unknown() -> None:
-    assert flow((PRODUCER, "x"), (None, "y"), (None, ""), (CONSUMER, "z"))[1:3] == [UNKNOWN] * 2
-
-
-def test_memory_that_is_used_again_joins_no_layers() -> None:
-    """The buffer y belonged to layer 2 before; its next user is that of layer 3."""
-    rows = flow(((C, 2), "y"), (PRODUCER, "x"), (None, "y"), (CONSUMER, "y"))
-    assert rows[2] == CONSUMER
-    rows = flow(((C, 2), "y"), (PRODUCER, "x"), (None, "y"), (CONSUMER, "z"))
-    assert rows[2] == UNKNOWN
-
-
-def test_between_two_layers_it_is_the_producer_s() -> None:
-    rows = flow(((A, 2), "x"), (None, "xy"), (CONSUMER, "y"))
-    assert rows[1] == (A, 2)
-
-
-def test_an_unknown_neighbour_is_looked_beyond_in_the_end() -> None:
-    """Nothing tells whose kernel 2 is, not even kernel 3 at first; the one before holds y."""
-    rows = flow((PRODUCER, "x"), (CONSUMER, "y"), (None, "q"), (None, "qxy"))
-    assert rows[2:] == [CONSUMER] * 2
-
-
-def test_steps_share_nothing() -> None:
-    assert flow((PRODUCER, "x"), (None, "x"), steps=[0, 1])[1] == UNKNOWN
-
-
-def test_a_workspace_of_more_than_a_third_of_the_kernels_tells_nothing() -> None:
-    others = [((C, 3), "w")] * 3
-    rows = flow(*others, (PRODUCER, "x"), (None, "w"), (CONSUMER, "y"))
-    assert rows[4] == UNKNOWN
-    rows = flow(*others[:1], (PRODUCER, "x"), (None, "w"), *[(CONSUMER, "y")] * 4)
-    assert rows[2] == (C, 3)
-
-
-@pytest.mark.parametrize("component", [D, -1])
-def test_a_name_is_more_exact_than_a_neighbour(component: int) -> None:
-    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "y"), named={1: component})
-    assert rows[1] == (component if component >= 0 else A, 3)
-
-
-def test_rope_takes_the_layer_alone() -> None:
-    """It reads a table that serves all layers, so only its layer is open."""
-    rows = flow((PRODUCER, "x"), (None, "xy"), (CONSUMER, "y"), fixed={1: (D, -1)})
-    assert rows[1] == (D, 3)
-    # What has no layer has none to give.
-    rows = flow(((A, -1), "x"), (None, "xy"), (CONSUMER, "y"), fixed={1: (D, -1)})
-    assert rows[1] == (D, 3)
-
-
-def test_a_layer_that_a_range_told_is_kept() -> None:
-    rows = flow(((A, 2), "x"), (None, "xy"), (CONSUMER, "y"), fixed={1: (-1, 3)})
-    assert rows[1] == CONSUMER
-
-
-def test_what_a_kernel_surely_reads_decides_whose_it_is() -> None:
-    """As in Falcon-H1: it reads what a norm wrote, and writes where attention's data was."""
-    norm, attention, mamba = (A, 0), (B, 0), (C, 0)
-    rows = flow((norm, "x"), (attention, "y"), (None, "Xy"), (mamba, "y"))
-    assert rows[2] == norm
-    # Where nothing tells, the nearest one counts.
-    assert flow((norm, "x"), (attention, "y"), (None, "xy"), (mamba, "y"))[2] == attention
-    # The memory of most kernels is none of a workspace if it is surely read.
-    rows = flow((norm, "x"), (attention, "xy"), (None, "Xy"), (mamba, "xy"), (mamba, "x"),
-                (mamba, "x"))  # fmt: skip
-    assert rows[2] == attention
-
-
-def test_what_it_reads_belongs_to_a_layer_that_does_not_fit() -> None:
-    """Then it stays unknown, though the memory that it writes fits."""
-    rows = flow(((A, 7), "x"), ((B, 3), "y"), (None, "Xy"), ((C, 3), "z"))
-    assert rows[2] == UNKNOWN
-    # What lacks only a layer takes it from whoever fits.
-    rows = flow(((A, 7), "x"), ((B, 3), "y"), (None, "Xy"), ((C, 3), "z"), fixed={2: (D, -1)})
-    assert rows[2] == (D, 3)
-
-
-def test_what_is_only_written_tells_nothing_of_who_held_it_before() -> None:
-    assert flow((PRODUCER, "x"), (None, "-x"), (CONSUMER, "y"))[1] == UNKNOWN
-    assert flow((PRODUCER, "x"), (None, "-x"), (CONSUMER, "x"))[1] == CONSUMER
-    # Nor is who only writes it a consumer.
-    assert flow((PRODUCER, "y"), (None, "x"), (CONSUMER, "-x"))[1] == UNKNOWN
-    # In place, it is read as well.
-    assert flow((PRODUCER, "x"), (None, "-xX"), (CONSUMER, "y"))[1] == PRODUCER
+@each_row("what, launches, given, wanted", CASES)
+def test_whose_launches_are(
+    what: str, launches: Rows[Launch], given: dict[str, Any], wanted: dict[int, tuple[int, int]]
+) -> None:
+    found = flow(*launches, **given)
+    assert {n: found[n] for n in wanted} == wanted, what
 
 
 def test_what_arguments_are_for() -> None:

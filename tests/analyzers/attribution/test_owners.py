@@ -18,10 +18,10 @@ from spark_prof.analyzers.attribution.memory_map import (
     memory_map,
 )
 from spark_prof.analyzers.attribution.owners import Launches, Owners, owners_of
-from spark_prof.analyzers.attribution.placement import most_exact
 from spark_prof.traces.tables import TABLES
 from spark_prof.vocabulary import COMPONENTS
 from tests.analyzers.attribution.memory import tensor
+from tests.rows import each_row
 
 W0, W1, OUTSIDE = 0x10000, 0x20000, 0x90000
 TENSORS = [
@@ -50,7 +50,7 @@ def owned(
     memory = memory_map(pd.DataFrame(tensors, columns=TABLES["tensors"].schema.names))
     named = np.array([COMPONENTS.index("attention") if n == FLASH else -1 for n in names], np.int8)
     launches = Launches(np.array(names), np.array(steps or [0] * len(names)), named, NAMES)
-    return memory, owners_of(memory, frame, frame["launch"].to_numpy(), launches, most_exact)
+    return memory, owners_of(memory, frame, frame["launch"].to_numpy(), launches)
 
 
 def owners(
@@ -79,25 +79,28 @@ NONE = ("", -1, 0, "")
 QKV = [("qkv", n, MATRIX, "self_attn.qkv_proj") for n in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("address", "found"),
+SCALE = [tensor("model.layers.0.self_attn.attn", W0 + 4, 4, kind="buffer", name="_k_scale")]
+INNER = tensor("model.layers.0.self_attn.qkv_proj", W0, 8, kind="buffer", name="scale")
+DAMAGED = [tensor("m", 1 << 62, 1 << 62), tensor("m", -5, 100), tensor("m", W0, 0)]
+
+
+@each_row(
+    ("tensors", "address", "found"),
     [
-        (W0, QKV[0]),
-        (W0 + 4080, QKV[0]),
-        (W0 + 4096, NONE),
-        (W0 - 16, NONE),
-        (W0 + 8, NONE),
-        (OUTSIDE, NONE),
-        (-1, NONE),
+        (TENSORS, W0, QKV[0]),
+        (TENSORS, W0 + 4080, QKV[0]),
+        *((TENSORS, at, NONE) for at in (W0 + 4096, W0 - 16, W0 + 8, OUTSIDE, -1)),
+        pytest.param(SCALE, W0 + 4, ("attention", 0, BUFFER, "self_attn.attn"),
+                     id="a tensor's start needs no alignment"),
+        pytest.param([*TENSORS, INNER], W0 + 8, NONE, id="where a smaller tensor ends none begins"),
+        pytest.param([*DAMAGED, *TENSORS], W0, QKV[0], id="damaged tensors are left out"),
+        pytest.param([], W0, NONE, id="no tensors"),
     ],
-)
-def test_a_pointer_is_believed_inside_a_tensor_and_aligned(address: int, found: Any) -> None:
-    assert owners(TENSORS, [word(0, address)], [KERNEL]) == [found]
-
-
-def test_a_tensor_s_start_needs_no_alignment() -> None:
-    odd = [tensor("model.layers.0.self_attn.attn", W0 + 4, 4, kind="buffer", name="_k_scale")]
-    assert owners(odd, [word(0, W0 + 4)], [KERNEL])[0][:3] == ("attention", 0, BUFFER)
+)  # fmt: skip
+def test_a_pointer_is_believed_inside_a_tensor_and_aligned(
+    tensors: Sequence[Mapping[str, Any]], address: int, found: Any
+) -> None:
+    assert owners(tensors, [word(0, address)], [KERNEL]) == [found]
 
 
 def struct(launch: int, address: int, offset: int = 64) -> Any:
@@ -108,24 +111,23 @@ def packed(launch: int, address: int, offset: int = 64) -> Any:
     return word(launch, address, argument=-1, offset=offset, size=512)
 
 
-@pytest.mark.parametrize("given", [struct, packed])
-def test_a_word_in_a_struct_is_believed_if_each_layer_has_its_own(given: Any) -> None:
-    assert owners(TENSORS, [given(0, W0), given(1, W1)], [KERNEL] * 2) == QKV
+CACHE_OF_1 = tensor("model.layers.1.self_attn.attn", W1, kind="kv")
 
 
-@pytest.mark.parametrize("given", [struct, packed])
-@pytest.mark.parametrize("elsewhere", [OUTSIDE, W1 + 8])
-def test_a_word_that_is_a_weight_only_in_some_launches_is_stale(given: Any, elsewhere: int) -> None:
-    words = [given(0, W0), given(1, elsewhere)]
-    assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
-    # A kernel of another name has other parameters.
-    assert owners(TENSORS, words, [KERNEL, OTHER]) == [QKV[0], NONE]
-
-
-@pytest.mark.parametrize("given", [struct, packed])
-def test_a_word_at_another_offset_is_another_parameter(given: Any) -> None:
-    words = [given(0, W0), given(1, OUTSIDE), given(1, W1, offset=72)]
-    assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
+@each_row("given", [struct, packed])
+def test_a_word_in_a_struct_is_believed_if_each_launch_has_one_of_its_kind_there(
+    given: Any,
+) -> None:
+    pair = [given(0, W0), given(1, W1)]
+    assert owners(TENSORS, pair, [KERNEL] * 2) == QKV
+    assert owners([TENSORS[0], CACHE_OF_1], pair, [KERNEL] * 2) == [NONE] * 2
+    for elsewhere in (OUTSIDE, W1 + 8):
+        words = [given(0, W0), given(1, elsewhere)]
+        assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
+        # A kernel of another name has other parameters, and another offset is another one.
+        assert owners(TENSORS, words, [KERNEL, OTHER]) == [QKV[0], NONE]
+        words.append(given(1, W1, offset=72))
+        assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
 
 
 def test_a_weight_is_either_operand_of_a_packed_product() -> None:
@@ -138,13 +140,6 @@ def test_a_weight_is_either_operand_of_a_packed_product() -> None:
     both = left[:3] + [packed(0, W1, offset=n) for n in (240, 496, 880)]
     beside = [packed(1, W1, offset=n) for n in (304, 560, 944)]
     assert owners(TENSORS, both + beside, [KERNEL] * 2) == [NONE, QKV[1]]
-
-
-@pytest.mark.parametrize("given", [struct, packed])
-def test_words_of_several_kinds_at_one_place_are_stale(given: Any) -> None:
-    cache = tensor("model.layers.1.self_attn.attn", W1, kind="kv")
-    words = [given(0, W0), given(1, W1)]
-    assert owners([TENSORS[0], cache], words, [KERNEL] * 2) == [NONE] * 2
 
 
 def test_one_layer_s_weight_in_every_launch_is_what_was_left_on_the_stack() -> None:
@@ -160,10 +155,7 @@ def test_one_layer_s_weight_in_every_launch_is_what_was_left_on_the_stack() -> N
 
 def test_a_name_that_tells_another_component_makes_a_struct_s_word_stale() -> None:
     """One launch of an attention kernel, with a word of experts beside its cache."""
-    rows = [
-        tensor("model.layers.1.mlp.experts", W0, shape="8x64x32"),
-        tensor("model.layers.1.self_attn.attn", W1, kind="kv"),
-    ]
+    rows = [tensor("model.layers.1.mlp.experts", W0, shape="8x64x32"), CACHE_OF_1]
     words = [struct(0, W0), struct(0, W1, offset=72)]
     assert owners(rows, words, [FLASH]) == [("attention", 1, CACHE, "self_attn.attn")]
     assert owners(rows, words, [KERNEL])[0][:2] == ("experts", 1)
@@ -243,13 +235,14 @@ def test_a_module_that_stands_in_several_layers_has_none() -> None:
     assert owners(rows, [word(0, W0)], [KERNEL], several=[0])[0][:3] == ("mlp", -1, MATRIX)
 
 
-@pytest.mark.parametrize(
-    "paths", [("model.embed_tokens", "lm_head"), ("model.embed_tokens",)], ids=("two", "one")
+@each_row(
+    "paths",
+    [("model.embed_tokens", "lm_head"), ("lm_head", "model.embed_tokens"), ("model.embed_tokens",)],
 )
 def test_of_a_tied_matrix_a_product_computes_logits(paths: Sequence[str]) -> None:
     rows = [tensor(path, W0) for path in paths]
     found = owners(rows, [word(0, W0), packed(1, W0)], [KERNEL, PRODUCT])
-    assert found == [("embedding", -1, MATRIX, "embed_tokens"), ("lm_head", -1, MATRIX, "lm_head")]
+    assert [row[:3] for row in found] == [("embedding", -1, MATRIX), ("lm_head", -1, MATRIX)]
 
 
 def test_of_an_embedding_fused_with_a_norm_the_norm_is_read_in_full() -> None:
@@ -299,22 +292,6 @@ def test_a_launch_reads_the_weights_of_the_words_that_are_believed() -> None:
     assert weights_read(parts, words, [KERNEL, OTHER, PRODUCT, FLASH]) == expected
 
 
-def test_no_words_and_no_tensors() -> None:
-    assert owners(TENSORS, [], [KERNEL]) == [NONE]
-    assert owners([], [word(0, W0), struct(0, W0)], [KERNEL]) == [NONE]
-
-
-def test_damaged_tensors_are_left_out() -> None:
-    huge = [tensor("m", 1 << 62, 1 << 62), tensor("m", -5, 100), tensor("m", W0, 0)]
-    assert owners([*huge, *TENSORS], [word(0, W0)], [KERNEL]) == [QKV[0]]
-
-
-def test_where_a_smaller_tensor_ends_none_begins() -> None:
-    """A word in the larger one is no pointer, if it is neither its start nor aligned."""
-    inner = tensor("model.layers.0.self_attn.qkv_proj", W0, 8, kind="buffer", name="scale")
-    assert owners([*TENSORS, inner], [word(0, W0 + 8)], [KERNEL]) == [NONE]
-
-
 def test_a_weight_of_several_layers_proves_what_these_have_in_common() -> None:
     rows = [
         tensor("model.layers.0.self_attn.o_proj", W0),
@@ -330,11 +307,6 @@ def test_a_norm_of_each_head_is_no_matrix() -> None:
     small = tensor("model.layers.0.mlp.gate", W1, 64)
     (found,) = owners([norm, small], [word(0, W0), word(0, W1, 1)], [KERNEL])
     assert found[:3] == ("router", 0, MATRIX)
-
-
-def test_a_tied_matrix_is_looked_up_whichever_module_is_listed_first() -> None:
-    rows = [tensor(path, W0) for path in ("lm_head", "model.embed_tokens")]
-    assert owners(rows, [word(0, W0)], [KERNEL])[0][:2] == ("embedding", -1)
 
 
 def test_of_equal_weights_the_one_of_a_plain_pointer_is_read() -> None:
@@ -353,18 +325,3 @@ def test_a_cache_without_a_layer_leaves_the_layer_open() -> None:
 def test_a_packed_word_of_eight_bytes_is_no_plain_pointer() -> None:
     words = [word(0, W0, argument=-1), word(1, OUTSIDE, argument=-1)]
     assert owners(TENSORS, words, [KERNEL] * 2) == [NONE] * 2
-
-
-def test_names_are_more_exact_than_some_modules() -> None:
-    for module, name, expected in (
-        ("attention", "kv_write", "kv_write"),
-        ("attention", "rope", "rope"),
-        ("attention", "collective", "collective"),
-        ("attention", "mlp", "attention"),
-        ("experts", "router", "router"),
-        ("experts", "collective", "experts"),
-        ("mlp", "collective", "collective"),
-        ("mlp", "rope", "mlp"),
-    ):
-        codes = (np.array([COMPONENTS.index(word)]) for word in (module, name))
-        assert COMPONENTS[most_exact(*codes)[0]] == expected, (module, name)

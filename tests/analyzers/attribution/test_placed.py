@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,30 +37,41 @@ OPEN = [
 LAYER, EXPERTS, ATTENTION = 4, 5, 6
 
 
+QKV_WEIGHT = {n: f"model.layers.{n}.self_attn.qkv_proj" for n in (2, 3, 4)}
+SHARED = "model.layers.3.mlp.shared_experts.up_proj"
+CACHE = ("model.layers.2.self_attn.attn:kv_cache",)
+
+
+def product(layer: int, holds: str) -> Line:
+    return Line(GEMM, (QKV_WEIGHT[layer],), holds, ("qkv", layer, "weight", "self_attn.qkv_proj"),
+                PACKED)  # fmt: skip
+
+
 def memory() -> Memory:
-    found = Memory().add("model.layers.3.mlp.shared_experts.up_proj")
-    for layer in (2, 3, 4):
-        found.add(f"model.layers.{layer}.self_attn.qkv_proj")
+    found = Memory().add(SHARED)
+    for weight in QKV_WEIGHT.values():
+        found.add(weight)
     found.add("model.layers.2.self_attn.attn", kind="kv", name="kv_cache")
     return found.add("model.layers.3.self_attn.attn", kind="kv", name="kv_cache",
                      at="model.layers.2.self_attn.attn:kv_cache")  # fmt: skip
 
 
-def placed(folder: Path, modules: Sequence[int | None], *lines: Line) -> list[tuple[Any, ...]]:
-    """The places of lines, each of which was captured while that module was open."""
+def check(folder: Path, modules: Sequence[int | None], *lines: Line) -> None:
+    """Of lines that were captured while those modules were open, each is placed as it says."""
     calls = [
         pair
         for number, module in enumerate(modules)
         if module is not None
         for pair in call(module, 100 * number - 20, 100 * number + 20)
     ]
-    return placed_lines(folder, memory(), lines, OPEN, calls)
+    found = placed_lines(folder, memory(), lines, OPEN, calls)
+    assert found == [line.place for line in lines]
 
 
 def test_a_weight_is_more_exact_than_the_open_op(tmp_path: Path) -> None:
     place = ("shared_experts", 3, "weight", "mlp.shared_experts.up_proj")
-    line = Line(GEMM, ("model.layers.3.mlp.shared_experts.up_proj",), "x y", place, PACKED)
-    assert placed(tmp_path, [EXPERTS], line) == [place]
+    line = Line(GEMM, (SHARED,), "x y", place, PACKED)
+    check(tmp_path, [EXPERTS], line)
 
 
 @pytest.mark.parametrize("style", [STRUCT, "pointer"])
@@ -69,8 +79,8 @@ def test_a_struct_s_word_yields_to_a_range_of_another_layer(tmp_path: Path, styl
     place = ("attention", 3, "range", "self_attn.attn")
     if style == "pointer":
         place = ("qkv", 2, "weight", "self_attn.qkv_proj")
-    line = Line("some_kernel", ("model.layers.2.self_attn.qkv_proj",), "x", place, style)
-    assert placed(tmp_path, [ATTENTION], line) == [place]
+    line = Line("some_kernel", (QKV_WEIGHT[2],), "x", place, style)
+    check(tmp_path, [ATTENTION], line)
 
 
 def test_of_the_modules_that_hold_a_weight_the_open_one_reads_it(tmp_path: Path) -> None:
@@ -88,17 +98,12 @@ def test_of_the_modules_that_hold_a_weight_the_open_one_reads_it(tmp_path: Path)
     assert found == [line.place for line in lines]
 
 
-def test_a_shared_cache_takes_its_layer_from_the_range(tmp_path: Path) -> None:
-    cache = ("model.layers.2.self_attn.attn:kv_cache",)
-    write = Line(WRITE, cache, "k", ("kv_write", 3, "kv", "self_attn.attn"))
-    read = Line(FLASH, cache, "k p", ("attention", 3, "kv", "self_attn.attn"), STRUCT)
-    assert placed(tmp_path, [ATTENTION] * 2, write, read) == [write.place, read.place]
-
-
-def test_a_shared_cache_without_a_layer_is_not_placed(tmp_path: Path) -> None:
-    line = Line(FLASH, ("model.layers.2.self_attn.attn:kv_cache",), "k",
-                ("attention", -1, "kv", "self_attn.attn"), STRUCT)  # fmt: skip
-    assert placed(tmp_path, [None], line) == [line.place]
+def test_a_shared_cache_takes_its_layer_from_the_range_or_has_none(tmp_path: Path) -> None:
+    write = Line(WRITE, CACHE, "k", ("kv_write", 3, "kv", "self_attn.attn"))
+    read = Line(FLASH, CACHE, "k p", ("attention", 3, "kv", "self_attn.attn"), STRUCT)
+    check(tmp_path / "range", [ATTENTION] * 2, write, read)
+    line = Line(FLASH, CACHE, "k", ("attention", -1, "kv", "self_attn.attn"), STRUCT)
+    check(tmp_path / "none", [None], line)
 
 
 def test_memory_of_attention_and_mamba_is_told_apart_by_ranges_and_data(tmp_path: Path) -> None:
@@ -118,15 +123,11 @@ def test_memory_of_attention_and_mamba_is_told_apart_by_ranges_and_data(tmp_path
 
 def test_a_container_that_was_open_tells_the_layer_but_no_component(tmp_path: Path) -> None:
     """Only what runs in the model as a whole, or in a layer, is followed by data."""
-    first = Line(GEMM, ("model.layers.2.self_attn.qkv_proj",), "x",
-                 ("qkv", 2, "weight", "self_attn.qkv_proj"), PACKED)  # fmt: skip
+    first = product(2, "x")
     unknown = Line("some_kernel", (), "x", ("other", 3, "none", ""))
     named = Line("rms_norm_kernel", (), "x", ("norm", 3, "name", ""))
-    last = Line(GEMM, ("model.layers.4.self_attn.qkv_proj",), "y",
-                ("qkv", 4, "weight", "self_attn.qkv_proj"), PACKED)  # fmt: skip
-    lines = (first, unknown, named, last)
-    found = placed(tmp_path, [None, LAYER, LAYER, None], *lines)
-    assert found == [line.place for line in lines]
+    last = product(4, "y")
+    check(tmp_path, [None, LAYER, LAYER, None], first, unknown, named, last)
 
 
 FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIiEESt5arrayEEvv"
@@ -134,26 +135,19 @@ FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIiEESt
 
 def test_a_fill_works_for_what_reads_it(tmp_path: Path) -> None:
     """Its memory was the product's before."""
-    first = Line(GEMM, ("model.layers.3.self_attn.qkv_proj",), "x",
-                 ("qkv", 3, "weight", "self_attn.qkv_proj"), PACKED)  # fmt: skip
-    shared = "mlp.shared_experts.up_proj"
-    last = Line(GEMM, (f"model.layers.3.{shared}",), "x",
-                ("shared_experts", 3, "weight", shared), PACKED)  # fmt: skip
-    fill = Line(FILL, (), "x", ("shared_experts", 3, "flow", shared))
+    first = product(3, "x")
+    role = "mlp.shared_experts.up_proj"
+    last = Line(GEMM, (SHARED,), "x", ("shared_experts", 3, "weight", role), PACKED)
+    fill = Line(FILL, (), "x", ("shared_experts", 3, "flow", role))
     other = Line("some_kernel", (), "x", ("qkv", 3, "flow", "self_attn.qkv_proj"))
     for number, line in enumerate((fill, other)):
-        lines = (first, line, last)
-        found = placed(tmp_path / str(number), [None] * 3, *lines)
-        assert found == [each.place for each in lines]
+        check(tmp_path / str(number), [None] * 3, first, line, last)
 
 
 def test_a_weight_that_is_not_believed_joins_nobody(tmp_path: Path) -> None:
     """Stale words in structs lie in the allocator's memory, as activations do."""
-    weight = "model.layers.3.self_attn.qkv_proj"
-    first = Line(GEMM, (weight,), "x", ("qkv", 3, "weight", "self_attn.qkv_proj"), PACKED)
-    stale = Line("some_kernel", (weight,), "", ("other", -1, "none", ""), STRUCT)
-    lines = (first, stale, stale)
-    assert placed(tmp_path, [None] * 3, *lines) == [line.place for line in lines]
+    stale = Line("some_kernel", (QKV_WEIGHT[3],), "", ("other", -1, "none", ""), STRUCT)
+    check(tmp_path, [None] * 3, product(3, "x"), stale, stale)
 
 
 def test_launches_outside_graphs(tmp_path: Path) -> None:

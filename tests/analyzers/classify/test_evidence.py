@@ -31,12 +31,21 @@ GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_execute_kernel
 NORM = "void vllm::rms_norm_kernel<c10::BFloat16>(c10::BFloat16*)"
 
 
+Measured = tuple[str, str, float]
+"""A kernel's name, a metric and its value."""
+
+
+def measured_all(*rows: Measured, capability: str | None = "12.1") -> Evidence:
+    frame = [(name, launch, metric, value, "") for launch, (name, metric, value) in enumerate(rows)]
+    columns = ["name", "launch", "metric", "value", "unit"]
+    return Evidence(pd.DataFrame(frame, columns=columns), capability)
+
+
 def measured(
     values: dict[str, float], name: str = "k", capability: str | None = "12.1"
 ) -> Evidence:
-    rows = [(name, 0, metric, value, "") for metric, value in values.items()]
-    columns = ["name", "launch", "metric", "value", "unit"]
-    return Evidence(pd.DataFrame(rows, columns=columns), capability)
+    rows = ((name, metric, value) for metric, value in values.items())
+    return measured_all(*rows, capability=capability)
 
 
 @each_row("counter", COUNTERS)
@@ -63,47 +72,37 @@ def test_other_metrics_tell_nothing(metric: str) -> None:
     assert measured({metric: 5.0}).label("k").evidence == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("values", "engine", "precision"),
+@each_row(
+    ("values", "capability", "engine", "precision"),
     [
-        ({BF16: 64.0}, "tensor-core", "bf16"),
-        ({BF16: 0.0, FP8: 64.0}, "tensor-core", "fp8"),
-        ({BF16: 64.0, FP8: 64.0}, "tensor-core", None),
-        ({PIPE: 64.0}, "tensor-core", None),
-        ({PIPE: 64.0, BF16: 32.0}, "tensor-core", "bf16"),
-        ({"sm__ops_path_tensor_src_fp4_fp6_fp8_dst_fp32.sum": 1.0}, "tensor-core", None),
-        ({PIPE: 0.0}, "cuda-core", None),
-        ({"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 0.0}, None, None),
-        ({BF16: 0.0}, None, None),
-        ({BF16: float("nan")}, None, None),
-        ({BF16: -1.0}, None, None),
+        ({BF16: 64.0}, "12.1", "tensor-core", "bf16"),
+        ({BF16: 0.0, FP8: 64.0}, "12.1", "tensor-core", "fp8"),
+        ({BF16: 64.0, FP8: 64.0}, "12.1", "tensor-core", None),
+        ({PIPE: 64.0}, "12.1", "tensor-core", None),
+        ({PIPE: 64.0, BF16: 32.0}, "12.1", "tensor-core", "bf16"),
+        ({"sm__ops_path_tensor_src_fp4_fp6_fp8_dst_fp32.sum": 1.0}, "12.1", "tensor-core", None),
+        ({"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 0.0}, "12.1", None,
+         None),
+        *(({BF16: value}, "12.1", None, None) for value in (0.0, float("nan"), -1.0)),
+        # None counted says that none ran only where all are counted.
+        *(({PIPE: 0.0}, capability, "cuda-core", None) for capability in ("8.0", "12.1")),
+        *(({PIPE: 0.0}, capability, None, None)
+          for capability in ("9.0", "10.0", None, "gfx942")),
     ],
-)
+)  # fmt: skip
 def test_what_values_say(
-    values: dict[str, float], engine: str | None, precision: str | None
+    values: dict[str, float], capability: str | None, engine: str | None, precision: str | None
 ) -> None:
-    label = measured(values).label("k")
+    label = measured(values, capability=capability).label("k")
     if engine is None:
         assert label == classify("k")
     else:
         assert (label.engine, label.precision, label.evidence) == (engine, precision, "counter")
 
 
-@pytest.mark.parametrize(
-    ("capability", "engine"),
-    [("8.0", "cuda-core"), ("12.1", "cuda-core"), ("9.0", "unknown"), ("10.0", "unknown"),
-     (None, "unknown"), ("gfx942", "unknown")],
-)  # fmt: skip
-def test_none_counted_says_none_ran_only_where_all_are_counted(
-    capability: str | None, engine: str
-) -> None:
-    assert measured({PIPE: 0.0}, capability=capability).label("k").engine == engine
-
-
 def test_one_launch_that_used_them_is_enough() -> None:
-    rows = [("k", launch, BF16, value, "") for launch, value in enumerate([0.0, 64.0, 0.0])]
-    metrics = pd.DataFrame(rows, columns=["name", "launch", "metric", "value", "unit"])
-    assert Evidence(metrics, "9.0").label("k").engine == "tensor-core"
+    found = measured_all(*(("k", BF16, value) for value in (0.0, 64.0, 0.0)), capability="9.0")
+    assert found.label("k").engine == "tensor-core"
 
 
 def test_a_name_adds_the_precision_that_counters_do_not_tell() -> None:
@@ -112,30 +111,27 @@ def test_a_name_adds_the_precision_that_counters_do_not_tell() -> None:
     assert measured({PIPE: 64.0}, NORM).label(NORM).component == classify(NORM).component
 
 
-@pytest.mark.parametrize(
-    ("values", "name", "by_name", "found"),
-    [
-        ({PIPE: 0.0}, GEMM, "tensor-core bf16", "cuda-core"),
-        ({FP8: 64.0}, GEMM, "tensor-core bf16", "tensor-core fp8"),
-        ({BF16: 64.0}, NORM, "cuda-core", "tensor-core bf16"),
-        ({BF16: 0.0}, GEMM, "tensor-core bf16", "nothing of that"),
-    ],
-)
-def test_contradictions_are_told(
-    values: dict[str, float], name: str, by_name: str, found: str
-) -> None:
-    (conflict,) = measured(values, name).conflicts([name])
-    assert (conflict.by_name, conflict.found) == (by_name, found)
-    assert (conflict.evidence, conflict.basis) == ("counter", next(iter(values)))
-
-
 @each_row(
-    ("values", "name"),
-    [({BF16: 64.0}, GEMM), ({PIPE: 64.0}, GEMM), ({PIPE: 0.0}, NORM), ({BF16: 0.0}, NORM),
-     ({FP8: 0.0}, GEMM), ({BF16: 64.0}, "nobody knows it"), ({}, GEMM)],
+    ("values", "name", "found"),
+    [
+        ({PIPE: 0.0}, GEMM, ("tensor-core bf16", "cuda-core")),
+        ({FP8: 64.0}, GEMM, ("tensor-core bf16", "tensor-core fp8")),
+        ({BF16: 64.0}, NORM, ("cuda-core", "tensor-core bf16")),
+        ({BF16: 0.0}, GEMM, ("tensor-core bf16", "nothing of that")),
+        # Agreement is silent.
+        *((values, GEMM, None) for values in ({BF16: 64.0}, {PIPE: 64.0}, {FP8: 0.0}, {})),
+        *((values, NORM, None) for values in ({PIPE: 0.0}, {BF16: 0.0})),
+        ({BF16: 64.0}, "nobody knows it", None),
+    ],
 )  # fmt: skip
-def test_agreement_is_silent(values: dict[str, float], name: str) -> None:
-    assert measured(values, name).conflicts([name]) == ()
+def test_contradictions_are_told(
+    values: dict[str, float], name: str, found: tuple[str, str] | None
+) -> None:
+    told = [
+        (conflict.by_name, conflict.found, conflict.evidence, conflict.basis)
+        for conflict in measured(values, name).conflicts([name])
+    ]
+    assert told == ([(*found, "counter", next(iter(values)))] if found else [])
 
 
 @each_row(
@@ -155,18 +151,14 @@ def test_profilers_spell_one_kernel_alike(nsys: str, ncu: str) -> None:
     assert measured({BF16: 64.0}, ncu).label(nsys).evidence == "counter"
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [("f<1>(int)", "f<2>(int)"), ("void g<float>()", "void g<double>()")]
-)
+@each_row(("one", "other"), [("f<1>(int)", "f<2>(int)"), ("void g<float>()", "void g<double>()")])
 def test_other_kernels_are_spelled_otherwise(one: str, other: str) -> None:
     assert spelling(one) != spelling(other)
     assert measured({BF16: 64.0}, one).label(other).evidence != "counter"
 
 
 def test_two_kernels_of_one_spelling_must_agree() -> None:
-    rows = [("a::f(int)", 0, BF16, 64.0, ""), ("b::f(int)", 1, PIPE, 0.0, "")]
-    metrics = pd.DataFrame(rows, columns=["name", "launch", "metric", "value", "unit"])
-    found = Evidence(metrics, "12.1")
+    found = measured_all(("a::f(int)", BF16, 64.0), ("b::f(int)", PIPE, 0.0))
     assert found.label("a::f(int)").engine == "tensor-core"
     assert found.label("b::f(int)").engine == "cuda-core"
     assert found.label("c::f(int)").evidence != "counter"
@@ -256,7 +248,7 @@ def row(text: str, name: str = "k") -> CodeRow:
     return code_row(opcode_counts(text), name=name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("opcodes", "engine", "precision"),
     [
         ("FFMA 900\nHMMA.16816.F32.BF16 1\nSTG 4", "tensor-core", "bf16"),
@@ -298,25 +290,24 @@ BF16_CODE, FP8_CODE, NONE = (
 )
 
 
-def test_machine_code_goes_before_the_name() -> None:
-    label = Evidence(codes=[row(FP8_CODE, GEMM)]).label(GEMM)
-    assert (label.engine, label.precision, label.evidence) == ("tensor-core", "fp8", "sass")
-    label = Evidence(codes=[row(NONE, GEMM)]).label(GEMM)
-    assert (label.engine, label.precision, label.evidence) == ("cuda-core", None, "sass")
-
-
-def test_a_name_adds_the_precision_that_machine_code_cannot_tell() -> None:
-    name = "void cutlass::device_kernel<Sm100Bf16>"
-    label = Evidence(codes=[row("UTCHMMA 9\nSTG 1", GEMM)]).label(GEMM)
-    assert (label.engine, label.precision, label.evidence) == ("tensor-core", "bf16", "sass")
-    assert Evidence(codes=[row("UTCHMMA 9\nSTG 1", name)]).label(name).precision is None
-    mixed = row("HMMA.16816.F32 9\nQMMA.16832.F32.E4M3.E4M3 9\nSTG 1", GEMM)
-    assert Evidence(codes=[mixed]).label(GEMM).precision is None
-
-
-def test_marlin_multiplies_in_bf16_what_is_stored_in_fp4() -> None:
-    label = Evidence(codes=[row(BF16_CODE + "\nLOP3 99\nPRMT 9", MARLIN)]).label(MARLIN)
-    assert (label.engine, label.precision, label.weights) == ("tensor-core", "bf16", "fp4")
+@each_row(
+    ("name", "opcodes", "said"),
+    [
+        (GEMM, FP8_CODE, ("tensor-core", "fp8", None)),
+        (GEMM, NONE, ("cuda-core", None, None)),
+        # A name adds the precision that machine code cannot tell.
+        (GEMM, "UTCHMMA 9\nSTG 1", ("tensor-core", "bf16", None)),
+        ("void cutlass::device_kernel<Sm100Bf16>", "UTCHMMA 9\nSTG 1", ("tensor-core", None, None)),
+        (GEMM, "HMMA.16816.F32 9\nQMMA.16832.F32.E4M3.E4M3 9\nSTG 1", ("tensor-core", None, None)),
+        # Marlin multiplies in bf16 what is stored in fp4.
+        (MARLIN, BF16_CODE + "\nLOP3 99\nPRMT 9", ("tensor-core", "bf16", "fp4")),
+    ],
+)
+def test_machine_code_goes_before_the_name(
+    name: str, opcodes: str, said: tuple[str, str | None, str | None]
+) -> None:
+    label = Evidence(codes=[row(opcodes, name)]).label(name)
+    assert (label.engine, label.precision, label.weights) == said
     assert label.evidence == "sass"
 
 
@@ -345,24 +336,20 @@ def test_pieces_that_disagree_leave_it_to_the_name() -> None:
     assert len(differ.codes([GEMM])) == 2
 
 
-@pytest.mark.parametrize(
-    ("opcodes", "found", "basis"),
+@each_row(
+    ("opcodes", "found"),
     [
-        (NONE, "cuda-core", "no tensor-core instruction"),
-        (FP8_CODE, "tensor-core fp8", "QMMA.16832.F32.E4M3.E4M3"),
-        ("HMMA.16816.F32 2\nF2FP.F16.E4M3.UNPACK_B 9\nSTG 1", "tensor-core fp16",
-         "HMMA.16816.F32, stored as fp8"),
+        (NONE, ("cuda-core", "no tensor-core instruction")),
+        (FP8_CODE, ("tensor-core fp8", "QMMA.16832.F32.E4M3.E4M3")),
+        ("HMMA.16816.F32 2\nF2FP.F16.E4M3.UNPACK_B 9\nSTG 1",
+         ("tensor-core fp16", "HMMA.16816.F32, stored as fp8")),
+        *((opcodes, None) for opcodes in (BF16_CODE, "UTCHMMA 4\nSTG 1", "EXIT 1")),
     ],
 )  # fmt: skip
-def test_contradictions_are_told_machine_code(opcodes: str, found: str, basis: str) -> None:
-    (conflict,) = Evidence(codes=[row(opcodes, GEMM)]).conflicts([GEMM])
-    assert (conflict.by_name, conflict.found, conflict.evidence) == (
-        "tensor-core bf16", found, "sass",
-    )  # fmt: skip
-    assert conflict.basis == basis
-
-
-@pytest.mark.parametrize("opcodes", [BF16_CODE, "UTCHMMA 4\nSTG 1", "EXIT 1"])
-def test_agreement_is_silent_machine_code(opcodes: str) -> None:
-    assert Evidence(codes=[row(opcodes, GEMM)]).conflicts([GEMM]) == ()
+def test_contradictions_are_told_machine_code(opcodes: str, found: tuple[str, str] | None) -> None:
+    told = [
+        (conflict.by_name, conflict.evidence, conflict.found, conflict.basis)
+        for conflict in Evidence(codes=[row(opcodes, GEMM)]).conflicts([GEMM])
+    ]
+    assert told == ([("tensor-core bf16", "sass", *found)] if found else [])
     assert Evidence(codes=[row(opcodes, "nobody knows it")]).conflicts(["nobody knows it"]) == ()

@@ -24,6 +24,13 @@ COUNTED = {
 }  # fmt: skip
 
 
+FILES = sorted((DATA / "ncu-h100").glob("*.csv"))
+
+
+def metrics(path: Path) -> pd.DataFrame:
+    return ncu_csv(path).processes[0].metrics.astype({"name": str, "metric": str, "unit": str})
+
+
 @each_row("folder", BUNDLES)
 def test_names_and_machine_code_agree(folder: Path) -> None:
     bundle = Bundle(folder)
@@ -35,8 +42,7 @@ def test_counters_confirm_machine_code() -> None:
     confirmed = set()
     for name, file in COUNTED.items():
         evidence = evidence_of(Bundle(DATA / "code-h100" / name), 0)
-        metrics = ncu_csv(DATA / "ncu-h100" / f"{file}.csv").processes[0].metrics
-        counted = CountedKernels(metrics.astype({"name": str, "metric": str}), "9.0")
+        counted = CountedKernels(metrics(DATA / "ncu-h100" / f"{file}.csv"), "9.0")
         for row in summarize(Bundle(DATA / "code-h100" / name)).kernels:
             said, code = counted.find(row.name), evidence.code(row.name)
             if said and said.engine and code and code.engine:
@@ -45,14 +51,6 @@ def test_counters_confirm_machine_code() -> None:
                     assert code.precision == said.precision, row.name
                 confirmed.add(row.name)
     assert len(confirmed) >= 30
-
-
-FOLDER = Path(__file__).parents[2] / "data" / "ncu-h100"
-FILES = sorted(FOLDER.glob("*.csv"))
-
-
-def metrics(path: Path) -> pd.DataFrame:
-    return ncu_csv(path).processes[0].metrics.astype({"name": str, "metric": str, "unit": str})
 
 
 @each_row("path", FILES)
@@ -76,7 +74,7 @@ def test_they_settle_the_engine_of_fifty_kernels() -> None:
 
 
 def test_norms_keep_the_tensor_pipe_busy_without_a_matrix_product() -> None:
-    found = metrics(FOLDER / "bf16.csv")
+    found = metrics(DATA / "ncu-h100" / "bf16.csv")
     norms = found[found["name"].str.contains("rms_norm")]
     values = norms.groupby("metric")["value"].min()
     assert values["sm__inst_executed_pipe_tensor.sum"] > 0

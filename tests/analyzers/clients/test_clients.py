@@ -176,7 +176,9 @@ def compare(run: BenchmarkRun, frame: object = DECODE, *overhead: Overhead) -> C
 
 def test_a_real_run_agrees_with_the_steps_of_its_server() -> None:
     bundle = Bundle(DATA / "vllm-serve-bundle")
-    frame = timed_windows(bundle, 0, bundle.frame("kernels", 0, ["step", "end_ns"])).steps
+    frame = timed_windows(
+        bundle, 0, bundle.frame("kernels", 0, ["step", "start_ns", "end_ns"])
+    ).steps
     frame = frame.assign(step_us=(frame["finish_ns"] - frame["begin_ns"]) / 1e3)
     runs = read_benchmark(DATA / "vllm-serve-detailed.json").runs
     [row] = clients_of(runs, frame, bundle.facts(0))

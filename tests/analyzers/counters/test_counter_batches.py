@@ -44,7 +44,7 @@ def kernels_of(run: Simulated, graph: bool = True) -> pd.DataFrame:
     ]
     return pd.DataFrame(
         {
-            "name": [f"kernel_{slot}" for slot in run.calls.slot],
+            "name": pd.Categorical([f"kernel_{slot}" for slot in run.calls.slot]),
             "component": pd.Categorical(components),
             "start_ns": run.calls.start_ns,
             "end_ns": run.calls.end_ns,
@@ -64,13 +64,9 @@ def steps_of(kernels: pd.DataFrame, tokens: int = 1, phase: str = "decode") -> p
 
 def summarized(run: Simulated, **changes: Any) -> Counters:
     kernels = changes.get("kernels", kernels_of(run))
-    found = counters_of(
-        changes.get("samples", run.samples()),
-        kernels,
-        changes.get("steps", steps_of(kernels)),
-        changes.get("layers", NO_LAYERS),
-        changes.get("config", {}),
-    )
+    usual = {"samples": run.samples(), "kernels": kernels, "steps": steps_of(kernels),
+             "layers": NO_LAYERS, "config": {}}  # fmt: skip
+    found = counters_of(**(usual | changes))
     assert found is not None
     return found
 
@@ -79,7 +75,7 @@ def by_slot(rows: tuple[CounterRow, ...]) -> dict[int, CounterRow]:
     return {int(row.name.removeprefix("kernel_")): row for row in rows}
 
 
-@pytest.mark.parametrize("graph", [True, False])
+@each_row("graph", [True, False])
 def test_every_kernel_gets_its_bytes(graph: bool) -> None:
     run = simulate(1)
     (batch,) = summarized(run, kernels=kernels_of(run, graph)).batches
@@ -93,7 +89,7 @@ def test_every_kernel_gets_its_bytes(graph: bool) -> None:
         assert row.bandwidth == pytest.approx(1.25 * run.bytes[slot] / row.us * 1e6, rel=0.2)
 
 
-@each_row("seed", range(4))
+@each_row("seed", range(2))
 def test_an_uneven_course_within_kernels_is_in_the_error(seed: int) -> None:
     run = simulate(seed, course=SLOW_ENDS)
     (batch,) = summarized(run).batches
@@ -123,10 +119,8 @@ def test_read_bytes_are_held_against_weights() -> None:
     assert found["experts"].ratio == pytest.approx(1.0, abs=0.01)
     assert found["lm_head"].ratio == pytest.approx(0.5, abs=0.01)
     # Which experts a larger batch hits was not recorded.
-    kernels = kernels_of(run)
-    (batch,) = summarized(
-        run, kernels=kernels, steps=steps_of(kernels, 8), layers=layers, config=config
-    ).batches
+    steps = steps_of(kernels_of(run), 8)
+    (batch,) = summarized(run, steps=steps, layers=layers, config=config).batches
     assert {row.component for row in batch.weights} == {"lm_head"}
 
 
@@ -161,13 +155,12 @@ def test_kernels_in_step_with_the_sampling_get_no_figure() -> None:
 def test_a_sample_that_spans_a_pause_is_left_out() -> None:
     run = simulate(8)
     samples = run.samples()
-    before = samples.iloc[:1].assign(
-        start_ns=int(run.begin[0]) - 10**9, end_ns=int(run.begin[0]), dram_read_bytes=1e12
-    )
-    between = samples.iloc[:1].assign(
-        start_ns=int(run.begin[0]), end_ns=int(run.begin[-1]), dram_read_bytes=1e12
-    )
-    assert summarized(run, samples=pd.concat([before, between, samples])) == summarized(run)
+    first, last = int(run.begin[0]), int(run.begin[-1])
+    long = [
+        samples.iloc[:1].assign(start_ns=start, end_ns=end, dram_read_bytes=1e12)
+        for start, end in ((first - 10**9, first), (first, last))
+    ]
+    assert summarized(run, samples=pd.concat([*long, samples])) == summarized(run)
 
 
 def test_with_few_steps_the_calls_of_all_layers_share_an_amount() -> None:

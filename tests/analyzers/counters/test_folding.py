@@ -17,7 +17,6 @@ from spark_prof.analyzers.counters.folding import (
     gram,
     not_negative,
     overlaps,
-    uncovered,
 )
 from tests.analyzers.counters.simulated import Simulated, simulate
 from tests.rows import each_row
@@ -27,16 +26,12 @@ def equations(run: Simulated) -> Equations:
     return Equations(run.begin, run.finish, run.calls, len(run.bytes))
 
 
-def folded_errors(run: Simulated) -> np.ndarray:
-    found = equations(run).solve(run.sampled)
-    return np.abs(found.amount - run.bytes) / run.bytes.mean()
-
-
 @each_row("interval_ns", [1_000, 2_000, 5_000, 10_000])
-@each_row("seed", range(5))
+@each_row("seed", range(3))
 def test_known_bytes_come_back(interval_ns: int, seed: int) -> None:
     run = simulate(seed, interval_ns=interval_ns, replays=40)
-    assert folded_errors(run).max() < 0.005
+    found = equations(run).solve(run.sampled)
+    assert np.abs(found.amount - run.bytes).max() < 0.005 * run.bytes.mean()
 
 
 @each_row("seed", range(5))
@@ -110,8 +105,6 @@ def test_every_nanosecond_is_counted_once(seed: int) -> None:
         inside = np.arange(begin[sample], finish[sample])
         ran = [(inside >= s) & (inside < e) for s, e in zip(start, end, strict=True)]
         assert table[sample].tolist() == [int(r.sum()) for r in ran]
-        idle = ~np.any(ran, axis=0) if ran else np.ones(len(inside), bool)
-        assert uncovered(begin, finish, start, end)[sample] == idle.sum()
     assert (ns >= 0).all()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,34 +30,26 @@ def steps(keys: Sequence[int], first: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"step": range(first, first + len(keys)), "key": keys}).astype("int64")
 
 
-def joined(*ranks: pd.DataFrame) -> list[list[int]]:
-    found: list[list[int]] = join_steps(dict(enumerate(ranks))).to_numpy().tolist()
-    return found
-
-
-def test_numbers_may_differ() -> None:
-    assert joined(steps([5, 6, 7]), steps([6, 7], first=40)) == [[1, 40], [2, 41]]
-
-
-def test_a_step_that_one_rank_lacks_is_left_out() -> None:
-    assert joined(steps([5, 6, 7]), steps([5, 7]), steps([5, 6, 7])) == [[0, 0, 0], [2, 1, 2]]
-
-
-def test_a_key_that_comes_back_needs_its_neighbours() -> None:
-    assert joined(steps([1, 9, 2, 9, 3]), steps([1, 9, 2, 9, 3])) == [[i, i] for i in range(5)]
-    # One 9 too few: it cannot be told which of the two it is, except by what lies around it.
-    assert joined(steps([1, 9, 9, 3]), steps([1, 9, 3])) == [[0, 0], [3, 2]]
-    assert joined(steps([1, 9, 2, 9, 3]), steps([1, 2, 9, 3])) == [[0, 0], [2, 1], [3, 2], [4, 3]]
-
-
-def test_order_is_kept() -> None:
-    assert joined(steps([1, 2, 3, 4]), steps([4, 1, 2, 3])) == [[0, 1], [1, 2], [2, 3]]
-
-
-def test_nothing_in_common() -> None:
-    assert joined(steps([1, 2]), steps([3])) == []
-    assert joined(steps([1, 2]), steps([])) == []
-    assert joined(steps([]), steps([])) == []
+@each_row(
+    ("ranks", "wanted"),
+    [
+        pytest.param([steps([5, 6, 7]), steps([6, 7], first=40)], [[1, 40], [2, 41]],
+                     id="numbers may differ"),
+        pytest.param([steps([5, 6, 7]), steps([5, 7]), steps([5, 6, 7])], [[0, 0, 0], [2, 1, 2]],
+                     id="a step that one rank lacks is left out"),
+        pytest.param([steps([1, 9, 2, 9, 3])] * 2, [[i, i] for i in range(5)],
+                     id="a key that comes back needs its neighbours"),
+        pytest.param([steps([1, 9, 9, 3]), steps([1, 9, 3])], [[0, 0], [3, 2]],
+                     id="one 9 too few: it cannot be told which of the two it is"),
+        pytest.param([steps([1, 9, 2, 9, 3]), steps([1, 2, 9, 3])],
+                     [[0, 0], [2, 1], [3, 2], [4, 3]], id="except by what lies around it"),
+        pytest.param([steps([1, 2, 3, 4]), steps([4, 1, 2, 3])], [[0, 1], [1, 2], [2, 3]],
+                     id="order is kept"),
+        *(([steps([1, 2] * n), steps(other)], []) for n, other in ((1, [3]), (1, []), (0, []))),
+    ],
+)  # fmt: skip
+def test_the_same_steps(ranks: list[pd.DataFrame], wanted: list[list[int]]) -> None:
+    assert join_steps(dict(enumerate(ranks))).to_numpy().tolist() == wanted
 
 
 @each_row("seed", range(20))
@@ -139,8 +132,6 @@ def real() -> pd.DataFrame:
 
 
 def _kernels(path: Path) -> pd.DataFrame:
-    import tempfile
-
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(gzip.decompress(path.read_bytes()))
         file.flush()
@@ -148,7 +139,7 @@ def _kernels(path: Path) -> pd.DataFrame:
     return gpu.assign(part=0, step=12).astype({"name": "category"})
 
 
-def test_eight_real_ranks_match(real: pd.DataFrame) -> None:
+def test_eight_real_ranks(real: pd.DataFrame) -> None:
     assert real["call"].nunique() == 8
     assert len(real) == 64
     found, contradictory = waits_of(real, 0)
@@ -157,20 +148,13 @@ def test_eight_real_ranks_match(real: pd.DataFrame) -> None:
     # Waits differ by milliseconds; what is left of each call is the same on all eight.
     assert (transfers.max() - transfers.min()).max() <= 10_000
     assert found["wait_ns"].max() > 7_000_000
-
-
-def test_eight_real_ranks_share_a_clock(real: pd.DataFrame) -> None:
+    assert [step.slowest for step in slowest_of_steps(found, 2_000).itertuples()] == [7]
     table = real.set_index(["call", "rank"]).unstack()
     for rank in range(1, 8):
         columns = [table[n][r] for r in (0, rank) for n in ("start_ns", "end_ns")]
         offset = offset_of_collectives(*(column.to_numpy(np.int64) for column in columns))
         assert offset is not None
         assert abs(offset.ns) <= 2_000 < offset.uncertainty_ns
-
-
-def test_the_slowest_of_eight_real_ranks(real: pd.DataFrame) -> None:
-    [step] = slowest_of_steps(waits_of(real, 0)[0], 2_000).itertuples()
-    assert step.slowest == 7
 
 
 @each_row("seed", range(10))

@@ -8,16 +8,18 @@ Wait, transfer and the slowest rank.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pytest
 
 from spark_prof.analyzers.ranks.align_ranks import match_collectives
 from spark_prof.analyzers.ranks.collective_calls import (
+    JOINT,
     KINDS,
     calls_among,
     collective_calls,
     collective_kind,
-    is_joint,
 )
 from spark_prof.analyzers.ranks.rank_clocks import Offset
 from spark_prof.analyzers.ranks.rank_summary import aligned, slowest_of_steps, waits_of
@@ -29,31 +31,28 @@ from tests.support import ORIGIN, Piece, Recorded, kineto, operator, step
 ROWS = ("name", "start_ns", "end_ns", "part", "stream", "step")
 
 
-def among(*rows: tuple[str, int, int, int, int, int]) -> list[tuple[object, ...]]:
+@each_row(
+    ("rows", "wanted"),
+    [
+        pytest.param([("gemm", 0, 5, 0, 7, 1),
+                      ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 5, 9, 0, 7, 1),
+                      ("ncclDevKernel_AllGather_RING_LL", 2, 4, 0, 20, 1),
+                      ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 20, 29, 0, 7, -1)],
+                     [(1, "all_gather", 2, 4), (1, "all_reduce", 5, 9)],
+                     id="kernels keep their times"),
+        # The last one ends its step: what the thread did then is no wait of this call.
+        pytest.param([("c10d::allreduce_", 0, 5, 0, 7, 1), ("aten::view", 3, 4, 0, 8, 1),
+                      ("aten::view", 40, 41, 0, 7, 1), ("c10d::allreduce_", 50, 55, 0, 7, 1),
+                      ("aten::view", 90, 91, 0, 7, 2)],
+                     [(1, "all_reduce", 0, 40), (1, "all_reduce", 50, 55)],
+                     id="an operator that returns early lasts until the next one"),
+        ([], []),
+        ([("gemm", 0, 5, 0, 7, 1)], []),
+    ],
+)  # fmt: skip
+def test_calls(rows: list[tuple[str, int, int, int, int, int]], wanted: list[Any]) -> None:
     frame = pd.DataFrame(rows, columns=list(ROWS)).astype({"name": "category"})
-    return list(calls_among(frame).itertuples(index=False, name=None))
-
-
-def test_kernels_keep_their_times() -> None:
-    found = among(
-        ("gemm", 0, 5, 0, 7, 1),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 5, 9, 0, 7, 1),
-        ("ncclDevKernel_AllGather_RING_LL", 2, 4, 0, 20, 1),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 20, 29, 0, 7, -1),
-    )
-    assert found == [(1, "all_gather", 2, 4), (1, "all_reduce", 5, 9)]
-
-
-def test_an_operator_that_returns_early_lasts_until_the_next_one() -> None:
-    found = among(
-        ("c10d::allreduce_", 0, 5, 0, 7, 1),
-        ("aten::view", 3, 4, 0, 8, 1),
-        ("aten::view", 40, 41, 0, 7, 1),
-        ("c10d::allreduce_", 50, 55, 0, 7, 1),
-        ("aten::view", 90, 91, 0, 7, 2),
-    )
-    # The last one ends its step: what the thread did then is no wait of this call.
-    assert found == [(1, "all_reduce", 0, 40), (1, "all_reduce", 50, 55)]
+    assert list(calls_among(frame).itertuples(index=False, name=None)) == wanted
 
 
 def test_an_operator_that_calls_others_is_one_call(tmp_path: Path) -> None:
@@ -73,35 +72,22 @@ def test_calls_of_no_step_are_left_out_unless_asked_for() -> None:
     assert calls_among(frame, every=True)["step"].tolist() == [-1, 3]
 
 
-def test_nothing_to_find() -> None:
-    assert among() == []
-    assert among(("gemm", 0, 5, 0, 7, 1)) == []
-
-
 EXAMPLES = [(kind, name) for kind, _, names in KINDS for name in names]
 
 
-@each_row(("kind", "name"), EXAMPLES)
-def test_every_example_has_its_kind(kind: str, name: str) -> None:
-    assert collective_kind(name) == kind
-
-
 @each_row(
-    "name", ["gemm_bf16", "reduce_kernel", "at::native::reduce_kernel<512, 1>", "all_reduce_bias"]
-)
-def test_other_reductions_are_no_collectives(name: str) -> None:
-    assert collective_kind(name) is None
-
-
-def test_a_collective_whose_name_tells_no_kind() -> None:
-    assert collective_kind("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)") == "unknown"
-    assert not is_joint("unknown")
-
-
-def test_arguments_do_not_decide() -> None:
-    name = "ncclDevKernel_Broadcast_RING_LL(AllReduceArguments)"
-    assert collective_kind(name) == "broadcast"
-    assert not is_joint("broadcast")
+    ("kind", "name"),
+    [
+        *EXAMPLES,
+        ("unknown", "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"),
+        ("broadcast", "ncclDevKernel_Broadcast_RING_LL(AllReduceArguments)"),
+        *((None, name) for name in ("gemm_bf16", "reduce_kernel", "all_reduce_bias",
+                                    "at::native::reduce_kernel<512, 1>")),
+    ],
+)  # fmt: skip
+def test_every_name_has_its_kind(kind: str | None, name: str) -> None:
+    assert collective_kind(name) == kind
+    assert {"unknown", "broadcast"}.isdisjoint(JOINT)
 
 
 def one_call(*times: tuple[int, int]) -> pd.DataFrame:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from spark_prof.analyzers.rank_layout import clock_name, layout_of
@@ -71,7 +70,11 @@ def test_a_short_recording_with_a_drift_stays_within_its_uncertainty(seed: int) 
     assert largest_error(play, offset) <= offset.uncertainty_ns
 
 
-def test_a_clock_that_was_set_is_no_offset() -> None:
+def test_what_gives_no_offset() -> None:
+    """Nothing, a clock that was set, and a worker that began before it was scheduled."""
+    none = np.empty(0, np.int64)
+    assert offset_of_collectives(none, none, none, none) is None
+    assert offset_of_steps(none, none, none, none) is None
     play = Play(steps=30)
     calls = match_collectives(play.numbered(), play.calls()).calls
     sides = [calls[calls["rank"] == r].set_index("call") for r in (0, 1)]
@@ -79,12 +82,8 @@ def test_a_clock_that_was_set_is_no_offset() -> None:
     for column in columns[2:]:
         column[::2] += 5_000_000
     assert offset_of_collectives(*columns) is None
-
-
-def test_nothing_gives_no_offset() -> None:
-    none = np.empty(0, np.int64)
-    assert offset_of_collectives(none, none, none, none) is None
-    assert offset_of_steps(none, none, none, none) is None
+    times = np.array([0, 1_000_000, 2_000_000])
+    assert offset_of_steps(times, times + 10, times + 20, times + 900_000) is None
 
 
 @each_row("planted", OFFSETS)
@@ -101,11 +100,6 @@ def test_the_scheduler_bounds_a_worker_s_clock(planted: int, seed: int) -> None:
     assert abs(offset.ns - planted) <= offset.uncertainty_ns < 1_000_000
 
 
-def test_a_worker_that_began_before_it_was_scheduled_is_no_worker() -> None:
-    times = pd.Series([0, 1000, 2000]).to_numpy(np.int64) * 1000
-    assert offset_of_steps(times, times + 10, times + 20, times + 900_000) is None
-
-
 def made(tmp_path: Path, ranks: int, facts: Any) -> Bundle:
     return bundle(tmp_path / "b", Play(ranks=ranks, steps=1), dict.fromkeys(range(ranks), facts))
 
@@ -119,10 +113,7 @@ def test_tensor_parallel_ranks_are_innermost(tmp_path: Path) -> None:
     assert layout.output_ranks == {2, 6}
     assert layout.missing == ()
     assert layout.crosses_replicas
-
-
-def test_ranks_that_are_not_there(tmp_path: Path) -> None:
-    layout = layout_of(made(tmp_path, 3, {"parallel": parallel(tensor=4)}))
+    layout = layout_of(made(tmp_path / "less", 3, {"parallel": parallel(tensor=4)}))
     assert layout.missing == (3,)
     assert [(t.ranks, t.size) for t in layout.teams] == [((0, 1, 2), 4)]
 

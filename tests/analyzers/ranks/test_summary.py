@@ -15,20 +15,22 @@ from spark_prof.traces.assemble import assemble
 from tests.analyzers.ranks.bundles import bundle, parallel, write
 from tests.analyzers.ranks.play import KINDS, Play
 from tests.dashboards.documents import whole
+from tests.rows import each_row
 from tests.support import ORIGIN, Recorded, eager_decode
 
+FOUR = parallel(tensor=4)
+BY_TURNS = {step: step % 4 for step in range(40)}
 ONE_HOST = {rank: {"host": "a", "boot": "1"} for rank in range(4)}
 TWO_HOSTS = ONE_HOST | {rank: {"host": "b", "boot": "2"} for rank in (2, 3)}
 
 
 def test_one_host(tmp_path: Path) -> None:
-    slow = {step: step % 4 for step in range(40)}
-    play = Play(slow=slow)
-    made = bundle(tmp_path / "b", play, ONE_HOST, parallel=parallel(tensor=4))
+    play = Play(slow=BY_TURNS)
+    made = bundle(tmp_path / "b", play, ONE_HOST, parallel=FOUR)
     found, shares = collectives_of(made)
     assert (found.matched, found.unmatched) == (len(KINDS) * 40, 0)
     assert (found.steps, found.steps_left_out) == (40, 0)
-    assert {step.step: step.slowest for step in found.slow_steps} == slow
+    assert {step.step: step.slowest for step in found.slow_steps} == BY_TURNS
     assert [shares[rank]["slowest_steps"] for rank in range(4)] == [10] * 4
     assert all(clock.same_host and abs(clock.offset_us or 0) < 10 for clock in found.clocks)
     assert found.notes == ()
@@ -40,13 +42,11 @@ def test_one_host(tmp_path: Path) -> None:
 
 
 def test_a_straggler_costs_less_than_a_step(tmp_path: Path) -> None:
-    made = bundle(
-        tmp_path / "b",
-        Play(slow=dict.fromkeys(range(40), 2)),
-        ONE_HOST,
-        parallel=parallel(tensor=4),
-    )
-    report = summarize(made)
+    play = Play(slow=dict.fromkeys(range(40), 2))
+    report = summarize(bundle(tmp_path / "b", play, ONE_HOST, parallel=FOUR))
+    assert report.collectives.matched == len(KINDS) * 40
+    for name in RENDERERS:
+        assert "all_reduce" in whole(report, name), name
     (finding,) = (f for f in report.findings if f.id == "straggler-rank")
     held = [step.held_up_us for step in report.collectives.slow_steps if step.slowest == 2]
     assert report.ranks[2].held_up_us == pytest.approx(np.mean(held))
@@ -55,11 +55,10 @@ def test_a_straggler_costs_less_than_a_step(tmp_path: Path) -> None:
     assert 0 < 1e3 * finding.ms_per_token < report.steps.decode_us.median
 
 
-@pytest.mark.parametrize("offset", [-70_000_000, 3_600_000_000_000])
+@each_row("offset", [-70_000_000, 3_600_000_000_000])
 def test_two_hosts(tmp_path: Path, offset: int) -> None:
-    slow = {step: step % 4 for step in range(40)}
-    play = Play(slow=slow, offset_ns={2: offset, 3: offset})
-    made = bundle(tmp_path / "b", play, TWO_HOSTS, parallel=parallel(tensor=4))
+    play = Play(slow=BY_TURNS, offset_ns={2: offset, 3: offset})
+    made = bundle(tmp_path / "b", play, TWO_HOSTS, parallel=FOUR)
     found, _ = collectives_of(made)
     assert [clock.same_host for clock in found.clocks] == [True, False, False]
     for clock in found.clocks[1:]:
@@ -68,7 +67,7 @@ def test_two_hosts(tmp_path: Path, offset: int) -> None:
         assert clock.uncertainty_us is not None
         assert abs(clock.offset_us - offset / 1e3) <= clock.uncertainty_us < 50
     assert found.matched == len(KINDS) * 40
-    assert {step.step: step.slowest for step in found.slow_steps} == slow
+    assert {step.step: step.slowest for step in found.slow_steps} == BY_TURNS
 
 
 def test_timestamps_that_contradict_each_other_are_said(tmp_path: Path) -> None:
@@ -135,8 +134,7 @@ def test_a_stage_without_any_tie_is_not_compared(tmp_path: Path) -> None:
 
 
 def test_replicas_with_experts_are_matched_by_time(tmp_path: Path) -> None:
-    slow = {step: step % 4 for step in range(40)}
-    play = Play(slow=slow)
+    play = Play(slow=BY_TURNS)
     pieces = write(tmp_path / "b", play, ONE_HOST, parallel=parallel(data=4)) / "pieces"
     for rank in range(1, 4):  # each replica has batches of its own, and was idle at first
         path = pieces / f"rank{rank}.00000.steps.npy"
@@ -146,19 +144,15 @@ def test_replicas_with_experts_are_matched_by_time(tmp_path: Path) -> None:
         np.save(path, rows)
     found, _ = collectives_of(assemble(tmp_path / "b", state="complete"))
     assert found.matched == len(KINDS) * 40
-    assert {step.step: step.slowest for step in found.slow_steps} == slow
+    assert {step.step: step.slowest for step in found.slow_steps} == BY_TURNS
     assert any("by the time at which they ended" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("facts", [ONE_HOST, TWO_HOSTS], ids=["one host", "two hosts"])
-def test_replicas_on_two_hosts_are_left_alone(tmp_path: Path, facts: Any) -> None:
-    made = bundle(tmp_path / "b", Play(), facts, parallel=parallel(data=4))
-    found, _ = collectives_of(made)
-    assert (found.matched > 0) is (facts is ONE_HOST)
-
-
-def test_replicas_of_several_ranks_with_experts_are_left_alone(tmp_path: Path) -> None:
-    made = bundle(tmp_path / "b", Play(), ONE_HOST, parallel=parallel(tensor=2, data=2))
+@each_row(("facts", "sizes"), [(TWO_HOSTS, {"data": 4}), (ONE_HOST, {"tensor": 2, "data": 2})])
+def test_replicas_on_two_hosts_or_of_several_ranks_are_left_alone(
+    tmp_path: Path, facts: Any, sizes: dict[str, int]
+) -> None:
+    made = bundle(tmp_path / "b", Play(), facts, parallel=parallel(**sizes))
     found, shares = collectives_of(made)
     assert (found.matched, shares) == (0, {})
     assert any("data-parallel replicas" in note for note in found.notes)
@@ -166,7 +160,7 @@ def test_replicas_of_several_ranks_with_experts_are_left_alone(tmp_path: Path) -
 
 def test_a_missing_rank_is_said(tmp_path: Path) -> None:
     facts = {rank: ONE_HOST[rank] for rank in (0, 2)}
-    made = bundle(tmp_path / "b", Play(), facts, parallel=parallel(tensor=4))
+    made = bundle(tmp_path / "b", Play(), facts, parallel=FOUR)
     found, _ = collectives_of(made)
     assert found.matched == len(KINDS) * 40
     assert found.notes[0].startswith("Ranks 1, 3 of the run are not in this bundle.")
@@ -186,12 +180,3 @@ def test_one_rank_has_nothing_to_say(tmp_path: Path) -> None:
     made = Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
     found, shares = collectives_of(made)
     assert (found.matched, found.clocks, found.notes, shares) == (0, (), (), {})
-
-
-def test_the_report_has_it_in_every_format(tmp_path: Path) -> None:
-    made = bundle(tmp_path / "b", Play(slow={3: 2}), ONE_HOST, parallel=parallel(tensor=4))
-    report = summarize(made)
-    assert report.ranks[2].slowest_steps is not None
-    assert report.collectives.matched == len(KINDS) * 40
-    for name in RENDERERS:
-        assert "all_reduce" in whole(report, name), name

@@ -6,19 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from spark_prof.analyzers.attribution.placement import kernels_in_order, place_kernels
 from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, columns_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
+from tests.rows import each_row
 
 DATA = Path(__file__).resolve().parents[2] / "data"
-BUNDLES = (
-    "h100-gpt-oss-20b-mxfp4-eager",
-    "h100-gpt-oss-20b-mxfp4-graphs",
-    "h100-qwen3-30b-a3b-nvfp4-graphs",
-)
+BUNDLES = ("h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs")
 
 
 def made(count: int, **columns: object) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -37,7 +33,7 @@ def made(count: int, **columns: object) -> tuple[pd.DataFrame, pd.DataFrame]:
     return frame, frame[list(LAUNCH_COLUMNS)]
 
 
-@pytest.mark.parametrize("name", BUNDLES)
+@each_row("name", BUNDLES)
 def test_columns_of_a_recording_are_its_tables(name: str) -> None:
     bundle = Bundle(DATA / name)
     placed = place_kernels(bundle, 0)
@@ -63,22 +59,12 @@ def test_columns_of_a_recording_are_its_tables(name: str) -> None:
     assert not found.launches.duplicated().any()
 
 
-def test_names_that_do_not_occur_are_no_names() -> None:
-    placed, shapes = made(3, name=["a", "b", "c"])
+def test_what_does_not_occur_and_what_cannot_be() -> None:
+    placed, shapes = made(5, name=list("abbbb"), layer=[0, 3, 1 << 15, -7, (1 << 15) - 1])
     found = columns_of(placed.iloc[1:], np.array([0]), shapes.iloc[1:])
-    assert found.names == ("b", "c")
-    assert found.name.tolist() == [0, 1]
-
-
-def test_a_layer_beyond_any_model_is_none() -> None:
-    placed, shapes = made(4, layer=[3, 1 << 15, -7, (1 << 15) - 1])
-    found = columns_of(placed, np.array([0]), shapes)
+    assert (found.names, set(found.name.tolist())) == (("b",), {0})
     assert found.layer.tolist() == [3, -1, -1, (1 << 15) - 1]
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_few_kernels_make_short_columns(count: int) -> None:
-    placed, shapes = made(count)
-    found = columns_of(placed, np.array([], np.int64), shapes)
-    assert len(found) == len(found.launch) == count
-    assert len(found.names) == len(found.copies) == len(found.launches) == count
+    for count in (0, 1):
+        found = columns_of(made(count)[0], np.array([], np.int64), made(count)[1])
+        assert len(found) == len(found.launch) == count
+        assert len(found.names) == len(found.copies) == len(found.launches) == count

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from spark_prof.analyzers.step_time import kinds_of
 from spark_prof.analyzers.views import kernel_calls
 from spark_prof.analyzers.views.kernel_calls import (
     Launch,
@@ -17,7 +18,7 @@ from spark_prof.analyzers.views.kernel_calls import (
     over_steps,
 )
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
-from spark_prof.analyzers.views.layer_cells import kernels_of_cell, kinds_of
+from spark_prof.analyzers.views.layer_cells import kernels_of_cell
 
 from .columns import Call, columns, launched, steps_of
 
@@ -47,21 +48,26 @@ def took(**wanted: object) -> np.ndarray:
     ])  # fmt: skip
 
 
+STEPS = steps_of(range(50))
+CALLS_OF = calls_of(made(), STEPS, 0)
+
+
 def test_the_calls_of_a_kernel_are_those_of_analyzed_steps() -> None:
-    calls = calls_of(made(), steps_of(range(50)), 0)
+    calls = CALLS_OF
     assert (calls.all, len(calls)) == (50 * 4 * 2, 50 * 4 * 2)
     assert calls.took_ns.sum() == took(name="gemm").sum()
+    none = calls_of(made(), steps_of([77]), 0)
+    assert (none.all, durations(none), layers(none)) == (0, None, ())
 
 
 def test_a_kernel_is_told_by_layer_and_shape() -> None:
-    kernels = made()
-    calls = calls_of(kernels, steps_of(range(50)), 0)
+    calls = CALLS_OF
     uses = {(use.layer, use.component): use for use in layers(calls)}
     assert set(uses) == {(layer, part) for layer in range(-1, 3) for part in ("mlp", "qkv")}
     mine = took(name="gemm", layer=2, component="qkv") / 1e3
     assert uses[2, "qkv"].median_us == pytest.approx(np.median(mine))
     assert uses[2, "qkv"].p90_us == pytest.approx(np.percentile(mine, 90))
-    shapes = launches(calls, kernels)
+    shapes = launches(calls, made())
     assert {use.launch for use in shapes} == {Launch(*shape) for shape in SHAPES}
     assert sum(use.calls for use in shapes) == calls.all
     assert sum(use.share for use in shapes) == pytest.approx(1)
@@ -69,7 +75,7 @@ def test_a_kernel_is_told_by_layer_and_shape() -> None:
 
 
 def test_each_call_is_in_one_bar() -> None:
-    calls = calls_of(made(), steps_of(range(50)), 0)
+    calls = CALLS_OF
     found = durations(calls)
     assert found
     assert found.counts.sum() == calls.all
@@ -91,19 +97,13 @@ def test_one_long_call_does_not_squeeze_the_bars() -> None:
     assert (found.counts > 0).sum() > 20
 
 
-def test_nothing_has_no_durations() -> None:
-    calls = calls_of(made(), steps_of([77]), 0)
-    assert (calls.all, durations(calls), layers(calls)) == (0, None, ())
-
-
 def test_the_course_is_that_of_stretches_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = steps_of(range(50))
-    calls = calls_of(made(), steps, 0)
-    each = over_steps(calls, steps)
+    calls = CALLS_OF
+    each = over_steps(calls, STEPS)
     assert each.steps == 1
     assert each.median_us[7] == pytest.approx(np.median(took(name="gemm", step=7)) / 1e3)
     monkeypatch.setattr(kernel_calls, "_BINS", 10)
-    found = over_steps(calls, steps)
+    found = over_steps(calls, STEPS)
     assert (found.steps, found.step.tolist()) == (5, list(range(0, 50, 5)))
     mine = np.concatenate([took(name="gemm", step=step) for step in range(5, 10)]) / 1e3
     assert found.median_us[1] == pytest.approx(np.median(mine))
@@ -112,30 +112,26 @@ def test_the_course_is_that_of_stretches_of_steps(monkeypatch: pytest.MonkeyPatc
 
 def test_of_very_many_calls_some_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_calls, "_MOST_CALLS", 100)
-    calls = calls_of(made(), steps_of(range(50)), 0)
+    calls = calls_of(made(), STEPS, 0)
     assert calls.all == 400
     assert len(calls) == 100
-    assert over_steps(calls, steps_of(range(50))).step[-1] == 49
+    assert over_steps(calls, STEPS).step[-1] == 49
 
 
 def test_the_kernels_of_a_cell_add_up_to_it() -> None:
     chosen = np.arange(50) % 2 == 0
-    rows = kernels_of_cell(made(), steps_of(range(50)), chosen, 1, "mlp")
-    assert [row.name for row in rows] == [0, 1] or [row.name for row in rows] == [1, 0]
-    own = {
-        name: np.concatenate([
-            took(name=name, layer=1, component="mlp", step=s) for s in range(0, 50, 2)
-        ])
-        for name in ("gemm", "silu")
-    }  # fmt: skip
+    rows = kernels_of_cell(made(), STEPS, chosen, 1, "mlp")
+    assert sorted(row.name for row in rows) == [0, 1]
     for row in rows:
-        mine = own[("gemm", "silu")[row.name]] / 1e3
+        name = ("gemm", "silu")[row.name]
+        each = [took(name=name, layer=1, component="mlp", step=s) for s in range(0, 50, 2)]
+        mine = np.concatenate(each) / 1e3
         assert row.calls == 1
         assert row.us == pytest.approx(mine.sum() / 25)
         assert row.median_us == pytest.approx(np.median(mine))
         assert row.p99_us == pytest.approx(np.percentile(mine, 99))
     assert sum(row.share for row in rows) == pytest.approx(1)
-    assert kernels_of_cell(made(), steps_of(range(50)), chosen, 9, "mlp") == ()
+    assert kernels_of_cell(made(), STEPS, chosen, 9, "mlp") == ()
 
 
 def test_steps_are_chosen_by_phase_and_batch_size() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
+from spark_prof.analyzers.step_time import StepKind, kinds_of
 from spark_prof.analyzers.views.kernel_calls import KernelFacts, call_sums, facts_of, search
-from spark_prof.analyzers.views.layer_cells import StepKind, kinds_of
 from spark_prof.datasets.prepared import Prepared, prepare
+from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
 BUNDLES = ("code-h100/qwen3-30b-a3b-nvfp4", "architectures/deepseek-v2/default")
@@ -49,11 +50,8 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
             (entry.floor.floor_us, [(row.floor_us or 0.0) * row.calls for row in rows]),
         ):
             assert (value or 0.0) * calls == pytest.approx(sum(of))
-        assert entry.floor.left_us == pytest.approx(
-            sum(row.left_us or 0.0 for row in rows)
-            if any(row.left_us is not None for row in rows)
-            else None
-        )
+        left = [row.left_us for row in rows if row.left_us is not None]
+        assert entry.floor.left_us == pytest.approx(sum(left) if left else None)
         assert {row.role for row in rows} - {""} <= set(entry.row.roles)
 
 
@@ -63,17 +61,11 @@ def _facts(prepared: Prepared, kind: StepKind) -> tuple[KernelFacts, ...]:
     return facts_of(prepared.report, prepared.kernels.names, kind, own, whole)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wanted",
-    [
-        {"text": "MARLIN moe"},
-        {"engine": "cuda-core"},
-        {"precision": "bf16", "component": "experts"},
-        {"text": "no such kernel"},
-        {"text": "mlp.experts"},
-        {},
-    ],
-)
+    [{"text": "MARLIN moe"}, {"engine": "cuda-core"}, {"precision": "bf16", "component": "experts"},
+     {"text": "no such kernel"}, {"text": "mlp.experts"}, {}],
+)  # fmt: skip
 def test_a_search_finds_all_that_fits_and_no_more(
     prepared: Prepared, wanted: dict[str, str]
 ) -> None:

@@ -43,8 +43,6 @@ def test_stages_have_steps_of_their_own() -> None:
     assert found.leads == (0, 0, 2, 2)
     assert found.us[0].tolist() == [4.0] * 10
     assert found.us[3].tolist() == [8.0] * 10
-
-
-def test_nobody_named_and_nothing_at_all() -> None:
+    # Nobody named, and nothing at all.
     assert held_up([slow(1, None, 0.0)], [0, 1]).last.sum() == 0
     assert held_up([], [0, 1]).us.shape == (2, 0)
