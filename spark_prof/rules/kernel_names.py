@@ -12,7 +12,7 @@ repeats nothing without a bound behind something that can occur often.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NAME_LIMIT = 4096
 """Characters of a name that are looked at; the rest is dropped."""
@@ -47,6 +47,11 @@ class Rule:
     arguments: str = ""  # regular expression that the template arguments must contain as well
 
 
+def _all(component: str, *rules: Rule) -> tuple[Rule, ...]:
+    """Families that all work for one component."""
+    return tuple(replace(rule, component=component) for rule in rules)
+
+
 _TENSOR = "tensor-core"
 _CUDA = "cuda-core"
 _COPY = "copy"
@@ -64,10 +69,10 @@ _TO_FP8 = r"Fp8KVCacheDataType\)?[1-9]"
 _NARROW = r"__nv_fp[48]|float_e[245]m[123]_t|Float8_e"
 
 # fmt: off
-_COPIES = (
-    Rule("memcpy", r"^(?:CUDA )?[Mm]emcpy\b", _COPY, "Memcpy HtoD (Pinned -> Device)",
-         component="memcpy"),
-    Rule("memset", r"^(?:CUDA )?[Mm]emset\b", _COPY, "Memset (Device)", component="memcpy"),
+_COPIES = _all(
+    "memcpy",
+    Rule("memcpy", r"^(?:CUDA )?[Mm]emcpy\b", _COPY, "Memcpy HtoD (Pinned -> Device)"),
+    Rule("memset", r"^(?:CUDA )?[Mm]emset\b", _COPY, "Memset (Device)"),
 )
 
 _CPU_OPERATORS = (
@@ -131,27 +136,24 @@ _CPU_OPERATORS = (
          conversion="pad"),
 )
 
-_COLLECTIVES = (
+_COLLECTIVES = _all(
+    "collective",
     Rule("nccl", r"^nccl(?:Dev|Symk?Dev)?Kernel|^msccl(?:Kernel|pp)|^userbuffers_", _CUDA,
-         "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-         component="collective"),
+         "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
     Rule("nvshmem", r"^nvshmem|^barrier_on_stream_kernel|^barrier_all_kernel", _CUDA,
-         "barrier_on_stream_kernel_threadgroup", component="collective"),
+         "barrier_on_stream_kernel_threadgroup"),
     Rule("deep-ep",
          r"(?:^|::)deep_ep::(?:\w+::)*\w*(?:dispatch|combine|barrier|low_latency|layout)",
-         _CUDA, "void deep_ep::intranode::dispatch<(int)2, (int)768, (int)8192>(int4 *, float *)",
-         component="collective"),
+         _CUDA, "void deep_ep::intranode::dispatch<(int)2, (int)768, (int)8192>(int4 *, float *)"),
     Rule("moe-all-to-all", r"moeA2A\w*Kernel|moe(?:Local)?AllToAll|^_dcp_a2a_", _CUDA,
-         "_dcp_a2a_pack_send_kernel", component="collective"),
+         "_dcp_a2a_pack_send_kernel"),
     Rule("cute-dsl-collective", _CUTE + r"(?:b12xcomm|Roce(?:Oneshot|AllGather))", _CUDA,
-         "kernel_cutlass_kernel_b12xcommroce_oneshot_cute_RoceOneshotLaunch_object_at__ptri32gmem",
-         component="collective"),
+         "kernel_cutlass_kernel_b12xcommroce_oneshot_cute_RoceOneshotLaunch_object_at__ptri32gmem"),
     Rule("custom-all-reduce",
          r"(?:^|::)(?:cross_device_reduce_\d|multimem_\w+_kernel|quickreduce|minimax_reduce_\w*rms)"
          r"|^(?!triton_).*?(?i:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)\w{0,60}"
          r"(?i:kernel|shot|prototype)|(?i:(?:one|two)_?shot_?all_?reduce)|::ar_fusion::",
-         _CUDA, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, int)",
-         component="collective"),
+         _CUDA, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, int)"),
 )
 
 _CACHE = (
@@ -187,170 +189,148 @@ _CACHE = (
 )
 
 # The helpers of an attention go before the attention itself: their names contain its name.
-_ATTENTION = (
+_ATTENTION = _all(
+    "attention",
     Rule("flash-combine", r"flash_fwd_splitkv_combine", _CUDA,
          "void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128, 64, 128>,"
-         " 4, 3, true>(flash::Flash_fwd_params)",
-         component="attention", helps=True),
+         " 4, 3, true>(flash::Flash_fwd_params)", helps=True),
     Rule("flash3-combine", _CUTLASS3, _CUDA,
          "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<16>,"
-         " cute::C<64> >, 5, 256, 1> >(int)",
-         component="attention", helps=True, arguments=r"FlashAttnFwdCombine"),
+         " cute::C<64> >, 5, 256, 1> >(int)", helps=True, arguments=r"FlashAttnFwdCombine"),
     Rule("flash3", _CUTLASS3, _TENSOR,
          "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<"
          "flash::CollectiveMainloopFwdSm90<2, 64, cutlass::bfloat16_t, float> > > >(int)",
-         component="attention", precision=IN_ARGUMENTS, arguments=r"FlashAttnFwdSm\d"),
+         precision=IN_ARGUMENTS, arguments=r"FlashAttnFwdSm\d"),
     Rule("cutlass-mla-reduction", _CUTLASS3, _CUDA,
          "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaMlaReductionKernel<"
          "cutlass::bfloat16_t, float, float, 128ul, 512ul, 256> >(int)",
-         component="attention", helps=True, arguments=r"FmhaMlaReductionKernel"),
+         helps=True, arguments=r"FmhaMlaReductionKernel"),
     Rule("cutlass-fmha", _CUTLASS3, _TENSOR,
          "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaFwdKernelTmaWarpspecialized<"
          "cute::tuple<int>, cutlass::fmha::collective::Sm100FmhaFwdMainloopTmaWarpspecialized<"
          "cutlass::bfloat16_t, float> > >(int)",
-         component="attention", precision=IN_ARGUMENTS,
+         precision=IN_ARGUMENTS,
          arguments=r"Sm\d+(?:FmhaFwd|FmhaMla|Mla)Kernel\w{0,60}Warp[sS]pecialized"),
     Rule("flash-metadata", r"(?:^|::)prepare_varlen_num_blocks_kernel", _CUDA,
-         "void flash::prepare_varlen_num_blocks_kernel<1, false>(int, int, int)",
-         component="attention", helps=True),
+         "void flash::prepare_varlen_num_blocks_kernel<1, false>(int, int, int)", helps=True),
     Rule("flashmla-combine", r"(?:^|::)(?:flash_fwd_mla_combine|get_mla_metadata)_kernel", _CUDA,
-         "void get_mla_metadata_kernel(Mla_metadata_params)", component="attention", helps=True),
+         "void get_mla_metadata_kernel(Mla_metadata_params)", helps=True),
     # An FP8 cache is widened before it is multiplied.
     Rule("flashmla-sparse", r"(?:^|::)(?:\w+_mla_fp8_sparse|sparse_attn_fwd\w*)_kernel", _TENSOR,
          "void sm90::decode::sparse_fp8::flash_fwd_splitkv_mla_fp8_sparse_kernel<sm90::decode::"
-         "sparse_fp8::KernelTemplate<(ModelType)0, 128> >(int)",
-         component="attention", precision="bf16"),
+         "sparse_fp8::KernelTemplate<(ModelType)0, 128> >(int)", precision="bf16"),
     Rule("flashmla", r"(?:^|::)flash_fwd_\w*mla\w*_kernel", _TENSOR,
          "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, cutlass::bfloat16_t>"
-         " >(Flash_fwd_mla_params)",
-         component="attention", precision=IN_ARGUMENTS),
+         " >(Flash_fwd_mla_params)", precision=IN_ARGUMENTS),
     Rule("flash2-backward", r"(?:^|::)flash_bwd_dq_dk_dv\w*kernel", _TENSOR,
          "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64, 128,"
-         " cutlass::bfloat16_t> >(flash::Flash_bwd_params)",
-         component="attention", precision=IN_ARGUMENTS),
+         " cutlass::bfloat16_t> >(flash::Flash_bwd_params)", precision=IN_ARGUMENTS),
     Rule("flash2-backward-helpers", r"(?:^|::)flash_bwd_(?:dot|convert|clear)\w*kernel", _CUDA,
          "void flash::flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits<64, 128> >(int)",
-         component="attention", helps=True),
+         helps=True),
     Rule("flash2", r"(?:^|::)flash_fwd_\w*kernel", _TENSOR,
          "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64,"
-         " cutlass::bfloat16_t>, (bool)0>(flash::Flash_fwd_params)",
-         component="attention", precision=IN_ARGUMENTS),
+         " cutlass::bfloat16_t>, (bool)0>(flash::Flash_fwd_params)", precision=IN_ARGUMENTS),
     Rule("flash4-combine", _CUTE + r"(?:ForwardCombine|CombineKernel)", _CUDA,
          "kernel_cutlass_kernel_flash_attncuteflash_fwd_combineFlashAttentionForwardCombine"
-         "_object_at__tensor",
-         component="attention", helps=True),
+         "_object_at__tensor", helps=True),
     Rule("flash4",
          _CUTE + r"(?:FlashAttention(?:Forward|BackwardSm\d)|Attn\w*ForwardSm\d"
          r"|FusedMultiHeadAttention)",
          _TENSOR,
          "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100"
-         "_object_at__tensor",
-         component="attention"),
+         "_object_at__tensor"),
     Rule("cute-dsl-attention", _CUTE + r"(?:b12xattention|mlakernel)", _UNKNOWN,
-         "kernel_cutlass_kernel_b12xattentionmlaprefill_mgUnifiedPrefillMGKernel_object_at_",
-         component="attention"),
+         "kernel_cutlass_kernel_b12xattentionmlaprefill_mgUnifiedPrefillMGKernel_object_at_"),
     Rule("trtllm-fmha-reduction", r"fmhaReduction", _CUDA,
-         "void fmhaReductionKernel<128, 512, true>(KernelParams)",
-         component="attention", helps=True),
+         "void fmhaReductionKernel<128, 512, true>(KernelParams)", helps=True),
     Rule("trtllm-fmha-fp8", r"^[Ff]mhaSm\d+\w*Kernel_Q(?:kv)?E4m3", _TENSOR,
          "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",
-         component="attention", precision="fp8"),
+         precision="fp8"),
     Rule("trtllm-fmha-bf16", r"^[Ff]mhaSm\d+\w*Kernel_QkvBfloat16", _TENSOR,
          "fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvDenseP16VarSeqQ8Kv128StaticSwapsAbForGen",
-         component="attention", precision="bf16"),
+         precision="bf16"),
     Rule("trtllm-fmha-fp16", r"^[Ff]mhaSm\d+\w*Kernel_QkvFp16", _TENSOR,
          "fmhaSm100aKernel_QkvFp16OFp16H128PagedKvCausalP32VarSeqQ128Kv128PersistentContext",
-         component="attention", precision="fp16"),
+         precision="fp16"),
     Rule("trtllm-fmha", r"^[Ff]mhaSm\d", _TENSOR,
-         "fmhaSm100aKernel_QBfloat16KvE4m3OBfloat16H128PagedKvCausalP16VarSeqQ128Kv128Context",
-         component="attention"),
+         "fmhaSm100aKernel_QBfloat16KvE4m3OBfloat16H128PagedKvCausalP16VarSeqQ128Kv128Context"),
     Rule("trtllm-fmha-v2", r"^fmha_v2_\w*kernel", _TENSOR,
          "fmha_v2_flash_attention_bf16_64_128_S_q_k_v_128_causal_tma_ws_sm90_kernel",
-         component="attention", precision=IN_NAME),
+         precision=IN_NAME),
     Rule("xqa", r"^kernel_mha$", _TENSOR,
-         "kernel_mha(unsigned int, float, __nv_bfloat16*, __nv_bfloat16 const*)",
-         component="attention"),
+         "kernel_mha(unsigned int, float, __nv_bfloat16*, __nv_bfloat16 const*)"),
     Rule("cudnn-attention", r"^cudnn_generated_\w*sdpa\w*(?:mma|sm100)", _TENSOR,
-         "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1",
-         component="attention"),
+         "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1"),
     Rule("memory-efficient-attention", r"^fmha_cutlass[FB]_(?:bf16|f16)_", _TENSOR,
          "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(AttentionKernel<bfloat16_t>::Params)",
-         component="attention", precision=IN_NAME),
+         precision=IN_NAME),
     Rule("memory-efficient-attention-fp32", r"^fmha_cutlass[FB]_f32_", _UNKNOWN,
-         "fmha_cutlassF_f32_aligned_64x64_rf_sm80(AttentionKernel<float>::Params)",
-         component="attention"),
+         "fmha_cutlassF_f32_aligned_64x64_rf_sm80(AttentionKernel<float>::Params)"),
     Rule("flashinfer-prefill",
          r"(?:Batch|Single)Prefill\w*Kernel|BatchMLAPagedAttentionKernel|BatchPOD\w*Kernel"
          r"|(?:^|::)PrefillWithKVCacheKernel|KVCacheKernelMLACute",
          _TENSOR, "void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<"
-         "__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float> >(int)",
-         component="attention", precision=IN_ARGUMENTS),
+         "__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float> >(int)", precision=IN_ARGUMENTS),
     Rule("flashinfer-decode", r"(?:Batch|Single)DecodeWith\w*KVCacheKernel(?:MLA)?$", _CUDA,
-         "void flashinfer::BatchDecodeWithPagedKVCacheKernel<1, 2, 8, 16, 8, 4>(int)",
-         component="attention"),
+         "void flashinfer::BatchDecodeWithPagedKVCacheKernel<1, 2, 8, 16, 8, 4>(int)"),
     Rule("attention-merge",
          r"merge_attn_states|MergeStates?\w*Kernel|VariableLengthMergeStates|reduce_segments"
          r"|_fwd_kernel_stage2$|_copy_page_indices_kernel|_segmented_attention_reduce"
          r"|correct_attn_cp_out_kernel|sparse_mla_\w*merge|_merge_topk_attn_out",
          _CUDA, "void vllm::merge_attn_states_kernel<__nv_bfloat16, 128>(__nv_bfloat16*)",
-         component="attention", helps=True),
+         helps=True),
     Rule("sparse-mla", r"(?:^|::)sparse_mla_(?:decode|prefill)", _UNKNOWN,
-         "void flashinfer::sparse_mla_sm120::sparse_mla_decode_dsv3_2_kernel<(ModelType)2, 32>(",
-         component="attention"),
+         "void flashinfer::sparse_mla_sm120::sparse_mla_decode_dsv3_2_kernel<(ModelType)2, 32>("),
     Rule("triton-attention",
          r"^kernel_(?:tq_)?unified_attention|^kernel_paged_attention_2d|^_fwd_grouped_kernel_stage1"
          r"|^_segmented_attention_stage|^_attn_fwd\b|^_fwd_kernel(?:_alibi)?$|^_attn_packed$"
          r"|^_gqa_sparse_(?:decode|fwd)_kernel",
-         _TENSOR, "kernel_unified_attention_2d", component="attention"),
+         _TENSOR, "kernel_unified_attention_2d"),
     # This one multiplies and sums without a dot product.
-    Rule("triton-decode-attention", r"^_fwd_kernel_stage1$", _CUDA, "_fwd_kernel_stage1",
-         component="attention"),
+    Rule("triton-decode-attention", r"^_fwd_kernel_stage1$", _CUDA, "_fwd_kernel_stage1"),
     Rule("flex-attention", r"^triton_tem_fused\w*_flex_(?:attention|decoding)", _TENSOR,
-         "triton_tem_fused_flex_attention_0", component="attention"),
+         "triton_tem_fused_flex_attention_0"),
     Rule("paged-attention",
          r"(?:^|::)paged_attention_v[12]_(?:reduce_)?kernel|masked_multihead_attention_kernel",
-         _CUDA, "void vllm::paged_attention_v1_kernel<__nv_bfloat16, 128, 16, 128>(__nv_bfloat16*)",
-         component="attention"),
+         _CUDA,
+         "void vllm::paged_attention_v1_kernel<__nv_bfloat16, 128, 16, 128>(__nv_bfloat16*)"),
     Rule("llama-cpp-attention", r"^flash_attn_ext_f16$", _TENSOR,
          "void flash_attn_ext_f16<128, 128, 8, 1, 4, 8, false, false>(char const*)",
-         component="attention", precision="fp16"),
+         precision="fp16"),
     Rule("llama-cpp-attention-vector",
          r"^flash_attn_(?:vec|tile|combine|stream_k|mask)", _CUDA,
-         "void flash_attn_combine_results<128>(float const*, float2 const*, float*, int)",
-         component="attention"),
+         "void flash_attn_combine_results<128>(float const*, float2 const*, float*, int)"),
     Rule("sparse-attention-topk",
          r"topKPerRow(?:Decode|Prefill)|(?:cooperative|persistent)_topk|FilteredTopK"
          r"|topk_transform_(?:decode|prefill)|^_topk_index_",
-         _CUDA, "void vllm::topKPerRowDecode<512, true>(float const*)",
-         component="attention", helps=True),
+         _CUDA, "void vllm::topKPerRowDecode<512, true>(float const*)", helps=True),
     Rule("sparse-attention-scores-fp8", r"fp8_(?:paged_)?mqa_logits(?!_metadata)", _TENSOR,
          "void deep_gemm::sm90_fp8_paged_mqa_logits<1u, 64u>(unsigned int, unsigned int)",
-         component="attention", helps=True, precision="fp8"),
+         helps=True, precision="fp8"),
     Rule("sparse-attention-scores", r"(?:^|[:_])mqa_logits(?!_metadata)", _UNKNOWN,
          "void deep_gemm::sm100_fp4_paged_mqa_logits<1u, 64u>(unsigned int, unsigned int)",
-         component="attention", helps=True),
+         helps=True),
     Rule("sparse-attention-scores-helpers", r"mqa_logits_metadata|smxx_clean_logits", _CUDA,
-         "void deep_gemm::smxx_clean_logits<1u, 128u, 4u>(unsigned int, unsigned int)",
-         component="attention", helps=True),
+         "void deep_gemm::smxx_clean_logits<1u, 128u, 4u>(unsigned int, unsigned int)", helps=True),
     Rule("mla-concatenation", r"ConcatMLAQKernel|(?:^|::)concat_mla_(?:k|absorb_q)", _CUDA,
          "void vllm::ConcatMLAQKernel<__nv_bfloat16, 512>(__nv_bfloat16*, __nv_bfloat16 const*)",
-         component="attention", helps=True),
+         helps=True),
 )
 
-_ROUTER = (
+_ROUTER = _all(
+    "router",
     Rule("router-gemm", r"(?:^|::)(?:fp32_)?router_gemm_kernel(?:_bf16_output|_float_output)?$",
          _CUDA, "void router_gemm_kernel_float_output<__nv_bfloat16, 128, 8, 1, 256, 7168>(float*)",
-         component="router", precision="fp32", gemm=True),
+         precision="fp32", gemm=True),
     Rule("router-gemm-other", r"router_gemm", _UNKNOWN,
-         "kernel_cutlass_kernel_vllmbf16x3_router_gemm_cutedslRouterGemm_object_at_",
-         component="router", gemm=True),
+         "kernel_cutlass_kernel_vllmbf16x3_router_gemm_cutedslRouterGemm_object_at_", gemm=True),
     Rule("router-topk",
          r"topk_?Gating|topk_gating|grouped_topk_(?:fused|kernel)|group_idx_and_topk_idx"
          r"|topk_with_k2|^_topk_forward|^_(?:vllm_)?topk_softmax|^_gemma4_routing_kernel"
          r"|deepseek_v3_topk_kernel|HashTopkSoftplus|(?:^|::)moe(?:Sigmoid|Softmax|TopK)$"
          r"|^_dsv4_topk_kernel|^topk_moe_cuda|(?:^|::)moe_fused_gate|^_inkling_gate_select",
-         _CUDA, "void vllm::moe::topkGating<8, 128, 4, 16, 32, int, __nv_bfloat16>(float const*)",
-         component="router"),
+         _CUDA, "void vllm::moe::topkGating<8, 128, 4, 16, 32, int, __nv_bfloat16>(float const*)"),
     Rule("router-bookkeeping",
          r"moe_(?:lora_)?align_block_size|count_and_sort_expert_tokens|batched_moe_align"
          r"|^_combined_routing|^_sum_bitmatrix|^_routing_|^_expt_data|^_compute_writeback_idx"
@@ -359,116 +339,106 @@ _ROUTER = (
          r"|^_count_expert_num_tokens|ExpertPrefixSum|^compute_expert_(?:blockscale_)?offsets"
          r"|^compute_(?:problem_sizes|arg_sorts|batched_moe_data)|^_pack_topk_ids_weights"
          r"|^_remap_topk_to_local|^_stage2_pow2$|(?<!finalize)MoeRoutingKernel",
-         _CUDA, "_combined_routing_compute_pow2", component="router"),
+         _CUDA, "_combined_routing_compute_pow2"),
 )
 
-_EXPERTS = (
+_EXPERTS = _all(
+    "experts",
     # FP4 and integer weights are decoded to the type of the activations, which comes first.
     Rule("marlin-moe", r"^marlin_moe_wna16::(?:Marlin|MarlinDefault)$|^MarlinMoE", _TENSOR,
          "void marlin_moe_wna16::Marlin<1125899906909960l, 562949953487106l, 1125899906909960l,"
          " 256, 1, 8, 8, false, 4>(int4 const*)",
-         component="experts", precision=IN_ARGUMENTS, weights=IN_ARGUMENTS, gemm=True),
+         precision=IN_ARGUMENTS, weights=IN_ARGUMENTS, gemm=True),
     Rule("moe-wna16-int4", r"(?:^|::)moe_wna16_gemm_kernel", _CUDA,
          "void moe_wna16_gemm_kernel<__nv_bfloat16, 4, 1>(__nv_bfloat16 const*)",
-         component="experts", precision=IN_ARGUMENTS, weights="int4", gemm=True,
-         arguments=r"^\w+, (?:\(int\))?4\b"),
+         precision=IN_ARGUMENTS, weights="int4", gemm=True, arguments=r"^\w+, (?:\(int\))?4\b"),
     Rule("moe-wna16", r"(?:^|::)moe_wna16_gemm_kernel", _CUDA,
          "void moe_wna16_gemm_kernel<__half, 8, 4>(__half const*, __half*, unsigned int const*)",
-         component="experts", precision=IN_ARGUMENTS, weights="int8", gemm=True),
+         precision=IN_ARGUMENTS, weights="int8", gemm=True),
     # Types of the output, the activations and the weights, in this order.
     Rule("triton-matmul-ogs-bf16-fp4", r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_[a-z0-9]+xbf16xmxfp4",
          _TENSOR, "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu",
-         component="experts", precision="bf16", weights="fp4", gemm=True),
+         precision="bf16", weights="fp4", gemm=True),
     Rule("triton-matmul-ogs-bf16", r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_[a-z0-9]+xbf16xbf16",
-         _TENSOR, "_p_matmul_ogs_NNT_bf16xbf16xbf16_128x256x64x1",
-         component="experts", precision="bf16", gemm=True),
+         _TENSOR, "_p_matmul_ogs_NNT_bf16xbf16xbf16_128x256x64x1", precision="bf16", gemm=True),
     Rule("triton-matmul-ogs-fp16-fp4", r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_[a-z0-9]+xfp16xmxfp4",
          _TENSOR, "_p_matmul_ogs_NNT_fp16xfp16xmxfp4_128x256x128x1",
-         component="experts", precision="fp16", weights="fp4", gemm=True),
+         precision="fp16", weights="fp4", gemm=True),
     Rule("triton-matmul-ogs-fp16", r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_[a-z0-9]+xfp16xfp16",
-         _TENSOR, "_p_matmul_ogs_NNN_fp16xfp16xfp16_128x256x64x1",
-         component="experts", precision="fp16", gemm=True),
+         _TENSOR, "_p_matmul_ogs_NNN_fp16xfp16xfp16_128x256x64x1", precision="fp16", gemm=True),
     # FP8 times MXFP4 is native on Blackwell and widened on Hopper.
     Rule("triton-matmul-ogs-fp4", r"^_(?:p_)?matmul(?:_ogs)?_[NT]{3}_[a-z0-9]+xmxfp4", _TENSOR,
-         "_p_matmul_ogs_NNT_bf16xmxfp8xmxfp4_128x256x128x1_swiglu",
-         component="experts", weights="fp4", gemm=True),
+         "_p_matmul_ogs_NNT_bf16xmxfp8xmxfp4_128x256x128x1_swiglu", weights="fp4", gemm=True),
     Rule("triton-matmul-ogs", r"^_(?:p_)?matmul_ogs|^_p_matmul|^_matmul_[NT]{3}_", _TENSOR,
-         "_p_matmul_ogs_NNN_fp32xfp8e5xfp8e5_16x16x128x5", component="experts", gemm=True),
+         "_p_matmul_ogs_NNN_fp32xfp8e5xfp8e5_16x16x128x5", gemm=True),
     Rule("triton-moe-wna16", r"^fused_moe_kernel_gptq_awq", _TENSOR, "fused_moe_kernel_gptq_awq",
-         component="experts", gemm=True),
+         gemm=True),
     Rule("triton-moe-nvfp4-emulation", r"^fused_moe_nvfp4_emulation_kernel$", _TENSOR,
-         "fused_moe_nvfp4_emulation_kernel", component="experts", weights="fp4", gemm=True),
+         "fused_moe_nvfp4_emulation_kernel", weights="fp4", gemm=True),
     Rule("triton-moe",
          r"^fused_moe_kernel|^batched_triton_kernel$|^_mxfp8_grouped_gemm_kernel$"
          r"|^grouped_gemm_triton_kernel$", _TENSOR,
-         "fused_moe_kernel", component="experts", gemm=True),
+         "fused_moe_kernel", gemm=True),
     Rule("trtllm-moe-fp4", r"^[Bb]mm_[A-Za-z0-9]+_(?:Mx)?E2m1(?:Mx)?E2m1_\w*dynB", _TENSOR,
          "bmm_Bfloat16_E2m1E2m1_Fp32_t128x16x512u2_s4_et128x16_m128x16x64_cga1x1x1_16dp256b_rM"
-         "_TN_transOut_schedP_bN_dynBatch_sm100f",
-         component="experts", precision="fp4", gemm=True),
+         "_TN_transOut_schedP_bN_dynBatch_sm100f", precision="fp4", gemm=True),
     Rule("trtllm-moe-fp8-fp4", r"^[Bb]mm_[A-Za-z0-9]+_(?:Mx)?E2m1(?:Mx)?E4m3_\w*dynB", _TENSOR,
          "bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b"
          "_rM_TN_transOut_schedP2x1x2x3_biasM_bN_tma_tmaOpt_clmp_swiGlu_dynBatch_sm100f",
-         component="experts", precision="fp8", weights="fp4", gemm=True),
+         precision="fp8", weights="fp4", gemm=True),
     Rule("trtllm-moe-fp8", r"^[Bb]mm_[A-Za-z0-9]+_(?:Mx)?E4m3(?:Mx)?E4m3_\w*dynB", _TENSOR,
          "bmm_Bfloat16_E4m3E4m3_Fp32_t128x8x128u2_s8_et64x8_m64x8x32_c1x1x1_rM_TN_transOut_noShfl"
-         "_dsFp8_schPd4x2x2x3_bN_rgTma_clmp_dynB_sm100f",
-         component="experts", precision="fp8", gemm=True),
+         "_dsFp8_schPd4x2x2x3_bN_rgTma_clmp_dynB_sm100f", precision="fp8", gemm=True),
     Rule("trtllm-moe-bf16-fp4", r"^[Bb]mm_[A-Za-z0-9]+_(?:Mx)?E2m1Bfloat16_\w*dynB", _TENSOR,
          "bmm_Bfloat16_MxE2m1Bfloat16_Fp32_t128x8x256u2_s4_et128x8_m128x8x16_cga1x1x1_16dp256b"
          "_rM_TN_transOut_schedS_biasM_bN_clmp_swiGlu_dynBatch_sm100f",
-         component="experts", precision="bf16", weights="fp4", gemm=True),
+         precision="bf16", weights="fp4", gemm=True),
     Rule("trtllm-moe-bf16-int4", r"^[Bb]mm_[A-Za-z0-9]+_MxInt4Bfloat16_\w*dynB", _TENSOR,
          "bmm_Bfloat16_MxInt4Bfloat16_Fp32_t128x8x256u2_s4_et128x8_m128x8x16_dynBatch_sm100f",
-         component="experts", precision="bf16", weights="int4", gemm=True),
+         precision="bf16", weights="int4", gemm=True),
     Rule("trtllm-moe-bf16", r"^[Bb]mm_[A-Za-z0-9]+_Bfloat16Bfloat16_\w*dynB", _TENSOR,
          "Bmm_Bfloat16_Bfloat16Bfloat16_Fp32_t128x8x128u2_s6_et128x8_m128x8x16_c1x1x1_rM_BN"
          "_transOut_schedS_bN_ldgsts_ldgstsSf_rgTma_clmp_swiGlu_dynB_sm100f",
-         component="experts", precision="bf16", gemm=True),
+         precision="bf16", gemm=True),
     Rule("cute-dsl-moe-sum", _CUTE + r"W4A16TopKSum", _CUDA,
-         "kernel_cutlass_kernel_b12xmoe_sharedkernelsw4a16kernelW4A16TopKSumKernel_object_at_",
-         component="experts"),
+         "kernel_cutlass_kernel_b12xmoe_sharedkernelsw4a16kernelW4A16TopKSumKernel_object_at_"),
     Rule("cute-dsl-moe-w4a16", _CUTE + r"W4A16FusedMoe", _TENSOR,
          "kernel_cutlass_kernel_b12xmoefusedw4a16kernelW4A16FusedMoeKernel_object_at_",
-         component="experts", precision="bf16", weights="fp4", gemm=True),
+         precision="bf16", weights="fp4", gemm=True),
     Rule("cute-dsl-moe", _CUTE + r"MoE(?:Dynamic|Static)Kernel", _TENSOR,
          "kernel_cutlass_kernel_b12xmoefusedsiluMoEDynamicKernelSilu_object_at_",
-         component="experts", weights="fp4", gemm=True),
+         weights="fp4", gemm=True),
     Rule("cute-dsl-moe-other", _CUTE + r"(?:b12xmoe|MoEMicroKernel)", _UNKNOWN,
          "kernel_cutlass_kernel_b12xmoe_sharedkernelsw4a16mixed_trellisW4A16MixedTrellisKernel",
-         component="experts", gemm=True),
+         gemm=True),
     Rule("deep-gemm-mega-moe", r"(?:^|::)sm\d+_fp8_fp4_mega_moe", _TENSOR,
          "void deep_gemm::sm100_fp8_fp4_mega_moe_impl<8192u, 7168u, 2048u>(void*)",
-         component="experts", precision="fp8", weights="fp4", gemm=True),
+         precision="fp8", weights="fp4", gemm=True),
     Rule("expert-pointers", r"get_group_gemm_starts|computeStridesTmaWarpSpecialized", _CUDA,
-         "void __nvfp4_get_group_gemm_starts<cutlass::float_e2m1_t, cutlass::bfloat16_t>(long*)",
-         component="experts"),
+         "void __nvfp4_get_group_gemm_starts<cutlass::float_e2m1_t, cutlass::bfloat16_t>(long*)"),
     Rule("expert-sum",
          r"(?:^|::)moe_sum_\w*kernel|^moe_fused_mul_sum_kernel|^_reduce_grouped|finalizeMoeRouting"
          r"|^moe::dev::finalize::|^_fwd_kernel_ep_gather|^_unpermute_activation"
          r"|apply_shuffle_mul_sum|(?:^|_)post_reorder_\w*kernel|^_finalize_lora_kernel",
          _CUDA, "void moe::dev::finalize::finalizeKernelVecLoad<moe::dev::finalize::KernelParams<"
-         "cutlass::bfloat16_t, cutlass::bfloat16_t, 4, true> >(int)",
-         component="experts"),
+         "cutlass::bfloat16_t, cutlass::bfloat16_t, 4, true> >(int)"),
     Rule("expert-activation-and-quantize",
          r"^moe::dev::activation::|doActivationKernel|doGatedActivation", _CUDA,
          "void moe::dev::activation::activationDeepSeekKernel<moe::dev::activation::KernelParams<"
-         "cutlass::float_e4m3_t, 4, true> >(int)",
-         component="experts", fused_conversion="quantize", arguments=_NARROW),
+         "cutlass::float_e4m3_t, 4, true> >(int)", fused_conversion="quantize", arguments=_NARROW),
     Rule("expert-activation", r"^moe::dev::activation::|doActivationKernel|doGatedActivation",
-         _CUDA, "void moe::dev::activation::activationDeepSeekKernel<int>(int)",
-         component="experts"),
+         _CUDA, "void moe::dev::activation::activationDeepSeekKernel<int>(int)"),
     Rule("expert-permute-and-quantize", r"expandInputRows", _CUDA,
          "void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel<__nv_bfloat16,"
          " __nv_fp4_e2m1, true>(int)",
-         component="experts", conversion="permute", fused_conversion="quantize",
+         conversion="permute", fused_conversion="quantize",
          arguments=r"^(?:__nv_bfloat16|__half|half|float), __nv_fp[48]"),
     Rule("expert-permute",
          r"expandInputRows|shuffleInputRows|^moe::dev::permute::|^_fwd_kernel_ep_scatter"
          r"|^pre_reorder_\w*kernel",
          _CUDA,
          "void vllm::shuffleInputRowsKernel<__nv_bfloat16>(__nv_bfloat16 const*)",
-         component="experts", conversion="permute"),
+         conversion="permute"),
 )
 
 # What a conversion shares its launch with other work (norm, activation, cache write) is no
@@ -648,7 +618,8 @@ _LAYER_PARTS = (
          "_lora_shrink_kernel"),
 )
 
-_SAMPLER = (
+_SAMPLER = _all(
+    "sampler",
     Rule("sampler",
          r"TopK\w*SamplingFrom|TopP\w*SamplingFrom|(?:^|::)SamplingFrom|MinPSamplingFrom"
          r"|TopKMaskLogits|TopKRenormProb|TopPRenormProb|ChainSpeculativeSampling|RadixTopKKernel"
@@ -659,16 +630,14 @@ _SAMPLER = (
          r"|^_compute_(?:cumulative_log_p|local_logits_stats|local_residual_mass)_kernel"
          r"|^_(?:prompt_logprobs|fill_logprob)_token_ids_kernel|^_insert_resampled_kernel"
          r"|OnlineSoftmax\w*Kernel|(?:^|::)air_top_?[pk]|apply_token_bitmask_inplace",
-         _CUDA, "void flashinfer::sampling::TopKTopPSamplingFromProbKernel<1024, float, int>(int)",
-         component="sampler"),
+         _CUDA, "void flashinfer::sampling::TopKTopPSamplingFromProbKernel<1024, float, int>(int)"),
     Rule("torch-argmax", r"(?:^|::)reduce_kernel$", _CUDA,
          "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::"
-         "ArgMaxOps<float>, unsigned int, long, 4, 4> >(int)",
-         component="sampler", arguments=r"ArgMaxOps"),
+         "ArgMaxOps<float>, unsigned int, long, 4, 4> >(int)", arguments=r"ArgMaxOps"),
     Rule("torch-exponential", r"(?:^|::)distribution_elementwise_grid_stride_kernel$", _CUDA,
          "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<"
          "float, 4, at::native::templates::cuda::exponential_kernel<at::CUDAGeneratorImpl*> >(int)",
-         component="sampler", arguments=r"exponential_kernel"),
+         arguments=r"exponential_kernel"),
 )
 
 # Products on CUDA cores first: several of their names also contain a tensor-core word.
