@@ -11,7 +11,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from typing import Any
 
 from spark_prof.profiler.targets import DRAFTER, models_of
@@ -48,7 +48,7 @@ class WrappedTensors:
         """
         given: set[int] = set()
         for name, item in list(getattr(module, "__dict__", {}).items()):
-            if name in self._passed or not _kind(type(item)) or id(item) in self._barren:
+            if name in self._passed or not _kind(item) or id(item) in self._barren:
                 continue
             inside = list(self._inside(name, item))
             if not inside:
@@ -66,14 +66,14 @@ class WrappedTensors:
             if id(item) in visited:
                 continue
             visited.add(id(item))
-            if _kind(type(item)) == "tensor":
+            if _kind(item) == "tensor":
                 yield name, item
                 continue
             self._walked += 1
             parts = [
                 (f"{name}.{key}", value, depth + 1)
                 for key, value in _parts(item)
-                if _kind(type(value)) and key != _CACHE and id(value) not in self._barren
+                if _kind(value) and key != _CACHE and id(value) not in self._barren
             ]
             if depth < _DEEPEST:
                 queue += parts
@@ -81,18 +81,17 @@ class WrappedTensors:
                 self._barren.add(id(item))
 
 
-@cache
-def _kind(kind: type) -> str:
+def _kind(item: Any) -> str:
     """A tensor, something that may hold one, or an empty string."""
     import torch
 
-    if issubclass(kind, torch.Tensor):
+    if isinstance(item, torch.Tensor):
         return "tensor"
-    if issubclass(kind, torch.Size | torch.nn.Module | type):
+    if isinstance(item, torch.Size | torch.nn.Module | type):
         return ""
-    module = kind.__module__
+    module = type(item).__module__
     wraps = module.partition(".")[0] in _PACKAGES and not module.startswith(_CONFIGURATION)
-    return "holder" if wraps or issubclass(kind, dict | list | tuple) else ""
+    return "holder" if wraps or isinstance(item, dict | list | tuple) else ""
 
 
 def _parts(item: Any) -> list[tuple[str, Any]]:
@@ -374,7 +373,7 @@ def _layers_with_caches(worker: Any) -> dict[str, Any]:
     """The layers of vLLM that have a cache, by the names with which attention finds them."""
     configs = (worker.model_runner, getattr(worker, "vllm_config", None))
     found = (_at(each, "compilation_config.static_forward_context") for each in configs)
-    layers = next(filter(None, found), {})
+    layers: dict[Any, Any] = next(filter(None, found), {})
     return {str(name): it for name, it in layers.items() if hasattr(it, "kv_cache")}
 
 

@@ -94,7 +94,7 @@ def test_a_process_registers_with_its_number_and_start(control: Control) -> None
     path = registry_folder() / f"{os.getpid()}.json"
     wait(lambda: path.exists() and path.read_text())
     value = json.loads(path.read_text())
-    assert (value["pid"], value["start"]) == (os.getpid(), start_of(os.getpid()))
+    assert value["start"] == start_of(os.getpid())
 
 
 def test_the_registry_is_for_this_user_alone(control: Control) -> None:
