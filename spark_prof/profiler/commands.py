@@ -7,6 +7,7 @@ is refused in one line, before a model is loaded for nothing. Nothing is started
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -35,10 +36,11 @@ class Option(NamedTuple):
     position: int  # index of the argument that ends it
 
 
-class Program(NamedTuple):
+@dataclass(frozen=True)
+class Program:
     """The program behind the wrappers in front of it."""
 
-    position: int
+    index: int
     name: str
     local: bool  # it is looked up on this PATH and from this folder
     cleared_by: str  # what is said of the wrapper that drops the environment, if one does
@@ -123,9 +125,9 @@ def recognise(argv: Sequence[str]) -> Command:
         raise CommandError(program.cleared_by)
     prefix = [
         "=".join(with_plugin_allowed({name: value}).popitem()) if equals else name
-        for name, equals, value in (word.partition("=") for word in argv[: program.position])
+        for name, equals, value in (word.partition("=") for word in argv[: program.index])
     ]
-    return Command((*prefix, *argv[program.position :]), kind)
+    return Command((*prefix, *argv[program.index :]), kind)
 
 
 def with_plugin_allowed(environment: Mapping[str, str]) -> dict[str, str]:
@@ -230,7 +232,7 @@ def find_program(argv: Sequence[str]) -> Program:
 
 def find_run(argv: Sequence[str], program: Program) -> int:
     """Returns the index after `docker run`, where the options of run begin."""
-    options, at = scan_options(argv, program.position + 1, ENGINES[program.name])
+    options, at = scan_options(argv, program.index + 1, ENGINES[program.name])
     for value in (option.value or "" for option in options):
         if value.startswith(("ssh://", "tcp://")):
             raise CommandError(
@@ -250,8 +252,8 @@ def _word(argv: Sequence[str], at: int) -> str:
 
 
 def _kind(argv: Sequence[str], program: Program) -> str:
-    arguments = argv[program.position + 1 :]
-    word, name = argv[program.position], program.name
+    arguments = argv[program.index + 1 :]
+    word, name = argv[program.index], program.name
     if name in REFUSED:
         raise CommandError(f"{name!r} {REFUSED[name]}")
     if re.match(r"[A-Za-z_]\w*=", word):

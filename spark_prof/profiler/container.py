@@ -85,7 +85,7 @@ def container_command(
             )
     # `-e NAME` passes on the engine's own value, and none if it has none.
     own = {} if program.cleared_by else dict(os.environ)
-    own |= dict(word.split("=", 1) for word in argv[: program.position] if "=" in word)
+    own |= dict(word.split("=", 1) for word in argv[: program.index] if "=" in word)
     set_here = [option for option in options if option.name in ("-e", "--env") and option.value]
     words = [str(option.value).partition("=") for option in set_here]
     given = {name: value if equals else own.get(name) for name, equals, value in words}

@@ -63,7 +63,7 @@ def profile_command(nsys: Path, command: Command, report: Path, session: str) ->
             "and Nsight Systems in the image and run 'spark-prof record --backend nsys' inside, "
             "or leave --backend out"
         )
-    if "sudo" in command.argv[: program.position]:
+    if "sudo" in command.argv[: program.index]:
         raise CommandError(
             "sudo drops what nsys sets for the processes that it watches; "
             "write 'sudo spark-prof record --backend nsys ...' instead"
