@@ -6,11 +6,14 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from spark_prof.profiler.backends import native as native_module
 from spark_prof.profiler.backends.native import Native
+from spark_prof.traces.readers.cupti_records import record_dtype
 
 from .fake import FakeCuda, FakeCupti, compiled
 
@@ -60,3 +63,22 @@ def capture(libraries: dict[str, Path], tmp_path: Path) -> Path:
 @pytest.fixture
 def native(capture: Path, cupti: FakeCupti) -> Native:
     return Native(capture, cupti.path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the pieces of a recording go."""
+    made = tmp_path / "pieces"
+    made.mkdir()
+    return made
+
+
+def records(kind: int, names: tuple[int, ...], **columns: Any) -> bytes:
+    """Records of that kind with names at these addresses."""
+    rows = np.zeros(len(names), record_dtype(kind, 130000))
+    rows["name"] = names
+    for column, value in columns.items():
+        rows[column] = value
+    raw = rows.view(np.uint8).reshape(len(names), -1)
+    raw[:, :4] = np.array([kind], "<u4").view(np.uint8)
+    return raw.tobytes()

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spark_prof.profiler.backends import choose
@@ -23,8 +22,8 @@ from spark_prof.profiler.backends.native import Native, NativeError
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import names_name
-from spark_prof.traces.readers.cupti_records import record_dtype
 
+from .conftest import records
 from .fake import FakeCupti
 
 MARKER, KERNEL = 12, 10
@@ -48,13 +47,6 @@ def chosen(native: Native, monkeypatch: pytest.MonkeyPatch) -> Native:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "pieces"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def backend(
     native: Native, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[CuptiBackend]:
@@ -67,11 +59,7 @@ def backend(
 
 def markers(*names: int, domain: int = 0) -> bytes:
     """Records of ranges that begin."""
-    rows = np.zeros(len(names), record_dtype(MARKER, 130000))
-    rows["name"], rows["domain"], rows["flags"], rows["timestamp"] = names, domain, 2, 1
-    raw = rows.view(np.uint8).reshape(len(names), -1)
-    raw[:, :4] = np.array([MARKER], "<u4").view(np.uint8)
-    return raw.tobytes()
+    return records(MARKER, names, domain=domain, flags=2, timestamp=1)
 
 
 def texts_of(folder: Path, piece: int) -> Any:
