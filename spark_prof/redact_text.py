@@ -181,18 +181,17 @@ class _Names:
         argument = (self._program, name, "argument") in TAKEN
         if name in PROGRAM_NAMES and not argument:
             self._program = name
-        if name[0] == "-" or argument:
-            found = self._of_program(name, start, end)
-            if found:
-                yield found
-                return
+        if (name[0] == "-" or argument) and (found := self._of_program(name, start, end)):
+            yield found
+            return
         if text[end : end + 1] not in _AFTER_NAME:
             return
         query = before in "?&" or text[max(0, start - 5) : start] == "&amp;"
         strength = name_strength(name, bool(before) and query)
         assign = _ASSIGN.match(text, end)
-        if strength == 1 and self._follows_ordinary(start):
-            return
+        word = _WORD_BEFORE.search(text, max(0, start - 24), start)
+        if strength == 1 and word and word[1].lower() in ORDINARY_WORDS["token"]:
+            return  # one of the model's tokens: "time per output token: 12 ms"
         if assign:
             plain = name.lower()
             if strength == 0 and plain in ("name", "key") and assign["close"]:
@@ -202,18 +201,12 @@ class _Names:
         if not strength:
             return
         if assign:
-            found = self._assigned(name, start, assign, strength)
-            if found:
+            if found := self._assigned(name, start, assign, strength):
                 yield found
         elif name[0] == "-":
             yield from self._option_values(name, end)
         elif before in ("'", '"') and text[start - 2 : start - 1] in ("(", "["):
             yield from self._pair(end, strength)
-
-    def _follows_ordinary(self, start: int) -> bool:
-        """Whether it is one of the model's tokens: "time per output token: 12 ms"."""
-        match = _WORD_BEFORE.search(self._text, max(0, start - 24), start)
-        return match is not None and match[1].lower() in ORDINARY_WORDS["token"]
 
     def _name_object(self, at: int) -> None:
         """Remembers what a {"name": ..., "value": ...} is about."""
@@ -237,18 +230,14 @@ class _Names:
         option = _ENVIRONMENT_BEFORE.search(text, max(0, start - 24), start)
         if option:
             start, enclosing = option.start() + 1, option[1]
-        if enclosing and not quoted and (option or name[0] == "-" or not self._in_script(start)):
+        in_script = _SCRIPT_FOLLOWS.search(text[max(0, start - 100) : start - 1])
+        if enclosing and not quoted and (option or name[0] == "-" or not in_script):
             close = self._end_of_quote(start, at)
             return None if is_shown(text[at:close], strength) else (at, close, HIDDEN)
         if text[at] == "\n":
             return None
         shown, end = _hidden_value(text, at, strength, name)
         return None if shown is None else (at, end, shown)
-
-    def _in_script(self, start: int) -> bool:
-        """Whether the quote before that place opens a shell's script."""
-        first = max(0, start - 100)
-        return bool(_SCRIPT_FOLLOWS.search(self._text[first : start - 1]))
 
     def _end_of_quote(self, start: int, at: int) -> int:
         """Where the quote ends that stands, with its backslashes, before the name."""
@@ -298,7 +287,7 @@ class _Names:
             at = space.end()
             opened = _OPEN.match(text, at)
             content = opened.end() if opened else at
-            if text.startswith("--", content) or (text[content] == "-" and not first):
+            if text.startswith("--" if first else "-", content):
                 return
             if first and _SHORT_OPTION.match(text, content):
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -207,8 +208,8 @@ secondary backup default 2 17
 
 
 def test_each_word_by_itself() -> None:
-    names = [f"{word}_key" for word in KEYS_OF]
-    names += [f"{word}_pass" for word in PASSES_OF]
+    names = [f"{word}_key" for word in KEYS_OF.split("|")]
+    names += [f"{word}_pass" for word in PASSES_OF.split("|")]
     for end in _ENDINGS.split():
         of = ("hf_token", "api_key", "a_password", "smtp_pass", "a_pwd", "a_pw", "creds", "secret")
         names += [f"{name}_{end}" for name in of]
@@ -291,6 +292,14 @@ def test_each_program_and_phrase_by_itself() -> None:
         assert "s3cr3t" not in shown
         assert "dXNl" not in shown, phrase
         assert redacted_text(phrase.ordinary) == phrase.ordinary, phrase
+
+
+def test_any_text_is_read_to_its_end() -> None:
+    draw = random.Random(5)
+    parts = (*"=: '\"\\{}[](),&?@/-;|\n", "--api-key ", "curl -u ", "a:b@", "https://", "Bearer ",
+             "x9y8z7w6", "Authorization: ", "bash -c ", "HF_TOKEN", "name", "value")  # fmt: skip
+    for _ in range(5_000):
+        redacted_text("".join(draw.choices(parts, k=draw.randint(1, 12))))
 
 
 def _hostile() -> Iterator[str]:
