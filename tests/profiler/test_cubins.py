@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from spark_prof.profiler.backends.cupti import code_caches, copy_cached
 from tests.rows import each_row
+from tests.support import files_of_at_most
 
 
 @each_row(
@@ -79,10 +79,6 @@ def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path) -> None:
     triton = _cache(tmp_path / "t", one__cubin="1" * 5000)
     folder = tmp_path / "kept"
     folder.mkdir()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
+    with files_of_at_most(1000):
         assert copy_cached({"one"}, {"triton": triton}, folder) == 0
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(folder.iterdir()) == []

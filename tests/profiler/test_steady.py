@@ -149,11 +149,3 @@ def test_watched_and_timed_steps_take_turns_for_each_size(start: Start) -> None:
     assert run.steps(decode(1), 3) == "WWt"
     assert run.steps(decode(8), 6) == "WWtttW"
     assert run.steps(decode(1), 20) == "ttWWtttWW" + "-" * 11
-
-
-@pytest.mark.parametrize("stretch", [(2, 5), (25, 50)])
-def test_a_share_of_the_steps_is_watched(start: Start, stretch: tuple[int, int]) -> None:
-    run = start(0, stretch)
-    run.steps(decode(1), SETTLING)
-    done = run.steps(decode(1), 10 * stretch[1])
-    assert done == ("W" * stretch[0] + "t" * (stretch[1] - stretch[0])) * 10
