@@ -573,7 +573,8 @@ _LAYER_PARTS = (
     # A dot product of float, which may be rounded to TF32 or not.
     Rule("ssm-dot",
          r"^chunk_local_cumsum_vector|^kda_gate_cumsum|^chunk_kda_\w+|^solve_tril"
-         r"|^merge_\d+x\d+_to_\d+x\d+_inverse", "chunk_local_cumsum_vector_kernel", component="ssm"),
+         r"|^merge_\d+x\d+_to_\d+x\d+_inverse", "chunk_local_cumsum_vector_kernel",
+         component="ssm"),
     Rule("embedding-bag", r"^(?:split|dense)_embedding_\w*(?:forward|backward)",
          "void split_embedding_codegen_forward_unweighted_kernel<float, float, float, false>(int)",
          _CUDA, component="embedding"),
