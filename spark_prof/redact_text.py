@@ -189,8 +189,8 @@ class _Names:
         query = before in "?&" or text[max(0, start - 5) : start] == "&amp;"
         strength = name_strength(name, bool(before) and query)
         assign = _ASSIGN.match(text, end)
-        word = _WORD_BEFORE.search(text, max(0, start - 24), start)
-        if strength == 1 and word and word[1].lower() in ORDINARY_WORDS["token"]:
+        word = strength == 1 and _WORD_BEFORE.search(text, max(0, start - 24), start)
+        if word and word[1].lower() in ORDINARY_WORDS["token"]:
             return  # one of the model's tokens: "time per output token: 12 ms"
         if assign:
             plain = name.lower()
@@ -265,9 +265,8 @@ class _Names:
             return None
         line = text.rfind("\n", 0, start) + 1
         if text[at - 1] == ":":
-            if text[start - 1 : start] == "/" or (
-                strength == 1 and not _RANDOM.fullmatch(first[0])
-            ):
+            weak = strength == 1 and not _RANDOM.fullmatch(first[0])
+            if weak or text[start - 1 : start] == "/":
                 return None  # an image's tag, or a place
         elif not text[line:start].strip(" \t-"):
             stop = text.find("\n", at)
