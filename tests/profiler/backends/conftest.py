@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from spark_prof.profiler.backends import choose
 from spark_prof.profiler.backends import native as native_module
-from spark_prof.profiler.backends.native import Native
+from spark_prof.profiler.backends.native import Native, NativeError
 from spark_prof.traces.readers.cupti_records import record_dtype
 
 from .fake import FakeCuda, FakeCupti, compiled
@@ -63,6 +66,37 @@ def capture(libraries: dict[str, Path], tmp_path: Path) -> Path:
 @pytest.fixture
 def native(capture: Path, cupti: FakeCupti) -> Native:
     return Native(capture, cupti.path)
+
+
+On = Callable[[bool], None]
+
+
+@pytest.fixture
+def on_nvidia(monkeypatch: pytest.MonkeyPatch) -> On:
+    def platform(cuda: bool) -> None:
+        found = SimpleNamespace(current_platform=SimpleNamespace(is_cuda=lambda: cuda))
+        monkeypatch.setitem(sys.modules, "vllm.platforms", found)
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
+    monkeypatch.setattr(choose, "mark_clock", lambda: None)
+    platform(True)
+    return platform
+
+
+@pytest.fixture
+def works(native: Native, monkeypatch: pytest.MonkeyPatch) -> Native:
+    """The CUPTI of this process can be used."""
+    native.subscribe()
+    monkeypatch.setattr(choose, "load_native", lambda _: native)
+    return native
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: Path) -> Native:
+        raise NativeError("another profiler holds it")
+
+    monkeypatch.setattr(choose, "load_native", load)
 
 
 @pytest.fixture

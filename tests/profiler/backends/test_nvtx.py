@@ -15,15 +15,14 @@ from typing import Any
 
 import pytest
 
-from spark_prof.profiler.backends import choose
 from spark_prof.profiler.backends.choose import choose_backend, early_native
 from spark_prof.profiler.backends.cupti import INJECTION, CuptiBackend, read_texts, send_to_cupti
-from spark_prof.profiler.backends.native import Native, NativeError
+from spark_prof.profiler.backends.native import Native
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import names_name
 
-from .conftest import records
+from .conftest import On, records
 from .fake import FakeCupti
 
 MARKER, KERNEL = 12, 10
@@ -35,15 +34,6 @@ pytestmark = pytest.mark.timeout(60)
 def _nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(INJECTION, "")  # so that it is as before afterwards
     monkeypatch.delenv(INJECTION)
-
-
-@pytest.fixture
-def chosen(native: Native, monkeypatch: pytest.MonkeyPatch) -> Native:
-    platform = SimpleNamespace(current_platform=SimpleNamespace(is_cuda=lambda: True))
-    monkeypatch.setitem(sys.modules, "vllm.platforms", platform)
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
-    monkeypatch.setattr(choose, "load_native", lambda _: native)
-    return native
 
 
 @pytest.fixture
@@ -94,15 +84,17 @@ def test_another_listener_stays(tmp_path: Path) -> None:
     assert send_to_cupti(str(tmp_path / "real")) == ""
 
 
-def test_it_is_sent_before_anything_is_loaded(chosen: Native, tmp_path: Path) -> None:
+def test_it_is_sent_before_anything_is_loaded(on_nvidia: On, works: Native, tmp_path: Path) -> None:
     early_native(Settings(str(tmp_path / "b")))
     assert INJECTION not in os.environ
     early_native(Settings(str(tmp_path / "b"), nvtx=True))
-    assert os.environ[INJECTION] == chosen.libcupti
+    assert os.environ[INJECTION] == works.libcupti
 
 
 @pytest.mark.parametrize("listener", ["", "/opt/other/tool.so"])
-def test_the_log_says_who_listens_instead(chosen: Native, tmp_path: Path, listener: str) -> None:
+def test_the_log_says_who_listens_instead(
+    on_nvidia: On, works: Native, tmp_path: Path, listener: str
+) -> None:
     if listener:
         os.environ[INJECTION] = listener
     settings = Settings(str(tmp_path / "b"), nvtx=True)
@@ -112,13 +104,7 @@ def test_the_log_says_who_listens_instead(chosen: Native, tmp_path: Path, listen
     assert (log.exists() and listener in log.read_text()) == bool(listener)
 
 
-def test_without_cupti_the_log_says_so(
-    chosen: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(_: Path) -> Native:
-        raise NativeError("another profiler holds it")
-
-    monkeypatch.setattr(choose, "load_native", load)
+def test_without_cupti_the_log_says_so(on_nvidia: On, fails: None, tmp_path: Path) -> None:
     settings = Settings(str(tmp_path / "b"), nvtx=True)
     process = Process(settings, "rank0", 0)
     assert early_native(settings) is None
