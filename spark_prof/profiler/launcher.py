@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -25,6 +24,7 @@ from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys
 from spark_prof.profiler.ray import with_ray_copies
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
+from spark_prof.rules.environment import version_of
 from spark_prof.traces.assemble import assemble, unflushed
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import (
@@ -354,10 +354,10 @@ def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:
         package = distribution("nvidia-cuda-cupti")
         files = [file for file in package.files or () if file.name == _LIBRARY]
         paths = (Path(str(package.locate_file(file))).resolve() for file in files)
-        found += [(_numbers(package.version), path.parent) for path in paths if path.exists()]
+        found += [(version_of(package.version), path.parent) for path in paths if path.exists()]
     for folder in toolkits.glob("cuda-*/extras/CUPTI/lib64"):
         if (folder / _LIBRARY).exists():
-            found.append((_numbers(folder.parents[2].name), folder))
+            found.append((version_of(folder.parents[2].name.removeprefix("cuda-")), folder))
     new = [item for item in found if item[0] >= OLDEST_CUPTI]
     return max(new, default=((), None), key=lambda item: item[0])[1]
 
@@ -371,7 +371,3 @@ def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
     anew = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     return anew | dict(environment) | {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
