@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -34,17 +35,14 @@ class TerminatedError(BaseException):
     """SIGTERM came; no handler of Exception may take it."""
 
 
+@dataclass
 class _State:
     """What the process has to undo, and how far it is with ending."""
 
-    temporary: set[Path]
-    interrupts: list[Callable[[], object]]
-    unhurried = 0
-    received = 0
-    """The signal that ends the command; 0 while none came."""
-
-    def __init__(self) -> None:
-        self.temporary, self.interrupts = set(), []
+    temporary: set[Path] = field(default_factory=set)
+    interrupts: list[Callable[[], object]] = field(default_factory=list)
+    unhurried: int = 0
+    received: int = 0  # the signal that ends the command; 0 while none came
 
 
 _state = _State()
@@ -52,14 +50,7 @@ _state = _State()
 
 @contextmanager
 def temporary_folder(prefix: str = "spark-prof-", parent: Path | None = None) -> Iterator[Path]:
-    """A new folder for this user alone, which is gone afterwards.
-
-    Args:
-        parent: where it is made; among the temporary files if None.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """A new folder for this user alone, by default among the temporary files; gone afterwards."""
     name = f"{prefix}{os.urandom(8).hex()}"
     with removed_afterwards((parent or Path(tempfile.gettempdir())) / name) as path:
         path.mkdir(0o700)

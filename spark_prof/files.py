@@ -25,12 +25,7 @@ def write_whole(
 ) -> None:
     """Writes a file under its name only when all of it is written, over one that is there.
 
-    Args:
-        content: what it holds, or a function that writes it.
-        durable: return only when the file would outlive a power cut.
-
-    Raises:
-        OSError: it cannot be written; nothing is left of it.
+    What is durable would outlive a power cut. Where it cannot be written, nothing is left of it.
     """
     with replacing(path) as temporary, open(temporary, "wb") as file:
         if callable(content):
@@ -48,8 +43,7 @@ def write_whole(
 def replacing(path: Path) -> Iterator[Path]:
     """A name beside the path to write a file under; it takes the path's place when all went well.
 
-    Raises:
-        OSError: it cannot be renamed. After any error nothing of it is left.
+    After any error nothing of it is left.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     with removed_afterwards(temporary):
@@ -72,29 +66,19 @@ def cache_folder() -> Path | None:
 
 
 def publish(temporary: Path, path: Path, ending: bytes) -> None:
-    """Gives a file that foreign code wrote its name, if it is whole.
+    """Gives a file that foreign code wrote beside it its name, if it has its last bytes.
 
-    Kineto raises nothing when the disk was full while it wrote.
-
-    Args:
-        temporary: the written file, in the same folder; it is gone afterwards.
-        ending: the last bytes of a whole file, white space left aside.
-
-    Raises:
-        OSError: it was not written to its end, or cannot be renamed.
+    Kineto raises nothing when the disk was full while it wrote. White space behind the ending is
+    left aside, and the temporary file is gone in any case.
     """
-    try:
+    with removed_afterwards(temporary):
+        last = b""
         with suppress(FileNotFoundError), open(temporary, "rb") as file:
             file.seek(-min(64, os.fstat(file.fileno()).st_size), os.SEEK_END)
-            if not file.read().rstrip().endswith(ending):
-                temporary.unlink()
-        if not temporary.exists():
+            last = file.read()
+        if not last.rstrip().endswith(ending):
             raise OSError(f"{path} was not written to its end; is the disk full?")
         os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
 
 
 def sync(path: Path) -> None:

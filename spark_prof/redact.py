@@ -42,11 +42,7 @@ def redacted(argv: Sequence[str]) -> list[str]:
 
 
 def redacted_value(value: Any, name: str = "") -> Any:
-    """Values as JSON has them, and dataclasses of such, with what is secret hidden.
-
-    Args:
-        name: what it is called where it stands.
-    """
+    """Values as JSON has them, and dataclasses of such, with what is secret hidden."""
     return _value(value, name_strength(name), _DEEPEST)
 
 
@@ -63,10 +59,8 @@ def _value(value: Any, strength: int, depth: int) -> Any:
         items = _items(value, strength, depth)
         return items if isinstance(value, list) else tuple(items)
     if is_dataclass(value) and not isinstance(value, type):
-        entries = {each.name: getattr(value, each.name) for each in fields(value)}
-        return replace(
-            value, **{n: _value(e, name_strength(n), depth - 1) for n, e in entries.items()}
-        )
+        entries = ((each.name, getattr(value, each.name)) for each in fields(value))
+        return replace(value, **{n: _value(e, name_strength(n), depth - 1) for n, e in entries})
     if strength and type(value) in (int, float) and not is_shown(str(value), strength):
         return HIDDEN
     return value

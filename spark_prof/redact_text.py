@@ -81,6 +81,7 @@ _ITEM = re.compile(r"[^\s,\[\](){}\"'`\\:=]+")
 _WORD_BEFORE = re.compile(r"([A-Za-z]+)[ ]$")
 _AFTER_NAME = frozenset([*"=:\"'`\\ \t\r\n]", ""])
 _OPTION_GAP = re.compile(r"[\"']?,?[ \t=]+")
+_SHORT_OPTION = re.compile(r"-[A-Za-z]{1,3}\d?(?!\w)")
 _LINE = re.compile(r"[^\n\r]*+")
 _HEADER_END = re.compile(r"(?>(?:[^\"'`\n\r\\]|\\(?![nr\"'`]))*)")
 
@@ -88,8 +89,7 @@ _HEADER_END = re.compile(r"(?>(?:[^\"'`\n\r\\]|\\(?![nr\"'`]))*)")
 def redacted_text(text: str, depth: int = 3) -> str:
     """A text, such as a line of a log, a command, a URL or JSON, with what is secret hidden.
 
-    Args:
-        depth: so many percent-encodings of one another are looked into.
+    Of percent-encodings of one another as many as `depth` are looked into.
     """
     text = _SHAPE.sub(HIDDEN, text)
     if "/" in text and "@" in text:
@@ -177,22 +177,21 @@ class _Names:
     def _after(self, name: str, start: int, end: int) -> Iterator[tuple[int, int, str]]:
         """What is hidden after a name: from where to where, and what is shown instead."""
         text = self._text
-        before = text[start - 1] if start else ""
+        before = text[max(0, start - 1) : start]
         argument = (self._program, name, "argument") in TAKEN
         if name in PROGRAM_NAMES and not argument:
             self._program = name
-        if name[0] == "-" or argument:
-            found = self._of_program(name, start, end)
-            if found:
-                yield found
-                return
+        if (name[0] == "-" or argument) and (found := self._of_program(name, start, end)):
+            yield found
+            return
         if text[end : end + 1] not in _AFTER_NAME:
             return
         query = before in "?&" or text[max(0, start - 5) : start] == "&amp;"
         strength = name_strength(name, bool(before) and query)
         assign = _ASSIGN.match(text, end)
-        if strength == 1 and self._follows_ordinary(start):
-            return
+        word = strength == 1 and _WORD_BEFORE.search(text, max(0, start - 24), start)
+        if word and word[1].lower() in ORDINARY_WORDS["token"]:
+            return  # one of the model's tokens: "time per output token: 12 ms"
         if assign:
             plain = name.lower()
             if strength == 0 and plain in ("name", "key") and assign["close"]:
@@ -202,18 +201,12 @@ class _Names:
         if not strength:
             return
         if assign:
-            found = self._assigned(name, start, assign, strength)
-            if found:
+            if found := self._assigned(name, start, assign, strength):
                 yield found
         elif name[0] == "-":
             yield from self._option_values(name, end)
-        elif before and before in "\"'" and start > 1 and text[start - 2] in "([":
+        elif before in ("'", '"') and text[start - 2 : start - 1] in ("(", "["):
             yield from self._pair(end, strength)
-
-    def _follows_ordinary(self, start: int) -> bool:
-        """Whether it is one of the model's tokens: "time per output token: 12 ms"."""
-        match = _WORD_BEFORE.search(self._text, max(0, start - 24), start)
-        return match is not None and match[1].lower() in ORDINARY_WORDS["token"]
 
     def _name_object(self, at: int) -> None:
         """Remembers what a {"name": ..., "value": ...} is about."""
@@ -230,14 +223,15 @@ class _Names:
         if at >= len(text):
             return None
         quoted = bool(assign["close"]) or _OPEN.match(text, at) or text[at] in "[{("
-        before = text[start - 1] if start else ""
-        enclosing = before if before and before in "\"'" and not assign["close"] else ""
+        before = text[max(0, start - 1) : start]
+        enclosing = before if before in ("'", '"') and not assign["close"] else ""
         if sign == ":" and not quoted:
             return self._header(name, start, at, strength, enclosing)
         option = _ENVIRONMENT_BEFORE.search(text, max(0, start - 24), start)
         if option:
             start, enclosing = option.start() + 1, option[1]
-        if enclosing and not quoted and (option or name[0] == "-" or not self._in_script(start)):
+        in_script = _SCRIPT_FOLLOWS.search(text[max(0, start - 100) : start - 1])
+        if enclosing and not quoted and (option or name[0] == "-" or not in_script):
             close = self._end_of_quote(start, at)
             return None if is_shown(text[at:close], strength) else (at, close, HIDDEN)
         if text[at] == "\n":
@@ -245,47 +239,38 @@ class _Names:
         shown, end = _hidden_value(text, at, strength, name)
         return None if shown is None else (at, end, shown)
 
-    def _in_script(self, start: int) -> bool:
-        """Whether the quote before that place opens a shell's script."""
-        first = max(0, start - 100)
-        return bool(_SCRIPT_FOLLOWS.search(self._text[first : start - 1]))
-
     def _end_of_quote(self, start: int, at: int) -> int:
-        """Where the quote ends that stands before the name."""
-        close = _closing(self._text, _quote_before(self._text, start), at)
-        return len(self._text) if close < 0 else close
+        """Where the quote ends that stands, with its backslashes, before the name."""
+        first = start - 1
+        while first and self._text[first - 1] == "\\":
+            first -= 1
+        return _end(self._text, self._text[first:start], at)
 
     def _header(
         self, name: str, start: int, at: int, strength: int, enclosing: str
     ) -> tuple[int, int, str] | None:
         """After a colon, and in no quotes of its own: a header, YAML or prose."""
         text = self._text
-        if enclosing:
-            end = self._end_of_quote(start, at)
+        if enclosing or _HEADERS.fullmatch(plain_name(name)):
+            if enclosing:
+                end = self._end_of_quote(start, at)
+            else:
+                pattern = _LINE if text.startswith("Digest ", at) else _HEADER_END
+                end = pattern.match(text, at).end()  # type: ignore[union-attr]
             value = text[at:end]
-            if not (
-                is_shown(value, strength)
-                or _PROSE.fullmatch(value.split(None, 1)[0] if value.split() else "")
-            ):
-                return at, end, header_value(value)
-            return None
-        if _HEADERS.fullmatch(plain_name(name)):
-            pattern = _LINE if text.startswith("Digest ", at) else _HEADER_END
-            end = pattern.match(text, at).end()  # type: ignore[union-attr]
-            value = text[at:end]
-            return None if is_shown(value, strength) else (at, end, header_value(value))
+            prose = enclosing and _PROSE.fullmatch("".join(value.split(None, 1)[:1]))
+            return None if prose or is_shown(value, strength) else (at, end, header_value(value))
         first = _BARE.match(text, at)
         if first is None or is_shown(first[0], strength) or _PROSE.fullmatch(first[0]):
             return None
-        if text[at - 1] == ":" and strength == 1 and not _RANDOM.fullmatch(first[0]):
-            return None  # an image's tag, or a place
-        if text[at - 1] == ":" and start and text[start - 1] == "/":
-            return None
         line = text.rfind("\n", 0, start) + 1
-        if text[at - 1] != ":" and not text[line:start].strip(" \t-"):
-            end = text.find("\n", at)
-            end = len(text) if end < 0 else end
-            rest = text[at:end]
+        if text[at - 1] == ":":
+            weak = strength == 1 and not _RANDOM.fullmatch(first[0])
+            if weak or text[start - 1 : start] == "/":
+                return None  # an image's tag, or a place
+        elif not text[line:start].strip(" \t-"):
+            stop = text.find("\n", at)
+            rest = text[at : stop if stop >= 0 else None]
             if not re.search(r",\s*[\w.-]{1,64}\s*[:=]", rest):
                 return at, at + len(rest.rstrip()), HIDDEN
         shown, end = _hidden_value(text, at, strength, name)
@@ -301,17 +286,14 @@ class _Names:
             at = space.end()
             opened = _OPEN.match(text, at)
             content = opened.end() if opened else at
-            if text.startswith("--", content) or (text[content] == "-" and not first):
+            if text.startswith("--" if first else "-", content):
                 return
-            if first and re.compile(r"-[A-Za-z]{1,3}\d?(?!\w)").match(text, content):
+            if first and _SHORT_OPTION.match(text, content):
                 return
             shown, last = _hidden_value(text, at, 2, name, alone=bool(opened))
-            if (
-                name[1:2] != "-"
-                and name_strength(name) == 1
-                and not _RANDOM.fullmatch(text[at:last])
-            ):
-                return  # a hyphen of a text that was broken into lines
+            one_hyphen = name[1:2] != "-" and name_strength(name) == 1
+            if one_hyphen and not _RANDOM.fullmatch(text[at:last]):
+                return  # of a text that was broken into lines
             if last == at or (not opened and _PROSE.fullmatch(text[at:last])):
                 return
             if shown is not None:
@@ -355,8 +337,7 @@ class _Names:
             bare = _BARE.match(text, at)
             stop = bare.end() if bare else at
             if opened:
-                close = _closing(text, opened["quote"], at)
-                stop = len(text) if close < 0 else close
+                stop = _end(text, opened["quote"], at)
             elif start and text[start - 1] in "\"'" and text[end : end + 1] not in "\"'":
                 stop = self._end_of_quote(start, at)
             if rule.kind == "login":
@@ -375,14 +356,6 @@ def header_value(value: str) -> str:
     return f"{scheme[0]} {HIDDEN}" if scheme else HIDDEN
 
 
-def _quote_before(text: str, start: int) -> str:
-    """The quote that stands before that place, with its backslashes."""
-    first = start - 1
-    while first and text[first - 1] == "\\":
-        first -= 1
-    return text[first:start]
-
-
 def _hidden_value(
     text: str, at: int, strength: int, name: str, *, alone: bool = False
 ) -> tuple[str | None, int]:
@@ -399,8 +372,7 @@ def _hidden_value(
     while position < len(text):
         opened = _OPEN.match(text, position)
         if opened and (position == at or _JOINED.match(text, position)):
-            close = _closing(text, opened["quote"], opened.end())
-            end = len(text) if close < 0 else close
+            end = _end(text, opened["quote"], opened.end())
             parts.append(text[opened.end() : end])
             closing = opened["quote"] if text.startswith(opened["quote"], end) else ""
             if position == at:
@@ -463,6 +435,12 @@ def _closing(text: str, mark: str, start: int) -> int:
     return -1
 
 
+def _end(text: str, mark: str, start: int) -> int:
+    """Where that quote ends; the end of the text where it does not."""
+    close = _closing(text, mark, start)
+    return len(text) if close < 0 else close
+
+
 def _balanced(text: str, opening: int) -> int:
     """Where the bracket ends that opens there; the end of the text where it does not."""
     depth, at = 0, opening
@@ -475,8 +453,5 @@ def _balanced(text: str, opening: int) -> int:
             if depth == 0:
                 return at
         else:
-            close = _closing(text, mark, at)
-            if close < 0:
-                return len(text)
-            at = close + len(mark)
+            at = _end(text, mark, at) + len(mark)
     return len(text)

@@ -167,23 +167,21 @@ _MORE = (
 )
 """What may follow: HF_TOKEN_2, OPENAI_API_KEY_PROD."""
 
-_KEYS_OF = (
+KEYS_OF = (
     "api access private account encryption encrypt decryption decrypt signing master ssh "
     "license auth shared preshared subscription consumer client app application service admin root "
     "server ssl tls rsa ed25519 aes hmac jwt pgp gpg webhook tenant session deploy crypto cipher "
     "fernet sas functions openai azure hf anthropic mistral cohere groq together wandb ngc nvidia "
     "gemini google aws gcp openrouter deepseek datadog sentry stripe twilio sendgrid mailgun "
     "pinecone qdrant langfuse s3 minio"
-)
-KEYS_OF = tuple(_KEYS_OF.split())
+).replace(" ", "|")
 """A key of one of these is a secret; other keys in small letters mostly look something up."""
 
-_PASSES_OF = (
+PASSES_OF = (
     "db database user smtp mail email imap redis admin root ftp sftp http https proxy rabbitmq "
     "mysql postgres pg mongo mongodb ssh key store keystore ldap login sudo auth api docker "
     "registry service server client"
-)
-PASSES_OF = tuple(_PASSES_OF.split())
+).replace(" ", "|")
 """A pass of one of these is a password; others are passes of a compiler or a model."""
 
 NAMES: tuple[Name, ...] = (
@@ -194,7 +192,7 @@ NAMES: tuple[Name, ...] = (
     Name(rf"_pwd{_MORE}", ("MYSQL_PWD", "db_pwd"), ("OLDPWD", "pwdx")),
     Name(rf"(?:^|_)(?:pw|^pwd){_MORE}", ("PW", "user_pw", "pwd", "Pwd"), ("pwx", "max_power"),
          weak=True),
-    Name(rf"(?:^|_)(?:{'|'.join(PASSES_OF)})_?pass{_MORE}",
+    Name(rf"(?:^|_)(?:{PASSES_OF})_?pass{_MORE}",
          ("DB_PASS", "smtp_pass", "storepass", "my_db_pass"),
          ("forward_pass", "fusion_pass", "compass")),
     Name(r"^pass", ("--pass", "PASS"), ("pass_config", "bypass"), weak=True),
@@ -204,7 +202,7 @@ NAMES: tuple[Name, ...] = (
          ("AWS_SECRET_ACCESS_KEY", "clientSecret", "secret", "CLIENT_SECRETS", "appsecret",
           "django_secret_key"),
          ("secret_name", "secretary", "secrets_dir")),
-    Name(rf"(?:^|_)(?:{'|'.join(KEYS_OF)})_?keys?{_MORE}",
+    Name(rf"(?:^|_)(?:{KEYS_OF})_?keys?{_MORE}",
          ("--api-key", "VLLM_API_KEY", "apiKey", "AccountKey", "X-Api-Key", "api_keys", "APIKEY",
           "SharedAccessKey", "s3_key", "openai_key_prod"),
          ("num_key_value_heads", "cache_key", "public_key", "monkey", "api_key_file")),
@@ -250,31 +248,28 @@ NAMES: tuple[Name, ...] = (
          ("page", "model", "limit", "signed"), where="query"),
 )  # fmt: skip
 
-_TOKEN_WORDS = (
-    "eos bos pad sep unk cls mask image img video audio vision multimodal media patch start "
-    "end begin stop next prev previous last first per num number valid max min draft bonus "
-    "context tool think thinking reasoning response boi eoi boa eoa placeholder special "
-    "decoded decode prefill topk best output input prompt generated sampled target logical "
-    "newline step cur current cached scheduled rejected accepted accept sp stride role row "
-    "position text speech fim sink window block frame soft fake global local class decoder "
-    "logprob word sub total each every pos computed time turn header"
-)
-_KEY_WORDS = (
-    "cache sort primary public foreign partition type source hash index group block layer "
-    "config dict map query input output quant compile weight activation dispatch batch image "
-    "data metric host device tag pattern routing shard row column search graph value"
-)
-_PASS_WORDS = (
-    "forward backward first second third last next fusion multi single one two inductor "
-    "custom opt optimization compile post pre all num max min render radix merge"
-)
-_AUTH_WORDS = "no require skip disable enable allow use has"
-ORDINARY_WORDS: dict[str, frozenset[str]] = {
-    "token": frozenset(_TOKEN_WORDS.split()),
-    "key": frozenset(_KEY_WORDS.split()),
-    "pass": frozenset(_PASS_WORDS.split()),
-    "auth": frozenset(_AUTH_WORDS.split()),
+_ORDINARY = {
+    "token": (
+        "eos bos pad sep unk cls mask image img video audio vision multimodal media patch start "
+        "end begin stop next prev previous last first per num number valid max min draft bonus "
+        "context tool think thinking reasoning response boi eoi boa eoa placeholder special "
+        "decoded decode prefill topk best output input prompt generated sampled target logical "
+        "newline step cur current cached scheduled rejected accepted accept sp stride role row "
+        "position text speech fim sink window block frame soft fake global local class decoder "
+        "logprob word sub total each every pos computed time turn header"
+    ),
+    "key": (
+        "cache sort primary public foreign partition type source hash index group block layer "
+        "config dict map query input output quant compile weight activation dispatch batch image "
+        "data metric host device tag pattern routing shard row column search graph value"
+    ),
+    "pass": (
+        "forward backward first second third last next fusion multi single one two inductor "
+        "custom opt optimization compile post pre all num max min render radix merge"
+    ),
+    "auth": "no require skip disable enable allow use has",
 }
+ORDINARY_WORDS = {ending: frozenset(words.split()) for ending, words in _ORDINARY.items()}
 """By what a name ends with: words in it with which it is no secret."""
 
 PHRASES: tuple[Phrase, ...] = (

@@ -6,7 +6,9 @@ Times are ns after `ORIGIN`, so that a test can write small numbers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -194,3 +196,14 @@ def eager_decode(first: int = 0, begin: int = 0) -> Piece:
         kernels += kernel("gemm_qkv", at + 150, at + 350, number, at + 110)
         kernels += kernel("flash_fwd", at + 400, at + 800, number + 1, at + 210)
     return Piece(steps, calls, kineto(*kernels))
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Lets no file of this process become larger, as on a disk that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

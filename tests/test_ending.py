@@ -178,21 +178,23 @@ def test_a_query_that_runs(place: Path, sent: int, code: int) -> None:
     assert list((place / "tmp").iterdir()) == []
 
 
+UNREACHED = """
+import ctypes, subprocess
+from spark_prof.ending import ended_by_signals, temporary_folder
+with ended_by_signals(), temporary_folder() as folder:
+    (folder / 'file').touch()
+    subprocess.Popen(['sleep', '600'])
+    while True:
+        try:
+            print('ready', flush=True)
+            while True: ctypes.CDLL(None).sleep(600)
+        except BaseException: pass
+"""
+
+
 def test_what_no_exception_reaches_is_ended_nevertheless(tmp_path: Path) -> None:
-    script = (
-        "import ctypes, subprocess, sys\n"
-        "from spark_prof.ending import ended_by_signals, temporary_folder\n"
-        "with ended_by_signals(), temporary_folder() as folder:\n"
-        "    (folder / 'file').touch()\n"
-        "    subprocess.Popen(['sleep', '600'])\n"
-        "    while True:\n"
-        "        try:\n"
-        "            print('ready', flush=True)\n"
-        "            while True: ctypes.CDLL(None).sleep(600)\n"
-        "        except BaseException: pass\n"
-    )
     child = subprocess.Popen(
-        [sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)},
+        [sys.executable, "-c", UNREACHED], env=os.environ | {"TMPDIR": str(tmp_path)},
         start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert child.stdout is not None

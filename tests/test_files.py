@@ -57,11 +57,11 @@ def test_a_durable_file_is_synced_before_it_has_its_name_and_its_folder_after(
     assert done[1:] == ["rename", str(tmp_path)]
 
 
-@pytest.mark.parametrize("content", [b"{}", b'{"a": 1} \n', b"x" * 200 + b"}"])
-def test_a_foreign_file_that_is_whole_gets_its_name(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / ".t").write_bytes(content)
-    publish(tmp_path / ".t", tmp_path / "f", b"}")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("f", content)]
+def test_a_foreign_file_that_is_whole_gets_its_name(tmp_path: Path) -> None:
+    for content in (b"{}", b'{"a": 1} \n', b"x" * 200 + b"}"):
+        (tmp_path / ".t").write_bytes(content)
+        publish(tmp_path / ".t", tmp_path / "f", b"}")
+        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("f", content)]
 
 
 @each_row("content", [b"", b'{"a', b"}" + b" " * 100 + b"x", None])

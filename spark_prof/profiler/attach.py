@@ -37,10 +37,7 @@ from spark_prof.traces.claim import Claim
 
 
 def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
-    """Records a running server.
-
-    Args:
-        url: where the server listens, such as http://127.0.0.1:8000.
+    """Records the server that listens at a URL, such as http://127.0.0.1:8000.
 
     Raises:
         CommandError: nothing listens there, it cannot be recorded, or it ran no step.
@@ -68,11 +65,7 @@ def requested(
     command: Sequence[str],
     say: Callable[[str], None],
 ) -> Iterator[tuple[Watcher, Claim]]:
-    """Asks processes to record, for as long as somebody watches; a folder without steps goes.
-
-    Raises:
-        CommandError: as `prepare_bundle`.
-    """
+    """Asks processes to record, for as long as somebody watches; a folder without steps goes."""
     settings = replace(settings, run=settings.run or secrets.token_hex(8))
     with prepare_bundle(settings.folder, command, settings) as claim:
         try:
@@ -121,11 +114,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def recordable_processes(port: int) -> list[psutil.Process]:
-    """The vLLM processes below whatever listens on that port that spark-prof can record.
-
-    Raises:
-        CommandError: there are none.
-    """
+    """The vLLM processes below whatever listens on that port that spark-prof can record."""
     server = _listener(port)
     if server is None:
         raise CommandError(

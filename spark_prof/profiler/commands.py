@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from spark_prof.errors import CommandError
 
@@ -18,39 +19,31 @@ ATTACH = "'spark-prof record --attach URL'"
 IN_IMAGE = f"use 'docker run', or install spark-prof in the image and use {ATTACH}"
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command line that can be recorded, and what it is.
-
-    The kind is "vllm-serve", "vllm-bench" (an engine that ends by itself), "python" (an
-    interpreter or a launcher of Python programs), "script" or "container".
-    """
+class Command(NamedTuple):
+    """A command line that can be recorded, and what it is."""
 
     argv: tuple[str, ...]
+    # vllm-serve; vllm-bench, an engine that ends by itself; python, an interpreter or a launcher of
+    # Python programs; script; or container.
     kind: str
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option, its value if it has one, and the index of the argument that ends it."""
+class Option(NamedTuple):
+    """An option of a command line."""
 
     name: str
     value: str | None
-    position: int
+    position: int  # index of the argument that ends it
 
 
 @dataclass(frozen=True)
 class Program:
-    """The program behind the wrappers in front of it.
-
-    It is local if it is looked up on this PATH and from this folder; cleared_by names the wrapper
-    that drops the environment, if one does.
-    """
+    """The program behind the wrappers in front of it."""
 
     index: int
     name: str
-    local: bool
-    cleared_by: str
+    local: bool  # it is looked up on this PATH and from this folder
+    cleared_by: str  # what is said of the wrapper that drops the environment, if one does
 
 
 # Programs that start another one, and their options that take a value.
@@ -101,10 +94,7 @@ VLLM_REFUSED = {
 SHELLS = ("bash", "dash", "fish", "ksh", "sh", "zsh")
 LAUNCHERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "ray", "srun", "torchrun")
 # A build tool may start vLLM as a shell script may.
-KINDS = {
-    **dict.fromkeys(LAUNCHERS, "python"),
-    **dict.fromkeys((*SHELLS, "just", "make"), "script"),
-}
+KINDS = dict.fromkeys(LAUNCHERS, "python") | dict.fromkeys((*SHELLS, "just", "make"), "script")
 
 COMPOSE = f"takes a service's mounts and environment from its file; {IN_IMAGE}"
 REFUSED = {
@@ -163,17 +153,15 @@ def option_value(words: Sequence[str], *names: str) -> str | None:
 
 def server_port(command: Command) -> int:
     """The port of this machine at which the server that a command starts answers; 0 for none."""
-    words = command.argv
+    words, port = command.argv, ""
     if command.kind == "container":
         # [address:]port:port of the container
-        port = (option_value(words, "-p", "--publish") or "").split(":")[-2:-1]
+        port = "".join((option_value(words, "-p", "--publish") or "").split(":")[-2:-1])
     elif "serve" in words or any(word.endswith("api_server") for word in words):
         host = option_value(words, "--host") or "127.0.0.1"
-        here = host in ("127.0.0.1", "localhost", "0.0.0.0", "::")
-        port = [option_value(words, "--port") or "8000"] if here else []
-    else:
-        port = []
-    return int(port[0]) if port and port[0].isdecimal() and len(port[0]) < 6 else 0
+        if host in ("127.0.0.1", "localhost", "0.0.0.0", "::"):
+            port = option_value(words, "--port") or "8000"
+    return int(port) if port.isdecimal() and len(port) < 6 else 0
 
 
 def scan_options(argv: Sequence[str], start: int, valued: str) -> tuple[list[Option], int]:
@@ -224,9 +212,8 @@ def find_program(argv: Sequence[str]) -> Program:
         if name == "env" and (_word(argv, end) == "-" or names & {"-i", "--ignore-environment"}):
             cleared_by = "'env -i' drops the environment that starts the recording; leave -i out"
         # --preserve-env=LIST keeps only the names in its list.
-        if name == "sudo" and not any(
-            option.name in ("-E", "--preserve-env") and option.value is None for option in options
-        ):
+        kept = any(o.name in ("-E", "--preserve-env") and o.value is None for o in options)
+        if name == "sudo" and not kept:
             cleared_by = (
                 "'sudo' drops the environment that starts the recording; write 'sudo -E', or"
                 " record as root with 'sudo spark-prof record …'"
@@ -246,18 +233,17 @@ def find_program(argv: Sequence[str]) -> Program:
 def find_run(argv: Sequence[str], program: Program) -> int:
     """Returns the index after `docker run`, where the options of run begin."""
     options, at = scan_options(argv, program.index + 1, ENGINES[program.name])
-    for option in options:
-        if (option.value or "").startswith(("ssh://", "tcp://")):
+    for value in (option.value or "" for option in options):
+        if value.startswith(("ssh://", "tcp://")):
             raise CommandError(
-                f"{option.value!r} is another machine, where spark-prof's folders cannot be"
+                f"{value!r} is another machine, where spark-prof's folders cannot be"
                 f" mounted; run spark-prof there, or use {ATTACH}"
             )
     at += _word(argv, at) == "container"
     word = _word(argv, at)
     if word != "run":
         why = ENGINE_REFUSED.get(word, f"starts no vLLM; record '{program.name} run … IMAGE …'")
-        shown = f"{program.name} {word}".rstrip()
-        raise CommandError(f"{shown!r} {why}")
+        raise CommandError(f"'{f'{program.name} {word}'.rstrip()}' {why}")
     return at + 1
 
 
@@ -304,13 +290,12 @@ def _vllm_kind(arguments: Sequence[str]) -> str:
 
 def _check_python(arguments: Sequence[str], program: Program) -> None:
     options, end = scan_options(arguments, 0, "-c -m -W -X --check-hash-based-pycs")
-    for option in options:
-        if option.name in ("-c", "-m"):
+    for name in (option.name for option in options):
+        if name in ("-c", "-m"):
             return
-        if option.name in ("-h", "--help", "-V", "--version"):
-            raise CommandError(
-                f"'{program.name} {option.name}' does not start vLLM; give a script or a module"
-            )
+        if name in ("-h", "--help", "-V", "--version"):
+            why = "does not start vLLM; give a script or a module"
+            raise CommandError(f"'{program.name} {name}' {why}")
     if program.local:
         _check_script(_word(arguments, end))
 
@@ -321,28 +306,27 @@ def _check_script(word: str) -> None:
 
 
 def _look_up(word: str) -> Path:
-    found = shutil.which(word)
-    if found is not None:
+    if found := shutil.which(word):
         return Path(found)
     if word.endswith((".py", ".sh")) and Path(word).is_file():
-        interpreter = "python" if word.endswith(".py") else "bash"
-        raise CommandError(f"{word!r} is no program; write '{interpreter} {word}'")
-    if " " in word:
-        raise CommandError(f"{word!r} is no program; leave out the quotes around the command")
-    raise CommandError(f"{word!r} is not found on PATH; check its name, or give its full path")
+        why = f"is no program; write '{'python' if word.endswith('.py') else 'bash'} {word}'"
+    elif " " in word:
+        why = "is no program; leave out the quotes around the command"
+    else:
+        why = "is not found on PATH; check its name, or give its full path"
+    raise CommandError(f"{word!r} {why}")
 
 
 def _script_kind(path: Path | None) -> str:
     """Tells what interpreter the first line of a program asks for; "" for a compiled program."""
-    if path is None:
+    if path is None or path.suffix == ".py":
         return "python"  # uv finds it in a Python environment that is not to be seen from here
-    if path.suffix in (".py", ".sh"):
-        return "python" if path.suffix == ".py" else "script"
+    if path.suffix == ".sh":
+        return "script"
     try:
         with path.open("rb") as file:
             first = file.readline(256)
     except OSError:
         return ""
-    if not first.startswith(b"#!"):
-        return ""
-    return "python" if b"python" in first else "script"
+    kind = "python" if b"python" in first else "script"
+    return kind if first.startswith(b"#!") else ""

@@ -68,13 +68,11 @@ def container_command(
 ) -> list[str]:
     """Returns a container command line with spark-prof's mounts and environment before IMAGE.
 
-    A value in environment that is the bundle folder's absolute path, or a path in it, becomes the
-    path inside the container. A name that the user sets as well with -e is changed where it
-    stands: PYTHONPATH and VLLM_PLUGINS keep what the user gave, any other takes our value.
+    A name in environment that the user sets as well with -e is changed where it stands: PYTHONPATH
+    and VLLM_PLUGINS keep what the user gave, any other takes our value.
 
     What an --env-file or the image sets cannot be seen: there a PYTHONPATH is replaced, and a
-    VLLM_PLUGINS that leaves spark_prof out keeps it out. A caller that has inspected the image
-    passes its PYTHONPATH and VLLM_PLUGINS in environment.
+    VLLM_PLUGINS that leaves spark_prof out keeps it out.
 
     The bundle folder must be writable by the user that the container runs as (--user, or the
     image's own), and the staged files readable; that is the caller's to see to.
@@ -91,7 +89,7 @@ def container_command(
     set_here = [option for option in options if option.name in ("-e", "--env") and option.value]
     words = [str(option.value).partition("=") for option in set_here]
     given = {name: value if equals else own.get(name) for name, equals, value in words}
-    ours = _environment(given, environment, bundle)
+    ours = _environment(given, environment)
 
     result = list(argv)
     for option, (name, _, _) in zip(set_here, words, strict=True):
@@ -165,25 +163,15 @@ def _parse(argv: Sequence[str]) -> tuple[Program, list[Option], int]:
     return program, options, end
 
 
-def _environment(
-    given: Mapping[str, str | None], environment: Mapping[str, str], bundle: Path
-) -> dict[str, str]:
-    inside = {name: _inside(value, bundle) for name, value in environment.items()}
+def _environment(given: Mapping[str, str | None], environment: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name in ("PYTHONPATH", "VLLM_PLUGINS")
         if (value := given.get(name)) is not None
     }
-    merged = with_plugin_allowed(inside | kept)
+    merged = with_plugin_allowed({**environment, **kept})
     path = merged.pop("PYTHONPATH", "")
     return {"PYTHONPATH": f"{STAGING_TARGET}:{path}".rstrip(":"), **merged}
-
-
-def _inside(value: str, bundle: Path) -> str:
-    for folder in (bundle.absolute(), bundle.resolve()):
-        if value.startswith("/") and Path(value).is_relative_to(folder):
-            return posixpath.join(BUNDLE_TARGET, *Path(value).relative_to(folder).parts)
-    return value
 
 
 def _mount(folder: Path, target: str, mode: str) -> str:

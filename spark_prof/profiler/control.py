@@ -126,30 +126,25 @@ class Control:
             time.sleep(_PERIOD_SECONDS)
             for recording in list(self.recordings):
                 recording.fence.call("progress", recording.process.progress, recording.window)
-                recording.fence.call("sync", self._sync, recording.process)
+                self._sync(recording)
                 self._fence.call("tend", self._tend_worker, recording)
             for engine in list(self.engines):
-                engine.fence.call("sync", self._sync, engine.process)
+                self._sync(engine)
                 self._fence.call("tend", self._tend_engine, engine)
             if registry is not None:
                 self._fence.call("request", self._take_request, registry)
 
     def _register(self) -> Path:
         folder = registry_folder()
-        value = {
-            "pid": os.getpid(),
-            "start": start_of(os.getpid()),
-            "workers": len(self.workers),
-            "schedulers": len(self.schedulers),
-        }
         name = folder / f"{os.getpid()}.json"
-        name.write_text(json.dumps(value), encoding="utf-8")
+        name.write_text(json.dumps({"start": start_of(os.getpid())}), encoding="utf-8")
         _at_exit(lambda: name.unlink(missing_ok=True))
         return folder
 
-    def _sync(self, process: Process) -> None:
+    def _sync(self, recording: WorkerRecording | EngineRecording) -> None:
         """Tells the disk about new pieces; here, because no step may wait for a disk."""
-        sync_new(process.folder, process.name, self._synced)
+        process = recording.process
+        recording.fence.call("sync", sync_new, process.folder, process.name, self._synced)
 
     def _tend_worker(self, recording: WorkerRecording) -> None:
         if recording.window.closed and not recording.wants_flush:

@@ -99,11 +99,7 @@ class Samples:
 
 
 class PmSampling:
-    """The counters of one GPU.
-
-    Raises:
-        CounterError: cupti-python, libcupti, the driver or a permission is missing.
-    """
+    """The counters of one GPU; a CounterError says what is missing to read them."""
 
     def __init__(self, device: int) -> None:
         self._calls, self._version = _bindings(), _library_version()
@@ -121,32 +117,26 @@ class PmSampling:
     def configure(self, metrics: Sequence[str], interval_ns: int, buffer_bytes: int) -> None:
         """Chooses what to sample and how often; not while it samples.
 
-        Raises:
-            CounterError: the chip has no such metric, or needs more than one pass for them.
+        It raises CounterError where the chip has no such metric, or needs more than one pass.
         """
         self._close_host()
         host = self._do("ProfilerHostInitialize", profiler_type=_PM_SAMPLING, p_chip_name=self.chip)
         self._host = {"p_host_object": int(host.p_host_object)}
         self._names = (ctypes.c_char_p * len(metrics))(*(name.encode() for name in metrics))
-        self._metrics = {
-            "pp_metric_names": ctypes.addressof(self._names), "num_metrics": len(metrics),
-        }  # fmt: skip
+        names, count = ctypes.addressof(self._names), len(metrics)
+        self._metrics = {"pp_metric_names": names, "num_metrics": count}
         self._do("ProfilerHostConfigAddMetrics", **self._host, **self._metrics)
-        size = self._do("ProfilerHostGetConfigImageSize", **self._host).config_image_size
+        size = int(self._do("ProfilerHostGetConfigImageSize", **self._host).config_image_size)
         # Kept: nothing says that libcupti copies it.
-        self._config = np.zeros(int(size), np.uint8)
-        where = {"p_config_image": self._config.ctypes.data, "config_image_size": int(size)}
+        self._config = np.zeros(size, np.uint8)
+        config = self._config.ctypes.data
+        where = {"p_config_image": config, "config_image_size": size}
         self._do("ProfilerHostGetConfigImage", **self._host, **where)
         self._do(
-            "PmSamplingSetConfig",
-            **self._object,
-            config_size=int(size),
-            p_config=self._config.ctypes.data,
-            hardware_buffer_size=buffer_bytes,
-            sampling_interval=interval_ns,
-            trigger_mode=_EVERY_SO_MANY_NS,
-            hw_buffer_append_mode=_KEEP_OLDEST,
-        )
+            "PmSamplingSetConfig", **self._object, config_size=size, p_config=config,
+            hardware_buffer_size=buffer_bytes, sampling_interval=interval_ns,
+            trigger_mode=_EVERY_SO_MANY_NS, hw_buffer_append_mode=_KEEP_OLDEST,
+        )  # fmt: skip
 
     def start(self) -> None:
         """Begins to sample."""
@@ -162,13 +152,9 @@ class PmSampling:
         Needs about 15 kB of memory for each. After an overflow there are none, and libcupti
         refuses to start again: open the counters anew.
         """
-        size = self._do(
-            "PmSamplingGetCounterDataSize",
-            **self._object,
-            p_metric_names=self._metrics["pp_metric_names"],
-            num_metrics=self._metrics["num_metrics"],
-            max_samples=most,
-        )
+        # Its field is called otherwise than those of the other calls.
+        wanted = {"p_metric_names": ctypes.addressof(self._names), "num_metrics": len(self._names)}
+        size = self._do("PmSamplingGetCounterDataSize", **self._object, **wanted, max_samples=most)
         image = np.zeros(int(size.counter_data_size), np.uint8)
         count, overflowed = self._decode(image)
         times, values = self._times(image, count), self._values(image, count)
@@ -193,9 +179,8 @@ class PmSampling:
     def _do(self, name: str, **values: Any) -> Any:
         """Calls the function, such as PmSamplingEnable, with those fields; what it has filled."""
         params = self._params(name, **values)
-        function = _constant(name).lower()
-        with self._explained(function):
-            getattr(self._calls, function)(params.ptr)
+        with self._explained(name):
+            getattr(self._calls, _constant(name).lower())(params.ptr)
         return params
 
     def _params(self, name: str, **values: Any) -> Any:
@@ -206,24 +191,23 @@ class PmSampling:
         return params
 
     @contextmanager
-    def _explained(self, function: str) -> Iterator[None]:
+    def _explained(self, name: str) -> Iterator[None]:
         """Turns libcupti's refusals inside it into CounterErrors."""
         try:
             yield
         except self._calls.cuptiError as error:
-            raise _explanation(function, error, self._version) from error
+            raise _explanation(_constant(name).lower(), error, self._version) from error
 
     def _decode(self, image: Image) -> tuple[int, bool]:
         """Fills the image with the next samples; how many, and whether the buffer was full."""
         where = {"p_counter_data": image.ctypes.data, "counter_data_size": len(image)}
         self._do("PmSamplingCounterDataImageInitialize", **self._object, **where)
         decode = self._params("PmSamplingDecodeData", **self._object, **_in(image))
-        calls = self._calls
-        with self._explained("pm_sampling_decode_data"):
+        with self._explained("PmSamplingDecodeData"):
             try:
-                calls.pm_sampling_decode_data(decode.ptr)
-            except calls.cuptiError as error:
-                if error.status == calls.Result.ERROR_OUT_OF_MEMORY:
+                self._calls.pm_sampling_decode_data(decode.ptr)
+            except self._calls.cuptiError as error:
+                if error.status == self._calls.Result.ERROR_OUT_OF_MEMORY:
                     return 0, True
                 raise
         info = self._do("PmSamplingGetCounterDataInfo", **_in(image))
@@ -233,7 +217,7 @@ class PmSampling:
         info = self._params("PmSamplingCounterDataGetSampleInfo", **self._object, **_in(image))
         call, pointer = self._calls.pm_sampling_counter_data_get_sample_info, info.ptr
         times = np.empty((count, 2), np.int64)
-        with self._explained("pm_sampling_counter_data_get_sample_info"):
+        with self._explained("PmSamplingCounterDataGetSampleInfo"):
             for index in range(count):
                 info.sample_index = index
                 call(pointer)
@@ -247,7 +231,7 @@ class PmSampling:
         # CUPTI has no call for many samples: the loop touches nothing but the two changing fields.
         call, pointer = self._calls.profiler_host_evaluate_to_gpu_values, wanted.ptr
         address, row_bytes = values.ctypes.data, values.strides[0]
-        with self._explained("profiler_host_evaluate_to_gpu_values"):
+        with self._explained("ProfilerHostEvaluateToGpuValues"):
             for index in range(count):
                 wanted.range_index = index
                 wanted.p_metric_values = address + index * row_bytes
@@ -294,15 +278,13 @@ SETS = (
 def counter_rows(samples: Samples, columns: Sequence[str], offset_ns: int) -> npt.NDArray[np.void]:
     """The samples as rows of pieces.COUNTER_DTYPE; NaN in columns that were not sampled.
 
-    Args:
-        offset_ns: what to add to CUPTI's clock to get the system's.
+    The offset is what must be added to CUPTI's clock to get the system's.
     """
     rows = np.zeros(len(samples.start_ns), COUNTER_DTYPE)
-    for name in METRICS:
-        rows[name] = np.nan
     rows["start_ns"], rows["end_ns"] = samples.start_ns + offset_ns, samples.end_ns + offset_ns
-    for index, name in enumerate(columns):
-        rows[name] = samples.values[:, index] * METRICS[name][1]
+    sampled = dict(zip(columns, samples.values.T, strict=True))
+    for name, (_, unit) in METRICS.items():
+        rows[name] = sampled.get(name, np.nan) * unit
     return rows
 
 
@@ -362,7 +344,7 @@ class CounterSampler:
             return
         self._begun = time.time_ns()
         seconds = self._most * _INTERVALS_NS[self._interval] / 1e9
-        self._timer = threading.Timer(seconds, self._halt_in_time)
+        self._timer = threading.Timer(seconds, self._halt)
         self._timer.daemon = True
         self._timer.start()
 
@@ -389,10 +371,9 @@ class CounterSampler:
         """Ends sampling and gives the counters back; there is no start after it."""
         if self._counters is None:
             return
-        try:
-            self._halt()
-        except CounterError as error:
-            self._log(f"counters: {error}")
+        self._halt()
+        if self._failed is not None:
+            self._log(f"counters: {self._failed}")
         self._close()
 
     def _choose_columns(self) -> None:
@@ -414,23 +395,21 @@ class CounterSampler:
         metrics = [METRICS[name][0] for name in self._columns]
         self._counters.configure(metrics, _INTERVALS_NS[self._interval], _BUFFER_BYTES)
 
-    def _halt_in_time(self) -> None:
-        """Ends sampling from the timer's thread, where nobody would see it fail."""
-        try:
-            self._halt()
-        except CounterError as error:
-            self._failed = error
-
     def _halt(self) -> None:
-        """Ends sampling once; the timer and the thread of the steps may both come here."""
+        """Ends sampling once; the timer and the thread of the steps may both come here.
+
+        What fails is kept: in the timer's thread nobody would see it.
+        """
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            if self._counters is None or not self._begun or self._ended:
-                return
-            self._ended = time.time_ns()
-            self._counters.stop()
+            if self._counters is not None and self._begun and not self._ended:
+                self._ended = time.time_ns()
+                try:
+                    self._counters.stop()
+                except CounterError as error:
+                    self._failed = error
 
     def _judge(self, samples: Samples) -> None:
         """Says what is missing and samples less often from then on."""

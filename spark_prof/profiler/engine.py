@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -27,11 +26,10 @@ class EngineRecording:
         self._scheduler = scheduler
         self.process = process
         self.fence = Fence(process.log, settings.faults)
-        self._open: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
+        self._open: dict[int, tuple[int, int, int]] = {}
         self._rows: list[tuple[int, ...]] = []
-        self._piece = self._number = 0
+        self._piece = self._number = self._seen = 0
         self._finished = False
-        self._seen = 0
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -95,7 +93,7 @@ class EngineRecording:
         if tokens:
             self._open[id(output)] = (read_batch(output).key, begin, tokens)
             if len(self._open) > _OPEN_AT_MOST:
-                self._open.popitem(last=False)
+                self._open.pop(next(iter(self._open)))
 
     def _updated(self, output: Any, result: Any) -> None:
         scheduled = self._open.pop(id(output), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -66,14 +66,10 @@ def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def execution_of(compilation: Any) -> str:
     """How vLLM runs the model, such as torch.compile (VLLM_COMPILE), CUDA graphs (FULL)."""
-    mode = getattr(compilation, "mode", None)
-    graphs = getattr(compilation, "cudagraph_mode", None)
-    mode_name = getattr(mode, "name", str(mode))
-    graph_name = getattr(graphs, "name", str(graphs))
-    parts = ["eager" if mode_name == "NONE" else f"torch.compile ({mode_name})"]
-    if graph_name not in ("NONE", "None"):
-        parts.append(f"CUDA graphs ({graph_name})")
-    return ", ".join(parts)
+    found = (getattr(compilation, name, None) for name in ("mode", "cudagraph_mode"))
+    mode, graphs = (getattr(value, "name", str(value)) for value in found)
+    compiled = "eager" if mode == "NONE" else f"torch.compile ({mode})"
+    return compiled if graphs in ("NONE", "None") else f"{compiled}, CUDA graphs ({graphs})"
 
 
 def _plain(config: Any) -> dict[str, str]:
@@ -119,8 +115,7 @@ def device_facts() -> dict[str, Any]:
 def nvml_gpu(which: str) -> tuple[Any, Any]:
     """NVML, ready to be asked, and its handle of a GPU by number or by UUID, as "GPU-...".
 
-    Raises:
-        Exception: the package is absent, the driver is without NVML, or there is no such GPU.
+    It raises what it likes: no package, a driver without NVML, no such GPU.
     """
     import pynvml as nvml
 
@@ -171,35 +166,27 @@ def throttle_reasons(bits: int) -> tuple[str, ...]:
 
 
 def device_state(uuid: str) -> DeviceState:
-    """The state of that GPU; what NVML or the driver does not tell is None.
-
-    Args:
-        uuid: as NVML writes it, with "GPU-" before it; empty for a processor.
-    """
-    if not uuid:
+    """The state of a GPU by its UUID, as "GPU-..."; what NVML does not tell is None."""
+    if not uuid:  # a processor
         return DeviceState()
     try:
         nvml, handle = nvml_gpu(uuid)
     except Exception:  # absent package, or a driver without NVML
         return DeviceState()
-    reasons = _asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+
+    def asked(name: str, *kind: int) -> int | None:
+        with suppress(Exception):  # GB10's driver has no answer to some questions
+            return int(getattr(nvml, f"nvmlDeviceGet{name}")(handle, *kind))
+        return None
+
+    reasons = asked("CurrentClocksEventReasons")
     if reasons is None:  # its name before driver 535
-        reasons = _asked(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-    power = _asked(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        reasons = asked("CurrentClocksThrottleReasons")
+    milliwatts = asked("PowerUsage")
     return DeviceState(
-        sm_mhz=_asked(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        memory_mhz=_asked(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-        temperature_c=_asked(
-            lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-        ),
-        # NVML tells milliwatts.
-        power_w=None if power is None else power / 1e3,
+        sm_mhz=asked("ClockInfo", nvml.NVML_CLOCK_SM),
+        memory_mhz=asked("ClockInfo", nvml.NVML_CLOCK_MEM),
+        temperature_c=asked("Temperature", nvml.NVML_TEMPERATURE_GPU),
+        power_w=None if milliwatts is None else milliwatts / 1e3,
         throttled=throttle_reasons(reasons or 0),
     )
-
-
-def _asked(question: Callable[[], Any]) -> int | None:
-    """An answer of NVML; GB10's driver has none to some questions."""
-    with suppress(Exception):
-        return int(question())
-    return None

@@ -17,24 +17,16 @@ logger = logging.getLogger("spark_prof")
 
 
 class Fence:
-    """Runs the hooks of one recording so that none of them can raise into the engine.
-
-    Args:
-        report: told once about every hook that failed, with one line.
-        faults: names of hooks that shall fail when first called, for the tests.
-    """
+    """Runs the hooks of one recording so that none of them can raise into the engine."""
 
     def __init__(
-        self, report: Callable[[str], None] | None = None, faults: tuple[str, ...] = ()
+        self,
+        report: Callable[[str], None] | None = None,  # gets a line for each hook that failed
+        faults: tuple[str, ...] = (),  # hooks that shall fail when first called, for the tests
     ) -> None:
         self._report = report
         self._faults = faults
-        self._failed: set[str] = set()
-
-    @property
-    def failed(self) -> frozenset[str]:
-        """The hooks that are off because they failed."""
-        return frozenset(self._failed)
+        self.failed: set[str] = set()  # the hooks that are off because they failed
 
     def call(
         self,
@@ -44,7 +36,7 @@ class Fence:
         **named: _Arguments.kwargs,
     ) -> _Result | None:
         """Calls the function; None when it fails now or the hook failed before."""
-        if hook in self._failed:
+        if hook in self.failed:
             return None
         try:
             if hook in self._faults:
@@ -56,9 +48,9 @@ class Fence:
 
     def disable(self, hook: str, error: BaseException) -> None:
         """Switches the hook off and says so once."""
-        if hook in self._failed:
+        if hook in self.failed:
             return
-        self._failed.add(hook)
+        self.failed.add(hook)
         message = f"hook {hook} failed and is off: {type(error).__name__}: {error}"
         logger.warning("spark-prof: %s; the engine goes on", message)
         if self._report is not None:

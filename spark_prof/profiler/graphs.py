@@ -33,24 +33,17 @@ _PIECEWISE, _FULL = 1, 2
 
 
 class GraphWatch:
-    """The graph captures of one worker.
-
-    Args:
-        native: what keeps the nodes; None where nsys does, or nothing.
-        mark: called when the captures begin and end; marks nsys's clock.
-    """
+    """The graph captures of one worker."""
 
     def __init__(
         self,
         worker: Any,
-        native: Native | None,
+        native: Native | None,  # what keeps the nodes; None where nsys does, or nothing
         fence: Fence,
-        mark: Callable[[], object] | None = None,
+        mark: Callable[[], object] | None = None,  # nsys's clock, where the captures begin and end
     ) -> None:
-        self._worker = worker
+        self._worker, self._native, self._fence = worker, native, fence
         self._mark = mark or (lambda: None)
-        self._native = native
-        self._fence = fence
         self._marker = CallMarker(fence)
         self._undo: list[Callable[[], None]] = []
         self.uninstall: Callable[[], None] = lambda: None
@@ -75,17 +68,16 @@ class GraphWatch:
         """Writes nodes, captures and what was open meanwhile, if any graph was captured."""
         if not self._captures:
             return
-        for kind, rows in (
-            ("capture-events", self._events),
-            ("captures", np.array(self._captures, CAPTURE_DTYPE)),
-        ):
-            process.write(capture_name(process.name, kind), rows)
+        found = {
+            "capture-events": self._events,
+            "captures": np.array(self._captures, CAPTURE_DTYPE),
+        }
         if self._native is not None:
-            nodes = self._native.nodes()
-            process.write(capture_name(process.name, "nodes"), nodes)
-            process.write(capture_name(process.name, "arguments"), self._arguments)
-            if self._lost:
-                process.log(f"{self._lost} arguments of kernels in CUDA graphs had no room")
+            found |= {"nodes": self._native.nodes(), "arguments": self._arguments}
+        for kind, rows in found.items():
+            process.write(capture_name(process.name, kind), rows)
+        if self._lost:
+            process.log(f"{self._lost} arguments of kernels in CUDA graphs had no room")
 
     def _start(self) -> None:
         _, marked = marked_modules(self._worker)
@@ -104,13 +96,12 @@ class GraphWatch:
         while self._undo:
             self._undo.pop()()
         self._events = self._marker.take_rows()
-        if self._native is not None:
-            self._fence.call("take_arguments", self._take_arguments)
+        self._fence.call("take_arguments", self._take_arguments)
 
     def _take_arguments(self) -> None:
-        assert self._native is not None
-        words, lost = self._native.take_arguments()
-        self._arguments, self._lost = on_device(words), lost
+        if self._native is not None:
+            words, self._lost = self._native.take_arguments()
+            self._arguments = on_device(words)
 
     def _watch_batches(self, model: Any) -> None:
         """Learns the size of the batch with which the model is called."""

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from time import monotonic
@@ -40,15 +41,13 @@ _SMI = ("--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader")
 def installed(
     environment: Mapping[str, str] = os.environ, seconds: float = _LIBRARY_SECONDS
 ) -> Machine:
-    """Looks at this machine.
+    """Looks at this machine, at its libraries no longer than so many seconds.
 
-    Args:
-        environment: variables that a server started here would get.
-        seconds: how long the libraries may be looked at.
+    The environment is what a server started here would get.
     """
     lost: list[str] = []
-    packages = tuple(_package(name) for name in _PACKAGES)
-    versions = {package.name: package.version for package in packages}
+    packages = tuple(map(_package, _PACKAGES))
+    vllm = packages[_PACKAGES.index("vllm")].version
     gpu, capability, driver = _gpu(lost)
     nvcc = _nvcc(environment)
     visible = visible_environment(environment)
@@ -61,17 +60,15 @@ def installed(
         cuda=_toolkit(nvcc, lost),
         cupti=_cupti(),
         libraries=tuple(_libraries(capability, seconds, lost)),
-        settings=setting_rows(visible, versions["vllm"], _unknown(environment), ()),
+        settings=setting_rows(visible, vllm, _unknown(environment), ()),
         lost=tuple(lost),
     )
 
 
 def _package(name: str) -> Package:
     for spelt in (name, _CPU_BUILDS.get(name, name)):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             return Package(name, metadata.version(spelt))
-        except metadata.PackageNotFoundError:
-            continue
     return Package(name, "")
 
 
@@ -119,22 +116,16 @@ def _toolkit(nvcc: str, lost: list[str]) -> str:
 
 def _cupti() -> str:
     """The newest libcupti among the packages, which is the one that torch loads."""
-    for name in ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12"):
-        for path in _files(name, "libcupti.so"):
-            return str(path)
-    return ""
+    names = ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12")
+    return next((str(path) for name in names for path in _files(name, "libcupti.so")), "")
 
 
 def _files(package: str, part: str) -> Iterator[Path]:
     """Files of a distribution with that part in their name."""
-    try:
-        files = metadata.distribution(package).files or []
-    except metadata.PackageNotFoundError:
-        return
-    for file in files:
-        if part in file.name:
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.distribution(package).files or []:
             path = Path(str(file.locate()))
-            if path.is_file():
+            if part in file.name and path.is_file():
                 yield path
 
 
@@ -174,11 +165,7 @@ def _libraries(capability: str, seconds: float, lost: list[str]) -> Iterator[Lib
 
 
 def _short(path: Path) -> str:
-    parts = path.parts
-    for root in ("site-packages", "dist-packages"):
-        if root in parts:
-            return "/".join(parts[parts.index(root) + 1 :])
-    return str(path)
+    return re.sub(r"^.*?/(?:site|dist)-packages/", "", str(path))
 
 
 def _unknown(environment: Mapping[str, str]) -> list[str]:

@@ -11,8 +11,8 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from functools import partial, reduce
+from typing import Any
 
 from spark_prof.profiler.targets import DRAFTER, models_of
 from spark_prof.rules.components import component_of, layer_of
@@ -30,15 +30,6 @@ _MOST_WALKED = 100_000
 
 _WEIGHT = re.compile(r"weight|scale|bias|zeros|zero_point|sinks|(^|[._])w\d+([._]|$)|W_U?[KV]")
 
-_Shape = Literal["tensor", "list", "dict", "object", ""]
-
-
-def kind_of_wrapped(name: str) -> str:
-    """The kind that the `tensors` table has for it: a weight, a cache, or a buffer."""
-    if "cache" in name:
-        return "kv"
-    return "weight" if _WEIGHT.search(name) else "buffer"
-
 
 class WrappedTensors:
     """One walk over many modules, bounded as a whole."""
@@ -47,7 +38,6 @@ class WrappedTensors:
         import torch
 
         self._passed = frozenset(vars(torch.nn.Module())) | {_CACHE}
-        self._shapes: dict[type, _Shape] = {}
         self._barren: set[int] = set()
         self._walked = 0
 
@@ -58,12 +48,9 @@ class WrappedTensors:
         """
         given: set[int] = set()
         for name, item in list(getattr(module, "__dict__", {}).items()):
-            if name in self._passed:
+            if name in self._passed or not _kind(item) or id(item) in self._barren:
                 continue
-            shape = self._shape(item)
-            if not shape or id(item) in self._barren:
-                continue
-            inside = list(self._inside(name, item, shape))
+            inside = list(self._inside(name, item))
             if not inside:
                 self._barren.add(id(item))
             for path, tensor in inside:
@@ -71,57 +58,47 @@ class WrappedTensors:
                     given.add(id(tensor))
                     yield path, tensor
 
-    def _inside(self, name: str, item: Any, shape: _Shape) -> Iterator[tuple[str, Any]]:
-        queue = deque([(name, item, shape, 1)])
+    def _inside(self, name: str, item: Any) -> Iterator[tuple[str, Any]]:
+        queue = deque([(name, item, 1)])
         visited: set[int] = set()
         while queue and len(visited) < _MOST_OBJECTS and self._walked < _MOST_WALKED:
-            name, item, shape, depth = queue.popleft()
+            name, item, depth = queue.popleft()
             if id(item) in visited:
                 continue
             visited.add(id(item))
-            if shape == "tensor":
+            if _kind(item) == "tensor":
                 yield name, item
                 continue
             self._walked += 1
             parts = [
-                (f"{name}.{key}", value, inner, depth + 1)
-                for key, value in _parts(item, shape)
-                if (inner := self._shape(value)) and key != _CACHE and id(value) not in self._barren
+                (f"{name}.{key}", value, depth + 1)
+                for key, value in _parts(item)
+                if _kind(value) and key != _CACHE and id(value) not in self._barren
             ]
             if depth < _DEEPEST:
                 queue += parts
             if not parts:
                 self._barren.add(id(item))
 
-    def _shape(self, item: Any) -> _Shape:
-        kind = type(item)
-        found = self._shapes.get(kind)
-        if found is None:
-            found = self._shapes[kind] = _shape_of(kind)
-        return found
 
-
-def _shape_of(kind: type) -> _Shape:
+def _kind(item: Any) -> str:
+    """A tensor, something that may hold one, or an empty string."""
     import torch
 
-    if issubclass(kind, torch.Tensor):
+    if isinstance(item, torch.Tensor):
         return "tensor"
-    if issubclass(kind, torch.Size | torch.nn.Module | type):
+    if isinstance(item, torch.Size | torch.nn.Module | type):
         return ""
-    if issubclass(kind, dict):
-        return "dict"
-    if issubclass(kind, list | tuple):
-        return "list"
-    module = kind.__module__
+    module = type(item).__module__
     wraps = module.partition(".")[0] in _PACKAGES and not module.startswith(_CONFIGURATION)
-    return "object" if wraps else ""
+    return "holder" if wraps or isinstance(item, dict | list | tuple) else ""
 
 
-def _parts(item: Any, shape: _Shape) -> list[tuple[str, Any]]:
+def _parts(item: Any) -> list[tuple[str, Any]]:
     """What an object or a container holds, under the names that it has there."""
-    if shape == "list":
+    if isinstance(item, list | tuple):
         return [(str(number), value) for number, value in enumerate(item[:_MOST_ITEMS])]
-    inside = item if shape == "dict" else getattr(item, "__dict__", {})
+    inside = item if isinstance(item, dict) else getattr(item, "__dict__", {})
     return [(str(key), value) for key, value in list(inside.items())[:_MOST_ITEMS]]
 
 
@@ -149,13 +126,13 @@ def describe_layers(model: Any) -> list[dict[str, Any]]:
 
 
 def _describe(path: str, module: Any) -> dict[str, Any] | None:
-    tensors = list(_own_tensors(module))
+    tensors = _own_tensors(module)
     method = getattr(module, "quant_method", None)
     scheme = getattr(module, "scheme", None)
     kernel = kernel_of(module)
     if not tensors and method is None and not kernel:
         return None
-    largest = max(tensors, key=lambda item: item[1].numel(), default=None)
+    largest = max(tensors.values(), key=lambda tensor: tensor.numel(), default=None)
     return {
         "path": path,
         "type": type(module).__name__,
@@ -163,32 +140,33 @@ def _describe(path: str, module: Any) -> dict[str, Any] | None:
         "component": component_of(path, type(module).__name__),
         "quant_method": " ".join(type(item).__name__ for item in (method, scheme) if item),
         "kernel": kernel,
-        "weight_dtype": dtype_name(largest[1]) if largest else "",
-        "shape": "x".join(map(str, largest[1].shape)) if largest else "",
-        "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in tensors),
+        "weight_dtype": "" if largest is None else dtype_name(largest),
+        "shape": "" if largest is None else _shape(largest),
+        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
         "parameters": " ".join(
-            f"{name}:{dtype_name(tensor)}:{'x'.join(map(str, tensor.shape))}"
-            for name, tensor in tensors
+            f"{name}:{dtype_name(tensor)}:{_shape(tensor)}" for name, tensor in tensors.items()
         ),
     }
 
 
-def _own_tensors(module: Any) -> Iterator[tuple[str, Any]]:
+def _own_tensors(module: Any) -> dict[str, Any]:
+    """Parameters, buffers, and what a kernel library keeps in objects of its own.
+
+    Such as the weights of the Triton experts.
+    """
     found = dict(module.named_parameters(recurse=False))
     found |= {n: b for n, b in module.named_buffers(recurse=False) if n != "cos_sin_cache"}
-    yield from found.items()
     seen = {tensor.data_ptr() for tensor in found.values()}
-    for name, tensor in _wrapped_tensors(module):
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            yield name, tensor
-
-
-def _wrapped_tensors(module: Any) -> Iterator[tuple[str, Any]]:
-    """What a kernel library keeps in objects of its own, such as the Triton experts' weights."""
     for name, tensor in WrappedTensors().of(module):
-        if "." in name and not name.startswith("_") and tensor.numel() >= _SMALLEST_WRAPPED:
-            yield name, tensor
+        wrapped = "." in name and not name.startswith("_") and tensor.numel() >= _SMALLEST_WRAPPED
+        if wrapped and tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            found[name] = tensor
+    return found
+
+
+def _shape(tensor: Any) -> str:
+    return "x".join(map(str, tensor.shape))
 
 
 def dtype_name(tensor: Any) -> str:
@@ -198,19 +176,18 @@ def dtype_name(tensor: Any) -> str:
 
 def kernel_of(module: Any) -> str:
     """The class names of the implementation that was chosen, empty where a module has none."""
-    names = []
-    for path in _KERNEL_PATHS:
-        item = module
-        for part in path.split("."):
-            item = getattr(item, part, None)
-            if item is None:
-                break
-        else:
-            names.append(_name(item))
+    names = (_name(_at(module, path)) for path in _KERNEL_PATHS)
     return " ".join(dict.fromkeys(name for name in names if name))
 
 
+def _at(item: Any, path: str) -> Any:
+    """What an object holds behind some attributes; None where one is missing."""
+    return reduce(lambda found, name: getattr(found, name, None), path.split("."), item)
+
+
 def _name(item: Any) -> str:
+    if item is None:
+        return ""
     if hasattr(item, "__func__"):
         return str(item.__func__.__name__)
     if hasattr(item, "name") and hasattr(item, "value"):
@@ -230,15 +207,12 @@ _Format = Callable[[str, str], str]
 
 
 def describe_tensors(worker: Any) -> list[Row]:
-    """The rows of the `tensors` table, at most 200,000.
+    """The rows of the `tensors` table, at most 200,000, of a worker whose caches are there.
 
     Every parameter and buffer of the model and of its drafter, what kernel libraries keep in
     objects of their own, the caches of each layer, and on a GPU the segments of its memory. A
     tensor that several modules hold has a row for each; a module that several layers share has
     one, with layer -1. Takes about 20 us a tensor, and touches none of their data.
-
-    Args:
-        worker: a vLLM worker whose model is loaded, with caches and graphs as they will be used.
     """
     runner = worker.model_runner
     device = getattr(runner, "device", None)
@@ -310,7 +284,8 @@ class _Found:
             layer = place.layer if len(layers) == 1 else -1
             place = _Place(place.path, layer, place.component)
             form = _formats(holder.module, [(name, tensor)])
-            self._add(place, holder.type, kind_of_wrapped(name), name, tensor, form)
+            what = "kv" if "cache" in name else "weight" if _WEIGHT.search(name) else "buffer"
+            self._add(place, holder.type, what, name, tensor, form)
 
     def add_caches(self, layers: Mapping[str, Any], holders: Mapping[int, _Holder]) -> None:
         """Adds the KV cache or the states of each layer, by its name in the forward context."""
@@ -318,11 +293,9 @@ class _Found:
             kind = type(layer).__name__
             is_state = any(base.__name__ == "MambaBase" for base in type(layer).__mro__)
             holder = holders.get(id(layer))
-            place = _Place(name, layer_of(name), component_of(name, kind))
-            if holder is not None:
-                place = holder.places[0]
-            stored = str(getattr(layer, "kv_cache_dtype", ""))
-            form = partial(stored_format, classes=stored)
+            unheld = _Place(name, layer_of(name), component_of(name, kind))
+            place = holder.places[0] if holder else unheld
+            form = partial(stored_format, classes=str(getattr(layer, "kv_cache_dtype", "")))
             tensors = _tensors_of_cache(layer.kv_cache)
             for number, tensor in enumerate(tensors):
                 if is_state:
@@ -333,8 +306,8 @@ class _Found:
 
     def add_other_caches(self, caches: Iterable[Any]) -> None:
         """Adds the runner's caches that no layer has."""
-        for number, cache in enumerate(caches):
-            for tensor in _tensors_of_cache(cache):
+        for number, held in enumerate(caches):
+            for tensor in _tensors_of_cache(held):
                 where = _where(tensor, self.device)
                 if where is not None and where not in self.known:
                     name = f"kv_caches.{number}"
@@ -344,24 +317,22 @@ class _Found:
         self, place: _Place, kind: str, what: str, name: str, tensor: Any, form: _Format
     ) -> None:
         where = _where(tensor, self.device)
-        if where is None or len(self.rows) >= _MOST_ROWS:
+        if where is None:
             return
         self.known.add(where)
         dtype = dtype_name(tensor)
         row = {"address": where[0], "bytes": where[1], "kind": what, "name": name,
                "module": place.path, "type": kind, "layer": place.layer,
-               "component": place.component, "shape": "x".join(map(str, tensor.shape)),
-               "dtype": dtype}  # fmt: skip
-        row["format"] = form("kv_cache" if what in ("kv", "state") else name, dtype)
+               "component": place.component, "shape": _shape(tensor), "dtype": dtype,
+               "format": form("kv_cache" if what in ("kv", "state") else name, dtype)}  # fmt: skip
         self.rows.append(row)
 
 
 def _formats(module: Any, tensors: Iterable[tuple[str, Any]]) -> _Format:
     """What tells the format of each of a module's tensors from its name and type."""
-    method = getattr(module, "quant_method", None)
-    if method is None:
+    if getattr(module, "quant_method", None) is None:
         return stored_format
-    found = (method, getattr(module, "scheme", None), getattr(method, "quant_config", None))
+    found = (_at(module, path) for path in ("quant_method", "scheme", "quant_method.quant_config"))
     parts = [part for part in found if part is not None]
     classes = " ".join([*(type(part).__name__ for part in parts), kernel_of(module)])
     dtypes = ((name, dtype_name(tensor)) for name, tensor in tensors)
@@ -371,13 +342,9 @@ def _formats(module: Any, tensors: Iterable[tuple[str, Any]]) -> _Format:
 
 def _bits(*parts: Any) -> int:
     """Bits of a packed weight, as the first that tells them has it; AWQ knows no other than 4."""
-    for part in parts:
-        for path in _BITS:
-            value = part
-            for name in path.split("."):
-                value = getattr(value, name, None)
-            if type(value) is int:
-                return value
+    for value in (_at(part, path) for part in parts for path in _BITS):
+        if type(value) is int:
+            return value
     return 4 if any("awq" in type(part).__name__.lower() for part in parts) else 0
 
 
@@ -405,12 +372,9 @@ def _places(module: Any, paths: list[str]) -> list[_Place]:
 def _layers_with_caches(worker: Any) -> dict[str, Any]:
     """The layers of vLLM that have a cache, by the names with which attention finds them."""
     configs = (worker.model_runner, getattr(worker, "vllm_config", None))
-    for config in configs:
-        compilation = getattr(config, "compilation_config", None)
-        layers = getattr(compilation, "static_forward_context", None)
-        if layers:
-            return {str(name): it for name, it in layers.items() if hasattr(it, "kv_cache")}
-    return {}
+    found = (_at(each, "compilation_config.static_forward_context") for each in configs)
+    layers: dict[Any, Any] = next(filter(None, found), {})
+    return {str(name): it for name, it in layers.items() if hasattr(it, "kv_cache")}
 
 
 def _tensors_of_cache(cache: Any) -> list[Any]:
@@ -452,14 +416,8 @@ def _segments() -> list[Row]:
     empty = {"name": "", "module": "", "type": "", "layer": -1, "component": "", "shape": "",
              "dtype": "", "format": ""}  # fmt: skip
     return [
-        {
-            "address": int(segment["address"]),
-            "bytes": int(segment["total_size"]),
-            "kind": "memory"
-            if tuple(segment.get("segment_pool_id", ())) in ((), (0, 0))
-            else "pool",
-        }
-        | empty
+        {"address": int(segment["address"]), "bytes": int(segment["total_size"]),
+         "kind": "pool" if any(segment.get("segment_pool_id", ())) else "memory"} | empty
         for segment in torch.cuda.memory_snapshot()
         if segment.get("device", device) == device
-    ]
+    ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -25,6 +24,7 @@ from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys
 from spark_prof.profiler.ray import with_ray_copies
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
 from spark_prof.profiler.watch import Watcher
+from spark_prof.rules.environment import version_of
 from spark_prof.traces.assemble import assemble, unflushed
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import (
@@ -35,6 +35,7 @@ from spark_prof.traces.chunks import (
     write_json,
 )
 from spark_prof.traces.claim import Claim
+from spark_prof.traces.nsys_tool import Say
 
 OLDEST_CUPTI = (13, 4)
 """The first release whose libcupti is known to sample counters under a CUDA 13.0 driver."""
@@ -60,14 +61,9 @@ PATIENT = Patience(30.0, 5.0, ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0)), 6
 _URGENT = Patience(3.0, 0.5, ((signal.SIGTERM, 2.0),), 1.0)
 """Supervisors send SIGKILL ten seconds after SIGTERM. # bar: done 7 s after it, and the bundle"""
 
-Say = Callable[[str], None]
-
 
 def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> Claim:
-    """Makes the folder that the recorded processes write into.
-
-    Returns:
-        What keeps every other recorder out of it.
+    """Makes the folder that the recorded processes write into; its claim keeps others out.
 
     Raises:
         CommandError: it exists and holds something, somebody else writes there, it cannot be
@@ -95,10 +91,8 @@ def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> 
 
 def remove_empty(folder: Path, claim: Claim | None = None) -> None:
     """Removes a bundle folder in which nothing was recorded, and that nobody else has made anew."""
-    try:
-        if claim is not None and not claim.intact():
-            return
-        if has_steps(pieces_folder(folder)):
+    with suppress(OSError):
+        if (claim is not None and not claim.intact()) or has_steps(pieces_folder(folder)):
             return
         shutil.rmtree(pieces_folder(folder), ignore_errors=True)
         left = list(folder.iterdir())
@@ -106,8 +100,6 @@ def remove_empty(folder: Path, claim: Claim | None = None) -> None:
             for path in left:
                 path.unlink()
             folder.rmdir()
-    except OSError:
-        return
 
 
 def has_steps(pieces: Path) -> bool:
@@ -119,18 +111,14 @@ def quarters(say: Say) -> Callable[[int, int], None]:
     """What is told which of all pieces is being written, and says so four times."""
 
     def progress(done: int, total: int) -> None:
-        if total > 4 and (done == total or done % max(1, total // 4) == 0):
+        if total > 4 and (done == total or done % (total // 4) == 0):
             say(f"writing piece {done} of {total}")
 
     return progress
 
 
 def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
-    """Assembles the bundle, with progress where it takes long.
-
-    Raises:
-        CommandError: nothing was recorded, or it cannot be written.
-    """
+    """Assembles the bundle, with progress where it takes long."""
     say("writing the bundle")
     try:
         return assemble(folder, state=state, progress=quarters(say), ends=watcher.ends())
@@ -140,10 +128,7 @@ def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
 
 
 def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, int]:
-    """Runs the command and records it into a folder that it makes.
-
-    Returns:
-        The bundle and the command's exit code.
+    """Runs the command and records it into a folder that it makes; its exit code as well.
 
     Raises:
         CommandError: the command is not one that starts vLLM, or nothing was recorded.
@@ -176,7 +161,7 @@ def _run(
     vanished: CommandError | None = None
     patience = PATIENT
     with ExitStack() as stack:
-        started = replace(command, argv=tuple(nsys.argv)) if nsys else command
+        started = command._replace(argv=tuple(nsys.argv)) if nsys else command
         child = _start(started, settings, staging, apart=nsys is not None)
         stack.callback(
             lambda: end_child(
@@ -212,11 +197,7 @@ def _run(
                 say("ending the recording and keeping what there is")
                 watcher.stop()
                 watcher.wait(
-                    lambda: (
-                        watcher.settled()
-                        if child.poll() is not None
-                        else watcher.done() and bool(watcher.ranks())
-                    ),
+                    lambda: watcher.done() if child.poll() is None else watcher.settled(),
                     patience.flush_s if watcher.recorded() else 1.0,
                 )
                 watcher.wait_for_engine(patience.engine_s)
@@ -254,10 +235,7 @@ def vanished_folder(claim: Claim) -> CommandError | None:
 def _start(
     command: Command, settings: Settings, staging: Path, *, apart: bool
 ) -> subprocess.Popen[bytes]:
-    """Runs the command.
-
-    Where it runs apart, Ctrl-C does not reach it: nsys would end before it has been asked to.
-    """
+    """Runs the command; apart, where Ctrl-C would end nsys before it has been asked to."""
     argv, environment = _launch(command, settings, staging, os.environ)
     try:
         return subprocess.Popen(argv, env=environment, process_group=0 if apart else None)
@@ -341,10 +319,10 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 def unwritten(watcher: Watcher) -> str:
     """What was recorded of which nothing was written; empty where there is nothing."""
-    if not any(counts.recorded for counts in read_counts(watcher.pieces).values()):
-        return ""
-    lost = "; ".join(unflushed(watcher.pieces, {}, {}, watcher.ends()))
-    return f"no step was written before the recording ended: {lost}; record again"
+    if any(counts.recorded for counts in read_counts(watcher.pieces).values()):
+        lost = "; ".join(unflushed(watcher.pieces, {}, {}, watcher.ends()))
+        return f"no step was written before the recording ended: {lost}; record again"
+    return ""
 
 
 def _why_nothing(watcher: Watcher, code: int, interrupted: bool) -> str:
@@ -376,10 +354,10 @@ def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:
         package = distribution("nvidia-cuda-cupti")
         files = [file for file in package.files or () if file.name == _LIBRARY]
         paths = (Path(str(package.locate_file(file))).resolve() for file in files)
-        found += [(_numbers(package.version), path.parent) for path in paths if path.exists()]
+        found += [(version_of(package.version), path.parent) for path in paths if path.exists()]
     for folder in toolkits.glob("cuda-*/extras/CUPTI/lib64"):
         if (folder / _LIBRARY).exists():
-            found.append((_numbers(folder.parents[2].name), folder))
+            found.append((version_of(folder.parents[2].name.removeprefix("cuda-")), folder))
     new = [item for item in found if item[0] >= OLDEST_CUPTI]
     return max(new, default=((), None), key=lambda item: item[0])[1]
 
@@ -393,7 +371,3 @@ def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
     anew = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     return anew | dict(environment) | {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

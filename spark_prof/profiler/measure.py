@@ -59,11 +59,7 @@ Product = Callable[[], object]
 
 
 def products(device: Device, room: Room) -> Iterator[Measurement | str]:
-    """The best rate in each precision, over square products of growing size.
-
-    Yields:
-        A measurement, or a sentence on a precision that could not be measured.
-    """
+    """The best rate in each precision over square products of growing size, or why not."""
     for precision in PRECISIONS:
         make, with_what = _MAKERS[precision]
         best: Measurement | None = None
@@ -166,33 +162,24 @@ def measure(progress: Callable[[str], None]) -> Measured:
     """
     device = Device("cuda" if torch.cuda.is_available() else "cpu")
     facts = device_facts()
-    uuid = ""
-    if device.is_gpu:
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        uuid = f"GPU-{properties.uuid}"
+    uuid = f"GPU-{torch.cuda.get_device_properties(None).uuid}" if device.is_gpu else ""
     before = device_state(uuid)
     room = room_of(device)
-    measurements: list[Measurement] = []
-    notes: list[str] = []
     with torch.inference_mode():
-        for found in _all(device, room, progress):
-            if isinstance(found, str):
-                notes.append(found)
-            else:
-                measurements.append(found)
+        found = list(_all(device, room, progress))
     after = device_state(uuid)
     capability = facts.get("compute_capability")
     return Measured(
         device=str(facts.get("name") or "unknown"),
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
-        measurements=tuple(measurements),
+        measurements=tuple(each for each in found if not isinstance(each, str)),
         before=before,
         after=after,
         uuid=uuid,
         compute_capability=str(capability) if capability else None,
         driver=str(facts.get("driver") or ""),
         torch=str(torch.__version__),
-        notes=tuple(notes),
+        notes=tuple(each for each in found if isinstance(each, str)),
     )
 
 

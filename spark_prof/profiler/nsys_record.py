@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from spark_prof.profiler.commands import Command, find_program, option_value
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import append_log
 from spark_prof.traces.nsys_chunks import link_exports
-from spark_prof.traces.nsys_tool import Nsys, find_nsys
+from spark_prof.traces.nsys_tool import Nsys, Say, find_nsys
 
 REPORT_SUFFIX = ".nsys-rep"
 UNIMPORTED_SUFFIX = ".qdstrm"
@@ -51,9 +51,7 @@ _EXECUTOR = "--distributed-executor-backend"
 def profile_command(nsys: Path, command: Command, report: Path, session: str) -> list[str]:
     """The command line that runs a command under nsys.
 
-    Args:
-        report: the report to write, without its suffix.
-        session: the name by which `Nsys.stop` finds this run.
+    The report is named without its suffix, the session as `Nsys.stop` finds it.
 
     Raises:
         CommandError: nsys would not see vLLM through this command.
@@ -70,7 +68,8 @@ def profile_command(nsys: Path, command: Command, report: Path, session: str) ->
             "sudo drops what nsys sets for the processes that it watches; "
             "write 'sudo spark-prof record --backend nsys ...' instead"
         )
-    options = [*PROFILE_OPTIONS, f"--session-new={session}", f"--output={_escaped(report)}"]
+    output = str(report).replace("%", "%%")  # where nsys would put numbers and names
+    options = [*PROFILE_OPTIONS, f"--session-new={session}", f"--output={output}"]
     return [str(nsys), "profile", *options, *command.argv]
 
 
@@ -94,18 +93,11 @@ def with_ray_workers(argv: Sequence[str]) -> list[str]:
     return [*argv] if _has_ray_option(argv) else [*argv, _RAY_OPTION]
 
 
-def _escaped(path: Path) -> str:
-    """The path as nsys takes it: it puts numbers and names where it sees a percent sign."""
-    return str(path).replace("%", "%%")
-
-
 REPORT = "nsys"
 """Name of the report in the bundle's folder, without its suffix."""
 
 _RAY_SECONDS = 120.0
-_POLL_SECONDS = 0.5
-
-Say = Callable[[str], None]
+_POLL_SECONDS = 5.0
 
 
 class NsysRun:
@@ -170,7 +162,7 @@ class NsysRun:
         end = time.monotonic() + _RAY_SECONDS
         while len(reports) < ranks and time.monotonic() < end:
             self._say(f"waiting for the nsys reports of Ray's workers, {len(reports)} of {ranks}")
-            time.sleep(_POLL_SECONDS * 10)
+            time.sleep(_POLL_SECONDS)
             reports = list(ray_reports(os.environ, self._begun))
         return reports
 
@@ -193,19 +185,17 @@ def plan_nsys(command: Command, settings: Settings, say: Say) -> NsysRun | None:
 
 
 def ray_reports(environment: Mapping[str, str], since: float) -> Iterator[Path]:
-    """The reports that workers of Ray left on this host.
+    """The reports that workers of Ray left on this host since then, in seconds since the epoch.
 
     Ray puts them into logs/nsight of its session, under RAY_TMPDIR, TMPDIR or /tmp.
-
-    Args:
-        since: seconds since the epoch; older reports are of another run.
     """
     given = [environment.get("RAY_TMPDIR"), environment.get("TMPDIR"), "/tmp"]
-    seen: set[Path] = set()
-    for root in filter(None, given):
-        for path in sorted(Path(root, "ray").glob(f"session_*/logs/nsight/*{REPORT_SUFFIX}")):
-            with suppress(OSError):
-                real = path.resolve()
-                if real not in seen and real.stat().st_mtime >= since:
-                    seen.add(real)
-                    yield real
+    found = (
+        path.resolve()
+        for root in filter(None, given)
+        for path in sorted(Path(root, "ray").glob(f"session_*/logs/nsight/*{REPORT_SUFFIX}"))
+    )
+    for path in dict.fromkeys(found):
+        with suppress(OSError):
+            if path.stat().st_mtime >= since:
+                yield path

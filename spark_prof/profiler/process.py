@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -41,13 +40,8 @@ class Process:
         self._run = settings.run
         self._refused = False
         self.counter = StepCounter()
-        self.thread = 0
         self.folder.mkdir(parents=True, exist_ok=True)
         self._shown: tuple[str, int] | None = None
-
-    def use_current_thread(self) -> None:
-        """Says that the steps run in the current thread."""
-        self.thread = threading.get_native_id()
 
     def begin(self) -> bool:
         """Begins to count steps in a file; False where another process of this name did.

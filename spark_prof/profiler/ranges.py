@@ -25,26 +25,20 @@ _FAULT = "ranges"
 
 @dataclass(frozen=True)
 class Target:
-    """One callable to mark: the attribute `attribute` of `owner`.
-
-    `may_be_traced` says that torch.compile could trace through the call; the marker then steps
-    aside while it does.
-    """
+    """One callable to mark: the attribute `attribute` of `owner`."""
 
     owner: Any
     attribute: str
     path: str
-    may_be_traced: bool = False
+    may_be_traced: bool = False  # by torch.compile: while it does, the marker steps aside
 
 
 class CallMarker:
     """Keeps a log of entered and left targets for one thread, and undoes its marks on request.
 
     The log holds pairs (time in ns, code): code m + 1 for entering target m, -(m + 1) for
-    leaving it, 0 for leaving everything. Calls on other threads are not logged.
-
-    Args:
-        nvtx: set an NVTX range for each call too, where the nvtx package is installed.
+    leaving it, 0 for leaving everything. Calls on other threads are not logged. With nvtx each call
+    sets an NVTX range too, where the nvtx package is installed.
     """
 
     def __init__(self, fence: Fence, *, nvtx: bool = True) -> None:
@@ -64,14 +58,10 @@ class CallMarker:
         """Stops to log; the marks stay and cost next to nothing."""
         self._recording = False
 
-    def take(self) -> array[int]:
-        """Hands over the log and begins a new one."""
-        log, self._log = self._log, array("q")
-        return log
-
     def take_rows(self) -> npt.NDArray[np.void]:
-        """Hands over the log as rows of pieces.EVENT_DTYPE."""
-        log = np.asarray(self.take(), dtype=np.int64)
+        """Hands over the log as rows of pieces.EVENT_DTYPE and begins a new one."""
+        taken, self._log = self._log, array("q")
+        log = np.asarray(taken, dtype=np.int64)
         rows = np.empty(len(log) // 2, EVENT_DTYPE)
         rows["time_ns"], rows["code"] = log[0 : 2 * len(rows) : 2], log[1::2]
         return rows
@@ -86,10 +76,6 @@ class CallMarker:
         if self._recording:
             self._log.append(now)
             self._log.append(code)
-
-    def close(self, now: int) -> None:
-        """Logs that everything open is left."""
-        self.add(0, now)
 
     def remove(self) -> None:
         """Takes every mark away."""

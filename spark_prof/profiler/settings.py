@@ -71,11 +71,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Reads what `to_json` wrote, leaving out what it does not know.
-
-        Raises:
-            msgspec.DecodeError: it is anything else.
-        """
+        """Reads what `to_json` wrote, leaving out what it does not know; else a DecodeError."""
         return msgspec.json.decode(text, type=cls)
 
     @classmethod

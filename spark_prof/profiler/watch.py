@@ -34,17 +34,12 @@ _PIDFD_GET_INFO, _PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
 
 @dataclass
 class Watcher:
-    """What is known about a recording that others make.
-
-    Args:
-        steps: steps that were asked for, 0 for all.
-        port: of this machine, at which a server answers once it is up; 0 where none will.
-    """
+    """What is known about a recording that others make."""
 
     pieces: Path
-    steps: int
+    steps: int  # that were asked for, 0 for all
     say: Callable[[str], None]
-    port: int = 0
+    port: int = 0  # of this machine, at which a server answers once it is up; 0 where none will
     _up: bool = False
     _asked_at: float = 0.0
     _watched: dict[str, int] = field(default_factory=dict)
@@ -54,14 +49,13 @@ class Watcher:
     _said: str = ""
     _said_at: float = field(default_factory=time.monotonic)
 
-    def refused(self) -> str | None:
-        """Why nothing will come; None as long as it may."""
-        value = _read(self.pieces / REFUSED_FILE)
-        return str(value.get("reason")) if value else None
+    def refused(self) -> str:
+        """Why nothing will come; empty as long as it may."""
+        return str(_read(self.pieces / REFUSED_FILE).get("reason", ""))
 
     def ranks(self) -> list[dict[str, Any]]:
         """The progress of every rank that has reported."""
-        found = (_read(path) for path in sorted(self.pieces.glob("rank*.progress.json")))
+        found = map(_read, sorted(self.pieces.glob("rank*.progress.json")))
         return [value for value in found if value]
 
     def recorded(self) -> int:
@@ -168,12 +162,7 @@ class Watcher:
     def wait_for_engine(self, seconds: float = _ENGINE_SECONDS) -> None:
         """Waits for the scheduler's last rows, which come up to a second after the ranks'."""
         engines = [path.name.split(".")[0] for path in self.pieces.glob("engine*.facts.json")]
-
-        def written() -> bool:
-            values = [_read(self.pieces / f"{name}.progress.json") for name in engines]
-            return all(value and value.get("finished") for value in values)
-
-        self.wait(written, seconds)
+        self.wait(lambda: all(map(self._finished, engines)), seconds)
 
     def check(self) -> None:
         """Raises CommandError when a recorded process has said that it cannot be recorded."""
@@ -206,11 +195,9 @@ class Watcher:
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(1000 * seconds):
             name = names[descriptor]
-            self._end(name, _exit_code(descriptor, self._pids[name]))
-
-    def _end(self, name: str, code: int | None) -> None:
-        os.close(self._watched.pop(name))
-        self._ends[name] = self._how(name, self._pids[name], code)
+            code = _exit_code(descriptor, self._pids[name])
+            os.close(self._watched.pop(name))
+            self._ends[name] = self._how(name, self._pids[name], code)
 
     def _how(self, name: str, pid: int, code: int | None) -> str:
         # One that has written everything may end as it likes.
@@ -229,9 +216,8 @@ def _how(code: int | None) -> str:
         return "ended without a word"
     if code >= 0:
         return f"ended with exit code {code}"
-    with suppress(ValueError):
-        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    return f"was killed by signal {-code}"
+    named = {each.value: f" ({each.name})" for each in signal.Signals}
+    return f"was killed by signal {-code}{named.get(-code, '')}"
 
 
 def _exit_code(descriptor: int, pid: int) -> int | None:

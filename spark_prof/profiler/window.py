@@ -6,8 +6,8 @@ settled.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from statistics import median
 
@@ -33,15 +33,10 @@ class Take(Enum):
 
 @dataclass
 class Stretches:
-    """Turns of watched and merely timed steps, which together show what watching costs.
+    """Turns of watched and merely timed steps, which together show what watching costs."""
 
-    Args:
-        watched: steps of a turn that are watched; 0 watches all of them.
-        period: steps of a turn.
-    """
-
-    watched: int = 0
-    period: int = 0
+    watched: int = 0  # steps of a turn that are watched; 0 watches all of them
+    period: int = 0  # steps of a turn
     position: int = 0
 
     def next(self) -> Take:
@@ -55,17 +50,11 @@ class Stretches:
 
 @dataclass
 class Window:
-    """The steps that a recording wants.
+    """The steps that a recording wants."""
 
-    Args:
-        steps: steps to watch, 0 for no limit.
-        warmup_steps: steps to let pass first.
-        decode_only: leave out steps that hold any prefill.
-    """
-
-    steps: int
-    warmup_steps: int = 0
-    decode_only: bool = False
+    steps: int  # to watch, 0 for no limit
+    warmup_steps: int = 0  # to let pass first
+    decode_only: bool = False  # leave out steps that hold any prefill
     stretches: Stretches = field(default_factory=Stretches)
     passed: int = 0
     recorded: int = 0
@@ -129,34 +118,26 @@ class _Size:
 
 
 class SteadyWindow(Window):
-    """Decode steps of each batch size in the steady state.
+    """So many decode steps of each batch size in the steady state.
 
-    Args:
-        steps: steps to watch of each batch size.
-        stretches: how watched and timed steps take turns, for each batch size anew.
-        batch_sizes: the sizes to wait for, after which the window closes; with none it takes what
-            comes and is closed from outside.
+    Watched and timed steps take turns for each size anew. It closes after the sizes that were asked
+    for; with none it takes what comes and is closed from outside.
     """
 
     def __init__(self, steps: int, stretches: Stretches, batch_sizes: tuple[int, ...] = ()) -> None:
         super().__init__(steps, decode_only=True, stretches=stretches)
         self._wanted = batch_sizes
-        self._sizes: dict[int, _Size] = {}
+        self._sizes = defaultdict[int, _Size](lambda: _Size(replace(stretches)))
         self._latest: tuple[int, int] = (0, 0)
-        self._current = 0
 
     def wants(self, batch: Batch, now_ns: int) -> Take:
         """What happens to the step; see `Window`."""
         number = batch.decode_requests if batch.phase == DECODE else 0
         (before, began), self._latest = self._latest, (number, now_ns)
-        self._current = number
         if self.closed or not number or (self._wanted and number not in self._wanted):
             self.passed += 1
             return Take.SKIP
-        size = self._sizes.get(number)
-        if size is None:
-            turns = Stretches(self.stretches.watched, self.stretches.period)
-            size = self._sizes[number] = _Size(turns)
+        size = self._sizes[number]
         if size.recorded >= self.steps > 0:
             return Take.SKIP
         if not size.settled:
@@ -168,11 +149,8 @@ class SteadyWindow(Window):
     def count(self) -> None:
         """Counts one watched step of the batch size that was asked for last."""
         self.recorded += 1
-        if self._current in self._sizes:
-            self._sizes[self._current].recorded += 1
-        if self._wanted and all(self._done(number) for number in self._wanted):
+        self._sizes[self._latest[0]].recorded += 1
+        if self._wanted and all(
+            self._sizes[number].recorded >= self.steps > 0 for number in self._wanted
+        ):
             self.closed = True
-
-    def _done(self, number: int) -> bool:
-        size = self._sizes.get(number)
-        return size is not None and size.recorded >= self.steps > 0

@@ -6,6 +6,7 @@ every wrap and mark away again, so that a server that goes on runs as if nothing
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -43,17 +44,7 @@ _REST_SECONDS = 1.0
 
 
 class WorkerRecording:
-    """One recording in one worker.
-
-    Args:
-        worker: the vLLM worker, constructed but perhaps not yet loaded.
-        graphs: what was seen while the worker captured its CUDA graphs.
-
-    Attributes:
-        process: where this recording's pieces go.
-        fence: what keeps this recording's faults away from the engine.
-        flush_when_idle: leave the last flush to whoever watches `wants_flush`.
-    """
+    """One recording in one worker, which is constructed but perhaps not yet loaded."""
 
     def __init__(
         self,
@@ -63,7 +54,7 @@ class WorkerRecording:
         graphs: GraphWatch | None = None,
     ) -> None:
         self._worker = worker
-        self._graphs = graphs
+        self._graphs = graphs  # what was seen while the worker captured its CUDA graphs
         self._settings = settings
         self.process = process
         self.fence = Fence(process.log, settings.faults)
@@ -74,11 +65,11 @@ class WorkerRecording:
         self._backends: dict[str, Backend] = {}
         self._prepared = self._watching = self._loading = self._stop = False
         self._entered = self._finishing = self._reading = False
-        self.flush_when_idle = False
+        self.flush_when_idle = False  # leaves the last flush to whoever watches `wants_flush`
         self._open: tuple[Batch, int, bool] | None = None
         self._steps: list[tuple[int, ...]] = []
         self._kinds: Counter[tuple[int, int]] = Counter()
-        self._number = self._piece = 0
+        self._number = self._piece = self._thread = 0
         self._latest = time.monotonic()
         self._undo: list[Callable[[], None]] = []
         self._facts: dict[str, Any] = {}
@@ -143,15 +134,12 @@ class WorkerRecording:
         for name, backend in self._backends.items():
             # A profiler that ran on would grow, and break the next one.
             self.fence.call(f"discard{name}", backend.discard)
-        self._remove()
-        self.fence.call("progress", self.process.progress, self.window, finished=True)
-
-    def _remove(self) -> None:
         self.fence.call("remove", self._marker.remove)
         while self._undo:
             self._undo.pop()()
         if self._graphs is not None:
             self._graphs.uninstall()
+        self.fence.call("progress", self.process.progress, self.window, finished=True)
 
     def _around_loading(self, original: Any, *arguments: Any, **named: Any) -> Any:
         # Model runner V2 warms up through execute_model: those are not the user's steps.
@@ -169,9 +157,8 @@ class WorkerRecording:
         if self._prepared or self.window.closed:
             return
         self._prepare()
-        settings = self._settings
-        later = settings.warmup_steps or settings.decode_only or settings.steady
-        if not (later or self.window.closed):
+        wanted = self._settings
+        if not (wanted.warmup_steps or wanted.decode_only or wanted.steady or self.window.closed):
             self._watch()
 
     def _around_execute(
@@ -254,13 +241,13 @@ class WorkerRecording:
             return
         (batch, start, watched), self._open = self._open, None
         end = time.time_ns()
-        self._marker.close(end)
+        self._marker.add(0, end)  # everything open is left
         self._steps.append(
             (
                 self._number, batch.key, batch.phase, start, end,
                 batch.prefill_requests, batch.prefill_tokens,
                 batch.decode_requests, batch.decode_tokens,
-                batch.context_tokens, self.process.thread, watched,
+                batch.context_tokens, self._thread, watched,
             )
         )  # fmt: skip
         self._number += 1
@@ -289,7 +276,7 @@ class WorkerRecording:
             return
         found = self.fence.call("targets", marked_modules, self._worker)
         model, marked = found or (None, phase_modules())
-        layers = self.fence.call("introspect", describe_layers, model) if model is not None else []
+        layers = None if model is None else self.fence.call("introspect", describe_layers, model)
         facts = self.fence.call("facts", engine_facts, self._worker) or {}
         chosen = self.fence.call("backend", choose_backend, self._settings, self.process)
         facts["backend"], backend = chosen or ("none", None)
@@ -302,15 +289,14 @@ class WorkerRecording:
             if counters is not None:
                 self._backends["_counters"] = counters
         self._describe()
-        self.fence.call("tensors", self._write_tensors)
+        self.fence.call(
+            "tensors", lambda: self.process.write_tensors(describe_tensors(self._worker))
+        )
         first = len(PHASE_MODULES)
         self.fence.call("mark", self._marker.mark, marked[first:], first)
         if self._graphs is not None:
             self.fence.call("graphs", self._graphs.write, self.process)
-        self.process.use_current_thread()
-
-    def _write_tensors(self) -> None:
-        self.process.write_tensors(describe_tensors(self._worker))
+        self._thread = threading.get_native_id()
 
     def _watch(self) -> None:
         self._watching = True

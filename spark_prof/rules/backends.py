@@ -7,7 +7,9 @@ backend enums, the words of its older logs, and kernels as a trace has them.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from spark_prof.rules.kernel_names import NAME_LIMIT
 
@@ -125,59 +127,57 @@ _HOPPER = (90, 90)
 _B200 = (100, 109)
 _GB10 = (120, 129)
 _ANY = ((75, 129),)
-_LINEAR, _MOE = "model_executor/kernels/linear/", "model_executor/layers/fused_moe/experts/"
-_ATTENTION = "v1/attention/backends/"
+
+
+def _rows(option: str, folder: str) -> Callable[..., Backend]:
+    """What makes the rows of an option, whose sources lie in that folder."""
+
+    def row(value: str, stored: str, spans: tuple[Any, ...], file: str, **more: Any) -> Backend:
+        return Backend(option, value, stored, spans, folder + file, **more)
+
+    return row
+
+
+_linear = _rows("--linear-backend", "model_executor/kernels/linear/")
+_moe = _rows("--moe-backend", "model_executor/layers/fused_moe/experts/")
+_attention = _rows("--attention-backend", "v1/attention/backends/")
 
 BACKENDS: tuple[Backend, ...] = (
-    Backend("--linear-backend", "flashinfer_cutedsl", "nvfp4", (_B200,),
-        _LINEAR + "nvfp4/flashinfer.py"),
-    Backend("--linear-backend", "flashinfer_cutlass", "nvfp4", (_B200, _GB10),
-        _LINEAR + "nvfp4/flashinfer.py"),
-    Backend("--linear-backend", "cutlass", "nvfp4", (_B200, _GB10), _LINEAR + "nvfp4/cutlass.py"),
-    Backend("--linear-backend", "marlin", "nvfp4", _ANY, _LINEAR + "nvfp4/marlin.py"),
+    _linear("flashinfer_cutedsl", "nvfp4", (_B200,), "nvfp4/flashinfer.py"),
+    _linear("flashinfer_cutlass", "nvfp4", (_B200, _GB10), "nvfp4/flashinfer.py"),
+    _linear("cutlass", "nvfp4", (_B200, _GB10), "nvfp4/cutlass.py"),
+    _linear("marlin", "nvfp4", _ANY, "nvfp4/marlin.py"),
     # On 12.x vLLM says yes and FlashInfer 0.6.12 has no kernel.
-    Backend("--linear-backend", "flashinfer_cutlass", "mxfp4", (_B200,),
-        _LINEAR + "mxfp4/flashinfer.py"),
-    Backend("--linear-backend", "marlin", "mxfp4", _ANY, _LINEAR + "mxfp4/marlin.py"),
-    Backend("--linear-backend", "flashinfer_cutlass", "mxfp8", (_B200, _GB10),
-        _LINEAR + "mxfp8/flashinfer.py"),
-    Backend("--linear-backend", "marlin", "mxfp8", _ANY, _LINEAR + "mxfp8/marlin.py"),
+    _linear("flashinfer_cutlass", "mxfp4", (_B200,), "mxfp4/flashinfer.py"),
+    _linear("marlin", "mxfp4", _ANY, "mxfp4/marlin.py"),
+    _linear("flashinfer_cutlass", "mxfp8", (_B200, _GB10), "mxfp8/flashinfer.py"),
+    _linear("marlin", "mxfp8", _ANY, "mxfp8/marlin.py"),
     # What else FP8 has depends on how its scales are stored.
-    Backend("--linear-backend", "cutlass", "fp8", (_HOPPER, _B200, _GB10),
-        _LINEAR + "scaled_mm/cutlass.py"),
-    Backend("--linear-backend", "marlin", "fp8", _ANY, _LINEAR + "scaled_mm/marlin.py"),
-    Backend("--linear-backend", "machete", "int4", (_HOPPER,),
-        _LINEAR + "mixed_precision/machete.py"),
-    Backend("--linear-backend", "marlin", "int4", _ANY, _LINEAR + "mixed_precision/marlin.py"),
-    Backend("--moe-backend", "flashinfer_trtllm", "nvfp4 mxfp4", (_B200,),
-        _MOE + "trtllm_nvfp4_moe.py, trtllm_mxfp4_moe.py"),
-    Backend("--moe-backend", "flashinfer_cutedsl", "nvfp4", (_B200,),
-        _MOE + "flashinfer_cutedsl_moe.py"),
-    Backend("--moe-backend", "flashinfer_cutlass", "nvfp4", (_B200, _GB10),
-        _MOE + "flashinfer_cutlass_moe.py"),
-    Backend("--moe-backend", "cutlass", "nvfp4", ((100, 119), _GB10), _MOE + "cutlass_moe.py"),
-    Backend("--moe-backend", "flashinfer_b12x", "nvfp4", (_GB10,), _MOE + "flashinfer_b12x_moe.py"),
-    Backend("--moe-backend", "triton", "mxfp4", ((90, 109),),
-        _MOE + "gpt_oss_triton_kernels_moe.py"),
-    Backend("--moe-backend", "triton", "mxfp4", (_GB10,), _MOE + "gpt_oss_triton_kernels_moe.py",
-        since=(0, 32)),
-    Backend("--moe-backend", "flashinfer_cutlass", "mxfp4", (_HOPPER,),
-        _MOE + "flashinfer_cutlass_moe.py"),
-    Backend("--moe-backend", "flashinfer_cutlass", "bf16", (_HOPPER, _B200, _GB10),
-        _MOE + "flashinfer_cutlass_moe.py"),
-    Backend("--moe-backend", "triton", "bf16 int4", _ANY, _MOE + "triton_moe.py"),
-    Backend("--moe-backend", "triton", "fp8", ((89, 129),), _MOE + "triton_moe.py"),
-    Backend("--moe-backend", "marlin", "nvfp4 mxfp4 mxfp8 fp8 int4", _ANY, _MOE + "marlin_moe.py"),
-    Backend("--attention-backend", "FLASH_ATTN", "plain", ((80, 129),),
-        _ATTENTION + "flash_attn.py", implementation="FlashAttentionImpl"),
-    Backend("--attention-backend", "FLASH_ATTN", "sinks", (_HOPPER,),
-        _ATTENTION + "fa_utils.py", implementation="FlashAttentionImpl"),
-    Backend("--attention-backend", "FLASHINFER", "plain", ((80, 121),),
-        _ATTENTION + "flashinfer.py", implementation="FlashInferImpl"),
-    Backend("--attention-backend", "FLASHINFER", "sinks", (_B200,),
-        _ATTENTION + "flashinfer.py", implementation="FlashInferImpl"),
-    Backend("--attention-backend", "TRITON_ATTN", "plain sinks", _ANY,
-        _ATTENTION + "triton_attn.py", implementation="TritonAttentionImpl"),
+    _linear("cutlass", "fp8", (_HOPPER, _B200, _GB10), "scaled_mm/cutlass.py"),
+    _linear("marlin", "fp8", _ANY, "scaled_mm/marlin.py"),
+    _linear("machete", "int4", (_HOPPER,), "mixed_precision/machete.py"),
+    _linear("marlin", "int4", _ANY, "mixed_precision/marlin.py"),
+    _moe("flashinfer_trtllm", "nvfp4 mxfp4", (_B200,), "trtllm_nvfp4_moe.py, trtllm_mxfp4_moe.py"),
+    _moe("flashinfer_cutedsl", "nvfp4", (_B200,), "flashinfer_cutedsl_moe.py"),
+    _moe("flashinfer_cutlass", "nvfp4", (_B200, _GB10), "flashinfer_cutlass_moe.py"),
+    _moe("cutlass", "nvfp4", ((100, 119), _GB10), "cutlass_moe.py"),
+    _moe("flashinfer_b12x", "nvfp4", (_GB10,), "flashinfer_b12x_moe.py"),
+    _moe("triton", "mxfp4", ((90, 109),), "gpt_oss_triton_kernels_moe.py"),
+    _moe("triton", "mxfp4", (_GB10,), "gpt_oss_triton_kernels_moe.py", since=(0, 32)),
+    _moe("flashinfer_cutlass", "mxfp4", (_HOPPER,), "flashinfer_cutlass_moe.py"),
+    _moe("flashinfer_cutlass", "bf16", (_HOPPER, _B200, _GB10), "flashinfer_cutlass_moe.py"),
+    _moe("triton", "bf16 int4", _ANY, "triton_moe.py"),
+    _moe("triton", "fp8", ((89, 129),), "triton_moe.py"),
+    _moe("marlin", "nvfp4 mxfp4 mxfp8 fp8 int4", _ANY, "marlin_moe.py"),
+    _attention("FLASH_ATTN", "plain", ((80, 129),), "flash_attn.py",
+        implementation="FlashAttentionImpl"),
+    _attention("FLASH_ATTN", "sinks", (_HOPPER,), "fa_utils.py",
+        implementation="FlashAttentionImpl"),
+    _attention("FLASHINFER", "plain", ((80, 121),), "flashinfer.py",
+        implementation="FlashInferImpl"),
+    _attention("FLASHINFER", "sinks", (_B200,), "flashinfer.py", implementation="FlashInferImpl"),
+    _attention("TRITON_ATTN", "plain sinks", _ANY, "triton_attn.py",
+        implementation="TritonAttentionImpl"),
 )  # fmt: skip
 """In the order in which vLLM tries them. A row stands here only where vLLM's own test decides by
 the compute capability and the format alone; all other values are unknown."""
@@ -190,11 +190,7 @@ def backends_for(
 
         backends_for("--moe-backend", "nvfp4", 9.0, (0, 26))[0].value == "marlin"
 
-    Args:
-        option: such as --moe-backend.
-        stored: the weights' format, as in `Backend`.
-        capability: the GPU's compute capability, such as 12.1; None where it is not known.
-        vllm: its version; below 0.23 no value is known.
+    Format and capability are those of `Backend`; below vLLM 0.23 no value is known.
     """
     number = 0 if capability is None else round(10 * capability)
     return tuple(

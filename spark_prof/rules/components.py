@@ -200,11 +200,8 @@ SHORTER_ROLES: tuple[tuple[str, str, tuple[str, str]], ...] = (
     (r"\.impl\.\w+$", "", ("layers.0.self_attn.attn.impl.forward", "self_attn.attn")),
     (r"\.(mla_attn|mamba)\.\1\b", r".\1",
         ("layers.0.self_attn.mla_attn.mla_attn", "self_attn.mla_attn")),
-    (
-        r"\.spark_prof_body\.run$",  # the marked call of a swapped kernel
-        "",
-        ("layers.0.self_attn.o_proj.spark_prof_body.run", "self_attn.o_proj"),
-    ),
+    (r"\.spark_prof_body\.run$", "",  # the marked call of a swapped kernel
+        ("layers.0.self_attn.o_proj.spark_prof_body.run", "self_attn.o_proj")),
 )  # fmt: skip
 """What of a path says nothing about the role: pattern, what stands there instead, an example."""
 
@@ -257,13 +254,9 @@ def role_of(path: str, tensor: str = "") -> str:
     """What the module is for in its layer: its path without the part that names the layer.
 
     Modules of one kind have the same role in every layer. A drafter's begin with `drafter.`, an
-    encoder's with its name, so that they are never taken for the decoder's.
+    encoder's with its name, so that they are never taken for the decoder's. The name of a tensor
+    says of a module that does several things which one reads it (`PARTS`).
 
-    Args:
-        tensor: its name in the module, where what reads it is meant: of a module that does several
-            things it says which one (`PARTS`).
-
-    Example:
         `model.layers.3.self_attn.qkv_proj` -> `self_attn.qkv_proj`; `model.norm` -> `norm`;
         `model.layers.3` -> an empty string, for it is no part of a layer;
         `model.layers.3.mlp.experts`, `w2_weight` -> `mlp.experts.w2`;

@@ -125,8 +125,7 @@ def setting_rows(
 ) -> tuple[SettingRow, ...]:
     """The variables that were set and that this vLLM does not read, or soon will not.
 
-    Args:
-        vllm: the version; without one only what a log says counts.
+    Without its version only what a log says counts.
     """
     rows: dict[str, SettingRow] = {}
     for name in (*unknown, *deprecated):

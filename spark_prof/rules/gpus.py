@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 _KIB = 1024
 
@@ -47,25 +46,23 @@ def _older(shared_kib: int, threads: int, blocks: int) -> SmLimits:
     return SmLimits(size, size, threads, blocks, shared_granularity=256, reserved_shared_bytes=0)
 
 
-SM_LIMITS: Mapping[str, SmLimits] = MappingProxyType(
-    {
-        "7.0": _older(96, 2048, 32),
-        "7.2": _older(96, 2048, 32),
-        "7.5": _older(64, 1024, 16),
-        "8.0": _limits(164, 2048, 32),
-        "8.6": _limits(100, 1536, 16),
-        "8.7": _limits(164, 1536, 16),
-        "8.9": _limits(100, 1536, 24),
-        "9.0": _limits(228, 2048, 32),
-        "10.0": _limits(228, 2048, 32),
-        "10.3": _limits(228, 2048, 32),
-        "11.0": _limits(228, 1536, 24),
-        "12.0": _limits(100, 1536, 24),
-        # A GB10 reported the same: 65,536 registers, 102,400 bytes, 101,376 a block, 1,536 threads
-        # (christopherowen/spark-vllm-mxfp4-docker, SM121_MOE_TILE_PROFILING_FINDINGS.md).
-        "12.1": _limits(100, 1536, 24),
-    }
-)
+SM_LIMITS: Mapping[str, SmLimits] = {
+    "7.0": _older(96, 2048, 32),
+    "7.2": _older(96, 2048, 32),
+    "7.5": _older(64, 1024, 16),
+    "8.0": _limits(164, 2048, 32),
+    "8.6": _limits(100, 1536, 16),
+    "8.7": _limits(164, 1536, 16),
+    "8.9": _limits(100, 1536, 24),
+    "9.0": _limits(228, 2048, 32),
+    "10.0": _limits(228, 2048, 32),
+    "10.3": _limits(228, 2048, 32),
+    "11.0": _limits(228, 1536, 24),
+    "12.0": _limits(100, 1536, 24),
+    # A GB10 reported the same: 65,536 registers, 102,400 bytes, 101,376 a block, 1,536 threads
+    # (christopherowen/spark-vllm-mxfp4-docker, SM121_MOE_TILE_PROFILING_FINDINGS.md).
+    "12.1": _limits(100, 1536, 24),
+}
 """Limits by compute capability, as a driver writes it."""
 
 
@@ -120,7 +117,7 @@ def _gpu(
         multiprocessors=multiprocessors,
         l2_bytes=None if l2 is None else l2 * _MB,
         clock_hz=None if clock is None else clock * 1_000_000,
-        peaks=MappingProxyType({k: Figure(v * 1e12, source) for k, v in teraops.items()}),
+        peaks={k: Figure(v * 1e12, source) for k, v in teraops.items()},
         source=source,
         read_bandwidth=read,
     )
@@ -130,16 +127,9 @@ def _rates(
     fp32: float, bf16: float, *, fp8: float = 0, fp4: float = 0, int8: float = 0
 ) -> dict[str, float]:
     """Peaks of a GPU whose FP16 is as fast as BF16 and whose TF32 is half as fast."""
-    all_rates = {
-        "bf16": bf16,
-        "fp16": bf16,
-        "tf32": bf16 / 2,
-        "fp8": fp8,
-        "fp4": fp4,
-        "int8": int8,
-        "fp32": fp32,
-    }
-    return {precision: rate for precision, rate in all_rates.items() if rate}
+    narrow = {"fp8": fp8, "fp4": fp4, "int8": int8}
+    known = {precision: rate for precision, rate in narrow.items() if rate}
+    return {"bf16": bf16, "fp16": bf16, "tf32": bf16 / 2, **known, "fp32": fp32}
 
 
 _RTX_50 = "NVIDIA RTX Blackwell GPU architecture white paper, appendix A"
@@ -210,8 +200,7 @@ def gpu_called(short: str) -> Gpu | None:
 def find_gpu(name: str, compute_capability: str | None = None) -> Gpu | None:
     """The GPU that a driver calls so, None for one that the table does not have.
 
-    Args:
-        compute_capability: where it is known, it must agree.
+    Its compute capability must agree where that is known.
     """
     spelt = " ".join(name.lower().replace("_", " ").split())[:_LONGEST]
     found = gpu_called(name) or next((gpu for gpu in GPUS if re.search(gpu.pattern, spelt)), None)

@@ -88,16 +88,11 @@ _COMPILED = tuple((row, re.compile(row.classes)) for row in FORMATS)
 def stored_format(
     name: str, dtype: str, classes: str = "", scales: Set[str] = frozenset(), bits: int = 0
 ) -> str:
-    """The format of a tensor, empty where nothing tells.
+    """The format of a tensor of that storage type, empty where nothing tells.
 
-    Args:
-        dtype: its storage type, such as uint8.
-        classes: class names of what quantized it; see `FormatRow`.
-        scales: storage types of the scales beside it.
-        bits: bits of a packed integer, by the quantization's configuration; 0 where unknown.
-
-    Example:
-        `stored_format("weight", "int32", "Fp8LinearMethod")` is `fp8`: Marlin's 32-bit words.
+    Classes and scales are as in `FormatRow`, bits those of a packed integer by the quantization's
+    configuration, 0 where unknown: `stored_format("weight", "int32", "Fp8LinearMethod")` is `fp8`,
+    for Marlin's 32-bit words.
     """
     if _SCALES.search(name) or dtype == "float8_e8m0fnu":
         return SCALE

@@ -92,11 +92,9 @@ def split_name(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1 << 16)
 def place_of(module: str, layers: int) -> Place:
-    """What a module's weights are for.
+    """What the weights of a module, as `split_name` gives it, are for.
 
-    Args:
-        module: as `split_name` gives it.
-        layers: decoder layers of the model, 0 if unknown: what lies beyond them drafts tokens.
+    What lies beyond the decoder's layers drafts tokens; 0 where their number is unknown.
     """
     place = next((place for pattern, place in _COMPILED if pattern.search(module)), None)
     if place is None:

@@ -36,14 +36,6 @@ def listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.fixture
-def free() -> int:
-    """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
 def refused(url: str, bundle: Path) -> str:
     with pytest.raises(CommandError) as caught:
         attach(url, Settings(str(bundle)), lambda _: None)
@@ -53,27 +45,19 @@ def refused(url: str, bundle: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("http://10.1.2.3:8000", "not this host"),
-        ("http://example.com", "not this host"),
-        ("example.com:8000", "not this host"),
-        ("http://", "not this host"),
-        ("http://0.1.2.3:1", "not this host"),
-        ("http://localhost:99999", "no address"),
-        ("http://localhost:x", "no address"),
-        ("http://localhost:-1", "no address"),
-        ("http://[::1", "no address"),
-    ],
-)  # fmt: skip
-def test_an_address_that_is_none_of_this_host(tmp_path: Path, url: str, says: str) -> None:
-    assert says in refused(url, tmp_path / "b")
+def test_an_address_that_is_none_of_this_host(tmp_path: Path) -> None:
+    for url in ("http://10.1.2.3:8000", "http://example.com", "example.com:8000", "http://",
+                "http://0.1.2.3:1"):  # fmt: skip
+        assert "not this host" in refused(url, tmp_path / "b")
+    for port in ("localhost:99999", "localhost:x", "localhost:-1", "[::1"):
+        assert "no address" in refused(f"http://{port}", tmp_path / "b")
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:{}", "localhost:{}", "http://[::1]:{}/v1"])
-def test_nobody_listens(tmp_path: Path, free: int, address: str) -> None:
-    assert f"listens on port {free}" in refused(address.format(free), tmp_path / "b")
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    for address in ("http://127.0.0.1:{}", "localhost:{}", "http://[::1]:{}/v1"):
+        assert f"listens on port {free}" in refused(address.format(free), tmp_path / "b")
 
 
 def test_a_server_without_the_plugin(tmp_path: Path, listening: int) -> None:
@@ -82,19 +66,16 @@ def test_a_server_without_the_plugin(tmp_path: Path, listening: int) -> None:
     assert "is spark-prof installed in its environment" in message
 
 
-def _register(**value: object) -> None:
-    (registry_folder() / f"{os.getpid()}.json").write_text(json.dumps(value))
-
-
 def test_a_server_with_the_plugin_is_found(listening: int) -> None:
-    _register(pid=os.getpid(), start=start_of(os.getpid()))
+    value = {"start": start_of(os.getpid())}
+    (registry_folder() / f"{os.getpid()}.json").write_text(json.dumps(value))
     assert [process.pid for process in recordable_processes(listening)] == [os.getpid()]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"start": "1"}'])
-def test_a_file_of_an_earlier_process_does_not_count(text: str) -> None:
-    (registry_folder() / f"{os.getpid()}.json").write_text(text)
-    assert recordable_among(psutil.Process()) == []
+def test_a_file_of_an_earlier_process_does_not_count() -> None:
+    for text in ("", "{", "[]", "null", "{}", '{"start": "1"}'):
+        (registry_folder() / f"{os.getpid()}.json").write_text(text)
+        assert recordable_among(psutil.Process()) == []
 
 
 def test_a_request_is_the_settings(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ BOTH = batch({"a": 1, "c": 6}, new={"c": 2}, cached={"a": 9})
         (DECODING, DECODE, (0, 0, 2, 4, 29)),
         (BOTH, MIXED, (1, 6, 1, 1, 11)),
         (batch({}), PREFILL, (0, 0, 0, 0, 0)),
+        (batch({"a": 1}, cached={"a": 9, "z": 500}), DECODE, (0, 0, 1, 1, 9)),
     ],
 )
 def test_counts_and_phase(output: Any, phase: int, counts: tuple[int, ...]) -> None:
@@ -34,16 +35,9 @@ def test_counts_and_phase(output: Any, phase: int, counts: tuple[int, ...]) -> N
     ) == counts  # fmt: skip
 
 
-def test_a_cached_request_that_is_not_scheduled_does_not_count() -> None:
-    assert read_batch(batch({"a": 1}, cached={"a": 9, "z": 500})).context_tokens == 9
-
-
-def test_the_key_is_the_same_wherever_the_same_batch_is_read() -> None:
+def test_the_key_tells_batches_apart_and_is_the_same_wherever_one_is_read() -> None:
     again = batch({"a": 1, "b": 3}, cached={"a": 9, "b": 20})
     assert read_batch(again).key == read_batch(DECODING).key
-
-
-def test_the_key_tells_batches_apart() -> None:
     others = [
         batch({"a": 1, "b": 3}, cached={"a": 10, "b": 20}),
         batch({"a": 2, "b": 3}, cached={"a": 9, "b": 20}),

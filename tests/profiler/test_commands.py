@@ -5,6 +5,7 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import recognise, server_port, with_plugin_allowed
+from tests.rows import each_row
 
 PROGRAMS = (
     "vllm python python3 python3.12 docker podman nerdctl docker-compose uv torchrun ray mpirun"
@@ -30,7 +31,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "kind"),
     [
         ("vllm serve openai/gpt-oss-20b --port 8000", "vllm-serve"),
@@ -89,7 +90,7 @@ def test_kind(line: str, kind: str) -> None:
     assert recognise(command.argv) == command
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "says"),
     [
         ("", "no command to record; put it after --"),
@@ -137,19 +138,14 @@ def test_refusal(line: str, says: str) -> None:
     assert raised.value.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("allowed", "expected"),
-    [
-        ({}, {}),
-        ({"A": "1"}, {"A": "1"}),
-        ({"VLLM_PLUGINS": "a,b"}, {"VLLM_PLUGINS": "a,b,spark_prof"}),
-        ({"VLLM_PLUGINS": ""}, {"VLLM_PLUGINS": "spark_prof"}),
-        ({"VLLM_PLUGINS": "spark_prof,a"}, {"VLLM_PLUGINS": "spark_prof,a"}),
-        ({"VLLM_PLUGINS": "my_spark_prof"}, {"VLLM_PLUGINS": "my_spark_prof,spark_prof"}),
-    ],
-)
-def test_with_plugin_allowed(allowed: dict[str, str], expected: dict[str, str]) -> None:
-    assert with_plugin_allowed(allowed) == expected
+def test_with_plugin_allowed() -> None:
+    assert with_plugin_allowed({"A": "1"}) == {"A": "1"}
+    allowed = {
+        "a,b": "a,b,spark_prof", "": "spark_prof", "spark_prof,a": "spark_prof,a",
+        "my_spark_prof": "my_spark_prof,spark_prof",
+    }  # fmt: skip
+    for given, expected in allowed.items():
+        assert with_plugin_allowed({"VLLM_PLUGINS": given}) == {"VLLM_PLUGINS": expected}
 
 
 def test_where_a_server_answers() -> None:

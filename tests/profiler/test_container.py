@@ -9,6 +9,7 @@ import pytest
 import spark_prof.profiler
 from spark_prof.errors import CommandError
 from spark_prof.profiler.container import container_command, stage_package
+from tests.rows import each_row
 
 STAGING, BUNDLE = Path("/tmp/staging"), Path("/home/me/run.bundle")
 MOUNTS = "-v /tmp/staging:/opt/spark-prof:ro -v /home/me/run.bundle:/spark-prof-bundle"
@@ -57,14 +58,14 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", LINES)
+@each_row("line", LINES)
 def test_everything_goes_right_before_the_image(line: str) -> None:
     options, image = line.split(" + ")
     assert rewritten(f"{options} {image}") == shlex.split(f"{options} {ADDED} {image}")
 
 
-@pytest.mark.parametrize("environment", ["-e", "--env", "-ite"])
-@pytest.mark.parametrize(
+@each_row("environment", ["-e", "--env", "-ite"])
+@each_row(
     ("given", "changed", "added"),
     [
         ("A=1", "A=1", PATH_ONLY),
@@ -83,50 +84,30 @@ def test_what_the_user_sets(environment: str, given: str, changed: str, added: s
     )
 
 
-@pytest.mark.parametrize("attached", ["-e", "-e=", "--env=", "-ite"])
-def test_an_attached_value_is_changed_where_it_stands(attached: str) -> None:
-    assert rewritten(f"docker run {attached}PYTHONPATH=/a image") == shlex.split(
-        f"docker run {attached}PYTHONPATH=/opt/spark-prof:/a {MOUNTS} image"
-    )
+def test_an_attached_value_is_changed_where_it_stands() -> None:
+    for attached in ("-e", "-e=", "--env=", "-ite"):
+        assert rewritten(f"docker run {attached}PYTHONPATH=/a image") == shlex.split(
+            f"docker run {attached}PYTHONPATH=/opt/spark-prof:/a {MOUNTS} image"
+        )
 
 
-@pytest.mark.parametrize(
-    ("prefix", "merged"),
-    [
-        ("", "/opt/spark-prof:/host"),
-        ("sudo ", "/opt/spark-prof"),
-        ("sudo -E ", "/opt/spark-prof:/host"),
-    ],
-)
-def test_a_bare_name_takes_the_engines_own_value(
-    prefix: str, merged: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bare_name_takes_the_engines_own_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/host")
-    assert rewritten(f"{prefix}docker run -e PYTHONPATH image") == shlex.split(
-        f"{prefix}docker run -e PYTHONPATH={merged} {MOUNTS} image"
-    )
-
-
-def test_a_bare_name_takes_the_value_that_env_sets() -> None:
+    for prefix, merged in (("", ":/host"), ("sudo ", ""), ("sudo -E ", ":/host")):
+        assert rewritten(f"{prefix}docker run -e PYTHONPATH image") == shlex.split(
+            f"{prefix}docker run -e PYTHONPATH=/opt/spark-prof{merged} {MOUNTS} image"
+        )
     assert rewritten("env VLLM_PLUGINS=a docker run -e VLLM_PLUGINS image") == shlex.split(
         f"env VLLM_PLUGINS=a docker run -e VLLM_PLUGINS=a,spark_prof {ADDED} image"
     )
 
 
 def test_environment_of_the_recording() -> None:
-    line = rewritten(
-        "docker run -e SPARK_PROF_STEPS=9 image",
-        SPARK_PROF_BUNDLE="/home/me/run.bundle",
-        SPARK_PROF_LOG="/home/me/run.bundle/log",
-        SPARK_PROF_STEPS="20",
-        OTHER="/home/me/run.bundle.old",
-        PYTHONPATH="/image",
-        VLLM_PLUGINS="a",
-    )
+    given = {"STEPS": "20", "OTHER": "/home/me", "PYTHONPATH": "/image", "VLLM_PLUGINS": "a"}
+    line = rewritten("docker run -e STEPS=9 image", **given)
     assert line == shlex.split(
-        f"docker run -e SPARK_PROF_STEPS=20 {MOUNTS} -e PYTHONPATH=/opt/spark-prof:/image"
-        " -e SPARK_PROF_BUNDLE=/spark-prof-bundle -e SPARK_PROF_LOG=/spark-prof-bundle/log"
-        " -e OTHER=/home/me/run.bundle.old -e VLLM_PLUGINS=a,spark_prof image"
+        f"docker run -e STEPS=20 {MOUNTS} -e PYTHONPATH=/opt/spark-prof:/image"
+        " -e OTHER=/home/me -e VLLM_PLUGINS=a,spark_prof image"
     )
 
 
@@ -134,19 +115,15 @@ def test_relative_folders_are_made_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    line = container_command(
-        ("docker", "run", "image"),
-        staging=Path("staging"),
-        bundle=Path("out"),
-        environment={"BUNDLE": f"{tmp_path}/out", "NAME": "out"},
-    )
+    folders = {"staging": Path("staging"), "bundle": Path("out")}
+    line = container_command(("docker", "run", "image"), **folders, environment={})
     assert line == shlex.split(
         f"docker run -v {tmp_path}/staging:/opt/spark-prof:ro -v {tmp_path}/out:/spark-prof-bundle"
-        f" {PATH_ONLY} -e BUNDLE=/spark-prof-bundle -e NAME=out image"
+        f" {PATH_ONLY} image"
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "says"),
     [
         ("docker run", "docker run: no IMAGE"),
@@ -198,13 +175,9 @@ def test_staged_package_is_found_by_a_plain_python(tmp_path: Path) -> None:
         "print([e.name for e in importlib.metadata.distribution('spark-prof').entry_points])\n"
     )
     found = subprocess.run(
-        [sys.executable, "-B", "-c", program],
-        env={"PYTHONPATH": str(folder)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-B", "-c", program], env={"PYTHONPATH": str(folder)}, cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert found.stdout.splitlines() == [
         str(folder / "spark_prof" / "errors.py"),
         "spark_prof.plugin:install spark-prof",

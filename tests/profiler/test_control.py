@@ -19,6 +19,7 @@ from spark_prof.profiler import control as module
 from spark_prof.profiler import worker as worker_module
 from spark_prof.profiler.control import STOP_FILE, Control, request_name, start_of
 from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings, registry_folder
+from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.chunks import REFUSED_FILE, pieces_folder
 
 from .fakes import Worker, config, decode, prefill, run
@@ -89,20 +90,24 @@ def in_child(check: Callable[[], bool]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_process_registers_with_its_number_and_start(control: Control) -> None:
-    control.add_worker(Worker(), None)
+def registered() -> bool:
+    """Whether this process says so, with its number and start, in a folder of this user alone."""
     path = registry_folder() / f"{os.getpid()}.json"
     wait(lambda: path.exists() and path.read_text())
-    value = json.loads(path.read_text())
-    assert (value["pid"], value["start"]) == (os.getpid(), start_of(os.getpid()))
+    assert path.parent == Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}"
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    return bool(json.loads(path.read_text())["start"] == start_of(os.getpid()))
 
 
-def test_the_registry_is_for_this_user_alone(control: Control) -> None:
+def test_a_process_registers_itself_and_its_child_does_after_a_fork(control: Control) -> None:
     control.add_worker(Worker(), None)
-    folder = Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}"
-    wait(folder.exists)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert registry_folder() == folder
+    assert registered()
+
+    def check() -> bool:
+        control.add_worker(Worker(), None)
+        return registered()
+
+    assert in_child(check) == 0
 
 
 def test_without_settings_nothing_is_recorded(control: Control) -> None:
@@ -175,80 +180,60 @@ def test_a_request_after_the_first_window_is_taken(control: Control, tmp_path: P
     assert control.recordings[0].process.folder == pieces_folder(tmp_path / "second")
 
 
-def test_an_engine_that_rests_is_flushed_in_the_main_thread_and_goes_on(
-    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_module, "_REST_SECONDS", 0.05)
+Started = tuple[Worker, WorkerRecording, list[str]]
+
+
+@pytest.fixture
+def started(control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
+    """A worker, its recording, and what that writes, which it does in the main thread alone."""
     worker = Worker()
     control.add_worker(worker, settings(tmp_path))
     (recording,) = control.recordings
-    threads: list[threading.Thread] = []
+    names: list[str] = []
     write = recording.process.write
-    monkeypatch.setattr(
-        recording.process,
-        "write",
-        lambda *a: (threads.append(threading.current_thread()), write(*a)),
-    )
-    pieces = pieces_folder(tmp_path / "b")
+
+    def noted(name: str, rows: Any) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        names.append(name)
+        recording.settle()  # a signal comes wherever the thread is, such as inside a flush
+        write(name, rows)
+
+    monkeypatch.setattr(recording.process, "write", noted)
+    return worker, recording, names
+
+
+def test_an_engine_that_rests_is_flushed_in_the_main_thread_and_goes_on(
+    control: Control, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_REST_SECONDS", 0.05)
+    worker, recording, names = started
     for piece in range(2):
         run(worker, prefill())
-        wait((pieces / f"rank0.{piece:05}.steps.npy").exists)
-    assert set(threads) == {threading.main_thread()}
+        wait((recording.process.folder / f"rank0.{piece:05}.steps.npy").exists)
+    assert len(names) == len(set(names)) > 0  # a reminder during a flush does not flush again
+    assert "flush" not in recording.fence.failed
     assert control.recordings == [recording]
     recording.finish()
 
 
-def test_a_reminder_during_a_flush_does_not_flush_again(
-    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A signal comes into the main thread wherever that is, such as in the middle of a flush."""
-    monkeypatch.setattr(worker_module, "_REST_SECONDS", 0.0)
-    worker = Worker()
-    control.add_worker(worker, settings(tmp_path))
-    (recording,) = control.recordings
-    write, names = recording.process.write, []
-
-    def interrupted(name: str, rows: Any) -> None:
-        names.append(name)
-        recording.settle()
-        write(name, rows)
-
-    monkeypatch.setattr(recording.process, "write", interrupted)
-    run(worker, prefill())
-    wait((pieces_folder(tmp_path / "b") / "rank0.00000.steps.npy").exists)
-    assert len(names) == len(set(names))
-    assert not recording.fence.failed & {"flush"}
-    recording.finish()
-
-
 def test_a_stop_file_ends_an_idle_recording_in_the_main_thread(
-    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    control: Control, started: Started
 ) -> None:
-    worker = Worker()
-    control.add_worker(worker, settings(tmp_path))
-    (recording,) = control.recordings
+    worker, recording, names = started
     run(worker, prefill())
-    threads: list[threading.Thread] = []
-    write = recording.process.write
-    monkeypatch.setattr(
-        recording.process,
-        "write",
-        lambda *a: (threads.append(threading.current_thread()), write(*a)),
-    )
-    pieces = pieces_folder(tmp_path / "b")
-    (pieces / STOP_FILE).touch()
+    (recording.process.folder / STOP_FILE).touch()
     wait(lambda: not control.recordings)
-    assert json.loads((pieces / "rank0.progress.json").read_text())["finished"]
-    assert set(threads) == {threading.main_thread()}
+    progress = recording.process.folder / "rank0.progress.json"
+    assert json.loads(progress.read_text())["finished"]
+    assert names
+    assert "flush" not in recording.fence.failed
     assert "execute_model" not in vars(worker)
 
 
-def test_a_stop_file_waits_for_the_running_step(control: Control, tmp_path: Path) -> None:
-    worker = Worker()
-    control.add_worker(worker, settings(tmp_path))
-    (recording,) = control.recordings
+def test_a_stop_file_waits_for_the_running_step(control: Control, started: Started) -> None:
+    worker, recording, _ = started
     worker.execute_model(prefill())
-    (pieces_folder(tmp_path / "b") / STOP_FILE).touch()
+    (recording.process.folder / STOP_FILE).touch()
     time.sleep(0.1)
     assert not recording.window.closed
     worker.sample_tokens(None)
@@ -304,15 +289,3 @@ def test_after_a_fork_the_child_has_none_of_its_parent_s(control: Control, tmp_p
 
     assert in_child(check) == 0
     assert len(control.workers) == len(control.recordings) == len(control.engines) == 1
-
-
-def test_after_a_fork_the_child_registers_itself(control: Control) -> None:
-    control.add_worker(Worker(), None)
-
-    def check() -> bool:
-        control.add_worker(Worker(), None)
-        path = registry_folder() / f"{os.getpid()}.json"
-        wait(lambda: path.exists() and path.read_text())
-        return bool(json.loads(path.read_text())["start"] == start_of(os.getpid()))
-
-    assert in_child(check) == 0

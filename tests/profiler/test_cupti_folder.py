@@ -37,14 +37,6 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return lib
 
 
-@pytest.fixture
-def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(launcher, "distribution", absent)
-
-
 def test_the_newest_wins(tmp_path: Path, wheel: Path) -> None:
     toolkit(tmp_path, "cuda-13.4")
     assert newest_cupti(tmp_path) == wheel
@@ -52,8 +44,13 @@ def test_the_newest_wins(tmp_path: Path, wheel: Path) -> None:
     assert newest_cupti(tmp_path) == newer
 
 
-@pytest.mark.usefixtures("no_wheel")
-def test_old_and_empty_toolkits_do_not_count(tmp_path: Path) -> None:
+def test_old_and_empty_toolkits_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(launcher, "distribution", absent)
     toolkit(tmp_path, "cuda-13.0")
     toolkit(tmp_path, "cuda-13.5", library=False)
     toolkit(tmp_path, "cuda-latest")
@@ -71,11 +68,9 @@ def test_it_comes_before_what_the_user_had() -> None:
     assert with_cupti(before, Path("/n"))["LD_LIBRARY_PATH"] == "/n:/o:/p"
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_only_a_recording_of_counters_gets_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheel: Path, wanted: bool
-) -> None:
-    settings = Settings(str(tmp_path / "b"), counters=wanted)
-    command = Command(("python", "x.py"), "python")
-    _, environment = _launch(command, settings, tmp_path, {"PATH": "/bin"})
-    assert environment.get("LD_LIBRARY_PATH") == (str(wheel) if wanted else None)
+def test_only_a_recording_of_counters_gets_it(tmp_path: Path, wheel: Path) -> None:
+    for wanted in (True, False):
+        settings = Settings(str(tmp_path / "b"), counters=wanted)
+        command = Command(("python", "x.py"), "python")
+        _, environment = _launch(command, settings, tmp_path, {"PATH": "/bin"})
+        assert environment.get("LD_LIBRARY_PATH") == (str(wheel) if wanted else None)

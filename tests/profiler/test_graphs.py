@@ -154,12 +154,21 @@ Watch = Callable[..., GraphWatch]
 
 @pytest.fixture
 def watch(process: Process) -> Watch:
-    def watcher(worker: Any, native: Any = None, *faults: str) -> GraphWatch:
-        graphs = GraphWatch(worker, native, Fence(process.log, faults))
+    def watcher(worker: Any, native: Any = None) -> GraphWatch:
+        graphs = GraphWatch(worker, native, Fence(process.log))
         graphs.install()
         return graphs
 
     return watcher
+
+
+@pytest.fixture
+def control(monkeypatch: pytest.MonkeyPatch) -> tuple[Control, FakeNative]:
+    """What records a process's workers, and what CUPTI finds in it."""
+    native = FakeNative()
+    monkeypatch.setattr(control_module, "early_native", lambda _: native)
+    monkeypatch.setattr(Control, "_watch", lambda _: None)
+    return Control(), native
 
 
 def load(folder: Path, kind: str) -> np.ndarray[Any, Any]:
@@ -261,21 +270,17 @@ def test_pieces_are_captured_inside_the_model(
     assert events["code"].sum() == 0  # everything entered was left
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named", "tokens"),
-    [
+def test_the_size_of_the_batch(
+    watch: Watch, process: Process, graph_class: type[FakeGraph]
+) -> None:
+    calls: list[tuple[tuple[Any, ...], dict[str, Any], int]] = [
         ((Ids(3), Ids(5)), {}, 3),
         ((), {"input_ids": Ids(4), "positions": Ids(4)}, 4),
         ((), {"input_ids": None, "inputs_embeds": Ids(6)}, 6),
         ((None, Ids(7)), {}, 7),
         (("text",), {}, 0),
         ((), {}, 0),
-    ],
-)
-def test_the_size_of_the_batch(
-    watch: Watch, process: Process, graph_class: type[FakeGraph], arguments: Any, named: Any,
-    tokens: int,
-) -> None:  # fmt: skip
+    ]
     worker = Worker()
     seen: list[Any] = []
     model = Module()
@@ -283,17 +288,19 @@ def test_the_size_of_the_batch(
     worker.model_runner.model = model
 
     def capture() -> None:
-        graph = graph_class()
-        graph.capture_begin()
-        model.forward(*arguments, **named)
-        graph.capture_end()
+        for arguments, named, tokens in calls:
+            graph = graph_class()
+            graph.capture_begin()
+            model.forward(*(() if tokens else (Ids(0),)))  # what was seen last is not seen again
+            model.forward(*arguments, **named)
+            graph.capture_end()
 
     worker.compile_or_warm_up_model = capture  # type: ignore[assignment,method-assign]
     graphs = watch(worker)
     worker.compile_or_warm_up_model()
     graphs.write(process)
-    assert seen == [(arguments, named)]
-    assert load(process.folder, "captures")["tokens"].tolist() == [tokens]
+    assert seen[1::2] == [(arguments, named) for arguments, named, _ in calls]
+    assert load(process.folder, "captures")["tokens"].tolist() == [tokens for *_, tokens in calls]
 
 
 def test_an_exception_of_the_engine_passes_and_everything_is_undone(
@@ -372,16 +379,13 @@ def test_a_model_that_cannot_be_marked_is_left_as_it_was(
 @pytest.mark.parametrize("error", [None, ValueError("a bad model")])
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_failing_hook_changes_nothing_for_the_engine_and_is_logged_once(
-    graph_class: type[FakeGraph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    graph_class: type[FakeGraph], tmp_path: Path, control: tuple[Control, FakeNative],
     caplog: pytest.LogCaptureFixture, hook: str, error: Exception | None, mode: int,
 ) -> None:  # fmt: skip
     caplog.set_level(logging.WARNING, "spark_prof")
-    monkeypatch.setattr(control_module, "early_native", lambda _: FakeNative())
-    monkeypatch.setattr(Control, "_watch", lambda _: None)
-    settings = Settings(str(tmp_path / "b"), backend="none", faults=(hook,))
     worker, plain = (CapturingWorker(graph_class, mode) for _ in range(2))
-    control = Control()
-    control.add_worker(worker, settings)
+    settings = Settings(str(tmp_path / "b"), backend="none", faults=(hook,))
+    control[0].add_worker(worker, settings)
     for each in (worker, plain):
         each.error = error if mode == FULL else None
         if each.error is not None:
@@ -395,26 +399,21 @@ def test_a_failing_hook_changes_nothing_for_the_engine_and_is_logged_once(
     failed = [record.getMessage() for record in caplog.records if f"hook {hook} " in record.message]
     called = plain.error is None or hook not in ("read_arguments", "close_capture", "graphs")
     assert len(failed) == int(called)
-    assert all(recording.idle for recording in control.recordings)
+    assert all(recording.idle for recording in control[0].recordings)
 
 
 def test_the_pieces_of_a_recorded_worker(
-    graph_class: type[FakeGraph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graph_class: type[FakeGraph], tmp_path: Path, control: tuple[Control, FakeNative]
 ) -> None:
     """Through Control, as in an engine: what was captured is there before the first step."""
-    native = FakeNative()
-    monkeypatch.setattr(control_module, "early_native", lambda _: native)
-    monkeypatch.setattr(Control, "_watch", lambda _: None)
-    settings = Settings(str(tmp_path / "b"), backend="none")
     worker = CapturingWorker(graph_class, FULL)
     before = state(worker, graph_class)
-    control = Control()
-    control.add_worker(worker, settings)
-    native.add(1)
+    control[0].add_worker(worker, Settings(str(tmp_path / "b"), backend="none"))
+    control[1].add(1)
     assert worker.compile_or_warm_up_model() == "warm"
     folder = pieces_folder(tmp_path / "b")
     assert load(folder, "captures")["tokens"].tolist() == [8, 1]
     assert load(folder, "nodes")["node"].tolist() == [1]
     assert len(load(folder, "capture-events")) > 0
-    control.recordings[0].finish()
+    control[0].recordings[0].finish()
     assert state(worker, graph_class) == before

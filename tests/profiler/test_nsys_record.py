@@ -14,7 +14,8 @@ from spark_prof.profiler.backends.choose import mark_clock
 from spark_prof.profiler.launcher import record
 from spark_prof.profiler.nsys_record import ray_reports
 from spark_prof.profiler.settings import Settings
-from tests.profiler.test_record import FAKE_VLLM
+
+from .conftest import Script
 
 FAKE = Path(__file__).parent / "fake_nsys.py"
 
@@ -39,16 +40,9 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(str(tmp_path / "b"), steps=0, backend="nsys")
 
 
-def script(tmp_path: Path, then: str = "pass", code: int = 0, steps: int = 5) -> list[str]:
-    path = tmp_path / "fake_vllm.py"
-    tests = str(Path(__file__).parent)
-    path.write_text(FAKE_VLLM.format(tests=tests, steps=steps, then=then, code=code))
-    return [sys.executable, str(path)]
-
-
-def test_a_command_that_ends_by_itself(nsys: Path, settings: Settings, tmp_path: Path) -> None:
+def test_a_command_that_ends_by_itself(nsys: Path, settings: Settings, script: Script) -> None:
     said: list[str] = []
-    bundle, code = record(script(tmp_path), settings, said.append)
+    bundle, code = record(script(), settings, said.append)
     assert code == 0
     assert bundle.meta.backend == "nsys"
     assert bundle.meta.lost == ()
@@ -62,20 +56,22 @@ def test_a_command_that_ends_by_itself(nsys: Path, settings: Settings, tmp_path:
 
 
 def test_the_command_goes_on_after_the_window(
-    nsys: Path, settings: Settings, tmp_path: Path
+    nsys: Path, settings: Settings, script: Script, tmp_path: Path
 ) -> None:
     went_on = tmp_path / "went on"
     then = f"time.sleep(4); open({str(went_on)!r}, 'w')"
     said: list[str] = []
     wanted = Settings(settings.bundle, steps=2, backend="nsys")
-    bundle, _ = record(script(tmp_path, then), wanted, said.append)
+    bundle, _ = record(script(then=then), wanted, said.append)
     assert len(bundle.frame("steps", 0)) == 2
     assert len(bundle.frame("kernels", 0)) == 1
     assert any("the command goes on" in line for line in said)
     assert went_on.exists()
 
 
-def test_ctrl_c_keeps_what_there_is(nsys: Path, settings: Settings, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_there_is(
+    nsys: Path, settings: Settings, script: Script, tmp_path: Path
+) -> None:
     pid = tmp_path / "pid"
     then = f"open({str(pid)!r}, 'w').write(str(__import__('os').getpid())); time.sleep(60)"
 
@@ -83,7 +79,7 @@ def test_ctrl_c_keeps_what_there_is(nsys: Path, settings: Settings, tmp_path: Pa
         if line.startswith("recording"):
             raise KeyboardInterrupt
 
-    bundle, code = record(script(tmp_path, then), settings, interrupt)
+    bundle, code = record(script(then=then), settings, interrupt)
     assert code == 0
     assert bundle.meta.state == "interrupted"
     assert len(bundle.frame("kernels", 0)) == 1
@@ -91,10 +87,10 @@ def test_ctrl_c_keeps_what_there_is(nsys: Path, settings: Settings, tmp_path: Pa
 
 
 def test_an_export_that_fails_keeps_steps_and_report(
-    nsys: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nsys: Path, settings: Settings, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_NSYS_FAILS", "1")
-    bundle, _ = record(script(tmp_path), settings, lambda _: None)
+    bundle, _ = record(script(), settings, lambda _: None)
     assert len(bundle.frame("steps", 0)) == 5
     assert bundle.frame("kernels", 0).empty
     assert any("Report was created by a newer nsys" in line for line in bundle.meta.lost)
@@ -102,12 +98,12 @@ def test_an_export_that_fails_keeps_steps_and_report(
 
 
 def test_no_nsys_costs_no_folder(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("spark_prof.traces.nsys_tool._PLACES", ())
     with pytest.raises(CommandError, match="nsys is not found on PATH"):
-        record(script(tmp_path), settings, lambda _: None)
+        record(script(), settings, lambda _: None)
     assert not settings.folder.exists()
 
 
@@ -126,7 +122,7 @@ def test_ray_reports_of_this_run(tmp_path: Path) -> None:
 def test_clock_marks_name_the_time() -> None:
     marks: list[str] = []
     before = time.time_ns()
-    assert mark_clock(marks.append)
+    mark_clock(marks.append)
     named = [int(mark.removeprefix("spark_prof clock ")) for mark in marks]
     assert len(named) > 1
     assert before <= named[0] <= named[-1] <= time.time_ns()

@@ -108,7 +108,7 @@ class Bindings(ModuleType):
             values[index] = len(name or b"") + self.image_first + params.range_index
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, bindings: Bindings) -> PmSampling:
+def opened(monkeypatch: pytest.MonkeyPatch, bindings: ModuleType) -> PmSampling:
     package = ModuleType("cupti")
     package.cupti = bindings  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cupti", package)
@@ -182,16 +182,9 @@ def test_a_refusal_says_why_and_what_would_help(
     assert "\n" not in str(caught.value)
 
 
-def test_without_cupti_python_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cupti_python_or_with_an_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(CounterError, match=r"pip install 'spark-prof\[counters\]'"):
         PmSampling(0)
-
-
-def test_an_old_cupti_python_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    package, old = ModuleType("cupti"), ModuleType("cupti.cupti")
-    package.cupti = old  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cupti", package)
-    monkeypatch.setitem(sys.modules, "cupti.cupti", old)
     with pytest.raises(CounterError, match=r"older than 13\.4"):
-        PmSampling(0)
+        opened(monkeypatch, ModuleType("cupti.cupti"))

@@ -30,7 +30,7 @@ def marker(*owners: Any, fence: Fence | None = None, first: int = 0) -> CallMark
 
 
 def codes(found: CallMarker) -> list[int]:
-    return found.take().tolist()[1::2]
+    return list(found.take_rows()["code"])
 
 
 def test_a_call_is_logged_when_it_is_entered_and_left() -> None:
@@ -38,9 +38,9 @@ def test_a_call_is_logged_when_it_is_entered_and_left() -> None:
     found = marker(owner)
     found.start()
     assert owner.forward(3, plus=4) == 7
-    log = found.take().tolist()
-    assert log[1::2] == [1, -1]
-    assert 0 < log[0] <= log[2]
+    log = found.take_rows()
+    assert list(log["code"]) == [1, -1]
+    assert 0 < log["time_ns"][0] <= log["time_ns"][1]
 
 
 def test_calls_nest_and_targets_are_numbered_from_the_first() -> None:
@@ -69,7 +69,7 @@ def test_nothing_is_logged_before_start_and_after_stop() -> None:
     found.start()
     found.stop()
     owner.forward(1)
-    found.close(6)
+    found.add(0, 6)
     assert codes(found) == []
 
 

@@ -92,23 +92,13 @@ def test_workers_of_ray_flush_before_they_are_killed(said: list[str]) -> None:
     assert said == ["finished", "asked", "shut down"]
 
 
-def test_other_workers_are_left_alone(said: list[str]) -> None:
-    core(Executor(False, said)).shutdown()
-    core(None).shutdown()
-    assert said == ["shut down", "shut down"]
-
-
-def test_nobody_is_asked_without_a_recording(
-    said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_else_is_asked(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other workers, those of a broken executor, and those that nobody records."""
+    for executor in (None, Executor(False, said), Executor(True, said, broken=True)):
+        assert core(executor).shutdown() == "done"
     monkeypatch.setattr(ray, "CONTROLS", [SimpleNamespace(recordings=[], engines=[])])
     core(Executor(True, said)).shutdown()
-    assert said == ["shut down"]
-
-
-def test_an_executor_that_failed_is_shut_down_all_the_same(said: list[str]) -> None:
-    assert core(Executor(True, said, broken=True)).shutdown() == "done"
-    assert said == ["shut down"]
+    assert said == ["shut down"] * 4
 
 
 def test_a_process_without_an_engine_core(monkeypatch: pytest.MonkeyPatch) -> None:

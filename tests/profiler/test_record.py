@@ -20,41 +20,9 @@ from spark_prof.profiler.settings import Settings
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.chunks import pieces_folder
 
+from .conftest import Script
+
 ROOT = Path(__file__).parents[2]
-
-Script = Callable[..., list[str]]
-
-FAKE_VLLM = """
-import sys, time
-sys.path[:0] = [{tests!r}]
-from types import SimpleNamespace
-sys.modules["vllm"] = SimpleNamespace(__version__="0.32.0")
-import fakes
-from spark_prof.profiler.control import Control
-from spark_prof.profiler.settings import Settings
-
-worker = fakes.Worker()
-Control().add_worker(worker, Settings.from_environment())
-try:
-    for position in range({steps}):
-        fakes.run(worker, fakes.decode(position))
-    {then}
-except KeyboardInterrupt:
-    pass
-worker.shutdown()
-sys.exit({code})
-"""
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    def writer(steps: int = 5, then: str = "pass", code: int = 0) -> list[str]:
-        path = tmp_path / "fake_vllm.py"
-        tests = str(Path(__file__).parent)
-        path.write_text(FAKE_VLLM.format(tests=tests, steps=steps, then=then, code=code))
-        return [sys.executable, str(path)]
-
-    return writer
 
 
 @pytest.fixture
@@ -118,45 +86,38 @@ def test_a_process_that_refuses_says_why(tmp_path: Path, settings: Settings) -> 
         record([sys.executable, str(refuse)], settings, lambda _: None)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_keeps_the_steps_and_is_no_failure(
-    script: Script, tmp_path: Path, sent: signal.Signals
-) -> None:
-    ready = tmp_path / "ready"
-    then = f"open({str(ready)!r}, 'w').close(); time.sleep(60)"
+def when_ready(
+    argv: list[str], folder: Path, act: Callable[[subprocess.Popen[str]], object]
+) -> tuple[int, str]:
+    """Records a command into `b`, acts once it has made the file `ready`; code and stderr."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "spark_prof.cli.main", "record", "-o", str(tmp_path / "b"),
-         "--steps", "0", "--", *script(then=then)],
+        [sys.executable, "-m", "spark_prof.cli.main", "record", "-o", str(folder / "b"),
+         "--steps", "0", "--", *argv],
         cwd=ROOT, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         end = time.monotonic() + 60
-        while not ready.exists() and child.poll() is None and time.monotonic() < end:
+        while not (folder / "ready").exists() and child.poll() is None and time.monotonic() < end:
             time.sleep(0.1)
-        child.send_signal(sent)
+        act(child)
         _, errors = child.communicate(timeout=60)
     finally:
         child.kill()
-    assert child.returncode == 0, errors
     assert "Traceback" not in errors
+    return child.returncode, errors
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_the_steps_and_is_no_failure(
+    script: Script, tmp_path: Path, sent: signal.Signals
+) -> None:
+    then = f"open({str(tmp_path / 'ready')!r}, 'w').close(); time.sleep(60)"
+    code, errors = when_ready(script(then=then), tmp_path, lambda child: child.send_signal(sent))
+    assert code == 0, errors
     assert errors.splitlines()[-1].startswith("spark-prof: 5 steps in ")
     bundle = open_bundle(tmp_path / "b")
     assert bundle.meta.state == "interrupted"
     assert bundle.frame("steps", 0)["step"].tolist() == list(range(5))
-
-
-def started(*argv: str, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "spark_prof.cli.main", "record", "-o", str(folder), "--steps", "0",
-         "--", *argv],
-        cwd=ROOT, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 60
-    while not path.exists() and child.poll() is None and time.monotonic() < end:
-        time.sleep(0.1)
 
 
 def test_sigterm_writes_the_bundle_before_it_ends_a_command_that_listens_to_nothing(
@@ -171,14 +132,10 @@ def test_sigterm_writes_the_bundle_before_it_ends_a_command_that_listens_to_noth
         f"open({str(whole)!r}, 'w').close()); open({str(ready)!r}, 'w').close(); "
         "[time.sleep(0.1) for _ in range(3000)]"
     )
-    child = started(*script(then=then), folder=tmp_path / "b")
-    try:
-        wait_for(ready, child)
-        child.send_signal(signal.SIGTERM)
-        _, errors = child.communicate(timeout=60)
-    finally:
-        child.kill()
-    assert child.returncode == 0, errors
+    code, errors = when_ready(
+        script(then=then), tmp_path, lambda child: child.send_signal(signal.SIGTERM)
+    )
+    assert code == 0, errors
     assert whole.exists(), "the command was ended before there was a bundle"
     bundle = open_bundle(tmp_path / "b")
     assert bundle.meta.state == "interrupted"
@@ -197,20 +154,17 @@ def test_a_folder_that_vanishes_is_told_and_the_command_goes_on(
         "    for position in range(600): assert fakes.run(worker, fakes.decode(position)) == 5\n"
         f"    open({str(done)!r}, 'w').close()"
     )
-    child = started(*script(then=then), folder=tmp_path / "b")
-    try:
-        wait_for(ready, child)
+
+    def remove(_: object) -> None:
         if moved:
             (tmp_path / "b").rename(tmp_path / "elsewhere")
         else:
             shutil.rmtree(tmp_path / "b")
         go.touch()
-        _, errors = child.communicate(timeout=60)
-    finally:
-        child.kill()
+
+    code, errors = when_ready(script(then=then), tmp_path, remove)
     assert done.exists(), errors
-    assert child.returncode == 2
-    assert "Traceback" not in errors
+    assert code == 2
     last = errors.splitlines()[-1]
     assert "was removed or moved while it was recorded into" in last
     assert "leave the folder in place" in last
@@ -264,15 +218,9 @@ def test_a_container_writes_into_the_folder_that_is_mounted(
     settings = Settings(str(tmp_path / "b"))
     pieces_folder(settings.folder).mkdir(parents=True)
     command = Command(("docker", "run", "image"), "container")
-    monkeypatch.setenv("PATH", str(_docker(tmp_path)))
+    (tmp_path / "docker").write_bytes(b"\x7fELF")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     argv, _ = _launch(command, settings, tmp_path, {})
     inside = next(word for word in argv if word.startswith("SPARK_PROF="))
     assert Settings.from_json(inside.partition("=")[2]).bundle == BUNDLE_TARGET
-
-
-def _docker(folder: Path) -> Path:
-    programs = folder / "bin"
-    programs.mkdir()
-    (programs / "docker").write_bytes(b"\x7fELF")
-    (programs / "docker").chmod(0o755)
-    return programs

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
 from spark_prof.profiler.batch import Batch
 from spark_prof.profiler.window import State, SteadyWindow, Stretches, Take
@@ -41,20 +40,11 @@ class Run:
         return done
 
 
-Start = Callable[..., Run]
+def start(steps: int = 5, stretch: tuple[int, int] = (0, 0), sizes: Sequence[int] = ()) -> Run:
+    return Run(SteadyWindow(steps, Stretches(*stretch), tuple(sizes)))
 
 
-@pytest.fixture
-def start() -> Start:
-    def starter(
-        steps: int = 5, stretch: tuple[int, int] = (0, 0), sizes: Sequence[int] = ()
-    ) -> Run:
-        return Run(SteadyWindow(steps, Stretches(*stretch), tuple(sizes)))
-
-    return starter
-
-
-def test_steps_are_let_pass_until_their_times_are_steady(start: Start) -> None:
+def test_steps_are_let_pass_until_their_times_are_steady() -> None:
     run = start()
     assert run.window.state is State.WAITING
     assert run.steps(decode(1), SETTLING) == "-" * SETTLING
@@ -65,7 +55,7 @@ def test_steps_are_let_pass_until_their_times_are_steady(start: Start) -> None:
     assert not run.window.closed
 
 
-def test_a_warm_up_is_not_watched(start: Start) -> None:
+def test_a_warm_up_is_not_watched() -> None:
     """Steps become faster from 50 ms on, then stay."""
     times = [*np.linspace(5 * STEP, STEP, 100).astype(int).tolist(), *[STEP] * 100]
     done = start(0).steps(decode(1), times)
@@ -73,24 +63,21 @@ def test_a_warm_up_is_not_watched(start: Start) -> None:
     assert "-" not in done[done.index("W") :]
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.05, 0.3])
-def test_noise_does_not_keep_it_waiting(start: Start, noise: float) -> None:
-    random = np.random.default_rng(7)
-    times = (STEP * (1 + noise * random.standard_exponential(600))).astype(int).tolist()
-    assert start(1).steps(decode(1), times).index("W") < 200
-
-
-def test_a_slow_step_now_and_then_does_not_keep_it_waiting(start: Start) -> None:
+def test_noise_and_a_slow_step_now_and_then_do_not_keep_it_waiting() -> None:
+    for noise in (0.0, 0.05, 0.3):
+        random = np.random.default_rng(7)
+        times = (STEP * (1 + noise * random.standard_exponential(600))).astype(int).tolist()
+        assert start(1).steps(decode(1), times).index("W") < 200
     times = [40 * STEP if n % 10 == 3 else STEP for n in range(100)]
     assert start().steps(decode(1), times).index("W") == SETTLING
 
 
-def test_what_never_settles_is_watched_in_the_end(start: Start) -> None:
+def test_what_never_settles_is_watched_in_the_end() -> None:
     times = [int(STEP * 1.01**n) for n in range(PATIENCE + 3)]
     assert start().steps(decode(1), times) == "-" * PATIENCE + "WWW"
 
 
-def test_batch_sizes_settle_apart(start: Start) -> None:
+def test_batch_sizes_settle_apart() -> None:
     run = start(2)
     run.steps(decode(1), SETTLING)
     assert run.steps(decode(8), SETTLING) == "-" * SETTLING
@@ -99,7 +86,7 @@ def test_batch_sizes_settle_apart(start: Start) -> None:
     assert run.window.recorded == 4
 
 
-def test_the_time_between_two_batch_sizes_is_nobody_s(start: Start) -> None:
+def test_the_time_between_two_batch_sizes_is_nobody_s() -> None:
     """Alternating sizes never follow themselves: no time of theirs is known, patience decides."""
     run = start()
     done = "".join(run.steps(decode(size), 1) for _ in range(PATIENCE) for size in (1, 8))
@@ -107,15 +94,15 @@ def test_the_time_between_two_batch_sizes_is_nobody_s(start: Start) -> None:
     assert run.steps(decode(1), 1) == "W"
 
 
-@pytest.mark.parametrize("batch", [PREFILL, MIXED])
-def test_prefill_is_never_watched(start: Start, batch: Batch) -> None:
+def test_prefill_is_never_watched() -> None:
     run = start()
     run.steps(decode(1), SETTLING)
-    assert run.steps(batch, 3) == "---"
-    assert run.steps(decode(1), 2) == "WW"
+    for batch in (PREFILL, MIXED):
+        assert run.steps(batch, 3) == "---"
+        assert run.steps(decode(1), 2) == "WW"
 
 
-def test_a_prefill_in_between_is_no_decode_time(start: Start) -> None:
+def test_a_prefill_in_between_is_no_decode_time() -> None:
     run = start()
     for _ in range(2 * SAMPLE):
         run.steps(PREFILL, [30 * STEP])
@@ -125,7 +112,7 @@ def test_a_prefill_in_between_is_no_decode_time(start: Start) -> None:
     assert run.steps(decode(1), 1) in "-W"
 
 
-def test_the_window_closes_when_the_wanted_sizes_are_done(start: Start) -> None:
+def test_the_window_closes_when_the_wanted_sizes_are_done() -> None:
     run = start(2, sizes=(1, 8))
     assert run.steps(decode(4), 3 * SETTLING) == "-" * 3 * SETTLING
     assert run.steps(decode(1), SETTLING + 3) == "-" * SETTLING + "WW-"
@@ -136,24 +123,16 @@ def test_the_window_closes_when_the_wanted_sizes_are_done(start: Start) -> None:
     assert run.window.recorded == 4
 
 
-def test_without_a_number_of_steps_it_goes_on(start: Start) -> None:
+def test_without_a_number_of_steps_it_goes_on() -> None:
     run = start(0, sizes=(1,))
     assert run.steps(decode(1), SETTLING + 300) == "-" * SETTLING + "W" * 300
     assert not run.window.closed
 
 
-def test_watched_and_timed_steps_take_turns_for_each_size(start: Start) -> None:
+def test_watched_and_timed_steps_take_turns_for_each_size() -> None:
     run = start(6, (2, 5))
     run.steps(decode(1), SETTLING)
     run.steps(decode(8), SETTLING)
     assert run.steps(decode(1), 3) == "WWt"
     assert run.steps(decode(8), 6) == "WWtttW"
     assert run.steps(decode(1), 20) == "ttWWtttWW" + "-" * 11
-
-
-@pytest.mark.parametrize("stretch", [(2, 5), (25, 50)])
-def test_a_share_of_the_steps_is_watched(start: Start, stretch: tuple[int, int]) -> None:
-    run = start(0, stretch)
-    run.steps(decode(1), SETTLING)
-    done = run.steps(decode(1), 10 * stretch[1])
-    assert done == ("W" * stretch[0] + "t" * (stretch[1] - stretch[0])) * 10

@@ -62,18 +62,10 @@ def test_a_parameter_has_every_column() -> None:
     qkv = Linear(weight=weight(8, 4))
     (row,) = rows(model(nn.Module(), Linear(self_attn=Linear(qkv_proj=qkv)))).values()
     assert row == {
-        "address": qkv.weight.data_ptr(),
-        "bytes": 64,
-        "kind": "weight",
-        "name": "weight",
-        "module": "model.layers.1.self_attn.qkv_proj",
-        "type": "Linear",
-        "layer": 1,
-        "component": "qkv",
-        "shape": "8x4",
-        "dtype": "bfloat16",
-        "format": "bf16",
-    }
+        "address": qkv.weight.data_ptr(), "bytes": 64, "kind": "weight", "name": "weight",
+        "module": "model.layers.1.self_attn.qkv_proj", "type": "Linear", "layer": 1,
+        "component": "qkv", "shape": "8x4", "dtype": "bfloat16", "format": "bf16",
+    }  # fmt: skip
 
 
 def test_buffers_are_told_apart() -> None:
@@ -226,24 +218,16 @@ class TestWhatModulesHoldOtherwise:
         assert list(found) == [("lm_head", "first.data")]
 
 
-class TestWhatHasNoMemory:
-    def test_empty_and_meta_tensors(self) -> None:
-        layer = Linear(weight=weight(0), bias=nn.Parameter(torch.zeros(4, device="meta")))
-        assert rows(Linear(lm_head=layer)) == {}
+def test_what_has_no_memory_there() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    def test_fake_tensors(self) -> None:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        with FakeTensorMode():
-            fake = torch.zeros(8)
-        assert rows(Linear(lm_head=Linear(fake=fake))) == {}
-
-    def test_sparse_tensors(self) -> None:
-        assert rows(Linear(lm_head=Linear(sparse=torch.zeros(4, 4).to_sparse()))) == {}
-
-    def test_what_lies_elsewhere_than_the_model(self) -> None:
-        device = SimpleNamespace(type="cuda")
-        assert rows(Linear(lm_head=Linear(weight=weight(4))), device=device) == {}
+    with FakeTensorMode():
+        fake = torch.zeros(8)
+    meta = nn.Parameter(torch.zeros(4, device="meta"))
+    sparse = torch.zeros(4, 4).to_sparse()
+    assert rows(Linear(lm_head=Linear(weight=weight(0), bias=meta, fake=fake, sparse=sparse))) == {}
+    device = SimpleNamespace(type="cuda")
+    assert rows(Linear(lm_head=Linear(weight=weight(4))), device=device) == {}
 
 
 class MambaBase: ...
@@ -294,18 +278,16 @@ class TestCaches:
         assert (row["kind"], row["layer"], row["address"]) == ("kv", -1, other.data_ptr())
 
 
-class TestDrafter:
-    @pytest.mark.parametrize("name", ["drafter", "speculator"])
-    def test_its_paths_say_so(self, name: str) -> None:
-        block = Linear(self_attn=Linear(o_proj=Linear(weight=weight(4))))
-        draft = model(Linear(mtp_block=block))
-        target = model(Linear(self_attn=Linear(o_proj=Linear(weight=weight(4)))))
-        runner: dict[str, Any] = {name: SimpleNamespace(model=draft)}
-        found = rows(target, **runner)
-        assert [(m, row["layer"], row["component"]) for (m, _), row in found.items()] == [
-            ("model.layers.0.self_attn.o_proj", 0, "o_proj"),
-            ("drafter.model.layers.0.mtp_block.self_attn.o_proj", -1, "o_proj"),
-        ]
+@each_row("name", ["drafter", "speculator"])
+def test_the_paths_of_a_drafter_say_so(name: str) -> None:
+    block = Linear(self_attn=Linear(o_proj=Linear(weight=weight(4))))
+    draft = model(Linear(mtp_block=block))
+    target = model(Linear(self_attn=Linear(o_proj=Linear(weight=weight(4)))))
+    found = rows(target, **{name: SimpleNamespace(model=draft)})
+    assert [(m, row["layer"], row["component"]) for (m, _), row in found.items()] == [
+        ("model.layers.0.self_attn.o_proj", 0, "o_proj"),
+        ("drafter.model.layers.0.mtp_block.self_attn.o_proj", -1, "o_proj"),
+    ]
 
 
 def test_the_segments_of_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from spark_prof.profiler.watch import Watcher
 from spark_prof.traces.chunks import REFUSED_FILE
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -31,45 +32,32 @@ def rank(
     (folder / f"rank{number}.progress.json").write_text(json.dumps(value))
 
 
-def facts(folder: Path, number: int, **parallel: int) -> None:
-    (folder / f"rank{number}.facts.json").write_text(json.dumps({"parallel": parallel}))
-
-
-@pytest.mark.parametrize(
-    ("parallel", "finished", "done"),
+@each_row(
+    ("parallel", "backend", "finished", "done"),
     [
-        ({}, [True], True),
-        ({}, [False], False),
-        ({"tensor": 1, "pipeline": 1, "data": 1}, [True], True),
-        ({"tensor": 2, "pipeline": 1, "data": 1}, [True], False),
-        ({"tensor": 2, "pipeline": 1, "data": 1}, [True, False], False),
-        ({"tensor": 2, "pipeline": 1, "data": 1}, [True, True], True),
-        ({"tensor": 2, "pipeline": 2, "data": 1}, [True, True], False),
+        ({}, "", [True], True),
+        ({}, "", [False], False),
+        ({"tensor": 1, "pipeline": 1, "data": 1}, "mp", [True], True),
+        ({"tensor": 2, "pipeline": 1, "data": 1}, "mp", [True], False),
+        ({"tensor": 2, "pipeline": 1, "data": 1}, "mp", [True, False], False),
+        ({"tensor": 2, "pipeline": 1, "data": 1}, "mp", [True, True], True),
+        ({"tensor": 2, "pipeline": 2, "data": 1}, "mp", [True, True], False),
+        # Ranks that Ray started may write elsewhere.
+        ({"tensor": 4}, "ray", [True], True),
+        ({"tensor": 4}, "<class 'x.RayExecutor'>", [True], True),
+        ({"tensor": 4}, "ray", [False], False),
+        ({"tensor": 4}, "ray", [True, False], False),
     ],
 )
 def test_done_when_every_rank_has_finished(
-    watcher: Watcher, parallel: dict[str, int], finished: list[bool], done: bool
-) -> None:
-    for number, ended in enumerate(finished):
-        rank(watcher.pieces, number, finished=ended)
-        facts(watcher.pieces, number, **parallel)
-    assert watcher.done() is done
-
-
-@pytest.mark.parametrize(
-    ("backend", "finished", "done"),
-    [("ray", [True], True), ("<class 'x.RayExecutor'>", [True], True), ("ray", [False], False),
-     ("ray", [True, False], False), ("mp", [True], False)],
-)  # fmt: skip
-def test_ranks_that_ray_started_may_write_elsewhere(
-    watcher: Watcher, backend: str, finished: list[bool], done: bool
+    tmp_path: Path, parallel: dict[str, int], backend: str, finished: list[bool], done: bool
 ) -> None:
     config = {"parallel_config": {"distributed_executor_backend": backend}}
-    value = {"parallel": {"tensor": 4}, "engine_config": config}
+    value = {"parallel": parallel, "engine_config": config}
     for number, ended in enumerate(finished):
-        rank(watcher.pieces, number, finished=ended)
-        (watcher.pieces / f"rank{number}.facts.json").write_text(json.dumps(value))
-    assert watcher.done() is done
+        rank(tmp_path, number, finished=ended)
+        (tmp_path / f"rank{number}.facts.json").write_text(json.dumps(value))
+    assert Watcher(tmp_path, 100, print).done() is done
 
 
 def test_damaged_files_say_nothing(watcher: Watcher) -> None:
@@ -111,20 +99,12 @@ def test_a_server_that_answers_is_told_once(watcher: Watcher, said: list[str]) -
     assert said == [f"the server is up: send it requests (port {watcher.port})"]
 
 
-@pytest.mark.parametrize(
-    ("states", "line"),
-    [
-        (("CLOSED", "RECORDING"), "recording step 5 of 100"),
-        (("RECORDING", "WARMING"), "letting warm-up steps pass"),
-    ],
-)
-def test_the_state_of_the_slowest_rank_is_said(
-    watcher: Watcher, said: list[str], states: tuple[str, ...], line: str
-) -> None:
-    for number, state in enumerate(states):
-        rank(watcher.pieces, number, state, 5)
-    watcher.show()
-    assert said == [line]
+def test_the_state_of_the_slowest_rank_is_said(watcher: Watcher, said: list[str]) -> None:
+    for states in (("CLOSED", "RECORDING"), ("RECORDING", "WARMING")):
+        for number, state in enumerate(states):
+            rank(watcher.pieces, number, state, 5)
+        watcher.show()
+    assert said == ["recording step 5 of 100", "letting warm-up steps pass"]
 
 
 def test_waiting_for_the_scheduler_ends_when_it_has_finished(
@@ -133,7 +113,7 @@ def test_waiting_for_the_scheduler_ends_when_it_has_finished(
     ended: list[bool] = []
     monkeypatch.setattr(Watcher, "wait", lambda _, finished, seconds: ended.append(finished()))
     watcher.wait_for_engine()
-    facts(watcher.pieces, 0)
+    (watcher.pieces / "rank0.facts.json").write_text("{}")
     (watcher.pieces / "engine0.facts.json").write_text("{}")
     watcher.wait_for_engine()
     (watcher.pieces / "engine0.progress.json").write_text('{"finished": true}')

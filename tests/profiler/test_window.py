@@ -33,6 +33,7 @@ def recorded(window: Window, phases: str) -> str:
         (0, 2, True, "pdmd", "d"),
         (0, 9, False, "pdmd", ""),
         (1, 0, True, "pmp", ""),
+        (1, 0, False, "dddd", "d"),
     ],
 )
 def test_the_steps_that_are_taken(
@@ -42,12 +43,6 @@ def test_the_steps_that_are_taken(
     assert recorded(window, phases) == taken
     assert window.recorded == len(taken)
     assert window.closed == (steps > 0 and len(taken) == steps)
-
-
-def test_a_closed_window_counts_nothing_more() -> None:
-    window = Window(1, 0, False)
-    assert recorded(window, "dddd") == "d"
-    assert (window.passed, window.recorded) == (0, 1)
 
 
 def test_states() -> None:
@@ -63,19 +58,22 @@ def test_states() -> None:
 
 
 @each_row(
-    ("stretches", "expected"),
+    ("warmup", "stretches", "expected"),
     [
-        (Stretches(), "WWWWWWWW"),
-        (Stretches(0, 5), "WWWWWWWW"),
-        (Stretches(1, 2), "WtWtWtWt"),
-        (Stretches(2, 5), "WWtttWWt"),
-        (Stretches(1, 100), "Wttttttt"),
+        (0, Stretches(), "WWWWWWWW"),
+        (0, Stretches(0, 5), "WWWWWWWW"),
+        (0, Stretches(1, 2), "WtWtWtWt"),
+        (0, Stretches(2, 5), "WWtttWWt"),
+        (0, Stretches(1, 100), "Wttttttt"),
+        (3, Stretches(1, 3), "---WttWt"),
     ],
 )
-def test_watched_and_timed_steps_take_turns(stretches: Stretches, expected: str) -> None:
-    window = Window(0, stretches=stretches)
-    takes = [window.wants(DECODE, 0) for _ in range(8)]
-    assert "".join("W" if take is Take.WATCH else "t" for take in takes) == expected
+def test_watched_and_timed_steps_take_turns(
+    warmup: int, stretches: Stretches, expected: str
+) -> None:
+    window = Window(0, warmup, stretches=stretches)
+    letters = {Take.WATCH: "W", Take.TIME: "t", Take.SKIP: "-"}
+    assert "".join(letters[window.wants(DECODE, 0)] for _ in range(8)) == expected
 
 
 def test_only_watched_steps_count_and_skipped_ones_do_not_move_the_turns() -> None:
@@ -83,9 +81,3 @@ def test_only_watched_steps_count_and_skipped_ones_do_not_move_the_turns() -> No
     assert recorded(window, "p" + "d" + "pdpd" + "mdmd" + "dd") == "dddd"
     assert window.closed
     assert window.wants(DECODE, 0) is Take.SKIP
-
-
-def test_the_turns_begin_after_the_warm_up() -> None:
-    window = Window(0, 3, False, Stretches(1, 3))
-    takes = [window.wants(DECODE, 0) for _ in range(7)]
-    assert takes == [Take.SKIP] * 3 + [Take.WATCH, Take.TIME, Take.TIME, Take.WATCH]

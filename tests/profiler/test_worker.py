@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +80,15 @@ def pieces(tmp_path: Path) -> Path:
     return pieces_folder(tmp_path / "b")
 
 
+def ran(record: Record, batches: Iterable[Any] = BATCHES, **settings: Any) -> WorkerRecording:
+    """Records a worker whose answers to these batches are those of one that is not recorded."""
+    worker, plain, batches = Worker(), Worker(), list(batches)
+    recording = record(worker, **settings)
+    assert [run(worker, b) for b in batches] == [run(plain, b) for b in batches]
+    recording.finish()
+    return recording
+
+
 def steps(pieces: Path) -> list[list[int]]:
     """The numbers of the steps in each piece."""
     found = sorted(pieces.glob("rank0.*.steps.npy"))
@@ -107,10 +116,7 @@ def test_every_step_is_recorded_in_pieces(record: Record, pieces: Path, two_part
 
 
 def test_the_model_is_described_and_its_calls_are_logged(record: Record, pieces: Path) -> None:
-    worker = Worker()
-    recording = record(worker)
-    run(worker, decode(5))
-    recording.finish()
+    ran(record, [decode(5)])
     facts = json.loads((pieces / "rank0.facts.json").read_text())
     paths = [module["path"] for module in facts["modules"]]
     assert paths[:3] == [path for path, _ in PHASE_MODULES]
@@ -172,19 +178,10 @@ def test_an_engine_that_rests_leaves_nothing_in_memory(
     assert steps(pieces) == [[0, 1], [2]]
 
 
-@pytest.mark.parametrize(
-    ("settings", "wanted"), [({"warmup_steps": 6}, [[0, 1]]), ({"decode_only": True}, 7)]
-)
-def test_only_wanted_steps(
-    record: Record, pieces: Path, settings: dict[str, Any], wanted: Any
-) -> None:
-    worker = Worker()
-    recording = record(worker, **settings)
-    for output in BATCHES:
-        run(worker, output)
-    recording.finish()
-    found = steps(pieces)
-    assert (sum(map(len, found)) if isinstance(wanted, int) else found) == wanted
+@pytest.mark.parametrize(("settings", "wanted"), [("warmup_steps", 2), ("decode_only", 7)])
+def test_only_wanted_steps(record: Record, pieces: Path, settings: str, wanted: int) -> None:
+    ran(record, **{settings: 6})
+    assert sum(map(len, steps(pieces))) == wanted
 
 
 class Backend:
@@ -212,10 +209,9 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
 
 def test_watched_and_timed_steps_take_turns(record: Record, pieces: Path, backend: Backend) -> None:
     """Watching ends with each stretch; a piece holds the timed steps before its watched ones."""
-    worker, plain = Worker(), Worker()
-    recording = record(worker, stretch=2, period=5, steps=5, steps_per_piece=100)
-    batches = [*map(decode, range(5, 20))]
-    assert [run(worker, b) for b in batches] == [run(plain, b) for b in batches]
+    recording = ran(
+        record, map(decode, range(5, 20)), stretch=2, period=5, steps=5, steps_per_piece=100
+    )
     assert steps(pieces) == [[0, 1], [2, 3, 4, 5, 6], [7, 8, 9, 10]]
     files = [pieces / f"rank0.0000{piece}.steps.npy" for piece in range(3)]
     watched = [np.load(path)["watched"].tolist() for path in files]
@@ -238,11 +234,8 @@ def test_arguments_are_read_in_the_first_steps_of_each_kind(
 ) -> None:
     made = Reader()
     monkeypatch.setattr(worker_module, "choose_backend", lambda *_: ("cupti", made))
-    worker = Worker()
-    recording = record(worker, steps=0, steps_per_piece=7)
-    for output in [*map(decode, range(5, 10)), prefill(), *map(decode, range(5, 8))]:
-        run(worker, output)
-    recording.finish()
+    batches = [*map(decode, range(5, 10)), prefill(), *map(decode, range(5, 8))]
+    ran(record, batches, steps=0, steps_per_piece=7)
     wanted = ["start 0", "read", "read no more", "read", "read no more", "stop"]
     assert made.calls[: len(wanted)] == wanted
     # The second piece has no step of a new kind.
@@ -253,11 +246,7 @@ def test_ranges_are_only_logged_of_watched_steps(
     record: Record, pieces: Path, backend: Backend
 ) -> None:
     """Marking calls is part of what watching costs."""
-    worker = Worker()
-    recording = record(worker, stretch=1, period=3, steps=0, steps_per_piece=100)
-    for output in map(decode, range(5, 11)):
-        run(worker, output)
-    recording.finish()
+    ran(record, map(decode, range(5, 11)), stretch=1, period=3, steps=0, steps_per_piece=100)
     rows = [np.load(path) for path in sorted(pieces.glob("rank0.*.steps.npy"))]
     found = np.concatenate(rows)
     events = np.concatenate([np.load(path) for path in sorted(pieces.glob("rank0.*.events.npy"))])
@@ -269,11 +258,7 @@ def test_ranges_are_only_logged_of_watched_steps(
 def test_many_timed_steps_are_written_in_pieces_too(
     record: Record, pieces: Path, backend: Backend
 ) -> None:
-    worker = Worker()
-    recording = record(worker, stretch=1, period=10, steps=0, steps_per_piece=4)
-    for output in map(decode, range(5, 16)):
-        run(worker, output)
-    recording.finish()
+    ran(record, map(decode, range(5, 16)), stretch=1, period=10, steps=0, steps_per_piece=4)
     assert steps(pieces) == [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
     assert backend.calls == ["start 0", "stop", "start 3", "stop", "discard"]
 
@@ -355,10 +340,7 @@ def test_failing_backends_change_no_answer_and_are_logged_once(
 ) -> None:
     monkeypatch.setattr(worker_module, "_sampler", lambda _: Backend())
     monkeypatch.setattr(worker_module, "choose_backend", lambda *_: ("cupti", Reader()))
-    worker, plain = Worker(), Worker()
-    recording = record(worker, counters=True, steps=len(BATCHES), faults=(hook,))
-    assert [run(worker, b) for b in BATCHES] == [run(plain, b) for b in BATCHES]
-    recording.finish()
+    ran(record, counters=True, steps=len(BATCHES), faults=(hook,))
     assert sum(map(len, steps(pieces))) == len(BATCHES)
     [line] = log(pieces)
     assert line.startswith(f"hook {hook} failed and is off")
@@ -379,10 +361,7 @@ def test_without_torch_and_vllm_only_descriptions_are_missing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "vllm", None)
-    worker = Worker()
-    recording = record(worker)
-    run(worker, prefill())
-    recording.finish()
+    ran(record, [prefill()])
     assert steps(pieces) == [[0]]
     described = {"introspect", "tensors"}
     assert sorted({line.split()[1] for line in log(pieces)} - described) == ["facts"]
@@ -394,12 +373,6 @@ def test_a_folder_that_vanished_is_no_matter_of_the_engine(record: Record, piece
     pieces.rmdir()
     assert [run(worker, b) for b in BATCHES] == [run(Worker(), b) for b in BATCHES]
     worker.shutdown()
-
-
-def test_a_batch_given_by_its_name(record: Record) -> None:
-    worker = Worker()
-    record(worker)
-    assert worker.execute_model(scheduler_output=prefill()) is None
 
 
 def test_a_second_recording_outlives_the_first(record: Record, tmp_path: Path) -> None:

@@ -1,15 +1,10 @@
-"""The rule table of modules against its own examples.
-
-Every row of the rule table is tested by its own examples.
-"""
+"""The rule tables of modules against their own examples and the modules of vLLM's models."""
 
 from __future__ import annotations
 
 import csv
 import re
 from pathlib import Path
-
-import pytest
 
 from spark_prof.rules.components import (
     CLASS_RULES,
@@ -41,40 +36,7 @@ def _first(path: str, type_name: str) -> Rule | None:
 @each_row(("rule", "path", "type_name"), EXAMPLES)
 def test_an_example_matches_its_own_row_first(rule: Rule, path: str, type_name: str) -> None:
     assert _first(path, type_name) is rule
-    assert component_of(path, type_name) == rule.component
-
-
-@each_row("rule", MODULE_RULES)
-def test_every_row_has_an_example_and_a_word_of_the_vocabulary(rule: Rule) -> None:
-    assert rule.examples
-    assert rule.component in (*COMPONENTS, "")
-
-
-@each_row(
-    ("path", "type_name", "component"),
-    [
-        ("", "Qwen3ForCausalLM", ""),
-        ("model", "Qwen3Model", ""),
-        ("model.layers.0", "Qwen3DecoderLayer", ""),
-        ("model.layers.0.mlp.gate_up_proj", "MergedColumnParallelLinear", "mlp"),
-        ("model.layers.0.mlp.gate_proj", "ColumnParallelLinear", "mlp"),
-        ("transformer.h.3.attn.c_attn", "QKVParallelLinear", "qkv"),
-        ("transformer.h.3.attn.c_proj", "RowParallelLinear", "o_proj"),
-        ("transformer.h.3.mlp.c_proj", "RowParallelLinear", "mlp"),
-        ("model.layers.1.linear_attn.out_proj", "RowParallelLinear", "ssm"),
-        ("model.layers.1.linear_attn.norm", "RMSNormGated", "norm"),
-        ("model.layers.1.block_sparse_moe.gate", "ReplicatedLinear", "router"),
-        ("model.layers.1.block_sparse_moe.experts", "FusedMoE", "experts"),
-        ("model.layers.1.mlp.experts.gate", "GateLinear", "router"),
-        ("model.layers.1.mlp.shared_expert.act_fn", "SiluAndMul", "shared_experts"),
-        ("model.layers.1.self_attn.kv_b_proj", "ColumnParallelLinear", "qkv"),
-        ("model.layers.1.self_attn.k_norm", "RMSNorm", "norm"),
-        ("model.layers.1.self_attn.attn", "Attention", "attention"),
-        ("language_model.lm_head", "ParallelLMHead", "lm_head"),
-    ],
-)
-def test_modules_of_real_models(path: str, type_name: str, component: str) -> None:
-    assert component_of(path, type_name) == component
+    assert component_of(path, type_name) == rule.component in (*COMPONENTS, "")
 
 
 @each_row(
@@ -122,38 +84,6 @@ def test_a_role_leaves_out_what_says_nothing(
     assert role_of(path) == role
 
 
-@each_row(
-    ("path", "role"),
-    [
-        ("model.layers.3.self_attn.qkv_proj", "self_attn.qkv_proj"),
-        ("model.layers.0.mlp.experts.routed_experts.forward_modular", "mlp.experts"),
-        ("language_model.model.layers.1.mlp.down_proj", "mlp.down_proj"),
-        ("transformer.h.4.attn.c_attn", "attn.c_attn"),
-        ("model.norm", "norm"),
-        ("language_model.model.embed_tokens", "embed_tokens"),
-        ("lm_head", "lm_head"),
-        ("model.layers.3", ""),
-        ("", ""),
-        ("drafter.model.layers.61.mtp_block.self_attn.o_proj",
-         "drafter.mtp_block.self_attn.o_proj"),
-        ("drafter.model.layers.61", "drafter"),
-        ("drafter.model.norm", "drafter.norm"),
-        ("drafter.lm_head", "drafter.lm_head"),
-        ("model.layers.0.mamba.mamba.in_proj", "mamba.in_proj"),
-        # Classes and their running numbers, as PyTorch's profiler names modules.
-        ("Qwen3MoeForCausalLM_0.Qwen3MoeDecoderLayer_3.Qwen3MoeAttention_3.QKVParallelLinear_3",
-         "Qwen3MoeAttention.QKVParallelLinear"),
-        ("GptOssForCausalLM_0.TransformerBlock_2.MLPBlock_2", "MLPBlock"),
-        ("GptOssForCausalLM_0.TransformerBlock_2", ""),
-        ("LogitsProcessor_0", "LogitsProcessor"),
-        ("lm_head.spark_prof_body.run", "lm_head"),
-        ("visual.blocks.3.attn.qkv", "visual.attn.qkv"),
-    ],
-)  # fmt: skip
-def test_the_role_in_a_path(path: str, role: str) -> None:
-    assert role_of(path) == role
-
-
 @each_row(("pattern", "part", "example"), PARTS)
 def test_a_part_of_a_module_is_known_by_its_tensor(
     pattern: str, part: str, example: tuple[str, str]
@@ -187,51 +117,21 @@ def test_the_role_of_what_reads_a_tensor(path: str, tensor: str, role: str) -> N
     assert role_of(path, tensor) == role
 
 
-CLASS_EXAMPLES = [(rule.component, *example) for rule in CLASS_RULES for example in rule.examples]
-
-
-@pytest.mark.parametrize(("component", "name", "around"), CLASS_EXAMPLES)
-def test_examples(component, name, around):
-    assert component_of_class(name, around) == component
-
-
-@pytest.mark.parametrize(
-    ("name", "component"),
-    [("Qwen3MoeAttention", "attention"), ("Qwen3MoeMLP", "mlp"), ("Qwen3MoeRMSNorm", "norm")],
-)
-def test_a_model_with_experts_in_its_name(name, component):
-    assert component_of_class(name, "Qwen3MoeDecoderLayer") == component
-
-
-def test_every_component_is_in_the_vocabulary():
-    assert {rule.component for rule in CLASS_RULES} <= {*COMPONENTS, ""}
-
-
-@pytest.mark.parametrize(
-    "name",
+@each_row(
+    ("component", "name", "around"),
     [
-        "Dropout",
-        "SiLU",
-        "ModuleList",
-        "GptOssForCausalLM",
-        "QuantFP8",
-        "Qwen3MoeForCausalLM",
-        "Qwen3MoeModel",
-        "Qwen3MoeDecoderLayer",
+        *((rule.component, *example) for rule in CLASS_RULES for example in rule.examples),
+        ("attention", "Qwen3MoeAttention", "Qwen3MoeDecoderLayer"),
+        ("mlp", "Qwen3MoeMLP", "Qwen3MoeDecoderLayer"),
+        ("norm", "Qwen3MoeRMSNorm", "Qwen3MoeDecoderLayer"),
+        *(("", name, "") for name in ("Dropout", "SiLU", "ModuleList", "QuantFP8")),
+        *(("", f"Qwen3Moe{name}", "") for name in ("ForCausalLM", "Model", "DecoderLayer")),
     ],
 )
-def test_a_class_that_says_nothing(name):
-    assert component_of_class(name, "") == ""
+def test_the_component_of_a_class(component: str, name: str, around: str) -> None:
+    assert component_of_class(name, around) == component in (*COMPONENTS, "")
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("TransformerBlock", True),
-        ("LlamaDecoderLayer", True),
-        ("Linear", False),
-        ("MLPBlock", False),
-    ],
-)
-def test_layer_classes(name, found):
-    assert is_layer_class(name) is found
+def test_layer_classes() -> None:
+    names = ("TransformerBlock", "LlamaDecoderLayer", "Linear", "MLPBlock")
+    assert [is_layer_class(name) for name in names] == [True, True, False, False]

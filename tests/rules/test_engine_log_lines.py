@@ -40,7 +40,6 @@ def test_the_rows_are_whole() -> None:
     for rule in LINE_RULES:
         assert rule.examples, rule.id
         assert rule.topic in TOPICS, rule.id
-        assert rule.level in "DIWE", rule.id
         assert set(rule.pattern.groupindex) <= {"value", "format", "layer", "detail"}, rule.id
 
 

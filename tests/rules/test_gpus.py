@@ -58,12 +58,8 @@ def test_a_gpu_is_found_by_what_a_driver_calls_it(name: str, short: str) -> None
     assert find_gpu(name.upper(), found.compute_capability) == found
 
 
-@each_row("name", OTHERS)
-def test_a_gpu_that_is_not_known_is_not_taken_for_another(name: str) -> None:
-    assert find_gpu(name) is None
-
-
-def test_the_compute_capability_must_agree() -> None:
+def test_a_gpu_that_is_not_known_is_not_taken_for_another() -> None:
+    assert [name for name in OTHERS if find_gpu(name)] == []
     assert find_gpu("NVIDIA H100 80GB HBM3", "8.0") is None
 
 
@@ -76,6 +72,7 @@ def test_a_command_line_name_may_be_spelt_as_people_do() -> None:
 
 @each_row("gpu", GPUS)
 def test_the_figures_of_a_gpu_fit_together(gpu) -> None:
+    assert gpu.compute_capability in SM_LIMITS
     assert set(gpu.peaks) <= set(PRECISIONS)
     assert all(figure.source for figure in (gpu.memory_bandwidth, *gpu.peaks.values()))
     assert gpu.read_bandwidth is None or (
@@ -95,17 +92,6 @@ def test_the_figures_of_a_gpu_fit_together(gpu) -> None:
         assert peak["fp32"] == pytest.approx(lanes, rel=0.01)
 
 
-def test_what_the_project_is_for() -> None:
-    gb10, h100 = find_gpu("NVIDIA GB10", "12.1"), find_gpu("NVIDIA H100 80GB HBM3")
-    assert gb10 is not None
-    assert gb10.read_bandwidth is not None
-    assert (gb10.memory_bandwidth.value, gb10.read_bandwidth.value) == (273e9, 231e9)
-    assert "reported" in gb10.read_bandwidth.source
-    assert h100 is not None
-    assert h100.read_bandwidth is not None
-    assert "measured in this project" in h100.read_bandwidth.source
-
-
 @each_row("capability", sorted(SM_LIMITS))
 def test_limits_are_consistent(capability: str) -> None:
     limits = SM_LIMITS[capability]
@@ -113,13 +99,3 @@ def test_limits_are_consistent(capability: str) -> None:
     assert limits.block_shared_bytes + limits.reserved_shared_bytes == limits.shared_bytes
     assert limits.registers % (limits.partitions * limits.register_granularity) == 0
     assert limits.shared_bytes % limits.shared_granularity == 0
-
-
-def test_every_gpu_has_limits() -> None:
-    assert {gpu.compute_capability for gpu in GPUS} <= set(SM_LIMITS)
-
-
-def test_gb10_has_what_was_reported_of_it() -> None:
-    limits = SM_LIMITS["12.1"]
-    assert (limits.shared_bytes, limits.block_shared_bytes) == (102_400, 101_376)
-    assert (limits.registers, limits.threads) == (65_536, 1_536)

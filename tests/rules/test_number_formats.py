@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from spark_prof.analyzers.classify.classifier import classify, find_rule
 from spark_prof.rules.number_formats import (
     BITS,
     arithmetic_in,
@@ -113,7 +110,7 @@ def test_the_instruction_goes_before_the_operands(text: str, precision: str | No
     assert arithmetic_in(text, "tensor-core") == precision
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "precision"),
     [
         ("float, float, 128", "fp32"),
@@ -137,28 +134,3 @@ def test_weights_are_named_only_where_they_are_narrow(stored: str, precision: st
 
 def test_an_output_is_no_weight() -> None:
     assert stored_in("bfloat16_t, bfloat16_t, CollectiveEpilogue<float_e2m1_t>", "bf16") is None
-
-
-@each_row(
-    ("name", "fused", "conversion"),
-    [
-        ("void vllm::silu_mul_cvt_fp16_to_fp4<__nv_bfloat16, false>(int)", "quantize", None),
-        ("void vllm::rms_norm_static_fp8_quant_kernel<c10::BFloat16>(int)", "quantize", None),
-        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, unsigned char,"
-         " (vllm::Fp8KVCacheDataType)1>(int)",
-         "quantize", None),
-        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16,"
-         " (vllm::Fp8KVCacheDataType)0>(int)",
-         None, None),
-        ("void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel<__nv_bfloat16,"
-         " __nv_fp8_e4m3, true>(int)",
-         "quantize", "permute"),
-        ("void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>(int)", None, "quantize"),
-    ],
-)  # fmt: skip
-def test_a_fused_conversion_is_not_a_conversion(
-    name: str, fused: str | None, conversion: str | None
-) -> None:
-    rule = find_rule(name)
-    assert rule is not None
-    assert (rule.fused_conversion, classify(name).conversion) == (fused, conversion)

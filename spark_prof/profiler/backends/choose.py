@@ -30,11 +30,8 @@ class Backend(Protocol):
 def early_native(settings: Settings | None) -> Native | None:
     """Subscribes to CUPTI, before anything is loaded or captured; None where that is impossible.
 
-    Args:
-        settings: the recording; None for one that may come later.
-
-    Raises:
-        NativeError: the CUPTI backend was asked for by name and cannot work here.
+    It raises NativeError only where that backend was asked for by name. Without settings a
+    recording may come later.
     """
     wanted = settings.backend if settings else "auto"
     if wanted == "nsys":
@@ -82,8 +79,7 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
                 process.log(
                     f"NVTX markers go to {other}, which was set before; there are none here"
                 )
-            backend = CuptiBackend(native, process.folder, process.name, nvtx=settings.nvtx)
-            return "cupti", backend
+            return "cupti", CuptiBackend(native, process.folder, process.name, nvtx=settings.nvtx)
         except NativeError as error:
             if wanted == "cupti":
                 write_refusal(process.folder, f"the CUPTI backend cannot work: {error}")
@@ -94,7 +90,6 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
 
         if settings.nvtx:
             process.log("NVTX markers need the CUPTI backend; the recording goes on without")
-
         return "torch", TorchBackend(process.folder, process.name)
     if wanted == "nsys":
         return "nsys", NsysBackend()
@@ -116,29 +111,18 @@ class NsysBackend:
     def __init__(self) -> None:
         mark_clock()
 
-    def start(self, piece: int) -> None:  # noqa: ARG002
+    def start(self, piece: int = 0) -> None:  # noqa: ARG002
         """Marks the clock."""
         mark_clock()
 
-    def stop(self) -> None:
-        """Marks the clock; after the last piece, too."""
-        mark_clock()
-
-    discard = stop
+    stop = discard = start
 
 
-def mark_clock(mark: Callable[[str], object] | None = None) -> bool:
-    """Leaves a burst of NVTX marks, each with the time in ns since the epoch.
-
-    Returns:
-        Whether there was anything that could leave one.
-    """
-    mark = mark or _find_mark()
-    if mark is None:
-        return False
-    for _ in range(_MARKS):
-        mark(f"{CLOCK_MARK}{time.time_ns()}")
-    return True
+def mark_clock(mark: Callable[[str], object] | None = None) -> None:
+    """Leaves a burst of NVTX marks with the time in ns since the epoch, if anything can."""
+    if mark := mark or _find_mark():
+        for _ in range(_MARKS):
+            mark(f"{CLOCK_MARK}{time.time_ns()}")
 
 
 def _find_mark() -> Callable[[str], object] | None:
@@ -147,8 +131,7 @@ def _find_mark() -> Callable[[str], object] | None:
         import torch
 
         if torch.version.cuda:
-            marked: Callable[[str], object] = torch.cuda.nvtx.mark
-            return marked
+            return torch.cuda.nvtx.mark  # type: ignore[no-any-return]
         import nvtx
     except ImportError:
         return None

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -65,19 +65,12 @@ def read_texts(pointers: Iterable[int]) -> dict[int, str]:
     Who set a marker may have freed its text: read through the kernel, that is no crash.
     """
     texts: dict[int, str] = {}
-    try:
-        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # in a process that nobody may look into
-        return texts
-    try:
+    # Nobody may look into some processes.
+    with suppress(OSError), open("/proc/self/mem", "rb", buffering=0) as memory:
         for pointer in islice(pointers, _MOST_TEXTS):
-            try:
-                data = os.pread(memory, _MOST_BYTES, pointer)
-            except (OSError, OverflowError):
-                continue
-            texts[pointer] = data.partition(b"\0")[0].decode(errors="replace")
-    finally:
-        os.close(memory)
+            with suppress(OSError, OverflowError):
+                data = os.pread(memory.fileno(), _MOST_BYTES, pointer)
+                texts[pointer] = data.partition(b"\0")[0].decode(errors="replace")
     return texts
 
 
@@ -103,7 +96,8 @@ def copy_cached(symbols: Collection[str], caches: Mapping[str, Path], folder: Pa
     """Copies the cached cubins that are named after these functions; how many were copied."""
     found = 0
     for source, cache in caches.items():
-        for path in islice(_files(cache), _MOST_FILES):
+        files = (Path(parent, name) for parent, _, names in os.walk(cache) for name in names)
+        for path in islice(files, _MOST_FILES):
             if path.suffix == ".cubin" and path.stem in symbols:
                 number = zlib.crc32(str(path).encode())
                 target = folder / cached_cubin_name(source, number)
@@ -116,12 +110,6 @@ def copy_cached(symbols: Collection[str], caches: Mapping[str, Path], folder: Pa
     return found
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            yield Path(parent) / name
-
-
 _KINDS = (KERNELS[1], COPY, FILL, PEER_COPY, OVERHEAD)
 
 _BUFFER_BYTES = 4 << 20
@@ -131,11 +119,7 @@ _BUFFER_BYTES = 4 << 20
 class CuptiBackend:
     """Records kernels, copies, fills, launches, CUPTI's own overhead, and NVTX if wanted.
 
-    Args:
-        nvtx: record NVTX markers too; NVTX must report to this libcupti.
-
-    Raises:
-        NativeError: libcupti refuses.
+    NVTX must then report to this libcupti. Raises NativeError where libcupti refuses.
     """
 
     def __init__(self, native: Native, folder: Path, process: str, *, nvtx: bool = False) -> None:
@@ -151,9 +135,7 @@ class CuptiBackend:
         """Begins to watch; buffers go to the piece's file as they fill."""
         self.discard()  # one whose stop failed would keep its file open
         self._piece = piece
-        self._file = os.open(
-            self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
-        )
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._offset_ns = self._native.clock_offset_ns()
         self._native.flush(forced=True)  # what an earlier piece left behind
         self._native.write_to(self._file)
@@ -211,9 +193,8 @@ class CuptiBackend:
             "functions": dict(self._names.values()),
         }
         if self._nvtx:
-            value["markers"] = redacted_value(
-                {str(pointer): text for pointer, text in self._markers.items()}
-            )
+            texts = {str(pointer): text for pointer, text in self._markers.items()}
+            value["markers"] = redacted_value(texts)
         write_json(self._folder, names_name(self._process, self._piece), value, symbols=True)
 
     def _write_arguments(self) -> None:

@@ -30,13 +30,9 @@ Rows = npt.NDArray[np.void]
 
 
 def on_device(words: Rows) -> Rows:
-    """The rows whose address lies in memory of PyTorch's allocator.
+    """The rows of pieces.ARGUMENT_DTYPE whose address lies in memory of PyTorch's allocator.
 
-    Args:
-        words: rows of pieces.ARGUMENT_DTYPE; most of them are sizes, strides and other numbers.
-
-    Example:
-        >>> on_device(native.take_arguments()[0])
+    Most of them are sizes, strides and other numbers.
     """
     if not len(words):
         return words
@@ -96,11 +92,7 @@ class Statistics:
 class Native:
     """capture.c and arguments.c, compiled into a library, on the libcupti of this process.
 
-    Attributes:
-        version: what libcupti says of itself.
-
-    Raises:
-        NativeError: one of the two cannot be used.
+    It raises NativeError where one of the two cannot be used.
     """
 
     def __init__(self, library: Path, libcupti: str) -> None:
@@ -129,11 +121,7 @@ class Native:
         self._check("read arguments", self._call.spark_prof_open_driver(path.encode()))
 
     def read_capture(self, stream: int) -> None:
-        """Reads the arguments of every kernel that the stream has captured into its graph so far.
-
-        Args:
-            stream: handle of a stream that captures.
-        """
+        """Reads the arguments of every kernel that a stream has captured into its graph so far."""
         self._check("read a graph", self._call.spark_prof_read_capture(ctypes.c_void_p(stream)))
 
     def launches(self, *, on: bool) -> None:
@@ -141,11 +129,9 @@ class Native:
         self._check("watch launches", self._call.spark_prof_launches(int(on)))
 
     def take_arguments(self) -> tuple[npt.NDArray[np.void], int]:
-        """Hands over what was read since the last time.
+        """Hands over what was read since the last time, and for how much there was no room.
 
-        Returns:
-            Rows of pieces.ARGUMENT_DTYPE: every word that may be an address on the device; and how
-            many more there was no room for.
+        Rows of pieces.ARGUMENT_DTYPE: every word that may be an address on the device.
         """
         count = self._call.spark_prof_count_arguments()
         rows, lost = np.empty(count, ARGUMENT_DTYPE), ctypes.c_uint64()
@@ -218,9 +204,6 @@ def load_native(folder: Path) -> Native:
     """capture.c on the libcupti of this process, compiled into that private folder if need be.
 
     There is one a process: CUPTI has one subscriber and one pair of buffer callbacks.
-
-    Raises:
-        NativeError: there is no libcupti or no C compiler, or one of them failed.
     """
     native = Native(_compiled(folder), _libcupti())
     native.subscribe()

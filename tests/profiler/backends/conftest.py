@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from spark_prof.profiler.backends import choose
 from spark_prof.profiler.backends import native as native_module
-from spark_prof.profiler.backends.native import Native
+from spark_prof.profiler.backends.native import Native, NativeError
+from spark_prof.traces.readers.cupti_records import record_dtype
 
 from .fake import FakeCuda, FakeCupti, compiled
 
@@ -60,3 +66,53 @@ def capture(libraries: dict[str, Path], tmp_path: Path) -> Path:
 @pytest.fixture
 def native(capture: Path, cupti: FakeCupti) -> Native:
     return Native(capture, cupti.path)
+
+
+On = Callable[[bool], None]
+
+
+@pytest.fixture
+def on_nvidia(monkeypatch: pytest.MonkeyPatch) -> On:
+    def platform(cuda: bool) -> None:
+        found = SimpleNamespace(current_platform=SimpleNamespace(is_cuda=lambda: cuda))
+        monkeypatch.setitem(sys.modules, "vllm.platforms", found)
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
+    monkeypatch.setattr(choose, "mark_clock", lambda: None)
+    platform(True)
+    return platform
+
+
+@pytest.fixture
+def works(native: Native, monkeypatch: pytest.MonkeyPatch) -> Native:
+    """The CUPTI of this process can be used."""
+    native.subscribe()
+    monkeypatch.setattr(choose, "load_native", lambda _: native)
+    return native
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: Path) -> Native:
+        raise NativeError("another profiler holds it")
+
+    monkeypatch.setattr(choose, "load_native", load)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the pieces of a recording go."""
+    made = tmp_path / "pieces"
+    made.mkdir()
+    return made
+
+
+def records(kind: int, names: tuple[int, ...], **columns: Any) -> bytes:
+    """Records of that kind with names at these addresses."""
+    rows = np.zeros(len(names), record_dtype(kind, 130000))
+    rows["name"] = names
+    for column, value in columns.items():
+        rows[column] = value
+    raw = rows.view(np.uint8).reshape(len(names), -1)
+    raw[:, :4] = np.array([kind], "<u4").view(np.uint8)
+    return raw.tobytes()

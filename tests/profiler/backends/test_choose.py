@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,37 +15,8 @@ from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import REFUSED_FILE, cubins_folder
 
+from .conftest import On
 from .fake import FakeCupti
-
-On = Callable[[bool], None]
-
-
-@pytest.fixture
-def on_nvidia(monkeypatch: pytest.MonkeyPatch) -> On:
-    def platform(cuda: bool) -> None:
-        found = SimpleNamespace(current_platform=SimpleNamespace(is_cuda=lambda: cuda))
-        monkeypatch.setitem(sys.modules, "vllm.platforms", found)
-
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
-    monkeypatch.setattr(choose, "mark_clock", lambda: None)
-    platform(True)
-    return platform
-
-
-@pytest.fixture
-def works(native: Native, monkeypatch: pytest.MonkeyPatch) -> Native:
-    """The CUPTI of this process can be used."""
-    native.subscribe()
-    monkeypatch.setattr(choose, "load_native", lambda _: native)
-    return native
-
-
-@pytest.fixture
-def fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(_: Path) -> Native:
-        raise NativeError("another profiler holds it")
-
-    monkeypatch.setattr(choose, "load_native", load)
 
 
 def wanted(tmp_path: Path, backend: str) -> tuple[Settings, Process]:

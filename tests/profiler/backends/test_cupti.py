@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spark_prof.profiler.backends.cupti import CuptiBackend
@@ -25,8 +24,8 @@ from spark_prof.traces.chunks import (
     names_name,
 )
 from spark_prof.traces.readers.cupti_blocks import name_pointers, read_records
-from spark_prof.traces.readers.cupti_records import record_dtype
 
+from .conftest import records
 from .fake import FakeCuda, FakeCupti
 
 KERNEL, COPY, FILL, PEER_COPY, OVERHEAD = 10, 1, 2, 22, 17
@@ -56,42 +55,24 @@ def _no_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "pieces"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def backend(native: Native, folder: Path) -> Iterator[CuptiBackend]:
     made = CuptiBackend(native, folder, "rank0")
     yield made
     made.discard()
 
 
-class Names:
-    """Kernel names in this process's memory, where records point to."""
-
-    def __init__(self) -> None:
-        self._kept: list[Any] = []
-
-    def __call__(self, symbol: bytes) -> int:
-        self._kept.append(ctypes.create_string_buffer(symbol))
-        return ctypes.addressof(self._kept[-1])
+KEPT: list[Any] = []
 
 
-@pytest.fixture
-def named() -> Names:
-    return Names()
+def named(symbol: bytes) -> int:
+    """Where a kernel's name is in this process's memory, as records point to it."""
+    KEPT.append(ctypes.create_string_buffer(symbol))
+    return ctypes.addressof(KEPT[-1])
 
 
 def kernels(*names: int) -> bytes:
     """Records of kernels with names at these addresses."""
-    rows = np.zeros(len(names), record_dtype(KERNEL, 130000))
-    rows["name"] = names
-    raw = rows.view(np.uint8).reshape(len(names), -1)
-    raw[:, :4] = np.array([KERNEL], "<u4").view(np.uint8)
-    return raw.tobytes()
+    return records(KERNEL, names)
 
 
 def recorded(cupti: FakeCupti) -> set[int]:
@@ -123,7 +104,7 @@ def test_what_is_recorded_while_it_runs(backend: CuptiBackend, cupti: FakeCupti)
 
 
 def test_a_piece_holds_its_records_and_names(
-    backend: CuptiBackend, cupti: FakeCupti, folder: Path, named: Names, synchronized: list[int]
+    backend: CuptiBackend, cupti: FakeCupti, folder: Path, synchronized: list[int]
 ) -> None:
     cupti.behind(5_000_000_000)
     pointers = [named(SYMBOL), named(b"triton_red_fused_0"), named(b"not\xffutf8")]
@@ -143,6 +124,11 @@ def test_a_piece_holds_its_records_and_names(
     assert abs(found["clock_offset_ns"] - 5_000_000_000) < 50_000_000
     assert abs(found["clock_drift_ns"]) < 50_000_000
     assert synchronized == [1]
+    # A piece that is cut short has these: a process that is killed writes no names any more.
+    backend.start(1)
+    begun = names_of(folder, 1)
+    assert begun["names"] == found["names"]
+    assert abs(begun["clock_offset_ns"] - 5_000_000_000) < 50_000_000
 
 
 def test_the_arguments_of_a_piece(
@@ -174,7 +160,7 @@ def test_a_clock_that_drifts_is_told(backend: CuptiBackend, cupti: FakeCupti, fo
 
 
 def test_what_an_earlier_piece_left_behind_is_not_the_next_one_s(
-    backend: CuptiBackend, cupti: FakeCupti, folder: Path, named: Names
+    backend: CuptiBackend, cupti: FakeCupti, folder: Path
 ) -> None:
     pointer = named(b"kernel")
     for piece in range(3):
@@ -183,21 +169,6 @@ def test_what_an_earlier_piece_left_behind_is_not_the_next_one_s(
         cupti.deliver(kernels(*[pointer] * (piece + 1)))
         backend.stop()
     assert [count(folder, piece) for piece in range(3)] == [1, 2, 3]
-
-
-def test_a_piece_that_is_cut_short_has_the_names_of_those_before(
-    backend: CuptiBackend, cupti: FakeCupti, folder: Path, named: Names
-) -> None:
-    """A process that is killed writes no names any more."""
-    cupti.behind(5_000_000_000)
-    pointer = named(SYMBOL)
-    backend.start(0)
-    cupti.deliver(kernels(pointer))
-    backend.stop()
-    backend.start(1)
-    found = names_of(folder, 1)
-    assert found["names"] == {str(pointer): READABLE}
-    assert abs(found["clock_offset_ns"] - 5_000_000_000) < 50_000_000
 
 
 def test_an_address_that_got_another_name(
@@ -215,7 +186,7 @@ def test_an_address_that_got_another_name(
 
 
 def test_a_discarded_piece_ends_the_recording(
-    backend: CuptiBackend, cupti: FakeCupti, folder: Path, named: Names
+    backend: CuptiBackend, cupti: FakeCupti, folder: Path
 ) -> None:
     backend.start(0)
     cupti.hold(kernels(named(b"kernel")))
@@ -256,7 +227,7 @@ def test_no_file_stays_open(backend: CuptiBackend, cupti: FakeCupti) -> None:
 
 
 def test_a_full_disk_is_told_of_its_own_piece_only(
-    backend: CuptiBackend, native: Native, cupti: FakeCupti, folder: Path, named: Names
+    backend: CuptiBackend, native: Native, cupti: FakeCupti, folder: Path
 ) -> None:
     descriptor = os.open("/dev/full", os.O_WRONLY)
     backend.start(0)
@@ -271,7 +242,7 @@ def test_a_full_disk_is_told_of_its_own_piece_only(
 
 
 def test_code_of_new_functions_is_looked_for_in_the_caches(
-    backend: CuptiBackend, cupti: FakeCupti, folder: Path, named: Names, tmp_path: Path
+    backend: CuptiBackend, cupti: FakeCupti, folder: Path, tmp_path: Path
 ) -> None:
     cache = tmp_path / "home" / ".triton" / "cache" / "key"
     cache.mkdir(parents=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from spark_prof.profiler.backends import native as native_module
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
 from spark_prof.traces.chunks import NODE_DTYPE
 from spark_prof.traces.readers.cupti_blocks import HEADER, MAGIC, read_records
+from tests.support import files_of_at_most
 
 from .conftest import MakeFake
 from .fake import FakeCupti
@@ -94,17 +94,12 @@ def test_dropped_records_are_counted_in_every_later_block(
             cupti.deliver(b"records")
     assert [dropped for _, dropped, _ in blocks(tmp_path / "raw")] == [0, 5, 5, 7]
     assert prepared.statistics().dropped == 7
-
-
-def test_a_file_of_nothing_but_drops_is_read(
-    prepared: Native, cupti: FakeCupti, tmp_path: Path
-) -> None:
-    with written(prepared, tmp_path / "raw"):
+    with written(prepared, tmp_path / "drops alone"):
         cupti.drop(3)
         cupti.deliver(b"")
     lost: list[str] = []
-    assert sum(records.count(10) for records in read_records(tmp_path / "raw", lost)) == 0
-    assert lost == ["CUPTI dropped 3 records since the process began to record"]
+    assert sum(records.count(10) for records in read_records(tmp_path / "drops alone", lost)) == 0
+    assert lost == ["CUPTI dropped 10 records since the process began to record"]
 
 
 def test_ten_thousand_buffers_take_the_memory_of_one(
@@ -126,15 +121,10 @@ def test_a_full_disk_loses_buffers_and_says_so(prepared: Native, cupti: FakeCupt
 
 
 def test_a_torn_write_is_taken_back(prepared: Native, cupti: FakeCupti, tmp_path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
-    try:
-        with written(prepared, tmp_path / "raw"):
-            cupti.deliver(b"\1" * 1000)
-            cupti.deliver(b"\2" * 2000)
-            cupti.deliver(b"\3" * 500)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with files_of_at_most(3000), written(prepared, tmp_path / "raw"):
+        cupti.deliver(b"\1" * 1000)
+        cupti.deliver(b"\2" * 2000)
+        cupti.deliver(b"\3" * 500)
     assert [content for _, _, content in blocks(tmp_path / "raw")] == [b"\1" * 1000, b"\3" * 500]
     assert prepared.statistics().failed_writes == 1
 
@@ -241,23 +231,19 @@ def test_machine_code_that_does_not_fit_leaves_no_half_of_it(
     folder = tmp_path / "cubins"
     folder.mkdir()
     prepared.keep_cubins(folder)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
+    with files_of_at_most(1000):
         cupti.module(b"code" * 1000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(folder.iterdir()) == []
     assert prepared.statistics().failed_cubins == 2
     cupti.module(b"code")
     assert [path.read_bytes() for path in folder.iterdir()] == [b"code"]
 
 
-@pytest.mark.parametrize("behind", [0, 123_456_789_012, -37_000_000_000])
-def test_the_clock_offset(native: Native, cupti: FakeCupti, behind: int) -> None:
+def test_the_clock_offset(native: Native, cupti: FakeCupti) -> None:
     """To less than the time that reading both clocks takes."""
-    cupti.behind(behind)
-    assert abs(native.clock_offset_ns() - behind) < 50_000_000
+    for behind in (0, 123_456_789_012, -37_000_000_000):
+        cupti.behind(behind)
+        assert abs(native.clock_offset_ns() - behind) < 50_000_000
 
 
 @pytest.mark.parametrize("driver", [False, True])

@@ -13,18 +13,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from spark_prof.profiler.backends import choose
 from spark_prof.profiler.backends.choose import choose_backend, early_native
 from spark_prof.profiler.backends.cupti import INJECTION, CuptiBackend, read_texts, send_to_cupti
-from spark_prof.profiler.backends.native import Native, NativeError
+from spark_prof.profiler.backends.native import Native
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import names_name
-from spark_prof.traces.readers.cupti_records import record_dtype
 
+from .conftest import On, records
 from .fake import FakeCupti
 
 MARKER, KERNEL = 12, 10
@@ -36,22 +34,6 @@ pytestmark = pytest.mark.timeout(60)
 def _nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(INJECTION, "")  # so that it is as before afterwards
     monkeypatch.delenv(INJECTION)
-
-
-@pytest.fixture
-def chosen(native: Native, monkeypatch: pytest.MonkeyPatch) -> Native:
-    platform = SimpleNamespace(current_platform=SimpleNamespace(is_cuda=lambda: True))
-    monkeypatch.setitem(sys.modules, "vllm.platforms", platform)
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
-    monkeypatch.setattr(choose, "load_native", lambda _: native)
-    return native
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "pieces"
-    made.mkdir()
-    return made
 
 
 @pytest.fixture
@@ -67,11 +49,7 @@ def backend(
 
 def markers(*names: int, domain: int = 0) -> bytes:
     """Records of ranges that begin."""
-    rows = np.zeros(len(names), record_dtype(MARKER, 130000))
-    rows["name"], rows["domain"], rows["flags"], rows["timestamp"] = names, domain, 2, 1
-    raw = rows.view(np.uint8).reshape(len(names), -1)
-    raw[:, :4] = np.array([MARKER], "<u4").view(np.uint8)
-    return raw.tobytes()
+    return records(MARKER, names, domain=domain, flags=2, timestamp=1)
 
 
 def texts_of(folder: Path, piece: int) -> Any:
@@ -106,15 +84,17 @@ def test_another_listener_stays(tmp_path: Path) -> None:
     assert send_to_cupti(str(tmp_path / "real")) == ""
 
 
-def test_it_is_sent_before_anything_is_loaded(chosen: Native, tmp_path: Path) -> None:
+def test_it_is_sent_before_anything_is_loaded(on_nvidia: On, works: Native, tmp_path: Path) -> None:
     early_native(Settings(str(tmp_path / "b")))
     assert INJECTION not in os.environ
     early_native(Settings(str(tmp_path / "b"), nvtx=True))
-    assert os.environ[INJECTION] == chosen.libcupti
+    assert os.environ[INJECTION] == works.libcupti
 
 
 @pytest.mark.parametrize("listener", ["", "/opt/other/tool.so"])
-def test_the_log_says_who_listens_instead(chosen: Native, tmp_path: Path, listener: str) -> None:
+def test_the_log_says_who_listens_instead(
+    on_nvidia: On, works: Native, tmp_path: Path, listener: str
+) -> None:
     if listener:
         os.environ[INJECTION] = listener
     settings = Settings(str(tmp_path / "b"), nvtx=True)
@@ -124,13 +104,7 @@ def test_the_log_says_who_listens_instead(chosen: Native, tmp_path: Path, listen
     assert (log.exists() and listener in log.read_text()) == bool(listener)
 
 
-def test_without_cupti_the_log_says_so(
-    chosen: Native, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(_: Path) -> Native:
-        raise NativeError("another profiler holds it")
-
-    monkeypatch.setattr(choose, "load_native", load)
+def test_without_cupti_the_log_says_so(on_nvidia: On, fails: None, tmp_path: Path) -> None:
     settings = Settings(str(tmp_path / "b"), nvtx=True)
     process = Process(settings, "rank0", 0)
     assert early_native(settings) is None
@@ -192,9 +166,9 @@ def test_texts_at_the_end_of_memory_too_long_or_gone() -> None:
 
 
 def test_memory_that_nobody_may_look_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> int:
+    def refuse(*_: Any, **__: Any) -> int:
         raise PermissionError(13, "Permission denied")
 
     kept = ctypes.create_string_buffer(b"text")
-    monkeypatch.setattr("spark_prof.profiler.backends.cupti.os.open", refuse)
+    monkeypatch.setattr("spark_prof.profiler.backends.cupti.open", refuse, raising=False)
     assert read_texts([ctypes.addressof(kept)]) == {}
