@@ -15,7 +15,7 @@ from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import PAGES
 from spark_prof.dashboards.sections.run_section import findings
-from spark_prof.dashboards.units import clean, counted, microseconds
+from spark_prof.dashboards.units import counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
 
@@ -42,8 +42,8 @@ def finding_cards(found: Sequence[Finding], here: str = "") -> None:
         with st.container(border=True, key=f"finding-{number}"):
             _card(finding, number, here)
     if found:
-        with st.expander(f"{counted(len(found), 'finding')} as a table"):
-            widgets.section(findings(found))
+        label = f"{counted(len(found), 'finding')} as a table"
+        widgets.folded("findings", label, lambda: widgets.section(findings(found)))
 
 
 def _card(finding: Finding, number: int, here: str) -> None:
@@ -58,7 +58,7 @@ def _card(finding: Finding, number: int, here: str) -> None:
     with middle:
         widgets.lines(finding.text, finding.fix, *filter(None, (finding.measured,)))
         if finding.command:
-            st.code(clean(finding.command), language=None, wrap_lines=True)
+            widgets.command(finding.command)
     with right:
         path = page_of(finding)
         if path != here:

@@ -28,4 +28,8 @@ if (!window.sparkProfPlaces) {
   window.addEventListener('popstate', () => {
     go(places.get(location.href) ?? places.get(location.pathname) ?? 0);
   });
+  document.addEventListener('click', (event) => {
+    const command = event.target instanceof Element && event.target.closest('pre.command');
+    if (command && getSelection().isCollapsed) navigator.clipboard?.writeText(command.innerText);
+  });
 }

@@ -221,6 +221,33 @@ def lines(*texts: str) -> None:
         st.text(clean(text))
 
 
+def folded(name: str, label: str, draw: Callable[[], object]) -> None:
+    """Draws what nobody sees at first: it is made, sent and drawn when it is unfolded.
+
+    A table takes a browser a third of a second, most of it for the program that draws them.
+
+    Args:
+        name: of it on its page.
+    """
+
+    @st.fragment
+    def fold() -> None:
+        with st.expander(label, key=f"fold-{name}", on_change="rerun") as inside:
+            if inside.open:
+                draw()
+
+    fold()
+
+
+def command(text: str) -> None:
+    """Draws a command, which a click copies.
+
+    st.code would load what colours the programs of a hundred languages: half a second of a start.
+    """
+    code = escape(clean(text))
+    st.html(f'<pre class="command" tabindex="0" title="Click to copy"><code>{code}</code></pre>')
+
+
 def facts(pairs: Sequence[tuple[str, str]], columns: int) -> None:
     """Draws what each fact is called and, below that, the fact; so many beside each other.
 

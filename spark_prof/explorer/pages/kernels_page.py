@@ -468,5 +468,5 @@ def _roofline(prepared: Prepared, kind: StepKind, facts: Sequence[KernelFacts]) 
     else:
         widgets.lines("Of no kernel are both its bytes and its operations known.")
     widgets.lines(*roofline_section.floors(report).intro)
-    with st.expander("The same in numbers"):
-        widgets.section(roofline_section.kernels(report))
+    rows = roofline_section.kernels(report)
+    widgets.folded("roofline", "The same in numbers", lambda: widgets.section(rows))

@@ -100,8 +100,9 @@ def show(sources: Sources) -> None:
     with right:
         _cell(prepared, found.times, chosen, rows)
     _odd(found, chosen, prepared.kernels.names)
-    with st.expander("All cells as a table"):
-        widgets.table(_frame(found.times), "cells")
+    widgets.folded(
+        "cells", "All cells as a table", lambda: widgets.table(_frame(found.times), "cells")
+    )
 
 
 def _kind_label(kind: StepKind) -> str:

@@ -54,9 +54,10 @@ def _waterfall(shown: Prepared) -> None:
         return
     widgets.figure(floor_waterfall(shown.report), _TIME, selection=("points",))
     widgets.lines("Click a bar to see its kernels or steps.")
-    with st.expander("The same in numbers, and what each part is"):
-        intro = waterfall_section.explained(section, waterfall_of(shown.report))
-        widgets.section(replace(section, id="waterfall-parts", intro=intro))
+    intro = waterfall_section.explained(section, waterfall_of(shown.report))
+    parts = replace(section, id="waterfall-parts", intro=intro)
+    label = "The same in numbers, and what each part is"
+    widgets.folded("waterfall", label, lambda: widgets.section(parts))
 
 
 def _findings(shown: Prepared) -> None:
@@ -88,4 +89,4 @@ def _evidence(shown: Prepared) -> None:
         return
     st.subheader("Evidence of the figures", anchor="evidence")
     widgets.figure(evidence_bars(shown.report), "evidence")
-    widgets.section(section)
+    widgets.folded("evidence", "The same in numbers", lambda: widgets.section(section))
