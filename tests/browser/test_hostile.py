@@ -37,9 +37,7 @@ def test_details(site: Site, fresh: Callable[..., View]) -> None:
     for kernel in range(6):
         view.open("kernels", source=source, kernel=kernel)
         assert_nothing_acted(view)
-        for folded in view.page.get_by_text("Its full name").all():
-            view.click(folded)
-        shown += view.text
+        shown += view.unfold().text
         view.open("timeline", source=source, kernel=kernel)
         assert_nothing_acted(view)
     for word in ("onerror=", "<script>window.fuzzed=1</script>", "](http://fuzzed.example/"):

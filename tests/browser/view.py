@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from playwright.sync_api import Download, Locator, Page
+from playwright.sync_api import Download, Locator, Page, expect
 from playwright.sync_api import TimeoutError as NothingCame
 
 from tests.browser.watch import Watch, watch
@@ -270,9 +270,10 @@ class View:
 
     def unfold(self) -> View:
         """Opens what is folded together."""
-        closed = self.page.locator("[data-testid=stExpander] details:not([open])")
-        while closed.count():
-            closed.first.locator("summary").click()
+        for folded in self.page.locator("[data-testid=stExpander] details").all():
+            if folded.get_attribute("open") is None:
+                folded.locator("summary").click()
+                expect(folded).to_have_attribute("open", "")
         return self.settle()
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
