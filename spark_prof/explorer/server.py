@@ -82,14 +82,6 @@ def _listen(host: str, port: int) -> socket.socket | None:
     return made
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def address_in_url(host: str) -> str:
     """The host as an address names it; one that stands for all addresses is this machine's own."""
     if host in ("0.0.0.0", "::"):

@@ -189,14 +189,6 @@ _CONFIG: Mapping[str, Any] = {
     "responsive": True,
 }
 
-_FACTS = """<style>
-.facts { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); }
-.facts { gap: 1rem; margin: 0 !important; padding: 0 !important; }
-.facts dt { font-size: 0.875rem; opacity: 0.7; }
-.facts dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 640px) { .facts { grid-template-columns: minmax(0, 1fr); } }
-</style>"""
-
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _READ_LATER = re.compile(
     r"(?<=:)(?=\S)|(?<=@)(?=\w)|(?<=www)(?=\.)|(?<=[-<>=~])(?=[-<>=~])", re.IGNORECASE
@@ -257,7 +249,7 @@ def facts(pairs: Sequence[tuple[str, str]], columns: int) -> None:
         f"<div><dt>{escape(clean(name))}</dt><dd>{escape(clean(fact))}</dd></div>"
         for name, fact in pairs
     )
-    st.html(f'{_FACTS}<dl class="facts" style="--columns: {columns}">{cells}</dl>')
+    st.html(f'<dl class="facts" style="--columns: {columns}">{cells}</dl>')
 
 
 def choice(

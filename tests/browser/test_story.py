@@ -114,8 +114,3 @@ def test_two_recordings_side_by_side(site: Site, fresh: Fresh) -> None:
     assert "dense-awq" in view.titles()[1]
     assert {"difference", "parts"} <= set(view.names())
     assert_link_shows_the_same(view, fresh)
-
-
-def test_sides_of_ab(site: Site, fresh: Fresh) -> None:
-    view = fresh(site.served.url).open(source=site.places["ab"])
-    assert "1.38 x" in view.text

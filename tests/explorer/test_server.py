@@ -18,7 +18,8 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.explorer import server
-from spark_prof.explorer.server import address_in_url, is_loopback, listen
+from spark_prof.explorer.access import is_loopback
+from spark_prof.explorer.server import address_in_url, listen
 
 ROOT = Path(__file__).parents[2]
 BUNDLE = ROOT / "tests" / "data" / "h100-gpt-oss-20b-mxfp4-graphs"

@@ -195,20 +195,18 @@ def _findings(prepared: Prepared, full: str, role: str) -> None:
         widgets.lines("No finding names it.")
         return
     st.subheader("Findings that name it", anchor=False)
-    for finding in own:
-        _finding(finding)
+    _cards(own)
     if others:
         with st.expander(f"{counted(len(others), 'finding')} on other roles of this name"):
-            for finding in others:
-                _finding(finding)
+            _cards(others)
 
 
-def _finding(finding: Finding) -> None:
-    gain = finding.ms_per_token
-    with st.container(border=True):
-        if gain is not None:
-            widgets.lines(f"At most {microseconds(1000 * gain)} a token")
-        widgets.lines(finding.text, finding.fix)
+def _cards(found: Sequence[Finding]) -> None:
+    for finding in found:
+        with st.container(border=True):
+            if finding.ms_per_token is not None:
+                widgets.lines(f"At most {microseconds(1000 * finding.ms_per_token)} a token")
+            widgets.lines(finding.text, finding.fix)
 
 
 def _figures(prepared: Prepared, calls: KernelCalls, component: str) -> None:

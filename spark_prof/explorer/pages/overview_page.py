@@ -12,7 +12,6 @@ from spark_prof.dashboards.sections.kernel_section import evidence_bars
 from spark_prof.dashboards.sections.waterfall_section import floor_waterfall
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
-from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Sources
 
 _TIME = "time-of-a-token"
@@ -43,9 +42,9 @@ def show(sources: Sources) -> None:
 def _follow(shown: Prepared) -> None:
     """Goes where the last click leads, before anything is drawn."""
     for kind, component in links.chosen_points(_TIME):
-        place = links.place_of_part(str(kind), str(component), shown)
-        links.go(place.path, **place.values)
-    follow_cards(shown.report.findings, shown)
+        path, values = links.place_of_part(str(kind), str(component), shown)
+        links.go(path, **values)
+    links.findings_for(shown)
 
 
 def _waterfall(shown: Prepared) -> None:
@@ -67,7 +66,7 @@ def _findings(shown: Prepared) -> None:
         widgets.lines(_NO_FINDINGS)
         return
     widgets.lines(_FINDINGS)
-    finding_cards(found)
+    links.finding_cards(found)
 
 
 def _answers(shown: Prepared) -> None:
