@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.browser import chromium
 from tests.browser.conftest import Site
-from tests.browser.served import EXPLORE, Served, address
-from tests.browser.sources import OWN
+from tests.browser.served import address
 from tests.browser.view import View
 
 _PATHS = ("", "layers", "_stcore/health", "_stcore/host-config", "favicon.png")
@@ -194,16 +192,3 @@ def test_a_link_on_another_page_opens_it(
     view.act(lambda: page.locator("a").click())
     assert (view.path, view.titles()[0]) == ("layers", "Layers")
     assert "token" not in page.evaluate("document.referrer")
-
-
-def test_two_explorers_share_a_browser(site: Site, visitor: BrowserContext, tmp_path: Path) -> None:
-    with Served([*EXPLORE, str(OWN["cpu"])], tmp_path) as other:
-        views = [
-            opened(visitor.new_page(), one.url, address(one.url)) for one in (site.served, other)
-        ]
-        for view in views:
-            view.act(view.page.reload).check()
-            view.open("layers").check()
-        names = [cookie["name"] for cookie in visitor.cookies()]
-        assert {f"spark-prof-{one.port}" for one in (site.served, other)} <= set(names)
-        views[1].page.close()

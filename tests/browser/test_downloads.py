@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext
 
-from tests.browser.report import report_of
 from tests.browser.saved import check_page, png_size
+from tests.browser.sources import report_of
 from tests.browser.view import View
 
 Explore = Callable[..., View]
@@ -24,7 +24,7 @@ def rows_of(path: Path) -> list[list[str]]:
 def test_every_table_and_figure_of_a_page(
     explore: Explore, context: BrowserContext, tmp_path: Path
 ) -> None:
-    view = explore("kernels", "nvfp4").unfold()
+    view = explore("layers", "nvfp4", layer=3, component="experts").unfold()
     tables, figures = view.tables(), view.figures()
     assert tables
     assert figures
@@ -39,7 +39,7 @@ def test_every_table_and_figure_of_a_page(
         places = [(n, titles.index(title)) for n, title in enumerate(seen) if title.strip()]
         for cells, row in zip(shown, rows, strict=False):
             assert_same([cells[n] for n, _ in places], [row[n] for _, n in places])
-        if name == "kernels":
+        if name == "cell-kernels":
             names = [row[titles.index("Full name")] for row in rows]
             known = report_of("nvfp4")["kernels"]
             assert {*names} <= {" ".join(kernel["name"].split()) for kernel in known}

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.browser.conftest import Site
-from tests.browser.navigation import go_to
-from tests.browser.report import report_of
-from tests.browser.view import View
+from tests.browser.sources import report_of
+from tests.browser.view import View, go_to
 
 Fresh = Callable[..., View]
 
