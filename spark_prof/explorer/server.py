@@ -236,7 +236,7 @@ def begin(names: Sequence[str], ranks: Sequence[int]) -> None:
     from spark_prof.explorer.cache import reading
     from spark_prof.explorer.entries import find_entries
 
-    entries = find_entries(names)
+    entries, _ = find_entries(*names)
     good = [entry for entry in entries if not entry.fault]
     if not good:
         raise CommandError(entries[0].fault)

@@ -47,6 +47,7 @@ def table(
     whole: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
     digits: Mapping[str, int] | None = None,
     widths: Mapping[str, int] | None = None,
+    full: Sequence[str] | None = None,
 ) -> list[int]:
     """Draws a table that can be sorted, searched and downloaded as CSV.
 
@@ -58,10 +59,13 @@ def table(
             called when somebody asks for the file.
         digits: behind the point, of columns of numbers by their title.
         widths: in pixels, of columns by their title; with them each row is one line high.
+        full: the name of each row's kernel as it was written, which only the CSV has.
 
     Returns:
         The places of the chosen rows in `frame`.
     """
+    if full is not None:
+        whole = frame.assign(**{"Full name": list(map(clean, full))})
     shown = sortable(frame.iloc[:MOST_ROWS])
     digits, widths = digits or {}, widths or {}
     row = _ROW if widths else _row_height(frame.iloc[:MOST_ROWS])

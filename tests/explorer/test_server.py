@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urljoin
 
 import psutil
 import pytest
@@ -73,7 +74,10 @@ def test_it_serves_on_this_machine_only_and_ends_at_once_with_its_children() -> 
         )
         with opener.open(url, timeout=_SECONDS) as answer:
             page = answer.read().decode()
+            ahead = re.findall(r"<(/static/js/PlotlyChart[^>]+)>; rel=mod", answer.headers["link"])
         assert not re.search(r"""(src|href)=["']https?://""", page)
+        with opener.open(urljoin(url, *ahead), timeout=_SECONDS) as answer:
+            assert len(answer.read()) > 1e6, "what draws figures is asked for with the page"
         children = own.children(recursive=True)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=_SECONDS)

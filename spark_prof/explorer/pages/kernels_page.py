@@ -378,10 +378,8 @@ def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
         f"{phase}step, {share(part)} of its kernel time. A click on a row, or Enter, opens it."
     )
     frame = _frame(found)
-    full = [clean(entry.row.name) for entry in found]
-    whole = frame.assign(**{"Full name": full})
-    digits = _digits(found)
-    widgets.table(frame, _TABLE, selectable=True, whole=whole, digits=digits, widths=_WIDTHS)
+    full, digits = [entry.row.name for entry in found], _digits(found)
+    widgets.table(frame, _TABLE, selectable=True, digits=digits, widths=_WIDTHS, full=full)
 
 
 _WIDTHS = {

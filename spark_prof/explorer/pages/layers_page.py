@@ -196,8 +196,8 @@ def _cell(
         "step. A click on a row opens its kernel."
     )
     frame = _kernel_frame(prepared, rows, component)
-    full = [clean(prepared.kernels.names[row.name]) for row in rows]
-    widgets.table(frame, _KERNELS, selectable=True, whole=frame.assign(**{"Full name": full}))
+    full = [prepared.kernels.names[row.name] for row in rows]
+    widgets.table(frame, _KERNELS, selectable=True, full=full)
 
 
 def _choose_cell(times: CellTimes) -> None:
