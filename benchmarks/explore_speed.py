@@ -35,9 +35,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.report_speed import CAPTURES, DATA, make_bundle  # noqa: E402
 from spark_prof.traces.bundle import Bundle, table_file  # noqa: E402
 from tests.browser import chromium  # noqa: E402
-from tests.browser.navigation import go_to, pages  # noqa: E402
 from tests.browser.served import EXPLORE, Served, address, free_port  # noqa: E402
-from tests.browser.view import LARGEST_MESSAGE, View  # noqa: E402
+from tests.browser.view import LARGEST_MESSAGE, View, go_to, pages  # noqa: E402  # noqa: E402
 
 BAR_START = ((2_000_000, 1.5), (20_000_000, 3.0))
 """Times the start of an empty app, by number of kernels."""

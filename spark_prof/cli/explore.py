@@ -61,7 +61,8 @@ def explore(
     if importlib.util.find_spec("streamlit") is None:
         raise CommandError("the explorer needs Streamlit; pip install 'spark-prof[explore]'")
     gc.set_threshold(100_000)  # imports and a reading make lasting objects: a tenth of the start
-    from spark_prof.explorer.server import is_loopback, listen, serve
+    from spark_prof.explorer.access import is_loopback
+    from spark_prof.explorer.server import listen, serve
 
     allowed = _names(allow_host or ())
     token = None if no_token else _token()

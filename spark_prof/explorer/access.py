@@ -131,7 +131,7 @@ class Access:
         if not text or not found:
             return None
         name = found[0]
-        own = name in self._names or name in self._proxied or _is_loopback(name)
+        own = name in self._names or name in self._proxied or is_loopback(name)
         return (text, name) if own or (self._anywhere and name in _of_this_machine()) else None
 
     def _is_same_origin(self, scope: Scope, headers: _Headers, host: str, name: str) -> bool:
@@ -211,7 +211,8 @@ def _authority(text: str, port: int) -> tuple[str, int] | None:
     return (name, number) if 0 < number < 1 << 16 else None
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Whether only this machine reaches that address."""
     if name in ("localhost", "::1"):
         return True
     with suppress(ValueError):

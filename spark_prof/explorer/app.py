@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from spark_prof.datasets.prepared import Prepared
 from spark_prof.errors import CommandError
 from spark_prof.explorer import cache, state, widgets
 from spark_prof.explorer.cache import Reading
-from spark_prof.explorer.entries import Entry, client_results, find_entries
+from spark_prof.explorer.entries import Entry, find_entries
 from spark_prof.explorer.page import Sources
 
 _AGAIN = 2.0
@@ -157,7 +157,7 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     st.html(_STYLE)
     st.html(_PLACES, unsafe_allow_javascript=True)
     try:
-        entries = _entries(tuple(names))
+        entries, clients = find_entries(*names)
         if not entries:
             raise CommandError("nothing to look at; give spark-prof explore a bundle or a trace")
     except CommandError as error:
@@ -167,7 +167,7 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
         place = _choose_source(entries)
         below = st.container()
         links = {path: st.empty() for path in PAGES}
-    view = _View(entries, place, tuple(ranks), below, client_results(names))
+    view = _View(entries, place, tuple(ranks), below, clients)
     # Streamlit keeps no path for the first page, which a link may name all the same.
     first, *others = (
         st.Page(partial(view.draw, path), title=PAGES[path], url_path=address)
@@ -187,11 +187,6 @@ def main(names: Sequence[str], ranks: Sequence[int] = ()) -> None:
     current.run()
     if (state.shared(), view.without) != drawn:  # what was chosen or found out since
         _page_links(links, fitting, view.without)
-
-
-@lru_cache(maxsize=4)
-def _entries(names: tuple[str, ...]) -> tuple[Entry, ...]:
-    return find_entries(names)
 
 
 @dataclass

@@ -67,11 +67,12 @@ class Reading:
             if self._found and self._found.live:
                 return
             self._found, self._fault = None, str(error)
-        self.began = began
         # A reading is a million objects: they need not be looked through for garbage each time.
-        gc.unfreeze()
-        gc.collect()
+        if self.began:  # before, nothing was let go, and somebody waits
+            gc.unfreeze()
+            gc.collect()
         gc.freeze()
+        self.began = began
 
 
 @st.cache_resource(show_spinner=False, max_entries=_MOST)

@@ -6,12 +6,12 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from spark_prof.dashboards.units import clean
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
-from spark_prof.traces.remote import is_url
 from spark_prof.traces.resolve import AbResult, Folder, LoadTest, find_result, is_bundle, resolve
 
 MOST_ENTRIES = 1000
@@ -30,39 +30,43 @@ class Entry:
     fault: str = ""  # why it cannot be opened, one line; empty where it may be
 
 
-def find_entries(sources: Sequence[str]) -> tuple[Entry, ...]:
-    """Looks at the beginning of each source; a folder of recordings becomes its recordings.
+@lru_cache(maxsize=4)
+def find_entries(*sources: str) -> tuple[tuple[Entry, ...], tuple[Path, ...]]:
+    """Looks at the beginning of each source, once: it stays what it was.
 
-    Results of load generators are none of them: see `client_results`.
+    Returns:
+        What can be chosen: a folder of recordings becomes its recordings. And those that are
+        results of load generators, which are shown beside recordings.
 
     Raises:
         CommandError: they are too many, or results of load generators alone.
     """
     found: list[Entry] = []
-    clients = {str(path) for path in client_results(sources)}
-    if clients and clients.issuperset(sources):
-        raise CommandError(
-            f"{sources[0]} is a load generator's result, which holds no kernels; name its "
-            "recording too, or see it with spark-prof report"
-        )
+    clients: list[Path] = []
     for source in sources:
-        if source in clients:
-            continue
         try:
-            found += _look(source)
+            what = resolve(source)
         except CommandError as error:
             found.append(Entry(source, "", fault=str(error)))
+            continue
+        if isinstance(what, LoadTest):
+            clients.append(Path(source))
+        elif isinstance(what, Folder):
+            found += [Entry(member.source, "") for member in what.members]
+        else:
+            found.append(Entry(source, "", what.file if isinstance(what, AbResult) else None))
         if len(found) > MOST_ENTRIES:
             raise CommandError(
                 f"{source} makes it more than {MOST_ENTRIES:,} recordings; give a folder of fewer"
             )
+    if clients and not found:
+        raise CommandError(
+            f"{sources[0]} is a load generator's result, which holds no kernels; name its "
+            "recording too, or see it with spark-prof report"
+        )
     labels = _labels([entry.source for entry in found])
-    return tuple(replace(entry, label=label) for entry, label in zip(found, labels, strict=True))
-
-
-def client_results(sources: Sequence[str]) -> tuple[Path, ...]:
-    """Those that are results of load generators, which are shown beside recordings."""
-    return tuple(Path(source) for source in sources if _is_client_result(source))
+    entries = (replace(entry, label=label) for entry, label in zip(found, labels, strict=True))
+    return tuple(entries), tuple(clients)
 
 
 def newest_here(folder: Path) -> list[str]:
@@ -89,22 +93,6 @@ def newest_here(folder: Path) -> list[str]:
             "result of ab, or record one with spark-prof record"
         )
     return [path for _, path in sorted(times, reverse=True)[:_NEWEST]]
-
-
-def _look(source: str) -> list[Entry]:
-    found = resolve(source)
-    if isinstance(found, Folder):
-        return [Entry(member.source, "") for member in found.members]
-    return [Entry(source, "", found.file if isinstance(found, AbResult) else None)]
-
-
-def _is_client_result(source: str) -> bool:
-    if is_url(source):
-        return False
-    try:
-        return isinstance(resolve(source), LoadTest)
-    except CommandError:
-        return False
 
 
 def _labels(sources: Sequence[str]) -> list[str]:

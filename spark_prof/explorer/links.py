@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
@@ -15,23 +14,25 @@ from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import PAGES
 from spark_prof.dashboards.sections.run_section import findings
-from spark_prof.dashboards.units import clean, counted, microseconds
+from spark_prof.dashboards.units import counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
 
 _MOST = 10
 
 
-def follow_cards(found: Sequence[Finding], shown: Prepared) -> None:
-    """Goes where the button of a finding leads that was pressed, before anything is drawn."""
+def findings_for(shown: Prepared, page: str = "") -> Sequence[Finding]:
+    """Those whose evidence a page shows, or all; goes where a pressed button of one leads."""
+    found = [f for f in shown.report.findings if page in ("", page_of(f))]
     for number, finding in enumerate(found[:_MOST]):
         if st.session_state.get(f"show-{number}"):
-            place = place_of_finding(finding, shown)
-            go(place.path, **place.values)
+            path, values = place_of_finding(finding, shown)
+            go(path, **values)
+    return found
 
 
 def finding_cards(found: Sequence[Finding], here: str = "") -> None:
-    """Draws findings in their order, and all of them as a table; see `follow_cards`.
+    """Draws findings in their order, and all of them as a table; see `findings_for`.
 
     Args:
         here: path of the page that draws them, to which no link leads.
@@ -42,8 +43,8 @@ def finding_cards(found: Sequence[Finding], here: str = "") -> None:
         with st.container(border=True, key=f"finding-{number}"):
             _card(finding, number, here)
     if found:
-        with st.expander(f"{counted(len(found), 'finding')} as a table"):
-            widgets.section(findings(found))
+        label = f"{counted(len(found), 'finding')} as a table"
+        widgets.folded("findings", label, lambda: widgets.section(findings(found)))
 
 
 def _card(finding: Finding, number: int, here: str) -> None:
@@ -58,7 +59,7 @@ def _card(finding: Finding, number: int, here: str) -> None:
     with middle:
         widgets.lines(finding.text, finding.fix, *filter(None, (finding.measured,)))
         if finding.command:
-            st.code(clean(finding.command), language=None, wrap_lines=True)
+            widgets.command(finding.command)
     with right:
         path = page_of(finding)
         if path != here:
@@ -116,12 +117,8 @@ _COMPONENTS: Mapping[str, str] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class Place:
-    """A place on a page."""
-
-    path: str
-    values: Mapping[str, str | int]
+Place = tuple[str, dict[str, str | int]]
+"""A place on a page: its path, and what its address says."""
 
 
 def page_of(finding: Finding) -> str:
@@ -142,15 +139,15 @@ def place_of_finding(finding: Finding, shown: Prepared) -> Place:
             values["component"] = row.component
         elif finding.id in _COMPONENTS:
             values["component"] = _COMPONENTS[finding.id]
-    return Place(path, values)
+    return path, values
 
 
 def place_of_part(kind: str, component: str, shown: Prepared) -> Place:
     """Where the kernels or gaps of a part of the waterfall are."""
     path = PARTS.get(kind, "kernels")
     if path == "timeline":
-        return Place(path, _step(shown.steps))
-    return Place(path, {"component": component} if component else {})
+        return path, _step(shown.steps)
+    return path, {"component": component} if component else {}
 
 
 def ranked_step(steps: pd.DataFrame, which: Literal["median", "slowest"]) -> int | None:
@@ -201,11 +198,7 @@ def go(path: str, **values: str | int) -> NoReturn:
 
 def _page(path: str) -> st.Page:
     # Streamlit finds a page by its path: what a page of the same path would run does not matter.
-    return st.Page(_nothing, title=path, url_path=path)
-
-
-def _nothing() -> None:
-    return None
+    return st.Page(lambda: None, title=path, url_path=path)
 
 
 def _query(values: dict[str, str | int]) -> dict[str, str]:

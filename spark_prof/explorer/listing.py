@@ -25,22 +25,10 @@ _AT_ONCE = 400
 _COLORS = tuple(COLORS[name] for name in ("attention", "router", "sampler", "experts"))
 """Of each mark."""
 
-_STYLE = "".join(
-    f".sass .m{place} {{ background: {color}2e; box-shadow: inset 3px 0 {color}; }}"
+_MARKS = "".join(
+    f"<style>.sass .m{place} {{ background: {color}2e; box-shadow: inset 3px 0 {color}; }}</style>"
     for place, color in enumerate(_COLORS)
 )
-_STYLE = f"""<style>
-.sass pre {{ max-height: 30rem; overflow: auto; margin: 0.25rem 0 0; padding: 0.5rem 0;
-  border: 1px solid rgba(128, 132, 140, 0.35); border-radius: 0.5rem; background: none;
-  font-size: 0.78rem; line-height: 1.45; color: inherit; }}
-.sass code {{ display: inline-block; min-width: 100%; padding: 0; background: none;
-  color: inherit; font-size: inherit; }}
-.sass code span {{ display: block; padding: 0 0.75rem; white-space: pre; }}
-.sass code i {{ opacity: 0.55; font-style: normal; }}
-.sass p {{ display: flex; flex-wrap: wrap; gap: 0.25rem 0.5rem; margin: 0; font-size: 0.85rem; }}
-.sass p span {{ padding: 0 0.5rem; }}
-{_STYLE}
-</style>"""
 
 
 def can_list(bundle: str, cubin: str) -> bool:
@@ -56,16 +44,7 @@ def _listed(bundle: str, cubin: str, function: str) -> tuple[Instruction, ...]:
 
 
 def draw(bundle: str, cubin: str, function: str) -> str:
-    """Draws the machine code of a function.
-
-    Args:
-        bundle: its folder.
-        cubin: hash of the file that holds the function.
-        function: its symbol.
-
-    Returns:
-        Why there is none, empty where it was drawn.
-    """
+    """Draws the machine code of a function; says why there is none, empty where it was drawn."""
     try:
         lines = _listed(bundle, cubin, function)
     except CommandError as error:
@@ -90,7 +69,7 @@ def draw(bundle: str, cubin: str, function: str) -> str:
     )
     code = _code(lines, shown[first : first + _AT_ONCE])
     st.html(
-        f'{_STYLE}<div class="sass"><p>{counted(len(lines), "instruction")}:{legend}</p>'
+        f'{_MARKS}<div class="sass"><p>{counted(len(lines), "instruction")}:{legend}</p>'
         f'<pre tabindex="0" role="region" aria-label="Machine code"><code>{code}</code></pre></div>'
     )
     with st.container(horizontal=True, horizontal_alignment="right"):

@@ -47,6 +47,7 @@ def table(
     whole: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
     digits: Mapping[str, int] | None = None,
     widths: Mapping[str, int] | None = None,
+    full: Sequence[str] | None = None,
 ) -> list[int]:
     """Draws a table that can be sorted, searched and downloaded as CSV.
 
@@ -58,10 +59,13 @@ def table(
             called when somebody asks for the file.
         digits: behind the point, of columns of numbers by their title.
         widths: in pixels, of columns by their title; with them each row is one line high.
+        full: the name of each row's kernel as it was written, which only the CSV has.
 
     Returns:
         The places of the chosen rows in `frame`.
     """
+    if full is not None:
+        whole = frame.assign(**{"Full name": list(map(clean, full))})
     shown = sortable(frame.iloc[:MOST_ROWS])
     digits, widths = digits or {}, widths or {}
     row = _ROW if widths else _row_height(frame.iloc[:MOST_ROWS])
@@ -189,14 +193,6 @@ _CONFIG: Mapping[str, Any] = {
     "responsive": True,
 }
 
-_FACTS = """<style>
-.facts { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); }
-.facts { gap: 1rem; margin: 0 !important; padding: 0 !important; }
-.facts dt { font-size: 0.875rem; opacity: 0.7; }
-.facts dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 640px) { .facts { grid-template-columns: minmax(0, 1fr); } }
-</style>"""
-
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _READ_LATER = re.compile(
     r"(?<=:)(?=\S)|(?<=@)(?=\w)|(?<=www)(?=\.)|(?<=[-<>=~])(?=[-<>=~])", re.IGNORECASE
@@ -221,6 +217,33 @@ def lines(*texts: str) -> None:
         st.text(clean(text))
 
 
+def folded(name: str, label: str, draw: Callable[[], object]) -> None:
+    """Draws what nobody sees at first: it is made, sent and drawn when it is unfolded.
+
+    A table takes a browser a third of a second, most of it for the program that draws them.
+
+    Args:
+        name: of it on its page.
+    """
+
+    @st.fragment
+    def fold() -> None:
+        with st.expander(label, key=f"fold-{name}", on_change="rerun") as inside:
+            if inside.open:
+                draw()
+
+    fold()
+
+
+def command(text: str) -> None:
+    """Draws a command, which a click copies.
+
+    st.code would load what colours the programs of a hundred languages: half a second of a start.
+    """
+    code = escape(clean(text))
+    st.html(f'<pre class="command" tabindex="0" title="Click to copy"><code>{code}</code></pre>')
+
+
 def facts(pairs: Sequence[tuple[str, str]], columns: int) -> None:
     """Draws what each fact is called and, below that, the fact; so many beside each other.
 
@@ -230,7 +253,7 @@ def facts(pairs: Sequence[tuple[str, str]], columns: int) -> None:
         f"<div><dt>{escape(clean(name))}</dt><dd>{escape(clean(fact))}</dd></div>"
         for name, fact in pairs
     )
-    st.html(f'{_FACTS}<dl class="facts" style="--columns: {columns}">{cells}</dl>')
+    st.html(f'<dl class="facts" style="--columns: {columns}">{cells}</dl>')
 
 
 def choice(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
@@ -38,3 +43,13 @@ def own(folder: Path) -> Mapping[str, Path]:
         "hostile-trace": trace,
     }
     return OWN | made
+
+
+@cache
+def report_of(name: str) -> Any:
+    """The report on one of `OWN` as JSON, as `spark-prof report` prints it."""
+    command = [sys.executable, "-m", "spark_prof.cli.main", "report", str(OWN[name])]
+    done = subprocess.run(
+        [*command, "--format", "json"], capture_output=True, check=True, timeout=120
+    )
+    return json.loads(done.stdout)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.browser.conftest import Site
-from tests.browser.navigation import go_to, pages
-from tests.browser.view import View
+from tests.browser.conftest import PICTURES, Site
+from tests.browser.view import View, go_to, pages
 
 LOOKED_AT = ("nvfp4", "ranks")
 """Sources of which every page is opened; tests/explorer draws all kinds, without a browser."""
@@ -21,7 +20,9 @@ def look(view: View) -> None:
     """Goes through the pages by the navigation; each has a title and something below it."""
     for path in pages(view):
         go_to(view, path).check()
+        view.picture(PICTURES / f"{path or 'overview'}-light-1400.png", whole=True)
         assert view.titles(), view.page.url
+        assert "source" in view.state, "the address forgets what is looked at"
         assert len(view.text) > 40, f"{view.page.url} is empty: {view.text}"
 
 
@@ -34,7 +35,20 @@ def test_recordings(site: Site, fresh: Callable[..., View], source: str) -> None
 
 
 def test_results_of_ab(site: Site, fresh: Callable[..., View]) -> None:
-    look(fresh(site.served.url).open(source=site.places["ab"]))
+    view = fresh(site.served.url).open(source=site.places["ab"])
+    assert "1.38 x" in view.text
+    look(view)
+
+
+def test_every_page_in_the_dark_on_a_phone(site: Site, fresh: Callable[..., View]) -> None:
+    view = fresh(site.served.url, theme="dark", width=390).open(source=0)
+    for path in pages(view):
+        view.open(path, source=0).check()
+        view.picture(PICTURES / f"{path or 'overview'}-dark-390.png", whole=True)
+        wide, seen = view.page.evaluate(
+            "() => [document.querySelector('[data-testid=stMain]').scrollWidth, innerWidth]"
+        )
+        assert wide <= seen, f"{path} is wider than the screen"
 
 
 def test_rows_open_on_a_click_anywhere_and_on_enter(site: Site, fresh: Callable[..., View]) -> None:

@@ -7,13 +7,24 @@ from collections.abc import Callable
 import pytest
 
 from tests.browser.conftest import Site
-from tests.browser.navigation import go_to
-from tests.browser.report import report_of
-from tests.browser.view import View
+from tests.browser.sources import report_of
+from tests.browser.view import View, go_to
 
 Fresh = Callable[..., View]
 
 _MAIN = "document.querySelector('[data-testid=stMain]')"
+_SLOWLY = """{
+    const add = WebSocket.prototype.addEventListener;
+    WebSocket.prototype.addEventListener = function (kind, take, ...rest) {
+        if (kind !== 'message') return add.call(this, kind, take, ...rest);
+        let last = Promise.resolve();
+        const pause = () => window.slowly && new Promise((go) => setTimeout(go, 40));
+        add.call(this, kind, (event) => {
+            last = last.then(pause).then(() => take(event));
+        }, ...rest);
+    };
+}"""
+"""With `slowly` the browser draws each message of the server, as a busy one may."""
 
 
 def assert_link_shows_the_same(view: View, fresh: Fresh) -> None:
@@ -72,20 +83,24 @@ def test_two_minutes(site: Site, fresh: Fresh) -> None:
 
 @pytest.mark.smoke
 def test_a_bar_leads_to_what_it_stands_on_and_back(site: Site, fresh: Fresh) -> None:
-    view = fresh(site.served.url).open(source=site.places["graphs"])
+    view = fresh(site.served.url)
+    view.page.add_init_script(_SLOWLY)
+    view.open(source=site.places["graphs"])
     bars = view.traces("time-of-a-token")
     trace = next(n for n, bar in enumerate(bars) if bar["type"] == "bar")
     place = next(n for n, data in enumerate(bars[trace]["customdata"]) if data[1] == "experts")
     view.page.set_viewport_size({"width": 1400, "height": 700})
-    view.page.evaluate(f"{_MAIN}.scrollTop = 120")
+    view.page.evaluate(f"{_MAIN}.scrollTop = 120, window.slowly = true")
     view.click_point("time-of-a-token", trace, place)
-    left = view.page.evaluate(f"[...sparkProfPlaces.values()].at(-1) ?? {_MAIN}.scrollTop")
+    view.wait_until(lambda: view.path == "kernels")
+    left = view.page.evaluate("sparkProfPlaces.get('/')")
+    view.page.evaluate("window.slowly = false")
+    assert left > 0, "where one was is forgotten"
     assert (view.path, view.state["component"]) == ("kernels", "experts")
     assert view.page.evaluate(f"{_MAIN}.scrollTop") == 0, "the page does not begin at its top"
     view.act(view.page.go_back)
     assert view.path == ""
     view.wait_until(lambda: abs(view.page.evaluate(f"{_MAIN}.scrollTop") - left) < 3)
-    assert left > 0
     assert "Overview" in view.titles()
     view.act(view.page.go_forward)
     assert (view.path, view.state["component"]) == ("kernels", "experts")
@@ -98,8 +113,3 @@ def test_two_recordings_side_by_side(site: Site, fresh: Fresh) -> None:
     assert "dense-awq" in view.titles()[1]
     assert {"difference", "parts"} <= set(view.names())
     assert_link_shows_the_same(view, fresh)
-
-
-def test_sides_of_ab(site: Site, fresh: Fresh) -> None:
-    view = fresh(site.served.url).open(source=site.places["ab"])
-    assert "1.38 x" in view.text

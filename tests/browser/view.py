@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from playwright.sync_api import Download, Locator, Page
+from playwright.sync_api import Download, Locator, Page, expect
 from playwright.sync_api import TimeoutError as NothingCame
 
 from tests.browser.watch import Watch, watch
@@ -191,10 +191,6 @@ class View:
         """The drawn figure of this name."""
         return self.keyed(name).locator(".js-plotly-plot").first
 
-    def plot_of(self, beginning: str) -> Locator:
-        """The first drawn figure whose name begins so."""
-        return self.page.locator(f"[class*=st-key-{beginning}] .js-plotly-plot").first
-
     def traces(self, name: str) -> list[dict[str, Any]]:
         """The data of a drawn figure, as plotly has it in the browser."""
         read = """p => JSON.stringify((p._fullData || []).map((t) => ({
@@ -212,18 +208,6 @@ class View:
         # Plotly looks what is below the mouse a moment later, and a click takes what it found.
         plot.evaluate(_HOVERED)
         return self.act(lambda: self.page.mouse.click(x, y))
-
-    def drag(self, name: str, begin: float, end: float) -> View:
-        """Draws a box over a stretch of a figure, from one share of its width to another."""
-        plot = self.plot(name)
-        plot.scroll_into_view_if_needed()
-        box = plot.locator(".nsewdrag").first.bounding_box()
-        assert box
-        middle = box["y"] + box["height"] / 2
-        self.page.mouse.move(box["x"] + begin * box["width"], middle - box["height"] / 4)
-        self.page.mouse.down()
-        self.page.mouse.move(box["x"] + end * box["width"], middle + box["height"] / 4, steps=4)
-        return self.act(self.page.mouse.up)
 
     def press(self, label: str) -> View:
         """Clicks the button with exactly this label."""
@@ -270,9 +254,10 @@ class View:
 
     def unfold(self) -> View:
         """Opens what is folded together."""
-        closed = self.page.locator("[data-testid=stExpander] details:not([open])")
-        while closed.count():
-            closed.first.locator("summary").click()
+        for folded in self.page.locator("[data-testid=stExpander] details").all():
+            if folded.get_attribute("open") is None:
+                folded.locator("summary").click()
+                expect(folded).to_have_attribute("open", "")
         return self.settle()
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
@@ -303,3 +288,19 @@ class View:
         for fault in ("Traceback (most recent call last)", "a fault of spark-prof's own"):
             assert fault not in self.text, self.text[-2000:]
         assert self.watch.largest <= LARGEST_MESSAGE, f"a message of {self.watch.largest:,} bytes"
+
+
+def links(view: View) -> Locator:
+    """The links of the navigation."""
+    return view.page.locator("[data-testid=stSidebar] [data-testid=stPageLink-NavLink]")
+
+
+def pages(view: View) -> list[str]:
+    """The paths that the navigation offers; that of the first page is empty."""
+    found = links(view).evaluate_all("es => es.map(e => e.href)")
+    return [urlsplit(str(href)).path.strip("/") for href in found]
+
+
+def go_to(view: View, page: str) -> View:
+    """Clicks the link of the navigation that leads to a path."""
+    return view.click(links(view).nth(pages(view).index(page)))

@@ -31,14 +31,12 @@ class Watch:
         errors: of the console, and exceptions that nobody caught.
         outside: requests that would leave this machine.
         largest: bytes of the largest message of the server.
-        received: bytes of all of them.
         finished: how many runs of the script have ended.
     """
 
     errors: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
     largest: int = 0
-    received: int = 0
     finished: int = 0
     _asked: bool = False
     _running: bool = False
@@ -51,7 +49,6 @@ class Watch:
     def message(self, payload: str | bytes) -> None:
         """Takes a message of the server."""
         self.largest = max(self.largest, len(payload))
-        self.received += len(payload)
         if isinstance(payload, str) or len(payload) > _LARGEST_MARK:
             return
         message = ForwardMsg.FromString(payload)

@@ -86,7 +86,7 @@ def test_entries_have_labels_of_their_own(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "meta.json").write_text("{}")
     names = [tmp_path / name for name in ("x/run", "y/run", "z", "z")]
-    entries = find_entries([*map(str, names), str(DATA / "ab-cpu"), "/no/\x1b[31msuch"])
+    entries, _ = find_entries(*map(str, names), str(DATA / "ab-cpu"), "/no/\x1b[31msuch")
     assert [entry.label for entry in entries] == [
         "x/run", "y/run", "z (1)", "z (2)", "ab-cpu", "such",
     ]  # fmt: skip
@@ -97,12 +97,14 @@ def test_entries_have_labels_of_their_own(tmp_path: Path) -> None:
 def test_a_load_generator_s_result_alone_is_refused() -> None:
     result = str(DATA / "benchmarks" / "guidellm.json")
     with pytest.raises(CommandError, match="spark-prof report"):
-        find_entries([result])
-    assert [entry.label for entry in find_entries([result, str(BUNDLE)])] == [BUNDLE.name]
+        find_entries(result)
+    entries, clients = find_entries(result, str(BUNDLE))
+    assert [entry.label for entry in entries] == [BUNDLE.name]
+    assert clients == (Path(result),)
 
 
 def test_too_many_recordings_are_refused(tmp_path: Path) -> None:
     for number in range(MOST_ENTRIES + 1):
         (tmp_path / f"{number}.trace.json").write_text(json.dumps({"traceEvents": []}))
     with pytest.raises(CommandError, match="more than 1,000 recordings"):
-        find_entries([str(tmp_path)])
+        find_entries(str(tmp_path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
@@ -14,6 +14,8 @@ from tests.dashboards.page import Page
 
 DATA = Path(__file__).parents[1] / "data"
 PATHS = [*PAGES]
+FOLDS = ("findings", "cells", "waterfall", "evidence", "roofline")
+"""What is folded together, and here unfolded: see `widgets.folded`."""
 
 
 def _script(names: list[str], ranks: list[int]) -> None:
@@ -30,11 +32,17 @@ def framed(
     app = AppTest.from_function(_script, kwargs=kwargs, default_timeout=120)
     if page:
         _go(app, page)
-    for name, value in address.items():
-        app.query_params[name] = str(value)
+    _unfolded_at(app, address)
     app.run()
     assert not app.exception, app.exception[0]
     return app
+
+
+def _unfolded_at(app: AppTest, address: Mapping[str, object]) -> None:
+    for name, value in address.items():
+        app.query_params[name] = str(value)
+    for fold in FOLDS:
+        app.session_state[f"fold-{fold}"] = True
 
 
 def _one(page: str, given: object) -> None:
@@ -46,8 +54,7 @@ def _one(page: str, given: object) -> None:
 def one_page(page: str, given: object, **address: object) -> AppTest:
     """A page alone, of what it is given; a CommandError is its exception."""
     app = AppTest.from_function(_one, kwargs={"page": page, "given": given}, default_timeout=60)
-    for name, value in address.items():
-        app.query_params[name] = str(value)
+    _unfolded_at(app, address)
     return app.run()
 
 

@@ -61,61 +61,40 @@ def explorer() -> Iterator[int]:
         yield int(re.findall(r":(\d+)/", url)[0])
 
 
-def check(port: int) -> None:
-    """Asks in every way that an HTTP client would not."""
-    key, own = f"Authorization: Bearer {TOKEN}", f"Host: localhost:{port}"
+def test_what_an_http_client_would_not_send(explorer: int) -> None:
+    key, own = f"Authorization: Bearer {TOKEN}", f"Host: localhost:{explorer}"
     get = "GET /_stcore/health HTTP/1.1"
-    assert raw(port, get, own, key)[0] == 200
-    assert raw(port, get, f"HOST:127.0.0.1:{port}  ", key)[0] == 200
-    assert raw(port, get.replace("1.1", "1.0"), own, key)[0] == 200
+    assert raw(explorer, get, own, key)[0] == 200
+    assert raw(explorer, get, f"HOST:127.0.0.1:{explorer}  ", key)[0] == 200
+    assert raw(explorer, get.replace("1.1", "1.0"), own, key)[0] == 200
     forms = (
         ("no host", get, ()), ("none in 1.0", get.replace("1.1", "1.0"), ()),
-        ("empty", get, ("Host:",)), ("another", get, ("Host: evil.example:8501",)),
         ("two", get, (own, "Host: evil.example")), ("two alike", get, (own, own)),
-        ("with a name", get, (f"Host: evil.example@localhost:{port}",)),
-        ("a list", get, (f"Host: localhost:{port}, evil.example",)),
-        ("with a dot", get, (f"Host: localhost.:{port}",)),
-        ("not ASCII", get, (f"Host: localh\xf6st:{port}",)),
-        ("folded", get, ("Host: evil.example", f" localhost:{port}")),
-        ("forwarded", get, ("Host: evil.example", f"X-Forwarded-Host: localhost:{port}")),
+        ("not ASCII", get, (f"Host: localh\xf6st:{explorer}",)),
+        ("folded", get, ("Host: evil.example", f" localhost:{explorer}")),
+        ("forwarded", get, ("Host: evil.example", f"X-Forwarded-Host: localhost:{explorer}")),
         ("target of another", "GET http://evil.example/ HTTP/1.1", ("Host: evil.example",)),
         ("foreign origin", get, (own, "Origin: http://evil.example")),
-        ("null", get, (own, "Origin: null")),
-        ("another port", get, (own, "Origin: http://localhost:3000")),
     )  # fmt: skip
     for name, line, headers in forms:
-        status, text = raw(port, line, *headers, key)
+        status, text = raw(explorer, line, *headers, key)
         assert status in (400, 403), (name, text)
-        assert "findings" not in text
         assert "<" not in text.partition("\r\n\r\n")[2]
-    _, answer = raw(port, f"GET /?token={TOKEN} HTTP/1.1", own)
-    cookie = re.findall(r"set-cookie: (spark-prof-\d+=\w+)", answer)[0]
-    stream, origin = "GET /_stcore/stream HTTP/1.1", f"Origin: http://localhost:{port}"
-    for wanted, headers in (
-        (101, (own, origin, f"Cookie: {cookie}")),
-        (101, (own, origin, key)),
-        (403, (own, origin)),
-        (403, (own, origin, f"Cookie: {cookie}0")),
-        (403, (own, "Origin: http://evil.example", f"Cookie: {cookie}")),
-        (403, (own, "Origin: http://localhost:3000", f"Cookie: {cookie}")),
-        (403, (own, f"Origin: https://localhost:{port}", f"Cookie: {cookie}")),
-        (403, (own, "Origin: null", f"Cookie: {cookie}")),
-        (403, ("Host: evil.example", "Origin: http://evil.example", f"Cookie: {cookie}")),
-        (403, (f"Host: evil.example:{port}", f"Origin: http://evil.example:{port}", key)),
-        (403, ("Host:", origin, f"Cookie: {cookie}")),
-    ):
-        assert raw(port, stream, *headers, *_UPGRADE)[0] == wanted, headers
-    for headers in ((origin, f"Cookie: {cookie}"), (own, own, origin, f"Cookie: {cookie}")):
-        assert raw(port, stream, *headers, *_UPGRADE)[0] != 101, headers
+    _, answer = raw(explorer, f"GET /?token={TOKEN} HTTP/1.1", own)
+    cookie = f"Cookie: {re.findall(r'set-cookie: (spark-prof-[0-9]+=[a-z0-9]+)', answer)[0]}"
+    stream, origin = "GET /_stcore/stream HTTP/1.1", f"Origin: http://localhost:{explorer}"
+    for let_in, headers in (
+        (True, (own, origin, cookie)), (True, (own, origin, key)), (False, (own, origin)),
+        (False, (own, "Origin: http://evil.example", cookie)), (False, (origin, cookie)),
+        (False, ("Host: evil.example", "Origin: http://evil.example", cookie)),
+        (False, (own, own, origin, cookie)),
+    ):  # fmt: skip
+        assert (raw(explorer, stream, *headers, *_UPGRADE)[0] == 101) is let_in, headers
     for target in (f"//evil.example?token={TOKEN}", f"/%0d%0aa:%20b?token={TOKEN}"):
-        status, answer = raw(port, f"GET {target} HTTP/1.1", own)
+        status, answer = raw(explorer, f"GET {target} HTTP/1.1", own)
         location = re.findall(r"location: (.*)\r\n", answer)
         assert status == 303
         assert re.fullmatch(r"/[^/\\].*", location[0]), answer
-
-
-def test_the_explorer(explorer: int) -> None:
-    check(explorer)
 
 
 def test_no_path_of_the_explorer_answers_without_a_cookie(explorer: int) -> None:

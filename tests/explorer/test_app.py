@@ -37,11 +37,25 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+NONSENSE = (
+    {"source": "2", "rank": "7", "step": "9" * 20, "layer": "1e9", "component": "a" * 3000,
+     "kernel": "-1", "other": "-1", "call": "<b>", "show": "<script>", "phase": "no"},
+    {"source": "9" * 600, "rank": "0x0", "step": "nan", "layer": "\0", "component": "norm",
+     "kernel": "999999", "other": "__proto__", "of": "decode-7", "text": "\x00" * 900,
+     "engine": "none", "ranks": "1,x", "line": "-4", "lines": "some", "code": ".."},
+)  # fmt: skip
+"""What an address may say that no page ever wrote."""
+
+
 @each_row("page", OF_RECORDINGS)
-def test_every_page_is_drawn_at_its_address(page: str) -> None:
+def test_every_page_is_drawn_at_its_address_whatever_else_that_says(page: str) -> None:
     app = framed([GRAPHS, EAGER], page, source=1)
     assert app.header[0].value.lower().replace("/", "") == page
     assert app.sidebar.selectbox(key="choice-source").value == 1
+    for address in NONSENSE:
+        app = framed([GRAPHS, EAGER], page, **address)
+        assert app.header[0].value.lower() == page
+        assert app.sidebar.selectbox(key="choice-source").value == 0, "it is the first"
 
 
 def test_links_keep_what_other_pages_understand() -> None:
@@ -61,27 +75,15 @@ def test_another_source_is_written_to_the_address_and_forgets_what_it_lacks() ->
     assert texts(app) == texts(framed([GRAPHS, EAGER], source=1, layer=3))
 
 
-@each_row("source", ["2", "-1", "x", "1e3", "9" * 600, ""])
-def test_a_source_that_is_none_is_the_first(source: str) -> None:
-    app = framed([GRAPHS, EAGER], "fallbacks", source=source)
-    assert app.sidebar.selectbox(key="choice-source").value == 0
-
-
 def test_ranks_are_chosen_by_the_address(four_ranks: Path) -> None:
     app = framed([four_ranks], "steps", rank=2)
     choice = app.sidebar.selectbox(key="choice-rank")
     assert (choice.options, choice.value) == (["0", "1", "2", "3"], 2)
     choice.select_index(3).run()
     assert app.query_params == {"rank": "3"}
-
-
-@each_row("rank", ["4", "-1", "x", "99999999999999999999"])
-def test_a_rank_that_is_none_is_the_lowest(four_ranks: Path, rank: str) -> None:
-    app = framed([four_ranks], "steps", rank=rank)
-    assert app.sidebar.selectbox(key="choice-rank").value == 0
-
-
-def test_the_command_line_s_ranks_are_those_to_choose_from(four_ranks: Path) -> None:
+    for none in ("4", "-1", "x", "99999999999999999999"):
+        app = framed([four_ranks], "steps", rank=none)
+        assert app.sidebar.selectbox(key="choice-rank").value == 0, "it is the lowest"
     app = framed([four_ranks], "steps", ranks=[3, 1])
     assert app.sidebar.selectbox(key="choice-rank").options == ["1", "3"]
 
@@ -110,13 +112,7 @@ def test_a_result_of_ab_has_its_own_page_only() -> None:
     assert list(sidebar_links(app)) == ["A/B"]
     app.sidebar.selectbox(key="choice-source").select_index(1).run()
     assert "A/B" not in sidebar_links(app)
-
-
-def test_a_recording_has_no_page_of_results() -> None:
     assert framed([GRAPHS], "ab").header[0].value == "Overview"
-
-
-def test_nothing_to_look_at_is_a_line() -> None:
     assert "nothing to look at" in texts(framed([]))
 
 

@@ -41,17 +41,13 @@ def test_the_page_says_what_the_command_says() -> None:
     assert {"only dense-awq", "only dense-nvfp4", "both"} <= set(kernels["In"])
 
 
-def test_the_reference_and_the_component_come_from_the_address() -> None:
+def test_the_reference_the_steps_and_the_component_come_from_the_address() -> None:
     sources = several(NVFP4, KINETO, AWQ, place=2)
-    app = one_page("compare", sources, other="0", component="mlp")
+    app = one_page("compare", sources, other="0", component="mlp", phase="prefill")
     assert answer(compare(read_side(NVFP4), read_side(AWQ))) in said(app)
+    assert "Prefill steps" in said(app)
     kernels = next(table.value for table in app.dataframe if "Change, us" in table.value.columns)
     assert set(kernels["Component"]) == {"mlp"}
-
-
-def test_steps_of_another_phase_can_be_chosen() -> None:
-    app = one_page("compare", several(AWQ, NVFP4), phase="prefill")
-    assert "Prefill steps" in said(app)
 
 
 def test_a_foreign_trace_can_be_compared() -> None:

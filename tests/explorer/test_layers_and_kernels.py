@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.datasets.prepared import Prepared, prepare
 from spark_prof.explorer import listing
 from spark_prof.rules.opcodes import MARKS, mark_of
@@ -88,25 +87,13 @@ def test_a_layer_that_differs_is_told_with_its_kernel() -> None:
     assert "triton_red_fused__to_copy_embedding_rms_norm_0, which those like it do not run" in said
 
 
-@each_row(
-    "address",
-    [
-        {"layer": "x", "component": "norm"},
-        {"layer": "999", "component": "norm", "of": "decode-7"},
-        {"kernel": "999999", "show": "<script>"},
-        {"kernel": "-3", "text": "\x00" * 900, "engine": "none"},
-    ],
-)
-@each_row("page", ["layers", "kernels"])
-def test_an_address_that_names_nothing_is_as_none(page: str, address: dict[str, str]) -> None:
-    drawn(page, prepare(str(DATA / GRAPHS)), address)
-
-
 def test_the_table_is_that_of_the_report() -> None:
     shown = prepare(str(DATA / CODE))
     steps = shown.steps["phase"].value_counts()
     decode = drawn("kernels", shown).dataframe[0].value
-    rows = sorted((row for row in shown.report.kernels if row.decode_us), key=_decode_us)
+    rows = sorted(
+        (row for row in shown.report.kernels if row.decode_us), key=lambda row: -row.decode_us
+    )
     assert decode["Component"].tolist() == [row.component for row in rows]
     a_step = [row.decode_us / int(steps["decode"]) for row in rows]
     assert decode["us a step"].tolist() == pytest.approx(a_step, abs=0.001)
@@ -116,10 +103,6 @@ def test_the_table_is_that_of_the_report() -> None:
         sum(row.us for row in shown.report.kernels) / 1e3, abs=0.05
     )
     assert len(every) == len(shown.report.kernels) > len(rows)
-
-
-def _decode_us(row: KernelRow) -> float:
-    return -row.decode_us
 
 
 def test_equal_names_are_told_apart_by_their_roles() -> None:
@@ -165,7 +148,8 @@ def test_the_machine_code_is_listed_and_marked(tmp_path: Path) -> None:
     row = next(row for row in shown.report.machine_code if row.function == "mma_e4m3")
     address = {"kernel": str(shown.kernels.names.index(row.name)), "code": row.cubin}
     app = drawn("kernels", shown, address | {"lines": "all"})
-    (page,) = [page for page in _pages(app) if "Machine code" in str(page.tags)]
+    pages = [Page(element.proto.body) for element in app.get("html")]
+    (page,) = [page for page in pages if "Machine code" in str(page.tags)]
     lines = list_function(Path(shown.source), row.cubin, "mma_e4m3")
     told = "\n".join(page.texts)
     assert all(line.text in told for line in lines)
@@ -190,10 +174,6 @@ def test_where_no_listing_can_be_had_one_line_tells_how(
     app = drawn("kernels", shown, address)
     assert f"No listing: the recording does not keep cubins/{row.cubin}.cubin" in texts(app)
     assert "Instructions" in _cells(app)
-
-
-def _pages(app: AppTest) -> list[Page]:
-    return [Page(element.proto.body) for element in app.get("html")]
 
 
 def test_a_search_lives_in_the_address() -> None:

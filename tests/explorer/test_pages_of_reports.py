@@ -10,8 +10,6 @@ import pytest
 from spark_prof.analyzers.summary import with_clients
 from spark_prof.datasets.opened import opened
 from spark_prof.datasets.prepared import prepare
-from spark_prof.errors import CommandError
-from spark_prof.explorer.entries import client_results, find_entries
 from spark_prof.traces.benchmarks.read import read_benchmark
 from tests.analyzers.ranks.bundles import bundle, parallel
 from tests.analyzers.ranks.play import Play
@@ -76,12 +74,3 @@ def test_a_load_generators_result_stands_beside_the_steps() -> None:
     assert report.clients[0].verdict == "agrees"
     assert report.clients[0].sentences[0] in said
     assert "No load generator's result" in texts(of_recording("steps", shown))
-
-
-def test_a_load_generators_result_is_no_recording() -> None:
-    result = str(DATA / "benchmarks" / "vllm-serve.txt")
-    bundle_of_it = str(DATA / "benchmarks" / "vllm-serve-bundle")
-    assert [entry.source for entry in find_entries([bundle_of_it, result])] == [bundle_of_it]
-    assert client_results([bundle_of_it, result]) == (Path(result),)
-    with pytest.raises(CommandError, match="name its recording too"):
-        find_entries([result])

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-import pytest
 from streamlit.testing.v1 import AppTest
 
 from spark_prof.dashboards.render.html_page import draw_figure
@@ -18,25 +17,26 @@ from spark_prof.dashboards.section import values_of
 from spark_prof.dashboards.units import bandwidth, clean, decimal_size, microseconds, share, size
 from spark_prof.explorer.widgets import MOST_ROWS, csv_of, plain, sortable
 from tests.fuzz.hostile import TEXTS
+from tests.rows import each_row
 
 SPECIAL = set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@each_row("text", TEXTS)
 def test_a_plain_text_says_the_same_with_every_special_character_escaped(text: str) -> None:
     drawn = plain(text)
     assert re.sub(r"\\(.)", r"\1", drawn).replace("\u2060", "") == clean(text)
     assert not SPECIAL & set(re.sub(r"\\.", "", drawn))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", [":smile:", ":material/home:", ":red[x]", "http://a.b", "www.a.b", "a@b.c", "->", "<-"]
 )
 def test_what_is_looked_for_in_escaped_text_is_kept_apart(text: str) -> None:
     assert text not in re.sub(r"\\(.)", r"\1", plain(text))
 
 
-@pytest.mark.parametrize("write", [microseconds, size, decimal_size, share, bandwidth])
+@each_row("write", [microseconds, size, decimal_size, share, bandwidth])
 def test_figures_sort_as_what_they_say(write: Callable[[float], str]) -> None:
     numbers = [0, *(m * 10**n for n in range(12) for m in (1, 2.5, 9.99))]
     assert values_of([write(n) for n in numbers]) == [
@@ -68,7 +68,7 @@ def test_texts_of_tables_are_clean_and_titles_differ() -> None:
     assert len(set(drawn.columns)) == 4
 
 
-@pytest.mark.parametrize("text", [text for text in TEXTS if text.isascii()])
+@each_row("text", [text for text in TEXTS if text.isascii()])
 def test_no_cell_of_a_csv_is_a_formula(text: str) -> None:
     frame = pd.DataFrame({"name": [text, "+3.1 %", "-2 us", "-"], "value": [-1.5, 1, 2, 3]})
     read = list(csv.reader(io.StringIO(csv_of(frame).decode(), newline="")))

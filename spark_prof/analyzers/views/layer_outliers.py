@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.lookup import combined
 from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
@@ -44,15 +45,14 @@ Makeups = dict[tuple[int, str], tuple[Part, ...]]
 
 def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> Makeups:
     """What the chosen steps run in each cell; copies are no kernels."""
-    own, _ = kernels.of_steps(steps["step"].to_numpy()[chosen])
-    took = pd.Series(kernels.end_ns[own] - kernels.start_ns[own])
-    keys = [kernels.layer[own], kernels.component[own], kernels.name[own]]
-    table = took.groupby(keys).agg(["size", "sum"])
+    rows, _ = kernels.of_steps(steps["step"].to_numpy()[chosen])
+    number, first = combined(kernels.layer[rows], kernels.component[rows], kernels.name[rows])
+    took = np.bincount(number, kernels.end_ns[rows] - kernels.start_ns[rows])
     count = int(chosen.sum())
     parts: dict[tuple[int, str], list[Part]] = defaultdict(list)
-    for (layer, component, name), calls, ns in table.itertuples(name=None):
-        part = Part(int(name), calls / count, ns / 1e3 / count)
-        parts[int(layer), COMPONENTS[component]].append(part)
+    for row, calls, ns in zip(rows[first], np.bincount(number), took, strict=True):
+        part = Part(int(kernels.name[row]), int(calls) / count, float(ns) / 1e3 / count)
+        parts[int(kernels.layer[row]), COMPONENTS[kernels.component[row]]].append(part)
     return {
         cell: tuple(sorted(found, key=lambda part: (-part.us, part.name)))
         for cell, found in parts.items()

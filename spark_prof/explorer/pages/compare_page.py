@@ -127,8 +127,7 @@ def _kernels(phase: PhaseComparison, sides: Names) -> None:
         }
     )
     widgets.lines("From and to are the 95 % interval of the change; the slower ones come first.")
-    full = [clean(row.name) for row in rows]
-    widgets.table(frame, "compare-kernels", whole=frame.assign(**{"Full name": full}))
+    widgets.table(frame, "compare-kernels", full=[row.name for row in rows])
 
 
 def _section(section: Section) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from spark_prof.dashboards.sections import conversion_section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
-from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Sources
 
 _COST, _BY_LAYER = "conversions", "conversions-by-layer"
@@ -17,12 +16,11 @@ def show(sources: Sources) -> None:
     if not found.charged and not found.padding and not found.fused and not found.load_time:
         widgets.lines("No kernel of this recording changes a format.")
         return
-    about = [f for f in shown.report.findings if links.page_of(f) == "conversions"]
     _follow(shown)
-    follow_cards(about, shown)
+    about = links.findings_for(shown, "conversions")
     if found.charged:
         _cost(shown)
-    finding_cards(about, "conversions")
+    links.finding_cards(about, "conversions")
     for drawn in (
         conversion_section.charged(shown.report),
         conversion_section.repeated(shown.report),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from spark_prof.dashboards.sections import audit_section, kernel_section
 from spark_prof.explorer import links, widgets
-from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Sources
 
 _ABOUT_ENGINE = (
@@ -20,9 +19,8 @@ def show(sources: Sources) -> None:
     shown = sources.shown
     report = shown.report
     audit = report.audit
-    about = [f for f in report.findings if links.page_of(f) == "fallbacks"]
-    follow_cards(about, shown)
-    finding_cards(about, "fallbacks")
+    about = links.findings_for(shown, "fallbacks")
+    links.finding_cards(about, "fallbacks")
     if not about:
         widgets.lines("No rule about fallbacks found anything worth changing.")
     if audit is None:

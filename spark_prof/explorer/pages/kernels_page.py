@@ -195,20 +195,18 @@ def _findings(prepared: Prepared, full: str, role: str) -> None:
         widgets.lines("No finding names it.")
         return
     st.subheader("Findings that name it", anchor=False)
-    for finding in own:
-        _finding(finding)
+    _cards(own)
     if others:
         with st.expander(f"{counted(len(others), 'finding')} on other roles of this name"):
-            for finding in others:
-                _finding(finding)
+            _cards(others)
 
 
-def _finding(finding: Finding) -> None:
-    gain = finding.ms_per_token
-    with st.container(border=True):
-        if gain is not None:
-            widgets.lines(f"At most {microseconds(1000 * gain)} a token")
-        widgets.lines(finding.text, finding.fix)
+def _cards(found: Sequence[Finding]) -> None:
+    for finding in found:
+        with st.container(border=True):
+            if finding.ms_per_token is not None:
+                widgets.lines(f"At most {microseconds(1000 * finding.ms_per_token)} a token")
+            widgets.lines(finding.text, finding.fix)
 
 
 def _figures(prepared: Prepared, calls: KernelCalls, component: str) -> None:
@@ -380,10 +378,8 @@ def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
         f"{phase}step, {share(part)} of its kernel time. A click on a row, or Enter, opens it."
     )
     frame = _frame(found)
-    full = [clean(entry.row.name) for entry in found]
-    whole = frame.assign(**{"Full name": full})
-    digits = _digits(found)
-    widgets.table(frame, _TABLE, selectable=True, whole=whole, digits=digits, widths=_WIDTHS)
+    full, digits = [entry.row.name for entry in found], _digits(found)
+    widgets.table(frame, _TABLE, selectable=True, digits=digits, widths=_WIDTHS, full=full)
 
 
 _WIDTHS = {
@@ -468,5 +464,5 @@ def _roofline(prepared: Prepared, kind: StepKind, facts: Sequence[KernelFacts]) 
     else:
         widgets.lines("Of no kernel are both its bytes and its operations known.")
     widgets.lines(*roofline_section.floors(report).intro)
-    with st.expander("The same in numbers"):
-        widgets.section(roofline_section.kernels(report))
+    rows = roofline_section.kernels(report)
+    widgets.folded("roofline", "The same in numbers", lambda: widgets.section(rows))

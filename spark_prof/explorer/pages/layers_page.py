@@ -20,7 +20,6 @@ from spark_prof.analyzers.views.layer_cells import (
 from spark_prof.analyzers.views.layer_outliers import (
     Cause,
     Comparison,
-    OddCell,
     cause_of,
     compare_layers,
     makeups,
@@ -99,8 +98,9 @@ def show(sources: Sources) -> None:
     with right:
         _cell(prepared, found.times, chosen, rows)
     _odd(found, chosen, prepared.kernels.names)
-    with st.expander("All cells as a table"):
-        widgets.table(_frame(found.times), "cells")
+    widgets.folded(
+        "cells", "All cells as a table", lambda: widgets.table(_frame(found.times), "cells")
+    )
 
 
 def _kind_label(kind: StepKind) -> str:
@@ -195,8 +195,8 @@ def _cell(
         "step. A click on a row opens its kernel."
     )
     frame = _kernel_frame(prepared, rows, component)
-    full = [clean(prepared.kernels.names[row.name]) for row in rows]
-    widgets.table(frame, _KERNELS, selectable=True, whole=frame.assign(**{"Full name": full}))
+    full = [prepared.kernels.names[row.name] for row in rows]
+    widgets.table(frame, _KERNELS, selectable=True, full=full)
 
 
 def _choose_cell(times: CellTimes) -> None:
@@ -244,15 +244,12 @@ def _odd(found: _Compared, chosen: tuple[int, str] | None, names: tuple[str, ...
         return
     picked = widgets.table(widgets.frame_of(section), section.id, selectable=True)
     odd = found.comparison.odd
-    shown = odd[picked[0]] if picked else _odd_at(odd, chosen) or odd[0]
+    here = next((cell for cell in odd if (cell.layer, cell.component) == chosen), odd[0])
+    shown = odd[picked[0]] if picked else here
     same = [cell for cell in odd if cell.like == shown.like]
     own_us = {cell.layer: cell.us for cell in same}
     drawn = like_layers(shown.like, [cell.layer for cell in same], own_us)
     widgets.figure(drawn, "like-layers")
-
-
-def _odd_at(odd: tuple[OddCell, ...], chosen: tuple[int, str] | None) -> OddCell | None:
-    return next((cell for cell in odd if (cell.layer, cell.component) == chosen), None)
 
 
 def _frame(times: CellTimes) -> pd.DataFrame:

@@ -12,7 +12,6 @@ from spark_prof.dashboards.sections.kernel_section import evidence_bars
 from spark_prof.dashboards.sections.waterfall_section import floor_waterfall
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
-from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Sources
 
 _TIME = "time-of-a-token"
@@ -43,9 +42,9 @@ def show(sources: Sources) -> None:
 def _follow(shown: Prepared) -> None:
     """Goes where the last click leads, before anything is drawn."""
     for kind, component in links.chosen_points(_TIME):
-        place = links.place_of_part(str(kind), str(component), shown)
-        links.go(place.path, **place.values)
-    follow_cards(shown.report.findings, shown)
+        path, values = links.place_of_part(str(kind), str(component), shown)
+        links.go(path, **values)
+    links.findings_for(shown)
 
 
 def _waterfall(shown: Prepared) -> None:
@@ -54,9 +53,10 @@ def _waterfall(shown: Prepared) -> None:
         return
     widgets.figure(floor_waterfall(shown.report), _TIME, selection=("points",))
     widgets.lines("Click a bar to see its kernels or steps.")
-    with st.expander("The same in numbers, and what each part is"):
-        intro = waterfall_section.explained(section, waterfall_of(shown.report))
-        widgets.section(replace(section, id="waterfall-parts", intro=intro))
+    intro = waterfall_section.explained(section, waterfall_of(shown.report))
+    parts = replace(section, id="waterfall-parts", intro=intro)
+    label = "The same in numbers, and what each part is"
+    widgets.folded("waterfall", label, lambda: widgets.section(parts))
 
 
 def _findings(shown: Prepared) -> None:
@@ -66,7 +66,7 @@ def _findings(shown: Prepared) -> None:
         widgets.lines(_NO_FINDINGS)
         return
     widgets.lines(_FINDINGS)
-    finding_cards(found)
+    links.finding_cards(found)
 
 
 def _answers(shown: Prepared) -> None:
@@ -88,4 +88,4 @@ def _evidence(shown: Prepared) -> None:
         return
     st.subheader("Evidence of the figures", anchor="evidence")
     widgets.figure(evidence_bars(shown.report), "evidence")
-    widgets.section(section)
+    widgets.folded("evidence", "The same in numbers", lambda: widgets.section(section))

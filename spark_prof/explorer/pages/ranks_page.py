@@ -7,7 +7,6 @@ from spark_prof.dashboards.sections import rank_section
 from spark_prof.dashboards.units import microseconds, share
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
-from spark_prof.explorer.links import finding_cards, follow_cards
 from spark_prof.explorer.page import Sources
 
 _RANKS, _WAITS = "ranks", "waits-for-ranks"
@@ -24,10 +23,8 @@ def show(sources: Sources) -> None:
             "recording with spark-prof import FOLDER -o BUNDLE.",
         )
         return
-    about = [finding for finding in report.findings if links.page_of(finding) == "ranks"]
     _follow()
-    follow_cards(about, shown)
-    finding_cards(about, "ranks")
+    links.finding_cards(links.findings_for(shown, "ranks"), "ranks")
     _figures(report, shown)
     for draw in (
         rank_section.ranks,
