@@ -126,9 +126,8 @@ def _small_grids(report: Report) -> Iterator[Told]:
     return _worth(
         report,
         stakes,
-        f"Kernels that stream weights have fewer blocks than the GPU's {multiprocessors} "
-        "multiprocessors: {shapes}.",
-        "{row.blocks} blocks",
+        f"Kernels have fewer blocks than the GPU's {multiprocessors} multiprocessors: {{shapes}}.",
+        "{row.blocks}",
         "A kernel with narrower tiles or a split inner dimension has more blocks: try {kernel}. "
         "Products that share an input can be one (q, k and v; gate and up).",
         "The time of these kernels by the share of the multiprocessors without a block, and no "
