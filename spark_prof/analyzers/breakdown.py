@@ -17,7 +17,7 @@ from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.lookup import NameColumn, by_blocks, combined, positions
-from spark_prof.analyzers.step_time import Ledger
+from spark_prof.analyzers.step_time import Ledger, step_weights
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES, PHASES
 
 _KEYS = ["placed", "basis", "component", "role", "layer", "name"]
@@ -67,6 +67,7 @@ class LayerRow:
     us: float
     kernels: int
     basis: str = "none"  # on what the owners of most of its time stand; see vocabulary.BASES
+    decode_us_per_step: float = 0.0  # of the typical decode step, as in `step_time`
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class KernelRow:
     decode_us: float = 0.0  # what of its time belongs to decode steps
     basis: str = "none"  # on what the owners of most of its time stand; see vocabulary.BASES
     roles: tuple[str, ...] = ()  # the known roles of its calls, that with the most time first
+    decode_us_per_step: float = 0.0  # of the typical decode step, as in `step_time`
+    decode_calls_per_step: float = 0.0  # of a mean decode step
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,9 @@ class Copies:
     items: tuple[CopyRow, ...] = ()
 
 
-def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
+def sums_of(
+    kernels: pd.DataFrame, phase_of: pd.Series, windows: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Time and calls of the analyzed kernels, a row for each combination of what they are.
 
     A later stretch of an operator is no call of its own. Copies are no kernels.
@@ -119,9 +124,11 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
     Args:
         kernels: name, kind, component, role, layer, placed, basis, step, part, start_ns and end_ns.
         phase_of: phase of each analyzed step, indexed by step in ascending order.
+        windows: begin_ns and finish_ns of these steps; without them the typical step is the mean.
 
     Returns:
-        name, component, role, layer, phase, placed, basis, ns and calls.
+        name, component, role, layer, phase, placed, basis, ns, calls, and us: what of the typical
+        step of its phase.
     """
     step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
@@ -133,6 +140,7 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
     # As floats, which count whole nanoseconds up to a hundred days exactly.
     took = by_blocks(len(kernels), np.float64, lambda block: end[block] - start[block])
     own = kernels["part"].to_numpy() == 0
+    weight = np.append(step_weights(phase_of, windows), 0.0)[step]
     sums = (
         kernels[_KEYS]
         .iloc[first]
@@ -140,6 +148,7 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
             phase=pd.Categorical([*PHASES, None], categories=PHASES)[in_phase[first]],
             ns=np.bincount(code, weights=took, minlength=len(first)).astype(np.int64),
             calls=np.bincount(code if own.all() else code[own], minlength=len(first)),
+            us=np.bincount(code, weights=took * weight, minlength=len(first)) / 1e3,
         )
     )
     return sums[sums["phase"].notna()].reset_index(drop=True)
@@ -180,7 +189,8 @@ def component_rows(
 def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
     """One row per layer and component, in the model's order; layer None comes first."""
     keys = ["layer", "component"]
-    found = sums.groupby(keys, observed=True)[["ns", "calls"]].sum()
+    typical = _in_decode(sums, "us")
+    found = sums.assign(us=typical).groupby(keys, observed=True)[["ns", "calls", "us"]].sum()
     basis = _basis_of_most(sums, keys)
     return tuple(
         LayerRow(
@@ -189,19 +199,28 @@ def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
             ns / 1e3,
             int(calls),
             basis[layer, component],
+            us,
         )
-        for (layer, component), ns, calls in found.itertuples(name=None)
+        for (layer, component), ns, calls, us in found.itertuples(name=None)
     )
 
 
+def _in_decode(sums: pd.DataFrame, column: str) -> pd.Series:
+    return sums[column].where(sums["phase"] == "decode", 0)
+
+
 def kernel_rows(
-    sums: pd.DataFrame, label_of: Callable[[str], Label] = classify
+    sums: pd.DataFrame, label_of: Callable[[str], Label] = classify, decode_steps: int = 0
 ) -> tuple[KernelRow, ...]:
     """One row per kernel name and component, the most expensive first."""
-    in_decode = sums["ns"].where(sums["phase"] == "decode", 0)
-    keys = ["name", "component"]
-    found = sums.assign(decode=in_decode).groupby(keys, observed=True)[["ns", "decode", "calls"]]
-    rows = found.sum().sort_values("ns", ascending=False, kind="stable")
+    keys, figures = ["name", "component"], ["ns", "calls", "decode", "us", "decode_calls"]
+    found = sums.assign(
+        decode=_in_decode(sums, "ns"),
+        us=_in_decode(sums, "us"),
+        decode_calls=_in_decode(sums, "calls") / max(decode_steps, 1),
+    )
+    rows = found.groupby(keys, observed=True)[figures].sum()
+    rows = rows.sort_values("ns", ascending=False, kind="stable")
     total = int(rows["ns"].sum()) or 1
     basis = _basis_of_most(sums, keys)
     by_role = sums[(sums["role"] != "").to_numpy()].groupby([*keys, "role"], observed=True)["ns"]
@@ -223,8 +242,10 @@ def kernel_rows(
             weights=label.weights,
             basis=basis[name, component],
             roles=roles.get((name, component), ()),
+            decode_us_per_step=us,
+            decode_calls_per_step=decode_calls,
         )
-        for (name, component), ns, decode, calls in rows.itertuples(name=None)
+        for (name, component), ns, calls, decode, us, decode_calls in rows.itertuples(name=None)
         for label in [label_of(str(name))]
     )
 

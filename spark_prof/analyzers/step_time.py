@@ -136,6 +136,27 @@ def typical_weights(length: Floats) -> Floats:
     return weights
 
 
+def step_weights(phase_of: pd.Series, windows: pd.DataFrame | None = None) -> Floats:
+    """Weights of steps that make the typical step of each phase, or without windows the mean one.
+
+    Args:
+        phase_of: phase of each step.
+        windows: begin_ns and finish_ns of the same steps.
+    """
+    phases = phase_of.astype(str).to_numpy()
+    weights = np.zeros(len(phases))
+    for phase in dict.fromkeys(phases):
+        own = phases == phase
+        if windows is None:
+            weights[own] = 1 / own.sum()
+        else:
+            begin, end = (
+                np.clip(windows[name], *_TIMES)[own] for name in ("begin_ns", "finish_ns")
+            )
+            weights[own] = typical_weights((end - begin).to_numpy() / 1e3)
+    return weights
+
+
 @dataclass(frozen=True)
 class _Part:
     """One part of each of some windows, in us."""

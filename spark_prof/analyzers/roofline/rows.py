@@ -134,18 +134,18 @@ def rows_of(
     """One row a kernel, component and role, what has most time above its lower bound first.
 
     Args:
-        times: name, component, role, basis, ns and calls of the phase's kernels.
+        times: name, component, role, basis, calls and us of the phase's kernels.
         ms_per_us: milliseconds per token of a microsecond in each step; None where unknown.
     """
     weakest = times["basis"].map(BASES.index).astype(int)
     totals = (
         times.assign(weakest=weakest)
         .groupby(["component", "role", "name"], observed=True)
-        .agg(ns=("ns", "sum"), calls=("calls", "sum"), weakest=("weakest", "max"))
+        .agg(us=("us", "sum"), calls=("calls", "sum"), weakest=("weakest", "max"))
     )
     found = [
-        (Place(str(component), str(role), str(name)), ns / 1e3 / steps, calls / steps, BASES[basis])
-        for (component, role, name), ns, calls, basis in totals.itertuples(name=None)
+        (Place(str(component), str(role), str(name)), us, calls / steps, BASES[basis])
+        for (component, role, name), us, calls, basis in totals.itertuples(name=None)
         if calls
     ]
     smallest = ceilings.smallest_kernel_us
