@@ -4,7 +4,8 @@ An instant belongs to what runs in it, whichever step launched that (`analyzers.
 typical step is the median one. Its parts, gaps included, are means over the middle half of the
 steps by length, those above the median weighed against those below so that the parts add up to it.
 Whatever a report says of a step stands on these parts: the waterfall splits them at the lower
-bound. Sums over all steps (components, layers, kernels, `step_accounting`) are another whole.
+bound, and layers, roles and kernels of a decode step have the same weights. Sums over all steps
+(`us` of components, layers and kernels, `step_accounting`) are another whole.
 """
 
 from __future__ import annotations
