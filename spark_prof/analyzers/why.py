@@ -267,9 +267,24 @@ def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
                 "below, but say nothing about a format or a kernel."
             )
             continue
+        if untold := _untold(first, other) or _untold(other, first):
+            yield (
+                f"{untold}: bytes are not compared. The tables have what {first.name} and "
+                f"{other.name} take."
+            )
+            continue
         yield _of_bytes(first, other, gpu)
         if first.us and other.us:
             yield _of_time(first, other)
+
+
+def _untold(a: Side, b: Side) -> str:
+    """That a recording does not tell the bytes of a component that matters to the other side."""
+    for part in b.parts:
+        own = a.part(part.component)
+        if a.measured and own and own.us and not own.bytes and part.bytes > _LIKE * b.bytes:
+            return f"{a.name} does not tell which weights of {part.component} a step reads"
+    return ""
 
 
 def _unlike(a: Side, b: Side) -> str:
