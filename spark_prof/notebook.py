@@ -78,9 +78,8 @@ class NotebookReport(Report):
             summary = summary_of(bundle, self.rank)
         windows = summary.steps if summary.timed else None
         sums = sums_of(summary.kernels, summary.steps["phase"], windows)
-        rows = sums.groupby(_KEYS, observed=True, as_index=False)[["us", "calls"]].sum()
-        steps = rows["phase"].astype(str).map(summary.steps["phase"].astype(str).value_counts())
-        rows["calls"] = rows["calls"] / steps
+        figures = sums.drop(columns="calls").rename(columns={"step_calls": "calls"})
+        rows = figures.groupby(_KEYS, observed=True, as_index=False)[["us", "calls"]].sum()
         needs, labels = self._needs(), {(k.component, k.name): k for k in self.kernels}
         keys = rows[["phase", "component", "role", "name"]].astype(str).itertuples(index=False)
         of_calls = np.array([needs.get(tuple(key), (np.nan, np.nan)) for key in keys])

@@ -89,7 +89,7 @@ class KernelRow:
     basis: str = "none"  # on what the owners of most of its time stand; see vocabulary.BASES
     roles: tuple[str, ...] = ()  # the known roles of its calls, that with the most time first
     decode_us_per_step: float = 0.0  # of the typical decode step, as in `step_time`
-    decode_calls_per_step: float = 0.0  # of a mean decode step
+    decode_calls_per_step: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def sums_of(
         windows: begin_ns and finish_ns of these steps; without them the typical step is the mean.
 
     Returns:
-        name, component, role, layer, phase, placed, basis, ns, calls, and us: what of the typical
-        step of its phase.
+        name, component, role, layer, phase, placed, basis, ns and calls, and us and step_calls:
+        time and calls of the typical step of its phase.
     """
     step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
@@ -149,6 +149,7 @@ def sums_of(
             ns=np.bincount(code, weights=took, minlength=len(first)).astype(np.int64),
             calls=np.bincount(code if own.all() else code[own], minlength=len(first)),
             us=np.bincount(code, weights=took * weight, minlength=len(first)) / 1e3,
+            step_calls=np.bincount(code[own], weights=weight[own], minlength=len(first)),
         )
     )
     return sums[sums["phase"].notna()].reset_index(drop=True)
@@ -210,14 +211,14 @@ def _in_decode(sums: pd.DataFrame, column: str) -> pd.Series:
 
 
 def kernel_rows(
-    sums: pd.DataFrame, label_of: Callable[[str], Label] = classify, decode_steps: int = 0
+    sums: pd.DataFrame, label_of: Callable[[str], Label] = classify
 ) -> tuple[KernelRow, ...]:
     """One row per kernel name and component, the most expensive first."""
     keys, figures = ["name", "component"], ["ns", "calls", "decode", "us", "decode_calls"]
     found = sums.assign(
         decode=_in_decode(sums, "ns"),
         us=_in_decode(sums, "us"),
-        decode_calls=_in_decode(sums, "calls") / max(decode_steps, 1),
+        decode_calls=_in_decode(sums, "step_calls"),
     )
     rows = found.groupby(keys, observed=True)[figures].sum()
     rows = rows.sort_values("ns", ascending=False, kind="stable")

@@ -24,7 +24,7 @@ class LayerKernel:
     name: str
     us: float  # of the typical step; 0 where other layers run it and this one does not
     others_us: float  # median of the other layers, those that do not run it among them
-    calls: float  # of a mean step
+    calls: float  # of the typical step
     basis: str  # on what its owner stands; see vocabulary.BASES
 
 
@@ -63,7 +63,7 @@ def layer_of(found: Summary, layer: int) -> OneLayer:
     times = rows.pivot_table("us", _KEYS, "layer", "sum", observed=True, fill_value=0.0)
     like, mine = times.reindex(columns=others), rows[rows["layer"] == layer]
     medians = like.median(axis=1) if others else pd.Series(0.0, times.index)
-    calls = mine.groupby(_KEYS, observed=True)["calls"].sum() / counts[phase]
+    calls = mine.groupby(_KEYS, observed=True)["step_calls"].sum()
     bases = mine.sort_values("us").groupby(_KEYS, observed=True)["basis"].last()
     figures = zip(times.index, times[layer], medians, strict=True)
     kernels = [

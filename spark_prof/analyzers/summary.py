@@ -127,7 +127,7 @@ def summary_of(
     every = without_layers(every, unknown)
     evidence = evidence_of(bundle, rank)
     summary = replace(steps_of(steps), left_out=len(windows.left_out))
-    by_kernel = kernel_rows(sums, evidence.label, summary.decode)
+    by_kernel = kernel_rows(sums, evidence.label)
     coverage = coverage_of(sums, by_kernel)
     accounting = books(steps) if timed else ()
     busy_us = accounting[0].busy_us if timed else None

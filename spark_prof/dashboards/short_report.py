@@ -220,9 +220,10 @@ def _caveats(report: Report) -> Iterator[str]:
     intro = run_section.recording(report).intro
     notes = [note for note in report.notes if not note.startswith(_CHANGES_NOTHING)]
     found = [*intro, *_unproven(report), *notes]
-    yield from (abridged(text, _LONGEST_TEXT) for text in found[:_CAVEATS])
+    shown = [abridged(text, _LONGEST_TEXT) for text in found[:_CAVEATS]]
     if len(found) > _CAVEATS:
-        yield f"And {len(found) - _CAVEATS} more: --section notes."
+        shown[-1] += f" And {len(found) - _CAVEATS} more: --section notes."
+    yield from shown
 
 
 def _unproven(report: Report) -> Iterator[str]:
