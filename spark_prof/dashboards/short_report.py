@@ -222,7 +222,8 @@ def _caveats(report: Report) -> Iterator[str]:
     found = [*intro, *_unproven(report), *notes]
     shown = [abridged(text, _LONGEST_TEXT) for text in found[:_CAVEATS]]
     if len(found) > _CAVEATS:
-        shown[-1] += f" And {len(found) - _CAVEATS} more: --section notes."
+        more = len(found) - _CAVEATS
+        shown[-1] = f"{shown[-1].rstrip('.')}. And {more} more: --section notes."
     yield from shown
 
 
