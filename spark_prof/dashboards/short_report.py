@@ -27,7 +27,7 @@ _LONGEST_TEXT = 157
 _LONGEST_LINE, _LONGEST_RUN = 150, 240
 _WHOLE = " (and more: --section recording)"
 _LONGEST_BROKEN = 157
-_ENDS = (". ", "; ", ": ", " (", ", ")
+_ENDS = (". ", "; ", ": ", ", ", " (")
 _LEAST_TEXT = 40
 """Characters below which a beginning says too little."""
 _LONGEST_NAME = 44
