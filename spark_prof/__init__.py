@@ -97,6 +97,7 @@ def figures(report: Report) -> dict[str, go.Figure]:
     """The figures of the HTML report by name, such as "layers", to show or to change.
 
     Each is named after the section in which it stands; one without anything to show is left out.
+    The KeyError of another name lists those that there are.
     """
     from spark_prof.dashboards.outline import figures as figures_of
 

@@ -12,7 +12,6 @@ import numpy as np
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import compare_report
 from spark_prof.dashboards.render import render_report
-from spark_prof.vocabulary import COPIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +59,7 @@ class NotebookReport(Report):
         return render_report(self, "text")
 
     def kernels_frame(self) -> pd.DataFrame:
-        """The kernels of a mean step of each phase, a row a layer, role, component and kernel.
+        """The kernels of a typical step of each phase, a row a layer, role, component and kernel.
 
         Returns:
             layer (-1 for none), role, component, phase, name, calls (a step), us (of all calls of a
@@ -70,20 +69,17 @@ class NotebookReport(Report):
         Raises:
             CommandError: the source is gone or damaged.
         """
+        from spark_prof.analyzers.breakdown import sums_of
         from spark_prof.analyzers.summary import summary_of
         from spark_prof.datasets.opened import opened
 
         source = self.source
         with opened(source) if isinstance(source, str) else nullcontext(source) as bundle:
             summary = summary_of(bundle, self.rank)
-        phases = summary.steps["phase"].astype(str)
-        found = summary.kernels
-        found = found[found["step"].isin(summary.steps.index) & ~found["kind"].isin(COPIES)]
-        us = (found["end_ns"] - found["start_ns"]) / 1e3
-        found = found.assign(us=us, phase=found["step"].map(phases), calls=1)
-        rows = found.groupby(_KEYS, observed=True, as_index=False)[["us", "calls"]].sum()
-        steps = rows["phase"].map(phases.value_counts())
-        rows[["us", "calls"]] = rows[["us", "calls"]].div(steps, axis=0)
+        windows = summary.steps if summary.timed else None
+        sums = sums_of(summary.kernels, summary.steps["phase"], windows)
+        figures = sums.drop(columns="calls").rename(columns={"step_calls": "calls"})
+        rows = figures.groupby(_KEYS, observed=True, as_index=False)[["us", "calls"]].sum()
         needs, labels = self._needs(), {(k.component, k.name): k for k in self.kernels}
         keys = rows[["phase", "component", "role", "name"]].astype(str).itertuples(index=False)
         of_calls = np.array([needs.get(tuple(key), (None, None)) for key in keys], np.float64)

@@ -58,6 +58,8 @@ def test_a_comparison_shows_its_answer():
 
 def test_figures_are_those_of_the_page():
     report = spark_prof.report(DATA / "h100-gpt-oss-20b-mxfp4-graphs")
+    with pytest.raises(KeyError, match="no figure 'kernels'; there are waterfall, roofline, comp"):
+        spark_prof.figures(report)["kernels"]
     found = spark_prof.figures(report)
     page = RENDERERS["html"](report)
     assert re.findall(r'<div id="chart-(\w+)"', page) == list(found)

@@ -17,7 +17,7 @@ from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.lookup import NameColumn, combined, positions
-from spark_prof.analyzers.step_time import Ledger
+from spark_prof.analyzers.step_time import Ledger, step_weights
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES, PHASES
 
 _KEYS = ["placed", "basis", "component", "role", "layer", "name"]
@@ -67,6 +67,7 @@ class LayerRow:
     us: float
     kernels: int
     basis: str = "none"  # on what the owners of most of its time stand; see vocabulary.BASES
+    decode_us_per_step: float = 0.0  # of the typical decode step, as in `step_time`
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class KernelRow:
     decode_us: float = 0.0  # what of its time belongs to decode steps
     basis: str = "none"  # on what the owners of most of its time stand; see vocabulary.BASES
     roles: tuple[str, ...] = ()  # the known roles of its calls, that with the most time first
+    decode_us_per_step: float = 0.0  # of the typical decode step, as in `step_time`
+    decode_calls_per_step: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,15 @@ class Copies:
     items: tuple[CopyRow, ...] = ()
 
 
-def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
+def sums_of(
+    kernels: pd.DataFrame, phase_of: pd.Series, windows: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Time (`ns`) and `calls` of the analyzed kernels, for each combination of `phase` and _KEYS.
 
     A later stretch of an operator is no call of its own. Copies are no kernels. Of each analyzed
-    step there is its phase, indexed by step in ascending order.
+    step there is its phase, indexed by step in ascending order, and begin_ns and finish_ns in
+    `windows`. `us` and `step_calls` are time and calls of the typical step of the phase, which
+    without windows is the mean.
     """
     step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
@@ -126,6 +133,7 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
     # Added up as floats, which count whole nanoseconds up to a hundred days exactly.
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     own = kernels["part"].to_numpy() == 0
+    weight = np.append(step_weights(phase_of, windows), 0.0)[step]
     sums = (
         kernels[_KEYS]
         .iloc[first]
@@ -133,6 +141,8 @@ def sums_of(kernels: pd.DataFrame, phase_of: pd.Series) -> pd.DataFrame:
             phase=pd.Categorical([*PHASES, None], categories=PHASES)[in_phase[first]],
             ns=np.bincount(code, weights=took, minlength=len(first)).astype(np.int64),
             calls=np.bincount(code if own.all() else code[own], minlength=len(first)),
+            us=np.bincount(code, weights=took * weight, minlength=len(first)) / 1e3,
+            step_calls=np.bincount(code[own], weights=weight[own], minlength=len(first)),
         )
     )
     return sums[sums["phase"].notna()].reset_index(drop=True)
@@ -163,22 +173,31 @@ def component_rows(
 def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
     """One row per layer and component, in the model's order; layer None comes first."""
     keys = ["layer", "component"]
-    found = sums.groupby(keys, observed=True)[["ns", "calls"]].sum()
+    typical = _in_decode(sums, "us")
+    found = sums.assign(us=typical).groupby(keys, observed=True)[["ns", "calls", "us"]].sum()
     basis = _basis_of_most(sums, keys)
     return tuple(
-        LayerRow(int(at) if at >= 0 else None, component, ns / 1e3, calls, basis[at, component])
-        for (at, component), ns, calls in found.itertuples(name=None)
+        LayerRow(int(at) if at >= 0 else None, component, ns / 1e3, calls, basis[at, component], us)
+        for (at, component), ns, calls, us in found.itertuples(name=None)
     )
+
+
+def _in_decode(sums: pd.DataFrame, column: str) -> pd.Series:
+    return sums[column].where(sums["phase"] == "decode", 0)
 
 
 def kernel_rows(
     sums: pd.DataFrame, label_of: Callable[[str], Label] = classify
 ) -> tuple[KernelRow, ...]:
     """One row per kernel name and component, the most expensive first."""
-    in_decode = sums["ns"].where(sums["phase"] == "decode", 0)
-    keys = ["name", "component"]
-    found = sums.assign(decode=in_decode).groupby(keys, observed=True)[["ns", "decode", "calls"]]
-    rows = found.sum().sort_values("ns", ascending=False, kind="stable")
+    keys, figures = ["name", "component"], ["ns", "calls", "decode", "us", "decode_calls"]
+    found = sums.assign(
+        decode=_in_decode(sums, "ns"),
+        us=_in_decode(sums, "us"),
+        decode_calls=_in_decode(sums, "step_calls"),
+    )
+    rows = found.groupby(keys, observed=True)[figures].sum()
+    rows = rows.sort_values("ns", ascending=False, kind="stable")
     total = int(rows["ns"].sum()) or 1
     basis = _basis_of_most(sums, keys)
     by_role = sums[(sums["role"] != "").to_numpy()].groupby([*keys, "role"], observed=True)["ns"]
@@ -200,8 +219,10 @@ def kernel_rows(
             weights=label.weights,
             basis=basis[name, component],
             roles=roles.get((name, component), ()),
+            decode_us_per_step=us,
+            decode_calls_per_step=decode_calls,
         )
-        for (name, component), ns, decode, calls in rows.itertuples(name=None)
+        for (name, component), ns, calls, decode, us, decode_calls in rows.itertuples(name=None)
         for label in [label_of(str(name))]
     )
 

@@ -4,7 +4,8 @@ An instant belongs to what runs in it, whichever step launched that (`analyzers.
 typical step is the median one. Its parts, gaps included, are means over the middle half of the
 steps by length, those above the median weighed against those below so that the parts add up to it.
 Whatever a report says of a step stands on these parts: the waterfall splits them at the lower
-bound. Sums over all steps (components, layers, kernels, `step_accounting`) are another whole.
+bound, and layers, roles and kernels of a decode step have the same weights. Sums over all steps
+(`us` of components, layers and kernels, `step_accounting`) are another whole.
 """
 
 from __future__ import annotations
@@ -175,6 +176,27 @@ def typical_weights(length: Floats) -> Floats:
     weights = np.zeros(len(length))
     weights[lower] += below / half
     weights[upper] += (1 - below) / half
+    return weights
+
+
+def step_weights(phase_of: pd.Series, windows: pd.DataFrame | None = None) -> Floats:
+    """Weights of steps that make the typical step of each phase, or without windows the mean one.
+
+    Args:
+        phase_of: phase of each step.
+        windows: begin_ns and finish_ns of the same steps.
+    """
+    phases = phase_of.astype(str).to_numpy()
+    weights = np.zeros(len(phases))
+    for phase in dict.fromkeys(phases):
+        own = phases == phase
+        if windows is None:
+            weights[own] = 1 / own.sum()
+        else:
+            begin, end = (
+                np.clip(windows[name], *_TIMES)[own] for name in ("begin_ns", "finish_ns")
+            )
+            weights[own] = typical_weights((end - begin).to_numpy() / 1e3)
     return weights
 
 

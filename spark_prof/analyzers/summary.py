@@ -27,6 +27,7 @@ from spark_prof.analyzers.ceilings.schemes import bits_of
 from spark_prof.analyzers.classify.evidence import evidence_of
 from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
+from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.findings.ranking import findings_of
@@ -42,6 +43,7 @@ from spark_prof.analyzers.roofline.weight_bytes import stored_as
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
 from spark_prof.analyzers.step_accounting import Books, Steps, books, step_books, steps_of
 from spark_prof.analyzers.step_time import token_ledgers
+from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.cores import cores
 from spark_prof.errors import CommandError
@@ -114,7 +116,7 @@ def summary_of(
         # Kernels of another time line would fill the gaps of this one.
         placed = placed[~placed["step"].isin(windows.left_out)].reset_index(drop=True)
     with ThreadPoolExecutor(cores()) as pool:
-        summing = pool.submit(sums_of, placed, steps["phase"])
+        summing = pool.submit(sums_of, placed, steps["phase"], steps if timed else None)
         if timed:
             steps = step_books(steps, placed)
         in_all_layers = LayerTables.of(bundle, rank, summing.result())
@@ -122,8 +124,8 @@ def summary_of(
     sums = without_layers(in_all_layers.sums, unknown)
     every = without_layers(every, unknown)
     evidence = evidence_of(bundle, rank)
-    by_kernel = kernel_rows(sums, evidence.label)
     summary = replace(steps_of(steps), left_out=len(windows.left_out))
+    by_kernel = kernel_rows(sums, evidence.label)
     coverage = coverage_of(sums, by_kernel)
     accounting = books(steps) if timed else ()
     busy_us = accounting[0].busy_us if timed else None
@@ -195,8 +197,20 @@ def summary_of(
     )
     ran = _of_steps(placed, steps) if timed else placed[:0]
     report = checked(Facts(report, ran, in_all_layers))
+    report = replace(report, conversions=_of_the_step(report))
     report = replace(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, timed)
+
+
+def _of_the_step(report: Report) -> Conversions:
+    """The conversions, which share what the waterfall gives all of them: one figure of a token."""
+    found = report.conversions
+    us = sum(part.us for part in waterfall_of(report).parts if part.kind == "conversion")
+    if not us or not found.us_per_token:
+        return found
+    factor = us / found.us_per_token
+    rows = [replace(row, us_per_token=factor * (row.us_per_token or 0.0)) for row in found.charged]
+    return replace(found, us_per_token=us, charged=tuple(rows))
 
 
 def notes_of(

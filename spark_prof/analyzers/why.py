@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.ceilings.ceiling_rows import Question, WeightsOfModel
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import Change, changed, step_of
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
+from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
@@ -20,7 +27,14 @@ _SINCE = {"fp4": 10.0, "fp8": 8.9}
 """Compute capability from which tensor cores multiply a precision."""
 _WEIGHT_ONLY = {"int4", "nf4"}
 _GAPS = (LAUNCH_GAPS, HOST)
+_WAITS = ("eager-mode", "host-gaps", "scheduler-gaps", "idle-gpu")
+"""Findings about these gaps."""
+_SAME = 0.01
+"""Of a time: sides that are less apart take the same."""
 _KV, _STATE = "kv", "state"
+_SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_LIKE = 0.02
+"""Of a recording's bytes: a checkpoint that differs by less is taken to be the recorded one."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +64,17 @@ class Side:
     parts: tuple[Part, ...]
     us: float | None  # a typical decode step; None of a checkpoint
     eager: bool = False  # whether the host launched each kernel of it
+    model: tuple[str, int, int] = ("", 0, 0)  # architecture, layers and hidden size; 0 is unknown
+
+    @property
+    def waits_us(self) -> float:
+        """What its kernels wait for launches and for the host."""
+        return sum(part.us or 0.0 for part in self.parts if part.component in _GAPS)
 
     @property
     def kernels_us(self) -> float:
-        """Its kernels alone, without what waits for the host."""
-        return sum(part.us or 0.0 for part in self.parts if part.component not in _GAPS)
+        """Its kernels and copies alone."""
+        return (self.us or 0.0) - self.waits_us
 
     @property
     def bytes(self) -> float:
@@ -81,6 +101,14 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
+class Next:
+    """What to type next."""
+
+    text: str  # before the command
+    command: str
+
+
+@dataclass(frozen=True)
 class Why:
     """The sides, beside one GPU's bandwidth."""
 
@@ -90,6 +118,7 @@ class Why:
     sides: tuple[Side, ...]
     what_ifs: tuple[WhatIf, ...]  # of the first checkpoint
     answer: tuple[str, ...]  # a sentence or two
+    next: Next
 
 
 def bandwidth_of(gpu: Gpu) -> tuple[float, str]:
@@ -120,7 +149,15 @@ def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Qu
         )
         for component, size in read.items()
     ]
-    return Side(name, False, tuple(sorted(parts, key=lambda part: -part.bytes)), None)
+    parts = sorted(parts, key=lambda part: -part.bytes)
+    return Side(name, False, tuple(parts), None, model=_model(checkpoint.config))
+
+
+def _model(config: Mapping[str, Any], name: str = "") -> tuple[str, int, int]:
+    """Architecture, layers and hidden size of a configuration; else what a model's name tells."""
+    read, listed = Config(config), config.get("architectures")
+    words = listed if isinstance(listed, list) else re.findall(r"\w+For[A-Z]\w+", name)
+    return str(words[0]) if words else "", read.layers, read.hidden
 
 
 def expected(form: str, gpu: Gpu) -> str:
@@ -137,8 +174,14 @@ def expected(form: str, gpu: Gpu) -> str:
     return precision if can else "bf16 (weights only)"
 
 
-def side_of_recording(report: Report, name: str, gpu: Gpu) -> Side:
-    """What a recorded decode step read and took, component by component."""
+def side_of_recording(
+    report: Report, name: str, gpu: Gpu, config: Mapping[str, Any] | None = None
+) -> Side:
+    """What a recorded decode step read and took, component by component.
+
+    Args:
+        config: the model's, as Hugging Face writes it, where the recording has it.
+    """
     bandwidth, _ = bandwidth_of(gpu)
     ledger = report.decode_ledger
     weights = report.roofline.weights if report.roofline else ()
@@ -146,7 +189,7 @@ def side_of_recording(report: Report, name: str, gpu: Gpu) -> Side:
     formats: dict[str, dict[str, None]] = {}
     for row in weights:
         sizes[row.component] = sizes.get(row.component, 0.0) + row.bytes
-        formats.setdefault(row.component, {})[row.dtype] = None
+        formats.setdefault(row.component, {})[_SHORT.get(row.dtype, row.dtype)] = None
     names = dict.fromkeys([*sizes, *(row.name for row in (ledger.rows if ledger else ()))])
     parts = []
     for component in names:
@@ -168,7 +211,10 @@ def side_of_recording(report: Report, name: str, gpu: Gpu) -> Side:
             )
         )
     ordered = tuple(sorted(parts, key=lambda part: -(part.us or part.bound_us)))
-    return Side(name, True, ordered, ledger.step_us if ledger else None, runs_eagerly(report))
+    model = _model(config or {}, report.run.model)
+    return Side(
+        name, True, ordered, ledger.step_us if ledger else None, runs_eagerly(report), model
+    )
 
 
 _MIXERS = frozenset({"qkv", "o_proj", "ssm", "attention"})
@@ -215,9 +261,38 @@ def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
             f"{first.bound_us / 1e3:.2f} ms on {gpu.name}, {_rate(first.bound_us)} tokens/s."
         )
     for other in others:
+        if unlike := _unlike(first, other):
+            yield (
+                f"{first.name} and {other.name} are different models ({unlike}): their times are "
+                "below, but say nothing about a format or a kernel."
+            )
+            continue
+        if untold := _untold(first, other) or _untold(other, first):
+            yield (
+                f"{untold}: bytes are not compared. The tables have what {first.name} and "
+                f"{other.name} take."
+            )
+            continue
         yield _of_bytes(first, other, gpu)
         if first.us and other.us:
             yield _of_time(first, other)
+
+
+def _untold(a: Side, b: Side) -> str:
+    """That a recording does not tell the bytes of a component that matters to the other side."""
+    for part in b.parts:
+        own = a.part(part.component)
+        if a.measured and own and own.us and not own.bytes and part.bytes > _LIKE * b.bytes:
+            return f"{a.name} does not tell which weights of {part.component} a step reads"
+    return ""
+
+
+def _unlike(a: Side, b: Side) -> str:
+    """In what their models differ; empty where nothing tells."""
+    for word, one, other in zip(("", "layers: ", "hidden size: "), a.model, b.model, strict=True):
+        if one and other and one != other:
+            return f"{word}{one} and {other}"
+    return ""
 
 
 def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
@@ -241,45 +316,94 @@ def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
 
 
 def _of_time(a: Side, b: Side) -> str:
-    """The difference in time; of kernels alone where a side ran eagerly, as no server would."""
+    """The difference in time, taken apart; of kernels alone where a side ran eagerly."""
     eager = a.eager or b.eager
-    times = {side.name: side.kernels_us if eager else side.us or 0.0 for side in (a, b)}
-    slow, fast = (a, b) if times[a.name] >= times[b.name] else (b, a)
-    taken, least = times[slow.name], times[fast.name]
-    longer, by_bytes = taken - least, slow.bound_us - fast.bound_us
-    # Where bytes promise more than was measured, the faster side's kernels fall short.
-    owner, other = (fast, slow) if by_bytes > longer else (slow, fast)
-    if by_bytes > longer:
-        because = (
-            f"; its bytes alone would make that {by_bytes / 1e3:.2f} ms, and {fast.name} falls "
-            f"{(by_bytes - longer) / 1e3:.2f} ms short of it"
-        )
-    elif by_bytes > 0:
-        because = f", of which its bytes explain {by_bytes / 1e3:.2f} ms"
-    else:
-        because = ", none of which its bytes explain"
-    what = f"{slow.name}'s kernels take" if eager else f"{slow.name} takes"
-    text = (
-        f"{what} {longer / 1e3:.2f} ms longer a token ({taken / 1e3:.2f} against "
-        f"{least / 1e3:.2f} ms){because}"
-    )
-    launches = ""
+    slow, fast = sorted((a, b), key=lambda side: -_compared_us(side, eager))
+    taken, least = _compared_us(slow, eager), _compared_us(fast, eager)
+    by_bytes = slow.bound_us - fast.bound_us
+    waits = 0.0 if eager else slow.waits_us - fast.waits_us
+    beyond = taken - least - by_bytes - waits
+    causes = [("bytes", by_bytes), ("kernels beyond their bytes", beyond)]
+    if not eager:
+        causes.append(("waiting for launches and the host", waits))
+    parts = ", ".join(f"{name} {_signed(us)}" for name, us in sorted(causes, key=lambda c: -c[1]))
+    times = f"({written_time(taken)} against {written_time(least)})"
+    kernels = "'s kernels" if eager else ""
+    text = f"{slow.name}{kernels} take{'' if eager else 's'} {written_time(taken - least)} longer"
+    text += f" a token {times}: {parts}."
+    if taken - least < _SAME * taken:
+        text = f"{slow.name}{kernels} and {fast.name}{kernels} take the same time a token {times}."
+    # The kernels that fall short are the faster side's where its bytes promise more than it gained.
+    owner, other = (slow, fast) if beyond > 0 else (fast, slow)
+    part = owner.part(_most_apart(owner, other, _beyond))
+    if part and part.us and abs(beyond) > _SAME * taken:
+        known = part.of_bound is not None and part.of_bound > _SAME
+        at = f" at {100 * (part.of_bound or 0):.0f} % of the bandwidth" if known else ""
+        kernel = f" ({part.kernel}{at})" if part.kernel else ""
+        where = part.component.replace("_", " ")
+        text += f" Most of the kernels' part is {owner.name}'s {where}{kernel}."
     if eager and a.us and b.us:
-        launches = (
-            f" Launches are left out of that as a side ran eagerly: with them {a.name} takes "
-            f"{a.us / 1e3:.2f} ms a token, {b.name} {b.us / 1e3:.2f} ms."
+        whole = [
+            f"{side.name} {written_time(side.us or 0.0)} ({written_time(side.waits_us)} waiting)"
+            for side in (a, b)
+        ]
+        mostly = abs(a.waits_us - b.waits_us) > abs(a.kernels_us - b.kernels_us)
+        text += (
+            f" Launches are left out of that as a side ran eagerly; with them {', '.join(whole)}"
+            f"{': most of that difference is launches' if mostly else ''}."
         )
+    return text
 
-    def beyond(part: Part) -> float:
-        return 0.0 if eager and part.component in _GAPS else (part.us or 0.0) - part.bound_us
 
-    part = owner.part(_most_apart(owner, other, beyond))
-    if part is None or not part.us:
-        return f"{text}.{launches}"
-    at = f" at {100 * part.of_bound:.0f} % of the bandwidth" if part.bytes and part.of_bound else ""
-    kernel = f" ({part.kernel}{at})" if part.kernel else ""
-    where = part.component.replace("_", " ")
-    return f"{text}. Most of the rest is {owner.name}'s {where}{kernel}.{launches}"
+def _compared_us(side: Side, eager: bool) -> float:
+    return side.kernels_us if eager else side.us or 0.0
+
+
+def _beyond(part: Part) -> float:
+    return 0.0 if part.component in _GAPS else (part.us or 0.0) - part.bound_us
+
+
+def _signed(us: float) -> str:
+    return f"{'-' if us < 0 else '+'}{written_time(abs(us))}"
+
+
+def next_of(
+    sides: Sequence[Side], findings: Sequence[Sequence[Finding]], sources: Sequence[str]
+) -> Next:
+    """One command that takes the answer further.
+
+    Args:
+        findings: of each side, those that a report of it has; none of a checkpoint.
+        sources: what each side was named by.
+    """
+    known = [side for side in sides if side.us]
+    for side, source in zip(sides, sources, strict=True):
+        recorded = any(abs(side.bytes / o.bytes - 1) < _LIKE for o in known if o.bytes)
+        if not side.measured and not recorded:
+            name = shlex.quote(f"{Path(side.name).name}-run")
+            return Next(
+                f"Next, record {side.name}; no checkpoint tells what kernels and launches take:",
+                f"spark-prof record -o {name} -- vllm serve {shlex.quote(source)}",
+            )
+    ordered = sorted(known, key=lambda side: side.us or 0.0) or [*sides]
+    slow, fast = next((side for side in known if side.eager), ordered[-1]), ordered[0]
+    found = [one for one in findings[sides.index(slow)] if " ab " in one.command]
+    cause = _most_apart(slow, fast, lambda part: (part.us or 0.0) - part.bound_us)
+    waits = slow.eager or cause in _GAPS
+    about = [one for one in found if one.id in _WAITS if waits] or [
+        one for one in found if cause in one.components
+    ]
+    for one in about or found:
+        gain = (
+            f", at most {written_time(1e3 * one.ms_per_token)} a token" if one.ms_per_token else ""
+        )
+        return Next(f"Next, for {slow.name} ({one.id}{gain}):", one.command)
+    names = [shlex.quote(sources[sides.index(side)]) for side in (fast, slow)]
+    if slow is fast:
+        return Next("Next, what to change:", f"spark-prof report {names[0]}")
+    return Next(
+        "Next, layer by layer and kernel by kernel:", f"spark-prof compare {' '.join(names)}"
+    )
 
 
 def _most_apart(a: Side, b: Side, figure: Callable[[Part], float]) -> str:

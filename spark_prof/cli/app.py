@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
+from typer.core import TyperCommand
 
 from spark_prof.cli import kernels
 from spark_prof.cli.ab import ab
@@ -61,7 +64,34 @@ for command, line, example in _COMMANDS:
         epilog=f"Example: spark-prof {example}",
         context_settings=_OF_A_COMMAND if command in (record, ab) else None,
     )(command)
+_TAKES = {
+    "gpu": "GPU", "host": "ADDRESS", "model": "MODEL", "section": "NAME", "slot": "SLOT",
+    "int": "N", "float": "X", "path": "FILE", "Path": "FILE", "str": "TEXT",
+}  # fmt: skip
+"""What an option takes, by its name, else by its type."""
+
+
+class _Command(TyperCommand):
+    """Its help says what an option takes, not which type Python has for it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, each with a word for its value."""
+        found: list[Any] = super().get_params(ctx)
+        for each in found:
+            typed = each.display_type(ctx).strip("<>") if hasattr(each, "display_type") else ""
+            if each.param_type_name == "argument":
+                each.metavar = each.metavar or each.name.upper()
+                each.display_type = lambda _: ""
+            elif each.metavar is None and typed and not each.is_flag:
+                kind = typed.removeprefix("list[").rstrip("]").removesuffix(" range")
+                takes = _TAKES.get(each.name, _TAKES.get(kind, kind))
+                each.metavar = "FOLDER" if "'s folder" in (each.help or "") else takes
+        return found
+
+
 app.add_typer(kernels.group)
+for each in (*app.registered_commands, *kernels.group.registered_commands):
+    each.cls = _Command
 
 
 @app.callback(invoke_without_command=True)

@@ -25,7 +25,7 @@ def compare(
             "the same thing as A1,A2,A3.",
         ),
     ],
-    others: Annotated[list[str], typer.Argument(metavar="B...", help="What is compared with it.")],
+    others: Annotated[list[str], typer.Argument(metavar="B", help="What is compared with it.")],
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
     rank: Annotated[

@@ -32,7 +32,7 @@ def explore(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SOURCE]...",
+            metavar="SOURCE",
             help="Bundles, traces, folders of them, results of ab, or URLs; "
             "by default the newest in this folder.",
         ),

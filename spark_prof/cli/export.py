@@ -28,7 +28,11 @@ def export(
     source: Annotated[str, typer.Argument(help="A bundle, or any file that import takes.")],
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="A file that ends in .json or .json.gz, or a new folder."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="A file in .json or .json.gz, replaced if it is there, or a new folder.",
+        ),
     ],
     format: Annotated[  # noqa: A002 - the option's name is that of the other commands
         Format | None,

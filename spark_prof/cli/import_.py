@@ -16,7 +16,7 @@ def import_traces(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Traces of one run, archives or folders of them, results of load generators.",
         ),
     ],

@@ -34,7 +34,7 @@ def _run() -> int:
     from spark_prof.cli.app import app as commands
 
     try:
-        result = commands(standalone_mode=False)
+        result = commands(prog_name="spark-prof", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except SparkProfError as error:
         if not stopped_with():

@@ -45,6 +45,10 @@ def report(
         Path | None,
         typer.Option(help="Write the recording to this .zip, without what is private, to send it."),
     ] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="The kernels of one layer, beside layers like it."),
+    ] = None,
     rank: Annotated[
         int | None, typer.Option(help="The rank to report; by default the lowest.")
     ] = None,
@@ -67,10 +71,10 @@ def report(
     named = resolve(source)
     of_ab = isinstance(named, AbResult)
     if isinstance(named, AbResult | Folder):
-        if rank is not None or bench or measured:
+        if rank is not None or layer is not None or bench or measured:
             held = "a result of spark-prof ab" if of_ab else "several recordings"
             raise CommandError(
-                f"{source} holds {held}; --rank, --bench and --measured need one recording"
+                f"{source} holds {held}; --rank, --layer, --bench and --measured need one recording"
             )
         if isinstance(named, Folder):
             put(report_dataset(named, drawn_as, engine), out)
@@ -98,10 +102,30 @@ def report(
                 return
             if bundle.imported:
                 bundle.named = source
+            if layer is not None:
+                put(report_layer(bundle, rank, layer, drawn_as), out)
+                return
             ceilings = ceilings_for(bundle, rank, measured)
             report = summarize(bundle, rank, measured=ceilings)
             summary = with_clients(report, bundle, rank, results)
     put(render_report(summary, *drawn_as, sections=None if all_sections else section or ()), out)
+
+
+def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -> str:
+    """One layer of a recording, drawn.
+
+    Raises:
+        CommandError: it has no such layer.
+    """
+    from spark_prof.analyzers.one_layer import layer_of
+    from spark_prof.analyzers.summary import summary_of
+    from spark_prof.dashboards.render import draw
+    from spark_prof.dashboards.sections import layer_section, run_section
+
+    summary = summary_of(bundle, rank)
+    found = layer_of(summary, layer)
+    title = run_section.title(summary.report)
+    return draw(lambda: layer_section.one_layer(found, title), lambda: found, *drawn_as)
 
 
 def share_recording(bundle: Bundle, out: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +23,7 @@ _MOST = 6
 def why(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="A [B]...", help="Folders with a config.json, or recordings."),
+        typer.Argument(metavar="SOURCE", help="Folders with a config.json, or recordings."),
     ],
     gpu: Annotated[
         str | None, typer.Option(help="The GPU; by default that of a recording, else gb10.")
@@ -41,27 +42,34 @@ def why(
         Why,
         answer_of,
         bandwidth_of,
+        next_of,
         side_of_checkpoint,
         side_of_recording,
         what_ifs,
     )
     from spark_prof.dashboards.why_report import render_why
     from spark_prof.rules.gpus import find_gpu
+    from spark_prof.traces.checkpoint import Checkpoint
 
+    sources = [
+        str(Path(source).parent) if Path(source).name == "config.json" else source
+        for source in sources
+    ]
     question = question_of(batch)
     named = gpu_named(gpu)
     found = [_read(source) for source in sources]
-    reports = [each for each in found if not isinstance(each, tuple)]
+    reports = [each[0] for each in found if not isinstance(each, Checkpoint)]
     recorded = [find_gpu(r.gpu.name, r.gpu.compute_capability) for r in reports]
     shown = named or next(filter(None, recorded), None) or gpu_named(_DEFAULT_GPU)
     assert shown is not None
     sides, checkpoints = [], []
     for name, each in zip(_names(sources), found, strict=True):
-        if isinstance(each, tuple):
-            checkpoints.append(each[0])
-            sides.append(side_of_checkpoint(each[0], name, shown, question))
+        if isinstance(each, Checkpoint):
+            checkpoints.append(each)
+            sides.append(side_of_checkpoint(each, name, shown, question))
         else:
-            sides.append(side_of_recording(each, name, shown))
+            sides.append(side_of_recording(each[0], name, shown, each[1]))
+    findings = [() if isinstance(each, Checkpoint) else each[0].findings for each in found]
     speed, said_by = bandwidth_of(shown)
     answer = Why(
         shown.name,
@@ -70,28 +78,31 @@ def why(
         tuple(sides),
         tuple(what_ifs(checkpoints[0], shown, question)) if checkpoints else (),
         tuple(answer_of(sides, shown)),
+        next_of(sides, findings, sources),
     )
     put(render_why(answer, *drawn_as), out)
 
 
-def _read(source: str) -> Report | tuple[Checkpoint]:
-    """The report of a recording, or the checkpoint alone."""
+def _read(source: str) -> tuple[Report, Mapping[str, Any]] | Checkpoint:
+    """A checkpoint, or the report of a recording with the configuration of its model."""
     from spark_prof.traces.checkpoint import is_model, model_folder, read_checkpoint
 
     if is_model(source):
-        return (read_checkpoint(model_folder(source)),)
+        return read_checkpoint(model_folder(source))
     if not Path(source).exists():
         model_folder(source)  # says where a model of that name would be
+    from spark_prof.analyzers.lookup import mapping_in
     from spark_prof.analyzers.summary import summarize
     from spark_prof.datasets.opened import opened
 
     with opened(source) as bundle:
         report = summarize(bundle)
+        config = mapping_in(bundle.facts(bundle.ranks[0]), "model_config")
     if report.run.units == "op":
         raise CommandError(
             f"{source:.200} is of a CPU engine: what it reads and computes says nothing of a GPU"
         )
-    return report
+    return report, config
 
 
 def _names(sources: list[str]) -> list[str]:

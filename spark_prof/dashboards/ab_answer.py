@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from spark_prof.ab.accuracy_gate import Verdict
 from spark_prof.ab.result import (
@@ -55,6 +56,29 @@ def headline(result: Result) -> tuple[tuple[str, str], ...]:
     if verdict and verdict.figures and decided(verdict.figures) and not has_random_weights(result):
         figures.append(("of the tokens agree", agreement(verdict.figures.agreement)))
     return tuple(figures)
+
+
+def doubts(result: Result) -> Iterator[str]:
+    """What takes from the answer, a sentence each: what else changed, and an unsteady machine."""
+    run = chosen_run(result)
+    if run is None or outcome_of(result) in ("gate failed", "not live"):
+        return
+    moved = [
+        f"{clean(row.component)} {microseconds(row.a_us)} to {microseconds(row.b_us)}"
+        for found in result.attributions
+        if (run.phase, run.requests) == ("decode", found.batch_size)
+        for row in found.moved
+    ]
+    if moved:
+        yield f"Nobody swapped it, but it changed too: {', '.join(moved)}."
+    for each in result.aa:
+        gain, least = each.test.estimate.gain, each.test.floor
+        steady = each.test.passed or each.captured_again or each.requests != run.requests
+        if not steady and gain and least is not None:
+            yield (
+                f"The machine was not steady: side a is {_factor(gain)} as fast as itself, so that "
+                f"nothing below {100 * least:.2f} % counts."
+            )
 
 
 def interval(found: Interval | None) -> str:

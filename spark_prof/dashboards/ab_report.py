@@ -10,7 +10,7 @@ import msgspec
 
 from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_json, with_detectable
 from spark_prof.dashboards import ab_attribution, ab_sections, section
-from spark_prof.dashboards.ab_answer import answer, headline
+from spark_prof.dashboards.ab_answer import answer, doubts, headline
 from spark_prof.dashboards.chart_compare import ab_figures
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Document, Section
@@ -38,7 +38,8 @@ def _json(result: Result) -> str:
 
 def document(result: Result, *, each_layer: bool) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
-    return section.document(answer(result), headline(result), _sections(result, each_layer))
+    drawn = section.document(answer(result), headline(result), _sections(result, each_layer))
+    return replace(drawn, caveats=tuple(doubts(result)))
 
 
 def _sections(result: Result, each_layer: bool) -> Iterator[Section]:

@@ -108,4 +108,11 @@ def figures(report: Report) -> dict[str, Plot]:
     A figure without anything to show is left out.
     """
     sections = (section.id for section in outline(report).sections)
-    return {name: FIGURES[name](report) for name in sections if name in FIGURES}
+    return _Figures((name, FIGURES[name](report)) for name in sections if name in FIGURES)
+
+
+class _Figures(dict[str, Plot]):
+    """Figures by name, whose error for another name lists those that there are."""
+
+    def __missing__(self, name: str) -> Plot:
+        raise KeyError(f"no figure {name!r}; there are {', '.join(self) or 'none'}")

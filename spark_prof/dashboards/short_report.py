@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
@@ -16,15 +17,19 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
-from spark_prof.dashboards.sections import run_section, waterfall_section
+from spark_prof.dashboards.sections import layer_section, run_section, waterfall_section
 from spark_prof.dashboards.sections.waterfall_section import name_of
 from spark_prof.dashboards.units import clean, counted, microseconds, share, shorten
 
 _FINDINGS, _KERNELS, _PARTS, _CAVEATS = 3, 7, 7, 2
 """How many of each are shown."""
 _LONGEST_TEXT = 157
-_LONGEST_LINE = 150
+_LONGEST_LINE, _LONGEST_RUN = 150, 240
+_WHOLE = " (and more: --section recording)"
 _LONGEST_BROKEN = 157
+_ENDS = (". ", "; ", ": ", ", ", " (")
+_LEAST_TEXT = 40
+"""Characters below which a beginning says too little."""
 _LONGEST_NAME = 44
 _LONGEST_ROLE = 24
 _LEAST = 0.01
@@ -43,7 +48,7 @@ def short_report(report: Report) -> Document:
         (),
         (
             listed("verdict", "", _verdict(report)),
-            listed("run", "Recorded", _recorded(report), _LONGEST_LINE),
+            listed("run", "Recorded", _recorded(report), _LONGEST_RUN),
             *changes(_worth_most(report.findings), _LONGEST_TEXT),
             _parts(report),
             _kernels(report),
@@ -60,13 +65,14 @@ def changes(findings: Sequence[Finding], longest: int | None = None) -> Iterator
         findings: in the order in which they are shown.
         longest: characters of a sentence, and no advice beside what was measured; None for all.
     """
+    told = False
     for number, found in enumerate(findings, 1):
         gain = "gain unknown"
         if found.ms_per_token is not None:
             gain = f"at most {microseconds(1000 * found.ms_per_token)} of each token"
         texts = [found.text, found.fix, found.measured]
         if longest is not None:
-            texts = [beginning(text, longest) for text in (texts[0], texts[2] or texts[1])]
+            texts = [abridged(text, longest) for text in (texts[0], texts[2] or texts[1])]
         yield Section(
             f"findings-{number}",
             f"{number}. {found.id}: {gain}",
@@ -74,11 +80,30 @@ def changes(findings: Sequence[Finding], longest: int | None = None) -> Iterator
             ((found.command,),) if found.command else (),
             tuple(filter(None, texts)),
         )
+        if not told and (note := elsewhere(found.command)):
+            told = True
+            yield listed("elsewhere", "", (note,))
 
 
-def beginning(text: str, longest: int) -> str:
-    """The whole words of a sentence's beginning, in so many characters."""
+def elsewhere(command: str) -> str:
+    """That a command names a path of the machine that recorded; empty where all paths are here."""
+    words = command.partition(" -- ")[2].split()
+    gone = [word for word in words if word.startswith("/") and not Path(word).exists()]
+    return f"{gone[0]} is a path of the machine that was recorded: put yours." if gone else ""
+
+
+def abridged(text: str, longest: int) -> str:
+    """The whole sentences of a text's beginning, in so many characters; else its first clauses.
+
+    Only a clause that is longer by itself is cut, at a word.
+    """
     text = clean(text)
+    for end in _ENDS:
+        if len(text) <= longest:
+            break
+        kept = text[: longest + 1].rpartition(end)[0]
+        if len(kept) >= _LEAST_TEXT:
+            text = f"{kept.rstrip('.,;:')}."
     return text if len(text) <= longest else f"{text[: longest - 3].rpartition(' ')[0]} ..."
 
 
@@ -94,12 +119,16 @@ def _verdict(report: Report) -> Iterator[str]:
         yield f"{clock}."
     if broken := run_section.caveats(report):
         others = f" {counted(len(broken) - 1, 'more check')} failed." if broken[1:] else ""
-        yield f"{beginning(broken[0], _LONGEST_BROKEN)}{others}"
+        yield f"{abridged(broken[0], _LONGEST_BROKEN)}{others}"
 
 
 def _recorded(report: Report) -> Iterator[str]:
-    yield run_section.in_a_line(report)
-    yield report.run.command or report.run.source
+    yield run_section.in_a_line(report, brief=True)
+    command = clean(report.run.command or report.run.source)
+    if len(command) > _LONGEST_LINE:
+        begin = command[: _LONGEST_LINE - len(_WHOLE)].rpartition(" ")[0]
+        command = f"{begin}{_WHOLE}" if begin else command
+    yield command
 
 
 def _parts(report: Report) -> Section:
@@ -190,17 +219,38 @@ def _caveats(report: Report) -> Iterator[str]:
     """What changes the verdict beside what fails; then how much more there is to know."""
     intro = run_section.recording(report).intro
     notes = [note for note in report.notes if not note.startswith(_CHANGES_NOTHING)]
-    found = [*intro, *notes]
-    yield from (beginning(text, _LONGEST_TEXT) for text in found[:_CAVEATS])
+    found = [*intro, *_unproven(report), *notes]
+    shown = [abridged(text, _LONGEST_TEXT) for text in found[:_CAVEATS]]
     if len(found) > _CAVEATS:
-        yield f"And {len(found) - _CAVEATS} more: --section notes."
+        more = len(found) - _CAVEATS
+        shown[-1] = f"{shown[-1].rstrip('.')}. And {more} more: --section notes."
+    yield from shown
+
+
+def _unproven(report: Report) -> Iterator[str]:
+    """Which weights are read by kernels that nobody knows, and how much of a step that is."""
+    phase = report.roofline.decode if report.roofline else None
+    if phase is None or not phase.step_us:
+        return
+    least = _LEAST * (phase.floor_us or 0.0)
+    names = [floor.component for floor in phase.unplaced if floor.us > least]
+    us = sum(row.us * row.calls for row in phase.rows_by_component() if row.component in names)
+    if us:
+        yield (
+            f"Which kernels read the weights of {', '.join(names)} is not proven: "
+            f"{share(us / phase.step_us)} of a step has no bound and no finding of its own."
+        )
 
 
 def _more(report: Report) -> Section:
     source = shlex.quote(report.run.source)
-    return Section(
-        "more",
-        "More",
-        (Column("", "command"),),
-        ((f"spark-prof report {source} --all",), (f"spark-prof explore {source}",)),
-    )
+    commands, title = [f"spark-prof report {source} --all", f"spark-prof explore {source}"], "More"
+    if apart := layer_section.furthest(report):
+        layer, us, usual = apart
+        commands.insert(0, f"spark-prof report {source} --layer {layer}")
+        title = (
+            f"More; layer {layer} is furthest from layers like it, {microseconds(us)} against "
+            f"{microseconds(usual)}"
+        )
+    rows = tuple((command,) for command in commands)
+    return Section("more", title, (Column("", "command"),), rows)

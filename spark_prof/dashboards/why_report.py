@@ -5,7 +5,8 @@ from __future__ import annotations
 from spark_prof.analyzers.why import Part, Side, Why
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import Document, Section, document, listed, table
+from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
+from spark_prof.dashboards.short_report import elsewhere
 from spark_prof.dashboards.units import bandwidth
 
 _LEAST = 0.01
@@ -27,15 +28,24 @@ def _document(found: Why) -> Document:
             _sides(found),
             *(_parts(side) for side in found.sides),
             _what_ifs(found),
+            Section(
+                "next",
+                found.next.text,
+                (Column("", "command"),),
+                ((found.next.command,),),
+                tuple(filter(None, [elsewhere(found.next.command)])),
+            ),
         ),
     )
 
 
 def _sides(found: Why) -> Section:
     columns = (
-        cells.Text("", "name"),
+        cells.Name("", "name"),
         cells.DecimalBytes("A token reads", "bytes"),
         cells.Time("Lower bound", "bound_us"),
+        cells.Time("Kernels", lambda side: side.kernels_us or None),
+        cells.Time("Waits", lambda side: side.waits_us or None),
         cells.Time("Measured", "us"),
         cells.Share("Of bound", lambda side: side.bound_us / side.us if side.us else None),
         cells.Rate("Tokens/s", lambda side: 1e6 / (side.us or side.bound_us)),

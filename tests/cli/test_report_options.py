@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,21 @@ def test_a_file_of_ceilings_that_does_not_fit(
     for content in ("", "{}", other):
         (tmp_path / "x.json").write_text(content)
         refuses((folder, "--measured", tmp_path / "x.json"), "x.json")
+
+
+def test_one_layer_beside_those_like_it(run: Run, refuses: Refuses) -> None:
+    source = DATA.parent / "architectures" / "gemma3" / "default"
+    code, out, _ = run(source, "--layer", 2)
+    assert code == 0
+    assert out.count("\n") <= 50
+    # Layer 2 is the one with full attention: it runs another kernel than the others.
+    assert "to the median of the other 3 layers like it" in " ".join(out.split())
+    assert re.search(r"self_attn.attn .* only here", out)
+    assert re.search(r"self_attn.attn .* not here", out)
+    found = json.loads(run(source, "--layer", 2, "--format", "json")[1])
+    assert sum(row["us"] for row in found["kernels"]) == pytest.approx(found["us"])
+    report = json.loads(run(source, "--format", "json")[1])
+    own = [row["decode_us_per_step"] for row in report["layers"] if row["layer"] == 2]
+    assert sum(own) == pytest.approx(found["us"])
+    refuses((source, "--layer", 99), "has no layer 99; it has 0 to 3")
+    refuses((DATA, "--layer", 0), "--layer")

@@ -98,6 +98,8 @@ def _kernel(name: str, component: str, us: float, total_us: float, **known: str)
         precision=known.get("precision"),
         evidence=known.get("evidence", "name"),
         conversion=known.get("conversion"),
+        decode_us_per_step=us / _WEIGHT,
+        decode_calls_per_step=3.0,
     )
 
 
@@ -110,10 +112,12 @@ def _mixture_of_experts() -> Report:
         _component(name, us, total, 3 if name in _IN_LAYER else 1) for name, us in once.items()
     )
     layers = tuple(
-        LayerRow(layer, name, us * weight * _WEIGHT, _STEPS)
+        LayerRow(layer, name, us * weight * _WEIGHT, _STEPS, "none", us * weight)
         for layer, weight in _LAYERS.items()
         for name, us in _IN_LAYER.items()
-    ) + tuple(LayerRow(None, name, us * _WEIGHT, _STEPS) for name, us in _OUTSIDE.items())
+    ) + tuple(
+        LayerRow(None, name, us * _WEIGHT, _STEPS, "none", us) for name, us in _OUTSIDE.items()
+    )
     tensor = {"engine": "tensor-core", "evidence": "sass"}
     quantize = _kernel(
         "void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>(int, int, __nv_bfloat16 const*, float)",

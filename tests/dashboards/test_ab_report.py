@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from spark_prof.ab.accuracy_gate import Figures
 from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, from_json, read_result
-from spark_prof.dashboards.ab_answer import agreement, answer, headline
+from spark_prof.dashboards.ab_answer import agreement, answer, doubts, headline
 from spark_prof.dashboards.ab_report import render_ab
 from tests.docs.pages import ROOT
 from tests.rows import each_row
@@ -60,6 +60,15 @@ def test_a_slower_side_is_not_faster() -> None:
     slower = replace(FASTER.runs[0], estimate=gain_of(2000.0, 2500.0, 0.004))
     line = answer(replace(FASTER, runs=(slower,)))
     assert line.startswith("moe=spark_prof is not faster than stock: it needs 1.250 x (95 % 1.244 ")
+
+
+def test_what_takes_from_the_answer_is_in_the_first_lines() -> None:
+    result = read_result(ROOT / "benchmarks/results/ab/qwen3-30b-a3b-nvfp4.json")
+    first = " ".join(render_ab(result, "text").partition("\n\n")[0].split())
+    assert "Nobody swapped it, but it changed too: attention 539.3 us to 462.0 us." in first
+    assert "side a is 0.9984 x as fast as itself, so that nothing below 0.18 % counts." in first
+    steady = replace(FASTER, attributions=())
+    assert list(doubts(steady)) == []
 
 
 def test_an_old_result_tells_the_detectable_effect_of_the_rule_or_none() -> None:

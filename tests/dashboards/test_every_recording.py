@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -42,7 +43,9 @@ def test_the_rows_add_up_to_the_decode_step_s_kernels_and_the_report_fits_one_sc
 def fits_one_screen(name: str, report: Report) -> None:
     """Fails where the short report is too long, repeats a command or names no real section."""
     for width in (80, 100):
-        assert render_report(report, "text", width).count("\n") <= MOST_LINES, (name, width)
+        drawn = render_report(report, "text", width)
+        assert drawn.count("\n") <= MOST_LINES, (name, width)
+        assert not re.search(r"(\.\.\.|…)$", drawn, re.M), (name, width)
     for words in (shlex.split(found.command) for found in report.findings):
         if "--section" in words:
             outline(report, only=[words[words.index("--section") + 1]])

@@ -37,6 +37,33 @@ def test_small_kernels_are_those_of_the_breakdown(report: Report) -> None:
             assert f"{part.us:,.1f} us together" in finding.text
 
 
+def test_times_of_findings_are_those_of_the_tables(report: Report) -> None:
+    text = " ".join(render_report(report, "text", sections=None).split())
+    texts = {found.id: found.text for found in report.findings}
+    if "lm-head-not-quantized" in texts:
+        [product] = [k for k in report.kernels if k.component == "lm_head" and "nvjet" in k.name]
+        assert microseconds(product.decode_us_per_step) in texts["lm-head-not-quantized"]
+        assert f"{microseconds(product.decode_us_per_step)} " in text
+    for found in report.findings:
+        above = re.search(r"step are ([\d.,]+ .s) above their lower bound", found.text)
+        if above and found.ms_per_token:
+            assert above[1] == microseconds(1e3 * found.ms_per_token)
+    parts = [part for part in waterfall_of(report).parts if part.kind == "conversion"]
+    if parts and report.conversions.us_per_token:
+        assert microseconds(parts[0].us) == microseconds(report.conversions.us_per_token)
+
+
+def test_components_layers_and_kernels_of_a_step_add_up_to_the_same(report: Report) -> None:
+    ledger = report.decode_ledger
+    assert ledger is not None
+    for row in ledger.rows:
+        kernels = sum(k.decode_us_per_step for k in report.kernels if k.component == row.name)
+        layers = sum(n.decode_us_per_step for n in report.layers if n.component == row.name)
+        if kernels:
+            assert kernels == pytest.approx(layers)
+            assert kernels == pytest.approx(row.summed_us, rel=0.01)
+
+
 def test_answers_write_what_the_tables_write(report: Report) -> None:
     texts = {answer.id: answer.text for answer in report.answers}
     ledger = report.decode_ledger

@@ -146,7 +146,8 @@ def commands_page(_: str = "") -> str:
         "0 it is done, 1 a check that was asked for failed, 2 the input or an option is not "
         "usable, with one line on stderr, 130 Ctrl-C, 143 SIGTERM.\n",
         "Commands that draw something also have `--format` (by default text, or what OUT's ending "
-        "says) and `--out`, `-o` (write to this file, not to the terminal).\n",
+        "says) and `--out`, `-o` (write to this file, not to the terminal). A file that is there "
+        "is replaced, a folder has to be new or empty.\n",
     ]
     for name, command in sorted(group.commands.items()):
         found = getattr(command, "commands", None) or {"": command}

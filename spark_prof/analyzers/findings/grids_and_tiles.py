@@ -143,9 +143,8 @@ _SMALL_GRIDS = _shapes(
     "matrix products and attention over 5 us with fewer blocks than multiprocessors, 2 % of a "
     "decode step at stake",
     _few_blocks,
-    "Kernels that stream weights have fewer blocks than the GPU's {multiprocessors} "
-    "multiprocessors: {shapes}.",
-    "{row.blocks} blocks",
+    "Kernels have fewer blocks than the GPU's {multiprocessors} multiprocessors: {shapes}.",
+    "{row.blocks}",
     "A kernel with narrower tiles or a split inner dimension has more blocks: try {kernel}. "
     "Products that share an input can be one (q, k and v; gate and up).",
     "The time of these kernels by the share of the multiprocessors without a block, and no "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.other_backends import advice, other_backends
 from spark_prof.analyzers.findings.rule import Told, is_at_least, rule
@@ -56,7 +57,7 @@ def _far_from_floor(report: Report) -> Iterator[Told]:
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
             f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
-            f"step are {left:,.0f} us above their lower bound, "
+            f"step are {written_time(left)} above their lower bound, "
             f"{100 * left / step:.1f} % of the step.",
             _other_kernel(report, row),
             (

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends
-from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly, runs_graphs
+from spark_prof.analyzers.findings.rule import runs_eagerly, runs_graphs
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, known_runs
@@ -28,6 +28,8 @@ _SLOTS: Mapping[str, str] = {
     "lm_head": "lm_head",
 }
 """The slot of `spark-prof ab` that holds the kernels of a component."""
+_ROUTED = ("router", "experts")
+"""Whose small kernels the package's experts take in: they route, activate and sum by themselves."""
 _SAME_BYTES = 0.02
 """How far two weights of one shape may be apart in bytes: padding and factors are among them."""
 _MOST_TOKENS = 16
@@ -56,6 +58,8 @@ def with_next_command(finding: Finding, report: Report, page: str) -> Finding:
         return replace(finding, command="spark-prof doctor")
     source, section = shlex.quote(report.run.source), _SECTIONS.get(page, "findings")
     command = f"spark-prof report {source} --section {section}"
+    if finding.id == "small-kernels":
+        finding = replace(finding, measured="No command is known that fuses them in this run.")
     return replace(finding, command=command if len(command) <= _LONGEST else "")
 
 
@@ -65,19 +69,34 @@ _Answer = tuple[str, str] | None
 def _kernels(finding: Finding, report: Report) -> _Answer:
     """Kernels of this package, where they were measured to be faster for these layers."""
     kernel = "mxfp4" if finding.id in _NARROWING else "spark_prof"
+    small = finding.id == "small-kernels"
     gains = {
         gain.slot: gain
         for component in finding.components
+        if not small or component in _ROUTED
         if (gain := measured_gain(component, report, kernel)) is not None
     }
     if not gains or not report.run.command:
         return None
     side = ",".join(f"{slot}={kernel}" for slot in gains)
     machines = ", ".join(dict.fromkeys(gain.machine for gain in gains.values()))
-    text = f"Measured on {machines}: {'; '.join(f'{s} {g.text}' for s, g in gains.items())}"
+    text = f"Measured on {machines}: {_said(list(gains.values()), briefly=small)}."
     if finding.id in _NARROWING:
-        text += ". It rounds BF16 weights to 4 bits: compare the answers, too"
-    return _ab(report, f"--b {side}"), f"{text}."
+        text += " It rounds weights to 4 bits: compare answers."
+    if small:
+        text = f"moe=spark_prof routes, multiplies and sums in 3 kernels a layer. {text}"
+    return _ab(report, f"--b {side}"), text
+
+
+def _said(gains: Sequence[Gain], *, briefly: bool) -> str:
+    """What was measured; of several kernels without their shapes, which `kernels list` has."""
+    if len(gains) == 1 and not briefly:
+        return f"{gains[0].slot} {gains[0].text}"
+    by_other: dict[str, list[str]] = {}
+    for gain in gains:
+        times, _, other = gain.text.partition(" (")[0].partition(" as fast as ")
+        by_other.setdefault(other, []).append(f"{gain.slot} {times}")
+    return "; ".join(f"{', '.join(own)} as fast as {other}" for other, own in by_other.items())
 
 
 def _options(finding: Finding, report: Report) -> _Answer:
@@ -88,7 +107,10 @@ def _options(finding: Finding, report: Report) -> _Answer:
     side = sides(report) if sides else ""
     if not side and (named := _OPTION.search(finding.fix)):
         side = f"--b {shlex.quote(named[0])}"
-    side = side or _backend(finding, report)
+    if not side and (named := _PASS.search(finding.fix)):
+        side = f"{_CONFIG}pass_config.{named[0]}=true"
+    if finding.id != "small-kernels":  # which backend has fewer kernels is not known
+        side = side or _backend(finding, report)
     return (_ab(report, side), "") if side else None
 
 
@@ -127,6 +149,8 @@ _VALUES = "|".join(sorted({row.value for row in BACKENDS}, key=len, reverse=True
 _BACKEND = re.compile(rf"(--(?:moe|linear|attention)-backend)(?:[= ]({_VALUES})\b)?")
 """An option for backends, with its value where the advice names one."""
 
+_PASS = re.compile(r"\benable_qk_norm_rope_fusion|\bfuse_[a-z_]+")
+"""A fusion that a rule's advice names: it does so only where the model has what is fused."""
 _CONFIG = "--b=--compilation-config."
 _EAGER = "--a=--enforce-eager --b stock"
 _FULL = "FULL_AND_PIECEWISE"
@@ -138,13 +162,11 @@ def _graphs(report: Report) -> str:
     return "" if _FULL in report.run.execution else f"{_CONFIG}cudagraph_mode={_FULL}"
 
 
-_ROPE = f"{_CONFIG}pass_config.enable_qk_norm_rope_fusion=true"
 _SIDES: Mapping[str, Callable[[Report], str]] = {
     "host-gaps": _graphs,
     "idle-gpu": lambda report: _EAGER if runs_eagerly(report) else "",
     "eager-mode": lambda _: _EAGER,
-    "small-kernels": lambda report: _ROPE if has_qk_norm(report.modules) else "",
-    "activations-quantized-apart": lambda _: f"{_CONFIG}pass_config.fuse_norm_quant=true",
+    "small-kernels": lambda report: _EAGER if runs_eagerly(report) else "",
     "nccl-all-reduce": lambda _: f"{_CONFIG}pass_config.fuse_allreduce_rms=true",
 }
 """Sides of an A/B by finding; an empty text where this model has not what the option is for."""

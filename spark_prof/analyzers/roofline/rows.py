@@ -126,27 +126,35 @@ def rows_of(
     ceilings: Ceilings,
     ms_per_us: float | None,
 ) -> tuple[RooflineRow, ...]:
-    """One row a kernel, component and role, what has most time above its lower bound first."""
+    """One row a kernel, component and role, what has most time above its lower bound first.
+
+    Times have us, calls and step_calls of the phase's kernels, whose typical step they are of.
+    """
     weakest = times["basis"].map(BASES.index).astype(int)
     totals = (
         times.assign(weakest=weakest)
         .groupby(["component", "role", "name"], observed=True)
-        .agg(ns=("ns", "sum"), calls=("calls", "sum"), weakest=("weakest", "max"))
+        .agg(
+            us=("us", "sum"),
+            calls=("calls", "sum"),
+            typical=("step_calls", "sum"),
+            weakest=("weakest", "max"),
+        )
     )
     found = [
-        (Place(str(component), str(role), str(name)), ns / 1e3 / steps, calls / steps, BASES[basis])
-        for (component, role, name), ns, calls, basis in totals.itertuples(name=None)
-        if calls
+        (Place(str(component), str(role), str(name)), us, typical, calls / steps, BASES[basis])
+        for (component, role, name), us, calls, typical, basis in totals.itertuples(name=None)
+        if calls and typical
     ]
     smallest = ceilings.smallest_kernel_us
     if smallest is None:
-        smallest = min((us / calls for _, us, calls, _ in found), default=0.0)
+        smallest = min((us / calls for _, us, calls, *_ in found), default=0.0)
         smallest = min(smallest, _LONGEST_EMPTY_US)
-    rows = []
-    for place, us, calls, basis in found:
+    rows = []  # what they need is known of a mean step, by its calls
+    for place, us, calls, mean, basis in found:
         need, each = sums.get(place, Sum()), us / calls
-        total = (need.streamed + need.other) / calls if place in sums else None
-        operations = need.operations / calls
+        total = (need.streamed + need.other) / mean if place in sums else None
+        operations = need.operations / mean
         kernel = kernels.get((place.component, place.name))
         on_cuda_cores = kernel is not None and kernel.engine == "cuda-core"
         peak = ceilings.peak("fp32" if on_cuda_cores else kernel.precision if kernel else None)
@@ -162,7 +170,7 @@ def rows_of(
             calls=calls,
             us=each,
             needed_bytes=total,
-            streamed_bytes=need.streamed / calls,
+            streamed_bytes=need.streamed / mean,
             operations=operations,
             what=_joined(need.what),
             basis=_joined(need.basis),

@@ -175,7 +175,7 @@ def roofline_of(
             steps=count,
             tokens=sum(group.load.tokens * group.share for group in groups),
             step_us=step_us.median if step_us else None,
-            kernels_us=float(times["ns"].sum()) / 1e3 / count,
+            kernels_us=float(times["us"].sum()),
             rows=rows,
             unplaced=unplaced,
             notes=tuple(wanted.notes(phase)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import product
 
-from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.classify.classifier import short_name, short_names
 from spark_prof.analyzers.conversions.conversion_rows import (
     AttributedConversion,
     FusedConversion,
@@ -38,6 +38,7 @@ def charged(report: Report) -> Section:
     """Lists conversions with the kernel that each works for, the most expensive first."""
     found = report.conversions
     shown = found.charged[:_MOST_ROWS]
+    called = short_names(name for row in shown for name in (row.name, row.consumer) if name)
     columns = (
         cells.SomeTime("A token", "us_per_token"),
         cells.Written("A step", lambda row: figure(row.calls_per_step or None, ",.3g")),
@@ -46,8 +47,8 @@ def charged(report: Report) -> Section:
         cells.SomeTime("Prefill", "prefill_us", optional=True),
         cells.Text("Conversion", "kind"),
         cells.Text("For", "component"),
-        cells.Name("Read by", "consumer", missing=MISSING),
-        cells.Name("Kernel", "name"),
+        cells.Name("Read by", lambda row: called.get(row.consumer), missing=MISSING),
+        cells.Name("Kernel", lambda row: called[row.name]),
     )
     sentence = f"{microseconds(found.us)}, {share(found.share)} of the time"
     if any(row.us_per_token is not None for row in shown):
@@ -76,13 +77,14 @@ def others(report: Report) -> Section:
         ("outside the steps" if row.outside == row.calls else "load time", row)
         for row in found.load_time[:_MOST_ROWS]
     ]
+    called = short_names(row.name for _, row in rows)
     columns = (
         cells.Text("How", lambda pair: pair[0]),
         cells.Text("Conversion", lambda pair: pair[1].kind),
         cells.Text("In", lambda pair: getattr(pair[1], "component", "")),
         cells.Count("Calls", lambda pair: pair[1].calls),
         cells.Time("Time", lambda pair: pair[1].us),
-        cells.Name("Kernel", lambda pair: pair[1].name),
+        cells.Name("Kernel", lambda pair: called[pair[1].name]),
     )
     intro = (
         "Only the order of kernels tells what PyTorch's pad launches. Fused kernels convert beside "

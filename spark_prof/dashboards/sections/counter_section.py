@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, Counters
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
@@ -17,6 +18,7 @@ def shapes(report: Report) -> Section:
     """Lists the launch shapes that take at least a hundredth of the time of decode steps."""
     every = report.shapes.rows if report.shapes else ()
     shown = [row for row in every if row.share >= _LEAST_SHARE][:_MOST_ROWS]
+    called = short_names(row.name for row in shown)
     columns = (
         cells.Share("Share", "share"),
         cells.Text("Component", "component"),
@@ -28,7 +30,7 @@ def shapes(report: Report) -> Section:
         cells.Share("Achieved", "achieved", optional=True),
         cells.Text("Tile", _tile, optional=True, missing=MISSING),
         cells.Written("Token rows", _rows_used),
-        cells.Name("Kernel", "name"),
+        cells.Name("Kernel", lambda row: called[row.name]),
     )
     return table("shapes", "How kernels fill the GPU", shown, columns, _about_shapes(report, shown))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from operator import attrgetter
 
 from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.classify.code_rows import CodeRow
@@ -12,7 +13,15 @@ from spark_prof.dashboards.charts import Plot, empty_figure, set_style
 from spark_prof.dashboards.colors import LINES, SHADES, TEXT
 from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
-from spark_prof.dashboards.units import MISSING, count, decimal_size, microseconds, share
+from spark_prof.dashboards.units import (
+    MISSING,
+    count,
+    counted,
+    decimal_size,
+    figure,
+    microseconds,
+    share,
+)
 from spark_prof.vocabulary import BASIS_CLASSES, EVIDENCE
 
 _MOST_ROWS = 15
@@ -54,13 +63,21 @@ def coverage(report: Report) -> Section:
 
 
 def kernels(report: Report) -> Section:
-    """Lists the most expensive kernels and what they ran on."""
-    shown = sorted(report.kernels, key=lambda row: -row.us)[:_MOST_ROWS]
+    """Lists the kernels that take most of a decode step, or of all steps, and what they ran on."""
+    decode, us = report.steps.decode, attrgetter("decode_us_per_step")
+    if not decode or not any(map(us, report.kernels)):
+        decode, us = 0, attrgetter("us")
+    every = sorted(filter(us, report.kernels), key=lambda row: -us(row))
+    shown, whole = every[:_MOST_ROWS], sum(map(us, every))
     cpu, called = on_cpu(report), short_names(row.name for row in shown)
     columns = (
-        cells.Time("Time", "us"),
-        cells.Share("Share", "share"),
-        cells.Count("Calls", "calls", optional=True),
+        cells.Time("A step" if decode else "Time", us),
+        cells.Share("Share", lambda row: us(row) / whole if decode else row.share),
+        cells.Written(
+            "Calls",
+            lambda row: figure(row.decode_calls_per_step, ",.3g") if decode else count(row.calls),
+            optional=True,
+        ),
         cells.Text("Component", "component"),
         cells.Text(
             "Execution unit", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)
@@ -68,11 +85,12 @@ def kernels(report: Report) -> Section:
         cells.Text("Evidence", lambda row: MISSING if cpu else row.evidence, optional=True),
         cells.Name("Operator" if cpu else "Kernel", lambda row: called[row.name]),
     )
-    rest = len(report.kernels) - len(shown)
-    rest_us = sum(row.us for row in report.kernels) - sum(row.us for row in shown)
-    more = f"{count(rest)} more take {microseconds(rest_us)} together; JSON has them all."
+    intro = [f"In the typical one of {counted(decode, 'decode step')}."] if decode else []
+    if rest := len(every) - len(shown):
+        rest_us = whole - sum(map(us, shown))
+        intro += [f"{count(rest)} more take {microseconds(rest_us)} together; JSON has them all."]
     title = f"Most expensive {'operators' if cpu else 'kernels'}"
-    return table("kernels", title, shown, columns, (more,) if rest else ())
+    return table("kernels", title, shown, columns, intro)
 
 
 def ran_on(engine: str, precision: str | None) -> str:

@@ -11,12 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.one_layer import BLOCKS, LayerKernel, OneLayer
+from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import Plot, layer_map
-from spark_prof.dashboards.section import Column, Section
+from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
 from spark_prof.dashboards.units import (
     MISSING,
     count,
+    counted,
     difference,
     figure,
     microseconds,
@@ -30,9 +34,9 @@ _MOST_ROWS = 12
 _MANY_LAYERS = 150
 _ALIKE = 0.05
 """Layers whose times differ by less share a row; a row further from the median is marked."""
-_BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})
-"""Layers with the same ones of these are of one kind; only such are held against one another."""
-_WIDEST_LABEL = 28
+_WIDEST_LABEL, _WIDEST_SPANS = 28, 60
+_MOST_KERNELS = 40
+"""Of one layer: with more it would be more than a screen."""
 _REST = "rest"
 _FEW_PLACED = 0.9
 
@@ -51,11 +55,20 @@ class LayerGroup:
 
 
 def by_layer(report: Report) -> dict[int | None, dict[str, float]]:
-    """Sums microseconds by layer and component; layer None is outside the layers."""
+    """Microseconds of a decode step by layer and component; of all steps where none decodes.
+
+    Layer None is outside the layers.
+    """
+    decodes = _decodes(report)
     table: dict[int | None, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for row in report.layers:
-        table[row.layer][row.component] += row.us
+        if us := row.decode_us_per_step if decodes else row.us:
+            table[row.layer][row.component] += us
     return {layer: dict(parts) for layer, parts in table.items()}
+
+
+def _decodes(report: Report) -> bool:
+    return any(row.decode_us_per_step for row in report.layers)
 
 
 def in_decoder_order(names: Iterable[str]) -> list[str]:
@@ -92,9 +105,9 @@ def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:
 def _marks(groups: list[LayerGroup], table: dict[int, dict[str, float]]) -> list[str]:
     """Writes how far each row is from its kind's median layer, and marks the two that matter."""
     marks: list[str] = [MISSING] * len(groups)
-    for kind in {_BLOCKS.intersection(group.us) for group in groups}:
-        own = [i for i, group in enumerate(groups) if _BLOCKS.intersection(group.us) == kind]
-        alike = (parts for parts in table.values() if _BLOCKS.intersection(parts) == kind)
+    for kind in {BLOCKS.intersection(group.us) for group in groups}:
+        own = [i for i, group in enumerate(groups) if BLOCKS.intersection(group.us) == kind]
+        alike = (parts for parts in table.values() if BLOCKS.intersection(parts) == kind)
         middle = median(sum(parts.values()) for parts in alike)
         if len(own) < 2 or not middle:
             continue
@@ -151,6 +164,8 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     # Sums without times come as one step that no engine ran.
     number = report.steps.count if report.books else 0
     steps = f", over all {count(number)} steps" if number > 1 else ", in one step" * number
+    if _decodes(report):
+        steps = f", in the typical one of {counted(report.steps.decode, 'decode step')}"
     intro = [f"Time of one layer in {unit}{steps}."]
     if len(groups) < len(inside):
         intro.append(
@@ -172,6 +187,60 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
     return Section("layers", "Layers", columns, rows, tuple(intro))
 
 
+def furthest(report: Report) -> tuple[int, float, float] | None:
+    """The layer furthest from the median of its kind, its time and that; None if all are near."""
+    inside = {layer: parts for layer, parts in by_layer(report).items() if layer is not None}
+    kinds: dict[frozenset[str], list[tuple[int, float]]] = defaultdict(list)
+    for layer, parts in inside.items():
+        kinds[BLOCKS.intersection(parts)].append((layer, sum(parts.values())))
+    apart = []
+    for own in kinds.values():
+        middle = median(us for _, us in own)
+        apart += [(layer, us, middle) for layer, us in own if abs(us - middle) > _ALIKE * middle]
+    return max(apart, key=lambda found: abs(found[1] - found[2]), default=None)
+
+
+def one_layer(found: OneLayer, title: str) -> Document:
+    """One screen about a layer: its kernels, each beside its median in the layers like it."""
+    shown, rest = found.kernels[:_MOST_KERNELS], found.kernels[_MOST_KERNELS:]
+    called = short_names(row.name for row in shown)
+    columns = (
+        cells.Text("Role", lambda row: shorten(row.role, _WIDEST_LABEL) or f"({row.component})"),
+        cells.Name("Kernel", lambda row: called[row.name]),
+        cells.Written("Calls", lambda row: figure(row.calls or None, ",.3g"), optional=True),
+        cells.Time("This layer", "us"),
+        cells.Time("Others", lambda row: row.others_us if found.others else None),
+        cells.Written("Difference", lambda row: _apart(row) if found.others else None),
+        cells.Text("Evidence", "basis", optional=True),
+    )
+    phase = "" if found.phase == "unknown" else f"{found.phase} "
+    answer = f"Layer {found.layer} takes {microseconds(found.us)} of the typical {phase}step"
+    intro = ["In brackets the component, where the role is not known."]
+    if found.others_us is not None:
+        away = difference(found.us, found.others_us)
+        answer += f", {away} to the median of the other {counted(len(found.others), 'layer')} "
+        answer += f"like it ({microseconds(found.others_us)})"
+        if most := max(found.kernels, key=lambda row: abs(row.us - row.others_us), default=None):
+            by = f"{'+' if most.us >= most.others_us else '-'}{microseconds(_off(most))}"
+            answer += f"; most of that is {most.role or most.component}, {by}"
+        intro += [f"Others: the median of layers {shorten(spans(found.others), _WIDEST_SPANS)}."]
+    if rest:
+        intro += [f"{count(len(rest))} more take {microseconds(sum(row.us for row in rest))}."]
+    named = f"Kernels of layer {found.layer}, {counted(found.steps, f'{phase}step')}"
+    section = table("layer", named, shown, columns, intro)
+    return document(title, (), (listed("answer", "", (f"{answer}.",)), section))
+
+
+def _off(row: LayerKernel) -> float:
+    return abs(row.us - row.others_us)
+
+
+def _apart(row: LayerKernel) -> str:
+    if not row.us:
+        return "not here"
+    return difference(row.us, row.others_us) if row.others_us else "only here"
+
+
 def layer_heatmap(report: Report) -> Plot:
     """Draws time by layer and component; what lies outside the layers is left out."""
     table = {layer: parts for layer, parts in by_layer(report).items() if layer is not None}
@@ -179,8 +248,9 @@ def layer_heatmap(report: Report) -> Plot:
     names = in_decoder_order(name for parts in table.values() for name in parts)
     # A dash would be a figure; None leaves the cell of a component that a layer lacks empty.
     times = [[table[layer].get(name) for name in names] for layer in rows]
+    of = " of a decode step" if _decodes(report) else ""
     return layer_map(
-        "Time by layer and component",
+        f"Time{of} by layer and component",
         names,
         rows,
         times,

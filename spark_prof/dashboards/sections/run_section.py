@@ -11,6 +11,7 @@ from spark_prof.dashboards.section import Section, listed, pairs, table
 from spark_prof.dashboards.units import count, counted, microseconds, share, shorten
 from spark_prof.traces.bundle import IMPORTED
 
+_USUAL = ("model runner V1", "model runner V2", "asynchronous scheduling")
 _LONGEST_FIELD = 400
 _LONGEST_PROSE = 1000
 
@@ -62,18 +63,25 @@ def gpu_name(report: Report) -> str:
     return f"{name} ({word} {gpu.compute_capability})" if gpu.compute_capability else name
 
 
-def in_a_line(report: Report) -> str:
-    """Names what was recorded beside the model: on what, with which versions, which steps, how."""
+def in_a_line(report: Report, *, brief: bool = False) -> str:
+    """Names what was recorded beside the model: on what, with which versions, which steps, how.
+
+    In brief that leaves out torch's version, and what every vLLM of these years has.
+    """
     run, steps = report.run, report.steps
-    versions = (("vLLM", run.vllm), ("torch", run.torch))
+    versions = (("vLLM", run.vllm), ("torch", "" if brief else run.torch))
+    execution = run.execution
+    if brief:
+        parts = execution.replace(" (VLLM_COMPILE)", "").split(", ")
+        execution = ", ".join(part for part in parts if part not in _USUAL)
     kinds = (("decode", steps.decode), ("prefill", steps.prefill), ("mixed", steps.mixed))
-    parts = (
+    told = (
         gpu_name(report),
         *(f"{name} {version}" for name, version in versions if version),
         *(counted(number, f"{kind} step") for kind, number in kinds if number),
-        run.execution,
+        execution,
     )
-    return ", ".join(filter(None, parts))
+    return ", ".join(filter(None, told))
 
 
 def left_out(report: Report) -> str:

@@ -68,6 +68,7 @@ def kernel(name: str, component: str, us: float, **known: str) -> KernelRow:
     return KernelRow(
         name, STEPS, us, us / (STEP_US * STEPS), component, "tensor-core",
         known.get("precision", "bf16"), "name", None, known.get("weights"), us,
+        decode_us_per_step=us / STEPS,
     )  # fmt: skip
 
 

@@ -97,7 +97,11 @@ SEVERAL = [conversion("quantize", name, 0.006) for name in ("qkv", "mlp")]
         (report(QUANTIZED, vllm="0.26.0"), "", "fuse_act_quant"),
         (report(QUANTIZED, vllm=""), "", "before vLLM 0.13: enable_fusion"),
         # Fusions need torch.compile.
-        (report(QUANTIZED, execution="eager"), "", "Leave --enforce-eager out, as the fusions"),
+        (
+            report(QUANTIZED, execution="eager"),
+            "",
+            "Leave out --enforce-eager (torch.compile fuses)",
+        ),
         (report(CAST, execution="eager"), "", "--enforce-eager"),
         (report(CAST, execution="torch.compile"), "", "!--enforce-eager"),
     ],
@@ -143,7 +147,8 @@ def head(
     """What is said of an lm_head whose product has that share of a step, beside such experts."""
     us = share * STEP_US * SAMPLE.steps.decode
     kernel = KernelRow(name, SAMPLE.steps.count, us, share, "lm_head", "tensor-core", precision,
-                       "name", None, decode_us=us)  # fmt: skip
+                       "name", None, decode_us=us,
+                       decode_us_per_step=us / SAMPLE.steps.decode)  # fmt: skip
     modules = (
         ModuleRow("experts", "FusedMoE", "", "", layers, "", 24, 10_000_000_000),
         ModuleRow("lm_head", "ParallelLMHead", "", "", stored, "201088x2880", 1, 1_158_266_880),

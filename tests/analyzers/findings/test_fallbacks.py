@@ -74,7 +74,7 @@ def test_what_a_weight_only_layer_reaches_is_evidence(tmp_path: Path) -> None:
     layer = {**module(DENSE), "bytes": 50_000_000}
     found = own(report(tmp_path, layer, MARLIN, facts()))["weight-only-fp4"]
     # 50 MB in 0.4 us of each step: nonsense that shows how it is calculated.
-    assert any("50 MB of qkv weights in 0 us, 125,000 GB/s" in line for line in found.evidence)
+    assert any("50 MB of qkv weights in 0.40 us, 125,000 GB/s" in line for line in found.evidence)
     assert "not automatically slower" in found.text
 
 

@@ -144,7 +144,7 @@ FIRES: list[tuple[str, Report, float | None, str, str]] = [
     ("straggler-rank", parallel(90, 100.0), 0.09, "Rank 1 comes last in 90 of 100 steps", ""),
     ("nccl-all-reduce", reducing(200.0, HERE), 0.2, "", "--disable-custom-all-reduce"),
     # 96 kernels in a step, each of which a graph may start a microsecond after the one before.
-    ("host-gaps", gapped(396.0, 0.0), 0.3, "300 us", ""),
+    ("host-gaps", gapped(396.0, 0.0), 0.3, "300.0 us", ""),
     ("host-gaps", gapped(500.0, 0.0, "torch.compile (VLLM_COMPILE)"), ANY, "",
      "leave out --enforce-eager"),
     ("host-gaps", gapped(500.0, 0.0, GRAPHS), ANY, "", "--cudagraph-capture-sizes"),
@@ -173,7 +173,7 @@ FIRES: list[tuple[str, Report, float | None, str, str]] = [
     ("sampler-cost", sampling(80.0, "cunn_SoftMaxForward"), 0.08, "cunn_SoftMaxForward",
      "logprobs"),
     # 200 us of a step, three quarters of the GPU idle.
-    ("grid-smaller-than-gpu", shaped(FEW), 0.15, "Marlin (o_proj): 33 blocks", "--linear-backend"),
+    ("grid-smaller-than-gpu", shaped(FEW), 0.15, "Marlin (o_proj): 33", "--linear-backend"),
     *(("grid-smaller-than-gpu", executed(shaped(FEW), HEALTHY.run.execution, vllm=old), ANY, "",
        "!--linear-backend") for old in ("0.11.0", "", "unknown")),
     ("tail-wave", shaped(TAIL), 0.2 * (1 - 70 / 132), "140 blocks in 1.06 waves", ""),

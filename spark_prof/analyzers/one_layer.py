@@ -1,0 +1,90 @@
+"""One decoder layer's kernels in the typical step, beside the other layers of its kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.summary import Summary
+from spark_prof.errors import CommandError
+
+BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})
+"""Layers with the same ones of these are of one kind; only such are held against one another."""
+_KEYS = ["component", "role", "name"]
+
+
+@dataclass(frozen=True)
+class LayerKernel:
+    """All calls of one kernel in one role of a layer."""
+
+    role: str  # empty where it is not known
+    component: str
+    name: str
+    us: float  # of the typical step; 0 where other layers run it and this one does not
+    others_us: float  # median of the other layers, those that do not run it among them
+    calls: float  # of the typical step
+    basis: str  # on what its owner stands; see vocabulary.BASES
+
+
+@dataclass(frozen=True)
+class OneLayer:
+    """What a layer takes, kernel by kernel, the most expensive first."""
+
+    layer: int
+    phase: str  # of the steps
+    steps: int
+    us: float
+    others: tuple[int, ...]  # the other layers of its kind
+    others_us: float | None  # their median; None without any
+    kernels: tuple[LayerKernel, ...]
+
+
+def layer_of(found: Summary, layer: int) -> OneLayer:
+    """A layer of a report: of its decode steps, or where none decodes of the most frequent ones.
+
+    Raises:
+        CommandError: no kernel is known to be that layer's.
+    """
+    phases = found.steps["phase"].astype(str)
+    counts = phases.value_counts()
+    phase = "decode" if "decode" in counts else str(counts.index[0])
+    sums = sums_of(found.kernels, found.steps["phase"], found.steps if found.timed else None)
+    rows = sums[(sums["phase"] == phase) & (sums["layer"] >= 0)]
+    known = sorted(set(rows["layer"].tolist()))
+    if layer not in known:
+        have = f"it has {known[0]} to {known[-1]}" if known else "no kernel of it has a layer"
+        raise CommandError(f"{found.report.run.source} has no layer {layer}; {have}")
+    blocks = {
+        each: BLOCKS.intersection(rows.loc[rows["layer"] == each, "component"]) for each in known
+    }
+    others = [each for each in known if each != layer and blocks[each] == blocks[layer]]
+    times = rows.pivot_table("us", _KEYS, "layer", "sum", observed=True, fill_value=0.0)
+    like, mine = times.reindex(columns=others), rows[rows["layer"] == layer]
+    medians = like.median(axis=1) if others else pd.Series(0.0, times.index)
+    calls = mine.groupby(_KEYS, observed=True)["step_calls"].sum()
+    bases = mine.sort_values("us").groupby(_KEYS, observed=True)["basis"].last()
+    figures = zip(times.index, times[layer], medians, strict=True)
+    kernels = [
+        LayerKernel(
+            role=str(key[1]),
+            component=str(key[0]),
+            name=str(key[2]),
+            us=float(us),
+            others_us=float(usual),
+            calls=float(calls.get(key, 0.0)),
+            basis=str(bases.get(key, "")),
+        )
+        for key, us, usual in figures
+        if us or usual
+    ]
+    return OneLayer(
+        layer,
+        phase,
+        int(counts[phase]),
+        float(times[layer].sum()),
+        tuple(others),
+        float(like.sum().median()) if others else None,
+        tuple(sorted(kernels, key=lambda row: -max(row.us, row.others_us))),
+    )
