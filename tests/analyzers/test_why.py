@@ -81,3 +81,18 @@ def test_two_runs_are_told_apart_by_their_kernels_where_they_ran_eagerly() -> No
     of_graphs = list(answer_of(graphs, H100))[1]
     assert of_graphs.startswith("dense-nvfp4 takes 446.5 us longer a token (4.93 ms against 4.49")
     assert ": waiting for launches and the host +512.0 us, bytes +7.96 us, kernels" in of_graphs
+
+
+def test_bytes_that_a_recording_does_not_tell_are_not_compared() -> None:
+    assert H100
+    name = "qwen3-30b-a3b-nvfp4"
+    told = side_of_checkpoint(read_checkpoint(DATA / "models" / name), name, H100, Question())
+    side = side_of_recording(spark_prof.report(DATA / "code-h100" / name), "run", H100)
+    [same] = answer_of([told, side], H100)
+    assert "read the same bytes" in same
+    parts = [
+        replace(part, bytes=0.0, bound_us=0.0) if part.component == "experts" else part
+        for part in side.parts
+    ]
+    [untold] = answer_of([told, replace(side, parts=tuple(parts))], H100)
+    assert untold.startswith("run does not tell which weights of experts a step reads: bytes are")

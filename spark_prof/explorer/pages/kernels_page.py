@@ -310,7 +310,7 @@ def _facts(prepared: Prepared, kind: StepKind) -> tuple[KernelFacts, ...]:
 
 @st.cache_resource(show_spinner=False, max_entries=12, hash_funcs=BY_RECORDING)
 def _sums(prepared: Prepared, kind: StepKind) -> CallSums:
-    return call_sums(prepared.kernels, prepared.steps, kind)
+    return call_sums(prepared.kernels, prepared.steps, kind, timed=prepared.timed)
 
 
 def _filters() -> dict[str, str]:

@@ -35,12 +35,13 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
         floors.setdefault((row.name, row.component), []).append(row)
     for entry in facts:
         assert prepared.kernels.names[entry.place] == entry.row.name
-        assert entry.us * decode.steps == pytest.approx(entry.row.decode_us)
+        assert entry.us == pytest.approx(entry.row.decode_us_per_step)
+        assert entry.calls == pytest.approx(entry.row.decode_calls_per_step)
         rows = floors.get((entry.row.name, entry.row.component), [])
         assert (entry.floor is None) is (not rows)
         if not entry.floor:
             continue
-        # A mean call of all roles; nothing of it but the time is known where no need is.
+        # A call of all roles; nothing of it but the time is known where no need is.
         calls = sum(row.calls for row in rows)
         assert entry.floor.calls == pytest.approx(calls)
         assert entry.calls == pytest.approx(calls)
