@@ -36,8 +36,10 @@ if (!window.sparkProfPlaces) {
   window.addEventListener('popstate', () => {
     go(places.get(location.href) ?? places.get(location.pathname) ?? 0);
   });
-  document.addEventListener('click', (event) => {
+  const copy = (event) => {
     const command = event.target instanceof Element && event.target.closest('pre.command');
-    if (command && getSelection().isCollapsed) navigator.clipboard?.writeText(command.innerText);
-  });
+    if (!command || !getSelection().isCollapsed || (event.key ?? 'Enter') !== 'Enter') return;
+    navigator.clipboard?.writeText(command.innerText).then(() => { command.dataset.copied = ''; });
+  };
+  for (const kind of ['click', 'keydown']) document.addEventListener(kind, copy);
 }

@@ -37,6 +37,18 @@ def assert_link_shows_the_same(view: View, fresh: Fresh) -> None:
         assert other.traces(name) == view.traces(name), name
 
 
+def test_a_command_is_copied_by_a_click_or_by_enter(site: Site, fresh: Fresh) -> None:
+    view = fresh(site.served.url).open(source=site.places["nvfp4"])
+    view.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    commands = view.page.locator("pre.command")
+    for number, act in enumerate((lambda pre: pre.click(), lambda pre: pre.press("Enter"))):
+        act(commands.nth(number))
+        view.page.wait_for_selector(f"pre.command[data-copied] >> nth={number}")
+        copied = view.page.evaluate("navigator.clipboard.readText()")
+        assert copied == commands.nth(number).inner_text()
+        assert copied.startswith("spark-prof ")
+
+
 def test_two_minutes(site: Site, fresh: Fresh) -> None:
     report = report_of("nvfp4")
     view = fresh(site.served.url).open(source=site.places["nvfp4"])
