@@ -119,6 +119,7 @@ def test_nothing_was_lost(run: Run) -> None:
     assert [note for note in run.report["notes"] if note.startswith("lost")] == []
 
 
+@pytest.mark.smoke
 def test_the_live_model_was_read(eager: Run) -> None:
     kinds = {row["component"]: row for row in reversed(eager.report["modules"])}
     assert kinds["experts"]["kernel"].startswith("CPUUnquantizedExperts")
@@ -129,6 +130,7 @@ def test_the_live_model_was_read(eager: Run) -> None:
     assert kinds["lm_head"]["weight_dtype"] == "bfloat16"
 
 
+@pytest.mark.smoke
 def test_every_tensor_of_the_model_is_listed(eager: Run) -> None:
     """Against the modules as introspection saw them, the configuration and the space for KV."""
     bundle = load(eager.bundle)
@@ -159,6 +161,7 @@ def test_every_tensor_of_the_model_is_listed(eager: Run) -> None:
     assert (ends[:-1] <= own["address"].to_numpy()[1:]).all()
 
 
+@pytest.mark.smoke
 def test_an_engine_in_its_own_process_is_not_the_command(eager: Run) -> None:
     facts: dict[str, Any] = load(eager.bundle).meta.facts
     assert {"rank0", "engine0"} <= set(facts)
