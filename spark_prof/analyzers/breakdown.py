@@ -16,7 +16,7 @@ import pandas as pd
 from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import Evidence
-from spark_prof.analyzers.lookup import NameColumn, combined, positions
+from spark_prof.analyzers.lookup import NameColumn, by_blocks, combined, positions
 from spark_prof.analyzers.step_time import Ledger, step_weights
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES, PHASES
 
@@ -130,10 +130,14 @@ def sums_of(
     in_phase = np.append(phase.codes.astype(np.int8), np.int8(len(PHASES)))[step]
     in_phase[NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)] = len(PHASES)
     code, first = combined(in_phase, *(kernels[key] for key in _KEYS))
-    # Added up as floats, which count whole nanoseconds up to a hundred days exactly.
-    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
+    start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    # As floats, which count whole nanoseconds up to a hundred days exactly.
+    took = by_blocks(len(kernels), np.float64, lambda block: end[block] - start[block])
     own = kernels["part"].to_numpy() == 0
-    weight = np.append(step_weights(phase_of, windows), 0.0)[step]
+    # Most steps weigh nothing in the typical one.
+    weights = np.append(step_weights(phase_of, windows), 0.0)
+    typical = np.flatnonzero(weights[step] > 0)
+    weight, code_of_typical = weights[step[typical]], code[typical]
     sums = (
         kernels[_KEYS]
         .iloc[first]
@@ -141,8 +145,8 @@ def sums_of(
             phase=pd.Categorical([*PHASES, None], categories=PHASES)[in_phase[first]],
             ns=np.bincount(code, weights=took, minlength=len(first)).astype(np.int64),
             calls=np.bincount(code if own.all() else code[own], minlength=len(first)),
-            us=np.bincount(code, weights=took * weight, minlength=len(first)) / 1e3,
-            step_calls=np.bincount(code[own], weights=weight[own], minlength=len(first)),
+            us=np.bincount(code_of_typical, took[typical] * weight, len(first)) / 1e3,
+            step_calls=np.bincount(code_of_typical, own[typical] * weight, len(first)),
         )
     )
     return sums[sums["phase"].notna()].reset_index(drop=True)

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_prof.analyzers.lookup import Flags, at_once
-from spark_prof.analyzers.step_accounting import covered_in
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -100,15 +99,18 @@ def _block(
 def _between_kernels(work: Work, begin: Int64s, finish: Int64s, latest: Int64s) -> Floats:
     """How long nothing ran between the first and the last kernel that starts in each window."""
     found = np.zeros(len(begin))
-    kernels = work.start[work.kernel]
-    first, last = np.searchsorted(kernels, begin), np.searchsorted(kernels, finish) - 1
+    kernels = np.flatnonzero(work.kernel)
+    opens, closes = np.searchsorted(work.start, begin), np.searchsorted(work.start, finish)
+    first, last = np.searchsorted(kernels, opens), np.searchsorted(kernels, closes) - 1
     some = np.flatnonzero(last >= first)
-    begin, opens, closes = begin[some], kernels[first[some]], kernels[last[some]]
+    opens, first, last = opens[some], kernels[first[some]], kernels[last[some]]
+    # How long nothing ran before each row; before the first one it does not count.
+    waited = np.zeros(len(latest) + 1, np.int64)
+    idle = np.subtract(work.start[1:], latest[:-1], out=waited[2:])
+    np.cumsum(np.maximum(idle, 0, out=idle), out=idle)
     # What reaches into a window from before runs at its very begin.
-    row = np.searchsorted(work.start, begin)
-    opens = np.where((row > 0) & (latest[row - 1] > begin), begin, opens)
-    covered = covered_in(work.start, np.maximum(work.end, work.start), opens, closes)
-    found[some] = closes - opens - covered
+    running = (opens > 0) & (latest[opens - 1] > begin[some])
+    found[some] = waited[last + 1] - waited[np.where(running, opens, first + 1)]
     return found
 
 

@@ -22,7 +22,6 @@ from spark_prof.analyzers.roofline.device_ceilings import (
     without_floors,
     without_step_floors,
 )
-from spark_prof.analyzers.step_accounting import covered_in
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
@@ -158,8 +157,9 @@ def _union(facts: Facts) -> list[Broken] | None:
     if not facts.report.books:
         return None
     start, end = (facts.kernels[name].to_numpy() for name in ("start_ns", "end_ns"))
-    first, last = start[:1], end.max(initial=0, keepdims=True)
-    us = float(covered_in(start, end, first, last).sum()) / 1e3
+    reached = np.maximum.accumulate(end)
+    idle = np.maximum(start[1:] - reached[:-1], 0).sum()
+    us = float(reached[-1] - start[0] - idle) / 1e3 if len(start) else 0.0
     counted_us = facts.report.books[0].union_us
     if same(us, counted_us):
         return []

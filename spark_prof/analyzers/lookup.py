@@ -67,6 +67,8 @@ class NameColumn:
         return self._looked_up(np.array([*map(code_of, self._names), -1], np.int8))
 
     def _looked_up(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if (table == table[-1]).all():
+            return np.full(len(self._code), table[-1])
         return by_blocks(len(self._code), table.dtype, lambda block: table[self._code[block]])
 
 
@@ -119,11 +121,19 @@ def combined(*columns: pd.Series | npt.NDArray[Any]) -> tuple[Integers, Integers
         if codes * span > largest:
             code, first = _numbered(code, codes)
             codes = len(first)
-        code *= span
-        code += values
-        code -= lowest
+        code = _joined(code, values, lowest, span)
         codes *= span
     return _numbered(code, codes)
+
+
+def _joined(code: Integers, values: npt.NDArray[Any], lowest: int, span: int) -> Integers:
+    def joined(block: slice) -> Integers:
+        both = code[block] * span
+        both += values[block]
+        both -= lowest
+        return both
+
+    return by_blocks(len(code), np.int64, joined)
 
 
 def _numbered(code: Integers, codes: int) -> tuple[Integers, Integers]:
@@ -146,9 +156,12 @@ def ascends(*keys: Integers) -> bool:
     equal: Flags | Literal[True] = True
     for key in keys:
         before, after = key[:-1], key[1:]
-        if (equal & (after < before)).any():
+        falls = after < before
+        falls &= equal
+        if falls.any():
             return False
-        equal = equal & (after == before)
+        if key is not keys[-1]:
+            equal = equal & (after == before)
     return True
 
 

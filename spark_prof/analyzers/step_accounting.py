@@ -177,9 +177,11 @@ def steps_of(steps: pd.DataFrame) -> Steps:
 
 def sum_by_group(took: Int64s, group: Integers, groups: int) -> Int64s:
     """Sum of each group; below 0 is none."""
-    found = np.zeros(groups + 1, np.int64)
-    np.add.at(found, np.maximum(group, -1), took)
-    return found[:-1]
+    if (group < 0).any():
+        took, group = took[group >= 0], group[group >= 0]
+    found = np.zeros(groups, np.int64)
+    np.add.at(found, group, took)
+    return found
 
 
 def union_by_group(start: Int64s, end: Int64s, group: Integers, groups: int) -> Int64s:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Flags, Integers, ascends, positions
+from spark_prof.analyzers.lookup import Flags, Integers, ascends, by_blocks, positions
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
 
@@ -62,11 +62,19 @@ def nodes_of(bundle: Bundle, rank: int, nodes: Int64s) -> Int64s:
 
 def _look_up(table: pd.DataFrame, keys: Int64s, otherwise: Int64s) -> Int64s:
     """The table's second column where its first one is the key, the first row of equal ones."""
-    if table.empty:
+    known, values = (table.iloc[:, column].to_numpy(np.int64) for column in range(2))
+    if not len(known):
         return otherwise
-    known, first = np.unique(table.iloc[:, 0].to_numpy(np.int64), return_index=True)
-    place = positions(known, keys)
-    return np.where(place >= 0, table.iloc[:, 1].to_numpy(np.int64)[first[place]], otherwise)
+    if not (known[1:] > known[:-1]).all():
+        known, first = np.unique(known, return_index=True)
+        values = values[first]
+    found = positions(known, keys)
+
+    def chosen(block: slice) -> Int64s:
+        place = found[block]
+        return np.where(place >= 0, values[place], otherwise[block])
+
+    return by_blocks(len(keys), np.int64, chosen)
 
 
 Codes = npt.NDArray[np.int8]

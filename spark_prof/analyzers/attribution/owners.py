@@ -107,12 +107,16 @@ between ranks counts to `experts`, also where that is a kernel of its own.
 
 def most_exact(by_module: Integers, by_name: Integers) -> npt.NDArray[np.int8]:
     """The component by name where it is believed before that of the module, else the latter's."""
-    codes = np.append(np.arange(len(COMPONENTS), dtype=np.int8), np.int8(-1))
-    chosen = np.repeat(codes[:, None], len(codes), axis=1)
+    places = len(COMPONENTS) + 1
+    chosen = np.repeat(np.arange(-1, places - 1, dtype=np.int8), places)
     for whole, exact in _MORE_EXACT.items():
         for name in exact:
-            chosen[CODES[whole], CODES[name]] = CODES[name]
-    found: npt.NDArray[np.int8] = chosen[by_module, by_name]
+            chosen[(CODES[whole] + 1) * places + CODES[name] + 1] = CODES[name]
+    # In 16 bits, which ten million rows take a quarter of the time and memory for.
+    index = (by_module + np.int16(1)) * np.int16(places)
+    index += by_name
+    index += 1
+    found: npt.NDArray[np.int8] = chosen[index]
     return found
 
 
