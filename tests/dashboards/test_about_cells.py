@@ -49,7 +49,7 @@ def test_an_odd_layer_is_told_with_its_cause(cause: Cause, said: str) -> None:
 @each_row("sample", SAMPLES)
 def test_facts_of_any_kernel_can_be_told(sample: str) -> None:
     report = SAMPLES[sample]
-    none = CallSums(np.zeros((0, 0), np.int64), np.zeros((0, 0)))
+    none = CallSums(np.zeros((0, 0), np.int64), *np.zeros((2, 0, 0)))
     every = StepKind("all", None, report.steps.count)
     for facts in facts_of(report, [row.name for row in report.kernels], every, none, none):
         assert one_kernel_section.facts(facts).rows
