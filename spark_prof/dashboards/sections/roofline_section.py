@@ -117,7 +117,7 @@ def kernels(report: Report) -> Section:
         return table("roofline", title, (), columns)
     unknown = phase.kernels_us - phase.placed_us
     intro = (
-        f"A mean decode step has {microseconds(phase.kernels_us)} of kernels, to which the "
+        f"The typical decode step has {microseconds(phase.kernels_us)} of kernels, to which the "
         f"rows add up. Kernels whose need is not proven take {microseconds(unknown)} of it. "
         "Lower bound: what all calls of a row need at least; of bound: its share of their "
         "time.",

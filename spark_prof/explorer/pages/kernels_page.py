@@ -374,7 +374,7 @@ def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
     part = sum(entry.share for entry in found)
     phase = next((f"{entry.phase} " for entry in facts if entry.phase != "all"), "")
     widgets.lines(
-        f"{count(len(found))} of {counted(len(facts), 'kernel')}: {microseconds(us)} of a mean "
+        f"{count(len(found))} of {counted(len(facts), 'kernel')}: {microseconds(us)} of a typical "
         f"{phase}step, {share(part)} of its kernel time. A click on a row, or Enter, opens it."
     )
     frame = _frame(found)
@@ -422,7 +422,8 @@ def _frame(found: Sequence[KernelFacts]) -> pd.DataFrame:
 
 def _digits(found: Sequence[KernelFacts]) -> dict[str, int]:
     """Digits behind the point of each column of numbers."""
-    whole = all(entry.calls is None or entry.calls.is_integer() for entry in found)
+    # Weights of steps add up to one but for rounding.
+    whole = all(abs(entry.calls - round(entry.calls)) < 1e-6 for entry in found if entry.calls)
     digits = {"us a step": 1, "Share, %": 1, "Calls": 0 if whole else 2, "us a call": 2}
     floors = {"Lower bound, us": 2, "Above bound, us a step": 1, "GB/s": 0, "Needs, MB": 3}
     return digits | floors | {"All steps, ms": 2}
