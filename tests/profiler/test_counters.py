@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -87,7 +88,10 @@ def rows(tmp_path: Path, number: int) -> np.ndarray:
 
 
 class Clock:
-    """A clock that only goes on when it is read or slept by; a busy machine waits in between."""
+    """A module `time` whose clock only goes on when it is read or slept by.
+
+    The machine may be busy in between, and threads of other tests sleep by the true one.
+    """
 
     def __init__(self) -> None:
         self.now = 1_800_000_000_000_000_000
@@ -104,8 +108,8 @@ def test_a_piece_has_its_samples_on_the_systems_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(time, "time_ns", clock.time_ns)
-    monkeypatch.setattr(time, "sleep", clock.sleep)
+    for module in (counters, sys.modules[__name__]):
+        monkeypatch.setattr(module, "time", clock)
     gpu = Gpu()
     found, log = sampler(tmp_path, gpu)
     before = time.time_ns()
