@@ -81,7 +81,52 @@ class NormLayer:
     epsilon: float  # added to the mean of squares
 
 
-Layer = LinearLayer | ExpertsLayer | RouterLayer | NormLayer
+@dataclass(frozen=True, eq=False)
+class NormedLinearLayer:
+    """The norm of the residual stream and the matrix behind it: slot layer."""
+
+    name: str  # the path of the model's layer
+    norm: NormLayer
+    linear: LinearLayer
+
+
+@dataclass(frozen=True, eq=False)
+class NormedExpertsLayer:
+    """The norm of the residual stream, the router's matrix and the experts: slot layer."""
+
+    name: str  # the path of the model's layer
+    norm: NormLayer
+    gate: LinearLayer  # the router's matrix
+    gate_bias: torch.Tensor | None  # bfloat16 [E], or None
+    experts: ExpertsLayer
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionLayer:
+    """Attention of one new token of each request, from qkv on: slot layer."""
+
+    name: str  # the module's path
+    heads: int  # of queries, H
+    kv_heads: int  # of keys and of values, G; divides `heads`
+    size: int  # features of a head, D
+    scale: float  # what products of queries and keys are multiplied with
+    window: int  # the latest tokens that a token sees, itself included; 0 for all
+    sinks: torch.Tensor | None  # [H], a logit of each head beside those of its keys, or None
+    cos_sin: torch.Tensor  # [positions, R]: R/2 cosines, then R/2 sines
+    halves: bool  # feature i is rotated with i + R/2 (NeoX), else 2i with 2i + 1
+    q_norm: NormLayer | None  # of each head by itself, before it is rotated
+    k_norm: NormLayer | None
+
+
+Layer = (
+    LinearLayer
+    | ExpertsLayer
+    | RouterLayer
+    | NormLayer
+    | NormedLinearLayer
+    | NormedExpertsLayer
+    | AttentionLayer
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +139,12 @@ class Replacement:
     - experts: ``run(x [M, H], logits [M, E]) -> [M, H]``, this rank's share of the sum
     - router: ``run(logits [M, E]) -> (weights float32 [M, k], experts int32 [M, k])``
     - norm: ``run(x [M, H], None) -> [M, H]``, with a residual [M, H] ``-> (y, x + residual)``
+    - normed linear: ``run(x [M, K], residual [M, K] or None, bias) -> (y [M, N], x + residual)``
+    - normed experts: ``run(x [M, H], residual [M, H] or None) -> (y [M, H], x + residual)``
+    - attention: ``run(qkv [M, (H + 2 G) D], positions int64 [M], keys, values, blocks int32
+      [M, B], lengths int32 [M], slots int64 [M]) -> [M, H D]``. It writes the new tokens' keys and
+      values, ``[pages, tokens of a page, G, D]``, to `slots`: page * tokens of a page + which, -1
+      for nowhere. `lengths` count the new token; a row of `blocks` has a request's pages in order
 
     It is called while a CUDA graph is captured: no synchronisation, no allocation that outlives
     the call, the current stream.
