@@ -156,6 +156,8 @@ def choose_mode(asked: str, a: Side, b: Side) -> Mode:
         return Mode(False, f"the sides differ in {' and '.join(differ)}")
     if asked == "two":
         return Mode(False, "asked for with --mode two")
+    if asked != "one" and any(swap.slot == "layer" for side in (a, b) for swap in side.swaps):
+        return Mode(False, "layer ends what torch.compile fuses, on both sides of one engine")
     return Mode(True, "the sides differ in swaps only")
 
 

@@ -36,7 +36,7 @@ _FOR_THIS_PROJECT = r"  # (type: ignore|noqa).*"
 
 
 class Slot(StrEnum):
-    """The places of a model whose kernel can be swapped: `spark_prof.swaps.swap_settings.SLOTS`."""
+    """The slots that have a template: of `spark_prof.swaps.swap_settings.SLOTS` all but `layer`."""
 
     QKV = "qkv"
     O_PROJECTION = "o"

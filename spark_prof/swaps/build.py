@@ -14,7 +14,9 @@ import torch
 
 from spark_prof.errors import SparkProfError
 from spark_prof.rules.components import component_of
+from spark_prof.swaps.decoder_layer import PARTS, LayerModules, Part, parts_of, read_part
 from spark_prof.swaps.guard import Guarded, logger
+from spark_prof.swaps.layers import Layer
 from spark_prof.swaps.live_weights import read_layer
 from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.swap_settings import Swap
@@ -32,8 +34,9 @@ SLOT_OF_COMPONENT = {
 _ENCODERS = re.compile(r"(^|\.)(visual|vision|audio|speech|image|mm_|multi_modal)[^.]*\.")
 """Paths of what computes pictures and sounds: never a few tokens at a time."""
 
-Kind = Literal["matrix", "experts", "choice", "norm"]
-"""What computes there: a matrix, a mixture of experts, the choice of experts, or a norm."""
+Kind = Literal["matrix", "experts", "choice", "norm"] | Part
+"""What computes there: a matrix, a mixture of experts, the choice of experts, a norm, or a part of
+a decoder layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,9 @@ def find_points(model: Any) -> Iterator[SwapPoint]:
     for name, module in model.named_modules():
         if _ENCODERS.search(name):
             continue
+        if LayerModules.of(module) is not None:
+            for part, path in parts_of(name, module):
+                yield SwapPoint("layer", path, module, part)
         if hasattr(module, "routed_experts") and hasattr(module, "router"):
             # The router first: experts that route by themselves then wrap it, not it them.
             yield SwapPoint("router", name, module, "choice")
@@ -103,7 +109,10 @@ def _built(point: SwapPoint, swap: Swap) -> Guarded:
     try:
         _check_memory()
         with torch.no_grad():
-            layer = read_layer(point.name, point.module, point.slot)
+            if point.kind in PARTS:
+                layer: Layer = read_part(point.name, point.module, point.kind)
+            else:
+                layer = read_layer(point.name, point.module, point.slot)
             guarded.replacement = load_builder(swap.kernel)(layer)
     except SparkProfError as error:
         guarded.fail(str(error), quiet=True)

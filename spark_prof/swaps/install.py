@@ -14,6 +14,14 @@ from typing import Any
 from spark_prof.profiler.ranges import wrap_method
 from spark_prof.swaps import layer_dispatch
 from spark_prof.swaps.build import Swapped, build_all
+from spark_prof.swaps.decoder_layer import (
+    PARTS,
+    SPLITTING,
+    LayerPart,
+    Part,
+    part_body,
+    swap_layer,
+)
 from spark_prof.swaps.guard import deadline, logger
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
 from spark_prof.swaps.swap_settings import LAYER_BOUNDS, SIDES, SWAPS_ENVIRONMENT, SwapSettings
@@ -219,14 +227,21 @@ def _put_in(worker: Any, state: Installed) -> None:
 
     mode = getattr(worker.vllm_config.compilation_config, "mode", None)
     compiled = getattr(mode, "name", str(mode)) not in ("NONE", "None")
+    if any(place.point.kind in PARTS for place in state.places):
+        _let_layers_be_swapped(worker.vllm_config.compilation_config)
     begin = time.perf_counter()
     try_all(state.places, worker.vllm_config, state.settings.hang_seconds)
     if state.settings.serve:
         _refuse_wrong(state)
+    parts: dict[int, dict[Part, LayerPart]] = {}
     for place in state.places:
+        point = place.point
         if not any(guarded.live for guarded in place.choices.values()):
             continue
-        if place.point.kind == "experts":
+        if point.kind in PARTS:
+            body = part_body(point.module, point.kind, place.choices)
+            parts.setdefault(id(point.module), {})[point.kind] = body
+        elif place.point.kind == "experts":
             layer_dispatch.swap_experts(place.point, place.choices)
         elif place.point.kind == "choice":
             layer_dispatch.swap_choice(place.point, place.choices)
@@ -234,10 +249,21 @@ def _put_in(worker: Any, state: Installed) -> None:
             layer_dispatch.swap_norm(place.point, place.choices, compiled)
         else:
             layer_dispatch.swap_linear(place.point, place.choices, compiled)
+    for layer in {id(p.point.module): p.point.module for p in state.places}.values():
+        if id(layer) in parts:
+            swap_layer(layer, parts[id(layer)], compiled)
     try_dispatch(state.places, worker.vllm_config, state.settings.hang_seconds)
     state.trial_seconds = time.perf_counter() - begin
     _tell_compiler(worker.vllm_config, state)
     summarize(state)
+
+
+def _let_layers_be_swapped(compilation: Any) -> None:
+    """Tells vLLM to run our attention where it runs its own, and to call experts by their names."""
+    if compilation.splitting_ops and SPLITTING not in compilation.splitting_ops:
+        compilation.splitting_ops.append(SPLITTING)
+    # Else its n-th call is the n-th layer's, whichever layers call.
+    compilation.fast_moe_cold_start = False
 
 
 def _refuse_wrong(state: Installed) -> None:

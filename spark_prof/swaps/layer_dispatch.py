@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from spark_prof.swaps import decoder_layer
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import NOT_TAKEN, Guarded
 from spark_prof.swaps.swap_settings import SIDES, plain_side
@@ -246,7 +247,7 @@ def _give_key(module: Any, body: _LinearBody | _NormBody, device: torch.device) 
 
 
 def register_ops() -> None:
-    """Registers the operators, once a process."""
+    """Registers the operators, once a process; those of parts of a decoder layer, too."""
     if _LIBRARY:
         return
     library = torch.library.Library("spark_prof", "FRAGMENT")
@@ -267,6 +268,7 @@ def register_ops() -> None:
             lambda x, residual, key: _BODIES[key.data_ptr()].run(x, residual),
             lambda x, residual, _: (torch.empty_like(x), torch.empty_like(residual)),
         ),
+        *decoder_layer.OPERATORS,
     )
     for schema, run, fake in operators:
         name = schema.partition("(")[0]

@@ -240,7 +240,7 @@ def read_layer(name: str, module: Any, slot: str) -> Layer:
     if slot == "router" and hasattr(module, "router"):
         return read_router(name, module)
     if slot == "norm":
-        return _read_norm(name, module)
+        return read_norm(name, module)
     _check_layout()
     return read_experts(name, module) if slot == "moe" else read_linear(name, module, slot)
 
@@ -252,7 +252,8 @@ def _check_layout() -> None:
         raise KernelError("its weights come from vLLM's cache, laid out for a kernel of vLLM's")
 
 
-def _read_norm(name: str, module: Any) -> NormLayer:
+def read_norm(name: str, module: Any) -> NormLayer:
+    """Reads an RMS norm."""
     kind = type(module).__name__
     if kind not in ("RMSNorm", "GemmaRMSNorm"):
         raise KernelError(f"{kind} is no plain RMS norm")

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 from spark_prof.errors import CommandError
 
-SLOTS = ("qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
+SLOTS = ("layer", "qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
+
+_INSIDE_LAYER = ("qkv", "moe", "router", "norm")
+"""Slots whose layers `layer` has in it; o and lm_head it has not."""
 
 LAYER_BOUNDS = {"kept": 2.0**-6, "changed": 0.3}
 """The largest relative L2 error of a layer by itself, by what becomes of the weights' bits.
@@ -46,6 +49,9 @@ def parse_swaps(text: str) -> tuple[Swap, ...]:
         if slot in swaps:
             raise CommandError(f"{text}: {slot} is given twice; give it one kernel")
         swaps[slot] = Swap(slot, kernel)
+    inside = [slot for slot in _INSIDE_LAYER if slot in swaps and "layer" in swaps]
+    if inside:
+        raise CommandError(f"{text}: layer has {' and '.join(inside)} in it; leave that out")
     return tuple(swaps.values())
 
 

@@ -17,7 +17,9 @@ from typing import Any
 import torch
 
 from spark_prof.swaps.build import Swapped, SwapPoint
+from spark_prof.swaps.decoder_layer import PARTS
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline, logger
+from spark_prof.swaps.layer_trial import try_attention, works_of_part
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.swap_settings import SIDES
 from spark_prof.swaps.trial_work import (
@@ -70,7 +72,7 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
     found: list[tuple[Guarded, SwapPoint, tuple[Work, ...], tuple[Any, ...]]] = []
     for guarded, point in _live(swapped):
         with _blamed(guarded):
-            works = works_of(point)
+            works = works_of_part(point) if point.kind in PARTS else works_of(point)
             shapes = tuple(work.shape for work in works)
             found.append((guarded, point, works, (point.slot, point.kind, guarded.kernel, shapes)))
     last = {key: at for at, (*_, key) in enumerate(found)}
@@ -80,6 +82,8 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
         seen.add(key)
         with _blamed(guarded), torch.inference_mode():
             before = fingerprint(point.module)
+            if point.kind == "attention":
+                try_attention(guarded, point, seconds)
             for work in works:
                 _Trial(guarded, point, work, engine, extended=extended).run()
                 if not guarded.live or (guarded.error is not None and guarded.error.beyond):
@@ -349,7 +353,7 @@ def try_dispatch(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -
 
 def _try_side(guarded: Guarded, point: SwapPoint, engine: _Engine) -> None:
     """Calls a layer on the active side, with numbers of tokens that are and are not taken."""
-    for work in works_of(point):
+    for work in works_of_part(point) if point.kind in PARTS else works_of(point):
         trial = _Trial(guarded, point, work, engine, extended=False)
         taken = [n for n in trial.counts if n <= _FEW][-1:]
         for count in (*taken, *_not_taken(guarded, engine.most)):

@@ -145,8 +145,8 @@ PLAIN = "plain tokens"
 """All different, of unit size as behind a norm; those of experts take all experts in turn."""
 MIXED = "large and repeated tokens between others"
 ZEROS = "tokens of zeros"
-_LARGE = "large tokens"
-_ALIKE = "the same token in every row"
+LARGE = "large tokens"
+ALIKE = "the same token in every row"
 _ONE_WEIGHT = "one weight of 1, the others 0"
 _SPREAD = "experts far apart in their logits"
 
@@ -166,7 +166,7 @@ class Work:
     rows: Callable[[int, str], Rows]
     fixed: tuple[torch.Tensor | None, ...]  # the arguments behind them, the same in each call
     own: Callable[..., Any]  # what vLLM's kernel makes of all arguments
-    kinds: tuple[str, ...] = (ZEROS, _LARGE, _ALIKE)  # of tokens, besides `PLAIN` and `MIXED`
+    kinds: tuple[str, ...] = (ZEROS, LARGE, ALIKE)  # of tokens, besides `PLAIN` and `MIXED`
     # What a call returned, as matrices with a row for each token.
     results: Callable[[Any], list[torch.Tensor]] = lambda value: _tensors(value)
     needed: int = 1  # plain tokens after which every expert has had one
@@ -185,7 +185,7 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
         return (_work_of_experts(point, device, dtype),)
     if point.kind == "norm":
         width = int(module.weight.shape[0])
-        rows = partial(_tokens, width, dtype, device)
+        rows = partial(made_tokens, width, dtype, device)
 
         def both(count: int, kind: str) -> Rows:
             return (*rows(count, kind), *rows(count, kind, seed=1))
@@ -205,7 +205,7 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
     return (
         Work(
             (columns, *next(module.parameters()).shape, bias is None),
-            partial(_tokens, columns, dtype, device),
+            partial(made_tokens, columns, dtype, device),
             (bias.detach() if isinstance(bias, torch.Tensor) else None,),
             lambda x, bias: module.quant_method.apply(module, x, bias),
         ),
@@ -226,32 +226,33 @@ def _work_of_experts(point: SwapPoint, device: torch.device, dtype: torch.dtype)
             lambda count, kind: (logits(count, kind),),
             (),
             lambda *given: _own_choice(runner, *given),
-            (_ALIKE, _ONE_WEIGHT, _SPREAD),
+            (ALIKE, _ONE_WEIGHT, _SPREAD),
             lambda value: _dense_choice(value, experts),
             needed,
         )
-    tokens = partial(_tokens, features, dtype, device)
+    tokens = partial(made_tokens, features, dtype, device)
     return Work(
         (features, experts),
         lambda count, kind: (*tokens(count, kind), logits(count, kind)),
         (),
         lambda *given: _own_experts(runner, *given),
-        (ZEROS, _LARGE, _ALIKE, _ONE_WEIGHT, _SPREAD),
+        (ZEROS, LARGE, ALIKE, _ONE_WEIGHT, _SPREAD),
         needed=needed,
     )
 
 
-def _tokens(
+def made_tokens(
     columns: int, dtype: torch.dtype, device: torch.device, count: int, kind: str, seed: int = 0
 ) -> Rows:
+    """That many tokens of a kind, [count, columns]."""
     generator = torch.Generator(device).manual_seed(1000 * seed + len(kind))
     value = torch.randn((count, columns), generator=generator, device=device)
     if kind == MIXED:
         value[6::8] *= _FACTOR
         value[7::8] = value[0::8][: len(value[7::8])]
-    elif kind == _LARGE:
+    elif kind == LARGE:
         value *= _FACTOR
-    elif kind == _ALIKE:
+    elif kind == ALIKE:
         value[:] = value[0].clone()
     elif kind == ZEROS:
         value[:] = 0.0
@@ -279,7 +280,7 @@ def _logits(
     value = value.scatter(1, taken, near)
     if kind == _ONE_WEIGHT:
         value = value.scatter_add(1, taken[:, :1], torch.full_like(near[:, :1], 30.0))
-    elif kind == _ALIKE:
+    elif kind == ALIKE:
         value[:] = value[0].clone()
     return value.to(dtype)
 

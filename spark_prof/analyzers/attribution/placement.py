@@ -41,6 +41,9 @@ Codes = npt.NDArray[np.int8]
 _SWAPPED = ".spark_prof_body.run"
 """How the marked call of a layer ends whose kernel is swapped in a compiled model."""
 
+_NO_PRODUCTS = ("norm", "attention", "experts")
+"""Components of swapped layers that are not one product of a matrix."""
+
 _COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::fill_", "aten::zero_")
 
 _COLUMNS = ("name", "kind", "start_ns", "end_ns", "part", "step", "layer", "bytes", "placed_by")
@@ -137,7 +140,9 @@ def _by_order(
     in_model |= module == (int(root.iloc[0]) if len(root) else -2)
     experts = by_name == CODES["experts"]
     # Products that run in a marked call of their own, whatever they are called.
-    marked = modules[modules["path"].str.endswith(_SWAPPED) & (modules["component"] != "norm")]
+    marked = modules[
+        modules["path"].str.endswith(_SWAPPED) & ~modules["component"].isin(_NO_PRODUCTS)
+    ]
     swapped = np.isin(module, marked["module"].to_numpy())
     # What adds up the parts of a split product is one more stretch of it.
     rest = names.flags(finishes_gemm)

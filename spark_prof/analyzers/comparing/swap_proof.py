@@ -15,6 +15,7 @@ from spark_prof.analyzers.comparing.swap_attribution import LayerProof, Ran, Swa
 from spark_prof.rules.components import component_of, layer_of
 
 COMPONENTS_OF_SLOT: Mapping[str, tuple[str, ...]] = {
+    "layer": ("experts", "norm", "qkv", "rope", "kv_write", "attention", "router"),
     "qkv": ("qkv",),
     "o": ("o_proj",),
     "mlp": ("mlp",),
@@ -26,8 +27,9 @@ COMPONENTS_OF_SLOT: Mapping[str, tuple[str, ...]] = {
 }
 """For each slot the component that its kernels count to, then others that they change."""
 
-_BY_PATH = ("qkv", "o", "mlp")
-"""Slots of linear layers, which belong to other components in some models: ssm, shared_experts."""
+_BY_PATH = ("layer", "qkv", "o", "mlp")
+"""Slots of linear layers, which belong to other components in some models: ssm, shared_experts; and
+a decoder layer's parts, each by the path of its module."""
 
 
 def component_of_swap(swap: Swapped) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import (
@@ -46,6 +47,10 @@ def right(layer: Layer) -> Replacement:
         return _norm(layer)
     if isinstance(layer, RouterLayer):
         return _router(layer)
+    if isinstance(layer, NormedLinearLayer):
+        return _normed_linear(layer)
+    if isinstance(layer, AttentionLayer | NormedExpertsLayer):
+        raise KernelError(f"{layer.name}: only its norm and matrix are computed here")
     if isinstance(layer, ExpertsLayer):
         if isinstance(layer.gate_up, torch.Tensor):
             raise KernelError(f"{layer.name}: only experts of 4 bits are computed here")
@@ -55,6 +60,22 @@ def right(layer: Layer) -> Replacement:
     if _on_gpu(layer):
         return build_kept(layer, insist=True)
     return _linear(layer, layer.weight.decode())
+
+
+def _normed_linear(layer: NormedLinearLayer) -> Replacement:
+    inner = layer.linear.weight
+    weight = (inner if isinstance(inner, torch.Tensor) else inner.decode()).detach().float().clone()
+    scale, epsilon = layer.norm.weight.detach().float().clone(), layer.norm.epsilon
+
+    def run(
+        x: torch.Tensor, residual: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x.float() if residual is None else x.float() + residual.float()
+        size = (total.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+        product = (total * size * scale).to(x.dtype).float() @ weight.T
+        return (product if bias is None else product + bias).to(x.dtype), total.to(x.dtype)
+
+    return Replacement(run, 16, "kept", weight.nbytes, "plain torch")
 
 
 def _on_gpu(layer: LinearLayer) -> bool:

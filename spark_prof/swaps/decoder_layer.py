@@ -1,0 +1,352 @@
+"""A decoder layer as few kernels: norm and qkv; rotation, cache and attention; norm and experts.
+
+Slot `layer`. How a class of vLLM writes its layer is a row of `FORMS`. Each of the three parts can
+be replaced by itself; what is not, what has more tokens than a kernel takes, and what is no
+decoding runs as vLLM has it. A compiled model sees each part as one opaque operator, so that side a
+would lose what torch.compile fuses there: such sides are compared with two engines.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
+from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.swaps.guard import NOT_TAKEN, Guarded
+from spark_prof.swaps.live_weights import read_experts, read_linear, read_norm
+from spark_prof.swaps.swap_settings import SIDES, plain_side
+
+Choices = Mapping[str, Guarded]
+
+
+class Form(NamedTuple):
+    """Attributes of a decoder layer's modules in which classes differ."""
+
+    attention: str  # the module of qkv_proj, rotary_emb, attn and o_proj
+    gate: str  # the router's matrix, of `mlp`
+
+
+FORMS: Mapping[str, Form] = {
+    "TransformerBlock": Form("attn", "router"),  # gpt-oss
+    "Qwen3MoeDecoderLayer": Form("self_attn", "gate"),
+}
+"""By the class of a decoder layer, with input_layernorm, post_attention_layernorm and mlp, too."""
+
+Part = Literal["normed matrix", "attention", "normed experts"]
+
+PARTS: tuple[Part, ...] = ("normed matrix", "attention", "normed experts")
+"""The parts of a layer, in the order in which they run."""
+
+_ROTATIONS = ("RotaryEmbedding", "YaRNScalingRotaryEmbedding", "Llama3RotaryEmbedding")
+"""vLLM's classes that rotate by the position alone and a table of cosines and sines."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerModules:
+    """The modules of a decoder layer that its parts are made of."""
+
+    first_norm: Any
+    attention: Any
+    second_norm: Any
+    mlp: Any
+    gate: Any
+
+    @classmethod
+    def of(cls, layer: Any) -> LayerModules | None:
+        """Those of a layer of a class in `FORMS` that has experts, else None."""
+        form = FORMS.get(type(layer).__name__)
+        mlp = getattr(layer, "mlp", None)
+        if form is None or not hasattr(getattr(mlp, "experts", None), "routed_experts"):
+            return None
+        return cls(
+            layer.input_layernorm,
+            getattr(layer, form.attention),
+            layer.post_attention_layernorm,
+            mlp,
+            getattr(mlp, form.gate),
+        )
+
+
+def parts_of(name: str, layer: Any) -> Iterator[tuple[Part, str]]:
+    """Each part of a decoder layer, and the path of the module that its kernels count to."""
+    form = FORMS[type(layer).__name__]
+    paths = (f"{form.attention}.qkv_proj", f"{form.attention}.attn", "mlp.experts")
+    yield from zip(PARTS, (f"{name}.{path}" for path in paths), strict=True)
+
+
+def read_part(
+    name: str, layer: Any, part: Part
+) -> NormedLinearLayer | AttentionLayer | NormedExpertsLayer:
+    """Reads a part of a decoder layer, as `live_weights.read_layer` does."""
+    modules = LayerModules.of(layer)
+    assert modules is not None
+    if part == "attention":
+        return _read_attention(name, modules.attention)
+    if part == "normed matrix":
+        norm = read_norm(name, modules.first_norm)
+        return NormedLinearLayer(name, norm, read_linear(name, modules.attention.qkv_proj, "qkv"))
+    runner = modules.mlp.experts
+    if getattr(modules.mlp, "is_sequence_parallel", False) or runner.moe_config.tp_size > 1:
+        raise KernelError("what its experts return is added up over ranks")
+    if any(getattr(holder, "shared_expert", None) is not None for holder in (modules.mlp, runner)):
+        raise KernelError("it has a shared expert")
+    bias = modules.gate.bias
+    return NormedExpertsLayer(
+        name,
+        read_norm(name, modules.second_norm),
+        read_linear(name, modules.gate, "router"),
+        None if bias is None else bias.detach(),
+        read_experts(name, runner),
+    )
+
+
+_PLAIN_ATTENTION = (
+    ("alibi_slopes", "it has ALiBi"),
+    ("logits_soft_cap", "it caps its logits"),
+    ("kv_sharing_target_layer_name", "it reads another layer's KV cache"),
+)
+"""What vLLM's attention may do that the kernel does not."""
+
+
+def _read_attention(name: str, module: Any) -> AttentionLayer:
+    attention, rotary = module.attn, module.rotary_emb
+    inner = attention.impl
+    if type(inner).__name__ != "FlashAttentionImpl":
+        raise KernelError(f"{type(inner).__name__} lays its KV cache out in a way that is not read")
+    for attribute, reason in _PLAIN_ATTENTION:
+        if getattr(inner, attribute, None):
+            raise KernelError(reason)
+    if str(inner.kv_cache_dtype) not in ("auto", "bfloat16"):
+        raise KernelError(f"its KV cache is {inner.kv_cache_dtype}, not bfloat16")
+    if getattr(inner, "dcp_world_size", 1) > 1:
+        raise KernelError("its context is spread over ranks")
+    if type(rotary).__name__ not in _ROTATIONS:
+        raise KernelError(f"{type(rotary).__name__} is a rotation that is not known")
+    norms = (getattr(module, which, None) for which in ("q_norm", "k_norm"))
+    q_norm, k_norm = (None if norm is None else read_norm(name, norm) for norm in norms)
+    before = int(inner.sliding_window[0])
+    return AttentionLayer(
+        name,
+        int(inner.num_heads),
+        int(inner.num_kv_heads),
+        int(inner.head_size),
+        float(inner.scale),
+        0 if before < 0 else before + 1,
+        None if inner.sinks is None else inner.sinks.detach(),
+        _cos_sin(rotary),
+        bool(rotary.is_neox_style),
+        q_norm,
+        k_norm,
+    )
+
+
+def _cos_sin(rotary: Any) -> torch.Tensor:
+    """Its table in float32, rounded to bfloat16 as vLLM does; layers that share one share it."""
+    found: torch.Tensor | None = getattr(rotary, "spark_prof_cos_sin", None)
+    if found is None:
+        found = rotary.spark_prof_cos_sin = rotary.cos_sin_cache.bfloat16().float()
+    return found
+
+
+class LayerPart:
+    """One part of a layer: the replacement of the active side, or what vLLM has."""
+
+    def __init__(self, modules: LayerModules, choices: Choices) -> None:
+        self.modules = modules
+        self.choices = choices
+        self.own: Callable[..., Any] = self.stock
+
+    def stock(self, *arguments: Any) -> Any:
+        """What vLLM's modules make of the arguments, none of which is written to."""
+        raise NotImplementedError
+
+    def arguments(self, *given: Any) -> tuple[Any, ...] | None:
+        """What the replacement gets; None where vLLM's own has to run."""
+        return given
+
+    def call(self, x: torch.Tensor, *others: Any) -> Any:
+        """The part's result on the active side."""
+        guarded = self.choices.get(plain_side(SIDES.active))
+        if guarded is not None and x.ndim == 2 and guarded.takes(len(x)):
+            arguments = self.arguments(x.contiguous(), *others)
+            if arguments is not None:
+                result = self.run(guarded, *arguments)
+                if result is not NOT_TAKEN:
+                    return result
+        return self.own(x, *others)
+
+    def run(self, guarded: Guarded, *arguments: Any) -> Any:
+        """The replacement's result; a method, so that the recorder can mark its calls."""
+        return guarded.run(SIDES.active, *arguments)
+
+
+def _normed(norm: Any, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
+    """What vLLM's norm makes of copies, which it may write to: the normed rows, and the sum."""
+    kernel = norm.forward_cuda if norm.weight.is_cuda else norm.forward_native
+    if residual is None:
+        return kernel(x.clone()), x.clone()
+    return kernel(x.clone(), residual.clone())
+
+
+class NormedMatrix(LayerPart):
+    """The norm of the residual stream, and qkv."""
+
+    def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
+        """As vLLM has it."""
+        y, total = _normed(self.modules.first_norm, x, residual)
+        return product_of(self.modules.attention.qkv_proj(y)), total
+
+    def arguments(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[Any, ...]:
+        """With the matrix's bias, which may be none."""
+        bias = getattr(self.modules.attention.qkv_proj, "bias", None)
+        return x, None if residual is None else residual.contiguous(), bias
+
+
+class Attention(LayerPart):
+    """From qkv on: norms of heads, rotation, KV cache, attention."""
+
+    def stock(self, qkv: torch.Tensor, positions: torch.Tensor) -> Any:
+        """As vLLM has it."""
+        module = self.modules.attention
+        widths = (module.q_size, module.kv_size, module.kv_size)
+        q, k, v = (each.contiguous() for each in qkv.split(widths, dim=-1))
+        for which in ("q_norm", "k_norm"):
+            norm = getattr(module, which, None)
+            if norm is not None:
+                rows = q if which == "q_norm" else k
+                heads = rows.view(rows.shape[0], -1, module.head_dim)
+                normed = _normed(norm, heads, None)[0].view(rows.shape)
+                q, k = (normed, k) if which == "q_norm" else (q, normed)
+        q, k = module.rotary_emb(positions, q, k)
+        return module.attn(q, k, v)
+
+    def arguments(self, qkv: torch.Tensor, positions: torch.Tensor) -> tuple[Any, ...] | None:
+        """With the KV cache and where it is read and written, in a step that only decodes."""
+        from vllm.model_executor.layers.attention.attention import get_attention_context
+
+        name = self.modules.attention.attn.layer_name
+        metadata, _, cache, slots = get_attention_context(name)
+        tokens = len(qkv)
+        if metadata is None or slots is None or positions.ndim != 1 or cache.dim() != 4:
+            return None
+        if metadata.max_query_len != 1 or metadata.use_cascade or metadata.causal is not True:
+            return None
+        blocks, lengths = metadata.block_table, metadata.seq_lens
+        if min(len(blocks), len(lengths), len(slots)) < tokens:
+            return None
+        keys, values = cache.transpose(1, 2).chunk(2, dim=-1)
+        return (
+            *(qkv, positions[:tokens], keys, values),
+            *(blocks[:tokens], lengths[:tokens], slots[:tokens]),
+        )
+
+
+class NormedExperts(LayerPart):
+    """The norm of the residual stream, the router and the experts."""
+
+    def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
+        """As vLLM has it."""
+        y, total = _normed(self.modules.second_norm, x, residual)
+        return self.modules.mlp(y), total
+
+    def arguments(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[Any, ...]:
+        """Both contiguous."""
+        return x, None if residual is None else residual.contiguous()
+
+
+_KINDS: Mapping[Part, type[LayerPart]] = dict(
+    zip(PARTS, (NormedMatrix, Attention, NormedExperts), strict=True)
+)
+
+
+def part_body(layer: Any, part: Part, choices: Choices) -> LayerPart:
+    """What computes a part of a decoder layer."""
+    modules = LayerModules.of(layer)
+    assert modules is not None
+    return _KINDS[part](modules, choices)
+
+
+def swap_layer(layer: Any, bodies: Mapping[Part, LayerPart], compiled: bool) -> None:
+    """Lets the parts of a decoder layer choose."""
+    modules = LayerModules.of(layer)
+    assert modules is not None
+    owners = (modules.attention.qkv_proj, modules.attention.attn, modules.mlp.experts)
+    holders = dict(zip(PARTS, owners, strict=True))
+    calls: dict[Part, Callable[..., Any]] = {}
+    for part, kind in _KINDS.items():
+        body = bodies.get(part)
+        if body is None:
+            calls[part] = kind(modules, {}).stock
+            continue
+        holders[part].spark_prof_body = body  # for the recorder
+        calls[part] = _operator(layer, part, body) if compiled else body.call
+    matrix, attention, experts = (calls[part] for part in PARTS)
+    o_proj = modules.attention.o_proj
+    order = inspect.signature(type(layer).forward)
+    names = [name for name in order.parameters if name != "self"]
+
+    def forward(*arguments: Any, **named: Any) -> Any:
+        given = dict(zip(names, arguments, strict=False)) | named
+        qkv, residual = matrix(given["hidden_states"], given["residual"])
+        attended = attention(qkv, given["positions"])
+        return experts(product_of(o_proj(attended)), residual)
+
+    layer.forward, layer.spark_prof_parts = forward, calls
+
+
+_BODIES: dict[int, LayerPart] = {}
+
+
+def _operator(layer: Any, part: Part, body: LayerPart) -> Callable[..., Any]:
+    """A part as a compiled model calls it: by a tensor of the layer's own, see `layer_dispatch`."""
+    device = layer.input_layernorm.weight.device
+    key = torch.zeros(16, dtype=torch.uint8, device=device)
+    buffer = f"spark_prof_{part.replace(' ', '_')}"
+    layer.register_buffer(buffer, key, persistent=False)
+    _BODIES[key.data_ptr()] = body
+    operators = torch.ops.spark_prof
+    attention = body.modules.attention
+    if part == "normed matrix":
+        rows = int(attention.q_size + 2 * attention.kv_size)
+        return lambda x, residual: operators.normed_matrix(
+            x, residual, getattr(layer, buffer), rows
+        )
+    if part == "attention":
+        width = int(attention.q_size)
+        return lambda qkv, positions: operators.attention(
+            qkv, positions, getattr(layer, buffer), width
+        )
+    return lambda x, residual: operators.normed_experts(x, residual, getattr(layer, buffer))
+
+
+SPLITTING = "spark_prof::attention"
+"""What vLLM has to keep out of the CUDA graphs of parts of a model, as its own attention."""
+
+OPERATORS: tuple[tuple[str, Callable[..., Any], Callable[..., Any]], ...] = (
+    (
+        "normed_matrix(Tensor x, Tensor? residual, Tensor key, int rows) -> (Tensor, Tensor)",
+        lambda x, residual, key, _: _BODIES[key.data_ptr()].call(x, residual),
+        lambda x, _residual, _key, rows: (x.new_empty((x.shape[0], rows)), torch.empty_like(x)),
+    ),
+    (
+        "attention(Tensor qkv, Tensor positions, Tensor key, int width) -> Tensor",
+        lambda qkv, positions, key, _: _BODIES[key.data_ptr()].call(qkv, positions),
+        lambda qkv, _positions, _key, width: qkv.new_empty((qkv.shape[0], width)),
+    ),
+    (
+        "normed_experts(Tensor x, Tensor? residual, Tensor key) -> (Tensor, Tensor)",
+        lambda x, residual, key: _BODIES[key.data_ptr()].call(x, residual),
+        lambda x, _residual, _key: (torch.empty_like(x), torch.empty_like(x)),
+    ),
+)
+"""Schemas, bodies, and what tracing sees; `layer_dispatch.register_ops` registers them."""
+
+
+def product_of(result: Any) -> Any:
+    """A linear layer's product: some return it with their bias."""
+    return result[0] if isinstance(result, tuple) else result
