@@ -174,16 +174,44 @@ def linear(
         check_operand("out", out, (tokens, weight.rows), device)
         check_apart(out, x)
     config = config or default_config(weight.rows, weight.columns, tokens, weight.format)
+    launch_dense(x, weight, bias, out, config)
+    return out
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """What makes the activations of x in the kernel itself; as in `normed_linear.py`."""
+
+    room: int = 0  # rows that shared memory has room for; 0 without a norm
+    residual: torch.Tensor | None = None
+    weight: torch.Tensor | None = None  # float32 [K]
+    stream: torch.Tensor | None = None  # gets x + residual
+    epsilon: float = 0.0
+
+
+def launch_dense(
+    x: torch.Tensor,
+    weight: PackedLinear,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    config: LinearConfig,
+    prologue: Prologue = Prologue(),
+) -> None:
+    """Launches `dense.cu` on operands that were checked."""
+    tokens = len(x)
     work = -(-weight.rows // (STACK * stacks_at_a_time(config.warps, config.split)))
-    grid = min(work, config.blocks * multiprocessors(device)) if config.blocks else work
+    grid = work
+    if config.blocks:
+        grid = min(work, config.blocks * multiprocessors(weight.weights.device))
+    normed = prologue.residual, prologue.weight, prologue.stream, prologue.epsilon
+    stride = x.stride(0) if tokens > 1 else 0
     # Not dependent: the kernel before is anybody's, and may have started early itself.
     launch(
-        dense_code(weight.format, weight.columns, tokens, config),
+        dense_code(weight.format, weight.columns, tokens, config, prologue.room),
         (grid, 1, 1),
         config.warps * 32,
-        (x, *weight.tensors, bias, out, tokens, weight.rows, x.stride(0) if tokens > 1 else 0),
+        (x, *weight.tensors, bias, out, tokens, weight.rows, stride, *normed),
     )
-    return out
 
 
 def codes() -> Sequence[KernelCode]:
@@ -198,7 +226,15 @@ def codes() -> Sequence[KernelCode]:
     ]
 
 
-def dense_code(name: str, columns: int, tokens: int, config: LinearConfig) -> KernelCode:
+def dense_code(
+    name: str,
+    columns: int,
+    tokens: int,
+    config: LinearConfig,
+    norm: int = 0,  # rows that are normed first, at most
+) -> KernelCode:
     """What is compiled for a weight of that format and as many columns, in a configuration."""
     constants = {field: value for field, value in vars(config).items() if field != "blocks"}
+    if norm:
+        constants["norm"] = norm
     return kernel_code("dense", name, columns, tokens, constants)

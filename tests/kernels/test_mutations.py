@@ -14,10 +14,11 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels import dense, moe, routing
+from spark_prof.kernels import dense, moe, normed_linear, routing
 from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format
 from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import Sizes, Weight
+from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -226,6 +227,20 @@ MUTANTS = [
         OUTSIDE,
         kind="bf16",
     ),
+    Mutant("no residual", "norm.cuh", r" \+ half_of\(before, k\)", ""),
+    Mutant("epsilon outside of the root", "norm.cuh", r" \+ epsilon\)", ") + epsilon"),
+    Mutant("no epsilon", "norm.cuh", r" \+ epsilon\)", ")"),
+    Mutant("the mean of a padded row", "norm.cuh", r"1\.f / COLUMNS", "1.f / NORMED_STRIDE"),
+    Mutant("no weight of the norm", "norm.cuh", r" \* factors\[k\]", ""),
+    Mutant(
+        "the first factors for all", "norm.cuh", r"if \(i\) load_factors", "if (0) load_factors"
+    ),
+    Mutant("a warp's squares left out", "norm.cuh", r"warp < TEAM;", "warp < TEAM - 1;"),
+    Mutant("the first row for all", "norm.cuh", r"normed\[token\]", "normed[0]", "a race"),
+    Mutant("another row's residual", "norm.cuh", r"residual \+ token", "residual + 0"),
+    Mutant("one stream for all", "norm.cuh", r"stream \+ token", "stream + 0"),
+    Mutant("no barrier", "norm.cuh", r"sync_block\(\);", "", "a race"),
+    Mutant("sums written over", "dense.cu", r"round \+ 1 < rounds\) sync", "false) sync", "a race"),
     Mutant("no limit of gate", "gate_up.cu", r"gate > limit \? limit : gate", "gate"),
     Mutant("no lower limit of up", "gate_up.cu", r"up < -limit \? -limit : up", "up"),
     Mutant("no 1 beside up", "gate_up.cu", r"\(up \+ 1\.f\)", "up"),
@@ -241,9 +256,10 @@ MUTANTS = [
 
 def gate(file: str, kind: Format = "nvfp4") -> str:
     """The verdict on what is launched now, from the cases that the file matters to."""
-    if file in ("dense.cu", "weights.cuh"):
+    if file in ("dense.cu", "norm.cuh", "weights.cuh"):
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
-        return said(case, dense.build)
+        normed = NormedCase(kind, (224, 1600), 3, bias=True, epsilon=0.5)
+        return said(case, dense.build) or said(normed, normed_linear.build)
     return said(MoeCase("nvfp4", EXPERTS, 5, "swiglu"), moe.build)
 
 
@@ -260,7 +276,8 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def copies(folder: Path, file: str) -> Sequence[Path]:
     """Copies of a source and of those through which dense.cu includes it."""
-    names = [file] if file.endswith(".cu") else [file, "split.cuh", "dense.cu"]
+    through = () if file.endswith(".cu") else ("split.cuh", "norm.cuh", "dense.cu")
+    names = dict.fromkeys((file, *through))
     for name in names:
         (folder / name).write_bytes((SOURCES / name).read_bytes())
     return [folder / name for name in names]

@@ -83,7 +83,7 @@ class DenseCase:
     def label(self) -> str:
         """For messages: `nvfp4, 3 tokens, 48 x 448, bias`."""
         words = [self.format, f"{self.tokens} tokens", f"{self.shape[0]} x {self.shape[1]}"]
-        words += _special(weights=self.recipe, activations=self.x, layout=self.layout)
+        words += special(weights=self.recipe, activations=self.x, layout=self.layout)
         return ", ".join(words + ["bias"] * self.bias)
 
     def pose(self, candidate: Candidate, device: str) -> Posed:
@@ -131,7 +131,7 @@ class MoeCase:
         sizes = self.sizes
         words = [self.format, self.activation, f"{self.tokens} tokens"]
         words += [f"{sizes.top_k} of {sizes.experts} experts", f"{sizes.hidden} x {sizes.inner}"]
-        words += _special(
+        words += special(
             logits=self.logits, weights=self.recipe, activations=self.x, layout=self.layout
         )
         return ", ".join(words)
@@ -176,7 +176,7 @@ class RoutingCase:
     def label(self) -> str:
         """For messages: `3 tokens, 4 of 32 experts, logits: ties`."""
         words = [f"{self.tokens} tokens", f"{self.top_k} of {self.experts} experts"]
-        words += _special(logits=self.logits)
+        words += special(logits=self.logits)
         return ", ".join([*words, self.scheme, str(self.dtype).removeprefix("torch.")])
 
     def pose(self, _candidate: Candidate, device: str) -> Posed:
@@ -235,7 +235,7 @@ class NormCase:
     def label(self) -> str:
         """For messages: `3 tokens, 448 columns, residual`."""
         words = [f"{self.tokens} tokens", f"{self.columns} columns"]
-        words += _special(activations=self.x)
+        words += special(activations=self.x)
         return ", ".join(words + ["residual"] * self.residual)
 
     def pose(self, _candidate: Candidate, device: str) -> Posed:
@@ -259,7 +259,7 @@ class NormCase:
 Case = DenseCase | MoeCase | RoutingCase | NormCase
 
 
-def _special(**fields: str) -> list[str]:
+def special(**fields: str) -> list[str]:
     """What is special about a case, of its inputs by name."""
     return [
         f"{name}: {what}" for name, what in fields.items() if what not in ("plain", "contiguous")

@@ -227,15 +227,44 @@ def norm_oracle(
     round the sum before it is normed, of which the root of the mean sees as much again. All of that
     a kernel may do or leave. Squares are positive: their sum is off by an addition's part for each.
     """
+    roundings = 1 if residual is None else 3
+    normed, sums = _normed(x, residual, weight, epsilon, roundings)
+    return (normed,) if residual is None else (normed, sums)
+
+
+def _normed(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    epsilon: float,
+    roundings: int,  # to bfloat16, of what the result is made of
+) -> tuple[Expected, Expected]:
     sums = x.to(torch.float64)
-    roundings = 1
     if residual is not None:
-        sums, roundings = sums + residual.to(torch.float64), 3
+        sums = sums + residual.to(torch.float64)
     inverse = (sums.square().mean(-1, keepdim=True) + epsilon).rsqrt()
     value = sums * inverse * weight.to(torch.float64)
     relative = roundings * _BF16_ROUNDING + (x.shape[1] / 2 + _NORM_ADDITIONS) * _ADDITION
-    normed = Expected(value, value.abs() * relative + 2.0**-126)
-    return (normed,) if residual is None else (normed, Expected(sums, torch.zeros_like(sums)))
+    return Expected(value, value.abs() * relative + 2.0**-126), Expected(
+        sums, torch.zeros_like(sums)
+    )
+
+
+def normed_linear_oracle(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm: torch.Tensor,  # its weight
+    epsilon: float,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    rounded_between: bool = False,  # as in `moe_oracle`
+) -> tuple[Expected, Expected]:
+    """The product of the norm of x + residual, rounded to bfloat16 once, and the sum itself."""
+    if rounded_between:
+        normed, sums = _normed(x, residual, norm, epsilon, 4)
+        return accumulated(normed, weight, bias), sums
+    normed, sums = _normed(x, residual, norm, epsilon, 0)
+    return accumulated(rounded(normed), weight, bias), sums
 
 
 def constants(activation: Activation) -> tuple[float, float, float]:

@@ -2,7 +2,15 @@
 //
 // Warps share out the work as split.cuh says, and their sums are added in a fixed order. DEPTH units
 // a warp are in flight, with X_AHEAD their activations too. The grid may be smaller than the work:
-// blocks then go on to further stacks, and load ahead across that border.
+// blocks then go on to further stacks, and load ahead across that border. With NORM, rows of room in
+// shared memory, the activations are norm.cuh's of x and the residual.
+#ifndef NORM
+#define NORM 0
+#endif
+#if NORM
+#define PARTIALS 1  // the rows take what room there is
+#include "norm.cuh"
+#endif
 #include "split.cuh"
 
 #if SPLIT > 1
@@ -21,15 +29,21 @@ INLINE int output_row(int first, int i) {
 
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale, const u16* bias,
-      u16* out, int tokens, int rows, int x_stride) {
+      u16* out, int tokens, int rows, int x_stride, const u16* residual, const float* norm_weight,
+      u16* stream, float epsilon) {
     const int group = lane_id() >> 2, member = lane_id() & 3;
     const int stack = warp_id() / SPLIT, split = warp_id() % SPLIT;
     const int stacks = (rows + 15) / 16;
     const int step = gridDim.x * STACKS, begin = blockIdx.x * STACKS;
     const int rounds = (stacks - begin + step - 1) / step;
 
+#if NORM
+    const u16* const own_x = normed[min(group, tokens - 1)];
+    const u16* const second_x = own_x;  // not read: there are 8 tokens at most
+#else
     const u16* const own_x = x + 1ll * min(group, tokens - 1) * x_stride;
     const u16* const second_x = x + 1ll * min(8 + group, tokens - 1) * x_stride;
+#endif
 
     Unit ring[DEPTH];
 #if X_AHEAD
@@ -47,7 +61,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
         if (ahead_round < rounds && ahead_unit < UNITS) {
             load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
 #if X_AHEAD
-            if (with_x) load_activations(ring_x[slot], own_x, ahead_unit);
+            if (with_x) load_activations<NORM != 0>(ring_x[slot], own_x, ahead_unit);
 #endif
         }
         ahead_unit += SPLIT;
@@ -60,13 +74,17 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     turn_to(0);
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot) load(slot, false);
+#if NORM
+    norm_rows(x, x_stride, residual, norm_weight, stream, epsilon, tokens);
+#else
     start_next_kernel();
     wait_for_previous_kernel();
+#endif
 #if X_AHEAD
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot)
         if (split + slot * SPLIT < UNITS)
-            load_activations(ring_x[slot], own_x, split + slot * SPLIT);
+            load_activations<NORM != 0>(ring_x[slot], own_x, split + slot * SPLIT);
 #endif
 
     auto store = [&](int row, int token, float sum, float scale, float offset) {
@@ -99,7 +117,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                     multiply(ring[slot], ring_x[slot], second_x, unit, TOKENS, sums);
 #else
                     Activations activations;
-                    load_activations(activations, own_x, unit);
+                    load_activations<NORM != 0>(activations, own_x, unit);
                     multiply(ring[slot], activations, second_x, unit, TOKENS, sums);
 #endif
                 }
@@ -107,7 +125,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
             }
         }
 #if SPLIT > 1
-        Partial& shared = partial[round & 1];
+        Partial& shared = partial[round % PARTIALS];
         share_sums(shared, sums, group, member);
         sync_block();
 #pragma unroll
@@ -121,6 +139,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                 sum += shared[which * SPLIT + part][token][at & 15];
             store(output_row(first, i), token, sum, scale[i], offset[i]);
         }
+        if (PARTIALS == 1 && round + 1 < rounds) sync_block();
 #else
 #pragma unroll
         for (int tile = 0; tile < TOKEN_TILES; ++tile)

@@ -9,7 +9,10 @@ constexpr int UNITS_A_WARP = (UNITS + SPLIT * DEPTH - 1) / (SPLIT * DEPTH) * DEP
 
 #if SPLIT > 1
 using Partial = float[WARPS][TOKENS][16];
-SHARED Partial partial[2];  // by turns: one may still be read when the other is written
+#ifndef PARTIALS
+#define PARTIALS 2  // by turns: one may still be read when the other is written
+#endif
+SHARED Partial partial[PARTIALS];
 
 // Hands a warp's sums to the block, as [token][row].
 INLINE void share_sums(Partial& shared, const float (&sums)[TOKEN_TILES][4], int group,

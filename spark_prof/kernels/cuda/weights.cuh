@@ -75,12 +75,15 @@ INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int un
 }
 
 // row: the token's activations.
+template <bool IN_SHARED_MEMORY = false>
 INLINE void load_activations(Activations& into, const u16* row, int unit) {
     const int first = unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-        into.x[part] =
-            is_inside(first, part, unit) ? load_16(row + first + part * 32) : zeros();
+        const u16* const from = row + first + part * 32;
+        into.x[part] = !is_inside(first, part, unit) ? zeros()
+                       : IN_SHARED_MEMORY            ? *reinterpret_cast<const uint4*>(from)
+                                                     : load_16(from);
     }
 }
 

@@ -1,0 +1,78 @@
+// The RMS norm of the residual stream x + residual for up to NORM rows, into shared memory: each
+// block makes all of it for itself.
+//
+// As vLLM compiles it: all in float32, and the result rounded to bf16 once. TEAM warps take a row,
+// and every sum is added in a fixed order.
+#pragma once
+#include "weights.cuh"
+
+static_assert(NORM <= 8 && NORM <= WARPS, "a warp has one row at most");
+constexpr int TEAM = WARPS / NORM;
+constexpr int NORM_VECTORS = COLUMNS / 8;  // of 8 elements, in a row
+constexpr int EACH = (NORM_VECTORS + TEAM * 32 - 1) / (TEAM * 32);
+// Of a row: two rows then begin 64 bytes apart in the banks, as the lanes of two groups read them.
+constexpr int NORMED_STRIDE = COLUMNS + (96 - COLUMNS % 64) % 64;
+
+SHARED __align__(16) u16 normed[NORM][NORMED_STRIDE];
+SHARED float squares[WARPS];
+
+INLINE float half_of(const uint4& eight, int index) {
+    const u32 word = index < 4 ? (index < 2 ? eight.x : eight.y) : (index < 6 ? eight.z : eight.w);
+    return float_of_bits(index & 1 ? word & 0xFFFF0000u : word << 16);
+}
+INLINE uint4 rounded(const float (&eight)[8]) {
+    return make_uint4(floats_to_bf16x2(eight[0], eight[1]), floats_to_bf16x2(eight[2], eight[3]),
+                      floats_to_bf16x2(eight[4], eight[5]), floats_to_bf16x2(eight[6], eight[7]));
+}
+
+INLINE void load_factors(float (&into)[8], const float* from) {
+    const uint4 low = load_16(from), high = load_16(from + 4);
+    const u32 bits[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int k = 0; k < 8; ++k) into[k] = float_of_bits(bits[k]);
+}
+
+// Waits for the kernel before; the norm's weight does not depend on it. Without a residual the
+// stream is x. `stream` gets the sum, of block 0.
+INLINE void norm_rows(const u16* x, int x_stride, const u16* residual, const float* weight,
+                      u16* stream, float epsilon, int tokens) {
+    const int token = warp_id() / TEAM, first = threadIdx.x - token * TEAM * 32;
+    // One vector's: there are no registers for more.
+    float factors[8];
+    if (first < NORM_VECTORS) load_factors(factors, weight + 8 * first);
+    start_next_kernel();
+    wait_for_previous_kernel();
+    float sum[EACH][8], square = 0.f;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const int vector = first + i * TEAM * 32;
+        if (token >= tokens || vector >= NORM_VECTORS) continue;
+        const uint4 own = load_16(x + 1ll * token * x_stride + 8 * vector);
+        const uint4 before = residual ? load_16(residual + token * COLUMNS + 8 * vector) : zeros();
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            sum[i][k] = half_of(own, k) + half_of(before, k);
+            square += sum[i][k] * sum[i][k];
+        }
+    }
+#pragma unroll
+    for (u32 mask = 16; mask; mask >>= 1) square += shuffle_xor(square, mask);
+    if (lane_id() == 0) squares[warp_id()] = square;
+    sync_block();
+    float total = 0.f;
+#pragma unroll
+    for (int warp = 0; warp < TEAM; ++warp) total += squares[min(token, NORM - 1) * TEAM + warp];
+    const float inverse = rsqrtf(total * (1.f / COLUMNS) + epsilon);
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const int vector = first + i * TEAM * 32;
+        if (token >= tokens || vector >= NORM_VECTORS) continue;
+        if (blockIdx.x == 0)
+            *reinterpret_cast<uint4*>(stream + token * COLUMNS + 8 * vector) = rounded(sum[i]);
+        if (i) load_factors(factors, weight + 8 * vector);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum[i][k] = sum[i][k] * inverse * factors[k];
+        *reinterpret_cast<uint4*>(&normed[token][8 * vector]) = rounded(sum[i]);
+    }
+    sync_block();
+}

@@ -1,0 +1,163 @@
+"""The norm of the residual stream and the matrix behind it, in one kernel for a few tokens.
+
+Every block norms all rows for itself and keeps them in shared memory, so there is one block to a
+multiprocessor. It is `cuda/dense.cu` with `cuda/norm.cuh` before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from spark_prof.kernels.candidate import Layer, NormedLinearLayer, NormLayer, Replacement
+from spark_prof.kernels.dense import (
+    LinearConfig,
+    Prologue,
+    default_config,
+    dense_code,
+    launch_dense,
+)
+from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.operands import check_operand, check_tokens
+from spark_prof.kernels.pack import FORMATS, PackedLinear, pack_linear
+from spark_prof.kernels.runtime.code import KernelCode
+
+LISTED = (
+    {
+        "names": ("layer-linear",),
+        "layer": "normed matrix",
+        "does": "RMS norm of x + residual, and y = its result W^T + bias",
+        "formats": ("nvfp4", "mxfp4", "fp8", "bf16"),
+        "shapes": "as of dense layers; M K up to about 18,000",
+        "operation": "normed_linear",
+        "reference": "normed_linear_oracle",
+        "bytes": "N K w + 4 N + 4 K + 2 M (N + 3 K)",
+        "tolerance": "as of dense layers, the error of the norm carried through",
+        "check": "normed",
+        "tokens": (1, 8),
+    },
+)
+"""For `registry.py`."""
+
+MOST_TOKENS = 8
+_MOST_BYTES = 48 * 1024
+"""Of a block's shared memory, on all GPUs, where nobody asks for more."""
+_MOST_ELEMENTS = 32
+"""Of a row, that a thread keeps in registers."""
+_MOST_WARPS = 32
+
+
+def normed_config(
+    rows: int,
+    columns: int,
+    tokens: int,
+    format: str,  # noqa: A002 - the word of the formats
+) -> LinearConfig | None:
+    """The configuration for a shape, None where the rows do not fit into shared memory.
+
+    The warps that `default_config` has in the blocks of a multiprocessor are those of one block, as
+    far as their sums fit beside the rows, and a row beside units in flight: FP8's are the largest
+    that are packed.
+    """
+    base = default_config(rows, columns, tokens, format)
+    most = min(base.warps * base.min_blocks, 16 if format == "fp8" else _MOST_WARPS)
+    for warps in range(most - most % base.split, 0, -base.split):
+        if _fits(columns, tokens, warps, base.split):
+            return replace(base, warps=warps, min_blocks=1, blocks=1)
+    return None
+
+
+def room_for(tokens: int) -> int:
+    """For how many rows the kernel for so many tokens is compiled."""
+    return 1 << (tokens - 1).bit_length()
+
+
+def _fits(columns: int, tokens: int, warps: int, split: int) -> bool:
+    """Whether shared memory and registers suffice for what norm.cuh and split.cuh keep there."""
+    room = room_for(tokens)
+    team = 32 * (warps // room)  # threads of a row
+    rows = 2 * room * (columns + (96 - columns % 64) % 64)
+    sums = 4 * 8 * 16 * warps if split > 1 else 0
+    return team > 0 and columns <= team * _MOST_ELEMENTS and rows + sums + 4 * warps <= _MOST_BYTES
+
+
+def build(layer: Layer) -> Replacement:
+    """The kernel for a norm and a matrix, as the registry's candidates have it."""
+    assert isinstance(layer, NormedLinearLayer)
+    packed = pack_linear(layer.linear.weight)
+    norm = replace(layer.norm, weight=layer.norm.weight.detach().to(torch.float32, copy=True))
+
+    def run(
+        x: torch.Tensor, residual: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return normed_linear(x, residual, norm, packed, bias)
+
+    def fits(tokens: int) -> bool:
+        return normed_config(packed.rows, packed.columns, tokens, packed.format) is not None
+
+    return Replacement(run, MOST_TOKENS, "kept", norm.weight.nbytes, fits=fits)
+
+
+def normed_linear(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm: NormLayer,
+    weight: PackedLinear,
+    bias: torch.Tensor | None = None,
+    config: LinearConfig | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Y = norm(x + residual) W^T + bias, and x + residual, which is x where there is no residual.
+
+    The sum is normed in float32, as vLLM compiles it, and rounded to bfloat16 twice: as the sum
+    that is returned, and as the activations of the matrix.
+
+    Args:
+        x: bfloat16 [M, K], M from 1 to 8, rows at multiples of 16 bytes.
+        residual: bfloat16 [M, K], contiguous.
+        norm: its weight is float32 [K], contiguous.
+        bias: bfloat16 [N].
+        config: by default `normed_config`'s.
+
+    Raises:
+        KernelError: a dtype, shape, stride or device does not fit, or so many rows do not fit into
+            shared memory.
+    """
+    device = weight.weights.device
+    tokens, columns = check_tokens(x, weight.columns, device), weight.columns
+    if residual is not None:
+        check_operand("residual", residual, (tokens, columns), device)
+        if residual.data_ptr() % 16:
+            raise KernelError("residual does not begin at a multiple of 16 bytes")
+    if bias is not None:
+        check_operand("bias", bias, (weight.rows,), device)
+    scale = norm.weight
+    told = scale.dtype, tuple(scale.shape), scale.device
+    if told != (torch.float32, (columns,), device) or not scale.is_contiguous():
+        raise KernelError(
+            f"the norm's weight is {told[0]} {told[1]} on {told[2]}; it must be contiguous float32"
+            f" {(columns,)} on {device}"
+        )
+    if tokens > MOST_TOKENS:
+        raise KernelError(f"this kernel takes 1 to {MOST_TOKENS} tokens, not {tokens}")
+    config = config or normed_config(weight.rows, columns, tokens, weight.format)
+    if config is None or not _fits(columns, tokens, config.warps, config.split):
+        raise KernelError(f"{tokens} rows of {columns} do not fit into a block's shared memory")
+    out, stream = x.new_empty((tokens, weight.rows)), x.new_empty((tokens, columns))
+    prologue = Prologue(room_for(tokens), residual, scale, stream, norm.epsilon)
+    launch_dense(x, weight, bias, out, config, prologue)
+    return out, stream
+
+
+def codes() -> Sequence[KernelCode]:
+    """What is compiled for typical layers, of one token and of as many as fit."""
+    found = []
+    for name in FORMATS:
+        for rows, columns in ((5120, 2880), (6144, 4096), (5120, 2048), (201088, 2880)):
+            fitting = [n for n in (1, 4, 8) if normed_config(rows, columns, n, name)]
+            for tokens in {fitting[0], fitting[-1]}:
+                config = normed_config(rows, columns, tokens, name)
+                assert config is not None
+                found.append(dense_code(name, columns, tokens, config, room_for(tokens)))
+    return found

@@ -1,0 +1,81 @@
+"""A norm and the matrix behind it: configurations, and what does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from spark_prof.kernels.candidate import (
+    Format,
+    Layer,
+    LinearLayer,
+    NormedLinearLayer,
+    NormLayer,
+    Replacement,
+)
+from spark_prof.kernels.check.inputs import make_activations, make_weight
+from spark_prof.kernels.check.normed_cases import NormedCase
+from spark_prof.kernels.dense import LinearConfig
+from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.kernels.normed_linear import build, normed_linear
+from spark_prof.kernels.pack import pack_linear
+from tests.kernels.check.plain import kept, said
+from tests.rows import each_row
+
+CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
+    (LinearConfig(warps=1, split=1, depth=1, x_ahead=0, min_blocks=1), "nvfp4", 1),
+    (LinearConfig(warps=9, split=3, depth=2, x_ahead=0, min_blocks=1, blocks=1), "mxfp4", 3),
+    (LinearConfig(warps=8, split=4, depth=1, x_ahead=1, min_blocks=1, blocks=1), "fp8", 7),
+    (LinearConfig(warps=2, split=2, depth=3, x_ahead=0, min_blocks=1), "bf16", 2),
+]
+"""Warps that no row needs, blocks of many rounds, a warp to a row, several vectors a thread."""
+
+
+@each_row(("config", "kind", "tokens"), CONFIGURED)
+def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device: str) -> None:
+    def configured(layer: Layer) -> Replacement:
+        assert isinstance(layer, NormedLinearLayer)
+        packed = pack_linear(layer.linear.weight)
+        norm = replace(layer.norm, weight=layer.norm.weight.float())
+        return kept(
+            lambda x, residual, bias: normed_linear(x, residual, norm, packed, bias, config)
+        )
+
+    assert said(NormedCase(kind, (144, 448), tokens, bias=True), configured, device) == ""
+
+
+@each_row(
+    ("columns", "tokens", "fits"),
+    [(2880, 1, True), (2880, 4, True), (2880, 5, False), (2048, 8, True), (4096, 4, True),
+     (4096, 5, False), (16384, 1, True), (32768, 1, False), (448, 9, False)],
+)  # fmt: skip
+def test_rows_fit_into_shared_memory_or_not(columns: int, tokens: int, fits: bool) -> None:
+    weight = make_weight("mxfp4", "plain", (64, columns), 1, "cpu")
+    norm = NormLayer("norm", torch.ones(columns), 1e-5)
+    replacement = build(NormedLinearLayer("layer", norm, LinearLayer("qkv_proj", "qkv", weight)))
+    assert replacement.takes(tokens) is fits
+    if not fits:
+        x = torch.zeros(tokens, columns, dtype=torch.bfloat16)
+        with pytest.raises(KernelError, match=r"shared memory|1 to 8 tokens"):
+            replacement.run(x, None, None)
+
+
+@each_row(("warps", "split"), [(1, 1), (2, 1), (32, 32)])
+def test_a_configuration_without_room_is_refused(warps: int, split: int) -> None:
+    weight = pack_linear(make_weight("mxfp4", "plain", (64, 4096), 1, "cpu"))
+    x, norm = make_activations("plain", 4, 4096, 2, "cpu"), NormLayer("", torch.ones(4096), 1e-5)
+    with pytest.raises(KernelError, match="shared memory"):
+        normed_linear(x, None, norm, weight, config=LinearConfig(warps, split, 1, 0, 1))
+
+
+@each_row("weight", [torch.ones(64).bfloat16(), torch.ones(63), torch.ones(1, 64)])
+def test_another_weight_of_the_norm_is_refused(weight: torch.Tensor) -> None:
+    packed = pack_linear(make_weight("mxfp4", "plain", (64, 64), 1, "cpu"))
+    x = make_activations("plain", 1, 64, 2, "cpu")
+    with pytest.raises(KernelError, match="the norm's weight is"):
+        normed_linear(x, None, NormLayer("", weight, 1e-5), packed)
