@@ -119,7 +119,8 @@ def _read_attention(name: str, module: Any) -> AttentionLayer:
     if type(inner).__name__ != "FlashAttentionImpl":
         raise KernelError(f"{type(inner).__name__} lays its KV cache out in a way that is not read")
     for attribute, reason in _PLAIN_ATTENTION:
-        if getattr(inner, attribute, None):
+        value = getattr(inner, attribute, None)
+        if isinstance(value, torch.Tensor) or value:
             raise KernelError(reason)
     if str(inner.kv_cache_dtype) not in ("auto", "bfloat16"):
         raise KernelError(f"its KV cache is {inner.kv_cache_dtype}, not bfloat16")
@@ -234,7 +235,9 @@ class Attention(LayerPart):
         tokens = len(qkv)
         if metadata is None or slots is None or positions.ndim != 1 or cache.dim() != 4:
             return None
-        if metadata.max_query_len != 1 or metadata.use_cascade or metadata.causal is not True:
+        if metadata.max_query_len != 1 or metadata.causal is not True:
+            return None
+        if getattr(metadata, "use_cascade", False):  # until 0.31
             return None
         blocks, lengths = metadata.block_table, metadata.seq_lens
         if min(len(blocks), len(lengths), len(slots)) < tokens:
@@ -297,6 +300,28 @@ def swap_layer(layer: Any, bodies: Mapping[Part, LayerPart], compiled: bool) -> 
         return experts(product_of(o_proj(attended)), residual)
 
     layer.forward, layer.spark_prof_parts = forward, calls
+
+
+def bring_ahead(
+    layer: Any, bodies: Mapping[Part, LayerPart], swapped: Mapping[int, Choices]
+) -> None:
+    """Tells norm and qkv what the o matrix reads: memory idles while attention runs.
+
+    swapped: by the id of a module what was built for it.
+    """
+    body = bodies.get("normed matrix")
+    if body is None:
+        return
+    o_proj = body.modules.attention.o_proj
+    weight = getattr(o_proj, "weight", None)
+    plain = weight is not None and weight.dtype == torch.bfloat16 and weight.is_contiguous()
+    for side, guarded in body.choices.items():
+        other = swapped.get(id(o_proj), {}).get(side)
+        reads = weight.detach() if plain else None
+        if other is not None and other.replacement is not None:
+            reads = other.replacement.reads
+        if guarded.replacement is not None and guarded.replacement.bring is not None:
+            guarded.replacement.bring(reads)
 
 
 _BODIES: dict[int, LayerPart] = {}

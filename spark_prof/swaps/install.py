@@ -19,6 +19,7 @@ from spark_prof.swaps.decoder_layer import (
     SPLITTING,
     LayerPart,
     Part,
+    bring_ahead,
     part_body,
     swap_layer,
 )
@@ -252,6 +253,9 @@ def _put_in(worker: Any, state: Installed) -> None:
     for layer in {id(p.point.module): p.point.module for p in state.places}.values():
         if id(layer) in parts:
             swap_layer(layer, parts[id(layer)], compiled)
+            bring_ahead(
+                layer, parts[id(layer)], {id(p.point.module): p.choices for p in state.places}
+            )
     try_dispatch(state.places, worker.vllm_config, state.settings.hang_seconds)
     state.trial_seconds = time.perf_counter() - begin
     _tell_compiler(worker.vllm_config, state)

@@ -60,6 +60,14 @@ def build_kept(layer: Layer, insist: bool) -> Replacement:
             return _kept_experts(layer, insist)
         if isinstance(layer, RouterLayer):
             return _router(layer)
+        if isinstance(layer, NormedLinearLayer):
+            _measured(layer.linear.weight, insist)
+            return _normed_linear(layer, pack_linear(layer.linear.weight), "kept", "")
+        if isinstance(layer, AttentionLayer):
+            _measured(layer.cos_sin, insist)
+            return build_attention(layer)
+        if isinstance(layer, NormedExpertsLayer):
+            return _normed_experts(layer, insist)
     raise KernelError("spark_prof has no kernel for a norm alone; give norm=FILE.py:FUNCTION")
 
 
@@ -69,13 +77,18 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
     It runs for every number of tokens up to 16: a layer whose results changed with the batch size
     more than it must would be worse than one that is a little slower.
     """
-    if not isinstance(layer, LinearLayer):
+    if isinstance(layer, AttentionLayer | NormedExpertsLayer):
+        return build_kept(layer, insist=True)  # of a decoder layer qkv alone is quantized
+    matrix = layer.linear if isinstance(layer, NormedLinearLayer) else layer
+    if not isinstance(matrix, LinearLayer):
         raise KernelError(f"{kind} is for the weight of one matrix, which {layer.name} is not")
-    if not isinstance(layer.weight, torch.Tensor):
+    if not isinstance(matrix.weight, torch.Tensor):
         raise KernelError(f"the weight of {layer.name} is quantized already; give spark_prof")
     with torch.no_grad():
-        quantized = quantize_linear(layer.slot, layer.weight.detach(), kind)
+        quantized = quantize_linear(matrix.slot, matrix.weight.detach(), kind)
         packed = pack_linear(quantized.weight)
+    if isinstance(layer, NormedLinearLayer):
+        return _normed_linear(layer, packed, "changed", quantized.line)
     configs = {
         count: choose_linear(packed, count, insist=True).config
         or default_config(packed.rows, packed.columns, count)
@@ -111,7 +124,49 @@ def _linear(
         return linear(x, packed, bias, None, configs[len(x)])
 
     held = 0 if packed.format == "bf16" else packed.bytes  # read where vLLM has it
-    return Replacement(run, LARGEST_BATCH, bits, held, line, _fits(configs))
+    return Replacement(run, LARGEST_BATCH, bits, held, line, _fits(configs), reads=packed.weights)
+
+
+def _measured(weight: torch.Tensor | MxFp4 | NvFp4 | Fp8Rows, insist: bool) -> None:
+    """Refuses a GPU on whose architecture none of the package's kernels was ever measured."""
+    arch = architecture(device_of(weight))
+    if not insist and not any(run.architecture == arch for run in known_runs()):
+        raise KernelError(f"nothing was measured on {arch}; spark_prof! runs it")
+
+
+def _normed_linear(
+    layer: NormedLinearLayer, packed: PackedLinear, bits: Bits, line: str
+) -> Replacement:
+    form, columns = packed.format, packed.columns
+    found = {n: normed_config(packed.rows, columns, n, form) for n in _COUNTS if n <= MOST_NORMED}
+    configs = {count: config for count, config in found.items() if config is not None}
+    if not configs:
+        raise KernelError(f"no row of {columns} fits into a block's shared memory")
+    norm = replace(layer.norm, weight=layer.norm.weight.detach().to(torch.float32, copy=True))
+    ahead: list[torch.Tensor | None] = [None]
+
+    def ready() -> None:
+        codes = [
+            dense_code(form, columns, n, config, room_for(n), ahead[0] is not None)
+            for n, config in configs.items()
+        ]
+        prepare(codes, packed.weights.device)
+
+    def bring(then: torch.Tensor | None) -> None:
+        ahead[0] = then
+        ready()
+
+    def run(
+        x: torch.Tensor, residual: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return normed_linear(x, residual, norm, packed, bias, configs[len(x)], ahead[0])
+
+    ready()
+    held = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
+    line = line or f"norm and {form} {packed.rows} x {columns}, {_counts_in_words(configs)}"
+    return Replacement(
+        run, MOST_NORMED, bits, held, line, lambda tokens: tokens in configs, packed.weights, bring
+    )
 
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:

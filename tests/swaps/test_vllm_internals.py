@@ -60,6 +60,25 @@ READ = (
     (LAYERS + "vocab_parallel_embedding.py", "VocabParallelEmbedding", "embedding_dim quant_method"
      " tp_size"),
     (LAYERS + "vocab_parallel_embedding.py", "ParallelLMHead", ""),
+    ("model_executor/models/gpt_oss.py", "TransformerBlock", "input_layernorm"
+     " post_attention_layernorm attn mlp"),
+    ("model_executor/models/gpt_oss.py", "MLPBlock", "router experts is_sequence_parallel"),
+    ("model_executor/models/gpt_oss.py", "OAIAttention", "qkv_proj o_proj rotary_emb attn q_size"
+     " kv_size"),
+    ("model_executor/models/qwen3_moe.py", "Qwen3MoeDecoderLayer", "input_layernorm"
+     " post_attention_layernorm self_attn mlp"),
+    ("model_executor/models/qwen3_moe.py", "Qwen3MoeSparseMoeBlock", "gate experts"
+     " is_sequence_parallel"),
+    ("model_executor/models/qwen3_moe.py", "Qwen3MoeAttention", "qkv_proj o_proj rotary_emb attn"
+     " q_size kv_size q_norm k_norm head_dim"),
+    ("v1/attention/backends/flash_attn.py", "FlashAttentionImpl", "num_heads num_kv_heads head_size"
+     " scale sliding_window sinks alibi_slopes logits_soft_cap kv_cache_dtype"
+     " kv_sharing_target_layer_name"),
+    ("v1/attention/backends/flash_attn.py", "FlashAttentionMetadata", "max_query_len seq_lens"
+     " block_table causal"),
+    (LAYERS + "rotary_embedding/base.py", "RotaryEmbeddingBase", "cos_sin_cache is_neox_style"),
+    (LAYERS + "attention/attention.py", "Attention", "layer_name impl kv_cache"),
+    ("config/compilation.py", "CompilationConfig", "splitting_ops fast_moe_cold_start"),
     (FIRST, "GPUModelRunner", "execute_model get_model"),
     (SECOND, "GPUModelRunner", "sample sample_tokens get_model"),
     (SECOND, "ExecuteModelState", "input_batch"),

@@ -1,0 +1,231 @@
+"""The device time of a decode step that is made of this package's kernels alone, beside its bytes.
+
+All layers of a model in their real shapes with random weights, captured in one CUDA graph: norm and
+qkv, attention, o, norm and experts, and the lm_head. Beside it stands the time in which this GPU
+reads the same weights, by a sum over as many bytes in the same run. No vLLM is needed.
+
+usage: python benchmarks/decoder_step.py [--model gpt-oss-20b|qwen3-30b-a3b-nvfp4] [--tokens M]
+           [--context N] [--layers L] [--qkv kept|mxfp4] [--kernels]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from spark_prof.kernels.candidate import (
+    Activation,
+    AttentionLayer,
+    ExpertsLayer,
+    LinearLayer,
+    NormedExpertsLayer,
+    NormedLinearLayer,
+    NormLayer,
+    Replacement,
+    RouterLayer,
+)
+from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.swaps.own import build_kept, build_quantized
+
+DEVICE = torch.device("cuda")
+PAGE = 16
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sizes of a model."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    size: int
+    experts: int
+    top_k: int
+    inner: int
+    vocabulary: int
+    form: str  # of the experts and, if it is nvfp4, of qkv and o
+    gpt_oss: bool  # biases, sinks, a window in every second layer, SwiGLU; else norms of heads
+
+
+MODELS = {
+    "gpt-oss-20b": Model(24, 2880, 64, 8, 64, 32, 4, 2880, 201088, "mxfp4", True),
+    "gpt-oss-120b": Model(36, 2880, 64, 8, 64, 128, 4, 2880, 201088, "mxfp4", True),
+    "qwen3-30b-a3b-nvfp4": Model(48, 2048, 32, 4, 128, 128, 8, 768, 151936, "nvfp4", False),
+}
+
+
+def plain(*shape: int) -> torch.Tensor:
+    """Random BF16 values of about 1 over the root of the columns."""
+    return torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) / shape[-1] ** 0.5
+
+
+def packed(form: str, *shape: int) -> MxFp4 | NvFp4:
+    """Random codes of 4 bits and scales that keep sums near 1."""
+    codes = torch.randint(0, 256, (*shape[:-1], shape[-1] // 2), device=DEVICE, dtype=torch.uint8)
+    if form == "mxfp4":
+        scales = torch.full((*shape[:-1], shape[-1] // 32), 121, device=DEVICE, dtype=torch.uint8)
+        return MxFp4(codes, scales)
+    scales = torch.full((*shape[:-1], shape[-1] // 16), 0.25, device=DEVICE)
+    value = torch.full(shape[:-2], 0.06, device=DEVICE) if len(shape) == 3 else torch.tensor(0.06)
+    value = value.to(DEVICE)
+    return NvFp4(codes, scales.to(torch.float8_e4m3fn), GlobalScale(value, "multiplies"))
+
+
+@dataclass
+class Layer:
+    """The kernels of a layer and what their calls need beside the activations."""
+
+    matrix: Replacement
+    attention: Replacement
+    o: Replacement
+    experts: Replacement
+    qkv_bias: torch.Tensor | None
+    o_bias: torch.Tensor | None
+    cache: torch.Tensor
+
+
+def make_layer(model: Model, number: int, pages: int, quantized: bool, bring: bool) -> Layer:
+    """One layer with weights of its own."""
+    hidden, name = model.hidden, f"layers.{number}"
+    norm = NormLayer(name, torch.ones(hidden, device=DEVICE, dtype=torch.bfloat16), 1e-5)
+    rows, width = (model.heads + 2 * model.kv_heads) * model.size, model.heads * model.size
+    nvfp4 = model.form == "nvfp4"
+    qkv = packed("nvfp4", rows, hidden) if nvfp4 else plain(rows, hidden)
+    o = packed("nvfp4", hidden, width) if nvfp4 else plain(hidden, width)
+    normed, output = (
+        NormedLinearLayer(name, norm, LinearLayer(name, "qkv", qkv)),
+        LinearLayer(name, "o", o),
+    )
+    head = NormLayer(name, torch.ones(model.size, device=DEVICE), 1e-6)
+    window = 128 if model.gpt_oss and number % 2 == 0 else 0
+    angle = torch.rand(131072, model.size // 2, device=DEVICE)
+    table = torch.cat([angle.cos(), angle.sin()], 1)
+    heads = None if model.gpt_oss else head
+    attention = AttentionLayer(
+        name, model.heads, model.kv_heads, model.size, model.size**-0.5, window,
+        plain(model.heads) if model.gpt_oss else None, table, True, heads, heads,
+    )  # fmt: skip
+    biases = (plain(model.experts, 2 * model.inner), plain(model.experts, hidden))
+    experts = ExpertsLayer(
+        name, packed(model.form, model.experts, 2 * model.inner, hidden),
+        packed(model.form, model.experts, hidden, model.inner),
+        *(biases if model.gpt_oss else (None, None)),
+        Activation("swiglu" if model.gpt_oss else "silu"),
+        RouterLayer(name, model.experts, model.top_k, True, "softmax", None, 1.0),
+    )  # fmt: skip
+    gate = LinearLayer(name, "router", plain(model.experts, hidden) * hidden**0.5)
+    gate_bias = plain(model.experts) if model.gpt_oss else None
+    matrix = build_quantized(normed, "mxfp4") if quantized else build_kept(normed, insist=True)
+    o_kernel = build_quantized(output, "mxfp4") if quantized else build_kept(output, insist=True)
+    if bring and matrix.bring is not None:
+        matrix.bring(o_kernel.reads)
+    return Layer(
+        matrix, build_kept(attention, insist=True), o_kernel,
+        build_kept(NormedExpertsLayer(name, norm, gate, gate_bias, experts), insist=True),
+        plain(rows) if model.gpt_oss else None, plain(hidden) if model.gpt_oss else None,
+        torch.randn(pages, PAGE, model.kv_heads, 2 * model.size, device=DEVICE, dtype=torch.bfloat16),
+    )  # fmt: skip
+
+
+def step_of(
+    model: Model, layers: list[Layer], head: Replacement, tokens: int, context: int
+) -> Callable[[], torch.Tensor]:
+    """A decode step of that many requests."""
+    each = -(-(context + 1) // PAGE)
+    most = 4096 // PAGE if context < 4096 else each
+    blocks = torch.zeros((tokens, most), dtype=torch.int32, device=DEVICE)
+    blocks[:, :each] = torch.arange(tokens * each, device=DEVICE).reshape(tokens, each)
+    lengths = torch.full((tokens,), context + 1, dtype=torch.int32, device=DEVICE)
+    positions = torch.full((tokens,), context, dtype=torch.int64, device=DEVICE)
+    slots = blocks[:, context // PAGE].long() * PAGE + context % PAGE
+    x = torch.randn(tokens, model.hidden, device=DEVICE, dtype=torch.bfloat16)
+
+    def step() -> torch.Tensor:
+        y, residual = x, x
+        for layer in layers:
+            qkv, residual = layer.matrix.run(y, residual, layer.qkv_bias)
+            keys, values = layer.cache.chunk(2, dim=-1)
+            seen = layer.attention.run(qkv, positions, keys, values, blocks, lengths, slots)
+            y, residual = layer.experts.run(layer.o.run(seen, layer.o_bias), residual)
+        out: torch.Tensor = head.run(y, None)
+        return out
+
+    return step
+
+
+def timed(step: Callable[[], object], kernels: bool) -> float:
+    """Milliseconds of a replay of its CUDA graph, the median of many; prints its kernels."""
+    step()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        step()
+    times = []
+    for _ in range(30):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    if kernels:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            graph.replay()
+            torch.cuda.synchronize()
+        spent: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
+        for event in profiler.events():
+            spent[event.name[:40]] += event.device_time
+            calls[event.name[:40]] += 1
+        for name, us in spent.most_common(12):
+            print(f"  {name:40} {calls[name]:5} calls {us / calls[name]:8.2f} us each {us:9.1f} us")
+    return median(times)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=MODELS, default="gpt-oss-20b")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1])
+    parser.add_argument("--context", type=int, default=160)
+    parser.add_argument("--layers", type=int, default=0)
+    parser.add_argument(
+        "--qkv", choices=("kept", "mxfp4"), default="kept", help="o and lm_head, too"
+    )
+    parser.add_argument("--no-bring", action="store_true", help="do not bring o's weights to L2")
+    parser.add_argument("--kernels", action="store_true", help="print the time of each kernel")
+    options = parser.parse_args()
+    model, quantized = MODELS[options.model], options.qkv == "mxfp4"
+    pages = max(options.tokens) * -(-(options.context + 1) // PAGE)
+    count = options.layers or model.layers
+    torch.manual_seed(1)
+    with torch.no_grad():
+        layers = [
+            make_layer(model, n, pages, quantized, not options.no_bring) for n in range(count)
+        ]
+        matrix = LinearLayer("lm_head", "lm_head", plain(model.vocabulary, model.hidden))
+        head = build_quantized(matrix, "mxfp4") if quantized else build_kept(matrix, insist=True)
+        for tokens in options.tokens:
+            step = step_of(model, layers, head, tokens, options.context)
+            ms = timed(step, options.kernels)
+            print(
+                f"{options.model}, {count} layers, qkv {options.qkv}, batch {tokens}, context"
+                f" {options.context}, {torch.cuda.get_device_name()}: {ms:.3f} ms a step",
+                flush=True,
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""A decoder layer's parts: which run, what attention is called with, and what is brought ahead."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from spark_prof.errors import CommandError
+from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.swaps import decoder_layer
+from spark_prof.swaps.decoder_layer import PARTS, bring_ahead, part_body, read_part, swap_layer
+from spark_prof.swaps.guard import Guarded
+from spark_prof.swaps.layers import Replacement
+from spark_prof.swaps.swap_settings import SIDES, parse_swaps
+from tests.rows import each_row
+
+HEADS, KV_HEADS, SIZE, HIDDEN = 4, 2, 16, 32
+
+
+class Norm(nn.Module):
+    """An RMS norm as vLLM's, which writes to what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, HIDDEN), requires_grad=False)
+        self.variance_epsilon = 1e-6
+
+    def forward_native(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        total = x if residual is None else residual.add_(x)
+        normed = total * (total.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * self.weight
+        x.copy_(normed)
+        return x if residual is None else (x, residual)
+
+    forward = forward_native
+
+
+class Matrix(nn.Module):
+    """A linear layer that returns its product and a bias, as vLLM's."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        weight = torch.linspace(-1, 1, rows * columns).reshape(rows, columns)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return x @ self.weight.T, None
+
+
+class Attention(nn.Module):
+    """The attention module of a layer; what attends adds the positions up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv_proj = Matrix((HEADS + 2 * KV_HEADS) * SIZE, HIDDEN)
+        self.o_proj = Matrix(HIDDEN, HEADS * SIZE)
+        self.q_size, self.kv_size, self.head_dim = HEADS * SIZE, KV_HEADS * SIZE, SIZE
+        self.rotary_emb = SimpleNamespace(__call__=None)
+        self.rotary_emb = lambda positions, q, k: (q + positions[:, None], k)
+        self.attn = SimpleNamespace(layer_name="attn")
+        attended = nn.Module()
+        attended.forward = lambda q, k, v: q + k.repeat(1, 2) + v.repeat(1, 2)  # type: ignore[assignment]
+        attended.layer_name = "attn"
+        attended.impl = inner()
+        self.attn = attended
+
+
+def inner(**changed: Any) -> Any:
+    found = {
+        "num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_size": SIZE, "scale": 0.25,
+        "sliding_window": (-1, -1), "sinks": None, "alibi_slopes": None, "logits_soft_cap": 0,
+        "kv_cache_dtype": "auto", "kv_sharing_target_layer_name": None,
+    }  # fmt: skip
+    return type("FlashAttentionImpl", (), found | changed)()
+
+
+class TransformerBlock(nn.Module):
+    """A decoder layer of gpt-oss's names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = Norm(), Norm()
+        self.attn = Attention()
+        mlp = nn.Module()
+        mlp.router = Matrix(4, HIDDEN)
+        mlp.experts = nn.Module()
+        mlp.experts.routed_experts = None
+        mlp.forward = lambda x: x * 3  # type: ignore[assignment]
+        self.mlp = mlp
+
+    def forward(
+        self, hidden_states: torch.Tensor, positions: torch.Tensor, residual: torch.Tensor | None
+    ) -> Any:
+        if residual is None:
+            residual = hidden_states
+            hidden_states = self.input_layernorm(hidden_states.clone())
+        else:
+            hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        q, k, v = self.attn.qkv_proj(hidden_states)[0].split(
+            [self.attn.q_size, self.attn.kv_size, self.attn.kv_size], -1
+        )
+        q, k = self.attn.rotary_emb(positions, q, k)
+        hidden_states = self.attn.o_proj(self.attn.attn(q, k, v))[0]
+        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        return self.mlp(hidden_states), residual
+
+
+def rows(count: int, seed: int) -> torch.Tensor:
+    return torch.randn((count, HIDDEN), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(autouse=True)
+def _sides() -> Any:
+    SIDES.names, SIDES.active = ("a", "b"), "b"
+    yield
+    SIDES.names, SIDES.active = ("a",), "a"
+
+
+@each_row("first", [True, False])
+@each_row("swapped", [(), PARTS[:1], PARTS])
+def test_a_layer_of_parts_is_the_layer(first: bool, swapped: tuple[Any, ...]) -> None:
+    """Whatever is left to vLLM; and no argument is written to."""
+    layer, positions = TransformerBlock(), torch.arange(3)
+    given = (rows(3, 1), None if first else rows(3, 2))
+    wanted = layer(given[0].clone(), positions, None if first else given[1].clone())  # type: ignore[union-attr]
+    swap_layer(layer, {part: part_body(layer, part, {}) for part in swapped}, compiled=False)
+    copies = [None if each is None else each.clone() for each in given]
+    found = layer(given[0], positions, residual=given[1])
+    for mine, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, right)
+    assert all(torch.equal(a, b) for a, b in zip(given, copies, strict=True) if a is not None)
+
+
+def test_a_replacement_runs_for_the_tokens_that_it_takes() -> None:
+    layer, seen = TransformerBlock(), []
+
+    def run(x: torch.Tensor, residual: torch.Tensor | None, bias: Any) -> Any:
+        seen.append((len(x), bias))
+        return x.new_zeros((len(x), 128)), x + residual
+
+    choices = {"b": Guarded("qkv", "own", Replacement(run, 2, "kept"))}
+    body = part_body(layer, "normed matrix", choices)
+    for count in (1, 2, 3):
+        y, total = body.call(rows(count, 1), rows(count, 2))
+        assert bool(y.any()) is (count == 3)
+        torch.testing.assert_close(total, rows(count, 1) + rows(count, 2))
+    SIDES.active = "a"
+    assert body.call(rows(1, 1), rows(1, 2))[0].any()
+    assert seen == [(1, None), (2, None)]
+
+
+def context(**changed: Any) -> Any:
+    """What vLLM tells attention in a step of 3 requests padded to 4."""
+    metadata = {
+        "max_query_len": 1, "causal": True, "use_cascade": False,
+        "block_table": torch.arange(8).reshape(4, 2), "seq_lens": torch.tensor([5, 6, 7, 0]),
+    }  # fmt: skip
+    slots = torch.tensor([4, 21, 38, -1])
+    cache = torch.zeros(9, KV_HEADS, 16, 2 * SIZE)
+    found = SimpleNamespace(**metadata | {k: v for k, v in changed.items() if k in metadata})
+    told = {"metadata": found, "cache": cache, "slots": slots} | changed
+    return lambda _: (told["metadata"], None, told["cache"], told["slots"])
+
+
+def attended(monkeypatch: pytest.MonkeyPatch, count: int = 4, **changed: Any) -> Any:
+    module = pytest.importorskip("vllm.model_executor.layers.attention.attention")
+    monkeypatch.setattr(module, "get_attention_context", context(**changed))
+    qkv = torch.zeros(count, (HEADS + 2 * KV_HEADS) * SIZE)
+    return part_body(TransformerBlock(), "attention", {}).arguments(qkv, torch.arange(count))
+
+
+def test_attention_gets_the_cache_where_a_step_only_decodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, positions, keys, values, blocks, lengths, slots = attended(monkeypatch, 3)
+    assert keys.shape == values.shape == (9, 16, KV_HEADS, SIZE)
+    assert keys.data_ptr() + SIZE * keys.element_size() == values.data_ptr()
+    assert [len(each) for each in (positions, blocks, lengths, slots)] == [3] * 4
+
+
+@each_row(
+    "changed",
+    [{"max_query_len": 2}, {"causal": False}, {"use_cascade": True}, {"metadata": None},
+     {"slots": None}, {"slots": torch.tensor([1])}, {"cache": torch.zeros(0)}],
+)  # fmt: skip
+def test_other_steps_are_vllm_s(changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attended(monkeypatch, **changed) is None
+
+
+@each_row(
+    ("changed", "said"),
+    [
+        ({"alibi_slopes": torch.ones(4)}, "ALiBi"),
+        ({"logits_soft_cap": 30.0}, "caps its logits"),
+        ({"kv_sharing_target_layer_name": "other"}, "another layer's"),
+        ({"kv_cache_dtype": "fp8"}, "its KV cache is fp8"),
+        ({"dcp_world_size": 2}, "spread over ranks"),
+    ],
+)
+def test_attention_that_the_kernel_has_not_is_refused(changed: dict[str, Any], said: str) -> None:
+    layer = TransformerBlock()
+    layer.attn.attn.impl = inner(**changed)  # type: ignore[assignment]
+    with pytest.raises(KernelError, match=said):
+        read_part("attn", layer, "attention")
+
+
+@each_row(("window", "tokens"), [((-1, -1), 0), ((127, 0), 128)])
+def test_attention_is_read(window: tuple[int, int], tokens: int) -> None:
+    layer = TransformerBlock()
+    layer.attn.attn.impl = inner(sliding_window=window)  # type: ignore[assignment]
+    kind = type("RotaryEmbedding", (), {"cos_sin_cache": torch.rand(9, 8), "is_neox_style": True})
+    layer.attn.rotary_emb = kind()  # type: ignore[assignment]
+    found = read_part("attn", layer, "attention")
+    assert isinstance(found, decoder_layer.AttentionLayer)
+    assert (found.heads, found.kv_heads, found.size, found.window) == (4, 2, 16, tokens)
+    assert found.cos_sin.dtype == torch.float32
+    assert torch.equal(found.cos_sin, layer.attn.rotary_emb.cos_sin_cache.bfloat16().float())
+
+
+def test_norm_and_qkv_are_told_what_o_reads() -> None:
+    layer, told = TransformerBlock(), []
+    matrix = Replacement(lambda *_: None, 16, "kept", bring=told.append)
+    body = part_body(layer, "normed matrix", {"b": Guarded("qkv", "own", matrix)})
+    bring_ahead(layer, {"normed matrix": body}, {})
+    layer.attn.o_proj.weight.data = layer.attn.o_proj.weight.data.bfloat16()
+    bring_ahead(layer, {"normed matrix": body}, {})
+    packed = torch.zeros(4)
+    other = Guarded("o", "own", Replacement(lambda *_: None, 16, "kept", reads=packed))
+    bring_ahead(layer, {"normed matrix": body}, {id(layer.attn.o_proj): {"b": other}})
+    assert told[0] is None
+    assert told[1].data_ptr() == layer.attn.o_proj.weight.data_ptr()
+    assert told[2] is packed
+
+
+def test_slots_that_a_layer_has_in_it_are_refused_beside_it() -> None:
+    with pytest.raises(CommandError, match="layer has qkv and moe in it"):
+        parse_swaps("layer=spark_prof,moe=spark_prof,qkv=spark_prof,o=spark_prof")
+    assert len(parse_swaps("layer=spark_prof,o=spark_prof,lm_head=spark_prof")) == 3
