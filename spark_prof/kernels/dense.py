@@ -154,6 +154,7 @@ def linear(
     out: torch.Tensor | None = None,
     config: LinearConfig | None = None,
     then: torch.Tensor | None = None,
+    dependent: bool = False,
 ) -> torch.Tensor:
     """X W^T + bias, summed in float32 in an order that depends on the configuration alone.
 
@@ -164,6 +165,8 @@ def linear(
         config: by default `default_config`'s.
         then: what kernels after this one will read, such as the next matrix's weights; contiguous.
             Blocks that have asked for all their weights have it brought to L2.
+        dependent: start while the kernel before still runs; see `runtime.launch` for when that is
+            safe, which the caller alone knows. The weights must not be what kernels before write.
 
     Raises:
         KernelError: a dtype, shape, stride or device does not fit.
@@ -178,7 +181,7 @@ def linear(
         check_operand("out", out, (tokens, weight.rows), device)
         check_apart(out, x)
     config = config or default_config(weight.rows, weight.columns, tokens, weight.format)
-    launch_dense(x, weight, bias, out, config, then=then)
+    launch_dense(x, weight, bias, out, config, then=then, dependent=dependent)
     return out
 
 
@@ -201,6 +204,7 @@ def launch_dense(
     config: LinearConfig,
     prologue: Prologue = Prologue(),
     then: torch.Tensor | None = None,
+    dependent: bool = False,
 ) -> None:
     """Launches `dense.cu` on operands that were checked, but for `then`, as in `linear`."""
     tokens = len(x)
@@ -211,12 +215,12 @@ def launch_dense(
         grid = min(work, config.blocks * multiprocessors(weight.weights.device))
     normed = prologue.residual, prologue.weight, prologue.stream, prologue.epsilon
     stride = x.stride(0) if tokens > 1 else 0
-    # Not dependent: the kernel before is anybody's, and may have started early itself.
     launch(
         dense_code(weight.format, weight.columns, tokens, config, prologue.room, then is not None),
         (grid, 1, 1),
         config.warps * 32,
         (x, *weight.tensors, bias, out, tokens, weight.rows, stride, *normed, then, then_bytes),
+        dependent,
     )
 
 
