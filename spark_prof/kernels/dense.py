@@ -9,6 +9,7 @@ import torch
 
 from spark_prof.kernels.candidate import Layer, LinearLayer, Replacement
 from spark_prof.kernels.dispatch import Choice, choose, configured
+from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
     LARGEST_BATCH,
     architecture,
@@ -152,6 +153,8 @@ def linear(
     bias: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     config: LinearConfig | None = None,
+    then: torch.Tensor | None = None,
+    dependent: bool = False,
 ) -> torch.Tensor:
     """X W^T + bias, summed in float32 in an order that depends on the configuration alone.
 
@@ -160,6 +163,10 @@ def linear(
         bias: bfloat16 [N].
         out: bfloat16 [M, N], contiguous, to write to; apart from x.
         config: by default `default_config`'s.
+        then: what kernels after this one will read, such as the next matrix's weights; contiguous.
+            Blocks that have asked for all their weights have it brought to L2.
+        dependent: start while the kernel before still runs; see `runtime.launch` for when that is
+            safe, which the caller alone knows. The weights must not be what kernels before write.
 
     Raises:
         KernelError: a dtype, shape, stride or device does not fit.
@@ -174,7 +181,7 @@ def linear(
         check_operand("out", out, (tokens, weight.rows), device)
         check_apart(out, x)
     config = config or default_config(weight.rows, weight.columns, tokens, weight.format)
-    launch_dense(x, weight, bias, out, config)
+    launch_dense(x, weight, bias, out, config, then=then, dependent=dependent)
     return out
 
 
@@ -196,22 +203,37 @@ def launch_dense(
     out: torch.Tensor,
     config: LinearConfig,
     prologue: Prologue = Prologue(),
+    then: torch.Tensor | None = None,
+    dependent: bool = False,
 ) -> None:
-    """Launches `dense.cu` on operands that were checked."""
+    """Launches `dense.cu` on operands that were checked, but for `then`, as in `linear`."""
     tokens = len(x)
+    then_bytes = 0 if then is None else _bytes_ahead(then, weight.weights.device)
     work = -(-weight.rows // (STACK * stacks_at_a_time(config.warps, config.split)))
     grid = work
     if config.blocks:
         grid = min(work, config.blocks * multiprocessors(weight.weights.device))
     normed = prologue.residual, prologue.weight, prologue.stream, prologue.epsilon
     stride = x.stride(0) if tokens > 1 else 0
-    # Not dependent: the kernel before is anybody's, and may have started early itself.
     launch(
-        dense_code(weight.format, weight.columns, tokens, config, prologue.room),
+        dense_code(weight.format, weight.columns, tokens, config, prologue.room, then is not None),
         (grid, 1, 1),
         config.warps * 32,
-        (x, *weight.tensors, bias, out, tokens, weight.rows, stride, *normed),
+        (x, *weight.tensors, bias, out, tokens, weight.rows, stride, *normed, then, then_bytes),
+        dependent,
     )
+
+
+def _bytes_ahead(then: torch.Tensor, device: torch.device) -> int:
+    """How many bytes of a tensor are brought to L2: whole 16 of them."""
+    if then.device != device:
+        raise KernelError(f"`then` is on {then.device}, the weights are on {device}")
+    if not then.is_contiguous() or then.data_ptr() % 16 or not 16 <= then.nbytes < 2**31:
+        raise KernelError(
+            f"`then` of shape {tuple(then.shape)}, {then.nbytes} bytes at {then.data_ptr():#x}: it"
+            " must be contiguous, begin at a multiple of 16 bytes and have 16 to 2^31 of them"
+        )
+    return then.nbytes // 16 * 16
 
 
 def codes() -> Sequence[KernelCode]:
@@ -232,9 +254,12 @@ def dense_code(
     tokens: int,
     config: LinearConfig,
     norm: int = 0,  # rows that are normed first, at most
+    then: bool = False,  # whether something is brought to L2
 ) -> KernelCode:
     """What is compiled for a weight of that format and as many columns, in a configuration."""
     constants = {field: value for field, value in vars(config).items() if field != "blocks"}
     if norm:
         constants["norm"] = norm
+    if then:
+        constants["then"] = 1
     return kernel_code("dense", name, columns, tokens, constants)

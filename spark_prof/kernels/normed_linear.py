@@ -107,6 +107,8 @@ def normed_linear(
     weight: PackedLinear,
     bias: torch.Tensor | None = None,
     config: LinearConfig | None = None,
+    then: torch.Tensor | None = None,
+    dependent: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Y = norm(x + residual) W^T + bias, and x + residual, which is x where there is no residual.
 
@@ -119,6 +121,7 @@ def normed_linear(
         norm: its weight is float32 [K], contiguous.
         bias: bfloat16 [N].
         config: by default `normed_config`'s.
+        then, dependent: as in `dense.linear`.
 
     Raises:
         KernelError: a dtype, shape, stride or device does not fit, or so many rows do not fit into
@@ -146,7 +149,7 @@ def normed_linear(
         raise KernelError(f"{tokens} rows of {columns} do not fit into a block's shared memory")
     out, stream = x.new_empty((tokens, weight.rows)), x.new_empty((tokens, columns))
     prologue = Prologue(room_for(tokens), residual, scale, stream, norm.epsilon)
-    launch_dense(x, weight, bias, out, config, prologue)
+    launch_dense(x, weight, bias, out, config, prologue, then, dependent)
     return out, stream
 
 

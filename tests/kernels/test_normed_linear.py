@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -20,10 +21,12 @@ from spark_prof.kernels.candidate import (
 )
 from spark_prof.kernels.check.inputs import make_activations, make_weight
 from spark_prof.kernels.check.normed_cases import NormedCase
-from spark_prof.kernels.dense import LinearConfig
+from spark_prof.kernels.check.verdict import same_bits
+from spark_prof.kernels.dense import LinearConfig, linear
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.normed_linear import build, normed_linear
 from spark_prof.kernels.pack import pack_linear
+from tests.emulator.compiler import compiler
 from tests.kernels.check.plain import kept, said
 from tests.rows import each_row
 
@@ -79,3 +82,45 @@ def test_another_weight_of_the_norm_is_refused(weight: torch.Tensor) -> None:
     x = make_activations("plain", 1, 64, 2, "cpu")
     with pytest.raises(KernelError, match="the norm's weight is"):
         normed_linear(x, None, NormLayer("", weight, 1e-5), packed)
+
+
+def test_dependent_launches_read_what_those_before_write(device: str) -> None:
+    weight = pack_linear(make_weight("mxfp4", "plain", (448, 448), 1, device))
+    norm = NormLayer("", torch.ones(448, device=device), 1e-5)
+    x = make_activations("plain", 3, 448, 2, device)
+    residual = make_activations("plain", 3, 448, 5, device)
+
+    def both(dependent: bool) -> list[torch.Tensor]:
+        y, stream = normed_linear(x, residual, norm, weight, dependent=dependent)
+        z = linear(y, weight, dependent=dependent)
+        return [
+            z,
+            *normed_linear(z, stream, norm, weight, then=weight.weights, dependent=dependent),
+        ]
+
+    plain = both(False)
+    if device == "cuda":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = both(True)
+        for _ in range(20):
+            graph.replay()
+        torch.cuda.synchronize()
+    else:
+        got = both(True)
+    assert all(same_bits(*pair) for pair in zip(plain, got, strict=True))
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@each_row("normed", [False, True])
+def test_a_dependent_launch_does_not_wait_for_its_weights(normed: bool) -> None:
+    """What reads weights early must not follow on who writes them."""
+    made = torch.zeros(16, 64, dtype=torch.bfloat16)
+    packed = pack_linear(make_weight("mxfp4", "plain", (64, 64), 1, "cpu"))
+    x = make_activations("plain", 16, 64, 2, "cpu")
+    norm = NormLayer("", torch.ones(64), 1e-5)
+    weight = pack_linear(made)
+    linear(x, packed, out=made)
+    run = partial(normed_linear, x[:2], None, norm) if normed else partial(linear, x)
+    with pytest.raises(KernelError, match="used too early"):
+        run(weight, dependent=True)

@@ -3,9 +3,13 @@
 // Warps share out the work as split.cuh says, and their sums are added in a fixed order. DEPTH units
 // a warp are in flight, with X_AHEAD their activations too. The grid may be smaller than the work:
 // blocks then go on to further stacks, and load ahead across that border. With NORM, rows of room in
-// shared memory, the activations are norm.cuh's of x and the residual.
+// shared memory, the activations are norm.cuh's of x and the residual. With THEN blocks have bytes
+// brought to L2, which the next kernels will read, once their own last loads are on their way.
 #ifndef NORM
 #define NORM 0
+#endif
+#ifndef THEN
+#define THEN 0
 #endif
 #if NORM
 #define PARTIALS 1  // the rows take what room there is
@@ -27,10 +31,19 @@ INLINE int output_row(int first, int i) {
 }
 #endif
 
+constexpr int THEN_CHUNK = 4096;  // bytes that a warp asks for at a time
+
+// What the blocks have brought, each warp its share: the first warps of all blocks begin.
+INLINE void prefetch_share(const u8* then, int bytes) {
+    const long long first = warp_id() * gridDim.x + blockIdx.x, step = gridDim.x * WARPS;
+    for (long long at = first * THEN_CHUNK; at < bytes; at += step * THEN_CHUNK)
+        prefetch_to_l2(then + at, min(THEN_CHUNK, bytes - static_cast<int>(at)));
+}
+
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale, const u16* bias,
       u16* out, int tokens, int rows, int x_stride, const u16* residual, const float* norm_weight,
-      u16* stream, float epsilon) {
+      u16* stream, float epsilon, const u8* then, int then_bytes) {
     const int group = lane_id() >> 2, member = lane_id() & 3;
     const int stack = warp_id() / SPLIT, split = warp_id() % SPLIT;
     const int stacks = (rows + 15) / 16;
@@ -109,6 +122,9 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
             offset[i] = bias_of(row);
         }
         for (int done = 0; done < UNITS_A_WARP; done += DEPTH) {
+            // A ring's loads are made a round of it ahead.
+            if (THEN && round == rounds - 1 && done + DEPTH >= UNITS_A_WARP)
+                prefetch_share(then, then_bytes);
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
                 const int unit = split + (done + slot) * SPLIT;

@@ -23,21 +23,35 @@ INLINE u32 warp_id() { return threadIdx.x >> 5; }
 INLINE void sync_block() { __syncthreads(); }
 INLINE void sync_warp() { __syncwarp(); }
 
-// Loads of what is read once: they leave no trace in L1. The pointer is aligned to the size.
+// Loads of what is read once: they leave no trace in L1, and in L2 they make room first. The pointer
+// is aligned to the size.
+constexpr u64 EVICT_FIRST = 0x12F0000000000000ull;  // createpolicy.fractional.L2::evict_first makes it
 INLINE uint4 load_once_16(const void* from) {
     uint4 got;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(got.x), "=r"(got.y), "=r"(got.z), "=r"(got.w) : "l"(from));
+    asm volatile(
+        "ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=r"(got.x), "=r"(got.y), "=r"(got.z), "=r"(got.w) : "l"(from), "l"(EVICT_FIRST));
     return got;
 }
 INLINE uint2 load_once_8(const void* from) {
     uint2 got;
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(got.x), "=r"(got.y) : "l"(from));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+                 : "=r"(got.x), "=r"(got.y) : "l"(from), "l"(EVICT_FIRST));
     return got;
 }
 // A load of what several warps read: through L1. Not for what another thread of this grid writes.
 INLINE uint4 load_16(const void* from) { return __ldg(reinterpret_cast<const uint4*>(from)); }
+
+// Has bytes brought to L2, of which nobody waits: asked for by a whole warp. Both are multiples of 16.
+INLINE void prefetch_to_l2(const u8* from, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    if (lane_id() == 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(bytes));
+#else
+    for (u32 at = lane_id() * 128; at < bytes; at += 32 * 128)
+        asm volatile("prefetch.global.L2 [%0];" :: "l"(from + at));
+#endif
+}
 
 INLINE float bf16_to_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }

@@ -54,10 +54,20 @@ def launch(
 ) -> None:
     """Launches a kernel on the device of its tensors.
 
-    The caller answers for dtypes, shapes and strides: the kernel sees addresses. A dependent launch
-    may start before the kernel before it in the stream ends, and waits for that one itself
-    (programmatic dependent launch): on a GPU if a graph is being captured, as outside of one that
-    kernel may have written the weights.
+    The caller answers for dtypes, shapes and strides: the kernel sees addresses.
+
+    A dependent launch may start before the kernel before it in the stream ends, and waits for that
+    one itself (programmatic dependent launch): on a GPU if a graph is being captured, as outside of
+    one that kernel may have written the weights. What it waits for is the end of that kernel alone,
+    which must mean the end of all before. It does where that kernel
+
+    - was launched without this attribute, as most of PyTorch's, Triton's and vLLM's are: it began
+      when all before had ended; or
+    - waits for its own predecessor in some thread, as every kernel of this package does, and others
+      do that are launched with the attribute and read what the kernel before them writes.
+
+    It does not behind a kernel that is launched with the attribute and never waits, such as one of
+    CUTLASS that was compiled without CUTLASS_ENABLE_GDC_FOR_SM90, whose wait is then empty.
     """
     devices = {each.device for each in arguments if isinstance(each, torch.Tensor)}
     if len(devices) != 1:
