@@ -22,6 +22,8 @@ INLINE u32 lane_id() { return threadIdx.x & 31u; }
 INLINE u32 warp_id() { return threadIdx.x >> 5; }
 INLINE void sync_block() { __syncthreads(); }
 INLINE void sync_warp() { __syncwarp(); }
+// What this thread has written is seen by whoever sees an atomic of its block after this.
+INLINE void fence() { __threadfence(); }
 
 // Loads of what is read once: they leave no trace in L1. The pointer is aligned to the size.
 INLINE uint4 load_once_16(const void* from) {
