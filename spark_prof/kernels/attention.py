@@ -17,13 +17,13 @@ LISTED = (
     {
         "names": ("layer-attention",),
         "layer": "attention",
-        "does": "norms of q and k, rotation, the KV cache's new token, attention with sinks",
+        "does": "from qkv to o: norms, rotation, KV cache, attention of one new token a request",
         "formats": ("bf16",),
-        "shapes": "D a multiple of 16 up to 256, H / G up to 16, pages of 16 n tokens",
+        "shapes": "up to 256 features a head, up to 16 heads with the same keys; all of 16 n, as pages",
         "operation": "attend",
         "reference": "attention_oracle:attention_oracle",
-        "bytes": "4 L G D of L cached tokens, 2 M (2 H + 4 G) D",
-        "tolerance": "what q, k and the weights of tokens, rounded to bf16, leave each element",
+        "bytes": "keys and values that are seen, qkv and the result",
+        "tolerance": "what q, k and weights of tokens in bf16 may change of an element",
         "check": "attention",
     },
 )

@@ -41,7 +41,8 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     formats: tuple[str, ...]  # of the weights, or logits, that it reads
     shapes: str
     operation: str  # a function of the module; here its path
-    reference: str  # the same in float64, in plain PyTorch: of `check/oracles.py`, or FILE:NAME; here its path
+    # The same in float64, in plain PyTorch: of `check/oracles.py`, or FILE:NAME; here its path.
+    reference: str
     # What one call has to read and write at least, everything once: M tokens, N rows, K columns, w
     # bytes a weight with its scales; of experts D take part.
     bytes: str

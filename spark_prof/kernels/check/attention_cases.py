@@ -239,9 +239,9 @@ def attention_cases(device: str) -> Iterator[AttentionCase]:
     yield replace(small, lengths=(0,))
     if device == "cuda":
         for tokens in (1, 2, 4, 8, 16):
-            lengths = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))
+            many = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))
             for window in (0, 128):
-                yield AttentionCase(64, 8, 64, lengths, window=window, sinks=True)
-            yield AttentionCase(32, 4, 128, lengths, normed=True)
+                yield AttentionCase(64, 8, 64, many, window=window, sinks=True)
+            yield AttentionCase(32, 4, 128, many, normed=True)
         yield AttentionCase(64, 8, 64, (32768, 5), sinks=True)
         yield AttentionCase(32, 4, 128, (32768, 32767, 0), normed=True)

@@ -17,7 +17,7 @@ from spark_prof.kernels.check.oracles import Expected, exact, rounded
 _ADDITION = 2.0**-23
 _STEPS_BESIDE = 64
 """Roundings besides those of sums: of scales, roots, exponentials and quotients."""
-_WEIGHT_ROUNDING = 2.0**-9 * (1 + 2.0**-6)
+_WEIGHT_ROUNDING = 2.0**-8 * (1 + 2.0**-6)
 _SMALLEST = 2.0**-126
 
 

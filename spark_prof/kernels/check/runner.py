@@ -67,7 +67,9 @@ def check(
 
 
 def _attempts(candidate: Candidate, device: str) -> Attempts:
-    cases = attention_cases(device) if candidate.name == "attention" else cases_of(candidate, device)
+    cases = (
+        attention_cases(device) if candidate.name == "attention" else cases_of(candidate, device)
+    )
     for case in cases:
         yield case.label, partial(run_case, case, candidate, device)
     if not candidate.own:
@@ -112,9 +114,7 @@ def run_case(case: Case | AttentionCase, candidate: Candidate, device: str) -> J
     out = guarded.tensor if guarded else None
     try:
         replacement = _built(candidate, posed)
-        results = run_replacement(
-            replacement, posed.arguments, posed.results, out, posed.written
-        )
+        results = run_replacement(replacement, posed.arguments, posed.results, out, posed.written)
     except KernelError as error:
         return Judgement(None, "" if case.may_refuse else f"refused: {error}")
     if guarded and (problem := guarded.problem()):
@@ -125,9 +125,7 @@ def run_case(case: Case | AttentionCase, candidate: Candidate, device: str) -> J
 
     def again() -> Results:
         fresh = None if out is None else torch.full_like(out, torch.nan)
-        return run_replacement(
-            replacement, posed.arguments, posed.results, fresh, posed.written
-        )
+        return run_replacement(replacement, posed.arguments, posed.results, fresh, posed.written)
 
     return Judgement(judged.used, _first_difference(again, [each.clone() for each in results]))
 

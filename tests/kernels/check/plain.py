@@ -14,6 +14,7 @@ from spark_prof.kernels.candidate import (
     LinearLayer,
     Replacement,
 )
+from spark_prof.kernels.check.attention_cases import AttentionCase
 from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import decode
 from spark_prof.kernels.check.runner import attempt, check, run_case
@@ -21,7 +22,9 @@ from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.swaps.templates import experts, router
 
 
-def said(case: Case, builder: Builder, device: str = "cpu", own: bool = False) -> str:
+def said(
+    case: Case | AttentionCase, builder: Builder, device: str = "cpu", own: bool = False
+) -> str:
     """What the gate says of a kernel in one case; nothing if it is right."""
     slot = "o" if isinstance(case, DenseCase) else "moe" if isinstance(case, MoeCase) else "router"
     candidate = Candidate("k", slot, builder, own=own)
