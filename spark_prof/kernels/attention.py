@@ -34,8 +34,6 @@ MOST_HEADS = 16
 """Of queries, for each head of keys and values."""
 _UNIT = 16
 """Tokens that a warp takes at a time: they lie in one page."""
-_BLOCKS = 2
-"""For each multiprocessor, that have their share of the context."""
 _MOST_STRIDE = 2**31
 
 
@@ -123,8 +121,8 @@ def _splits(layer: AttentionLayer, tokens: int, longest: int, device: torch.devi
         units = min(units, (layer.window - 1) // _UNIT + 2)
     if units <= 2 * warps:
         return 1
-    share = _BLOCKS * multiprocessors(device) // (layer.kv_heads * tokens)
-    return max(1, min(share, -(-units // warps)))
+    share = _blocks(layer.size, layer.heads // layer.kv_heads) * multiprocessors(device) // (layer.kv_heads * tokens)
+    return max(2, min(share, -(-units // warps)))
 
 
 def _rows(layer: AttentionLayer, tokens: int, device: torch.device) -> int:
@@ -295,6 +293,11 @@ def _warps(size: int, heads: int) -> int:
     return next(warps for warps in (8, 4, 2) if warps * tiles * size <= 1024)
 
 
+def _blocks(size: int, heads: int) -> int:
+    """Of a multiprocessor: 8 warps, or 16 of the fewest registers."""
+    return (16 if size <= 64 and heads <= 8 else 8) // _warps(size, heads)
+
+
 def attention_code(size: int, heads: int) -> KernelCode:
     """What is compiled for heads of that size, so many of queries to each of keys."""
     tiles = 1 if heads <= 8 else 2
@@ -302,6 +305,6 @@ def attention_code(size: int, heads: int) -> KernelCode:
         ("SIZE", size),
         ("HEAD_TILES", tiles),
         ("WARPS", _warps(size, heads)),
-        ("MIN_BLOCKS", 2 if size * tiles <= 64 else 1),
+        ("MIN_BLOCKS", _blocks(size, heads)),
     )
     return KernelCode("attention.cu", "attention", defines)

@@ -30,6 +30,7 @@ INLINE uint4 load_16(const void* from) { return cpu_load<uint4>(from); }
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
 INLINE float bf16_to_float(u16 bits) { return float_of_bits(u32(bits) << 16); }
+INLINE float power_of_two(float exponent) { return exp2f(exponent); }
 // NaN becomes 0x7fff, as on a GPU.
 INLINE u16 float_to_bf16(float value) {
     u32 bits = bits_of_float(value);

@@ -10,23 +10,25 @@
 // that it has (16 heads twice that). The tensor cores need less than a tenth of their time.
 //
 // SIZE: features of a head, a multiple of 16. HEAD_TILES: 1 for up to 8 heads, 2 for up to 16.
-#include "platform.cuh"
+#include "heads.cuh"
 
 constexpr int THREADS = WARPS * 32;
-constexpr int HEADS = 8 * HEAD_TILES;         // as rows of the tensor cores
-constexpr int TOKENS = 16;                    // of a unit
-constexpr int PARTS = (SIZE + 31) / 32;       // of keys: 32 features, a lane has eight of them
-constexpr int SPANS = (SIZE + 63) / 64;       // of values: 64 features, a lane has eight of them
-constexpr int PAIRS = (SIZE / 2 + 31) / 32;   // of features, which a lane rotates
-// What registers suffice for: queries there and not in shared memory; loads of the warp's next unit.
+constexpr int HEADS = 8 * HEAD_TILES;        // as rows of the tensor cores
+constexpr int TOKENS = 16;                   // of a unit
+constexpr int PARTS = (SIZE + 31) / 32;      // of keys: 32 features, a lane has eight of them
+constexpr int SPANS = (SIZE + 63) / 64;      // of values: 64 features, a lane has eight of them
+constexpr int COUPLES = SIZE / 2;            // of features, of which a thread sums one at a time
+constexpr int AT_ONCE = 16;                  // parts of a context that it asks for
+// What registers suffice for: queries there and not in shared memory; loads of the warp's next
+// unit.
 constexpr bool KEEPS_QUERIES = SIZE * HEAD_TILES < 256, LOADS_AHEAD = SIZE * HEAD_TILES <= 256;
-constexpr int AT_ONCE = 16;                   // partial results that a thread asks for
 constexpr float LOG2_E = 1.44269504f;
 
 SHARED uint4 queries[HEADS][SIZE / 8];
 SHARED uint4 new_key[SIZE / 8], new_value[SIZE / 8];
-SHARED float sums[WARPS][HEADS][SIZE + 4];
-SHARED float tops[WARPS][HEADS], totals[WARPS][HEADS];
+SHARED float2 sums[WARPS][HEADS][COUPLES + 2];
+SHARED float2 weighed[WARPS][HEADS];  // the largest score, in powers of two; the sum of the weights
+SHARED float sink_of[HEADS];
 SHARED int is_last;
 
 INLINE uint4 zeros() { return make_uint4(0u, 0u, 0u, 0u); }
@@ -35,28 +37,27 @@ INLINE u32 word_of(const uint4& four, int index) {
 }
 INLINE float larger(float a, float b) { return a < b ? b : a; }
 INLINE float minus_infinity() { return float_of_bits(0xFF800000u); }
-INLINE float warp_sum(float value) {
-#pragma unroll
-    for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
-    return value;
-}
 
 // A sum of values that are weighted by 2^(score - top), and the sum of these weights.
 struct Sum {
     float top, total, low, high;  // of two features
 };
 
-INLINE void add(Sum& to, const Sum& more) {
-    const float both = larger(to.top, more.top);
-    const float mine = exp2f(to.top - both), its = exp2f(more.top - both);
-    to = {both, to.total * mine + more.total * its, to.low * mine + more.low * its,
-          to.high * mine + more.high * its};
+INLINE void shrink(Sum& sum, float top) {
+    const float factor = power_of_two(sum.top - top);
+    sum = {top, sum.total * factor, sum.low * factor, sum.high * factor};
+}
+INLINE void add(Sum& sum, const float2& its, const float2& about) {
+    const float factor = power_of_two(about.x - sum.top);
+    sum.total += about.y * factor;
+    sum.low += its.x * factor;
+    sum.high += its.y * factor;
 }
 
 KERNEL __launch_bounds__(THREADS, MIN_BLOCKS)
 attention(const u16* qkv, const long long* positions, u16* keys, u16* values, const int* blocks,
           const int* lengths, const long long* slots, const void* cos_sin, const float* q_norm,
-          const float* k_norm, const float* sinks, u16* out, float* partial, int* counters,
+          const float* k_norm, const float* sinks, u16* out, float2* partial, int* counters,
           int qkv_stride, int heads, int page_tokens, int page_stride, int token_stride,
           int head_stride, int blocks_stride, int window, int rotated, int halves,
           int float_cos_sin, float scale, float q_epsilon, float k_epsilon) {
@@ -68,7 +69,7 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
     // Neither these nor the cached keys and values of older tokens are of the kernel before: all of
     // them are asked for while it still runs.
     const int length = lengths[request];
-    const long long slot = slots[request], position = positions[request];
+    const int slot = static_cast<int>(slots[request]);  // the host has seen that it fits
     start_next_kernel();
     if (length <= 0 || slot < 0) {  // padding of a graph
         if (split) return;
@@ -140,75 +141,47 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
         load_values(place, 0, SPANS - 1);
     }
 
-    // A lane rotates its pairs of features in each head: i with i + rotated / 2, or neighbours.
-    auto low_of = [&](int i) { return halves && i < rotated / 2 ? i : 2 * i; };
-    auto high_of = [&](int i) { return halves && i < rotated / 2 ? i + rotated / 2 : 2 * i + 1; };
-    float cosine[PAIRS], sine[PAIRS];
-#pragma unroll
-    for (int j = 0; j < PAIRS; ++j) {
-        const int i = lane + 32 * j;
-        cosine[j] = 1.f, sine[j] = 0.f;
-        if (i >= rotated / 2) continue;
-        const long long at = position * rotated + i;
-        if (float_cos_sin) {
-            cosine[j] = static_cast<const float*>(cos_sin)[at];
-            sine[j] = static_cast<const float*>(cos_sin)[at + rotated / 2];
-        } else {
-            cosine[j] = bf16_to_float(static_cast<const u16*>(cos_sin)[at]);
-            sine[j] = bf16_to_float(static_cast<const u16*>(cos_sin)[at + rotated / 2]);
-        }
-    }
-    const u16* const row = qkv + 1ll * request * qkv_stride;
-    const u16* const from_query = row + kv_head * heads * SIZE;
-    const u16* const from_key = row + (heads * kv_heads + kv_head) * SIZE;
-    const u16* const from_value = from_key + kv_heads * SIZE;
+    const Rotation by = rotation_at(positions[request], cos_sin, float_cos_sin, rotated, halves);
+    const Head q_weights = weights_at(q_norm, by), k_weights = weights_at(k_norm, by);
+    if (threadIdx.x < HEADS)
+        sink_of[threadIdx.x] = sinks && threadIdx.x < heads
+                                   ? sinks[kv_head * heads + threadIdx.x] * LOG2_E
+                                   : minus_infinity();
+#pragma unroll 1
     for (int at = threadIdx.x; at < (HEADS - heads) * (SIZE / 8); at += THREADS)
         queries[heads + at / (SIZE / 8)][at % (SIZE / 8)] = zeros();
+    const u16* const row = qkv + 1ll * request * qkv_stride;
+    auto head_of = [&](int head) {  // behind the queries comes the key
+        return row + SIZE * (head < heads ? kv_head * heads + head : heads * kv_heads + kv_head);
+    };
     wait_for_previous_kernel();
-    for (int head = warp_id(); head < heads + is_newest; head += WARPS) {
-        const bool is_key = head == heads;
-        const u16* const from = is_key ? from_key : from_query + head * SIZE;
-        const float* const weight = is_key ? k_norm : q_norm;
-        u16* const to = reinterpret_cast<u16*>(is_key ? new_key : queries[head]);
-        float low[PAIRS], high[PAIRS], squares = 0.f;
+    const bool has_value = is_newest && warp_id() == WARPS - 1 && lane < SIZE / 8;
+    uint4 fresh = zeros();
+    if (has_value)
+        fresh = reinterpret_cast<const uint4*>(row + SIZE * ((heads + 1) * kv_heads + kv_head))[lane];
+    const int rows = heads + is_newest;
+#pragma unroll 1
+    for (int first = warp_id(); first < rows; first += AT_A_TIME * WARPS) {
+        Head its[AT_A_TIME];
 #pragma unroll
-        for (int j = 0; j < PAIRS; ++j) {
-            const int i = lane + 32 * j;
-            const bool inside = i < SIZE / 2;
-            low[j] = inside ? bf16_to_float(from[low_of(i)]) : 0.f;
-            high[j] = inside ? bf16_to_float(from[high_of(i)]) : 0.f;
-            squares += low[j] * low[j] + high[j] * high[j];
-        }
-        if (weight) {
-            const float epsilon = is_key ? k_epsilon : q_epsilon;
-            const float inverse = 1.f / sqrtf(warp_sum(squares) / SIZE + epsilon);
+        for (int i = 0; i < AT_A_TIME; ++i) its[i] = head_at(head_of(min(first + i * WARPS, rows - 1)), by);
 #pragma unroll
-            for (int j = 0; j < PAIRS; ++j) {
-                const int i = lane + 32 * j;
-                if (i >= SIZE / 2) continue;
-                low[j] *= inverse * weight[low_of(i)];
-                high[j] *= inverse * weight[high_of(i)];
-            }
-        }
-#pragma unroll
-        for (int j = 0; j < PAIRS; ++j) {
-            const int i = lane + 32 * j;
-            if (i >= SIZE / 2) continue;
-            to[low_of(i)] = float_to_bf16(low[j] * cosine[j] - high[j] * sine[j]);
-            to[high_of(i)] = float_to_bf16(high[j] * cosine[j] + low[j] * sine[j]);
+        for (int i = 0; i < AT_A_TIME; ++i) {
+            const int head = first + i * WARPS;
+            if (head >= rows) break;
+            const bool is_key = head == heads;
+            if (is_key ? k_norm : q_norm)
+                norm(its[i], is_key ? k_weights : q_weights, is_key ? k_epsilon : q_epsilon);
+            store_rotated(reinterpret_cast<u16*>(is_key ? new_key : queries[head]), its[i], by);
         }
     }
-    if (is_newest)
-        for (int at = threadIdx.x; at < SIZE / 8; at += THREADS)
-            new_value[at] = reinterpret_cast<const uint4*>(from_value)[at];
+    if (has_value) new_value[lane] = fresh;
     sync_block();
-    if (is_newest) {
-        const long long to = slot / page_tokens * page_stride +
-                             slot % page_tokens * token_stride + 1ll * kv_head * head_stride;
-        for (int at = threadIdx.x; at < SIZE / 8; at += THREADS) {
-            reinterpret_cast<uint4*>(keys + to)[at] = new_key[at];
-            reinterpret_cast<uint4*>(values + to)[at] = new_value[at];
-        }
+    if (is_newest && threadIdx.x < SIZE / 8) {
+        const long long to = 1ll * (slot / page_tokens) * page_stride +
+                             1ll * (slot % page_tokens) * token_stride + 1ll * kv_head * head_stride;
+        reinterpret_cast<uint4*>(keys + to)[threadIdx.x] = new_key[threadIdx.x];
+        reinterpret_cast<uint4*>(values + to)[threadIdx.x] = new_value[threadIdx.x];
     }
 
     auto query_of = [&](int tile, int part) {
@@ -279,12 +252,12 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
             best = larger(best, shuffle_xor(best, 1));
             best = larger(best, shuffle_xor(best, 2));
             const float base = best == minus_infinity() ? 0.f : best;
-            const float shrunk = exp2f(top[tile] - base);
+            const float shrunk = power_of_two(top[tile] - base);
             top[tile] = best;
             total[tile] *= shrunk;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                exponent[i] = exp2f(exponent[i] - base);
+                exponent[i] = power_of_two(exponent[i] - base);
                 total[tile] += exponent[i];
             }
             weight[tile][0] = floats_to_bf16x2(exponent[0], exponent[1]);
@@ -321,55 +294,45 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
     for (int tile = 0; tile < HEAD_TILES; ++tile) {
         float all = total[tile] + shuffle_xor(total[tile], 1);
         all += shuffle_xor(all, 2);
-        if (member == 0) {
-            tops[warp_id()][8 * tile + group] = top[tile];
-            totals[warp_id()][8 * tile + group] = all;
+        if (member == 0) weighed[warp_id()][8 * tile + group] = {top[tile], all};
+#pragma unroll
+        for (int j = 0; j < 4 * SPANS; ++j) {
+            const int couple = j / 4 * 32 + 4 * group + j % 4;
+            if (SIZE % 64 && couple >= COUPLES) continue;
+            const float(&its)[4] = sum[tile][j];
+            sums[warp_id()][8 * tile + 2 * member][couple] = {its[0], its[2]};
+            sums[warp_id()][8 * tile + 2 * member + 1][couple] = {its[1], its[3]};
         }
-#pragma unroll
-        for (int j = 0; j < 4 * SPANS; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int feature = j / 4 * 64 + 8 * group + 2 * (j % 4) + (i >> 1);
-                if (feature < SIZE)
-                    sums[warp_id()][8 * tile + 2 * member + (i & 1)][feature] = sum[tile][j][i];
-            }
     }
     sync_block();
 
-    constexpr int COUPLES = SIZE / 2;  // of features in a head, which a thread sums
-    // Of a part: the sums of each head, then its largest score and its total weight.
-    const int part_size = heads * (SIZE + 2);
-    float* const own_part = partial + 1ll * pair * splits * part_size;
-    auto finish = [&](const Sum& got, int head, int feature) {
-        float total_weight = got.total, factor = 1.f;
-        if (sinks) {
-            const float sink = sinks[kv_head * heads + head] * LOG2_E;
-            const float both = larger(got.top, sink);
-            factor = exp2f(got.top - both);
-            total_weight = total_weight * factor + exp2f(sink - both);
-        }
-        reinterpret_cast<u32*>(own_out)[(head * SIZE + feature) / 2] = floats_to_bf16x2(
-            got.low * factor / total_weight, got.high * factor / total_weight);
+    // Of a part: the sums of each head, then what weighed them.
+    const int part_size = heads * (COUPLES + 1);
+    float2* const own_part = partial + 1ll * pair * splits * part_size;
+    auto finish = [&](Sum& got, int head, int couple) {
+        const float sink = sink_of[head];
+        shrink(got, larger(got.top, sink));
+        const float all = got.total + power_of_two(sink - got.top);
+        reinterpret_cast<u32*>(own_out)[head * COUPLES + couple] =
+            floats_to_bf16x2(got.low / all, got.high / all);
     };
+#pragma unroll 1
     for (int at = threadIdx.x; at < heads * COUPLES; at += THREADS) {
-        const int head = at / COUPLES, feature = at % COUPLES * 2;
-        Sum got = {tops[0][head], totals[0][head], sums[0][head][feature], sums[0][head][feature + 1]};
-        // The first warp has a unit, so that its top is a number.
+        const int head = at / COUPLES, couple = at % COUPLES;
+        Sum got = {minus_infinity()};
+        // The first warp has a unit, so that this is a number.
 #pragma unroll
-        for (int warp = 1; warp < WARPS; ++warp)
-            add(got, {tops[warp][head], totals[warp][head], sums[warp][head][feature],
-                      sums[warp][head][feature + 1]});
+        for (int warp = 0; warp < WARPS; ++warp) got.top = larger(got.top, weighed[warp][head].x);
+#pragma unroll
+        for (int warp = 0; warp < WARPS; ++warp)
+            add(got, sums[warp][head][couple], weighed[warp][head]);
         if (active == 1) {
-            finish(got, head, feature);
+            finish(got, head, couple);
             continue;
         }
-        float* const to = own_part + split * part_size;
-        to[head * SIZE + feature] = got.low;
-        to[head * SIZE + feature + 1] = got.high;
-        if (feature == 0) {
-            to[heads * SIZE + 2 * head] = got.top;
-            to[heads * SIZE + 2 * head + 1] = got.total;
-        }
+        float2* const to = own_part + split * part_size;
+        to[at] = {got.low, got.high};
+        if (couple == 0) to[heads * COUPLES + head] = {got.top, got.total};
     }
     if (active == 1) return;
     fence();
@@ -379,29 +342,26 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
     if (!is_last) return;
     fence();
     if (threadIdx.x == 0) counters[pair] = 0;  // for the next launch
+#pragma unroll 1
     for (int at = threadIdx.x; at < heads * COUPLES; at += THREADS) {
-        const int head = at / COUPLES, feature = at % COUPLES * 2;
-        Sum got = {minus_infinity(), 0.f, 0.f, 0.f};
+        const int head = at / COUPLES;
+        Sum got = {minus_infinity()};
+#pragma unroll 1
         for (int first = 0; first < active; first += AT_ONCE) {
             float2 its[AT_ONCE], about[AT_ONCE];
-            float best = got.top;
+            float top = got.top;
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
-                const float* const from = own_part + min(first + i, active - 1) * part_size;
-                its[i] = *reinterpret_cast<const float2*>(from + head * SIZE + feature);
-                about[i] = *reinterpret_cast<const float2*>(from + heads * SIZE + 2 * head);
+                const float2* const from = own_part + min(first + i, active - 1) * part_size;
+                its[i] = from[at];
+                about[i] = from[heads * COUPLES + head];
                 if (first + i >= active) about[i].x = minus_infinity();
-                best = larger(best, about[i].x);
+                top = larger(top, about[i].x);
             }
-            add(got, {best, 0.f, 0.f, 0.f});
+            shrink(got, top);
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const float factor = exp2f(about[i].x - best);
-                got.total += about[i].y * factor;
-                got.low += its[i].x * factor;
-                got.high += its[i].y * factor;
-            }
+            for (int i = 0; i < AT_ONCE; ++i) add(got, its[i], about[i]);
         }
-        finish(got, head, feature);
+        finish(got, head, at % COUPLES);
     }
 }

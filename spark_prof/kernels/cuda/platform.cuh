@@ -44,6 +44,12 @@ INLINE uint4 load_16(const void* from) { return __ldg(reinterpret_cast<const uin
 INLINE float bf16_to_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
+// Within 2^-22 of it; 0 below 2^-126.
+INLINE float power_of_two(float exponent) {
+    float got;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(got) : "f"(exponent));
+    return got;
+}
 // Round to nearest even; the first argument goes to the low half.
 INLINE u32 floats_to_bf16x2(float low, float high) {
     u32 got;
