@@ -27,7 +27,7 @@ ARCHITECTURES = ("sm_90a", "sm_100f", "sm_120f", "sm_121a")
 """Targets for which the tests compile every kernel and look at its machine code. Other GPUs from
 compute capability 8.0 on may run them too."""
 
-_ORACLES = "spark_prof.kernels.check.oracles"
+_CHECK = "spark_prof.kernels.check"
 
 
 class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -36,12 +36,13 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     name: str  # what `spark-prof kernels check NAME` takes: SLOT-KIND
     module: str  # the path of the module that declares it
     # What it is built from; a choice is that of experts.
-    layer: Literal["matrix", "experts", "choice", "norm", "normed matrix"]
+    layer: Literal["matrix", "experts", "choice", "norm", "normed matrix", "attention"]
     does: str
     formats: tuple[str, ...]  # of the weights, or logits, that it reads
     shapes: str
     operation: str  # a function of the module; here its path
-    reference: str  # the same in float64, in plain PyTorch: of `check/oracles.py`; here its path
+    # The same in float64, in plain PyTorch: of `check/oracles.py`, or FILE:NAME; here its path.
+    reference: str
     # What one call has to read and write at least, everything once: M tokens, N rows, K columns, w
     # bytes a weight with its scales; of experts D take part.
     bytes: str
@@ -82,7 +83,8 @@ def _declared() -> Iterator[ReplacementKernel]:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "LISTED":
                 for row in ast.literal_eval(statement.value):
                     row["operation"] = f"{module}:{row['operation']}"
-                    row["reference"] = f"{_ORACLES}:{row['reference']}"
+                    *where, reference = row["reference"].split(":")
+                    row["reference"] = f"{_CHECK}.{where[0] if where else 'oracles'}:{reference}"
                     for name in row.pop("names"):
                         named = {"name": name, "module": module, **row}
                         yield msgspec.convert(named, ReplacementKernel)

@@ -9,13 +9,16 @@
 
 // Not from math.h, which takes a third of the time that a small kernel compiles for.
 extern "C" {
+float exp2f(float) noexcept;
 float expf(float) noexcept;
+float sqrtf(float) noexcept;
 double fabs(double) noexcept;
 double nearbyint(double) noexcept;
 double sqrt(double) noexcept;
 }
 
 struct alignas(8) uint2 { u32 x, y; };
+struct alignas(8) float2 { float x, y; };
 struct alignas(16) uint4 { u32 x, y, z, w; };
 struct uint3 { u32 x, y, z; };
 

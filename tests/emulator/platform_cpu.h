@@ -16,6 +16,7 @@ INLINE u32 warp_id() { return threadIdx.x >> 5; }
 INLINE void sync_block() { cpu::wait_for_block(); }
 UNCHECKED static void cpu_sync_warp(cpu::Warp& warp) { warp.sync_time = ++cpu::launch.time; }
 INLINE void sync_warp() { cpu::collect("sync_warp", cpu_sync_warp, nullptr); }
+INLINE void fence() {}
 
 template <class T>
 INLINE T cpu_load(const void* from) {
@@ -34,6 +35,7 @@ UNCHECKED static void prefetch_to_l2(const u8* from, u32 bytes) {
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
 INLINE float bf16_to_float(u16 bits) { return float_of_bits(u32(bits) << 16); }
+INLINE float power_of_two(float exponent) { return exp2f(exponent); }
 // NaN becomes 0x7fff, as on a GPU.
 INLINE u16 float_to_bf16(float value) {
     u32 bits = bits_of_float(value);

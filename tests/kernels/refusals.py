@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import torch
 
-from spark_prof.kernels.candidate import Candidate, RouterLayer
+from spark_prof.kernels.candidate import AttentionLayer, Candidate, RouterLayer
+from spark_prof.kernels.check.attention_cases import AttentionCase
 from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase, NormCase, RoutingCase
 from spark_prof.kernels.check.inputs import Sizes
 from spark_prof.kernels.check.normed_cases import NormedCase
@@ -33,6 +35,9 @@ _ROW_OPERAND: Mapping[str, Change] = {
 
 def all_refusals(candidate: Candidate, device: str) -> Attempts:
     """Wrong operands of the package's kernels, by the names of their parameters."""
+    if candidate.name == "attention":
+        yield from _attention_refusals(candidate, device)
+        return
     if not candidate.formats:
         posed = RoutingCase(32, 4, 3, scheme="corrected sigmoid").pose(candidate, device)
         router, (logits, *_) = posed.layer, posed.arguments
@@ -70,6 +75,58 @@ def all_refusals(candidate: Candidate, device: str) -> Attempts:
         made = partial(lambda layer: candidate.build(layer).run, posed.layer)
         for label, run in refusals(made, operands, "x"):
             yield f"{kind}, {label}", run
+
+
+_CACHE_OPERAND: Mapping[str, Change] = {
+    "of another layout": lambda cache: cache.transpose(1, 2).contiguous().transpose(1, 2),
+    "from an odd address": lambda cache: torch.cat([cache] * 2, -1)[..., 1 : 1 + cache.shape[-1]],
+    "with columns apart": lambda cache: cache.repeat_interleave(2, -1)[..., ::2],
+    "with pages of 8 tokens": lambda cache: cache.unflatten(1, (-1, 8)).flatten(0, 1),
+    "of a head less": lambda cache: cache[:, :, 1:],
+}
+_LAYERS: Mapping[str, dict[str, object]] = {
+    "5 heads for 2": {"heads": 5},
+    "34 heads for 2": {"heads": 34},
+    "heads of 72 features": {"size": 72},
+    "heads of 272 features": {"size": 272},
+    "a negative window": {"window": -1},
+    "a table in float64": {"cos_sin": torch.zeros(8, 64, dtype=torch.float64)},
+    "a table that is too wide": {"cos_sin": torch.zeros(8, 66)},
+    "a table of three dimensions": {"cos_sin": torch.zeros(8, 8, 8)},
+    "a sink too few": {"sinks": torch.zeros(3)},
+}
+
+
+def _attention_refusals(candidate: Candidate, device: str) -> Attempts:
+    posed = AttentionCase(4, 2, 64, (5, 20)).pose(candidate, device)
+    layer = posed.layer
+    assert isinstance(layer, AttentionLayer)
+    names = ("qkv", "positions", "keys", "values", "blocks", "lengths", "slots")
+    operands = {n: a for n, a in zip(names, posed.arguments, strict=True) if a is not None}
+
+    def made() -> Callable[..., object]:
+        return candidate.build(layer).run
+
+    for label, run in refusals(made, operands, "qkv"):
+        # A page less of each request is nothing that can be told.
+        if label != "blocks with a column less":
+            yield label, run
+    for name, (what, change) in product(("keys", "values"), _CACHE_OPERAND.items()):
+        yield f"{name} {what}", partial(_refused, made, operands, name, change)
+    for what, fields in _LAYERS.items():
+        moved = {
+            name: each.to(device) if isinstance(each, torch.Tensor) else each
+            for name, each in fields.items()
+        }
+        yield what, partial(_not_built, candidate, replace(layer, **moved))  # type: ignore[arg-type]
+
+
+def _not_built(candidate: Candidate, layer: AttentionLayer) -> str:
+    try:
+        candidate.build(layer)
+    except KernelError:
+        return ""
+    return "not refused"
 
 
 def refusals(

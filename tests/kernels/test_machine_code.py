@@ -67,6 +67,11 @@ EXPECTED = (
     Expected("route", ()),
     Expected("gate_up", (STREAMED, TENSOR_CORES)),
     Expected("down", (STREAMED, TENSOR_CORES)),
+    Expected("attention", (STREAMED, TENSOR_CORES), (("SIZE", 64),)),
+    *(
+        Expected("attention", (STREAMED, TENSOR_CORES), (("SIZE", size),), threads=256)
+        for size in (80, 128, 256)
+    ),
 )
 
 

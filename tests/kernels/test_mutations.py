@@ -14,8 +14,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels import dense, moe, normed_linear, routing
+from spark_prof.kernels import attention, dense, moe, normed_linear, routing
 from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format
+from spark_prof.kernels.check.attention_cases import AttentionCase
 from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import Sizes, Weight
 from spark_prof.kernels.check.normed_cases import NormedCase
@@ -249,6 +250,39 @@ MUTANTS = [
     Mutant("no weights of choices", "down.cu", r"choice_weight\[\w+\];", "1.f;"),
     Mutant("no bias", "down.cu", r"\+ offset\[i >> 1\]", ""),
     Mutant("a warp's sums left out", "down.cu", r"warp < WARPS;", "warp < WARPS - 1;"),
+    Mutant(
+        "a window one token too wide",
+        "attention.cu",
+        r"max\(0, length - window\)",
+        "max(0, length - window - 1)",
+    ),
+    Mutant("no sinks", "attention.cu", r"if \(sinks\)", "if (false)"),
+    Mutant(
+        "a part without its last unit",
+        "attention.cu",
+        r"min\(units, \(split \+ 1\) \* each\)",
+        "min(units, (split + 1) * each - 1)",
+    ),
+    Mutant(
+        "a part that begins late",
+        "attention.cu",
+        r"split \* each \+ warp_id",
+        "split * each + (split > 0) + warp_id",
+    ),
+    Mutant("the last part left out", "attention.cu", r"i >= active\)", "i >= active - 1)"),
+    Mutant(
+        "the value to the next slot",
+        "attention.cu",
+        r"values \+ to\)",
+        "values + to + token_stride)",
+        "values at their slots",
+    ),
+    Mutant("the new token from the cache", "attention.cu", r"token < length - 1; \};", "true; };"),
+    Mutant("a counter that stays", "attention.cu", r"counters\[pair\] = 0;", ";", "a second run"),
+    Mutant("no norm of keys", "attention.cu", r"is_key \? k_norm : q_norm", "q_norm"),
+    Mutant("rotated backwards", "attention.cu", r"- high\[j\] \* sine", "+ high[j] * sine"),
+    Mutant("no barrier", "attention.cu", r"sync_block\(\);", "", "a race"),
+    Mutant("too early", "attention.cu", r"wait_for_previous_kernel\(\);\n    for", "for", "waits"),
     Mutant("the softmax of all", "routing.cu", r"if \(renormalize\)", "if (false)"),
     Mutant("each choice the first", "routing.cu", r"\+ choice_of\[\w+(\.x)?\]\[user\]", ""),
 ]
@@ -256,6 +290,9 @@ MUTANTS = [
 
 def gate(file: str, kind: Format = "nvfp4") -> str:
     """The verdict on what is launched now, from the cases that the file matters to."""
+    if file == "attention.cu":
+        case = AttentionCase(4, 1, 64, (330, 20), window=310, sinks=True, normed=True)
+        return said(case, attention.build)
     if file in ("dense.cu", "norm.cuh", "weights.cuh"):
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         normed = NormedCase(kind, (224, 1600), 3, bias=True, epsilon=0.5)
@@ -270,7 +307,7 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = folder / code.source
         launch(replace(code, source=str(source)) if source.is_file() else code, *arguments, **named)
 
-    for module in (dense, moe, routing):
+    for module in (attention, dense, moe, routing):
         monkeypatch.setattr(module, "launch", changed)
 
 

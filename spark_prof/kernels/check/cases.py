@@ -64,6 +64,8 @@ class Posed:
     results: tuple[Kind, ...]  # what it returns
     # Holds results against what they must be; a matrix and experts by the judge given.
     judge: Callable[[Results, Judge], Judgement]
+    # Which arguments a call writes to: it gets copies, which the judge has behind the results.
+    written: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

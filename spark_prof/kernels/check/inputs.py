@@ -5,7 +5,7 @@ Weights are made of codes and scales and not by quantizing, so that all occur.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -57,6 +57,21 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     """All bytes of the memory that a tensor is part of."""
     raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return raw.set_(tensor.untyped_storage())
+
+
+def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same tensors in a copy of their memory, which they share as before."""
+    memory = {each.untyped_storage().data_ptr(): memory_of(each) for each in tensors}
+    copied = {address: whole.clone().untyped_storage() for address, whole in memory.items()}
+    return [
+        torch.empty(0, dtype=each.dtype, device=each.device).set_(
+            copied[each.untyped_storage().data_ptr()],
+            each.storage_offset(),
+            each.shape,
+            each.stride(),
+        )
+        for each in tensors
+    ]
 
 
 Tokens = Literal["plain", "NaN and infinity", "apart", "zeros", "with a common offset"]

@@ -26,6 +26,7 @@ from spark_prof.kernels.candidate import (
     WrongResult,
     check_taken,
 )
+from spark_prof.kernels.check.attention_cases import AttentionCase, attention_cases
 from spark_prof.kernels.check.cases import (
     SMALL,
     SMALL_EXPERTS,
@@ -39,7 +40,7 @@ from spark_prof.kernels.check.cases import (
     cases_of,
     formats_of,
 )
-from spark_prof.kernels.check.inputs import Guarded, memory_of
+from spark_prof.kernels.check.inputs import Guarded, copies, memory_of
 from spark_prof.kernels.check.normed_cases import NormedCase, normed_cases
 from spark_prof.kernels.check.verdict import (
     Judgement,
@@ -100,13 +101,16 @@ def attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]
     return "failed" if judgement.detail else "passed", judgement
 
 
-LAYER_CASES: dict[str, Callable[[Candidate, str], Iterator[Case | NormedCase]]] = {
-    "normed": normed_cases
+AnyCase = Case | NormedCase | AttentionCase
+
+LAYER_CASES: dict[str, Callable[[Candidate, str], Iterator[AnyCase]]] = {
+    "normed": normed_cases,
+    "attention": lambda _, device: attention_cases(device),
 }
 """Of the slot `layer`, by what the registry's `check` says."""
 
 
-def run_case(case: Case | NormedCase, candidate: Candidate, device: str) -> Judgement:
+def run_case(case: AnyCase, candidate: Candidate, device: str) -> Judgement:
     """Runs a case: results within their bounds, nothing beside them written, again equal bits.
 
     A kernel that changes the weights' bits is held against its own error alone.
@@ -118,7 +122,7 @@ def run_case(case: Case | NormedCase, candidate: Candidate, device: str) -> Judg
     out = guarded.tensor if guarded else None
     try:
         replacement = _built(candidate, posed)
-        results = run_replacement(replacement, posed.arguments, posed.results, out)
+        results = run_replacement(replacement, posed.arguments, posed.results, out, posed.written)
     except KernelError as error:
         return Judgement(None, "" if case.may_refuse else f"refused: {error}")
     if guarded and (problem := guarded.problem()):
@@ -129,7 +133,7 @@ def run_case(case: Case | NormedCase, candidate: Candidate, device: str) -> Judg
 
     def again() -> Results:
         fresh = None if out is None else torch.full_like(out, torch.nan)
-        return run_replacement(replacement, posed.arguments, posed.results, fresh)
+        return run_replacement(replacement, posed.arguments, posed.results, fresh, posed.written)
 
     return Judgement(judged.used, _first_difference(again, [each.clone() for each in results]))
 
@@ -146,8 +150,11 @@ def run_replacement(
     arguments: Sequence[torch.Tensor | None],
     kinds: Sequence[Kind],
     out: torch.Tensor | None = None,  # what a kernel of the package writes its one result to
+    written: Sequence[int] = (),  # arguments that it writes to: it gets copies
 ) -> Results:
     """Calls a replacement; its results are of these kinds, and it left its arguments alone.
+
+    Behind the results come the copies of arguments that it may write to.
 
     Raises:
         Abstained: it does not take as many tokens.
@@ -156,12 +163,21 @@ def run_replacement(
     x = arguments[0]
     assert x is not None
     check_taken(replacement, len(x))
+    originals = [each for each in (arguments[i] for i in written) if each is not None]
+    copied = dict(zip(written, copies(originals), strict=True))
+    arguments = [copied.get(i, each) for i, each in enumerate(arguments)]
+    if copied:
+        x.neg()  # a kernel that starts early reads what the one before it has not written
     capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
     # Comparing waits for the device, which a capture does not allow.
     given = (
         []
         if capturing
-        else [(a, a.clone(), memory_of(a).clone()) for a in arguments if a is not None]
+        else [
+            (a, a.clone(), memory_of(a).clone())
+            for i, a in enumerate(arguments)
+            if a is not None and i not in copied
+        ]
     )
     answer: Any = replacement.run(*arguments, *([] if out is None else [out]))
     results = answer if isinstance(answer, tuple) else (answer,)
@@ -182,7 +198,7 @@ def run_replacement(
             raise WrongResult("it writes to its arguments")
         if not torch.equal(memory_of(argument), memory):
             raise WrongResult("it writes beside its arguments")
-    return results
+    return (*results, *copied.values())
 
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> bool:

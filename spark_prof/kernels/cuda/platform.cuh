@@ -22,6 +22,8 @@ INLINE u32 lane_id() { return threadIdx.x & 31u; }
 INLINE u32 warp_id() { return threadIdx.x >> 5; }
 INLINE void sync_block() { __syncthreads(); }
 INLINE void sync_warp() { __syncwarp(); }
+// What this thread has written is seen by whoever sees an atomic of its block after this.
+INLINE void fence() { __threadfence(); }
 
 // Loads of what is read once: they leave no trace in L1, and in L2 they make room first. The pointer
 // is aligned to the size.
@@ -56,6 +58,12 @@ INLINE void prefetch_to_l2(const u8* from, u32 bytes) {
 INLINE float bf16_to_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
+// Within 2^-22 of it; 0 below 2^-126.
+INLINE float power_of_two(float exponent) {
+    float got;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(got) : "f"(exponent));
+    return got;
+}
 // Round to nearest even; the first argument goes to the low half.
 INLINE u32 floats_to_bf16x2(float low, float high) {
     u32 got;

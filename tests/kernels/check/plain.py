@@ -14,15 +14,15 @@ from spark_prof.kernels.candidate import (
     LinearLayer,
     Replacement,
 )
-from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase
+from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import decode
 from spark_prof.kernels.check.normed_cases import NormedCase
-from spark_prof.kernels.check.runner import attempt, check, run_case
+from spark_prof.kernels.check.runner import AnyCase, attempt, check, run_case
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.swaps.templates import experts, router
 
 
-def said(case: Case | NormedCase, builder: Builder, device: str = "cpu", own: bool = False) -> str:
+def said(case: AnyCase, builder: Builder, device: str = "cpu", own: bool = False) -> str:
     """What the gate says of a kernel in one case; nothing if it is right."""
     slot = "o" if isinstance(case, DenseCase) else "moe" if isinstance(case, MoeCase) else "router"
     slot = "layer" if isinstance(case, NormedCase) else slot

@@ -1,0 +1,247 @@
+"""The cases of attention over a paged cache: what is cached where, what is new, what must come out.
+
+All of the cache that a request may not read is NaN: what is beyond its length or before its window,
+and where its new token goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from spark_prof.kernels.candidate import AttentionLayer, Candidate, NormLayer
+from spark_prof.kernels.check.attention_oracle import attention_oracle
+from spark_prof.kernels.check.cases import Posed, Results
+from spark_prof.kernels.check.inputs import make_activations, memory_of, surrounded
+from spark_prof.kernels.check.verdict import Judge, Judgement
+
+_POSITIONS = 96  # rows of the table
+_EPSILON = 1e-6
+_SPARE = 3  # pages that nobody's blocks name
+
+Lay = Literal["tokens first", "heads first", "apart"]
+"""How a page lies: keys beside values, tokens or heads outermost; keys and values by themselves."""
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """A layer and the requests that it gets."""
+
+    heads: int
+    kv_heads: int
+    size: int
+    lengths: tuple[int, ...]
+    window: int = 0
+    sinks: bool = False
+    normed: bool = False
+    halves: bool = True
+    rotated: int = -1  # features that are rotated; -1 for all
+    page: int = 16
+    lay: Lay = "tokens first"
+    scale: float = 0.0  # 0 for 1 / sqrt(size)
+    float_table: bool = False
+    padding: tuple[int, ...] = ()  # requests without a slot, as those of length 0
+    elsewhere: bool = False  # slots are not the next places of their requests' pages
+    nan: bool = False  # among what the first request reads
+    may_refuse: bool = False
+
+    @property
+    def label(self) -> str:
+        """For messages: `8 / 2 heads of 64, lengths 17 300, window 128, sinks`."""
+        words = [f"{self.heads} / {self.kv_heads} heads of {self.size}"]
+        words.append("lengths " + " ".join(map(str, self.lengths)))
+        words += [f"window {self.window}"] * bool(self.window)
+        words += [f"{self.rotated} rotated"] * (self.rotated >= 0)
+        words += [f"pages of {self.page}"] * (self.page != 16)
+        words += [f"scale {self.scale:g}"] * bool(self.scale)
+        words += [self.lay] * (self.lay != "tokens first")
+        words += ["sinks"] * self.sinks + ["norms"] * self.normed + ["NaN"] * self.nan
+        words += ["neighbours rotated"] * (not self.halves) + ["float32 table"] * self.float_table
+        words += ["padding"] * bool(self.padding) + ["slots elsewhere"] * self.elsewhere
+        return ", ".join(words)
+
+    def pose(self, _candidate: Candidate, device: str) -> Posed:
+        """The case on a device."""
+        layer, (qkv, positions, *cache) = self.layer(device), self.arguments(device)
+        shape = (len(self.lengths), self.heads * self.size)
+        given = (qkv, positions, *cache)
+        return Posed(
+            layer,
+            given,
+            ((shape, torch.bfloat16),),
+            lambda results, judged: _judge_attention(layer, given, results, judged),
+            written=(2, 3),
+        )
+
+    def layer(self, device: str) -> AttentionLayer:
+        """The layer; sinks are large enough to matter, and differ."""
+        rotated = self.size if self.rotated < 0 else self.rotated
+        steps = torch.arange(_POSITIONS)[:, None] * 0.37 ** torch.arange(rotated // 2)
+        table = torch.cat([steps.cos(), steps.sin()], 1)
+        dtype = torch.float32 if self.float_table else torch.bfloat16
+        norms = [
+            NormLayer(name, make_activations("plain", 1, self.size, seed, device)[0], _EPSILON)
+            for name, seed in (("q_norm", 11), ("k_norm", 12))
+        ]
+        sinks = make_activations("with a common offset", 1, self.heads, 13, device)[0]
+        return AttentionLayer(
+            "model.layers.0.self_attn",
+            self.heads,
+            self.kv_heads,
+            self.size,
+            self.scale or self.size**-0.5,
+            self.window,
+            sinks if self.sinks else None,
+            table.to(dtype).to(device),
+            self.halves,
+            norms[0] if self.normed else None,
+            norms[1] if self.normed else None,
+        )
+
+    def arguments(self, device: str) -> tuple[torch.Tensor, ...]:
+        """What a call gets: pages in no order, and a cache of NaN but for what may be read."""
+        tokens, page = len(self.lengths), self.page
+        generator = torch.Generator().manual_seed(sum(self.lengths))
+        wanted = [-(-length // page) for length in self.lengths]
+        pages = sum(wanted) + _SPARE
+        order = torch.randperm(pages, generator=generator)
+        poison, spare = int(order[0]), order[1:_SPARE].tolist()
+        blocks = torch.full((tokens, max(wanted) + 2), poison, dtype=torch.int32)
+        keys, values = self.cache(pages)
+        slots = []
+        taken = _SPARE
+        for request, length in enumerate(self.lengths):
+            mine = order[taken : taken + wanted[request]]
+            taken += wanted[request]
+            first = max(0, length - self.window) if self.window else 0
+            if request in self.padding or not length:
+                slots.append(-1)
+                continue
+            blocks[request, first // page : len(mine)] = mine[first // page :].int()
+            cached = torch.arange(first, length - 1)
+            shape = (len(cached), self.kv_heads, self.size)
+            for cache in (keys, values):
+                numbers = torch.randn(shape, generator=generator)
+                cache[mine[cached // page], cached % page] = numbers.to(torch.bfloat16)
+            if self.nan and request == 0:
+                keys[mine[first // page], first % page, 0, self.size // 2] = torch.nan
+                values[mine[first // page], first % page, -1, 1] = torch.nan
+            last = length - 1
+            own = int(mine[last // page]) * page + last % page
+            slots.append(spare[request % 2] * page + request if self.elsewhere else own)
+        width = (self.heads + 2 * self.kv_heads) * self.size
+        positions = torch.tensor(self.lengths) * 5 % _POSITIONS
+        return (
+            surrounded(make_activations("plain", tokens, width, 2, device)),
+            positions.to(device),
+            *_on(device, keys, values),
+            blocks.to(device),
+            torch.tensor(self.lengths, dtype=torch.int32, device=device),
+            torch.tensor(slots, device=device),
+        )
+
+    def cache(self, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [pages, tokens, G, D], all NaN."""
+        heads, page, size = self.kv_heads, self.page, self.size
+        if self.lay == "apart":
+            whole = torch.full((2, pages, page, heads, size), torch.nan, dtype=torch.bfloat16)
+            return whole[0], whole[1]
+        shape = (page, heads) if self.lay == "tokens first" else (heads, page)
+        both = torch.full((pages, *shape, 2 * size), torch.nan, dtype=torch.bfloat16)
+        both = both if self.lay == "tokens first" else both.transpose(1, 2)
+        return both[..., :size], both[..., size:]
+
+
+def _on(device: str, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Both on a device, as they lie in the memory that they share."""
+    whole = memory_of(keys).to(device)
+    return tuple(
+        torch.empty(0, dtype=each.dtype, device=device).set_(
+            whole.untyped_storage(), each.storage_offset(), each.shape, each.stride()
+        )
+        for each in (keys, values)
+    )
+
+
+def _judge_attention(
+    layer: AttentionLayer, given: tuple[torch.Tensor, ...], results: Results, judged: Judge
+) -> Judgement:
+    """The result, the new keys and values at their slots, and the cache as before elsewhere."""
+    qkv, positions, keys, values, blocks, lengths, slots = given
+    out, new_keys, new_values = results
+    expected, of_keys = attention_oracle(
+        layer, qkv, positions, keys, values, blocks, lengths, slots
+    )
+    found = judged(out, expected)
+    real = (lengths > 0) & (slots >= 0)
+    at = slots[real] // keys.shape[1], slots[real] % keys.shape[1]
+    of_keys = replace(of_keys, value=of_keys.value[real], error=of_keys.error[real])
+    rows = qkv[real, -layer.kv_heads * layer.size :].unflatten(1, (layer.kv_heads, -1))
+    written = judged(new_keys[at], of_keys)
+    if found.detail or written.detail:
+        return found if found.detail else Judgement(written.used, f"keys: {written.detail}")
+    if not torch.equal(new_values[at], rows):
+        return Judgement(None, "values at their slots are not those of qkv")
+    after, before = (new_keys, new_values), (keys, values)
+    now = [each[at].clone() for each in after]
+    for each, was in zip(after, before, strict=True):
+        each[at] = was[at]
+    same = all(
+        torch.equal(memory_of(each), memory_of(was))
+        for each, was in zip(after, before, strict=True)
+    )
+    for each, its in zip(after, now, strict=True):
+        each[at] = its
+    return found if same else Judgement(None, "the cache is written beside its slots")
+
+
+def attention_cases(device: str) -> Iterator[AttentionCase]:
+    """Each number of tokens, sizes of heads, lengths around every border, and each edge."""
+    small = AttentionCase(4, 1, 64, (1, 2, 17))
+    mixed = (1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 5, 100, 128, 130)
+    for tokens in range(1, 17):
+        yield AttentionCase(16, 2, 64, mixed[-tokens:], sinks=tokens % 2 == 0)
+    # Splits begin with 257 tokens, and have another block from each 128 tokens on.
+    for length in (255, 256, 257, 258, 272, 273, 384, 385, 400, 513, 700, 1030, 2500):
+        yield AttentionCase(8, 1, 64, (length,), sinks=length % 2 == 1)
+    yield AttentionCase(8, 1, 64, (640, 300), sinks=True)
+    for heads, kv_heads, size in (
+        (2, 2, 64), (8, 2, 64), (2, 2, 80), (3, 1, 80), (4, 1, 128), (16, 2, 128),
+        (16, 1, 128), (13, 1, 128), (2, 1, 256), (8, 1, 256), (16, 1, 256),
+    ):  # fmt: skip
+        yield AttentionCase(heads, kv_heads, size, (1, 40), halves=size != 128)
+        yield AttentionCase(heads, kv_heads, size, (35, 290), normed=True, rotated=size // 4)
+    yield AttentionCase(8, 1, 128, (700,), normed=True)
+    yield AttentionCase(16, 1, 256, (300,), window=280, sinks=True)
+    for window, lengths in (
+        (1, (1, 2, 33)), (20, (19, 20, 21, 70)), (128, (127, 128, 129, 144, 500)),
+        (400, (399, 401, 900)),
+    ):  # fmt: skip
+        yield AttentionCase(8, 1, 64, lengths, window=window)
+        yield AttentionCase(8, 1, 64, lengths, window=window, sinks=True, elsewhere=True)
+    yield AttentionCase(8, 1, 64, (900,), window=600, sinks=True)
+    for page in (32, 48, 256):
+        yield replace(small, lengths=(1, 47, 49, 260), page=page)
+    for lay in ("heads first", "apart"):
+        yield AttentionCase(8, 2, 64, (5, 33), lay=lay)
+        yield AttentionCase(8, 2, 128, (20, 33), lay=lay, normed=True, elsewhere=True)
+    yield replace(small, halves=False, rotated=32)
+    yield replace(small, rotated=32, float_table=True)
+    yield replace(small, normed=True, float_table=True, elsewhere=True)
+    yield replace(small, elsewhere=True)
+    yield replace(small, lengths=(300, 40), scale=1.0, sinks=True)
+    yield replace(small, lengths=(300, 40), scale=4.0)
+    yield replace(small, lengths=(40, 18), nan=True)
+    yield replace(small, lengths=(0, 3, 40, 0, 20, 0), padding=(2,))
+    yield replace(small, lengths=(0,))
+    if device == "cuda":
+        for tokens in (1, 2, 4, 8, 16):
+            many = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))
+            for window in (0, 128):
+                yield AttentionCase(64, 8, 64, many, window=window, sinks=True)
+            yield AttentionCase(32, 4, 128, many, normed=True)
+        yield AttentionCase(64, 8, 64, (32768, 5), sinks=True)
+        yield AttentionCase(32, 4, 128, (32768, 32767, 0), normed=True)

@@ -1,0 +1,130 @@
+"""What attention of one new token gives, in float64, and how far a right kernel may lie from it.
+
+The arithmetic that is allowed: q and k are normed and rotated in float32 and rounded to bfloat16
+once; products of them are exact and summed in float32; a softmax in float32 by powers of two, in
+parts that are scaled to a common largest score; its weights rounded to bfloat16 before they
+multiply the values, but not for their sum; the sum of these exact products in float32, divided and
+rounded to bfloat16 once.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spark_prof.kernels.candidate import AttentionLayer, NormLayer
+from spark_prof.kernels.check.oracles import Expected, exact, rounded
+
+_ADDITION = 2.0**-23
+_STEPS_BESIDE = 64
+"""Roundings besides those of sums: of scales, roots, exponentials and quotients."""
+_WEIGHT_ROUNDING = 2.0**-8 * (1 + 2.0**-6)
+_SMALLEST = 2.0**-126
+
+
+def attention_oracle(
+    layer: AttentionLayer,
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    blocks: torch.Tensor,
+    lengths: torch.Tensor,
+    slots: torch.Tensor,
+) -> tuple[Expected, Expected]:
+    """The result [M, H D], and the new keys [M, G, D] as bfloat16; the cache is as before the call.
+
+    Of padding, where a length is 0 or a slot -1, the result is 0.
+    """
+    heads, kv_heads, size = layer.heads, layer.kv_heads, layer.size
+    parts = [count * size for count in (heads, kv_heads, kv_heads)]
+    q, k, v = (part.unflatten(1, (-1, size)) for part in qkv.split(parts, dim=1))
+    queries = rounded(_rotated(_normed(q, layer.q_norm), layer, positions))
+    new_keys = rounded(_rotated(_normed(k, layer.k_norm), layer, positions))
+    value = torch.zeros((len(qkv), heads, size), dtype=torch.float64, device=qkv.device)
+    error = torch.zeros_like(value)
+    page = keys.shape[1]
+    for request, (length, slot) in enumerate(zip(lengths.tolist(), slots.tolist(), strict=True)):
+        if length <= 0 or slot < 0:
+            continue
+        first = max(0, length - layer.window) if layer.window else 0
+        tokens = torch.arange(first, length - 1, device=qkv.device)
+        at = blocks[request, tokens // page].long(), tokens % page
+        seen = torch.cat([keys[at].to(torch.float64), new_keys.value[request, None]])
+        seen_off = torch.zeros_like(seen)
+        seen_off[-1] = new_keys.error[request]
+        of_values = torch.cat([values[at], v[request, None]]).to(torch.float64)
+        shared = heads // kv_heads
+        for head in range(kv_heads):
+            own = slice(head * shared, (head + 1) * shared)
+            got = _attended(
+                Expected(queries.value[request, own], queries.error[request, own]),
+                Expected(seen[:, head], seen_off[:, head]),
+                of_values[:, head],
+                layer,
+                None if layer.sinks is None else layer.sinks[own].to(torch.float64)[:, None],
+            )
+            value[request, own], error[request, own] = got.value, got.error
+    return Expected(value.flatten(1), error.flatten(1)), new_keys
+
+
+def _normed(x: torch.Tensor, norm: NormLayer | None) -> Expected:
+    """Heads [M, n, D], each normed by itself; not rounded before they are rotated."""
+    if norm is None:
+        return exact(x)
+    values = x.to(torch.float64)
+    inverse = (values.square().mean(-1, keepdim=True) + norm.epsilon).rsqrt()
+    value = values * inverse * norm.weight.to(torch.float64)
+    return Expected(value, value.abs() * (x.shape[-1] / 2 + _STEPS_BESIDE) * _ADDITION)
+
+
+def _rotated(x: Expected, layer: AttentionLayer, positions: torch.Tensor) -> Expected:
+    """Heads [M, n, D] after the rotation by their tokens' positions."""
+    pairs = layer.cos_sin.shape[1] // 2
+    table = layer.cos_sin[positions].to(torch.float64)[:, None]
+    cosine, sine = table[..., :pairs], table[..., pairs:]
+    features = torch.arange(2 * pairs, device=positions.device)
+    low, high = (
+        features.chunk(2) if layer.halves else (features[0::2], features[1::2])
+    )  # those that are rotated with each other
+    value, error = x.value.clone(), x.error.clone()
+    for one, other, sign in ((low, high, -1), (high, low, 1)):
+        kept, crossed = x.value[..., one] * cosine, x.value[..., other] * sine
+        value[..., one] = kept + sign * crossed
+        brought = x.error[..., one] * cosine.abs() + x.error[..., other] * sine.abs()
+        error[..., one] = brought + 2 * _ADDITION * (kept.abs() + crossed.abs())
+    return Expected(value, error)
+
+
+def _attended(
+    query: Expected,  # [heads, D]
+    keys: Expected,  # [n, D]
+    values: torch.Tensor,  # [n, D]
+    layer: AttentionLayer,
+    sink: torch.Tensor | None,  # [heads, 1]
+) -> Expected:
+    """What the heads that share their keys see, [heads, D]."""
+    count, k = len(values), keys.value.T
+    score = layer.scale * (query.value @ k)  # [heads, n]
+    size = query.value.abs() @ k.abs()
+    brought = query.error @ (k.abs() + keys.error.T) + query.value.abs() @ keys.error.T
+    off = abs(layer.scale) * (brought + (layer.size + _STEPS_BESIDE) * _ADDITION * (size + brought))
+    largest, reach = score.amax(1, keepdim=True), score.abs().amax(1, keepdim=True)
+    # Exponents are differences of float32 numbers; each new largest score is one more exponential.
+    reach = reach if sink is None else reach + sink.abs()
+    beside = (2 * reach + count / 16 + _STEPS_BESIDE) * 2 * _ADDITION
+    beside = beside + off.amax(1, keepdim=True)
+    relative = torch.expm1(off + beside)
+    weight = torch.exp(score - largest)
+    total = weight.sum(1, keepdim=True)
+    total_off = (weight * relative).sum(1, keepdim=True) + count * (_ADDITION * total + _SMALLEST)
+    if sink is not None:
+        part = torch.exp(sink - largest)
+        total, total_off = total + part, total_off + part * torch.expm1(beside)
+    value = weight @ values / total
+    rounded_off = weight * ((1 + relative) * (1 + _WEIGHT_ROUNDING + count * _ADDITION) - 1)
+    sums_off = (rounded_off + _SMALLEST) @ values.abs()
+    # N' / D' is off from N / D by no more than (|N' - N| + |N / D| |D' - D|) / D'.
+    least = total - total_off
+    error = (sums_off + value.abs() * total_off) / least
+    error = error + _STEPS_BESIDE * _ADDITION * value.abs() + _SMALLEST
+    return Expected(value, torch.where(least > 0, error, torch.inf))
