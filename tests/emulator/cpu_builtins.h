@@ -12,6 +12,7 @@ extern "C" {
 float expf(float) noexcept;
 double fabs(double) noexcept;
 double nearbyint(double) noexcept;
+double sqrt(double) noexcept;
 }
 
 struct alignas(8) uint2 { u32 x, y; };
@@ -37,6 +38,8 @@ static inline To cpu_bits_as(From value) {
 }
 static inline float __uint_as_float(u32 bits) { return cpu_bits_as<float>(bits); }
 static inline u32 __float_as_uint(float value) { return cpu_bits_as<u32>(value); }
+
+static inline float rsqrtf(float value) { return float(1.0 / sqrt(value)); }
 
 static inline int __popc(u32 bits) { return __builtin_popcount(bits); }
 static inline int __ffs(int bits) { return __builtin_ffs(bits); }

@@ -11,6 +11,7 @@ import torch
 from spark_prof.kernels.candidate import Candidate, RouterLayer
 from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase, NormCase, RoutingCase
 from spark_prof.kernels.check.inputs import Sizes
+from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
 from spark_prof.kernels.kernel_error import KernelError
 
 Attempts = Iterator[tuple[str, Callable[[], str]]]
@@ -50,15 +51,17 @@ def all_refusals(candidate: Candidate, device: str) -> Attempts:
         for label, run in refusals(lambda: routed, both, "logits"):
             yield f"with a correction, {label}", run
     for kind in candidate.formats:
-        case: Case = DenseCase(kind, (32, 64), 3, bias=True)
+        case: Case | NormedExpertsCase = DenseCase(kind, (32, 64), 3, bias=True)
         names = ("x", "bias")
         if candidate.slot == "moe":
             case, names = MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), ("x", "logits")
         elif candidate.slot == "norm":
             case, names = NormCase(3, 64, residual=True), ("x", "residual")
+        elif candidate.name == "normed-experts":
+            case, names = NormedExpertsCase(kind, Sizes(4, 2, 64, 64), 3), ("x", "residual")
         posed = case.pose(candidate, device)
         operands = {}
-        if candidate.slot != "norm":
+        if candidate.slot not in ("norm", "layer"):
             shape, dtype = posed.results[0]
             operands["out"] = torch.zeros(shape, dtype=dtype, device=device)
         for name, argument in zip(names, posed.arguments, strict=True):

@@ -40,6 +40,10 @@ from spark_prof.kernels.check.cases import (
     formats_of,
 )
 from spark_prof.kernels.check.inputs import Guarded, memory_of
+from spark_prof.kernels.check.normed_experts_cases import (
+    NormedExpertsCase,
+    normed_experts_cases,
+)
 from spark_prof.kernels.check.verdict import (
     Judgement,
     Status,
@@ -66,7 +70,8 @@ def check(
 
 
 def _attempts(candidate: Candidate, device: str) -> Attempts:
-    for case in cases_of(candidate, device):
+    cases = LAYER_CASES.get(candidate.name, cases_of)
+    for case in cases(candidate, device):
         yield case.label, partial(run_case, case, candidate, device)
     if not candidate.own:
         return
@@ -98,7 +103,13 @@ def attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]
     return "failed" if judgement.detail else "passed", judgement
 
 
-def run_case(case: Case, candidate: Candidate, device: str) -> Judgement:
+LAYER_CASES: dict[str, Callable[[Candidate, str], Iterator[Case | NormedExpertsCase]]] = {
+    "normed-experts": normed_experts_cases
+}
+"""Of the slot `layer`, by what the registry's `check` says."""
+
+
+def run_case(case: Case | NormedExpertsCase, candidate: Candidate, device: str) -> Judgement:
     """Runs a case: results within their bounds, nothing beside them written, again equal bits.
 
     A kernel that changes the weights' bits is held against its own error alone.

@@ -16,12 +16,15 @@ from spark_prof.kernels.candidate import (
 )
 from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import decode
+from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
 from spark_prof.kernels.check.runner import attempt, check, run_case
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.swaps.templates import experts, router
 
 
-def said(case: Case, builder: Builder, device: str = "cpu", own: bool = False) -> str:
+def said(
+    case: Case | NormedExpertsCase, builder: Builder, device: str = "cpu", own: bool = False
+) -> str:
     """What the gate says of a kernel in one case; nothing if it is right."""
     slot = "o" if isinstance(case, DenseCase) else "moe" if isinstance(case, MoeCase) else "router"
     candidate = Candidate("k", slot, builder, own=own)
