@@ -21,7 +21,7 @@ from spark_prof.kernels.operands import (
     token_tiles,
 )
 from spark_prof.kernels.pack import PackedLinear, kernel_code, pack_rows
-from spark_prof.kernels.routing import routed
+from spark_prof.kernels.routing import Routing, routed
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
 from spark_prof.kernels.tuning import Work
@@ -193,9 +193,19 @@ def moe(
         out = x.new_empty((tokens, experts.hidden))
     else:
         check_operand("out", out, (tokens, experts.hidden), device)
-    routing = routed(logits, router)
     config = config or default_config(experts.hidden, tokens, multiprocessors(device))
-    choices = routing.experts.shape[1]
+    return after_routing(x, routed(logits, router), experts, out, config)
+
+
+def after_routing(
+    x: torch.Tensor,
+    routing: Routing,
+    experts: PackedExperts,
+    out: torch.Tensor,  # as `moe`'s, and nothing is checked here
+    config: MoeConfig,
+) -> torch.Tensor:
+    """What the experts make of tokens whose choice is being made by the kernel before."""
+    device, (tokens, choices) = x.device, routing.experts.shape
     between = x.new_empty((tokens * choices, experts.intermediate))
     stacks = experts.intermediate // 8
     activation = experts.activation

@@ -46,6 +46,39 @@ class Routing:
     plan: torch.Tensor
 
 
+def unwritten(tokens: int, top_k: int, device: torch.device) -> Routing:
+    """Room for what a kernel decides for so many tokens."""
+    return Routing(
+        torch.empty((tokens, top_k), dtype=torch.int32, device=device),
+        torch.empty((tokens, top_k), dtype=torch.float32, device=device),
+        torch.empty(_PLAN, dtype=torch.int32, device=device),
+    )
+
+
+def check_choice(experts: int, top_k: int) -> None:
+    """Refuses as many experts, or chosen ones, as no kernel here takes."""
+    if not 1 <= experts <= MOST_EXPERTS:
+        raise KernelError(f"{experts} experts: up to {MOST_EXPERTS} can be routed to")
+    if not 1 <= top_k <= min(MOST_CHOICES, experts):
+        raise KernelError(f"cannot choose {top_k} of {experts} experts; 1 to {MOST_CHOICES} can be")
+
+
+def check_correction(
+    correction: torch.Tensor | None, experts: int, scoring: Scoring, device: torch.device
+) -> None:
+    """Refuses a correction that is not float32 [E] for sigmoids."""
+    if correction is None:
+        return
+    told = correction.dtype, tuple(correction.shape), correction.device
+    if told != (torch.float32, (experts,), device) or not correction.is_contiguous():
+        raise KernelError(
+            f"the correction must be contiguous float32 [{experts}] on {device}, not"
+            f" {told[0]} {told[1]} on {told[2]}"
+        )
+    if scoring != "sigmoid":
+        raise KernelError("a correction goes with scoring='sigmoid' only")
+
+
 def route(
     logits: torch.Tensor,
     top_k: int,
@@ -69,29 +102,16 @@ def route(
             f"logits of shape {tuple(logits.shape)}: this kernel routes 1 to {LARGEST_BATCH} tokens"
             f" to up to {MOST_EXPERTS} experts"
         )
-    if not 1 <= top_k <= min(MOST_CHOICES, experts):
-        raise KernelError(f"cannot choose {top_k} of {experts} experts; 1 to {MOST_CHOICES} can be")
+    check_choice(experts, top_k)
     if logits.dtype not in (torch.bfloat16, torch.float32) or logits.stride(1) != 1:
         raise KernelError(
             f"logits are {logits.dtype} with strides {logits.stride()}; they must be bfloat16 or"
             " float32, contiguous in a row"
         )
     device = logits.device
-    if correction is not None and (
-        (correction.dtype, correction.shape, correction.device)
-        != (torch.float32, (experts,), device)
-        or not correction.is_contiguous()
-    ):
-        raise KernelError(
-            f"the correction must be contiguous float32 [{experts}] on {device}, not"
-            f" {correction.dtype} {tuple(correction.shape)} on {correction.device}"
-        )
-    if correction is not None and scoring != "sigmoid":
-        raise KernelError("a correction goes with scoring='sigmoid' only")
+    check_correction(correction, experts, scoring, device)
     refuse_gradient("logits", logits)
-    chosen = torch.empty((tokens, top_k), dtype=torch.int32, device=device)
-    weights = torch.empty((tokens, top_k), dtype=torch.float32, device=device)
-    plan = torch.empty(_PLAN, dtype=torch.int32, device=device)
+    routing = unwritten(tokens, top_k, device)
     launch(
         _code(experts, top_k, logits.dtype == torch.float32, scoring),
         (1, 1, 1),
@@ -99,16 +119,16 @@ def route(
         (
             logits,
             correction,
-            chosen,
-            weights,
-            plan,
+            routing.experts,
+            routing.weights,
+            routing.plan,
             tokens,
             logits.stride(0),
             int(renormalize),
             float(scale),
         ),
     )
-    return Routing(chosen, weights, plan)
+    return routing
 
 
 def routed(logits: torch.Tensor, router: RouterLayer) -> Routing:

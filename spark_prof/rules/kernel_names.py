@@ -876,7 +876,7 @@ _OWN = (
     Rule("own-dense", r"^dense$", "dense", _TENSOR, precision="bf16", gemm=True),
     Rule("own-experts", r"^(?:gate_up|down)$", "gate_up", _TENSOR, component="experts",
          precision="bf16", weights="fp4", gemm=True),
-    Rule("own-router", r"^route$", "route", _CUDA, component="router"),
+    Rule("own-router", r"^(?:norm_)?route$", "route", _CUDA, component="router"),
 )
 
 _GENERIC = _all(_CUDA, "",

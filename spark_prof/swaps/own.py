@@ -25,16 +25,30 @@ from typing import Any
 import torch
 
 from spark_prof.errors import CommandError
+from spark_prof.kernels.attention import build as build_attention
+from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
 from spark_prof.kernels.dense import LinearConfig, choose_linear, default_config, dense_code, linear
 from spark_prof.kernels.dispatch import Choice, Config
 from spark_prof.kernels.kernel_error import KernelError, reason
-from spark_prof.kernels.moe import choose_moe, down_code, gate_up_code, moe, pack_experts
-from spark_prof.kernels.operands import LARGEST_BATCH
+from spark_prof.kernels.moe import (
+    MoeConfig,
+    PackedExperts,
+    choose_moe,
+    down_code,
+    gate_up_code,
+    moe,
+    pack_experts,
+)
+from spark_prof.kernels.normed_experts import make_router, normed_experts, router_code
+from spark_prof.kernels.normed_linear import MOST_TOKENS, normed_config, normed_linear, room_for
+from spark_prof.kernels.operands import LARGEST_BATCH, architecture
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.quantize_at_load import LoadFormat, quantize_linear
 from spark_prof.kernels.routing import build as build_router
 from spark_prof.kernels.routing import routed
+from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import prepare
+from spark_prof.kernels.tuning import known_runs
 from spark_prof.swaps.layers import (
     Bits,
     Builder,
@@ -61,7 +75,7 @@ def build_kept(layer: Layer, insist: bool) -> Replacement:
         if isinstance(layer, RouterLayer):
             return _router(layer)
         if isinstance(layer, NormedLinearLayer):
-            _measured(layer.linear.weight, insist)
+            _measured(layer.norm.weight, insist)
             return _normed_linear(layer, pack_linear(layer.linear.weight), "kept", "")
         if isinstance(layer, AttentionLayer):
             _measured(layer.cos_sin, insist)
@@ -127,9 +141,9 @@ def _linear(
     return Replacement(run, LARGEST_BATCH, bits, held, line, _fits(configs), reads=packed.weights)
 
 
-def _measured(weight: torch.Tensor | MxFp4 | NvFp4 | Fp8Rows, insist: bool) -> None:
+def _measured(weight: torch.Tensor, insist: bool) -> None:
     """Refuses a GPU on whose architecture none of the package's kernels was ever measured."""
-    arch = architecture(device_of(weight))
+    arch = architecture(weight.device)
     if not insist and not any(run.architecture == arch for run in known_runs()):
         raise KernelError(f"nothing was measured on {arch}; spark_prof! runs it")
 
@@ -138,7 +152,7 @@ def _normed_linear(
     layer: NormedLinearLayer, packed: PackedLinear, bits: Bits, line: str
 ) -> Replacement:
     form, columns = packed.format, packed.columns
-    found = {n: normed_config(packed.rows, columns, n, form) for n in _COUNTS if n <= MOST_NORMED}
+    found = {n: normed_config(packed.rows, columns, n, form) for n in _COUNTS if n <= MOST_TOKENS}
     configs = {count: config for count, config in found.items() if config is not None}
     if not configs:
         raise KernelError(f"no row of {columns} fits into a block's shared memory")
@@ -165,15 +179,42 @@ def _normed_linear(
     held = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
     line = line or f"norm and {form} {packed.rows} x {columns}, {_counts_in_words(configs)}"
     return Replacement(
-        run, MOST_NORMED, bits, held, line, lambda tokens: tokens in configs, packed.weights, bring
+        run, MOST_TOKENS, bits, held, line, lambda tokens: tokens in configs, packed.weights, bring
     )
 
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
+    router = layer.router
+    packed, configs, codes = _packed_experts(layer, insist)
+    device = packed.down.weights.device
+    _try_routing(router, device)
+    prepare(codes, device)
+
+    def run(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        return moe(x, logits, packed, router, None, configs[len(x)])
+
+    return _experts(run, packed, configs, 0)
+
+
+def _normed_experts(layer: NormedExpertsLayer, insist: bool) -> Replacement:
+    router = make_router(layer)
+    packed, configs, codes = _packed_experts(layer.experts, insist)
+    codes += [router_code(packed.hidden, count, router.choice) for count in configs]
+    prepare(codes, packed.down.weights.device)
+
+    def run(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        return normed_experts(x, residual, router, packed, configs[len(x)])
+
+    return _experts(run, packed, configs, router.norm.nbytes + router.workspace.nbytes)
+
+
+def _packed_experts(
+    layer: ExpertsLayer, insist: bool
+) -> tuple[PackedExperts, dict[int, MoeConfig], list[KernelCode]]:
+    """Experts, a configuration for each number of tokens, and what has to be compiled."""
     gate_up, down, router = layer.gate_up, layer.down, layer.router
     if isinstance(gate_up, torch.Tensor) or isinstance(down, torch.Tensor):
         raise KernelError(f"the experts of {layer.name} are not NVFP4 or MXFP4")
-    _try_routing(router, gate_up.packed.device)
     # A copy: vLLM goes on to lay its own out anew.
     down_bias = None if layer.down_bias is None else layer.down_bias.clone()
     packed = pack_experts(gate_up, down, layer.gate_up_bias, down_bias, layer.activation)
@@ -187,15 +228,17 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
             down_code(form, packed.intermediate, count, config),
         )
     ]
-    prepare(codes, packed.down.weights.device)
+    return packed, configs, codes
 
-    def run(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        return moe(x, logits, packed, router, None, configs[len(x)])
 
+def _experts(
+    run: Callable[..., Any], packed: PackedExperts, configs: Mapping[int, MoeConfig], more: int
+) -> Replacement:
+    """more: bytes that it holds beside packed weights."""
     size = f"{packed.count} experts, {2 * packed.intermediate} x {packed.hidden}"
     line = f"{packed.gate_up.format} {size}, {_counts_in_words(configs)}"
     biases = (packed.gate_up_bias, packed.down_bias)
-    held = packed.gate_up.bytes + packed.down.bytes
+    held = packed.gate_up.bytes + packed.down.bytes + more
     held += sum(bias.nbytes for bias in biases if bias is not None)
     return Replacement(run, LARGEST_BATCH, "kept", held, line, _fits(configs))
 

@@ -156,4 +156,5 @@ UNCHECKED static T cpu_atomic(T* at, Change change) {
     }
 CPU_ATOMIC(atomicAdd, old + value)
 CPU_ATOMIC(atomicOr, old | value)
+INLINE u32 add_in_order(u32* at, u32 value) { return atomicAdd(at, value); }
 #undef CPU_ATOMIC

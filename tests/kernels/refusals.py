@@ -14,6 +14,7 @@ from spark_prof.kernels.check.attention_cases import AttentionCase
 from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase, NormCase, RoutingCase
 from spark_prof.kernels.check.inputs import Sizes
 from spark_prof.kernels.check.normed_cases import NormedCase
+from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
 from spark_prof.kernels.kernel_error import KernelError
 
 Attempts = Iterator[tuple[str, Callable[[], str]]]
@@ -56,12 +57,14 @@ def all_refusals(candidate: Candidate, device: str) -> Attempts:
         for label, run in refusals(lambda: routed, both, "logits"):
             yield f"with a correction, {label}", run
     for kind in candidate.formats:
-        case: Case | NormedCase = DenseCase(kind, (32, 64), 3, bias=True)
+        case: Case | NormedCase | NormedExpertsCase = DenseCase(kind, (32, 64), 3, bias=True)
         names: tuple[str, ...] = ("x", "bias")
         if candidate.slot == "moe":
             case, names = MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), ("x", "logits")
         elif candidate.slot == "norm":
             case, names = NormCase(3, 64, residual=True), ("x", "residual")
+        elif candidate.name == "normed-experts":
+            case, names = NormedExpertsCase(kind, Sizes(4, 2, 64, 64), 3), ("x", "residual")
         elif candidate.slot == "layer":
             case, names = NormedCase(kind, (32, 64), 3, bias=True), ("x", "residual", "bias")
         posed = case.pose(candidate, device)

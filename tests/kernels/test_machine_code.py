@@ -65,6 +65,7 @@ EXPECTED = (
     *(Expected("dense", (STREAMED, TENSOR_CORES), (("FORMAT", packed),)) for packed in range(3)),
     Expected("dense", (STREAMED, TENSOR_CORES), (("FORMAT", FORMATS["bf16"]),), threads=256),
     Expected("route", ()),
+    Expected("norm_route", (STREAMED,), threads=384),
     Expected("gate_up", (STREAMED, TENSOR_CORES)),
     Expected("down", (STREAMED, TENSOR_CORES)),
     Expected("attention", (STREAMED, TENSOR_CORES), (("SIZE", 64),)),

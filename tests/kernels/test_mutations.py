@@ -14,12 +14,13 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels import attention, dense, moe, normed_linear, routing
+from spark_prof.kernels import attention, dense, moe, normed_experts, normed_linear, routing
 from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format
 from spark_prof.kernels.check.attention_cases import AttentionCase
 from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import Sizes, Weight
 from spark_prof.kernels.check.normed_cases import NormedCase
+from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -32,6 +33,7 @@ from tests.rows import each_row
 FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8")
 SHAPE = (48, 448)
 EXPERTS = Sizes(8, 3, 192, 96)
+ROUTED = Sizes(66, 3, 768, 32)
 
 Edit = Callable[[torch.Tensor], object]
 
@@ -283,8 +285,38 @@ MUTANTS = [
     Mutant("rotated backwards", "attention.cu", r"- high\[j\] \* sine", "+ high[j] * sine"),
     Mutant("no barrier", "attention.cu", r"sync_block\(\);", "", "a race"),
     Mutant("too early", "attention.cu", r"wait_for_previous_kernel\(\);\n    for", "for", "waits"),
-    Mutant("the softmax of all", "routing.cu", r"if \(renormalize\)", "if (false)"),
-    Mutant("each choice the first", "routing.cu", r"\+ choice_of\[\w+(\.x)?\]\[user\]", ""),
+    Mutant("no bias", "router.cu", r"logit \+= offset;", ""),
+    Mutant(
+        "logits not rounded",
+        "router.cu",
+        '#include "choice.cuh"',
+        '#undef FLOAT_LOGITS\n#define FLOAT_LOGITS 1\n#include "choice.cuh"',
+    ),
+    Mutant("logits cut", "router.cu", r"float_to_bf16\(logit\)", "u16(bits_of_float(logit) >> 16)"),
+    Mutant("the counter stays", "router.cu", r"\*finished = 0u;", ";", "does not run"),
+    Mutant("no residual in the norm", "router.cu", r"(?<=add\(own\[t\], )held\[t\]", "none"),
+    Mutant(
+        "no residual in what is written",
+        "router.cu",
+        r"(?s)(square\[t\] \+=.*?add\(own\[t\], )held\[t\]",
+        r"\1none",
+    ),
+    Mutant("no epsilon", "router.cu", r" \+ epsilon\)", ")"),
+    Mutant(
+        "no weight of the norm", "router.cu", r"inverse \* float_of_bits\(bits\[k\]\)", "inverse"
+    ),
+    Mutant(
+        "a warp's squares left out",
+        "router.cu",
+        r"warp < WARPS; \+\+warp\) total",
+        "warp < 1; ++warp) total",
+    ),
+    Mutant("squares written over", "router.cu", r"begin / TOGETHER & 1", "0", "a race"),
+    Mutant(
+        "experts beyond the last", "router.cu", r"inside && first \+ i < EXPERTS", "inside", OUTSIDE
+    ),
+    Mutant("the softmax of all", "choice.cuh", r"if \(renormalize\)", "if (false)"),
+    Mutant("each choice the first", "choice.cuh", r"\+ choice_of\[\w+(\.x)?\]\[user\]", ""),
 ]
 
 
@@ -297,6 +329,14 @@ def gate(file: str, kind: Format = "nvfp4") -> str:
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         normed = NormedCase(kind, (224, 1600), 3, bias=True, epsilon=0.5)
         return said(case, dense.build) or said(normed, normed_linear.build)
+    if file == "router.cu":
+        # What nobody writes is then no number of an expert, rather than the one from before.
+        torch.use_deterministic_algorithms(True)
+        try:
+            case = NormedExpertsCase("nvfp4", ROUTED, 5, "swiglu", "ties", epsilon=0.5)
+            return said(case, normed_experts.build)
+        finally:
+            torch.use_deterministic_algorithms(False)
     return said(MoeCase("nvfp4", EXPERTS, 5, "swiglu"), moe.build)
 
 
@@ -307,14 +347,15 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = folder / code.source
         launch(replace(code, source=str(source)) if source.is_file() else code, *arguments, **named)
 
-    for module in (attention, dense, moe, routing):
+    for module in (attention, dense, moe, normed_experts, routing):
         monkeypatch.setattr(module, "launch", changed)
 
 
 def copies(folder: Path, file: str) -> Sequence[Path]:
-    """Copies of a source and of those through which dense.cu includes it."""
-    through = () if file.endswith(".cu") else ("split.cuh", "norm.cuh", "dense.cu")
-    names = dict.fromkeys((file, *through))
+    """Copies of a source and of those through which a kernel includes it."""
+    through: tuple[str, ...] = ("split.cuh", "norm.cuh", "dense.cu")
+    through = ("routing.cu",) if file == "choice.cuh" else through
+    names = dict.fromkeys((file, *(() if file.endswith(".cu") else through)))
     for name in names:
         (folder / name).write_bytes((SOURCES / name).read_bytes())
     return [folder / name for name in names]

@@ -21,7 +21,12 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, RouterLayer
+from spark_prof.kernels.candidate import (
+    Activation,
+    ExpertsLayer,
+    NormedExpertsLayer,
+    RouterLayer,
+)
 from spark_prof.kernels.check.inputs import decode, part_of
 
 _ADDITION = 2.0**-23
@@ -172,7 +177,7 @@ def routing_weights(logits: torch.Tensor, experts: torch.Tensor, router: RouterL
 
 
 def moe_oracle(
-    x: torch.Tensor,  # bfloat16
+    x: torch.Tensor | Expected,  # bfloat16
     experts: torch.Tensor,  # [M, k]
     weights: Expected,  # [M, k]
     layer: ExpertsLayer,
@@ -185,22 +190,23 @@ def moe_oracle(
     The hidden activations between the two products are bfloat16; all else stays float32.
     """
     weights = maybe_rounded(weights) if rounded_between else weights
-    tokens, hidden = x.shape
-    shape = (tokens, experts.shape[1], hidden)
-    results = Expected(*(torch.zeros(shape, dtype=torch.float64, device=x.device) for _ in "ve"))
+    x = x if isinstance(x, Expected) else exact(x)
+    tokens, hidden = x.value.shape
+    results = Expected(*(x.value.new_zeros(tokens, experts.shape[1], hidden) for _ in "ve"))
     for expert in experts.unique().tolist():
         token, place = (experts == expert).nonzero(as_tuple=True)
-        got = _expert(x[token], layer, expert, rounded_between)
+        its = Expected(x.value[token], x.error[token])
+        got = _expert(its, layer, expert, rounded_between)
         results.value[token, place], results.error[token, place] = got.value, got.error
     return combined(results, weights)
 
 
-def _expert(x: torch.Tensor, layer: ExpertsLayer, expert: int, rounded_between: bool) -> Expected:
+def _expert(x: Expected, layer: ExpertsLayer, expert: int, rounded_between: bool) -> Expected:
     gate_up_bias, down_bias = (
         None if bias is None else bias[expert] for bias in (layer.gate_up_bias, layer.down_bias)
     )
     gate_up, down = (decode(part_of(weight, expert)) for weight in (layer.gate_up, layer.down))
-    both = accumulated(exact(x), gate_up, gate_up_bias)
+    both = accumulated(x, gate_up, gate_up_bias)
     both = maybe_rounded(both) if rounded_between else both
     gate, up = (
         Expected(*halves)
@@ -271,3 +277,38 @@ def constants(activation: Activation) -> tuple[float, float, float]:
     """The alpha, limit and shift of `activated`."""
     silu = activation.name == "silu"
     return (1.0, math.inf, 0.0) if silu else (activation.alpha, activation.limit, 1.0)
+
+
+def normed_experts_oracle(
+    x: torch.Tensor, residual: torch.Tensor | None, layer: NormedExpertsLayer
+) -> tuple[Expected, Expected]:
+    """What the experts make of the norm of x + residual, and that sum.
+
+    The norm is rounded to bfloat16 once, and so are the logits.
+
+    Raises:
+        ValueError: a token's choice is not the same for all logits that a right kernel may have.
+    """
+    exact_norm, sums = _normed(x, residual, layer.norm.weight, layer.norm.epsilon, 0)
+    normed, gate, router = rounded(exact_norm), layer.gate.weight, layer.experts.router
+    assert isinstance(gate, torch.Tensor)
+    logits = rounded(accumulated(normed, gate.to(torch.float64), layer.gate_bias))
+    experts, weights = routing_oracle(logits.value, router)
+    _refuse_doubt(logits, experts)
+    # Each exponential, or sigmoid, is off by this factor at most, and so is what it is divided by.
+    off = torch.expm1(2 * logits.error.nan_to_num(0.0).amax(-1, keepdim=True))
+    weights = Expected(weights.value, weights.error * (1 + off) + weights.value.abs() * off)
+    return moe_oracle(normed, experts, weights, layer.experts), sums
+
+
+def _refuse_doubt(logits: Expected, experts: torch.Tensor) -> None:
+    """Scores rise with their logits, corrections apart; of equal ones the lower number is taken."""
+    value, error = logits.value, logits.error
+    chosen, chosen_error = value.gather(1, experts)[..., None], error.gather(1, experts)[..., None]
+    lead = (chosen - value[:, None]) - (chosen_error + error[:, None])
+    equal = (chosen == value[:, None]) & (chosen_error + error[:, None] == 0)
+    others = torch.ones_like(value, dtype=torch.bool).scatter(1, experts, False)[:, None]
+    doubtful = others & ~(lead > 0) & ~equal & ~value.isnan().any(-1)[:, None, None]
+    if doubtful.any():
+        tokens = doubtful.flatten(1).any(-1).nonzero().flatten().tolist()
+        raise ValueError(f"rounding decides which experts tokens {tokens} take")

@@ -42,6 +42,10 @@ from spark_prof.kernels.check.cases import (
 )
 from spark_prof.kernels.check.inputs import Guarded, copies, memory_of
 from spark_prof.kernels.check.normed_cases import NormedCase, normed_cases
+from spark_prof.kernels.check.normed_experts_cases import (
+    NormedExpertsCase,
+    normed_experts_cases,
+)
 from spark_prof.kernels.check.verdict import (
     Judgement,
     Status,
@@ -101,11 +105,12 @@ def attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]
     return "failed" if judgement.detail else "passed", judgement
 
 
-AnyCase = Case | NormedCase | AttentionCase
+AnyCase = Case | NormedCase | NormedExpertsCase | AttentionCase
 
 LAYER_CASES: dict[str, Callable[[Candidate, str], Iterator[AnyCase]]] = {
     "normed": normed_cases,
     "attention": lambda _, device: attention_cases(device),
+    "normed-experts": normed_experts_cases,
 }
 """Of the slot `layer`, by what the registry's `check` says."""
 

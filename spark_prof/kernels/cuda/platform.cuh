@@ -118,6 +118,14 @@ INLINE u32 shuffle_xor(u32 value, u32 mask) { return __shfl_xor_sync(~0u, value,
 INLINE float shuffle(float value, u32 lane) { return __shfl_sync(~0u, value, lane); }
 INLINE u32 shuffle(u32 value, u32 lane) { return __shfl_sync(~0u, value, lane); }
 INLINE u32 count_bits(u32 bits) { return __popc(bits); }
+// Adds, and returns what was there. After a barrier of its block behind it everything is seen that
+// the blocks that have added before wrote before barriers of theirs.
+INLINE u32 add_in_order(u32* at, u32 value) {
+    u32 before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                 : "=r"(before) : "l"(at), "r"(value) : "memory");
+    return before;
+}
 
 // Programmatic dependent launch: wait until the kernel before has written, or let the next start.
 // Without that launch attribute, and before sm_90, both do nothing.

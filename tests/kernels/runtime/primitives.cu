@@ -70,3 +70,6 @@ KERNEL change_together(int* sum, float* real_sum, u32* bits) {
     atomicAdd(real_sum, 0.25f * own);
     atomicOr(bits, 1u << own % 32);
 }
+
+// Each thread's place among all.
+KERNEL number(u32* count, u32* places) { places[at()] = add_in_order(count, 1u); }

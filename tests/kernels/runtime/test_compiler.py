@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.kernels import dense, moe, routing
+from spark_prof.kernels import dense, moe, normed_experts, routing
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime import compiled, compiler
 from spark_prof.kernels.runtime.code import KernelCode, parameter_count
@@ -75,11 +75,11 @@ def test_the_oldest_go_where_all_are_too_many(
 PRIMITIVES = str(Path(__file__).with_name("primitives.cu"))
 
 
-OURS = {"dense": 9, "gate_up": 13, "down": 11, "route": 9}
+OURS = {"dense": 9, "gate_up": 13, "down": 11, "route": 9, "norm_route": 19}
 
 
 def test_bounds_on_launches_are_no_parameters() -> None:
-    codes = [*dense.codes(), *moe.codes(), *routing.codes()]
+    codes = [*dense.codes(), *moe.codes(), *routing.codes(), *normed_experts.codes()]
     assert {code.entry: parameter_count(code) for code in codes} == OURS
 
 

@@ -136,3 +136,10 @@ def test_atomics_of_many_threads(device: str) -> None:
     ]
     run("change_together", 64, *changed, grid=4)
     assert [tensor.item() for tensor in changed] == [255 * 128, 0.25 * 255 * 128, -1]
+
+
+def test_threads_of_many_blocks_are_numbered(device: str) -> None:
+    count, places = (torch.zeros(n, dtype=torch.int32, device=device) for n in (1, 256))
+    run("number", 64, count, places, grid=4)
+    assert count.item() == 256
+    assert torch.equal(places.sort().values.cpu(), torch.arange(256, dtype=torch.int32))
