@@ -22,6 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from spark_prof.kernels.bench.ceilings import measure_ceilings
 from spark_prof.kernels.candidate import (
     Activation,
     AttentionLayer,
@@ -133,7 +134,7 @@ def make_layer(model: Model, number: int, pages: int, quantized: bool, bring: bo
         matrix, build_kept(attention, insist=True), o_kernel,
         build_kept(NormedExpertsLayer(name, norm, gate, gate_bias, experts), insist=True),
         plain(rows) if model.gpt_oss else None, plain(hidden) if model.gpt_oss else None,
-        torch.randn(pages, PAGE, model.kv_heads, 2 * model.size, device=DEVICE, dtype=torch.bfloat16),
+        plain(pages, PAGE, model.kv_heads, 2 * model.size) * model.size**0.5,
     )  # fmt: skip
 
 
@@ -161,6 +162,18 @@ def step_of(
         return out
 
     return step
+
+
+def bytes_of(model: Model, layers: int, tokens: int, quantized: bool) -> float:
+    """Bytes of weights that a step reads, if each token takes experts of its own."""
+    four = 0.53125 if model.form == "mxfp4" else 0.5625
+    dense = four if quantized or model.form == "nvfp4" else 2.0
+    width = model.heads * model.size
+    matrices = (2 * width + 2 * model.kv_heads * model.size) * model.hidden * dense
+    experts = min(tokens * model.top_k, model.experts) * 3 * model.hidden * model.inner * four
+    gate = 2 * model.experts * model.hidden
+    head = model.vocabulary * model.hidden * (four if quantized else 2.0)
+    return layers * (matrices + experts + gate) + head
 
 
 def timed(step: Callable[[], object], kernels: bool) -> float:
@@ -210,6 +223,7 @@ def main() -> int:
     pages = max(options.tokens) * -(-(options.context + 1) // PAGE)
     count = options.layers or model.layers
     torch.manual_seed(1)
+    read = measure_ceilings(DEVICE).read.median
     with torch.no_grad():
         layers = [
             make_layer(model, n, pages, quantized, not options.no_bring) for n in range(count)
@@ -219,9 +233,11 @@ def main() -> int:
         for tokens in options.tokens:
             step = step_of(model, layers, head, tokens, options.context)
             ms = timed(step, options.kernels)
+            floor = 1e3 * bytes_of(model, count, tokens, quantized) / read
             print(
                 f"{options.model}, {count} layers, qkv {options.qkv}, batch {tokens}, context"
-                f" {options.context}, {torch.cuda.get_device_name()}: {ms:.3f} ms a step",
+                f" {options.context}, {torch.cuda.get_device_name()}: {ms:.3f} ms a step,"
+                f" {ms / floor:.2f} x the {floor:.3f} ms in which its weights are read",
                 flush=True,
             )
     return 0

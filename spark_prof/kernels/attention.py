@@ -19,7 +19,7 @@ LISTED = (
         "layer": "attention",
         "does": "from qkv to o: norms, rotation, KV cache, attention of one new token a request",
         "formats": ("bf16",),
-        "shapes": "heads of 16 n features up to 256, up to 16 with the same keys; pages of 16 n tokens",
+        "shapes": "D up to 256 and pages of multiples of 16, up to 16 heads with the same keys",
         "operation": "attend",
         "reference": "attention_oracle:attention_oracle",
         "bytes": "keys and values that are seen, qkv and the result",

@@ -302,9 +302,7 @@ def swap_layer(layer: Any, bodies: Mapping[Part, LayerPart], compiled: bool) -> 
     layer.forward, layer.spark_prof_parts = forward, calls
 
 
-def bring_ahead(
-    layer: Any, bodies: Mapping[Part, LayerPart], swapped: Mapping[int, Choices]
-) -> None:
+def bring_ahead(bodies: Mapping[Part, LayerPart], swapped: Mapping[int, Choices]) -> None:
     """Tells norm and qkv what the o matrix reads: memory idles while attention runs.
 
     swapped: by the id of a module what was built for it.
@@ -315,9 +313,10 @@ def bring_ahead(
     o_proj = body.modules.attention.o_proj
     weight = getattr(o_proj, "weight", None)
     plain = weight is not None and weight.dtype == torch.bfloat16 and weight.is_contiguous()
+    own = weight.detach() if weight is not None and plain else None
     for side, guarded in body.choices.items():
         other = swapped.get(id(o_proj), {}).get(side)
-        reads = weight.detach() if plain else None
+        reads = own
         if other is not None and other.replacement is not None:
             reads = other.replacement.reads
         if guarded.replacement is not None and guarded.replacement.bring is not None:

@@ -250,12 +250,11 @@ def _put_in(worker: Any, state: Installed) -> None:
             layer_dispatch.swap_norm(place.point, place.choices, compiled)
         else:
             layer_dispatch.swap_linear(place.point, place.choices, compiled)
-    for layer in {id(p.point.module): p.point.module for p in state.places}.values():
-        if id(layer) in parts:
-            swap_layer(layer, parts[id(layer)], compiled)
-            bring_ahead(
-                layer, parts[id(layer)], {id(p.point.module): p.choices for p in state.places}
-            )
+    modules = {id(place.point.module): place.point.module for place in state.places}
+    swapped = {id(place.point.module): place.choices for place in state.places}
+    for key, bodies in parts.items():
+        swap_layer(modules[key], bodies, compiled)
+        bring_ahead(bodies, swapped)
     try_dispatch(state.places, worker.vllm_config, state.settings.hang_seconds)
     state.trial_seconds = time.perf_counter() - begin
     _tell_compiler(worker.vllm_config, state)

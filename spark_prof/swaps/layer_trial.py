@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 
+from spark_prof.kernels.candidate import AttentionLayer
+from spark_prof.kernels.check.attention_cases import AttentionCase, judge_attention
+from spark_prof.kernels.check.inputs import copies
+from spark_prof.kernels.check.verdict import judge
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.decoder_layer import LayerModules, part_body, product_of
-from spark_prof.swaps.guard import Guarded
+from spark_prof.swaps.decoder_layer import LayerModules, part_body, product_of, read_part
+from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline
 from spark_prof.swaps.trial_work import ALIKE, LARGE, PLAIN, Rows, Work, made_tokens
 
 _CLEAR = 2.0**-4
@@ -65,6 +69,31 @@ def _clear(modules: LayerModules, make: Callable[[int, str], Rows], count: int, 
     return tuple(each[index[at]].expand(count, -1).contiguous() for each in rows)
 
 
+_CONTEXTS = ((1,), (2, 17), (130, 1, 300, 0), tuple(range(250, 266)))
+"""Of requests that are tried together, the tokens of each; 0 pads a CUDA graph."""
+
+
 def try_attention(guarded: Guarded, point: SwapPoint, seconds: float) -> None:
-    """Holds attention to the definition of it, on a KV cache that is made up."""
-    raise NotImplementedError
+    """Turns attention off that is not what its definition says, on a KV cache that is made up.
+
+    vLLM's own wants more of an engine than there is while a model is loaded.
+    """
+    layer = read_part(point.name, point.module, "attention")
+    assert isinstance(layer, AttentionLayer)
+    device = layer.cos_sin.device
+    for lengths in _CONTEXTS:
+        case = AttentionCase(
+            layer.heads, layer.kv_heads, layer.size, lengths, window=layer.window, page=16
+        )
+        given = case.arguments(str(device))
+        before = tuple(copies(given))
+        with deadline(seconds, f"{guarded.label} has not ended"):
+            out = guarded.run(TRIAL, *given)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+        if out is NOT_TAKEN:
+            return
+        said = judge_attention(layer, before, (out, *given[2:4]), judge).detail
+        if said:
+            guarded.fail(f"on trial with {len(lengths)} requests: {said}", quiet=True)
+            return

@@ -13,10 +13,14 @@ import torch
 from torch import nn
 
 from spark_prof.errors import CommandError
+from spark_prof.kernels.candidate import AttentionLayer
+from spark_prof.kernels.check.attention_oracle import attention_oracle
+from spark_prof.kernels.check.inputs import copies
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.swaps import decoder_layer
+from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.decoder_layer import PARTS, bring_ahead, part_body, read_part, swap_layer
 from spark_prof.swaps.guard import Guarded
+from spark_prof.swaps.layer_trial import try_attention
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.swap_settings import SIDES, parse_swaps
 from tests.rows import each_row
@@ -218,7 +222,7 @@ def test_attention_is_read(window: tuple[int, int], tokens: int) -> None:
     kind = type("RotaryEmbedding", (), {"cos_sin_cache": torch.rand(9, 8), "is_neox_style": True})
     layer.attn.rotary_emb = kind()  # type: ignore[assignment]
     found = read_part("attn", layer, "attention")
-    assert isinstance(found, decoder_layer.AttentionLayer)
+    assert isinstance(found, AttentionLayer)
     assert (found.heads, found.kv_heads, found.size, found.window) == (4, 2, 16, tokens)
     assert found.cos_sin.dtype == torch.float32
     assert torch.equal(found.cos_sin, layer.attn.rotary_emb.cos_sin_cache.bfloat16().float())
@@ -228,12 +232,12 @@ def test_norm_and_qkv_are_told_what_o_reads() -> None:
     layer, told = TransformerBlock(), []
     matrix = Replacement(lambda *_: None, 16, "kept", bring=told.append)
     body = part_body(layer, "normed matrix", {"b": Guarded("qkv", "own", matrix)})
-    bring_ahead(layer, {"normed matrix": body}, {})
+    bring_ahead({"normed matrix": body}, {})
     layer.attn.o_proj.weight.data = layer.attn.o_proj.weight.data.bfloat16()
-    bring_ahead(layer, {"normed matrix": body}, {})
+    bring_ahead({"normed matrix": body}, {})
     packed = torch.zeros(4)
     other = Guarded("o", "own", Replacement(lambda *_: None, 16, "kept", reads=packed))
-    bring_ahead(layer, {"normed matrix": body}, {id(layer.attn.o_proj): {"b": other}})
+    bring_ahead({"normed matrix": body}, {id(layer.attn.o_proj): {"b": other}})
     assert told[0] is None
     assert told[1].data_ptr() == layer.attn.o_proj.weight.data_ptr()
     assert told[2] is packed
@@ -243,3 +247,29 @@ def test_slots_that_a_layer_has_in_it_are_refused_beside_it() -> None:
     with pytest.raises(CommandError, match="layer has qkv and moe in it"):
         parse_swaps("layer=spark_prof,moe=spark_prof,qkv=spark_prof,o=spark_prof")
     assert len(parse_swaps("layer=spark_prof,o=spark_prof,lm_head=spark_prof")) == 3
+
+
+@each_row("window", [0, 40])
+@each_row("wrong", [False, True])
+def test_attention_is_tried_on_a_cache_that_is_made_up(window: int, wrong: bool) -> None:
+    layer = TransformerBlock()
+    layer.attn.attn.impl = inner(sliding_window=(window - 1, 0))  # type: ignore[assignment]
+    table = torch.rand(128, SIZE)
+    kind = type("RotaryEmbedding", (), {"cos_sin_cache": table, "is_neox_style": True})
+    layer.attn.rotary_emb = kind()  # type: ignore[assignment]
+    read = read_part("attn", layer, "attention")
+    assert isinstance(read, AttentionLayer)
+
+    def run(*given: torch.Tensor) -> torch.Tensor:
+        found, new_keys = attention_oracle(read, *copies(given))  # type: ignore[arg-type]
+        keys, values, slots, lengths = given[2], given[3], given[6], given[5]
+        real = (slots >= 0) & (lengths > 0)
+        at = slots[real] // 16, slots[real] % 16
+        keys[at] = new_keys.value[real].to(keys.dtype)
+        values[at] = given[0][real, -KV_HEADS * SIZE :].unflatten(1, (KV_HEADS, SIZE))
+        return (found.value * (1.05 if wrong else 1)).to(torch.bfloat16)
+
+    guarded = Guarded("attn", "own", Replacement(run, 16, "kept"))
+    try_attention(guarded, SwapPoint("layer", "attn", layer, "attention"), 60.0)
+    assert guarded.live is not wrong
+    assert wrong is ("on trial with" in guarded.why)

@@ -72,7 +72,7 @@ class AttentionCase:
             layer,
             given,
             ((shape, torch.bfloat16),),
-            lambda results, judged: _judge_attention(layer, given, results, judged),
+            lambda results, judged: judge_attention(layer, given, results, judged),
             written=(2, 3),
         )
 
@@ -166,7 +166,7 @@ def _on(device: str, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Te
     )
 
 
-def _judge_attention(
+def judge_attention(
     layer: AttentionLayer, given: tuple[torch.Tensor, ...], results: Results, judged: Judge
 ) -> Judgement:
     """The result, the new keys and values at their slots, and the cache as before elsewhere."""
