@@ -231,6 +231,9 @@ def main() -> int:
         matrix = LinearLayer("lm_head", "lm_head", plain(model.vocabulary, model.hidden))
         head = build_quantized(matrix, "mxfp4") if quantized else build_kept(matrix, insist=True)
         for tokens in options.tokens:
+            if not layers[0].matrix.takes(tokens):
+                print(f"norm and qkv take no {tokens} tokens", flush=True)
+                continue
             step = step_of(model, layers, head, tokens, options.context)
             ms = timed(step, options.kernels)
             floor = 1e3 * bytes_of(model, count, tokens, quantized) / read

@@ -135,7 +135,7 @@ def _linear(
     prepare(codes, packed.weights.device)
 
     def run(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return linear(x, packed, bias, None, configs[len(x)])
+        return linear(x, packed, bias, None, configs[len(x)], dependent=True)
 
     held = 0 if packed.format == "bf16" else packed.bytes  # read where vLLM has it
     return Replacement(run, LARGEST_BATCH, bits, held, line, _fits(configs), reads=packed.weights)
@@ -173,7 +173,9 @@ def _normed_linear(
     def run(
         x: torch.Tensor, residual: torch.Tensor | None, bias: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return normed_linear(x, residual, norm, packed, bias, configs[len(x)], ahead[0])
+        return normed_linear(
+            x, residual, norm, packed, bias, configs[len(x)], ahead[0], dependent=True
+        )
 
     ready()
     held = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
