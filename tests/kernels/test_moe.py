@@ -70,21 +70,26 @@ def test_corrections_that_do_not_fit_are_refused(correction: torch.Tensor, devic
 Kind = Literal["nvfp4", "mxfp4"]
 FORMATS: tuple[Kind, ...] = ("nvfp4", "mxfp4")
 SMALL = Sizes(8, 3, 192, 96)
+UNEVEN = Sizes(8, 3, 640, 96)
+"""Five times 128 wide: of two warps with two units each in flight one has none left at the end."""
 USUAL = default_config(SMALL.hidden, 3)
-CONFIGURED: list[tuple[MoeConfig, Kind, int]] = [
-    (replace(USUAL, warps=1, split=1, depth=1, down_warps=1, down_depth=1), "nvfp4", 3),
-    (replace(USUAL, warps=4, split=4, depth=3, down_warps=3, down_depth=2), "mxfp4", 9),
+CONFIGURED: list[tuple[MoeConfig, Sizes, Kind, int]] = [
+    (replace(USUAL, warps=1, split=1, depth=1, down_warps=1, down_depth=1), SMALL, "nvfp4", 3),
+    (replace(USUAL, warps=4, split=4, depth=3, down_warps=3, down_depth=2), SMALL, "mxfp4", 9),
+    (replace(USUAL, warps=4, split=2, depth=2), UNEVEN, "nvfp4", 3),
 ]
 """One warp for all, and warps without work."""
 
 
-@each_row(("config", "kind", "tokens"), CONFIGURED)
-def test_a_configuration(config: MoeConfig, kind: Kind, tokens: int, device: str) -> None:
+@each_row(("config", "sizes", "kind", "tokens"), CONFIGURED)
+def test_a_configuration(
+    config: MoeConfig, sizes: Sizes, kind: Kind, tokens: int, device: str
+) -> None:
     def configured(layer: Layer) -> Replacement:
         run = build(layer).run
         return kept(lambda x, logits, out: run(x, logits, out, config))
 
-    assert said(MoeCase(kind, SMALL, tokens, "swiglu"), configured, device) == ""
+    assert said(MoeCase(kind, sizes, tokens, "swiglu"), configured, device) == ""
 
 
 def test_what_a_token_gets_does_not_depend_on_the_others(device: str) -> None:
