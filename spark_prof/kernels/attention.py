@@ -19,7 +19,7 @@ LISTED = (
         "layer": "attention",
         "does": "from qkv to o: norms, rotation, KV cache, attention of one new token a request",
         "formats": ("bf16",),
-        "shapes": "up to 256 features a head, up to 16 heads with the same keys; all of 16 n, as pages",
+        "shapes": "heads of 16 n features, up to 256; up to 16 for the same keys; pages of 16 n",
         "operation": "attend",
         "reference": "attention_oracle:attention_oracle",
         "bytes": "keys and values that are seen, qkv and the result",
@@ -34,7 +34,8 @@ MOST_HEADS = 16
 """Of queries, for each head of keys and values."""
 _UNIT = 16
 """Tokens that a warp takes at a time: they lie in one page."""
-_MOST_STRIDE = 2**31
+_MOST = 2**31
+"""Neither strides nor slots reach it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,19 +116,24 @@ def _splits(layer: AttentionLayer, tokens: int, longest: int, device: torch.devi
 
     longest: the most tokens that there may be. The kernel takes fewer parts for shorter contexts.
     """
-    warps = _warps(layer.size, layer.heads // layer.kv_heads)
+    heads = layer.heads // layer.kv_heads
+    warps = _warps(layer.size, heads)
     units = -(-longest // _UNIT)
     if layer.window:
         units = min(units, (layer.window - 1) // _UNIT + 2)
     if units <= 2 * warps:
         return 1
-    share = _blocks(layer.size, layer.heads // layer.kv_heads) * multiprocessors(device) // (layer.kv_heads * tokens)
+    share = (
+        _blocks(layer.size, layer.heads // layer.kv_heads)
+        * multiprocessors(device)
+        // (layer.kv_heads * tokens)
+    )
     return max(2, min(share, -(-units // warps)))
 
 
 def _rows(layer: AttentionLayer, tokens: int, device: torch.device) -> int:
     """How many parts there are at most, of all requests and heads; 0 if nothing is split."""
-    splits = _splits(layer, tokens, _MOST_STRIDE, device)
+    splits = _splits(layer, tokens, _MOST, device)
     return tokens * layer.kv_heads * splits if splits > 1 else 0
 
 
@@ -268,10 +274,11 @@ def _check_cache(
             )
         strides = cache.stride()
         aligned = not any(stride * 2 % 16 for stride in strides[:3]) and not cache.data_ptr() % 16
-        if strides[3] != 1 or not aligned or max(strides) >= _MOST_STRIDE:
+        if strides[3] != 1 or not aligned or max(strides[0], shape[0] * shape[1]) >= _MOST:
             raise KernelError(
-                f"{name} have strides {strides} from address {cache.data_ptr():#x}: features must"
-                " be contiguous and begin at multiples of 16 bytes"
+                f"{name} of shape {shape} have strides {strides} from address"
+                f" {cache.data_ptr():#x}: features must be contiguous and begin at multiples of 16"
+                " bytes, strides and tokens be less than 2^31"
             )
     if keys.shape != values.shape or keys.stride() != values.stride():
         raise KernelError(

@@ -41,5 +41,7 @@ static inline To cpu_bits_as(From value) {
 static inline float __uint_as_float(u32 bits) { return cpu_bits_as<float>(bits); }
 static inline u32 __float_as_uint(float value) { return cpu_bits_as<u32>(value); }
 
+static inline float rsqrtf(float value) { return 1.f / sqrtf(value); }
+
 static inline int __popc(u32 bits) { return __builtin_popcount(bits); }
 static inline int __ffs(int bits) { return __builtin_ffs(bits); }
