@@ -34,7 +34,8 @@ MOST_HEADS = 16
 """Of queries, for each head of keys and values."""
 _UNIT = 16
 """Tokens that a warp takes at a time: they lie in one page."""
-_MOST_STRIDE = 2**31
+_MOST = 2**31
+"""Neither strides nor slots reach it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +116,8 @@ def _splits(layer: AttentionLayer, tokens: int, longest: int, device: torch.devi
 
     longest: the most tokens that there may be. The kernel takes fewer parts for shorter contexts.
     """
-    warps = _warps(layer.size, layer.heads // layer.kv_heads)
+    heads = layer.heads // layer.kv_heads
+    warps = _warps(layer.size, heads)
     units = -(-longest // _UNIT)
     if layer.window:
         units = min(units, (layer.window - 1) // _UNIT + 2)
@@ -131,7 +133,7 @@ def _splits(layer: AttentionLayer, tokens: int, longest: int, device: torch.devi
 
 def _rows(layer: AttentionLayer, tokens: int, device: torch.device) -> int:
     """How many parts there are at most, of all requests and heads; 0 if nothing is split."""
-    splits = _splits(layer, tokens, _MOST_STRIDE, device)
+    splits = _splits(layer, tokens, _MOST, device)
     return tokens * layer.kv_heads * splits if splits > 1 else 0
 
 
@@ -272,10 +274,11 @@ def _check_cache(
             )
         strides = cache.stride()
         aligned = not any(stride * 2 % 16 for stride in strides[:3]) and not cache.data_ptr() % 16
-        if strides[3] != 1 or not aligned or max(strides) >= _MOST_STRIDE:
+        if strides[3] != 1 or not aligned or max(strides[0], shape[0] * shape[1]) >= _MOST:
             raise KernelError(
-                f"{name} have strides {strides} from address {cache.data_ptr():#x}: features must"
-                " be contiguous and begin at multiples of 16 bytes"
+                f"{name} of shape {shape} have strides {strides} from address"
+                f" {cache.data_ptr():#x}: features must be contiguous and begin at multiples of 16"
+                " bytes, strides and tokens be less than 2^31"
             )
     if keys.shape != values.shape or keys.stride() != values.stride():
         raise KernelError(

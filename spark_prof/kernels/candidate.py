@@ -144,7 +144,8 @@ class Replacement:
     - attention: ``run(qkv [M, (H + 2 G) D], positions int64 [M], keys, values, blocks int32
       [M, B], lengths int32 [M], slots int64 [M]) -> [M, H D]``. It writes the new tokens' keys and
       values, ``[pages, tokens of a page, G, D]``, to `slots`: page * tokens of a page + which, -1
-      for nowhere. `lengths` count the new token; a row of `blocks` has a request's pages in order
+      for padding, of which the result is 0, as where a length is 0. `lengths` count the new token;
+      a row of `blocks` has a request's pages in order
 
     It is called while a CUDA graph is captured: no synchronisation, no allocation that outlives
     the call, the current stream.

@@ -24,6 +24,9 @@ INLINE T cpu_load(const void* from) {
     return *static_cast<const T*>(from);
 }
 INLINE uint4 load_once_16(const void* from) { return cpu_load<uint4>(from); }
+INLINE uint4 load_once_16_if(bool wanted, const void* from) {
+    return wanted ? load_once_16(from) : uint4{};
+}
 INLINE uint2 load_once_8(const void* from) { return cpu_load<uint2>(from); }
 INLINE uint4 load_16(const void* from) { return cpu_load<uint4>(from); }
 // Only checked and counted.

@@ -258,7 +258,7 @@ MUTANTS = [
         r"max\(0, length - window\)",
         "max(0, length - window - 1)",
     ),
-    Mutant("no sinks", "attention.cu", r"if \(sinks\)", "if (false)"),
+    Mutant("no sinks", "attention.cu", r"= sinks && threadIdx", "= false && threadIdx"),
     Mutant(
         "a part without its last unit",
         "attention.cu",
@@ -281,10 +281,16 @@ MUTANTS = [
     ),
     Mutant("the new token from the cache", "attention.cu", r"token < length - 1; \};", "true; };"),
     Mutant("a counter that stays", "attention.cu", r"counters\[pair\] = 0;", ";", "a second run"),
-    Mutant("no norm of keys", "attention.cu", r"is_key \? k_norm : q_norm", "q_norm"),
-    Mutant("rotated backwards", "attention.cu", r"- high\[j\] \* sine", "+ high[j] * sine"),
+    Mutant("keys normed as queries", "attention.cu", r"is_key \? k_weights", "false ? k_weights"),
+    Mutant("rotated backwards", "heads.cuh", r"- head\.high\[j\]", "+ head.high[j]"),
     Mutant("no barrier", "attention.cu", r"sync_block\(\);", "", "a race"),
-    Mutant("too early", "attention.cu", r"wait_for_previous_kernel\(\);\n    for", "for", "waits"),
+    Mutant(
+        "too early",
+        "attention.cu",
+        r"wait_for_previous_kernel\(\);\n    const bool",
+        "const bool",
+        "never waits",
+    ),
     Mutant("no bias", "router.cu", r"logit \+= offset;", ""),
     Mutant(
         "logits not rounded",
@@ -322,7 +328,7 @@ MUTANTS = [
 
 def gate(file: str, kind: Format = "nvfp4") -> str:
     """The verdict on what is launched now, from the cases that the file matters to."""
-    if file == "attention.cu":
+    if file in ("attention.cu", "heads.cuh"):
         case = AttentionCase(4, 1, 64, (330, 20), window=310, sinks=True, normed=True)
         return said(case, attention.build)
     if file in ("dense.cu", "norm.cuh", "weights.cuh"):
@@ -354,7 +360,7 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def copies(folder: Path, file: str) -> Sequence[Path]:
     """Copies of a source and of those through which a kernel includes it."""
     through: tuple[str, ...] = ("split.cuh", "norm.cuh", "dense.cu")
-    through = ("routing.cu",) if file == "choice.cuh" else through
+    through = {"choice.cuh": ("routing.cu",), "heads.cuh": ("attention.cu",)}.get(file, through)
     names = dict.fromkeys((file, *(() if file.endswith(".cu") else through)))
     for name in names:
         (folder / name).write_bytes((SOURCES / name).read_bytes())

@@ -5,9 +5,9 @@
 // and one part of the context; the last block of a request and head to finish adds up the parts.
 // A warp takes 16 tokens at a time, its loads are the operands of the tensor cores as they come:
 // scores = q k^T with heads as rows, so that a lane gets those scores that it multiplies the values
-// of its own tokens with; sums^T = v^T p^T. With FMAs, 8 heads would take 8 of them for each of the 7
-// elements that a multiprocessor reads in a clock, and as much again to convert and to reduce: all
-// that it has (16 heads twice that). The tensor cores need less than a tenth of their time.
+// of its own tokens with; sums^T = v^T p^T. With FMAs, 8 heads would take 8 of them for each of the
+// 7 elements that a multiprocessor reads in a clock, and as much again to convert and to reduce:
+// all that it has (16 heads twice that). The tensor cores need less than a tenth of their time.
 //
 // SIZE: features of a head, a multiple of 16. HEAD_TILES: 1 for up to 8 heads, 2 for up to 16.
 #include "heads.cuh"
@@ -115,9 +115,8 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
             const u16* const from = keys + place.at + 1ll * row * token_stride + 8 * member;
 #pragma unroll
             for (int part = 0; part < PARTS; ++part)
-                key[i][part] = inside && part * 32 + 8 * member < SIZE
-                                   ? load_once_16(from + part * 32)
-                                   : zeros();
+                key[i][part] = load_once_16_if(inside && part * 32 + 8 * member < SIZE,
+                                               from + part * 32);
         }
     };
     // The four tokens of a lane are those whose scores it gets.
@@ -129,9 +128,8 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
             const u16* const from = values + place.at + 1ll * row_of(i) * token_stride + 8 * group;
 #pragma unroll
             for (int span = first; span <= last; ++span)
-                value[i][span] = inside && span * 64 + 8 * group < SIZE
-                                     ? load_once_16(from + span * 64)
-                                     : zeros();
+                value[i][span] = load_once_16_if(inside && span * 64 + 8 * group < SIZE,
+                                                 from + span * 64);
         }
     };
     take_pages(unit);
@@ -157,14 +155,17 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
     wait_for_previous_kernel();
     const bool has_value = is_newest && warp_id() == WARPS - 1 && lane < SIZE / 8;
     uint4 fresh = zeros();
-    if (has_value)
-        fresh = reinterpret_cast<const uint4*>(row + SIZE * ((heads + 1) * kv_heads + kv_head))[lane];
+    if (has_value) {
+        const u16* const from = row + SIZE * ((heads + 1) * kv_heads + kv_head);
+        fresh = reinterpret_cast<const uint4*>(from)[lane];
+    }
     const int rows = heads + is_newest;
 #pragma unroll 1
     for (int first = warp_id(); first < rows; first += AT_A_TIME * WARPS) {
         Head its[AT_A_TIME];
 #pragma unroll
-        for (int i = 0; i < AT_A_TIME; ++i) its[i] = head_at(head_of(min(first + i * WARPS, rows - 1)), by);
+        for (int i = 0; i < AT_A_TIME; ++i)
+            its[i] = head_at(head_of(min(first + i * WARPS, rows - 1)), by);
 #pragma unroll
         for (int i = 0; i < AT_A_TIME; ++i) {
             const int head = first + i * WARPS;
@@ -179,23 +180,25 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
     sync_block();
     if (is_newest && threadIdx.x < SIZE / 8) {
         const long long to = 1ll * (slot / page_tokens) * page_stride +
-                             1ll * (slot % page_tokens) * token_stride + 1ll * kv_head * head_stride;
+                             1ll * (slot % page_tokens) * token_stride +
+                             1ll * kv_head * head_stride;
         reinterpret_cast<uint4*>(keys + to)[threadIdx.x] = new_key[threadIdx.x];
         reinterpret_cast<uint4*>(values + to)[threadIdx.x] = new_value[threadIdx.x];
     }
 
-    auto query_of = [&](int tile, int part) {
+    uint4 kept[HEAD_TILES][PARTS];
+    auto load_query = [&](int tile, int part) {
         return part * 32 + 8 * member < SIZE ? queries[8 * tile + group][4 * part + member]
                                              : zeros();
     };
-    uint4 kept[KEEPS_QUERIES ? HEAD_TILES : 1][KEEPS_QUERIES ? PARTS : 1];
-    if (KEEPS_QUERIES) {
 #pragma unroll
-        for (int tile = 0; tile < HEAD_TILES; ++tile)
+    for (int tile = 0; tile < HEAD_TILES; ++tile)
 #pragma unroll
-            for (int part = 0; part < PARTS; ++part)
-                kept[KEEPS_QUERIES ? tile : 0][KEEPS_QUERIES ? part : 0] = query_of(tile, part);
-    }
+        for (int part = 0; part < PARTS; ++part)
+            if (KEEPS_QUERIES) kept[tile][part] = load_query(tile, part);
+    auto query_of = [&](int tile, int part) {
+        return KEEPS_QUERIES ? kept[tile][part] : load_query(tile, part);
+    };
     // Of head `group` of a tile, over the lane's own tokens: the largest score so far, in powers of
     // two, and the sum of the weights. Of heads 2 member and 2 member + 1: the sums of values.
     float top[HEAD_TILES], total[HEAD_TILES], sum[HEAD_TILES][4 * SPANS][4] = {};
@@ -218,16 +221,14 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
         float score[2][4] = {};
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-            const uint4 upper = KEEPS_QUERIES ? kept[0][KEEPS_QUERIES ? part : 0] : query_of(0, part);
-            const uint4 lower = HEAD_TILES == 1 ? zeros()
-                                : KEEPS_QUERIES
-                                    ? kept[KEEPS_QUERIES ? HEAD_TILES - 1 : 0][KEEPS_QUERIES ? part : 0]
-                                    : query_of(HEAD_TILES - 1, part);
+            const uint4 upper = query_of(0, part);
+            const uint4 lower = HEAD_TILES == 1 ? zeros() : query_of(HEAD_TILES - 1, part);
 #pragma unroll
             for (int half = 0; half < 2; ++half)
 #pragma unroll
                 for (int i = 0; i < 2; ++i)
-                    multiply_add_16x8x16(score[i], word_of(upper, 2 * half), word_of(lower, 2 * half),
+                    multiply_add_16x8x16(score[i],  //
+                                         word_of(upper, 2 * half), word_of(lower, 2 * half),
                                          word_of(upper, 2 * half + 1), word_of(lower, 2 * half + 1),
                                          word_of(key[i][part], 2 * half),
                                          word_of(key[i][part], 2 * half + 1));
@@ -312,9 +313,9 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
     auto finish = [&](Sum& got, int head, int couple) {
         const float sink = sink_of[head];
         shrink(got, larger(got.top, sink));
-        const float all = got.total + power_of_two(sink - got.top);
+        const float factor = 1.f / (got.total + power_of_two(sink - got.top));
         reinterpret_cast<u32*>(own_out)[head * COUPLES + couple] =
-            floats_to_bf16x2(got.low / all, got.high / all);
+            floats_to_bf16x2(got.low * factor, got.high * factor);
     };
 #pragma unroll 1
     for (int at = threadIdx.x; at < heads * COUPLES; at += THREADS) {

@@ -79,7 +79,7 @@ INLINE void norm(Head& head, const Head& weights, float epsilon) {
 #pragma unroll
     for (int j = 0; j < PAIRS; ++j)
         squares += head.low[j] * head.low[j] + head.high[j] * head.high[j];
-    const float inverse = 1.f / sqrtf(warp_sum(squares) / SIZE + epsilon);
+    const float inverse = rsqrtf(warp_sum(squares) / SIZE + epsilon);
 #pragma unroll
     for (int j = 0; j < PAIRS; ++j) {
         head.low[j] *= inverse * weights.low[j];

@@ -9,6 +9,15 @@ KERNEL to_bf16(const float* from, u16* to, u32* pairs, int count) {
     pairs[at()] = floats_to_bf16x2(from[at()], -from[at()]);
 }
 
+KERNEL powers(const float* exponents, float* got, int count) {
+    if (at() < count) got[at()] = power_of_two(exponents[at()]);
+}
+
+// Of an odd index nothing is read: there its address is none.
+KERNEL load_every_second(const uint4* from, uint4* to, int count) {
+    if (at() < count) to[at()] = load_once_16_if(at() % 2 == 0, at() % 2 ? nullptr : from + at());
+}
+
 KERNEL multiply_pairs(const u32* a, const u32* b, u32* products, int count) {
     if (at() < count) products[at()] = multiply_bf16x2(a[at()], b[at()]);
 }

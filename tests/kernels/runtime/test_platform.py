@@ -61,6 +61,23 @@ def test_floats_become_the_nearest_bf16(device: str) -> None:
     assert_same_bf16(high.contiguous(), nearest_bf16(-values.cpu().double()))
 
 
+def test_powers_of_two(device: str) -> None:
+    exponents = torch.cat([torch.linspace(-125, 60, 5001), torch.tensor([0.0, -150.0, -torch.inf])])
+    got = torch.full_like(exponents, torch.nan).to(device)
+    each("powers", exponents.to(device), got)
+    expected = exponents.double().exp2()
+    assert ((got.cpu() - expected).abs() <= 2.0**-22 * expected + 2.0**-126).all()
+    assert got[-3:].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_loads_that_are_not_wanted_give_zeros(device: str) -> None:
+    given = random_bits(4 * 99, device).view(99, 4)
+    got = torch.full_like(given, -1)
+    run("load_every_second", 128, given, got, 99)
+    assert torch.equal(got[::2], given[::2])
+    assert not got[1::2].any()
+
+
 @each_row("factor", EDGES)
 def test_products_of_bf16_are_rounded_once(device: str, factor: float) -> None:
     other = torch.tensor([factor, -factor]).bfloat16().view(torch.int32).expand(65536)
