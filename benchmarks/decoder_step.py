@@ -95,7 +95,7 @@ class Layer:
     cache: torch.Tensor
 
 
-def make_layer(model: Model, number: int, pages: int, quantized: bool, bring: bool) -> Layer:
+def make_layer(model: Model, number: int, pages: int, quantized: bool) -> Layer:
     """One layer with weights of its own."""
     hidden, name = model.hidden, f"layers.{number}"
     norm = NormLayer(name, torch.ones(hidden, device=DEVICE, dtype=torch.bfloat16), 1e-5)
@@ -128,8 +128,6 @@ def make_layer(model: Model, number: int, pages: int, quantized: bool, bring: bo
     gate_bias = plain(model.experts) if model.gpt_oss else None
     matrix = build_quantized(normed, "mxfp4") if quantized else build_kept(normed, insist=True)
     o_kernel = build_quantized(output, "mxfp4") if quantized else build_kept(output, insist=True)
-    if bring and matrix.bring is not None:
-        matrix.bring(o_kernel.reads)
     return Layer(
         matrix, build_kept(attention, insist=True), o_kernel,
         build_kept(NormedExpertsLayer(name, norm, gate, gate_bias, experts), insist=True),
@@ -216,7 +214,6 @@ def main() -> int:
     parser.add_argument(
         "--qkv", choices=("kept", "mxfp4"), default="kept", help="o and lm_head, too"
     )
-    parser.add_argument("--no-bring", action="store_true", help="do not bring o's weights to L2")
     parser.add_argument("--kernels", action="store_true", help="print the time of each kernel")
     options = parser.parse_args()
     model, quantized = MODELS[options.model], options.qkv == "mxfp4"
@@ -225,9 +222,7 @@ def main() -> int:
     torch.manual_seed(1)
     read = measure_ceilings(DEVICE).read.median
     with torch.no_grad():
-        layers = [
-            make_layer(model, n, pages, quantized, not options.no_bring) for n in range(count)
-        ]
+        layers = [make_layer(model, n, pages, quantized) for n in range(count)]
         matrix = LinearLayer("lm_head", "lm_head", plain(model.vocabulary, model.hidden))
         head = build_quantized(matrix, "mxfp4") if quantized else build_kept(matrix, insist=True)
         for tokens in options.tokens:

@@ -158,9 +158,6 @@ class Replacement:
     line: str = ""  # one line for the log and the report, such as what quantizing lost
     # Whether it shall run for M tokens; None for all up to `tokens`.
     fits: Callable[[int], bool] | None = None
-    reads: torch.Tensor | None = None  # what it reads most of, such as packed weights
-    # Told what the matrix after it reads, it brings that to L2; None ends it.
-    bring: Callable[[torch.Tensor | None], None] | None = None
 
     def takes(self, tokens: int) -> bool:
         """Whether it runs for that many tokens."""

@@ -157,10 +157,10 @@ def _cos_sin(rotary: Any) -> torch.Tensor:
 class LayerPart:
     """One part of a layer: the replacement of the active side, or what vLLM has."""
 
-    def __init__(self, modules: LayerModules, choices: Choices) -> None:
+    def __init__(self, modules: LayerModules, choices: Choices, opaque: bool = True) -> None:
         self.modules = modules
         self.choices = choices
-        self.own: Callable[..., Any] = self.stock
+        self.opaque = opaque  # whether a compiler sees nothing of what it does
 
     def stock(self, *arguments: Any) -> Any:
         """What vLLM's modules make of the arguments, none of which is written to."""
@@ -179,19 +179,36 @@ class LayerPart:
                 result = self.run(guarded, *arguments)
                 if result is not NOT_TAKEN:
                     return result
-        return self.own(x, *others)
+        return self.stock(x, *others)
 
     def run(self, guarded: Guarded, *arguments: Any) -> Any:
         """The replacement's result; a method, so that the recorder can mark its calls."""
         return guarded.run(SIDES.active, *arguments)
 
 
-def _normed(norm: Any, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
-    """What vLLM's norm makes of copies, which it may write to: the normed rows, and the sum."""
-    kernel = norm.forward_cuda if norm.weight.is_cuda else norm.forward_native
+def _normed(
+    norm: Any, x: torch.Tensor, residual: torch.Tensor | None, opaque: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What vLLM's norm makes of copies, which it may write to: the normed rows, and the sum.
+
+    Where no compiler sees it by a kernel that is written by hand: in a compiled model vLLM leaves
+    what a norm runs to the compiler since 0.26, and else that is a kernel for each operation.
+    """
+    if not (opaque and norm.weight.is_cuda and type(norm).__name__ == "RMSNorm"):
+        if residual is None:
+            return norm(x.clone()), x.clone()
+        y, total = norm(x.clone(), residual.clone())
+        return y, total
+    from vllm import _custom_ops as vllm_kernels
+
+    weight, epsilon = norm.weight, norm.variance_epsilon
     if residual is None:
-        return kernel(x.clone()), x.clone()
-    return kernel(x.clone(), residual.clone())
+        y = torch.empty_like(x)
+        vllm_kernels.rms_norm(y, x, weight, epsilon)
+        return y, x.clone()
+    y, total = x.clone(), residual.clone()
+    vllm_kernels.fused_add_rms_norm(y, total, weight, epsilon)
+    return y, total
 
 
 class NormedMatrix(LayerPart):
@@ -199,7 +216,7 @@ class NormedMatrix(LayerPart):
 
     def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
         """As vLLM has it."""
-        y, total = _normed(self.modules.first_norm, x, residual)
+        y, total = _normed(self.modules.first_norm, x, residual, self.opaque)
         return product_of(self.modules.attention.qkv_proj(y)), total
 
     def arguments(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[Any, ...]:
@@ -220,8 +237,8 @@ class Attention(LayerPart):
             norm = getattr(module, which, None)
             if norm is not None:
                 rows = q if which == "q_norm" else k
-                heads = rows.view(rows.shape[0], -1, module.head_dim)
-                normed = _normed(norm, heads, None)[0].view(rows.shape)
+                heads = rows.view(-1, module.head_dim)
+                normed = _normed(norm, heads, None, self.opaque)[0].view(rows.shape)
                 q, k = (normed, k) if which == "q_norm" else (q, normed)
         q, k = module.rotary_emb(positions, q, k)
         return module.attn(q, k, v)
@@ -254,7 +271,7 @@ class NormedExperts(LayerPart):
 
     def stock(self, x: torch.Tensor, residual: torch.Tensor | None) -> Any:
         """As vLLM has it."""
-        y, total = _normed(self.modules.second_norm, x, residual)
+        y, total = _normed(self.modules.second_norm, x, residual, self.opaque)
         return self.modules.mlp(y), total
 
     def arguments(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[Any, ...]:
@@ -284,7 +301,7 @@ def swap_layer(layer: Any, bodies: Mapping[Part, LayerPart], compiled: bool) -> 
     for part, kind in _KINDS.items():
         body = bodies.get(part)
         if body is None:
-            calls[part] = kind(modules, {}).stock
+            calls[part] = kind(modules, {}, opaque=False).stock
             continue
         holders[part].spark_prof_body = body  # for the recorder
         calls[part] = _operator(layer, part, body) if compiled else body.call
@@ -300,27 +317,6 @@ def swap_layer(layer: Any, bodies: Mapping[Part, LayerPart], compiled: bool) -> 
         return experts(product_of(o_proj(attended)), residual)
 
     layer.forward, layer.spark_prof_parts = forward, calls
-
-
-def bring_ahead(bodies: Mapping[Part, LayerPart], swapped: Mapping[int, Choices]) -> None:
-    """Tells norm and qkv what the o matrix reads: memory idles while attention runs.
-
-    swapped: by the id of a module what was built for it.
-    """
-    body = bodies.get("normed matrix")
-    if body is None:
-        return
-    o_proj = body.modules.attention.o_proj
-    weight = getattr(o_proj, "weight", None)
-    plain = weight is not None and weight.dtype == torch.bfloat16 and weight.is_contiguous()
-    own = weight.detach() if weight is not None and plain else None
-    for side, guarded in body.choices.items():
-        other = swapped.get(id(o_proj), {}).get(side)
-        reads = own
-        if other is not None and other.replacement is not None:
-            reads = other.replacement.reads
-        if guarded.replacement is not None and guarded.replacement.bring is not None:
-            guarded.replacement.bring(reads)
 
 
 _BODIES: dict[int, LayerPart] = {}

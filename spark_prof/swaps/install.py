@@ -19,7 +19,6 @@ from spark_prof.swaps.decoder_layer import (
     SPLITTING,
     LayerPart,
     Part,
-    bring_ahead,
     part_body,
     swap_layer,
 )
@@ -251,10 +250,8 @@ def _put_in(worker: Any, state: Installed) -> None:
         else:
             layer_dispatch.swap_linear(place.point, place.choices, compiled)
     modules = {id(place.point.module): place.point.module for place in state.places}
-    swapped = {id(place.point.module): place.choices for place in state.places}
     for key, bodies in parts.items():
         swap_layer(modules[key], bodies, compiled)
-        bring_ahead(bodies, swapped)
     try_dispatch(state.places, worker.vllm_config, state.settings.hang_seconds)
     state.trial_seconds = time.perf_counter() - begin
     _tell_compiler(worker.vllm_config, state)

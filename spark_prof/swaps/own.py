@@ -138,7 +138,7 @@ def _linear(
         return linear(x, packed, bias, None, configs[len(x)], dependent=True)
 
     held = 0 if packed.format == "bf16" else packed.bytes  # read where vLLM has it
-    return Replacement(run, LARGEST_BATCH, bits, held, line, _fits(configs), reads=packed.weights)
+    return Replacement(run, LARGEST_BATCH, bits, held, line, _fits(configs))
 
 
 def _measured(weight: torch.Tensor, insist: bool) -> None:
@@ -157,32 +157,20 @@ def _normed_linear(
     if not configs:
         raise KernelError(f"no row of {columns} fits into a block's shared memory")
     norm = replace(layer.norm, weight=layer.norm.weight.detach().to(torch.float32, copy=True))
-    ahead: list[torch.Tensor | None] = [None]
-
-    def ready() -> None:
-        codes = [
-            dense_code(form, columns, n, config, room_for(n), ahead[0] is not None)
-            for n, config in configs.items()
-        ]
-        prepare(codes, packed.weights.device)
-
-    def bring(then: torch.Tensor | None) -> None:
-        ahead[0] = then
-        ready()
+    codes = [
+        dense_code(form, columns, count, config, room_for(count))
+        for count, config in configs.items()
+    ]
+    prepare(codes, packed.weights.device)
 
     def run(
         x: torch.Tensor, residual: torch.Tensor | None, bias: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return normed_linear(
-            x, residual, norm, packed, bias, configs[len(x)], ahead[0], dependent=True
-        )
+        return normed_linear(x, residual, norm, packed, bias, configs[len(x)], dependent=True)
 
-    ready()
     held = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
     line = line or f"norm and {form} {packed.rows} x {columns}, {_counts_in_words(configs)}"
-    return Replacement(
-        run, MOST_TOKENS, bits, held, line, lambda tokens: tokens in configs, packed.weights, bring
-    )
+    return Replacement(run, MOST_TOKENS, bits, held, line, lambda tokens: tokens in configs)
 
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:

@@ -18,7 +18,7 @@ from spark_prof.kernels.check.attention_oracle import attention_oracle
 from spark_prof.kernels.check.inputs import copies
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.build import SwapPoint
-from spark_prof.swaps.decoder_layer import PARTS, bring_ahead, part_body, read_part, swap_layer
+from spark_prof.swaps.decoder_layer import PARTS, part_body, read_part, swap_layer
 from spark_prof.swaps.guard import Guarded
 from spark_prof.swaps.layer_trial import try_attention
 from spark_prof.swaps.layers import Replacement
@@ -226,21 +226,6 @@ def test_attention_is_read(window: tuple[int, int], tokens: int) -> None:
     assert (found.heads, found.kv_heads, found.size, found.window) == (4, 2, 16, tokens)
     assert found.cos_sin.dtype == torch.float32
     assert torch.equal(found.cos_sin, layer.attn.rotary_emb.cos_sin_cache.bfloat16().float())
-
-
-def test_norm_and_qkv_are_told_what_o_reads() -> None:
-    layer, told = TransformerBlock(), []
-    matrix = Replacement(lambda *_: None, 16, "kept", bring=told.append)
-    body = part_body(layer, "normed matrix", {"b": Guarded("qkv", "own", matrix)})
-    bring_ahead({"normed matrix": body}, {})
-    layer.attn.o_proj.weight.data = layer.attn.o_proj.weight.data.bfloat16()
-    bring_ahead({"normed matrix": body}, {})
-    packed = torch.zeros(4)
-    other = Guarded("o", "own", Replacement(lambda *_: None, 16, "kept", reads=packed))
-    bring_ahead({"normed matrix": body}, {id(layer.attn.o_proj): {"b": other}})
-    assert told[0] is None
-    assert told[1].data_ptr() == layer.attn.o_proj.weight.data_ptr()
-    assert told[2] is packed
 
 
 def test_slots_that_a_layer_has_in_it_are_refused_beside_it() -> None:
