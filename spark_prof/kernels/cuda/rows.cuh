@@ -1,19 +1,20 @@
-// The RMS norm of the residual stream x + residual for up to NORM rows, into shared memory: each
-// block makes all of it for itself.
-//
-// As vLLM compiles it: all in float32, and the result rounded to bf16 once. TEAM warps take a row,
-// and every sum is added in a fixed order.
+// Activations of up to ROOM rows in shared memory: those of x or, with NORM, the RMS norm of the
+// residual stream x + residual. Each block makes all of them for itself.
 #pragma once
 #include "weights.cuh"
 
-static_assert(NORM <= 8 && NORM <= WARPS, "a warp has one row at most");
-constexpr int TEAM = WARPS / NORM;
-constexpr int NORM_VECTORS = COLUMNS / 8;  // of 8 elements, in a row
-constexpr int EACH = (NORM_VECTORS + TEAM * 32 - 1) / (TEAM * 32);
+static_assert(ROOM <= 8, "rows of 8 tokens at most");
+constexpr int ROW_VECTORS = COLUMNS / 8;  // of 8 elements
 // Of a row: two rows then begin 64 bytes apart in the banks, as the lanes of two groups read them.
-constexpr int NORMED_STRIDE = COLUMNS + (96 - COLUMNS % 64) % 64;
+constexpr int ROW_STRIDE = COLUMNS + (96 - COLUMNS % 64) % 64;
 
-SHARED __align__(16) u16 normed[NORM][NORMED_STRIDE];
+SHARED __align__(16) u16 row_of[ROOM][ROW_STRIDE];
+
+#if NORM
+static_assert(ROOM <= WARPS, "a warp has one row at most");
+constexpr int TEAM = WARPS / ROOM;  // warps that take a row
+constexpr int EACH = (ROW_VECTORS + TEAM * 32 - 1) / (TEAM * 32);
+
 SHARED float squares[WARPS];
 
 INLINE float half_of(const uint4& eight, int index) {
@@ -33,20 +34,21 @@ INLINE void load_factors(float (&into)[8], const float* from) {
 }
 
 // Waits for the kernel before; the norm's weight does not depend on it. Without a residual the
-// stream is x. `stream` gets the sum, of block 0.
-INLINE void norm_rows(const u16* x, int x_stride, const u16* residual, const float* weight,
+// stream is x. `stream` gets the sum, of block 0. As vLLM compiles it: all in float32, and the result
+// rounded to bf16 once. Every sum is added in a fixed order.
+INLINE void make_rows(const u16* x, int x_stride, const u16* residual, const float* weight,
                       u16* stream, float epsilon, int tokens) {
     const int token = warp_id() / TEAM, first = threadIdx.x - token * TEAM * 32;
     // One vector's: there are no registers for more.
     float factors[8];
-    if (first < NORM_VECTORS) load_factors(factors, weight + 8 * first);
+    if (first < ROW_VECTORS) load_factors(factors, weight + 8 * first);
     start_next_kernel();
     wait_for_previous_kernel();
     float sum[EACH][8], square = 0.f;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int vector = first + i * TEAM * 32;
-        if (token >= tokens || vector >= NORM_VECTORS) continue;
+        if (token >= tokens || vector >= ROW_VECTORS) continue;
         const uint4 own = load_16(x + 1ll * token * x_stride + 8 * vector);
         const uint4 before = residual ? load_16(residual + token * COLUMNS + 8 * vector) : zeros();
 #pragma unroll
@@ -61,18 +63,36 @@ INLINE void norm_rows(const u16* x, int x_stride, const u16* residual, const flo
     sync_block();
     float total = 0.f;
 #pragma unroll
-    for (int warp = 0; warp < TEAM; ++warp) total += squares[min(token, NORM - 1) * TEAM + warp];
+    for (int warp = 0; warp < TEAM; ++warp) total += squares[min(token, ROOM - 1) * TEAM + warp];
     const float inverse = rsqrtf(total * (1.f / COLUMNS) + epsilon);
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int vector = first + i * TEAM * 32;
-        if (token >= tokens || vector >= NORM_VECTORS) continue;
+        if (token >= tokens || vector >= ROW_VECTORS) continue;
         if (blockIdx.x == 0)
             *reinterpret_cast<uint4*>(stream + token * COLUMNS + 8 * vector) = rounded(sum[i]);
         if (i) load_factors(factors, weight + 8 * vector);
 #pragma unroll
         for (int k = 0; k < 8; ++k) sum[i][k] = sum[i][k] * inverse * factors[k];
-        *reinterpret_cast<uint4*>(&normed[token][8 * vector]) = rounded(sum[i]);
+        *reinterpret_cast<uint4*>(&row_of[token][8 * vector]) = rounded(sum[i]);
     }
     sync_block();
 }
+#else
+// Waits for the kernel before.
+INLINE void make_rows(const u16* x, int x_stride, const u16*, const float*, u16*, float,
+                      int tokens) {
+    constexpr int EACH = (ROOM * ROW_VECTORS + WARPS * 32 - 1) / (WARPS * 32);
+    start_next_kernel();
+    wait_for_previous_kernel();
+#pragma unroll 8
+    for (int i = 0; i < EACH; ++i) {
+        const int at = threadIdx.x + i * WARPS * 32, token = at / ROW_VECTORS;
+        const int first = 8 * (at - token * ROW_VECTORS);
+        if (token < tokens)
+            *reinterpret_cast<uint4*>(&row_of[token][first]) =
+                load_16(x + 1ll * token * x_stride + first);
+    }
+    sync_block();
+}
+#endif
