@@ -240,7 +240,7 @@ def _bytes_ahead(then: torch.Tensor, device: torch.device) -> int:
             f"`then` of shape {tuple(then.shape)}, {then.nbytes} bytes at {then.data_ptr():#x}: it"
             " must be contiguous, begin at a multiple of 16 bytes and have 16 to 2^31 of them"
         )
-    return then.nbytes // 16 * 16
+    return int(then.nbytes) // 16 * 16
 
 
 def codes() -> Sequence[KernelCode]:
