@@ -78,7 +78,8 @@ class LinearConfig:
     warps: int
     split: int  # warps that share the columns of the same 16 rows; divides `warps`
     depth: int  # units of 128 columns that a warp has in flight
-    x_ahead: int  # 1 to have their activations in flight too
+    # 1 to have their activations in flight too, 2 to have all of x in shared memory, if it fits.
+    x_ahead: int
     min_blocks: int  # blocks of a multiprocessor that registers must be left for
     # Blocks for each multiprocessor, which then go through the rows; 0 for as many as there are
     # rows.
@@ -189,9 +190,8 @@ def linear(
 class Prologue:
     """What makes the activations of x in the kernel itself; as in `normed_linear.py`."""
 
-    room: int = 0  # rows that shared memory has room for; 0 without a norm
     residual: torch.Tensor | None = None
-    weight: torch.Tensor | None = None  # float32 [K]
+    weight: torch.Tensor | None = None  # float32 [K]; None without a norm
     stream: torch.Tensor | None = None  # gets x + residual
     epsilon: float = 0.0
 
@@ -216,7 +216,14 @@ def launch_dense(
     normed = prologue.residual, prologue.weight, prologue.stream, prologue.epsilon
     stride = x.stride(0) if tokens > 1 else 0
     launch(
-        dense_code(weight.format, weight.columns, tokens, config, prologue.room, then is not None),
+        dense_code(
+            weight.format,
+            weight.columns,
+            tokens,
+            config,
+            prologue.weight is not None,
+            then is not None,
+        ),
         (grid, 1, 1),
         config.warps * 32,
         (x, *weight.tensors, bias, out, tokens, weight.rows, stride, *normed, then, then_bytes),
@@ -237,15 +244,20 @@ def _bytes_ahead(then: torch.Tensor, device: torch.device) -> int:
 
 
 def codes() -> Sequence[KernelCode]:
-    """What is compiled for typical layers: every format, few and many tokens; BF16 has a router."""
+    """What is compiled for typical layers: every format, few and many tokens; BF16 has a router.
+
+    And one with activations in shared memory.
+    """
     layers = ((5120, 2880), (2880, 4096), (2048, 1856), (201088, 2880))
     router = ((128, 2048),)
-    return [
+    found = [
         dense_code(name, columns, tokens, default_config(rows, columns, tokens, name))
         for name in FORMATS
         for rows, columns in (*layers, *(router if name == "bf16" else ()))
         for tokens in (8, 16)
     ]
+    shared = LinearConfig(warps=8, split=8, depth=3, x_ahead=2, min_blocks=2)
+    return found + [dense_code(name, 2880, 1, shared) for name in FORMATS]
 
 
 def dense_code(
@@ -253,13 +265,32 @@ def dense_code(
     columns: int,
     tokens: int,
     config: LinearConfig,
-    norm: int = 0,  # rows that are normed first, at most
+    norm: bool = False,  # of x, as in `normed_linear.py`
     then: bool = False,  # whether something is brought to L2
 ) -> KernelCode:
     """What is compiled for a weight of that format and as many columns, in a configuration."""
     constants = {field: value for field, value in vars(config).items() if field != "blocks"}
-    if norm:
-        constants["norm"] = norm
+    if norm or config.x_ahead == 2:
+        constants["x_ahead"] = 0
+        if room := room_for_rows(columns, tokens, config):
+            constants |= {"room": room, "norm": 1} if norm else {"room": room}
     if then:
         constants["then"] = 1
     return kernel_code("dense", name, columns, tokens, constants)
+
+
+MOST_SHARED_ROWS = 8
+_SHARED_BYTES = 48 * 1024
+"""Of a block's shared memory, on all GPUs, where nobody asks for more."""
+
+
+def room_for_rows(columns: int, tokens: int, config: LinearConfig) -> int:
+    """Rows of x that a block has room for in shared memory beside its sums; 0 if for too few.
+
+    It is a power of two, so that not each number of tokens is compiled for.
+    """
+    room = 1 << (tokens - 1).bit_length()
+    rows = 2 * room * (columns + (96 - columns % 64) % 64)  # as in rows.cuh
+    sums = 4 * 8 * 16 * config.warps if config.split > 1 else 0  # as in split.cuh
+    fits = room <= MOST_SHARED_ROWS and rows + sums + 4 * config.warps <= _SHARED_BYTES
+    return room if fits else 0

@@ -1,7 +1,7 @@
 """The norm of the residual stream and the matrix behind it, in one kernel for a few tokens.
 
 Every block norms all rows for itself and keeps them in shared memory, so there is one block to a
-multiprocessor. It is `cuda/dense.cu` with `cuda/norm.cuh` before it.
+multiprocessor. It is `cuda/dense.cu` with `cuda/rows.cuh` before it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import torch
 
 from spark_prof.kernels.candidate import Layer, NormedLinearLayer, NormLayer, Replacement
 from spark_prof.kernels.dense import (
+    MOST_SHARED_ROWS,
     LinearConfig,
     Prologue,
     default_config,
     dense_code,
     launch_dense,
+    room_for_rows,
 )
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import check_operand, check_tokens
@@ -41,12 +43,9 @@ LISTED = (
 )
 """For `registry.py`."""
 
-MOST_TOKENS = 8
-_MOST_BYTES = 48 * 1024
-"""Of a block's shared memory, on all GPUs, where nobody asks for more."""
+_MOST_WARPS = 32
 _MOST_ELEMENTS = 32
 """Of a row, that a thread keeps in registers."""
-_MOST_WARPS = 32
 
 
 def normed_config(
@@ -59,28 +58,23 @@ def normed_config(
 
     The warps that `default_config` has in the blocks of a multiprocessor are those of one block, as
     far as their sums fit beside the rows, and a row beside units in flight: FP8's are the largest
-    that are packed.
+    that are packed. Weights are asked for before the norm: of packed ones three units a warp.
     """
     base = default_config(rows, columns, tokens, format)
+    if format != "bf16":
+        base = replace(base, depth=min(3, -(-columns // (128 * base.split))))
     most = min(base.warps * base.min_blocks, 16 if format == "fp8" else _MOST_WARPS)
     for warps in range(most - most % base.split, 0, -base.split):
-        if _fits(columns, tokens, warps, base.split):
-            return replace(base, warps=warps, min_blocks=1, blocks=1)
+        config = replace(base, warps=warps, min_blocks=1, blocks=1)
+        if _fits(columns, tokens, config):
+            return config
     return None
 
 
-def room_for(tokens: int) -> int:
-    """For how many rows the kernel for so many tokens is compiled."""
-    return 1 << (tokens - 1).bit_length()
-
-
-def _fits(columns: int, tokens: int, warps: int, split: int) -> bool:
-    """Whether shared memory and registers suffice for what norm.cuh and split.cuh keep there."""
-    room = room_for(tokens)
-    team = 32 * (warps // room)  # threads of a row
-    rows = 2 * room * (columns + (96 - columns % 64) % 64)
-    sums = 4 * 8 * 16 * warps if split > 1 else 0
-    return team > 0 and columns <= team * _MOST_ELEMENTS and rows + sums + 4 * warps <= _MOST_BYTES
+def _fits(columns: int, tokens: int, config: LinearConfig) -> bool:
+    """Whether shared memory and registers suffice for what rows.cuh keeps there."""
+    room = room_for_rows(columns, tokens, config)
+    return room > 0 and columns <= _MOST_ELEMENTS * 32 * (config.warps // room)
 
 
 def build(layer: Layer) -> Replacement:
@@ -97,7 +91,7 @@ def build(layer: Layer) -> Replacement:
     def fits(tokens: int) -> bool:
         return normed_config(packed.rows, packed.columns, tokens, packed.format) is not None
 
-    return Replacement(run, MOST_TOKENS, "kept", norm.weight.nbytes, fits=fits)
+    return Replacement(run, MOST_SHARED_ROWS, "kept", norm.weight.nbytes, fits=fits)
 
 
 def normed_linear(
@@ -142,13 +136,13 @@ def normed_linear(
             f"the norm's weight is {told[0]} {told[1]} on {told[2]}; it must be contiguous float32"
             f" {(columns,)} on {device}"
         )
-    if tokens > MOST_TOKENS:
-        raise KernelError(f"this kernel takes 1 to {MOST_TOKENS} tokens, not {tokens}")
+    if tokens > MOST_SHARED_ROWS:
+        raise KernelError(f"this kernel takes 1 to {MOST_SHARED_ROWS} tokens, not {tokens}")
     config = config or normed_config(weight.rows, columns, tokens, weight.format)
-    if config is None or not _fits(columns, tokens, config.warps, config.split):
+    if config is None or not _fits(columns, tokens, config):
         raise KernelError(f"{tokens} rows of {columns} do not fit into a block's shared memory")
     out, stream = x.new_empty((tokens, weight.rows)), x.new_empty((tokens, columns))
-    prologue = Prologue(room_for(tokens), residual, scale, stream, norm.epsilon)
+    prologue = Prologue(residual, scale, stream, norm.epsilon)
     launch_dense(x, weight, bias, out, config, prologue, then, dependent)
     return out, stream
 
@@ -162,5 +156,5 @@ def codes() -> Sequence[KernelCode]:
             for tokens in {fitting[0], fitting[-1]}:
                 config = normed_config(rows, columns, tokens, name)
                 assert config is not None
-                found.append(dense_code(name, columns, tokens, config, room_for(tokens)))
+                found.append(dense_code(name, columns, tokens, config, norm=True))
     return found

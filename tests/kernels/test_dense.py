@@ -44,8 +44,13 @@ CONFIGURED: list[tuple[LinearConfig, Format, int]] = [
     (LinearConfig(warps=4, split=4, depth=4, x_ahead=0, min_blocks=1, blocks=1), "mxfp4", 8),
     (LinearConfig(warps=4, split=1, depth=1, x_ahead=1, min_blocks=1, blocks=1), "bf16", 5),
     (LinearConfig(warps=8, split=4, depth=3, x_ahead=0, min_blocks=1), "bf16", 12),
+    (LinearConfig(warps=4, split=4, depth=3, x_ahead=2, min_blocks=1), "mxfp4", 1),
+    (LinearConfig(warps=4, split=2, depth=1, x_ahead=2, min_blocks=1, blocks=1), "fp8", 7),
+    (LinearConfig(warps=2, split=1, depth=1, x_ahead=2, min_blocks=1, blocks=1), "bf16", 4),
+    (LinearConfig(warps=2, split=1, depth=1, x_ahead=2, min_blocks=1), "nvfp4", 9),
 ]
-"""Splits with and without work for each warp, loads beyond the last unit, blocks of many rounds."""
+"""Splits with and without work for each warp, loads beyond the last unit, blocks of many rounds,
+activations in shared memory; 9 tokens of them have no room."""
 
 
 @each_row("case", CASES)

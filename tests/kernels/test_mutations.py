@@ -230,20 +230,24 @@ MUTANTS = [
         OUTSIDE,
         kind="bf16",
     ),
-    Mutant("no residual", "norm.cuh", r" \+ half_of\(before, k\)", ""),
-    Mutant("epsilon outside of the root", "norm.cuh", r" \+ epsilon\)", ") + epsilon"),
-    Mutant("no epsilon", "norm.cuh", r" \+ epsilon\)", ")"),
-    Mutant("the mean of a padded row", "norm.cuh", r"1\.f / COLUMNS", "1.f / NORMED_STRIDE"),
-    Mutant("no weight of the norm", "norm.cuh", r" \* factors\[k\]", ""),
+    Mutant("no residual", "rows.cuh", r" \+ half_of\(before, k\)", ""),
+    Mutant("epsilon outside of the root", "rows.cuh", r" \+ epsilon\)", ") + epsilon"),
+    Mutant("no epsilon", "rows.cuh", r" \+ epsilon\)", ")"),
+    Mutant("the mean of a padded row", "rows.cuh", r"1\.f / COLUMNS", "1.f / ROW_STRIDE"),
+    Mutant("no weight of the norm", "rows.cuh", r" \* factors\[k\]", ""),
     Mutant(
-        "the first factors for all", "norm.cuh", r"if \(i\) load_factors", "if (0) load_factors"
+        "the first factors for all", "rows.cuh", r"if \(i\) load_factors", "if (0) load_factors"
     ),
-    Mutant("a warp's squares left out", "norm.cuh", r"warp < TEAM;", "warp < TEAM - 1;"),
-    Mutant("the first row for all", "norm.cuh", r"normed\[token\]", "normed[0]", "a race"),
-    Mutant("another row's residual", "norm.cuh", r"residual \+ token", "residual + 0"),
-    Mutant("one stream for all", "norm.cuh", r"stream \+ token", "stream + 0"),
-    Mutant("no barrier", "norm.cuh", r"sync_block\(\);", "", "a race"),
-    Mutant("sums written over", "dense.cu", r"round \+ 1 < rounds\) sync", "false) sync", "a race"),
+    Mutant("a warp's squares left out", "rows.cuh", r"warp < TEAM;", "warp < TEAM - 1;"),
+    Mutant(
+        "the first row for all", "rows.cuh", r"row_of\[token\]\[8 \*", "row_of[0][8 *", "a race"
+    ),
+    Mutant("another row's residual", "rows.cuh", r"residual \+ token", "residual + 0"),
+    Mutant("one stream for all", "rows.cuh", r"stream \+ token", "stream + 0"),
+    Mutant("no barrier", "rows.cuh", r"sync_block\(\);", "", "a race"),
+    Mutant(
+        "sums written over", "dense.cu", r"first \+ step < stacks\) sync", "false) sync", "a race"
+    ),
     Mutant("no limit of gate", "gate_up.cu", r"gate > limit \? limit : gate", "gate"),
     Mutant("no lower limit of up", "gate_up.cu", r"up < -limit \? -limit : up", "up"),
     Mutant("no 1 beside up", "gate_up.cu", r"\(up \+ 1\.f\)", "up"),
@@ -331,7 +335,7 @@ def gate(file: str, kind: Format = "nvfp4") -> str:
     if file in ("attention.cu", "heads.cuh"):
         case = AttentionCase(4, 1, 64, (330, 20), window=310, sinks=True, normed=True)
         return said(case, attention.build)
-    if file in ("dense.cu", "norm.cuh", "weights.cuh"):
+    if file in ("dense.cu", "rows.cuh", "weights.cuh"):
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         normed = NormedCase(kind, (224, 1600), 3, bias=True, epsilon=0.5)
         return said(case, dense.build) or said(normed, normed_linear.build)
@@ -359,7 +363,7 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def copies(folder: Path, file: str) -> Sequence[Path]:
     """Copies of a source and of those through which a kernel includes it."""
-    through: tuple[str, ...] = ("split.cuh", "norm.cuh", "dense.cu")
+    through: tuple[str, ...] = ("split.cuh", "rows.cuh", "dense.cu")
     through = {"choice.cuh": ("routing.cu",), "heads.cuh": ("attention.cu",)}.get(file, through)
     names = dict.fromkeys((file, *(() if file.endswith(".cu") else through)))
     for name in names:

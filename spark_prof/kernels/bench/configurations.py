@@ -14,14 +14,14 @@ from typing import Any, TypeVar, cast
 
 from spark_prof.cores import cores
 from spark_prof.kernels.bench.race import Call, Setting, race
-from spark_prof.kernels.dense import LinearConfig
+from spark_prof.kernels.dense import LinearConfig, room_for_rows
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.operands import stacks_at_a_time, token_tiles
 from spark_prof.kernels.pack import STACK
 from spark_prof.kernels.tuning import Work, known_runs
 
 _IN_FLIGHT = {
-    1: ((1, 0, 24), (1, 1, 24), (2, 0, 16), (2, 1, 12), (3, 0, 12)),
+    1: ((1, 0, 24), (1, 1, 24), (2, 0, 16), (2, 1, 12), (3, 0, 12), (2, 2, 16)),
     2: ((1, 0, 16), (1, 1, 16), (2, 0, 12), (2, 1, 12), (3, 0, 8)),
 }
 """Depth, x_ahead and warps of a multiprocessor that leave registers for it, by tiles of tokens."""
@@ -54,6 +54,8 @@ def bf16_candidates(
             if warps > held or split * (depth - 1) >= units:
                 continue
             config = LinearConfig(warps, split, depth, x_ahead, held // warps)
+            if x_ahead == 2 and not room_for_rows(columns, tokens, config):
+                continue
             yield config
             work = -(-rows // (STACK * stacks_at_a_time(warps, split)))
             if work > processors * config.min_blocks:
@@ -66,7 +68,7 @@ VALUES: Mapping[str, Sequence[int]] = {
     "warps": (4, 6, 8, 12, 16),
     "split": (1, 2, 4, 6, 8, 12, 16),
     "depth": (1, 2, 3, 4),
-    "x_ahead": (0, 1),
+    "x_ahead": (0, 1, 2),
     "min_blocks": (1, 2, 3, 4, 5, 6),
     "blocks": (0, 1, 2, 3, 4, 6, 8),
     "down_warps": (4, 8, 12, 16),

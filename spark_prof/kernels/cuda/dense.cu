@@ -2,18 +2,18 @@
 //
 // Warps share out the work as split.cuh says, and their sums are added in a fixed order. DEPTH units
 // a warp are in flight, with X_AHEAD their activations too. The grid may be smaller than the work:
-// blocks then go on to further stacks, and load ahead across that border. With NORM, rows of room in
-// shared memory, the activations are norm.cuh's of x and the residual. With THEN blocks have bytes
-// brought to L2, which the next kernels will read, once their own last loads are on their way.
-#ifndef NORM
-#define NORM 0
+// blocks then go on to further stacks, and load ahead across that border. With ROOM the activations
+// are in shared memory, see rows.cuh. With THEN blocks have bytes brought to L2, which the next
+// kernels will read, once their own last loads are on their way.
+#ifndef ROOM
+#define ROOM 0
 #endif
 #ifndef THEN
 #define THEN 0
 #endif
-#if NORM
+#if ROOM
 #define PARTIALS 1  // the rows take what room there is
-#include "norm.cuh"
+#include "rows.cuh"
 #endif
 #include "split.cuh"
 
@@ -48,10 +48,9 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     const int stack = warp_id() / SPLIT, split = warp_id() % SPLIT;
     const int stacks = (rows + 15) / 16;
     const int step = gridDim.x * STACKS, begin = blockIdx.x * STACKS;
-    const int rounds = (stacks - begin + step - 1) / step;
 
-#if NORM
-    const u16* const own_x = normed[min(group, tokens - 1)];
+#if ROOM
+    const u16* const own_x = row_of[min(group, tokens - 1)];
     const u16* const second_x = own_x;  // not read: there are 8 tokens at most
 #else
     const u16* const own_x = x + 1ll * min(group, tokens - 1) * x_stride;
@@ -62,33 +61,33 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #if X_AHEAD
     Activations ring_x[DEPTH];
 #endif
-    int ahead_unit = split, ahead_round = 0;
+    int ahead_unit = split, ahead_first = begin;
     // A stack beyond the last is the last again, and is not stored.
     const u8 *ahead_weights, *ahead_scales;
-    auto turn_to = [&](int round) {
-        const long long at = min(begin + round * step + stack, stacks - 1);
+    auto turn_to = [&](int first) {
+        const long long at = min(first + stack, stacks - 1);
         ahead_weights = weights + at * WEIGHT_STRIDE;
         ahead_scales = scales + at * SCALE_STRIDE;
     };
     auto load = [&](int slot, bool with_x) {
-        if (ahead_round < rounds && ahead_unit < UNITS) {
+        if (ahead_first < stacks && ahead_unit < UNITS) {
             load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
 #if X_AHEAD
-            if (with_x) load_activations<NORM != 0>(ring_x[slot], own_x, ahead_unit);
+            if (with_x) load_activations<ROOM != 0>(ring_x[slot], own_x, ahead_unit);
 #endif
         }
         ahead_unit += SPLIT;
         if (slot == DEPTH - 1 && ahead_unit >= UNITS) {
             ahead_unit = split;
-            turn_to(++ahead_round);
+            turn_to(ahead_first += step);
         }
     };
     // The weights do not depend on the kernel before; what is read after the wait may.
-    turn_to(0);
+    turn_to(begin);
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot) load(slot, false);
-#if NORM
-    norm_rows(x, x_stride, residual, norm_weight, stream, epsilon, tokens);
+#if ROOM
+    make_rows(x, x_stride, residual, norm_weight, stream, epsilon, tokens);
 #else
     start_next_kernel();
     wait_for_previous_kernel();
@@ -97,7 +96,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot)
         if (split + slot * SPLIT < UNITS)
-            load_activations<NORM != 0>(ring_x[slot], own_x, split + slot * SPLIT);
+            load_activations<ROOM != 0>(ring_x[slot], own_x, split + slot * SPLIT);
 #endif
 
     auto store = [&](int row, int token, float sum, float scale, float offset) {
@@ -110,9 +109,10 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
     auto scale_of = [&](int row) {
         return FORMAT == BF16 ? 1.f : row < rows ? row_scale[row] : 0.f;
     };
-    for (int round = 0; round < rounds; ++round) {
+    int turn = 0;  // of the shared sums
+    // first: of the stacks that the block does now.
+    for (int first = begin; first < stacks; first += step, turn ^= 1) {
         float sums[TOKEN_TILES][4] = {};
-        const int first = begin + round * step;  // of the stacks that the block does now
         // What the results need is asked for now, so that nobody waits for it at the end.
         float scale[OUTPUTS], offset[OUTPUTS];
 #pragma unroll
@@ -123,7 +123,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
         }
         for (int done = 0; done < UNITS_A_WARP; done += DEPTH) {
             // A ring's loads are made a round of it ahead.
-            if (THEN && round == rounds - 1 && done + DEPTH >= UNITS_A_WARP)
+            if (THEN && first + step >= stacks && done + DEPTH >= UNITS_A_WARP)
                 prefetch_share(then, then_bytes);
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
@@ -133,7 +133,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                     multiply(ring[slot], ring_x[slot], second_x, unit, TOKENS, sums);
 #else
                     Activations activations;
-                    load_activations<NORM != 0>(activations, own_x, unit);
+                    load_activations<ROOM != 0>(activations, own_x, unit);
                     multiply(ring[slot], activations, second_x, unit, TOKENS, sums);
 #endif
                 }
@@ -141,7 +141,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
             }
         }
 #if SPLIT > 1
-        Partial& shared = partial[round % PARTIALS];
+        Partial& shared = partial[turn % PARTIALS];
         share_sums(shared, sums, group, member);
         sync_block();
 #pragma unroll
@@ -155,7 +155,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
                 sum += shared[which * SPLIT + part][token][at & 15];
             store(output_row(first, i), token, sum, scale[i], offset[i]);
         }
-        if (PARTIALS == 1 && round + 1 < rounds) sync_block();
+        if (PARTIALS == 1 && first + step < stacks) sync_block();
 #else
 #pragma unroll
         for (int tile = 0; tile < TOKEN_TILES; ++tile)

@@ -8,6 +8,7 @@
 // the choice of gpt-oss (ReplicatedLinear) and of Qwen3-MoE. COLUMNS: a multiple of 8, at most 8
 // times THREADS.
 #include "choice.cuh"
+#include "vectors.cuh"
 
 constexpr int WARPS = THREADS / 32;
 constexpr int VALUES = EACH * TOGETHER;
@@ -17,24 +18,6 @@ static_assert(MAX_TOKENS * EACH <= THREADS && COLUMNS <= 8 * THREADS, "a thread 
 SHARED float squares[2][WARPS][TOGETHER];  // by turns: one may still be read
 SHARED float products[WARPS][MAX_TOKENS][EACH];
 SHARED u32 is_last;
-
-INLINE void unpack(const uint4& eight, float (&into)[8]) {
-    const u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-    for (int k = 0; k < 8; ++k)
-        into[k] = float_of_bits(k & 1 ? words[k >> 1] & 0xFFFF0000u : words[k >> 1] << 16);
-}
-INLINE uint4 packed(const float (&eight)[8]) {
-    return make_uint4(floats_to_bf16x2(eight[0], eight[1]), floats_to_bf16x2(eight[2], eight[3]),
-                      floats_to_bf16x2(eight[4], eight[5]), floats_to_bf16x2(eight[6], eight[7]));
-}
-INLINE void add(const uint4& one, const uint4& other, float (&sum)[8]) {
-    float more[8];
-    unpack(one, sum);
-    unpack(other, more);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) sum[k] += more[k];
-}
 
 // The warp's sums of COUNT values, that of i in lane i * 32 / COUNT: halves of the lanes give each
 // other what they do not keep, so that this takes few more shuffles than one sum.

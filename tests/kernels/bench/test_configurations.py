@@ -28,7 +28,7 @@ PROCESSORS = 132
 @each_row("tokens", TOKENS)
 def test_they_are_few_and_possible(tokens: int, shape: DenseShape) -> None:
     tried = list(bf16_candidates(shape.rows, shape.columns, tokens, PROCESSORS))
-    assert 10 <= len(tried) == len(set(tried)) <= 52
+    assert 10 <= len(tried) == len(set(tried)) <= 60
     for config in tried:
         stacks = stacks_at_a_time(config.warps, config.split)
         assert config.split <= -(-shape.columns // 128)
