@@ -9,7 +9,6 @@ import torch
 
 from spark_prof.kernels.candidate import Layer, LinearLayer, Replacement
 from spark_prof.kernels.dispatch import Choice, choose, configured
-from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
     LARGEST_BATCH,
     architecture,
@@ -154,7 +153,6 @@ def linear(
     bias: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     config: LinearConfig | None = None,
-    then: torch.Tensor | None = None,
     dependent: bool = False,
 ) -> torch.Tensor:
     """X W^T + bias, summed in float32 in an order that depends on the configuration alone.
@@ -164,8 +162,6 @@ def linear(
         bias: bfloat16 [N].
         out: bfloat16 [M, N], contiguous, to write to; apart from x.
         config: by default `default_config`'s.
-        then: what kernels after this one will read, such as the next matrix's weights; contiguous.
-            Blocks that have asked for all their weights have it brought to L2.
         dependent: start while the kernel before still runs; see `runtime.launch` for when that is
             safe, which the caller alone knows. The weights must not be what kernels before write.
 
@@ -182,7 +178,7 @@ def linear(
         check_operand("out", out, (tokens, weight.rows), device)
         check_apart(out, x)
     config = config or default_config(weight.rows, weight.columns, tokens, weight.format)
-    launch_dense(x, weight, bias, out, config, then=then, dependent=dependent)
+    launch_dense(x, weight, bias, out, config, dependent=dependent)
     return out
 
 
@@ -203,12 +199,10 @@ def launch_dense(
     out: torch.Tensor,
     config: LinearConfig,
     prologue: Prologue = Prologue(),
-    then: torch.Tensor | None = None,
     dependent: bool = False,
 ) -> None:
-    """Launches `dense.cu` on operands that were checked, but for `then`, as in `linear`."""
+    """Launches `dense.cu` on operands that were checked."""
     tokens = len(x)
-    then_bytes = 0 if then is None else _bytes_ahead(then, weight.weights.device)
     work = -(-weight.rows // (STACK * stacks_at_a_time(config.warps, config.split)))
     grid = work
     if config.blocks:
@@ -216,31 +210,12 @@ def launch_dense(
     normed = prologue.residual, prologue.weight, prologue.stream, prologue.epsilon
     stride = x.stride(0) if tokens > 1 else 0
     launch(
-        dense_code(
-            weight.format,
-            weight.columns,
-            tokens,
-            config,
-            prologue.weight is not None,
-            then is not None,
-        ),
+        dense_code(weight.format, weight.columns, tokens, config, prologue.weight is not None),
         (grid, 1, 1),
         config.warps * 32,
-        (x, *weight.tensors, bias, out, tokens, weight.rows, stride, *normed, then, then_bytes),
+        (x, *weight.tensors, bias, out, tokens, weight.rows, stride, *normed),
         dependent,
     )
-
-
-def _bytes_ahead(then: torch.Tensor, device: torch.device) -> int:
-    """How many bytes of a tensor are brought to L2: whole 16 of them."""
-    if then.device != device:
-        raise KernelError(f"`then` is on {then.device}, the weights are on {device}")
-    if not then.is_contiguous() or then.data_ptr() % 16 or not 16 <= then.nbytes < 2**31:
-        raise KernelError(
-            f"`then` of shape {tuple(then.shape)}, {then.nbytes} bytes at {then.data_ptr():#x}: it"
-            " must be contiguous, begin at a multiple of 16 bytes and have 16 to 2^31 of them"
-        )
-    return int(then.nbytes) // 16 * 16
 
 
 def codes() -> Sequence[KernelCode]:
@@ -266,7 +241,6 @@ def dense_code(
     tokens: int,
     config: LinearConfig,
     norm: bool = False,  # of x, as in `normed_linear.py`
-    then: bool = False,  # whether something is brought to L2
 ) -> KernelCode:
     """What is compiled for a weight of that format and as many columns, in a configuration."""
     constants = {field: value for field, value in vars(config).items() if field != "blocks"}
@@ -274,8 +248,6 @@ def dense_code(
         constants["x_ahead"] = 0
         if room := room_for_rows(columns, tokens, config):
             constants |= {"room": room, "norm": 1} if norm else {"room": room}
-    if then:
-        constants["then"] = 1
     return kernel_code("dense", name, columns, tokens, constants)
 
 

@@ -1,7 +1,8 @@
 """The norm of the residual stream and the matrix behind it, in one kernel for a few tokens.
 
 Every block norms all rows for itself and keeps them in shared memory, so there is one block to a
-multiprocessor. It is `cuda/dense.cu` with `cuda/rows.cuh` before it.
+multiprocessor. It is `cuda/dense.cu` with `cuda/rows.cuh` before it. Rows that do not
+fit are normed by a kernel of their own, `cuda/norm.cu`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ import torch
 
 from spark_prof.kernels.candidate import Layer, NormedLinearLayer, NormLayer, Replacement
 from spark_prof.kernels.dense import (
-    MOST_SHARED_ROWS,
     LinearConfig,
     Prologue,
     default_config,
     dense_code,
     launch_dense,
+    linear,
     room_for_rows,
 )
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.operands import check_operand, check_tokens
+from spark_prof.kernels.operands import LARGEST_BATCH, check_operand, check_tokens
 from spark_prof.kernels.pack import FORMATS, PackedLinear, pack_linear
 from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.runtime.launch import launch
 
 LISTED = (
     {
@@ -32,17 +34,17 @@ LISTED = (
         "layer": "normed matrix",
         "does": "RMS norm of x + residual, and y = its result W^T + bias",
         "formats": ("nvfp4", "mxfp4", "fp8", "bf16"),
-        "shapes": "as of dense layers; M K up to about 18,000",
+        "shapes": "as of dense layers, K up to 8192; two kernels where M K is over about 18,000",
         "operation": "normed_linear",
         "reference": "normed_linear_oracle",
         "bytes": "N K w + 4 N + 4 K + 2 M (N + 3 K)",
         "tolerance": "as of dense layers, the error of the norm carried through",
         "check": "normed",
-        "tokens": (1, 8),
     },
 )
 """For `registry.py`."""
 
+_WIDEST = 8192
 _MOST_WARPS = 32
 _MOST_ELEMENTS = 32
 """Of a row, that a thread keeps in registers."""
@@ -88,10 +90,7 @@ def build(layer: Layer) -> Replacement:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return normed_linear(x, residual, norm, packed, bias)
 
-    def fits(tokens: int) -> bool:
-        return normed_config(packed.rows, packed.columns, tokens, packed.format) is not None
-
-    return Replacement(run, MOST_SHARED_ROWS, "kept", norm.weight.nbytes, fits=fits)
+    return Replacement(run, LARGEST_BATCH, "kept", norm.weight.nbytes)
 
 
 def normed_linear(
@@ -101,7 +100,6 @@ def normed_linear(
     weight: PackedLinear,
     bias: torch.Tensor | None = None,
     config: LinearConfig | None = None,
-    then: torch.Tensor | None = None,
     dependent: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Y = norm(x + residual) W^T + bias, and x + residual, which is x where there is no residual.
@@ -110,16 +108,15 @@ def normed_linear(
     that is returned, and as the activations of the matrix.
 
     Args:
-        x: bfloat16 [M, K], M from 1 to 8, rows at multiples of 16 bytes.
+        x: bfloat16 [M, K], M from 1 to 16, K up to 8192, rows at multiples of 16 bytes.
         residual: bfloat16 [M, K], contiguous.
         norm: its weight is float32 [K], contiguous.
         bias: bfloat16 [N].
-        config: by default `normed_config`'s.
-        then, dependent: as in `dense.linear`.
+        config: by default `normed_config`'s, and where that has none `default_config`'s.
+        dependent: as in `dense.linear`.
 
     Raises:
-        KernelError: a dtype, shape, stride or device does not fit, or so many rows do not fit into
-            shared memory.
+        KernelError: a dtype, shape, stride or device does not fit.
     """
     device = weight.weights.device
     tokens, columns = check_tokens(x, weight.columns, device), weight.columns
@@ -136,20 +133,37 @@ def normed_linear(
             f"the norm's weight is {told[0]} {told[1]} on {told[2]}; it must be contiguous float32"
             f" {(columns,)} on {device}"
         )
-    if tokens > MOST_SHARED_ROWS:
-        raise KernelError(f"this kernel takes 1 to {MOST_SHARED_ROWS} tokens, not {tokens}")
-    config = config or normed_config(weight.rows, columns, tokens, weight.format)
-    if config is None or not _fits(columns, tokens, config):
+    if columns > _WIDEST:
+        raise KernelError(f"this kernel norms rows of up to {_WIDEST} features, not {columns}")
+    stream = x.new_empty((tokens, columns))
+    fused = normed_config(weight.rows, columns, tokens, weight.format)
+    if fused is None:
+        normed = torch.empty_like(stream)
+        stride = x.stride(0) if tokens > 1 else 0
+        launch(
+            norm_code(columns),
+            (tokens, 1, 1),
+            -(-columns // 256) * 32,
+            (x, residual, scale, stream, normed, stride, float(norm.epsilon)),
+            dependent,
+        )
+        return linear(normed, weight, bias, None, config, dependent=True), stream
+    config, out = config or fused, x.new_empty((tokens, weight.rows))
+    if not _fits(columns, tokens, config):
         raise KernelError(f"{tokens} rows of {columns} do not fit into a block's shared memory")
-    out, stream = x.new_empty((tokens, weight.rows)), x.new_empty((tokens, columns))
     prologue = Prologue(residual, scale, stream, norm.epsilon)
-    launch_dense(x, weight, bias, out, config, prologue, then, dependent)
+    launch_dense(x, weight, bias, out, config, prologue, dependent)
     return out, stream
+
+
+def norm_code(columns: int) -> KernelCode:
+    """What is compiled for rows of as many features that are normed by themselves."""
+    return KernelCode("norm.cu", "norm", (("COLUMNS", columns),))
 
 
 def codes() -> Sequence[KernelCode]:
     """What is compiled for typical layers, of one token and of as many as fit."""
-    found = []
+    found = [norm_code(columns) for columns in (2880, _WIDEST)]
     for name in FORMATS:
         for rows, columns in ((5120, 2880), (6144, 4096), (5120, 2048), (201088, 2880)):
             fitting = [n for n in (1, 4, 8) if normed_config(rows, columns, n, name)]

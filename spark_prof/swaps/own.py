@@ -40,7 +40,7 @@ from spark_prof.kernels.moe import (
     pack_experts,
 )
 from spark_prof.kernels.normed_experts import make_router, normed_experts, router_code
-from spark_prof.kernels.normed_linear import MOST_TOKENS, normed_config, normed_linear, room_for
+from spark_prof.kernels.normed_linear import norm_code, normed_config, normed_linear
 from spark_prof.kernels.operands import LARGEST_BATCH, architecture
 from spark_prof.kernels.pack import PackedLinear, pack_linear
 from spark_prof.kernels.quantize_at_load import LoadFormat, quantize_linear
@@ -152,16 +152,19 @@ def _normed_linear(
     layer: NormedLinearLayer, packed: PackedLinear, bits: Bits, line: str
 ) -> Replacement:
     form, columns = packed.format, packed.columns
-    found = {n: normed_config(packed.rows, columns, n, form) for n in _COUNTS if n <= MOST_TOKENS}
-    configs = {count: config for count, config in found.items() if config is not None}
-    if not configs:
-        raise KernelError(f"no row of {columns} fits into a block's shared memory")
+    fused = {count: normed_config(packed.rows, columns, count, form) for count in _COUNTS}
+    configs = {
+        count: config
+        or choose_linear(packed, count, insist=True).config
+        or default_config(packed.rows, columns, count, form)
+        for count, config in fused.items()
+    }
     norm = replace(layer.norm, weight=layer.norm.weight.detach().to(torch.float32, copy=True))
     codes = [
-        dense_code(form, columns, count, config, room_for(count))
+        dense_code(form, columns, count, config, norm=fused[count] is not None)
         for count, config in configs.items()
     ]
-    prepare(codes, packed.weights.device)
+    prepare([*codes, norm_code(columns)], packed.weights.device)
 
     def run(
         x: torch.Tensor, residual: torch.Tensor | None, bias: torch.Tensor | None
@@ -169,8 +172,8 @@ def _normed_linear(
         return normed_linear(x, residual, norm, packed, bias, configs[len(x)], dependent=True)
 
     held = norm.weight.nbytes + (0 if form == "bf16" else packed.bytes)
-    line = line or f"norm and {form} {packed.rows} x {columns}, {_counts_in_words(configs)}"
-    return Replacement(run, MOST_TOKENS, bits, held, line, lambda tokens: tokens in configs)
+    line = line or f"norm and {form} {packed.rows} x {columns}, 1 to {LARGEST_BATCH} tokens"
+    return Replacement(run, LARGEST_BATCH, bits, held, line)
 
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:

@@ -104,13 +104,6 @@ UNCHECKED static void check_load(const void* address, u32 size) {
     if (!is_in_tensor(at, size, false)) fail("a load of %u bytes outside of every tensor", size);
 }
 
-// What is prefetched is of a tensor too; both numbers are multiples of 16.
-UNCHECKED static void check_prefetch(const void* address, u32 size) {
-    u64 at = reinterpret_cast<u64>(address);
-    if (at % 16 || size % 16 || !size) fail("a prefetch of %u bytes from a misaligned address", size);
-    if (!is_in_tensor(at, size, false)) fail("a prefetch of %u bytes outside of every tensor", size);
-}
-
 // Where in a source something undefined happens, as the compiler stores it.
 struct Place {
     const char* file;

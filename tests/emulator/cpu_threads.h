@@ -49,10 +49,9 @@ struct Range {
 };
 constexpr u32 IS_READ = 1, IS_WRITTEN = 2, AFTER_WAIT = 4;
 
-// Whether a thread waits for the kernel before, and whether one lets the next start before that; the
-// bytes that were prefetched.
+// Whether a thread waits for the kernel before, and whether one lets the next start before that.
 struct Order {
-    u32 waits, starts_next_early, prefetched;
+    u32 waits, starts_next_early;
 };
 
 // When a byte of shared memory was last written and read, and by whom.

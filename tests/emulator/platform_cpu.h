@@ -29,12 +29,6 @@ INLINE uint4 load_once_16_if(bool wanted, const void* from) {
 }
 INLINE uint2 load_once_8(const void* from) { return cpu_load<uint2>(from); }
 INLINE uint4 load_16(const void* from) { return cpu_load<uint4>(from); }
-// Only checked and counted.
-UNCHECKED static void prefetch_to_l2(const u8* from, u32 bytes) {
-    cpu::check_prefetch(from, bytes);
-    if (lane_id() == 0) cpu::launch.order.prefetched += bytes;
-}
-
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
 INLINE float bf16_to_float(u16 bits) { return float_of_bits(u32(bits) << 16); }

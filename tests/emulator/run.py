@@ -48,9 +48,9 @@ class TensorRange(ctypes.Structure):
 
 
 class LaunchOrder(ctypes.Structure):
-    """How a kernel kept to its neighbours, and bytes prefetched; `Order` of cpu_threads.h."""
+    """How a kernel kept to its neighbours; `Order` of cpu_threads.h."""
 
-    _fields_ = tuple((n, ctypes.c_uint32) for n in ("waits", "starts_next_early", "prefetched"))
+    _fields_ = tuple((n, ctypes.c_uint32) for n in ("waits", "starts_next_early"))
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,6 @@ class KernelsInFlight:
 _MOST_BLOCKS = 2**31 - 1
 _MOST_THREADS = 1024
 _KINDS = {"p": "a tensor or None", "i": "an int", "f": "a float"}
-PREFETCHED: deque[int] = deque(maxlen=_MOST)
-"""The bytes that the latest launches had brought to L2."""
 _ONE_AT_A_TIME = threading.Lock()
 """A library holds the state of one launch."""
 _in_flight = KernelsInFlight()
@@ -159,7 +157,6 @@ def run_on_cpu(
         )
         if failure is not None:
             raise KernelError(f"{code.label}: {failure.decode()}")
-        PREFETCHED.append(order.prefetched)
         _in_flight.add(code.label, dependent, order, tensors, list(ranges))
 
 

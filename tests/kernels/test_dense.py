@@ -19,8 +19,6 @@ from spark_prof.kernels.dense import LinearConfig, build, linear
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.pack import pack_linear
-from tests.emulator.compiler import compiler
-from tests.emulator.run import PREFETCHED
 from tests.kernels.check.plain import kept, said
 from tests.rows import each_row
 
@@ -148,35 +146,3 @@ def test_infinity_in_a_bfloat16_weight_stays_in_its_row(device: str) -> None:
     y = linear(x, pack_linear(weight))
     rows = torch.arange(32, device=device) == 3
     assert torch.equal(y.isinf(), rows.expand(9, 32))
-
-
-@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
-@each_row("size", [16, 4096, 40_000, 300_008])
-def test_what_comes_next_is_brought_to_l2(size: int) -> None:
-    """In whole 16 bytes, each once, and with blocks of one round and of several."""
-    packed = pack_linear(make_weight("mxfp4", "plain", (144, 448), 1, "cpu"))
-    x = make_activations("plain", 3, 448, 2, "cpu")
-    then = torch.zeros(size, dtype=torch.uint8)
-    for config in (
-        None,
-        LinearConfig(warps=2, split=1, depth=2, x_ahead=0, min_blocks=1, blocks=1),
-    ):
-        y = linear(x, packed, config=config)
-        assert PREFETCHED[-1] == 0
-        assert same_bits(linear(x, packed, config=config, then=then), y)
-        assert PREFETCHED[-1] == size // 16 * 16
-
-
-@each_row(
-    "then",
-    [
-        torch.zeros(8),
-        torch.zeros(64, 64).T[1:],
-        torch.zeros(64)[1:],
-        torch.zeros(64, device="meta"),
-    ],
-)
-def test_what_cannot_be_brought_to_l2_is_refused(then: torch.Tensor) -> None:
-    packed = pack_linear(make_weight("mxfp4", "plain", (16, 64), 1, "cpu"))
-    with pytest.raises(KernelError, match="`then`"):
-        linear(make_activations("plain", 1, 64, 2, "cpu"), packed, then=then[:3])

@@ -256,6 +256,9 @@ MUTANTS = [
     Mutant("no weights of choices", "down.cu", r"choice_weight\[\w+\];", "1.f;"),
     Mutant("no bias", "down.cu", r"\+ offset\[i >> 1\]", ""),
     Mutant("a warp's sums left out", "down.cu", r"warp < WARPS;", "warp < WARPS - 1;"),
+    Mutant("a warp's squares left out", "norm.cu", r"warp < THREADS / 32;", "warp < 1;"),
+    Mutant("no residual", "norm.cu", r"residual \? load_16", "false ? load_16"),
+    Mutant("no epsilon", "norm.cu", r" \+ epsilon\)", ")"),
     Mutant(
         "a window one token too wide",
         "attention.cu",
@@ -332,6 +335,8 @@ MUTANTS = [
 
 def gate(file: str, kind: Format = "nvfp4") -> str:
     """The verdict on what is launched now, from the cases that the file matters to."""
+    if file == "norm.cu":
+        return said(NormedCase(kind, (32, 512), 9, bias=True, epsilon=0.5), normed_linear.build)
     if file in ("attention.cu", "heads.cuh"):
         case = AttentionCase(4, 1, 64, (330, 20), window=310, sinks=True, normed=True)
         return said(case, attention.build)
@@ -357,7 +362,7 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = folder / code.source
         launch(replace(code, source=str(source)) if source.is_file() else code, *arguments, **named)
 
-    for module in (attention, dense, moe, normed_experts, routing):
+    for module in (attention, dense, moe, normed_experts, normed_linear, routing):
         monkeypatch.setattr(module, "launch", changed)
 
 

@@ -24,7 +24,7 @@ from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.kernels.dense import LinearConfig, linear
 from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.normed_linear import build, normed_linear
+from spark_prof.kernels.normed_linear import build, normed_config, normed_linear
 from spark_prof.kernels.pack import pack_linear
 from tests.emulator.compiler import compiler
 from tests.kernels.check.plain import kept, said
@@ -58,14 +58,15 @@ def test_a_configuration(config: LinearConfig, kind: Format, tokens: int, device
      (4096, 5, False), (16384, 1, True), (32768, 1, False), (448, 9, False)],
 )  # fmt: skip
 def test_rows_fit_into_shared_memory_or_not(columns: int, tokens: int, fits: bool) -> None:
-    weight = make_weight("mxfp4", "plain", (64, columns), 1, "cpu")
-    norm = NormLayer("norm", torch.ones(columns), 1e-5)
+    assert (normed_config(64, columns, tokens, "mxfp4") is not None) is fits
+
+
+def test_rows_are_not_as_wide_as_no_block_has_threads_for() -> None:
+    weight = make_weight("mxfp4", "plain", (64, 8224), 1, "cpu")
+    norm = NormLayer("norm", torch.ones(8224), 1e-5)
     replacement = build(NormedLinearLayer("layer", norm, LinearLayer("qkv_proj", "qkv", weight)))
-    assert replacement.takes(tokens) is fits
-    if not fits:
-        x = torch.zeros(tokens, columns, dtype=torch.bfloat16)
-        with pytest.raises(KernelError, match=r"shared memory|1 to 8 tokens"):
-            replacement.run(x, None, None)
+    with pytest.raises(KernelError, match="up to 8192 features, not 8224"):
+        replacement.run(torch.zeros(1, 8224, dtype=torch.bfloat16), None, None)
 
 
 @each_row(("warps", "split"), [(1, 1), (2, 1), (32, 32)])
@@ -95,7 +96,7 @@ def test_dependent_launches_read_what_those_before_write(device: str) -> None:
         z = linear(y, weight, dependent=dependent)
         return [
             z,
-            *normed_linear(z, stream, norm, weight, then=weight.weights, dependent=dependent),
+            *normed_linear(z, stream, norm, weight, dependent=dependent),
         ]
 
     plain = both(False)

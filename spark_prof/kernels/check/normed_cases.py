@@ -81,7 +81,7 @@ class NormedCase:
         return Posed(layer, (x, residual, bias), kinds, judged)
 
 
-_MOST_TOKENS = 8
+_MOST_TOKENS = 16
 
 
 def normed_cases(candidate: Candidate, _device: str) -> Iterator[NormedCase]:
@@ -97,5 +97,11 @@ def normed_cases(candidate: Candidate, _device: str) -> Iterator[NormedCase]:
         for x in ("NaN and infinity", "zeros", "with a common offset"):
             yield NormedCase(kind, SMALL, 5, x=x)
         yield NormedCase(kind, SMALL, 5, layout="rows apart")
-        for shape, tokens in (((32, 2880), 1), ((48, 1856), 4), ((208, 64), 2), ((224, 448), 3)):
+        for shape, tokens in (
+            ((32, 2880), 1),
+            ((48, 1856), 4),
+            ((208, 64), 2),
+            ((224, 448), 3),
+            ((32, 2880), 5),
+        ):
             yield NormedCase(kind, shape, tokens, recipe="one element a row", bias=True)

@@ -3,13 +3,9 @@
 // Warps share out the work as split.cuh says, and their sums are added in a fixed order. DEPTH units
 // a warp are in flight, with X_AHEAD their activations too. The grid may be smaller than the work:
 // blocks then go on to further stacks, and load ahead across that border. With ROOM the activations
-// are in shared memory, see rows.cuh. With THEN blocks have bytes brought to L2, which the next
-// kernels will read, once their own last loads are on their way.
+// are in shared memory, see rows.cuh.
 #ifndef ROOM
 #define ROOM 0
-#endif
-#ifndef THEN
-#define THEN 0
 #endif
 #if ROOM
 #define PARTIALS 1  // the rows take what room there is
@@ -31,19 +27,10 @@ INLINE int output_row(int first, int i) {
 }
 #endif
 
-constexpr int THEN_CHUNK = 4096;  // bytes that a warp asks for at a time
-
-// What the blocks have brought, each warp its share: the first warps of all blocks begin.
-INLINE void prefetch_share(const u8* then, int bytes) {
-    const long long first = warp_id() * gridDim.x + blockIdx.x, step = gridDim.x * WARPS;
-    for (long long at = first * THEN_CHUNK; at < bytes; at += step * THEN_CHUNK)
-        prefetch_to_l2(then + at, min(THEN_CHUNK, bytes - static_cast<int>(at)));
-}
-
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale, const u16* bias,
       u16* out, int tokens, int rows, int x_stride, const u16* residual, const float* norm_weight,
-      u16* stream, float epsilon, const u8* then, int then_bytes) {
+      u16* stream, float epsilon) {
     const int group = lane_id() >> 2, member = lane_id() & 3;
     const int stack = warp_id() / SPLIT, split = warp_id() % SPLIT;
     const int stacks = (rows + 15) / 16;
@@ -77,7 +64,8 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #endif
         }
         ahead_unit += SPLIT;
-        if (slot == DEPTH - 1 && ahead_unit >= UNITS) {
+        // Not a turn earlier where the last units do not suffice for all warps.
+        if (slot == DEPTH - 1 && ahead_unit >= UNITS_A_WARP * SPLIT) {
             ahead_unit = split;
             turn_to(ahead_first += step);
         }
@@ -122,9 +110,6 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
             offset[i] = bias_of(row);
         }
         for (int done = 0; done < UNITS_A_WARP; done += DEPTH) {
-            // A ring's loads are made a round of it ahead.
-            if (THEN && first + step >= stacks && done + DEPTH >= UNITS_A_WARP)
-                prefetch_share(then, then_bytes);
 #pragma unroll
             for (int slot = 0; slot < DEPTH; ++slot) {
                 const int unit = split + (done + slot) * SPLIT;

@@ -17,11 +17,6 @@ INLINE int output_stack(int i) { return warp_id(); }
 INLINE int output_row(int i) { return lane_id() >> 2; }
 #endif
 
-// Units of the last turn of the ring, 0 for all. If they do not suffice for all warps of a stack the
-// others must not go on to the next stack a turn before them.
-constexpr int LAST_UNITS = UNITS % (SPLIT * DEPTH);
-constexpr bool SOME_HAVE_NONE = LAST_UNITS > 0 && LAST_UNITS < SPLIT;
-
 INLINE float activate(float gate, float up, float alpha, float limit) {
     if (SWIGLU) {
         // Comparisons that a NaN fails leave it as it is.
@@ -79,7 +74,8 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
             load_activations(ring_x[slot], ahead_x, ahead_unit);
         }
         ahead_unit += SPLIT;
-        if (slot == DEPTH - 1 && ahead_unit - (SOME_HAVE_NONE ? split : 0) >= UNITS) {
+        // Not a turn earlier where the last units do not suffice for all warps.
+        if (slot == DEPTH - 1 && ahead_unit >= UNITS_A_WARP * SPLIT) {
             ahead_unit = split;
             turn_to(++ahead_round);
         }

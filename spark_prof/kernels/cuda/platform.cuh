@@ -54,17 +54,6 @@ INLINE uint2 load_once_8(const void* from) {
 // A load of what several warps read: through L1. Not for what another thread of this grid writes.
 INLINE uint4 load_16(const void* from) { return __ldg(reinterpret_cast<const uint4*>(from)); }
 
-// Has bytes brought to L2, of which nobody waits: asked for by a whole warp. Both are multiples of 16.
-INLINE void prefetch_to_l2(const u8* from, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-    if (lane_id() == 0)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(bytes));
-#else
-    for (u32 at = lane_id() * 128; at < bytes; at += 32 * 128)
-        asm volatile("prefetch.global.L2 [%0];" :: "l"(from + at));
-#endif
-}
-
 INLINE float bf16_to_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
