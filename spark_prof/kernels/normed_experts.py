@@ -57,8 +57,8 @@ class Router:
     weight: torch.Tensor  # bfloat16 [E, H], where the model has it
     bias: torch.Tensor | None  # bfloat16 [E]
     choice: RouterLayer
-    # Int32: how many blocks are through, 0 between launches, and after it logits of 16 tokens.
-    workspace: torch.Tensor
+    logits: torch.Tensor  # room for 16 tokens' in float32
+    finished: torch.Tensor  # int32 [1]: how many blocks are through, 0 between launches
 
 
 def make_router(layer: NormedExpertsLayer) -> Router:
@@ -80,8 +80,9 @@ def make_router(layer: NormedExpertsLayer) -> Router:
     check_choice(experts, choice.top_k)
     check_correction(choice.correction, experts, choice.scoring, device)
     norm = layer.norm.weight.detach().to(device, torch.float32).contiguous()
-    workspace = torch.zeros(4 + LARGEST_BATCH * experts, dtype=torch.int32, device=device)
-    return Router(norm, layer.norm.epsilon, weight, bias, choice, workspace)
+    logits = torch.empty(LARGEST_BATCH * experts, dtype=torch.float32, device=device)
+    finished = torch.zeros(1, dtype=torch.int32, device=device)
+    return Router(norm, layer.norm.epsilon, weight, bias, choice, logits, finished)
 
 
 def build(layer: Layer) -> Replacement:
@@ -107,7 +108,7 @@ def build(layer: Layer) -> Replacement:
             config = choose_moe(packed, top_k, max(1, len(x)), insist=True).config
         return normed_experts(x, residual, router, packed, config)
 
-    return Replacement(run, LARGEST_BATCH, "kept", router.norm.nbytes + router.workspace.nbytes)
+    return Replacement(run, LARGEST_BATCH, "kept", router.norm.nbytes + router.logits.nbytes)
 
 
 def normed_experts(
@@ -157,8 +158,8 @@ def norm_and_route(
             routing.experts,
             routing.weights,
             routing.plan,
-            router.workspace[4:],
-            router.workspace[:1],
+            router.logits,
+            router.finished,
             tokens,
             x.stride(0) if tokens > 1 else 0,
             residual.stride(0) if residual is not None and tokens > 1 else 0,

@@ -253,6 +253,7 @@ MUTANTS = [
     Mutant("no 1 beside up", "gate_up.cu", r"\(up \+ 1\.f\)", "up"),
     Mutant("no alpha", "gate_up.cu", r"-alpha \* gate", "-gate"),
     Mutant("up for gate", "gate_up.cu", r"activate\(gate, up,", "activate(up, gate,"),
+    Mutant("another expert's first weights", "gate_up.cu", r"expert \* stacks \+ min", "min"),
     Mutant("no weights of choices", "down.cu", r"choice_weight\[\w+\];", "1.f;"),
     Mutant("no bias", "down.cu", r"\+ offset\[i >> 1\]", ""),
     Mutant("a warp's sums left out", "down.cu", r"warp < WARPS;", "warp < WARPS - 1;"),

@@ -20,7 +20,7 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
         entry_weight[at] = choice_weight[at];
     for (int at = threadIdx.x; at < WARPS * TOKENS * 16; at += WARPS * 32)
         totals[at / (TOKENS * 16)][at / 16 % TOKENS][at % 16] = 0.f;
-    take_plan(plan, tokens, choices);
+    take_plan(plan, tokens * choices, choices);
 
     const int units = plan_experts * UNITS;
     const int first = units * warp_id() / WARPS, end = units * (warp_id() + 1) / WARPS;

@@ -33,10 +33,28 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
         float alpha, float limit) {
     const int group = lane_id() >> 2, member = lane_id() & 3;
     const int own = warp_id() / SPLIT, split = warp_id() % SPLIT;
+    const int groups = (stacks + STACKS - 1) / STACKS, step = gridDim.x;
+    const int begin = blockIdx.x / groups;
     wait_for_previous_kernel();
     start_next_kernel();  // after the wait: the next kernel reads the plan at once
-    take_plan(plan, tokens, choices);
-    const int groups = (stacks + STACKS - 1) / STACKS, step = gridDim.x;
+    // The first expert's number is asked for beside the plan, and its weights before the copy of the
+    // plan is complete. Volatile: else it is asked for only once it is known to be needed.
+    const int expert = *static_cast<const volatile int*>(plan->expert + begin);
+    const PlanPart part = ask_plan(plan, threadIdx.x, tokens * choices);
+    // place: of a stack among all experts'. No pointers are kept, which would take more registers.
+    auto load_unit = [&](Unit& into, int place, int unit) {
+        load_weights(into, weights + 1ll * place * WEIGHT_STRIDE,
+                     scales + 1ll * place * SCALE_STRIDE, unit);
+    };
+    Unit ring[DEPTH];
+    if (begin < part.experts) {
+        const int stack = (blockIdx.x - begin * groups) * STACKS + own;
+#pragma unroll
+        for (int slot = 0; slot < DEPTH; ++slot)
+            if (split + slot * SPLIT < UNITS)
+                load_unit(ring[slot], expert * stacks + min(stack, stacks - 1), split + slot * SPLIT);
+    }
+    put_plan(part, plan, tokens * choices, choices);
     const int rounds = (plan_experts * groups - static_cast<int>(blockIdx.x) + step - 1) / step;
 
     // What a round is about: one expert, and STACKS of its stacks.
@@ -49,28 +67,24 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
     };
     // A stack beyond the last is the last again, and is not stored.
     auto place_of = [&](const Task& task, int which) {
-        return 1ll * plan_expert[task.active] * stacks + min(task.first + which, stacks - 1);
+        return plan_expert[task.active] * stacks + min(task.first + which, stacks - 1);
     };
     auto x_of = [&](const Task& task, int which) {
         return x + 1ll * entry_token[entry_of(task.active, which)] * x_stride;
     };
 
-    Unit ring[DEPTH];
     Activations ring_x[DEPTH];
-    int ahead_unit = split, ahead_round = 0;
-    const u8 *ahead_weights = weights, *ahead_scales = scales;
+    int ahead_unit = split, ahead_round = 0, ahead_place = 0;
     const u16* ahead_x = x;
     auto turn_to = [&](int round) {
         if (round >= rounds) return;
         const Task task = task_of(round);
-        const long long place = place_of(task, own);
-        ahead_weights = weights + place * WEIGHT_STRIDE;
-        ahead_scales = scales + place * SCALE_STRIDE;
+        ahead_place = place_of(task, own);
         ahead_x = x_of(task, group);
     };
-    auto load = [&](int slot) {
+    auto load = [&](int slot, bool with_weights) {
         if (ahead_round < rounds && ahead_unit < UNITS) {
-            load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
+            if (with_weights) load_unit(ring[slot], ahead_place, ahead_unit);
             load_activations(ring_x[slot], ahead_x, ahead_unit);
         }
         ahead_unit += SPLIT;
@@ -82,7 +96,7 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
     };
     turn_to(0);
 #pragma unroll
-    for (int slot = 0; slot < DEPTH; ++slot) load(slot);
+    for (int slot = 0; slot < DEPTH; ++slot) load(slot, false);
 
     for (int round = 0; round < rounds; ++round) {
         const Task task = task_of(round);
@@ -93,8 +107,7 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
         for (int i = 0; i < OUTPUTS; ++i)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const long long row =
-                    place_of(task, output_stack(i)) * 16 + output_row(i) + 8 * half;
+                const int row = place_of(task, output_stack(i)) * 16 + output_row(i) + 8 * half;
                 scale[i][half] = row_scale[row];
                 offset[i][half] = bias ? bf16_to_float(bias[row]) : 0.f;
             }
@@ -106,7 +119,7 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
                 const int unit = split + (done + slot) * SPLIT;
                 if (unit < UNITS)
                     multiply(ring[slot], ring_x[slot], second_x, unit, entries, sums);
-                load(slot);
+                load(slot, true);
             }
         }
         auto store = [&](int i, int token, float gate, float up) {
