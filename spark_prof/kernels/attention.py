@@ -18,8 +18,8 @@ LISTED = (
         "names": ("layer-attention",),
         "layer": "attention",
         "does": "from qkv to o: norms, rotation, KV cache, attention of one new token a request",
-        "formats": ("bf16",),
-        "shapes": "D up to 256 and pages of multiples of 16, up to 16 heads with the same keys",
+        "formats": ("bf16", "fp8"),
+        "shapes": "heads of 16 n features, up to 256; up to 16 for the same keys; pages of 16 n",
         "operation": "attend",
         "reference": "attention_oracle:attention_oracle",
         "bytes": "keys and values that are seen, qkv and the result",
@@ -34,6 +34,8 @@ MOST_HEADS = 16
 """Of queries, for each head of keys and values."""
 _UNIT = 16
 """Tokens that a warp takes at a time: they lie in one page."""
+_TOGETHER = 8
+"""Features that are read with one load."""
 _MOST = 2**31
 """Neither strides nor slots reach it."""
 
@@ -87,7 +89,7 @@ def ready(layer: AttentionLayer) -> Attention:
         )
     norms = tuple(_copied(norm and norm.weight, size, table) for norm in _norms(layer))
     sinks = _copied(layer.sinks, heads, table)
-    code = attention_code(size, heads // kv_heads)
+    code = attention_code(size, heads // kv_heads, layer.fp8_scales is not None)
     prepare([code], table.device)
     most = max(_rows(layer, tokens, table.device) for tokens in range(1, LARGEST_BATCH + 1))
     partial = table.new_empty(most * (heads // kv_heads) * (size + 2), dtype=torch.float32)
@@ -178,7 +180,7 @@ def attend(
         qkv: bfloat16 [M, (H + 2 G) D], M from 1 to 16, rows at multiples of 16 bytes.
         positions: int64 [M], rows of `cos_sin`.
         keys: bfloat16 [pages, tokens of a page, G, D], a page of a multiple of 16 tokens; any
-            strides that are multiples of 16 bytes, the last being 1.
+            strides that are multiples of 8, the last being 1. With `fp8_scales` E4M3 or uint8.
         values: the same, with the strides of `keys`.
         blocks: int32 [M, B], contiguous rows, the numbers of a request's pages in order.
         lengths: int32 [M], tokens of a request with the new one, up to B pages of them.
@@ -198,10 +200,11 @@ def attend(
     ):
         shape = (tokens, *given.shape[1:]) if name == "blocks" else (tokens,)
         _check_numbers(name, given, dtype, shape, device)
-    _check_cache(keys, values, kv_heads, size, device)
+    _check_cache(attention, keys, values)
     page = keys.shape[1]
     splits = _splits(layer, tokens, blocks.shape[1] * page, device)
     q_norm, k_norm = _norms(layer)
+    k_scale, v_scale = layer.fp8_scales or (1.0, 1.0)
     out = qkv.new_empty((tokens, heads * size))
     launch(
         attention.code,
@@ -224,15 +227,17 @@ def attend(
             qkv.stride(0) if tokens > 1 else 0,
             heads // kv_heads,
             page,
-            *keys.stride()[:3],
+            *(stride // _TOGETHER for stride in keys.stride()[:3]),
             blocks.stride(0) if tokens > 1 else 0,
             layer.window,
             layer.cos_sin.shape[1],
             int(layer.halves),
             int(layer.cos_sin.dtype == torch.float32),
-            float(layer.scale),
+            float(layer.scale) * k_scale,
             q_norm.epsilon if q_norm else 0.0,
             k_norm.epsilon if k_norm else 0.0,
+            k_scale,
+            v_scale,
         ),
         dependent=True,
     )
@@ -258,27 +263,29 @@ def _check_numbers(
         raise KernelError(f"{name} has strides {given.stride()}; rows must be contiguous")
 
 
-def _check_cache(
-    keys: torch.Tensor, values: torch.Tensor, kv_heads: int, size: int, device: torch.device
-) -> None:
+def _check_cache(attention: Attention, keys: torch.Tensor, values: torch.Tensor) -> None:
+    layer, device = attention.layer, attention.device
+    bf16 = layer.fp8_scales is None
+    types = (torch.bfloat16,) if bf16 else (torch.uint8, torch.float8_e4m3fn)
     for name, cache in (("keys", keys), ("values", values)):
-        if cache.device != device or cache.dtype != torch.bfloat16:
+        if cache.device != device or cache.dtype not in types:
             raise KernelError(
-                f"{name} are {cache.dtype} on {cache.device}; they must be bfloat16 on {device}"
+                f"{name} are {cache.dtype} on {cache.device}; they must be {types[-1]} on {device}"
             )
-        shape = tuple(cache.shape)
-        if len(shape) != 4 or shape[2:] != (kv_heads, size) or not shape[1] or shape[1] % _UNIT:
+        shape, strides = tuple(cache.shape), cache.stride()
+        each = (layer.kv_heads, layer.size)
+        if len(shape) != 4 or shape[2:] != each or not shape[1] or shape[1] % _UNIT:
             raise KernelError(
-                f"{name} have the shape {shape}; it must be (pages, tokens, {kv_heads}, {size}),"
-                f" pages of a multiple of {_UNIT} tokens"
+                f"{name} have the shape {shape}; it must be pages, {_UNIT} n tokens of a page, and"
+                f" {each}"
             )
-        strides = cache.stride()
-        aligned = not any(stride * 2 % 16 for stride in strides[:3]) and not cache.data_ptr() % 16
-        if strides[3] != 1 or not aligned or max(strides[0], shape[0] * shape[1]) >= _MOST:
+        unaligned = cache.data_ptr() % (_TOGETHER * cache.element_size())
+        unaligned += sum(stride % _TOGETHER for stride in strides[:3])
+        if strides[3] != 1 or unaligned or max(strides[0], shape[0] * shape[1]) >= _MOST:
             raise KernelError(
                 f"{name} of shape {shape} have strides {strides} from address"
-                f" {cache.data_ptr():#x}: features must be contiguous and begin at multiples of 16"
-                " bytes, strides and tokens be less than 2^31"
+                f" {cache.data_ptr():#x}: features must be contiguous and begin at multiples of"
+                f" {_TOGETHER} of them, strides and tokens be less than 2^31"
             )
     if keys.shape != values.shape or keys.stride() != values.stride():
         raise KernelError(
@@ -288,9 +295,10 @@ def _check_cache(
 
 def codes() -> Sequence[KernelCode]:
     """What is compiled for typical models, from 64 features of 8 heads to 256 of 16."""
+    sizes = ((64, 8), (128, 8), (128, 16), (80, 1), (256, 8), (256, 16))
     return [
-        attention_code(size, heads)
-        for size, heads in ((64, 8), (128, 8), (128, 16), (80, 1), (256, 8), (256, 16))
+        *(attention_code(size, heads, fp8=False) for size, heads in sizes),
+        *(attention_code(size, heads, fp8=True) for size, heads in (*sizes[:2], *sizes[-2:])),
     ]
 
 
@@ -305,13 +313,14 @@ def _blocks(size: int, heads: int) -> int:
     return (16 if size <= 64 and heads <= 8 else 8) // _warps(size, heads)
 
 
-def attention_code(size: int, heads: int) -> KernelCode:
-    """What is compiled for heads of that size, so many of queries to each of keys."""
+def attention_code(size: int, heads: int, fp8: bool) -> KernelCode:
+    """What is compiled for heads of that size, so many of queries to each of keys, and a cache."""
     tiles = 1 if heads <= 8 else 2
     defines = (
         ("SIZE", size),
         ("HEAD_TILES", tiles),
         ("WARPS", _warps(size, heads)),
         ("MIN_BLOCKS", _blocks(size, heads)),
+        ("FP8", int(fp8)),
     )
     return KernelCode("attention.cu", "attention", defines)

@@ -116,6 +116,8 @@ class AttentionLayer:
     halves: bool  # feature i is rotated with i + R/2 (NeoX), else 2i with 2i + 1
     q_norm: NormLayer | None  # of each head by itself, before it is rotated
     k_norm: NormLayer | None
+    # What E4M3 codes of cached keys and values are multiplied with; None for a bfloat16 cache.
+    fp8_scales: tuple[float, float] | None = None
 
 
 Layer = (

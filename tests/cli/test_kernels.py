@@ -13,7 +13,7 @@ from spark_prof.kernels.tuning import Run as Measured
 from spark_prof.kernels.tuning import Tuned, Work, known_runs, save
 from tests.cli.conftest import Refuses, Run
 
-SLOTS = {"qkv", "o", "mlp", "moe", "router", "lm_head", "layer"}
+SLOTS = {"layer", "qkv", "o", "mlp", "moe", "router", "lm_head"}
 COMMAND = "kernels"
 QUICK = "router-topk"
 

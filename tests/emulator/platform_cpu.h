@@ -28,6 +28,9 @@ INLINE uint4 load_once_16_if(bool wanted, const void* from) {
     return wanted ? load_once_16(from) : uint4{};
 }
 INLINE uint2 load_once_8(const void* from) { return cpu_load<uint2>(from); }
+INLINE uint2 load_once_8_if(bool wanted, const void* from) {
+    return wanted ? load_once_8(from) : uint2{};
+}
 INLINE uint4 load_16(const void* from) { return cpu_load<uint4>(from); }
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }

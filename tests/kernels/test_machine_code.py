@@ -66,10 +66,15 @@ EXPECTED = (
     Expected("norm_route", (STREAMED,), threads=384),
     Expected("gate_up", (STREAMED, TENSOR_CORES)),
     Expected("down", (STREAMED, TENSOR_CORES)),
-    Expected("attention", (STREAMED, TENSOR_CORES), (("SIZE", 64),)),
     *(
-        Expected("attention", (STREAMED, TENSOR_CORES), (("SIZE", size),), threads=256)
-        for size in (80, 128, 256)
+        Expected(
+            "attention",
+            (STREAMED if fp8 == 0 else STREAMED.replace("128", "64"), TENSOR_CORES),
+            (("SIZE", size), ("FP8", fp8)),
+            threads=512 if size == 64 else 256,
+        )
+        for size in (64, 80, 128, 256)
+        for fp8 in range(2)
     ),
 )
 

@@ -283,13 +283,23 @@ MUTANTS = [
     Mutant(
         "the value to the next slot",
         "attention.cu",
-        r"values \+ to\)",
-        "values + to + token_stride)",
-        "values at their slots",
+        r"values\[to",
+        "values[to + token_stride",
+        "values: ",
     ),
     Mutant("the new token from the cache", "attention.cu", r"token < length - 1; \};", "true; };"),
     Mutant("a counter that stays", "attention.cu", r"counters\[pair\] = 0;", ";", "a second run"),
     Mutant("keys normed as queries", "attention.cu", r"is_key \? k_weights", "false ? k_weights"),
+    Mutant(
+        "codes cut off",
+        "cached.cuh",
+        r"bits \+ 0x7FFFFu \+ \(bits >> 20 & 1u\)",
+        "bits",
+        "keys: ",
+        kind="fp8",
+    ),
+    Mutant("halves of codes swapped", "cached.cuh", "0x1404u", "0x0414u", kind="fp8"),
+    Mutant("no scale of values", "attention.cu", r"factor = v_scale", "factor = 1.f", kind="fp8"),
     Mutant("rotated backwards", "heads.cuh", r"- head\.high\[j\]", "+ head.high[j]"),
     Mutant("no barrier", "attention.cu", r"sync_block\(\);", "", "a race"),
     Mutant(
@@ -334,13 +344,16 @@ MUTANTS = [
 ]
 
 
+ATTENTION = ("attention.cu", "heads.cuh", "cached.cuh")
+
+
 def gate(file: str, kind: Format = "nvfp4") -> str:
     """The verdict on what is launched now, from the cases that the file matters to."""
     if file == "norm.cu":
         return said(NormedCase(kind, (32, 512), 9, bias=True, epsilon=0.5), normed_linear.build)
-    if file in ("attention.cu", "heads.cuh"):
-        case = AttentionCase(4, 1, 64, (330, 20), window=310, sinks=True, normed=True)
-        return said(case, attention.build)
+    if file in ATTENTION:
+        attended = AttentionCase(4, 1, 64, (330, 20), 310, sinks=True, normed=True)
+        return said(replace(attended, fp8=kind == "fp8"), attention.build)
     if file in ("dense.cu", "rows.cuh", "weights.cuh"):
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         normed = NormedCase(kind, (224, 1600), 3, bias=True, epsilon=0.5)
@@ -370,7 +383,8 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def copies(folder: Path, file: str) -> Sequence[Path]:
     """Copies of a source and of those through which a kernel includes it."""
     through: tuple[str, ...] = ("split.cuh", "rows.cuh", "dense.cu")
-    through = {"choice.cuh": ("routing.cu",), "heads.cuh": ("attention.cu",)}.get(file, through)
+    through = ("attention.cu",) if file in ATTENTION else through
+    through = ("routing.cu",) if file == "choice.cuh" else through
     names = dict.fromkeys((file, *(() if file.endswith(".cu") else through)))
     for name in names:
         (folder / name).write_bytes((SOURCES / name).read_bytes())

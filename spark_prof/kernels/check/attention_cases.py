@@ -13,13 +13,16 @@ from typing import Literal
 import torch
 
 from spark_prof.kernels.candidate import AttentionLayer, Candidate, NormLayer
-from spark_prof.kernels.check.attention_oracle import attention_oracle
+from spark_prof.kernels.check.attention_oracle import attention_oracle, coded, stored
 from spark_prof.kernels.check.cases import Posed, Results
 from spark_prof.kernels.check.inputs import make_activations, memory_of, surrounded
+from spark_prof.kernels.check.oracles import Expected
 from spark_prof.kernels.check.verdict import Judge, Judgement
 
 _POSITIONS = 96  # rows of the table
 _EPSILON = 1e-6
+_SCALES = (0.037, 0.11)  # the smaller lets the largest keys be cut off
+_POISON = 0x7F  # a code that is NaN
 _SPARE = 3  # pages that nobody's blocks name
 
 Lay = Literal["tokens first", "heads first", "apart"]
@@ -45,6 +48,7 @@ class AttentionCase:
     float_table: bool = False
     padding: tuple[int, ...] = ()  # requests without a slot, as those of length 0
     elsewhere: bool = False  # slots are not the next places of their requests' pages
+    fp8: bool = False  # a cache of E4M3 codes
     nan: bool = False  # among what the first request reads
     may_refuse: bool = False
 
@@ -58,7 +62,12 @@ class AttentionCase:
         words += [f"pages of {self.page}"] * (self.page != 16)
         words += [f"scale {self.scale:g}"] * bool(self.scale)
         words += [self.lay] * (self.lay != "tokens first")
-        words += ["sinks"] * self.sinks + ["norms"] * self.normed + ["NaN"] * self.nan
+        words += (
+            ["sinks"] * self.sinks
+            + ["norms"] * self.normed
+            + ["FP8"] * self.fp8
+            + ["NaN"] * self.nan
+        )
         words += ["neighbours rotated"] * (not self.halves) + ["float32 table"] * self.float_table
         words += ["padding"] * bool(self.padding) + ["slots elsewhere"] * self.elsewhere
         return ", ".join(words)
@@ -99,6 +108,7 @@ class AttentionCase:
             self.halves,
             norms[0] if self.normed else None,
             norms[1] if self.normed else None,
+            _SCALES if self.fp8 else None,
         )
 
     def arguments(self, device: str) -> tuple[torch.Tensor, ...]:
@@ -125,7 +135,9 @@ class AttentionCase:
             shape = (len(cached), self.kv_heads, self.size)
             for cache in (keys, values):
                 numbers = torch.randn(shape, generator=generator)
-                cache[mine[cached // page], cached % page] = numbers.to(torch.bfloat16)
+                at = mine[cached // page], cached % page
+                codes = coded(numbers * 60).view(torch.uint8)
+                cache[at] = codes if self.fp8 else numbers.to(torch.bfloat16)
             if self.nan and request == 0:
                 keys[mine[first // page], first % page, 0, self.size // 2] = torch.nan
                 values[mine[first // page], first % page, -1, 1] = torch.nan
@@ -146,11 +158,12 @@ class AttentionCase:
     def cache(self, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [pages, tokens, G, D], all NaN."""
         heads, page, size = self.kv_heads, self.page, self.size
+        dtype, poison = (torch.uint8, _POISON) if self.fp8 else (torch.bfloat16, torch.nan)
         if self.lay == "apart":
-            whole = torch.full((2, pages, page, heads, size), torch.nan, dtype=torch.bfloat16)
+            whole = torch.full((2, pages, page, heads, size), poison, dtype=dtype)
             return whole[0], whole[1]
         shape = (page, heads) if self.lay == "tokens first" else (heads, page)
-        both = torch.full((pages, *shape, 2 * size), torch.nan, dtype=torch.bfloat16)
+        both = torch.full((pages, *shape, 2 * size), poison, dtype=dtype)
         both = both if self.lay == "tokens first" else both.transpose(1, 2)
         return both[..., :size], both[..., size:]
 
@@ -172,19 +185,20 @@ def judge_attention(
     """The result, the new keys and values at their slots, and the cache as before elsewhere."""
     qkv, positions, keys, values, blocks, lengths, slots = given
     out, new_keys, new_values = results
-    expected, of_keys = attention_oracle(
+    expected, *of_cache = attention_oracle(
         layer, qkv, positions, keys, values, blocks, lengths, slots
     )
     found = judged(out, expected)
     real = (lengths > 0) & (slots >= 0)
     at = slots[real] // keys.shape[1], slots[real] % keys.shape[1]
-    of_keys = replace(of_keys, value=of_keys.value[real], error=of_keys.error[real])
-    rows = qkv[real, -layer.kv_heads * layer.size :].unflatten(1, (layer.kv_heads, -1))
-    written = judged(new_keys[at], of_keys)
-    if found.detail or written.detail:
-        return found if found.detail else Judgement(written.used, f"keys: {written.detail}")
-    if not torch.equal(new_values[at], rows):
-        return Judgement(None, "values at their slots are not those of qkv")
+    for name, new, its in zip(("keys", "values"), results[1:], of_cache, strict=True):
+        its = Expected(its.value[real], its.error[real])
+        bits = new[at]
+        written = judged(stored(bits) if bits.dtype == torch.uint8 else bits, its)
+        if written.detail and not found.detail:
+            found = Judgement(written.used, f"{name}: {written.detail}")
+    if found.detail:
+        return found
     after, before = (new_keys, new_values), (keys, values)
     now = [each[at].clone() for each in after]
     for each, was in zip(after, before, strict=True):
@@ -237,6 +251,13 @@ def attention_cases(device: str) -> Iterator[AttentionCase]:
     yield replace(small, lengths=(40, 18), nan=True)
     yield replace(small, lengths=(0, 3, 40, 0, 20, 0), padding=(2,))
     yield replace(small, lengths=(0,))
+    for each in (
+        AttentionCase(8, 1, 64, (1, 17, 300), sinks=True),
+        AttentionCase(8, 2, 64, (33, 150), window=20, lay="heads first"),
+        AttentionCase(16, 2, 128, (2, 40), normed=True, lay="apart"),
+        AttentionCase(16, 1, 256, (20, 290), halves=False, elsewhere=True),
+    ):
+        yield replace(each, fp8=True)
     if device == "cuda":
         for tokens in (1, 2, 4, 8, 16):
             many = tuple(100 + 1900 * (i + 1) // tokens for i in range(tokens))

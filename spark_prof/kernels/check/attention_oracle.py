@@ -30,16 +30,20 @@ def attention_oracle(
     blocks: torch.Tensor,
     lengths: torch.Tensor,
     slots: torch.Tensor,
-) -> tuple[Expected, Expected]:
-    """The result [M, H D], and the new keys [M, G, D] as bfloat16; the cache is as before the call.
+) -> tuple[Expected, Expected, Expected]:
+    """The result [M, H D], and the new keys and values [M, G, D] as they are stored.
 
-    Of padding, where a length is 0 or a slot -1, the result is 0.
+    The cache is as before the call. Of padding, where a length is 0 or a slot -1, the result is 0.
     """
     heads, kv_heads, size = layer.heads, layer.kv_heads, layer.size
     parts = [count * size for count in (heads, kv_heads, kv_heads)]
     q, k, v = (part.unflatten(1, (-1, size)) for part in qkv.split(parts, dim=1))
     queries = rounded(_rotated(_normed(q, layer.q_norm), layer, positions))
+    k_scale, v_scale = layer.fp8_scales or (1.0, 1.0)
     new_keys = rounded(_rotated(_normed(k, layer.k_norm), layer, positions))
+    new_values = exact(v)
+    if layer.fp8_scales:
+        new_keys, new_values = _coded(new_keys, k_scale), _coded(new_values, v_scale)
     value = torch.zeros((len(qkv), heads, size), dtype=torch.float64, device=qkv.device)
     error = torch.zeros_like(value)
     page = keys.shape[1]
@@ -49,10 +53,10 @@ def attention_oracle(
         first = max(0, length - layer.window) if layer.window else 0
         tokens = torch.arange(first, length - 1, device=qkv.device)
         at = blocks[request, tokens // page].long(), tokens % page
-        seen = torch.cat([keys[at].to(torch.float64), new_keys.value[request, None]])
+        seen = k_scale * torch.cat([stored(keys[at]), new_keys.value[request, None]])
         seen_off = torch.zeros_like(seen)
-        seen_off[-1] = new_keys.error[request]
-        of_values = torch.cat([values[at], v[request, None]]).to(torch.float64)
+        seen_off[-1] = k_scale * new_keys.error[request]
+        of_values = v_scale * torch.cat([stored(values[at]), new_values.value[request, None]])
         shared = heads // kv_heads
         for head in range(kv_heads):
             own = slice(head * shared, (head + 1) * shared)
@@ -64,7 +68,27 @@ def attention_oracle(
                 None if layer.sinks is None else layer.sinks[own].to(torch.float64)[:, None],
             )
             value[request, own], error[request, own] = got.value, got.error
-    return Expected(value.flatten(1), error.flatten(1)), new_keys
+    return Expected(value.flatten(1), error.flatten(1)), new_keys, new_values
+
+
+def stored(cache: torch.Tensor) -> torch.Tensor:
+    """What a cache holds, of bytes the values of E4M3 codes."""
+    values = cache.view(torch.float8_e4m3fn) if cache.dtype == torch.uint8 else cache
+    return values.to(torch.float64)
+
+
+def coded(values: torch.Tensor) -> torch.Tensor:
+    """The nearest E4M3 codes; beyond the largest that one."""
+    largest = torch.finfo(torch.float8_e4m3fn).max
+    return values.clamp(-largest, largest).to(torch.float32).to(torch.float8_e4m3fn)
+
+
+def _coded(x: Expected, scale: float) -> Expected:
+    """All codes that a number over a scale, divided in float32, may become."""
+    value = x.value / scale
+    off = x.error / scale + value.abs() * _ADDITION
+    near, low, high = (coded(each).to(torch.float64) for each in (value, value - off, value + off))
+    return Expected(near, torch.maximum(high - near, near - low))
 
 
 def _normed(x: torch.Tensor, norm: NormLayer | None) -> Expected:

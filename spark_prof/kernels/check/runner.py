@@ -225,7 +225,8 @@ def _first_difference(again: Callable[[], Results], first: Sequence[torch.Tensor
         captured = again()
     for _ in range(2):
         for result in captured:
-            result.fill_(torch.nan if result.is_floating_point() else -1)
+            floats, signed = result.is_floating_point(), result.dtype.is_signed
+            result.fill_(torch.nan if floats else -1 if signed else 255)
         graph.replay()
         torch.cuda.synchronize(first[0].device)
         if not same(captured):

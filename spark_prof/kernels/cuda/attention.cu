@@ -9,7 +9,9 @@
 // 7 elements that a multiprocessor reads in a clock, and as much again to convert and to reduce:
 // all that it has (16 heads twice that). The tensor cores need less than a tenth of their time.
 //
-// SIZE: features of a head, a multiple of 16. HEAD_TILES: 1 for up to 8 heads, 2 for up to 16.
+// SIZE: features of a head, a multiple of 16. HEAD_TILES: 1 for up to 8 heads, 2 for up to 16. FP8: of
+// the cache. Its strides are in eights of features; `scale` has the scale of its keys in it.
+#include "cached.cuh"
 #include "heads.cuh"
 
 constexpr int THREADS = WARPS * 32;
@@ -25,13 +27,13 @@ constexpr bool KEEPS_QUERIES = SIZE * HEAD_TILES < 256, LOADS_AHEAD = SIZE * HEA
 constexpr float LOG2_E = 1.44269504f;
 
 SHARED uint4 queries[HEADS][SIZE / 8];
-SHARED uint4 new_key[SIZE / 8], new_value[SIZE / 8];
+SHARED uint4 rotated_key[SIZE / 8];
+SHARED Eight new_key[SIZE / 8], new_value[SIZE / 8];  // as the cache gets them
 SHARED float2 sums[WARPS][HEADS][COUPLES + 2];
 SHARED float2 weighed[WARPS][HEADS];  // the largest score, in powers of two; the sum of the weights
 SHARED float sink_of[HEADS];
 SHARED int is_last;
 
-INLINE uint4 zeros() { return make_uint4(0u, 0u, 0u, 0u); }
 INLINE u32 word_of(const uint4& four, int index) {
     return index == 0 ? four.x : index == 1 ? four.y : index == 2 ? four.z : four.w;
 }
@@ -55,12 +57,13 @@ INLINE void add(Sum& sum, const float2& its, const float2& about) {
 }
 
 KERNEL __launch_bounds__(THREADS, MIN_BLOCKS)
-attention(const u16* qkv, const long long* positions, u16* keys, u16* values, const int* blocks,
+attention(const u16* qkv, const long long* positions, Eight* keys, Eight* values, const int* blocks,
           const int* lengths, const long long* slots, const void* cos_sin, const float* q_norm,
           const float* k_norm, const float* sinks, u16* out, float2* partial, int* counters,
           int qkv_stride, int heads, int page_tokens, int page_stride, int token_stride,
           int head_stride, int blocks_stride, int window, int rotated, int halves,
-          int float_cos_sin, float scale, float q_epsilon, float k_epsilon) {
+          int float_cos_sin, float scale, float q_epsilon, float k_epsilon, float k_scale,
+          float v_scale) {
     const int group = lane_id() >> 2, member = lane_id() & 3, lane = lane_id();
     const int split = blockIdx.x, kv_head = blockIdx.y, request = blockIdx.z;
     const int kv_heads = gridDim.y, splits = gridDim.x;
@@ -106,17 +109,17 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
     };
     // The newest token is not in the cache yet, and what is not read may be NaN.
     auto is_cached = [&](int token) { return token >= first_token && token < length - 1; };
-    uint4 key[2][PARTS], value[4][SPANS];
+    Eight key[2][PARTS], value[4][SPANS];
     auto load_keys = [&](const Place& place) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int row = 8 * i + group;
             const bool inside = is_cached(place.token + row);
-            const u16* const from = keys + place.at + 1ll * row * token_stride + 8 * member;
+            const Eight* const from = keys + place.at + 1ll * row * token_stride + member;
 #pragma unroll
             for (int part = 0; part < PARTS; ++part)
-                key[i][part] = load_once_16_if(inside && part * 32 + 8 * member < SIZE,
-                                               from + part * 32);
+                key[i][part] = load_eight_if(inside && part * 32 + 8 * member < SIZE,
+                                             from + part * 4);
         }
     };
     // The four tokens of a lane are those whose scores it gets.
@@ -125,11 +128,11 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const bool inside = is_cached(place.token + row_of(i));
-            const u16* const from = values + place.at + 1ll * row_of(i) * token_stride + 8 * group;
+            const Eight* const from = values + place.at + 1ll * row_of(i) * token_stride + group;
 #pragma unroll
             for (int span = first; span <= last; ++span)
-                value[i][span] = load_once_16_if(inside && span * 64 + 8 * group < SIZE,
-                                                 from + span * 64);
+                value[i][span] = load_eight_if(inside && span * 64 + 8 * group < SIZE,
+                                               from + span * 8);
         }
     };
     take_pages(unit);
@@ -147,14 +150,14 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
                                    : minus_infinity();
 #pragma unroll 1
     for (int at = threadIdx.x; at < (HEADS - heads) * (SIZE / 8); at += THREADS)
-        queries[heads + at / (SIZE / 8)][at % (SIZE / 8)] = zeros();
+        queries[heads + at / (SIZE / 8)][at % (SIZE / 8)] = no_features();
     const u16* const row = qkv + 1ll * request * qkv_stride;
     auto head_of = [&](int head) {  // behind the queries comes the key
         return row + SIZE * (head < heads ? kv_head * heads + head : heads * kv_heads + kv_head);
     };
     wait_for_previous_kernel();
     const bool has_value = is_newest && warp_id() == WARPS - 1 && lane < SIZE / 8;
-    uint4 fresh = zeros();
+    uint4 fresh = no_features();
     if (has_value) {
         const u16* const from = row + SIZE * ((heads + 1) * kv_heads + kv_head);
         fresh = reinterpret_cast<const uint4*>(from)[lane];
@@ -173,23 +176,26 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
             const bool is_key = head == heads;
             if (is_key ? k_norm : q_norm)
                 norm(its[i], is_key ? k_weights : q_weights, is_key ? k_epsilon : q_epsilon);
-            store_rotated(reinterpret_cast<u16*>(is_key ? new_key : queries[head]), its[i], by);
+            store_rotated(reinterpret_cast<u16*>(is_key ? rotated_key : queries[head]), its[i], by);
+            if (!is_key) continue;
+            sync_warp();
+            if (lane < SIZE / 8) new_key[lane] = stored(rotated_key[lane], k_scale);
         }
     }
-    if (has_value) new_value[lane] = fresh;
+    if (has_value) new_value[lane] = stored(fresh, v_scale);
     sync_block();
     if (is_newest && threadIdx.x < SIZE / 8) {
         const long long to = 1ll * (slot / page_tokens) * page_stride +
                              1ll * (slot % page_tokens) * token_stride +
                              1ll * kv_head * head_stride;
-        reinterpret_cast<uint4*>(keys + to)[threadIdx.x] = new_key[threadIdx.x];
-        reinterpret_cast<uint4*>(values + to)[threadIdx.x] = new_value[threadIdx.x];
+        keys[to + threadIdx.x] = new_key[threadIdx.x];
+        values[to + threadIdx.x] = new_value[threadIdx.x];
     }
 
     uint4 kept[HEAD_TILES][PARTS];
     auto load_query = [&](int tile, int part) {
         return part * 32 + 8 * member < SIZE ? queries[8 * tile + group][4 * part + member]
-                                             : zeros();
+                                             : no_features();
     };
 #pragma unroll
     for (int tile = 0; tile < HEAD_TILES; ++tile)
@@ -222,7 +228,8 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             const uint4 upper = query_of(0, part);
-            const uint4 lower = HEAD_TILES == 1 ? zeros() : query_of(HEAD_TILES - 1, part);
+            const uint4 lower = HEAD_TILES == 1 ? no_features() : query_of(HEAD_TILES - 1, part);
+            const uint4 its[2] = {as_bf16(key[0][part]), as_bf16(key[1][part])};
 #pragma unroll
             for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -230,8 +237,7 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
                     multiply_add_16x8x16(score[i],  //
                                          word_of(upper, 2 * half), word_of(lower, 2 * half),
                                          word_of(upper, 2 * half + 1), word_of(lower, 2 * half + 1),
-                                         word_of(key[i][part], 2 * half),
-                                         word_of(key[i][part], 2 * half + 1));
+                                         word_of(its[i], 2 * half), word_of(its[i], 2 * half + 1));
         }
         const int next = unit + WARPS;
         if (++round % 32 == 0) take_pages(next);
@@ -277,10 +283,12 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
                 for (int i = 0; i < 4; ++i)
                     if (row_of(i) == newest) value[i][span] = new_value[8 * span + group];
             }
+            const uint4 its[4] = {as_bf16(value[0][span]), as_bf16(value[1][span]),
+                                  as_bf16(value[2][span]), as_bf16(value[3][span])};
 #pragma unroll
             for (int j = 0; j < 4; ++j) {  // features 2 j and 2 j + 1 of the lane's eight
-                const u32 a = word_of(value[0][span], j), b = word_of(value[1][span], j);
-                const u32 c = word_of(value[2][span], j), d = word_of(value[3][span], j);
+                const u32 a = word_of(its[0], j), b = word_of(its[1], j);
+                const u32 c = word_of(its[2], j), d = word_of(its[3], j);
                 const u32 low[2] = {select_bytes(a, b, 0x5410u), select_bytes(c, d, 0x5410u)};
                 const u32 high[2] = {select_bytes(a, b, 0x7632u), select_bytes(c, d, 0x7632u)};
 #pragma unroll
@@ -313,7 +321,7 @@ attention(const u16* qkv, const long long* positions, u16* keys, u16* values, co
     auto finish = [&](Sum& got, int head, int couple) {
         const float sink = sink_of[head];
         shrink(got, larger(got.top, sink));
-        const float factor = 1.f / (got.total + power_of_two(sink - got.top));
+        const float factor = v_scale / (got.total + power_of_two(sink - got.top));
         reinterpret_cast<u32*>(own_out)[head * COUPLES + couple] =
             floats_to_bf16x2(got.low * factor, got.high * factor);
     };

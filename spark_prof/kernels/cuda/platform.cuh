@@ -51,6 +51,13 @@ INLINE uint2 load_once_8(const void* from) {
                  : "=r"(got.x), "=r"(got.y) : "l"(from), "l"(EVICT_FIRST));
     return got;
 }
+INLINE uint2 load_once_8_if(bool wanted, const void* from) {
+    uint2 got;
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+                 "@p ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];}"
+                 : "=&r"(got.x), "=&r"(got.y) : "l"(from), "r"(static_cast<u32>(wanted)));
+    return got;
+}
 // A load of what several warps read: through L1. Not for what another thread of this grid writes.
 INLINE uint4 load_16(const void* from) { return __ldg(reinterpret_cast<const uint4*>(from)); }
 

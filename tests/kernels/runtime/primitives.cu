@@ -14,8 +14,12 @@ KERNEL powers(const float* exponents, float* got, int count) {
 }
 
 // Of an odd index nothing is read: there its address is none.
-KERNEL load_every_second(const uint4* from, uint4* to, int count) {
-    if (at() < count) to[at()] = load_once_16_if(at() % 2 == 0, at() % 2 ? nullptr : from + at());
+KERNEL load_every_second(const uint4* from, uint4* to, const uint2* halves_from, uint2* halves_to,
+                         int count) {
+    if (at() >= count) return;
+    const bool wanted = at() % 2 == 0;
+    to[at()] = load_once_16_if(wanted, wanted ? from + at() : nullptr);
+    halves_to[at()] = load_once_8_if(wanted, wanted ? halves_from + at() : nullptr);
 }
 
 KERNEL multiply_pairs(const u32* a, const u32* b, u32* products, int count) {

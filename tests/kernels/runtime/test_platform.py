@@ -71,11 +71,12 @@ def test_powers_of_two(device: str) -> None:
 
 
 def test_loads_that_are_not_wanted_give_zeros(device: str) -> None:
-    given = random_bits(4 * 99, device).view(99, 4)
-    got = torch.full_like(given, -1)
-    run("load_every_second", 128, given, got, 99)
-    assert torch.equal(got[::2], given[::2])
-    assert not got[1::2].any()
+    given = [random_bits(size * 99, device).view(99, size) for size in (4, 2)]
+    got = [torch.full_like(each, -1) for each in given]
+    run("load_every_second", 128, given[0], got[0], given[1], got[1], 99)
+    for loaded, there in zip(got, given, strict=True):
+        assert torch.equal(loaded[::2], there[::2])
+        assert not loaded[1::2].any()
 
 
 @each_row("factor", EDGES)
