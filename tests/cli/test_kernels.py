@@ -129,6 +129,31 @@ def test_without_a_gpu(run: Run, words: tuple[str, ...]) -> None:
     assert "no GPU" in err
 
 
+DATA = Path(__file__).parents[1] / "data"
+GPT = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
+
+
+def test_what_a_recording_s_layers_are_raced_with_is_listed_without_a_gpu(run: Run) -> None:
+    code, out, err = run("bench", "--list", "--from", GPT, "--format", "json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    work = {each["label"]: each for each in found["work"]}
+    assert list(work) == ["gpt qkv", "gpt o", "gpt router", "gpt", "gpt lm_head"]
+    assert (work["gpt"]["experts"], work["gpt"]["top_k"], work["gpt"]["format"]) == (32, 4, "mxfp4")
+    assert 5 < work["gpt router"]["recorded"]["us"] < 7
+    assert {each["tokens"] for each in found["work"]} == {1}
+    text = run("bench", "o-w16a16", "--list", "--from", GPT, "--tokens", 2)[1]
+    assert "2880 x 4096" in text
+    assert "5120 x 2880" not in text
+    assert "183 of 472 kernels of a step of gpt are not raced" in text
+
+
+def test_the_models_layers_are_listed_too(run: Run) -> None:
+    out = run("bench", "moe-w4a16", "--list", "--model", "gpt-oss", "--tokens", "8")[1]
+    assert out.count("gpt-oss-") == 2
+    assert "Recorded" not in out
+
+
 def test_a_bench_that_is_kept_is_what_the_dispatcher_goes_by(run: Run, cache: Path) -> None:
     if not has_gpu():
         pytest.skip("no CUDA device")
@@ -166,5 +191,9 @@ def test_bad_input_is_one_line(refuses: Refuses) -> None:
         (["bench", "--tokens", "0"], "--tokens"),
         (["bench", "--seconds", "-1"], "--seconds"),
         (["bench", "--seconds", "nan"], "--seconds"),
+        (["bench", "--list", "--from", "nosuch"], "nosuch"),
+        (["bench", "--list", "--from", GPT, "--model", "gpt"], "leave out --model or --from"),
+        (["bench", "qkv-w4a16", "--list", "--from", GPT], "its layers are qkv in bf16, o in bf16"),
+        (["bench", "--list", "--model", "nosuch"], "no layer is of a model named like nosuch"),
     ):
         refuses(words, says)

@@ -16,13 +16,9 @@ from spark_prof.dashboards.client_report import render_clients
 from spark_prof.dashboards.compare_report import Compared, render_comparison
 from spark_prof.dashboards.dataset_report import render_dataset
 from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
+from spark_prof.dashboards.kernel_races import render_bench
 from spark_prof.dashboards.render import RENDERERS, render_report
-from spark_prof.dashboards.replacement_kernels import (
-    Checked,
-    render_bench,
-    render_checks,
-    render_kernels,
-)
+from spark_prof.dashboards.replacement_kernels import Checked, render_checks, render_kernels
 from spark_prof.kernels.bench.results import Report as Bench
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find

@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Literal
 
 import torch
 
+from spark_prof.kernels.bench.shapes import Kind, Recorded
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import architecture
 from spark_prof.kernels.tuning import Run, Tuned, Work, save
 
 OURS = "spark-prof"
-
-Kind = Literal["dense", "moe"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,8 @@ class Cell:
     # Of this project's kernel, by name; empty where it has none.
     config: dict[str, int] = field(default_factory=dict)
     subject: str = OURS
+    # What a recorded run took for it, in that run: no contestant.
+    recorded: Recorded | None = None
 
     def us(self, contestant: str) -> float | None:
         """Its median time in microseconds, None if it has none."""
@@ -232,6 +232,8 @@ def cell_line(cell: Cell, ceilings: Ceilings) -> str:
         parts.append(f"{ceilings.share(cell, ours):4.0%} of read")
         parts.append(f"floor {floor:6.2f} x {ours / floor:.2f}")
     parts += [_other(r, ours) for r in cell.results if r.contestant != cell.subject or r.us is None]
+    if cell.recorded is not None:
+        parts.append(f"recorded {cell.recorded.us:.2f} us")
     return "  ".join(parts)
 
 

@@ -35,18 +35,9 @@ from spark_prof.kernels.bench.random_weights import (
     random_weight,
     stored_bytes,
 )
-from spark_prof.kernels.bench.results import OURS, Cell, Kind, LeftOut, Result, cache_bytes
-from spark_prof.kernels.bench.shapes import (
-    FP4,
-    LAYERS,
-    TOKENS,
-    DenseShape,
-    ExpertsShape,
-    WeightFormat,
-    chosen_experts,
-    dense_work,
-    matches,
-)
+from spark_prof.kernels.bench.request import Request
+from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result, cache_bytes
+from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Kind, WeightFormat, matches
 from spark_prof.kernels.bench.vllm_peers import marlin, marlin_experts, triton_experts
 from spark_prof.kernels.candidate import (
     Abstained,
@@ -60,10 +51,8 @@ from spark_prof.kernels.check.inputs import Weight
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
 from spark_prof.kernels.kernel_error import reason
 from spark_prof.kernels.operands import architecture, multiprocessors
-from spark_prof.kernels.registry import ReplacementKernel, by_check
+from spark_prof.kernels.registry import ReplacementKernel
 from spark_prof.kernels.tuning import Work
-
-KINDS: tuple[Kind, ...] = ("dense", "moe")
 
 CUBLAS, MARLIN = "cuBLAS BF16", "vLLM Marlin"
 
@@ -93,36 +82,6 @@ _ROWS_AT_ONCE = 1 << 26
 """Elements of the weight that are multiplied in float64 at a time."""
 
 _LARGEST_LOGIT = 4.0
-_OWN_FORMATS: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4", "bf16")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to time."""
-
-    only: Sequence[Kind] = KINDS
-    models: Sequence[str] = ()  # parts of model names, all models if empty
-    tokens: Sequence[int] = TOKENS
-    formats: Sequence[WeightFormat] = FP4
-    contestants: Sequence[str] = ()  # parts of contestants' names, all of them if empty
-    seconds: float = 240.0
-    seconds_each: float = 0.2
-    tune: bool = False
-    # Somebody's own kernel, for a matrix or experts, which the others are held against; the kinds
-    # and formats are then those of its slot.
-    own: Candidate | None = None
-    # Which of the package's kernels, by the names of their cases, all if empty.
-    kernels: Sequence[str] = ()
-
-    def listed(self, kind: Kind, form: WeightFormat) -> list[ReplacementKernel | None]:
-        """The package's kernels for weights of a format; None alone where it has none."""
-        found: list[ReplacementKernel | None] = [
-            kernel
-            for name, kernel in by_check().items()
-            if kernel.race == kind and form in kernel.formats
-            if not self.kernels or name in self.kernels
-        ]
-        return found or [None]
 
 
 def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
@@ -146,17 +105,12 @@ def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
 
 def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterator[Cell]]]:
     """Each shape with what times it; nothing is begun before its cells are asked for."""
-    own, kinds, formats, layers = request.own, request.only, request.formats, None
-    if own is not None:
-        kinds = ("moe",) if own.slot == "moe" else ("dense",)
-        formats, layers = _OWN_FORMATS, [each for each in LAYERS if each.slot == own.slot]
-    if "dense" in kinds:
-        for shape, form in dense_work(request.models, formats, layers):
+    for shape, form in request.pieces():
+        if isinstance(shape, ExpertsShape):
+            yield f"experts of {shape.model}", race_experts(shape, request, device)
+        else:
             what = f"dense {form} {shape.rows} x {shape.columns}"
             yield what, race_dense(shape, form, request, device)
-    if "moe" in kinds:
-        for experts in chosen_experts(request.models):
-            yield f"experts of {experts.model}", race_experts(experts, request, device)
 
 
 def _broken(device: torch.device) -> str:
@@ -279,6 +233,7 @@ def race_dense(
                 bytes=size + 2 * count * (shape.rows + shape.columns),
                 is_lm_head=shape.is_lm_head,
                 results=(),
+                recorded=request.ran.get(((shape, format), count)),
             )
             inputs = _Inputs(x, (torch.empty_like(x),), planned.copies)
             yield field.raced(cell, inputs, _products(x, exact), _TOLERANCE)
@@ -319,6 +274,7 @@ def race_experts(shape: ExpertsShape, request: Request, device: torch.device) ->
                 bytes=used + 2 * count * (2 * shape.hidden + shape.experts),
                 is_lm_head=False,
                 results=(),
+                recorded=request.ran.get(((shape, shape.format), count)),
             )
             yield field.raced(cell, replace(inputs, copies=copies), expected, _EXPERTS_TOLERANCE)
 

@@ -8,9 +8,16 @@ import pytest
 import torch
 
 from spark_prof.kernels.bench.ceilings import measure_ceilings
-from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result
-from spark_prof.kernels.bench.run import CUBLAS, Request, race_dense, race_experts, run
-from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
+from spark_prof.kernels.bench.request import Request
+from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result, cell_line
+from spark_prof.kernels.bench.run import CUBLAS, race_dense, race_experts, run
+from spark_prof.kernels.bench.shapes import (
+    DenseShape,
+    ExpertsShape,
+    Layer,
+    Recorded,
+    WeightFormat,
+)
 from tests.rows import each_row
 
 GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)
@@ -126,6 +133,25 @@ def test_a_request_picks_kinds_models_and_formats() -> None:
         "dense mxfp4 5120 x 2880",
         "dense mxfp4 201088 x 2880",
     ]
+
+
+def test_what_a_recording_ran_stands_beside_and_is_no_contestant(device: str) -> None:
+    ran = Recorded(("marlin::Marlin",), 1e-9, 48, True)
+    request = Request(
+        tokens=[1, 2],
+        contestants=[OURS],
+        formats=["nvfp4"],
+        seconds_each=0.0,
+        work=[(SHAPE, "nvfp4"), (SHAPE, "bf16"), (QWEN, "mxfp4")],
+        ran={((SHAPE, "nvfp4"), 1): ran},
+    )
+    one, two = run(request, torch.device(device))
+    assert isinstance(one, Cell)
+    assert isinstance(two, Cell)
+    assert (one.recorded, two.recorded) == (ran, None)
+    assert one.best_peer() is None
+    ceilings = measure_ceilings(torch.device("cpu"), 1 << 22)
+    assert cell_line(one, ceilings).endswith("recorded 0.00 us")
 
 
 def test_ceilings(device: str) -> None:
