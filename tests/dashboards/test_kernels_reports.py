@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.dashboards.replacement_kernels import Checked, render_bench, render_checks
+from spark_prof.dashboards.kernel_races import render_bench
+from spark_prof.dashboards.replacement_kernels import Checked, render_checks
 from spark_prof.kernels.bench.results import (
     OURS,
     Ceilings,
@@ -21,6 +22,7 @@ from spark_prof.kernels.bench.results import (
     Spread,
     run_of,
 )
+from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find
 from spark_prof.kernels.tuning import Work
@@ -62,6 +64,18 @@ def test_a_bench_in_text() -> None:
     assert "Geometric mean of the gain: 1.73 x." in text
     assert "does not run" in text
     assert "gone" in text
+
+
+def test_what_a_recording_ran_stands_beside_the_race() -> None:
+    names = ("nvjet_sm90_tst_64x8_64x16_1x1", "void cublasLt::splitKreduce_kernel<32, 16>(int)")
+    with_it = report(cell(1, 5.0, 10.0, recorded=Recorded(names, 12.5, 96, False)), cell(2, 6, 9))
+    text = render_bench(with_it, "text", 200)
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith("Llama o")]
+    assert lines[0].endswith("2.00 x nvjet_sm90_tst_64x8_64x16_1x1 and 1 other 12.5 us")
+    assert lines[1].endswith("1.50 x -")
+    assert "Recorded" not in render_bench(REPORT, "text", 200)
+    found = json.loads(render_bench(with_it, "json"))["cells"]
+    assert [each["recorded"] and each["recorded"]["us"] for each in found] == [12.5, None]
 
 
 def test_a_bench_in_json_and_what_is_kept_of_it() -> None:
