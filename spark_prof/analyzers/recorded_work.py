@@ -77,6 +77,7 @@ class RecordedRun:
     model: str
     gpu: str
     compute_capability: str  # such as 9.0, empty where unknown
+    multiprocessors: int  # 0 where unknown
     tokens: tuple[int, ...]  # of its decode steps, the most frequent first; at most 16
     work: tuple[RecordedWork, ...]
     kernels: float  # of a step, copies left out; a mean
@@ -121,6 +122,7 @@ def recorded_work(bundle: Bundle, rank: int | None = None) -> RecordedRun:
         _model(facts),
         gpu.name,
         gpu.compute_capability or "",
+        int(mapping_in(facts, "gpu").get("multiprocessors") or 0),
         tokens,
         tuple(work),
         sum(of_all.values()) / taken,

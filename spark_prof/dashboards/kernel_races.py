@@ -39,7 +39,7 @@ def render_work(
         cells.Text("Format", lambda row: row[0][1]),
         cells.Text("Size", lambda row: _size(_work(*row))),
         cells.Count("Tokens", lambda row: row[1]),
-        cells.Prose("Recorded", ran(_named), optional=True),
+        cells.Prose("Recorded", ran(recorded_names), optional=True),
         cells.Time("A call", ran(lambda recorded: recorded.us), optional=True),
         cells.Text("Owner", ran(lambda recorded: "proven" if recorded.proven else "guessed")),
     )
@@ -82,7 +82,7 @@ def _work(piece: Piece, tokens: int) -> Work:
     return Work("moe", form, *sizes)
 
 
-def _named(recorded: Recorded) -> str:
+def recorded_names(recorded: Recorded) -> str:
     """Its products, as many as a reader wants; how many other kernels there are."""
     names = list(dict.fromkeys(short_name(name) for name in recorded.kernels if is_gemm(name)))
     shown = names[:_MOST_NAMES] or [short_name(recorded.kernels[0])]
@@ -117,7 +117,7 @@ def _times(kind: str, found: Report) -> Section:
         cells.Text("Fastest other", lambda cell: (cell.best_peer() or (MISSING,))[0]),
         cells.Time("Its time", lambda cell: (cell.best_peer() or (None, None))[1]),
         cells.Times("Gain", lambda cell: _gain(cell) or None),
-        cells.Prose("Recorded", lambda cell: cell.recorded and _named(cell.recorded)),
+        cells.Prose("Recorded", lambda cell: cell.recorded and recorded_names(cell.recorded)),
         cells.Time("A call", lambda cell: cell.recorded and cell.recorded.us),
     )
     recorded = any(cell.recorded for cell in timed)

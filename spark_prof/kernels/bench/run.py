@@ -72,10 +72,10 @@ PEERS: Mapping[Kind, Mapping[str, Make]] = {
     "moe": {MARLIN: marlin_experts, "vLLM Triton": triton_experts},
 }
 
-_TOLERANCE = 0.01
+DENSE_TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred
 gives 0.1."""
-_EXPERTS_TOLERANCE = 0.02
+EXPERTS_TOLERANCE = 0.02
 """What lies between the products is rounded to BF16, vLLM's routing weights too."""
 
 _ROWS_AT_ONCE = 1 << 26
@@ -127,7 +127,7 @@ def _broken(device: torch.device) -> str:
 
 
 @dataclass(frozen=True)
-class _Inputs:
+class Inputs:
     """Of all calls with one number of tokens, the number of the call being the first dimension."""
 
     source: torch.Tensor  # bfloat16 [calls, M, K]
@@ -169,7 +169,7 @@ class _Field:
             name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()
         }
 
-    def raced(self, cell: Cell, inputs: _Inputs, expected: torch.Tensor, tolerance: float) -> Cell:
+    def raced(self, cell: Cell, inputs: Inputs, expected: torch.Tensor, tolerance: float) -> Cell:
         """A piece of work with how all did at it; the package's kernel in its best form."""
 
         def write(number: int) -> torch.Tensor:
@@ -192,10 +192,10 @@ class _Field:
         subject = OURS if own is None else own.name
         return replace(cell, results=results, config=config, subject=subject)
 
-    def _call(self, config: Any, inputs: _Inputs) -> Call:
+    def _call(self, config: Any, inputs: Inputs) -> Call:
         return inputs.call(_computing(self._ours, None, config))
 
-    def _config(self, work: Work, inputs: _Inputs, setting: Setting) -> Any:
+    def _config(self, work: Work, inputs: Inputs, setting: Setting) -> Any:
         if self._kernel is None or not self._kernel.tuned_as:
             return None
         processors = multiprocessors(setting.device)
@@ -235,15 +235,15 @@ def race_dense(
                 results=(),
                 recorded=request.ran.get(((shape, format), count)),
             )
-            inputs = _Inputs(x, (torch.empty_like(x),), planned.copies)
-            yield field.raced(cell, inputs, _products(x, exact), _TOLERANCE)
+            inputs = Inputs(x, (torch.empty_like(x),), planned.copies)
+            yield field.raced(cell, inputs, exact_products(x, exact), DENSE_TOLERANCE)
 
 
 def _tuned_as(kernel: ReplacementKernel | None, kind: Kind) -> str:
     return (kernel.tuned_as or kernel.check) if kernel is not None else kind
 
 
-def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def exact_products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The float64 products of all calls' activations, kept as float32."""
     rows, columns = weight.shape
     flat = x.flatten(0, 1).to(torch.float64)
@@ -258,9 +258,9 @@ def race_experts(shape: ExpertsShape, request: Request, device: torch.device) ->
     """Times the experts of one model with each number of tokens, as `race_dense` a weight."""
     layer = random_experts(shape, device)
     each = bytes_of_expert(layer)
-    all_inputs = {count: _expert_inputs(shape, each, count, device) for count in request.tokens}
+    all_inputs = {count: expert_inputs(shape, each, count, device) for count in request.tokens}
     copies = max((inputs.copies for inputs in all_inputs.values()), default=1)
-    references = _references(layer, list(all_inputs.values()))
+    references = exact_experts(layer, list(all_inputs.values()))
     for kernel in request.listed("moe", shape.format):
         field = _Field(request, "moe", kernel, layer, copies)
         for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
@@ -276,10 +276,10 @@ def race_experts(shape: ExpertsShape, request: Request, device: torch.device) ->
                 results=(),
                 recorded=request.ran.get(((shape, shape.format), count)),
             )
-            yield field.raced(cell, replace(inputs, copies=copies), expected, _EXPERTS_TOLERANCE)
+            yield field.raced(cell, replace(inputs, copies=copies), expected, EXPERTS_TOLERANCE)
 
 
-def _expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.device) -> _Inputs:
+def expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.device) -> Inputs:
     """Random ones for experts of `each` bytes.
 
     A token's logits all differ, or contestants could rightly differ in experts.
@@ -291,10 +291,10 @@ def _expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.dev
     x = torch.randn(size, dtype=torch.bfloat16, device=device, generator=dice)
     order = torch.rand((*size[:2], shape.experts), device=device, generator=dice).argsort(-1)
     steps = torch.linspace(-_LARGEST_LOGIT, _LARGEST_LOGIT, shape.experts, device=device)
-    return _Inputs(x, (torch.empty_like(x), steps.to(torch.bfloat16)[order]), planned.copies)
+    return Inputs(x, (torch.empty_like(x), steps.to(torch.bfloat16)[order]), planned.copies)
 
 
-def _references(layer: ExpertsLayer, inputs: Sequence[_Inputs]) -> list[torch.Tensor]:
+def exact_experts(layer: ExpertsLayer, inputs: Sequence[Inputs]) -> list[torch.Tensor]:
     """The exact output of all calls: [calls, M, H] for each number of tokens.
 
     All are computed at once, so that each expert is decoded once.
