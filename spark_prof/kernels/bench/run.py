@@ -1,8 +1,8 @@
 """One run of the benchmark: everything that was asked for, one piece of work after another.
 
-A matrix is raced against cuBLAS in BF16, which vLLM gives BF16 weights to, and vLLM's Marlin; a
-mixture of experts, from the router's logits to the combined output, against vLLM's backends.
-Somebody's own kernel takes part beside the package's.
+A matrix is raced against cuBLAS in BF16, which vLLM gives BF16 weights to, and vLLM's Marlin, one
+in BF16 against kernels for few tokens; a mixture of experts, from the router's logits to the
+combined output, against vLLM's backends. Somebody's own kernel takes part beside them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ from spark_prof.kernels.bench.random_weights import (
 from spark_prof.kernels.bench.request import Request
 from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result, cache_bytes
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Kind, WeightFormat, matches
-from spark_prof.kernels.bench.vllm_peers import marlin, marlin_experts, triton_experts
+from spark_prof.kernels.bench.vllm_peers import (
+    marlin,
+    marlin_experts,
+    small_products,
+    triton_experts,
+)
 from spark_prof.kernels.candidate import (
     Abstained,
     Candidate,
@@ -67,10 +72,14 @@ def _cublas(weight: Weight, copies: int) -> Compute:
     return lambda x, number: torch.mm(x, transposed[number])
 
 
-PEERS: Mapping[Kind, Mapping[str, Make]] = {
-    "dense": {CUBLAS: _cublas, MARLIN: marlin},
-    "moe": {MARLIN: marlin_experts, "vLLM Triton": triton_experts},
-}
+def _peers(kind: Kind, weights: Any) -> Mapping[str, Make]:
+    """Whoever else computes with such weights."""
+    if kind == "moe":
+        return {MARLIN: marlin_experts, "vLLM Triton": triton_experts}
+    if not isinstance(weights, torch.Tensor):
+        return {CUBLAS: _cublas, MARLIN: marlin}
+    return {CUBLAS: _cublas, **small_products(weights)}
+
 
 DENSE_TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred
@@ -152,7 +161,6 @@ class _Field:
         kernel: ReplacementKernel | None,
         weights: Any,
         copies: int,
-        without: str = "",
     ) -> None:
         self._request, self._kernel = request, kernel
         self._ours: list[Replacement] = []
@@ -162,8 +170,8 @@ class _Field:
         makes: dict[str, Make] = {} if own is None else {own.name: partial(_make_own, own)}
         makes |= {
             name: make
-            for name, make in PEERS[kind].items()
-            if matches(name, request.contestants) and name != without
+            for name, make in _peers(kind, weights).items()
+            if matches(name, request.contestants)
         }
         self._others = {
             name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()
@@ -218,9 +226,7 @@ def race_dense(
     planned = plan(size, cache_bytes(device))
     exact = decoded(weight)
     for kernel in request.listed("dense", format):
-        # BF16 weights are not Marlin's.
-        without = MARLIN if format == "bf16" else ""
-        field = _Field(request, "dense", kernel, weight, planned.copies, without)
+        field = _Field(request, "dense", kernel, weight, planned.copies)
         for count in request.tokens:
             dice = torch.Generator(device).manual_seed(count)
             size_x = (planned.calls, count, shape.columns)

@@ -18,6 +18,7 @@ from spark_prof.kernels.bench.shapes import (
     Recorded,
     WeightFormat,
 )
+from spark_prof.kernels.bench.vllm_peers import small_products
 from tests.rows import each_row
 
 GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)
@@ -47,6 +48,13 @@ def failures(cells: Iterable[Cell]) -> list[str]:
 def test_marlin(form: WeightFormat, rows: int, columns: int, gpu: torch.device) -> None:
     shape = DenseShape(rows, columns, (Layer("small", "o", rows, columns),))
     assert failures(race_dense(shape, form, asked([1, 3], "vLLM Marlin"), gpu)) == []
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(32, 2880), (128, 2048), (2112, 7168), (256, 7168)])
+def test_kernels_for_few_tokens(rows: int, columns: int, gpu: torch.device) -> None:
+    shape = DenseShape(rows, columns, (Layer("small", "router", rows, columns),))
+    for why in failures(race_dense(shape, "bf16", asked([1, 16], "ll_bf16", "DSV3"), gpu)):
+        assert why.endswith("is not installed")
 
 
 @pytest.mark.parametrize(
@@ -80,18 +88,40 @@ def test_a_dense_layer(form: WeightFormat, device: str) -> None:
     assert set(cell.config) >= {"warps", "split", "depth"}
 
 
-def test_a_bfloat16_layer_is_held_against_cublas_alone(
+def test_a_bfloat16_layer_is_held_against_cublas_and_kernels_for_few_tokens(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = {1: ((1, 0, 16),), 2: ((1, 0, 16),)}
     monkeypatch.setattr("spark_prof.kernels.bench.configurations._IN_FLIGHT", few)
     router = DenseShape(32, 160, (Layer("small", "router", 32, 160),))
     (cell,) = race_dense(router, "bf16", asked([2], tune=True), torch.device(device))
-    assert [result.contestant for result in cell.results] == [OURS, CUBLAS]
-    assert all(result.failed == "" and result.us for result in cell.results)
+    others = [result for result in cell.results if result.contestant not in (OURS, CUBLAS)]
+    assert [result.contestant for result in others] == ["vLLM ll_bf16"]
+    assert all(of(cell, name).failed == "" and of(cell, name).us for name in (OURS, CUBLAS))
+    if device == "cpu":
+        assert others[0].failed.endswith("it runs on GPUs alone")
     assert cell.label == "small router"
     assert cell.weight_bytes == 2 * 32 * 160
     assert cell.config["split"] <= 2
+
+
+@each_row(
+    ("rows", "columns", "names"),
+    [
+        (32, 2880, ["vLLM ll_bf16", "FlashInfer tinygemm"]),
+        (32, 2884, []),
+        (256, 7168, ["vLLM ll_bf16", "vLLM DSV3", "FlashInfer tinygemm"]),
+        (384, 6144, ["vLLM ll_bf16", "FlashInfer tinygemm"]),
+        (2112, 7168, ["vLLM DSV3", "FlashInfer tinygemm"]),
+        (5120, 2880, ["FlashInfer tinygemm"]),
+        (201088, 2880, []),
+    ],
+)
+def test_kernels_for_few_tokens_take_part_where_they_can(
+    rows: int, columns: int, names: list[str]
+) -> None:
+    weight = torch.empty((rows, columns), dtype=torch.bfloat16, device="meta")
+    assert list(small_products(weight)) == names
 
 
 @each_row(
