@@ -51,10 +51,10 @@ def bench(
         float, typer.Option(min=1, help="After which no further shape is begun.")
     ] = 240,
     tune: Annotated[
-        bool, typer.Option("--tune", help="First search the best configuration of each kernel.")
+        bool, typer.Option("--tune", help="Then search better configurations, as tune.")
     ] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Let the dispatcher go by these measurements.")
+        bool, typer.Option("--save", help="Let the dispatcher go by this, as tune.")
     ] = False,
     only_list: Annotated[
         bool, typer.Option("--list", help="Say what would be timed; needs no GPU.")

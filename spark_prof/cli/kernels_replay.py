@@ -66,14 +66,13 @@ def replay(
         request, recorded = asked(listed, models or (), given, source, name)
         piece = _one_of(request, kernel, shape, weights)
         count = tokens or (recorded.tokens[0] if recorded else 1)
-    architecture, processors = _where(recorded)
     note = ""
     ran = request.ran.get((piece, count)) if request and kernel.layer != "choice" else None
     if ran is not None:
         from spark_prof.dashboards.kernel_races import recorded_names
 
         note = f"The recording took {ran.us:.2f} us a call for it: {recorded_names(ran)}."
-    put(replay_file(kernel, piece, count, out.name, architecture, processors, note), out)
+    put(replay_file(kernel, piece, count, out.name, *_where(recorded), note), out)
 
 
 def _one_of(
@@ -105,8 +104,8 @@ def _one_of(
     raise CommandError(f"several layers fit; choose {' or '.join(fitting)}")
 
 
-def _where(recorded: RecordedRun | None) -> tuple[str, int]:
-    """For which GPU: that of a recording, else the one here; and its multiprocessors."""
+def _where(recorded: RecordedRun | None) -> tuple[str, str, int]:
+    """The architecture, name and multiprocessors of a recording's GPU, else of the one here."""
     import torch
 
     from spark_prof.kernels.runtime.compiler import architecture_of
@@ -115,9 +114,9 @@ def _where(recorded: RecordedRun | None) -> tuple[str, int]:
         major, _, minor = recorded.compute_capability.partition(".")
         known = major.isdecimal() and minor.isdecimal()
         architecture = architecture_of((int(major), int(minor))) if known else ""
-        return architecture, recorded.multiprocessors or _PROCESSORS
+        return architecture, recorded.gpu, recorded.multiprocessors or _PROCESSORS
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         architecture = architecture_of(torch.cuda.get_device_capability())
-        return architecture, int(properties.multi_processor_count)
-    return "", _PROCESSORS
+        return architecture, properties.name, int(properties.multi_processor_count)
+    return "", "", _PROCESSORS

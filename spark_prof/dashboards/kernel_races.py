@@ -106,25 +106,35 @@ def render_bench(found: Report, kind: str, width: int = 100, color: bool = False
 
 def _times(kind: str, found: Report) -> Section:
     timed = [cell for cell in found.cells if cell.kind == kind]
+    searched = any(cell.before_us is not None for cell in timed)
+    recorded = any(cell.recorded for cell in timed)
+    beside = (
+        cells.Prose("Recorded", lambda cell: cell.recorded and recorded_names(cell.recorded)),
+        cells.Time("A call", lambda cell: cell.recorded and cell.recorded.us),
+    )
     columns = (
         cells.Prose("Layer", "label"),
         cells.Text("Format", "work.format"),
         cells.Text("Size", lambda cell: _size(cell.work)),
         cells.Count("Tokens", "work.tokens"),
+        *((cells.Time("Before", "before_us"),) if searched else ()),
         cells.Time("Time", "ours"),
         cells.Share("Of read", lambda cell: _of_read(cell, found) if cell.weight_bytes else None),
         cells.Time("Floor", found.ceilings.floor_us),
         cells.Text("Fastest other", lambda cell: (cell.best_peer() or (MISSING,))[0]),
         cells.Time("Its time", lambda cell: (cell.best_peer() or (None, None))[1]),
         cells.Times("Gain", lambda cell: _gain(cell) or None),
-        cells.Prose("Recorded", lambda cell: cell.recorded and recorded_names(cell.recorded)),
-        cells.Time("A call", lambda cell: cell.recorded and cell.recorded.us),
+        *(beside if recorded else ()),
     )
-    recorded = any(cell.recorded for cell in timed)
     intro = [
         "Medians inside a CUDA graph with a cold L2. Floor: the bytes at the measured read "
         "bandwidth and one launch. Of read: the share of that bandwidth that the weights reach."
     ]
+    if searched:
+        intro.append(
+            "Before: with the configuration that was known or the default, in the same race as the "
+            "best one found; a dash where there was no time to search."
+        )
     if gains := [gain for cell in timed if (gain := _gain(cell))]:
         mean = math.exp(sum(map(math.log, gains)) / len(gains))
         intro.append(f"Geometric mean of the gain: {mean:.2f} x.")
@@ -132,7 +142,7 @@ def _times(kind: str, found: Report) -> Section:
         intro.append(
             "Recorded: what the recording ran, and its time in that run, which is no contestant's."
         )
-    return table(kind, _TITLES[kind], timed, columns if recorded else columns[:-2], intro)
+    return table(kind, _TITLES[kind], timed, columns, intro)
 
 
 def _size(work: Work) -> str:

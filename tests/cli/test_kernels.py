@@ -16,6 +16,8 @@ from tests.cli.conftest import Refuses, Run
 SLOTS = {"qkv", "o", "mlp", "moe", "router", "lm_head"}
 COMMAND = "kernels"
 QUICK = "router-topk"
+DATA = Path(__file__).parents[1] / "data"
+GPT = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +120,8 @@ def test_kernels_of_the_list_need_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "words", [("bench",), ("bench", "qkv-w4a16"), ("check", "--device", "cuda")]
+    "words",
+    [("bench",), ("bench", "qkv-w4a16"), ("check", "--device", "cuda"), ("tune", "--from", GPT)],
 )
 def test_without_a_gpu(run: Run, words: tuple[str, ...]) -> None:
     if has_gpu():
@@ -127,10 +130,6 @@ def test_without_a_gpu(run: Run, words: tuple[str, ...]) -> None:
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "no GPU" in err
-
-
-DATA = Path(__file__).parents[1] / "data"
-GPT = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
 
 
 def test_what_a_recording_s_layers_are_raced_with_is_listed_without_a_gpu(run: Run) -> None:
@@ -168,10 +167,27 @@ def test_a_bench_that_is_kept_is_what_the_dispatcher_goes_by(run: Run, cache: Pa
     assert len(kept) == len(timed)
 
 
+def test_a_tune_is_kept_for_this_gpu(run: Run, cache: Path) -> None:
+    if not has_gpu():
+        pytest.skip("no CUDA device")
+    words = ("--model", "gpt-oss-20b", "--tokens", "1", "--minutes", "0.7", "--format", "json")
+    code, out, err = run("tune", "moe-w4a16", *words)
+    found = json.loads(out)
+    assert code == 0
+    (cell,) = found["cells"]
+    (ours,) = (each for each in cell["results"] if each["contestant"] == "spark-prof")
+    assert ours["us"]["median"] <= cell["before_us"]
+    assert "1 of 1 on this GPU" in err or "0 of 1 on this GPU" in err
+    kept = [each for each in known_runs() if each.date == found["machine"]["date"]]
+    assert [each.machine for each in kept] == [found["machine"]["name"]]
+
+
 def test_alone_it_lists_its_commands(run: Run) -> None:
     code, out, _ = run()
     assert code == 0
-    assert [word in out for word in ("list", "check", "bench", "template")] == [True] * 4
+    assert [word in out for word in ("list", "check", "bench", "template", "replay", "tune")] == [
+        True
+    ] * 6
 
 
 def test_bad_input_is_one_line(refuses: Refuses) -> None:
@@ -192,6 +208,8 @@ def test_bad_input_is_one_line(refuses: Refuses) -> None:
         (["bench", "--seconds", "-1"], "--seconds"),
         (["bench", "--seconds", "nan"], "--seconds"),
         (["bench", "--list", "--from", "nosuch"], "nosuch"),
+        (["tune", "--minutes", "0"], "--minutes"),
+        (["tune", "router-topk"], "nothing to be timed beside"),
         (["bench", "--list", "--from", GPT, "--model", "gpt"], "leave out --model or --from"),
         (["bench", "qkv-w4a16", "--list", "--from", GPT], "its layers are qkv in bf16, o in bf16"),
         (["bench", "--list", "--model", "nosuch"], "no layer is of a model named like nosuch"),

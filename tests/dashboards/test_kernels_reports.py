@@ -78,6 +78,14 @@ def test_what_a_recording_ran_stands_beside_the_race() -> None:
     assert [each["recorded"] and each["recorded"]["us"] for each in found] == [12.5, None]
 
 
+def test_what_a_search_found_stands_beside_what_was_before() -> None:
+    text = render_bench(report(cell(1, 5.0, 10.0, before_us=7.5), cell(2, 6, 9)), "text", 200)
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith("Llama o")]
+    assert " 1 7.50 us 5.00 us " in lines[0]
+    assert " 2 - 6.00 us " in lines[1]
+    assert "Before" not in render_bench(REPORT, "text", 200)
+
+
 def test_a_bench_in_json_and_what_is_kept_of_it() -> None:
     found = json.loads(render_bench(REPORT, "json"))
     assert [row["gain"] for row in found["cells"]] == [2.0, 1.5, None, None]

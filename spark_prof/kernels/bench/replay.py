@@ -79,6 +79,7 @@ def replay_file(
     tokens: int,
     name: str,
     architecture: str,
+    gpu: str,
     processors: int,
     note: str = "",
 ) -> str:
@@ -86,8 +87,9 @@ def replay_file(
 
     Args:
         name: of the file that it will be in.
-        architecture: whose measured configuration it gets, such as sm_90a; the default of a GPU of
-            so many multiprocessors where none was measured there.
+        architecture: whose measured configuration it gets, such as sm_90a.
+        gpu: the GPU's name, whose own measurements count first.
+        processors: its multiprocessors, whose default it gets where nothing was measured.
         note: what else the file shall say at its top.
     """
     shape, form = piece
@@ -105,7 +107,7 @@ def replay_file(
         template, sizes = "choice", f"{shape.top_k} of {shape.experts} experts"
     if kernel.tuned_as:
         default: Any = kernel.function("config_for")(work, processors)
-        values["CONFIG"] = known_config(default, work, architecture)
+        values["CONFIG"] = known_config(default, work, architecture, gpu)
     about = f"{kernel.name} by itself: {sizes}, {tokens} token{'' if tokens == 1 else 's'}."
     if note:
         # Names of kernels are anybody's.

@@ -20,6 +20,7 @@ from spark_prof.kernels.bench.shapes import (
     dense_work,
 )
 from spark_prof.kernels.registry import ReplacementKernel, by_check
+from spark_prof.kernels.tuning import Run
 
 if TYPE_CHECKING:
     from spark_prof.kernels.candidate import Candidate
@@ -39,7 +40,10 @@ class Request:
     contestants: Sequence[str] = ()  # parts of contestants' names, all of them if empty
     seconds: float = 240.0
     seconds_each: float = 0.2
+    # Whether then to search better configurations, where most is expected first, in that time.
     tune: bool = False
+    # The measurements that configurations are taken from, by default all that are known.
+    runs: Sequence[Run] | None = None
     # Somebody's own kernel, for a matrix or experts, which the others are held against; the kinds
     # and formats are then those of its slot.
     own: Candidate | None = None
@@ -58,7 +62,9 @@ class Request:
         if self.work is None:
             dense = dense_work(self.models, formats, layers) if "dense" in kinds else []
             experts = chosen_experts(self.models) if "moe" in kinds else []
-            return [*dense, *((shape, shape.format) for shape in experts)]
+            blocks = [(shape, shape.format) for shape in experts]
+            # Where time may run out, what a model spends most in comes first.
+            return [*blocks, *dense] if self.tune else [*dense, *blocks]
         return [
             (shape, form)
             for shape, form in self.work

@@ -11,23 +11,13 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
-from spark_prof.kernels.bench.configurations import best, known_config
-from spark_prof.kernels.bench.race import (
-    Call,
-    Setting,
-    clones,
-    largest_relative_l2,
-    plan,
-    prepared,
-    race,
-)
+from spark_prof.kernels.bench.field import Field, Inputs, Stop
+from spark_prof.kernels.bench.race import plan
 from spark_prof.kernels.bench.random_weights import (
     bytes_of_expert,
     decoded,
@@ -36,50 +26,13 @@ from spark_prof.kernels.bench.random_weights import (
     stored_bytes,
 )
 from spark_prof.kernels.bench.request import Request
-from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result, cache_bytes
-from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Kind, WeightFormat, matches
-from spark_prof.kernels.bench.vllm_peers import (
-    marlin,
-    marlin_experts,
-    small_products,
-    triton_experts,
-)
-from spark_prof.kernels.candidate import (
-    Abstained,
-    Candidate,
-    ExpertsLayer,
-    LinearLayer,
-    Replacement,
-    check_taken,
-)
-from spark_prof.kernels.check.inputs import Weight
+from spark_prof.kernels.bench.results import Cell, LeftOut, cache_bytes
+from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Kind, Piece, WeightFormat
+from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
 from spark_prof.kernels.kernel_error import reason
-from spark_prof.kernels.operands import architecture, multiprocessors
 from spark_prof.kernels.registry import ReplacementKernel
 from spark_prof.kernels.tuning import Work
-
-CUBLAS, MARLIN = "cuBLAS BF16", "vLLM Marlin"
-
-Compute = Callable[..., torch.Tensor]
-"""Computes with x, of experts the logits, and the number of a copy of the weights."""
-
-Make = Callable[[Any, int], Compute]
-
-
-def _cublas(weight: Weight, copies: int) -> Compute:
-    transposed = [matrix.t() for matrix in clones(decoded(weight), copies)]
-    return lambda x, number: torch.mm(x, transposed[number])
-
-
-def _peers(kind: Kind, weights: Any) -> Mapping[str, Make]:
-    """Whoever else computes with such weights."""
-    if kind == "moe":
-        return {MARLIN: marlin_experts, "vLLM Triton": triton_experts}
-    if not isinstance(weights, torch.Tensor):
-        return {CUBLAS: _cublas, MARLIN: marlin}
-    return {CUBLAS: _cublas, **small_products(weights)}
-
 
 DENSE_TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred
@@ -96,30 +49,76 @@ _LARGEST_LOGIT = 4.0
 def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
     """Times everything on a GPU, and goes on after whatever fails.
 
+    With a search, all is timed first as it is; then come, as long as there is time, the searches,
+    the first where most is to be gained. Their cells take the place of the first ones.
+
     On a processor the package's kernels are emulated, and no time means anything.
     """
     begun = time.perf_counter()
+    found: dict[Piece, list[Cell]] = {}
     broken = ""
-    for what, cells in _tasks(request, device):
-        passed = time.perf_counter() - begun
-        if broken or passed > request.seconds:
-            yield LeftOut(what, broken or f"{request.seconds:.0f} seconds had passed")
+    for piece in request.pieces():
+        if broken or time.perf_counter() - begun > request.seconds:
+            yield LeftOut(_told(piece), broken or f"{request.seconds:.0f} seconds had passed")
             continue
-        try:
-            yield from cells
-        except Exception as failure:
-            yield LeftOut(what, reason(failure))
+        for each in _guarded(piece, request, device, None):
+            if isinstance(each, Cell):
+                found.setdefault(piece, []).append(each)
+            yield each
+        broken = _broken(device)
+    if not request.tune:
+        return
+    order = sorted(found, key=_expected_gain(found), reverse=True)
+    for number, piece in enumerate(order):
+        left = begun + request.seconds - time.perf_counter()
+        if broken or left <= 0:
+            why = broken or f"no search: {request.seconds:.0f} seconds had passed"
+            yield LeftOut(_told(piece), why)
+            continue
+        # None takes more than twice its share of what is left.
+        until = time.perf_counter() + min(left, 2 * left / (len(order) - number))
+        yield from _guarded(piece, request, device, partial(_passed, until))
         broken = _broken(device)
 
 
-def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterator[Cell]]]:
-    """Each shape with what times it; nothing is begun before its cells are asked for."""
-    for shape, form in request.pieces():
+def _guarded(
+    piece: Piece, request: Request, device: torch.device, stop: Stop | None
+) -> Iterator[Cell | LeftOut]:
+    shape, form = piece
+    try:
         if isinstance(shape, ExpertsShape):
-            yield f"experts of {shape.model}", race_experts(shape, request, device)
+            yield from race_experts(shape, request, device, stop)
         else:
-            what = f"dense {form} {shape.rows} x {shape.columns}"
-            yield what, race_dense(shape, form, request, device)
+            yield from race_dense(shape, form, request, device, stop)
+    except Exception as failure:
+        yield LeftOut(_told(piece), reason(failure))
+
+
+def _passed(moment: float) -> bool:
+    return time.perf_counter() > moment
+
+
+def _told(piece: Piece) -> str:
+    shape, form = piece
+    if isinstance(shape, ExpertsShape):
+        return f"experts of {shape.model}"
+    return f"dense {form} {shape.rows} x {shape.columns}"
+
+
+_LAYERS_OF_A_MODEL = 32
+
+
+def _expected_gain(found: Mapping[Piece, Sequence[Cell]]) -> Callable[[Piece], float]:
+    """Microseconds of a step that a kernel takes beyond its bytes at the best rate of this run."""
+    timed = [cell for cells in found.values() for cell in cells if cell.ours]
+    rate = max((cell.bytes / cell.ours for cell in timed if cell.ours), default=1.0)
+
+    def gain(piece: Piece) -> float:
+        beyond = [cell.ours - cell.bytes / rate for cell in found[piece] if cell.ours]
+        times = 1 if found[piece][0].is_lm_head else _LAYERS_OF_A_MODEL
+        return times * sum(beyond) / max(len(beyond), 1)
+
+    return gain
 
 
 def _broken(device: torch.device) -> str:
@@ -135,98 +134,20 @@ def _broken(device: torch.device) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Of all calls with one number of tokens, the number of the call being the first dimension."""
-
-    source: torch.Tensor  # bfloat16 [calls, M, K]
-    given: tuple[torch.Tensor, ...]  # where a call's are written, and of experts the logits
-    copies: int  # of the weights
-
-    def call(self, compute: Compute) -> Call:
-        """What does the call of a number."""
-        return lambda number: compute(*(each[number] for each in self.given), number % self.copies)
-
-
-class _Field:
-    """All that take part where weights are the same: each made once, then raced with any inputs.
-
-    One of the package's kernels at most is held against the others; of several each has a field.
-    """
-
-    def __init__(
-        self,
-        request: Request,
-        kind: Kind,
-        kernel: ReplacementKernel | None,
-        weights: Any,
-        copies: int,
-    ) -> None:
-        self._request, self._kernel = request, kernel
-        self._ours: list[Replacement] = []
-        if kernel is not None and matches(OURS, request.contestants):
-            self._ours = _replacements(kernel.candidate(), weights, copies)
-        own = request.own
-        makes: dict[str, Make] = {} if own is None else {own.name: partial(_make_own, own)}
-        makes |= {
-            name: make
-            for name, make in _peers(kind, weights).items()
-            if matches(name, request.contestants)
-        }
-        self._others = {
-            name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()
-        }
-
-    def raced(self, cell: Cell, inputs: Inputs, expected: torch.Tensor, tolerance: float) -> Cell:
-        """A piece of work with how all did at it; the package's kernel in its best form."""
-
-        def write(number: int) -> torch.Tensor:
-            return inputs.given[0][number].copy_(inputs.source[number])
-
-        def error(outputs: Sequence[torch.Tensor]) -> float:
-            return largest_relative_l2(outputs, expected)
-
-        setting = Setting(len(expected), write, error, tolerance, expected.device)
-        entered: dict[str, Call | Result] = {}
-        config: dict[str, int] = {}
-        if self._ours:
-            chosen = self._config(cell.work, inputs, setting)
-            entered[OURS] = self._call(chosen, inputs)
-            config = {} if chosen is None else asdict(chosen)
-        for name, other in self._others.items():
-            entered[name] = other if isinstance(other, Result) else inputs.call(other)
-        own = self._request.own
-        results = race(entered, setting, self._request.seconds_each)
-        subject = OURS if own is None else own.name
-        return replace(cell, results=results, config=config, subject=subject)
-
-    def _call(self, config: Any, inputs: Inputs) -> Call:
-        return inputs.call(_computing(self._ours, None, config))
-
-    def _config(self, work: Work, inputs: Inputs, setting: Setting) -> Any:
-        if self._kernel is None or not self._kernel.tuned_as:
-            return None
-        processors = multiprocessors(setting.device)
-        default = self._kernel.function("config_for")(work, processors)
-        if not self._request.tune:
-            return known_config(default, work, architecture(setting.device))
-        call_of = partial(self._call, inputs=inputs)
-        return best(default, work, processors, call_of, setting)
-
-
 def race_dense(
     shape: DenseShape,
     format: WeightFormat,  # noqa: A002 - the word of the formats
     request: Request,
     device: torch.device,
+    stop: Stop | None = None,
 ) -> Iterator[Cell]:
-    """Times one weight with each number of tokens."""
+    """Times one weight with each number of tokens, after a search that `stop` ends, if any."""
     weight = random_weight(format, (shape.rows, shape.columns), device)
     size = stored_bytes(weight)
     planned = plan(size, cache_bytes(device))
     exact = decoded(weight)
     for kernel in request.listed("dense", format):
-        field = _Field(request, "dense", kernel, weight, planned.copies)
+        field = Field(request, "dense", kernel, weight, planned.copies, stop)
         for count in request.tokens:
             dice = torch.Generator(device).manual_seed(count)
             size_x = (planned.calls, count, shape.columns)
@@ -260,7 +181,9 @@ def exact_products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return out.unflatten(0, x.shape[:2])
 
 
-def race_experts(shape: ExpertsShape, request: Request, device: torch.device) -> Iterator[Cell]:
+def race_experts(
+    shape: ExpertsShape, request: Request, device: torch.device, stop: Stop | None = None
+) -> Iterator[Cell]:
     """Times the experts of one model with each number of tokens, as `race_dense` a weight."""
     layer = random_experts(shape, device)
     each = bytes_of_expert(layer)
@@ -268,7 +191,7 @@ def race_experts(shape: ExpertsShape, request: Request, device: torch.device) ->
     copies = max((inputs.copies for inputs in all_inputs.values()), default=1)
     references = exact_experts(layer, list(all_inputs.values()))
     for kernel in request.listed("moe", shape.format):
-        field = _Field(request, "moe", kernel, layer, copies)
+        field = Field(request, "moe", kernel, layer, copies, stop)
         for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
             used = round(_mean_distinct(inputs.given[1], shape.top_k) * each)
             sizes = (2 * shape.intermediate, shape.hidden, count, shape.experts, shape.top_k)
@@ -318,37 +241,3 @@ def _mean_distinct(logits: torch.Tensor, top_k: int) -> float:
     """How many experts a call reads."""
     chosen = logits.to(torch.float32).topk(top_k, -1).indices.flatten(1)
     return sum(len(call.unique()) for call in chosen) / len(chosen)
-
-
-def _replacements(candidate: Candidate, weights: Any, copies: int) -> list[Replacement]:
-    """A kernel built for each copy of the weights, which need not outlive it."""
-    built = []
-    for number in range(copies):
-        name, own = f"model.layers.{number}", deepcopy(weights)
-        if isinstance(own, ExpertsLayer):
-            router = replace(own.router, name=f"{name}.mlp")
-            built.append(candidate.build(replace(own, name=router.name, router=router)))
-        else:
-            built.append(
-                candidate.build(LinearLayer(f"{name}.{candidate.slot}", candidate.slot, own))
-            )
-    return built
-
-
-def _make_own(own: Candidate, weights: Any, copies: int) -> Compute:
-    replacements = _replacements(own, weights, copies)
-    if any(replacement.bits == "changed" for replacement in replacements):
-        raise Abstained("it changes the weights' bits: the others compute something else")
-    return _computing(replacements)
-
-
-def _computing(replacements: Sequence[Replacement], *more: Any) -> Compute:
-    """What calls the replacement of a number; the package's own take more arguments."""
-
-    def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-        *logits, number = rest
-        check_taken(replacements[number], len(x))
-        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)), *more)
-        return result
-
-    return compute

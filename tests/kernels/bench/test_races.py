@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import pytest
 import torch
 
 from spark_prof.kernels.bench.ceilings import measure_ceilings
+from spark_prof.kernels.bench.field import CUBLAS
 from spark_prof.kernels.bench.request import Request
-from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result, cell_line
-from spark_prof.kernels.bench.run import CUBLAS, race_dense, race_experts, run
+from spark_prof.kernels.bench.results import (
+    OURS,
+    Cell,
+    LeftOut,
+    Report,
+    Result,
+    Spread,
+    cell_line,
+    machine_of,
+)
+from spark_prof.kernels.bench.run import race_dense, race_experts, run
 from spark_prof.kernels.bench.shapes import (
     DenseShape,
     ExpertsShape,
@@ -19,14 +30,21 @@ from spark_prof.kernels.bench.shapes import (
     WeightFormat,
 )
 from spark_prof.kernels.bench.vllm_peers import small_products
+from spark_prof.kernels.dense import LinearConfig, default_config
+from spark_prof.kernels.tuning import Work
 from tests.rows import each_row
 
 GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)
 QWEN = ExpertsShape("Qwen", "nvfp4", 16, 8, 256, 192, "silu", False)
 
 
-def asked(tokens: list[int], *contestants: str, tune: bool = False) -> Request:
-    return Request(tokens=tokens, contestants=contestants, seconds_each=0.0, tune=tune)
+def asked(tokens: list[int], *contestants: str) -> Request:
+    return Request(tokens=tokens, contestants=contestants, seconds_each=0.0)
+
+
+def never() -> bool:
+    """A search goes on to its end."""
+    return False
 
 
 @pytest.fixture
@@ -94,7 +112,7 @@ def test_a_bfloat16_layer_is_held_against_cublas_and_kernels_for_few_tokens(
     few = {1: ((1, 0, 16),), 2: ((1, 0, 16),)}
     monkeypatch.setattr("spark_prof.kernels.bench.configurations._IN_FLIGHT", few)
     router = DenseShape(32, 160, (Layer("small", "router", 32, 160),))
-    (cell,) = race_dense(router, "bf16", asked([2], tune=True), torch.device(device))
+    (cell,) = race_dense(router, "bf16", asked([2]), torch.device(device), never)
     others = [result for result in cell.results if result.contestant not in (OURS, CUBLAS)]
     assert [result.contestant for result in others] == ["vLLM ll_bf16"]
     assert all(of(cell, name).failed == "" and of(cell, name).us for name in (OURS, CUBLAS))
@@ -195,6 +213,69 @@ def test_a_layer_is_timed_with_the_best_configuration_found(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_prof.kernels.bench.configurations.VALUES", {"depth": (1, 2)})
-    (cell,) = race_dense(SHAPE, "nvfp4", asked([1], OURS, tune=True), torch.device(device))
+    (cell,) = race_dense(SHAPE, "nvfp4", asked([1], OURS), torch.device(device), never)
     assert of(cell, OURS).failed == ""
     assert cell.config["depth"] in (1, 2)
+
+
+def test_a_search_begins_when_everything_was_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where most is to be gained first; what is found takes the place of the first time."""
+    torch_cpu = torch.device("cpu")
+    small = DenseShape(48, 160, (Layer("small", "lm_head", 48, 160),))
+    calls: list[tuple[int, bool]] = []
+
+    def race_dense(shape: DenseShape, form: str, request: Request, device: object, stop: object):  # type: ignore[no-untyped-def]
+        calls.append((shape.rows, stop is not None))
+        for count in request.tokens:
+            us = Spread(10.0 + (stop is None), 9.0, 12.0, 5)
+            work = Work("dense", form, shape.rows, shape.columns, count)
+            results = (Result(OURS, us, 0.0),)
+            yield Cell("dense", work, shape.label, 10, 10, shape.is_lm_head, results)
+
+    monkeypatch.setattr("spark_prof.kernels.bench.run.race_dense", race_dense)
+    request = Request(tokens=[1, 2], work=[(small, "nvfp4"), (SHAPE, "nvfp4")], tune=True)
+    report = Report(machine_of(torch_cpu), measure_ceilings(torch_cpu, 1 << 22))
+    for each in run(request, torch_cpu):
+        report.add(each)
+    assert calls == [(48, False), (48, False), (48, True), (48, True)]
+    assert [cell.ours for cell in report.cells] == [10.0] * 4
+    assert not report.left_out
+    report.add(LeftOut("x", "no time"))
+    assert len(report.left_out) == 1
+
+
+def test_no_search_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 11.0, 11.0])
+    monkeypatch.setattr("spark_prof.kernels.bench.run.time.perf_counter", lambda: next(clock))
+    cell = Cell("dense", Work("dense", "nvfp4", 48, 160, 1), "it", 1, 1, False, ())
+    monkeypatch.setattr("spark_prof.kernels.bench.run.race_dense", lambda *_: iter([cell]))
+    request = Request(tokens=[1], work=[(SHAPE, "nvfp4")], tune=True, seconds=10.0)
+    first, left = run(request, torch.device("cpu"))
+    assert first == cell
+    assert isinstance(left, LeftOut)
+    assert left.why == "no search: 10 seconds had passed"
+
+
+@each_row(
+    ("ours", "before", "kept"), [(5.0, 6.0, "found"), (6.0, 5.0, "known"), (None, 5.0, "known")]
+)
+def test_a_search_never_ends_with_what_was_slower(
+    ours: float | None, before: float, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = LinearConfig(8, 2, 3, 1, 1)
+    monkeypatch.setattr("spark_prof.kernels.bench.field.best", lambda *_: found)
+
+    def race(entered: dict[str, object], *_: object) -> tuple[Result, ...]:
+        of = dict(zip(entered, (ours, before), strict=True))
+        return tuple(
+            Result(name, us and Spread(us, us, us, 5), 0.0, "" if us else "wrong")
+            for name, us in of.items()
+        )
+
+    monkeypatch.setattr("spark_prof.kernels.bench.field.race", race)
+    (cell,) = race_dense(SHAPE, "nvfp4", asked([1], OURS), torch.device("cpu"), never)
+    known = default_config(48, 160, 1)
+    assert cell.config == asdict(found if kept == "found" else known)
+    assert cell.ours == min(us for us in (ours, before) if us)
+    assert cell.before_us == before
+    assert [result.contestant for result in cell.results] == [OURS]
