@@ -53,6 +53,8 @@ def replay(
         raise CommandError(f"{name} is for {' and '.join(kernel.formats)}, not {weights}")
     if kernel.layer not in ("matrix", "experts", "choice"):
         raise CommandError(f"{name}: only a matrix, experts and a choice of experts are replayed")
+    if kernel.layer == "experts" and not {"nvfp4", "mxfp4"}.intersection(kernel.formats):
+        raise CommandError(f"{name}: only experts in nvfp4 and mxfp4 are replayed")
     place_of(Device.CPU)  # PyTorch is there: configurations are its modules'
     from spark_prof.kernels.bench.replay import replay_file, shape_of_text
 
