@@ -84,7 +84,7 @@ def bench(
         put(render_work(request, recorded, *drawn_as), out)
         return
     report, right = measured(replace(request, seconds=seconds, tune=tune))
-    put(render_bench(report, *drawn_as), out)
+    put(render_bench(report, *drawn_as, recorded), out)
     if save:
         from spark_prof.kernels.bench.results import keep
 

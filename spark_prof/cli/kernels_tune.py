@@ -41,16 +41,16 @@ def tune(
     drawn_as = page(format, out)
     listed = raced_kernels(name)
     on_gpu(listed)
-    request, _ = asked(listed, models or (), tokens or (), source, name)
+    request, recorded = asked(listed, models or (), tokens or (), source, name)
     if not tokens:
-        recorded = request.tokens if source else ()
-        request = replace(request, tokens=sorted({*recorded, *_TOKENS}))
+        own = recorded.tokens if recorded else ()
+        request = replace(request, tokens=sorted({*own, *_TOKENS}))
     seconds = 60 * minutes - _BESIDE_S
     report, right = measured(replace(request, seconds=seconds, seconds_each=0.05, tune=True))
     from spark_prof.dashboards.kernel_races import render_bench
     from spark_prof.kernels.bench.results import keep, run_of
 
-    put(render_bench(report, *drawn_as), out)
+    put(render_bench(report, *drawn_as, recorded), out)
     path = keep(report)
     rows = run_of(report).rows
     wins = sum(row.wins for row in rows)

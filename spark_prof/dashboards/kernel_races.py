@@ -45,7 +45,7 @@ def render_work(
     )
     sections = [table("work", "Pieces of work", rows, columns if run else columns[:4])]
     if run is not None:
-        sections.append(_left_out(run))
+        sections.append(_not_raced(run))
     headline = [("pieces of work", count(len(rows)))]
     drawn = document("spark-prof kernels bench: what is timed", headline, sections)
     record = {
@@ -53,12 +53,12 @@ def render_work(
             asdict(_work(*row)) | {"label": _label(row[0]), "recorded": request.ran.get(row)}
             for row in rows
         ],
-        "left_out": [] if run is None else [each._asdict() for each in run.left_out],
+        "not_raced": [] if run is None else [each._asdict() for each in run.left_out],
     }
     return draw(lambda: drawn, lambda: record, kind, width, color)
 
 
-def _left_out(run: RecordedRun) -> Section:
+def _not_raced(run: RecordedRun) -> Section:
     columns = (
         cells.Text("Component", "component"),
         cells.Text("Kernels a step", lambda each: f"{each.kernels:.0f}"),
@@ -66,7 +66,7 @@ def _left_out(run: RecordedRun) -> Section:
     )
     rest = sum(each.kernels for each in run.left_out)
     intro = f"{rest:.0f} of {run.kernels:.0f} kernels of a step of {run.model} are not raced."
-    return table("left_out", "Not raced", run.left_out, columns, (intro,))
+    return table("not_raced", "Not raced", run.left_out, columns, (intro,))
 
 
 def _label(piece: Piece) -> str:
@@ -91,16 +91,25 @@ def recorded_names(recorded: Recorded) -> str:
     return " + ".join(shown) + (f" and {counted(rest, 'other')}" if rest else "")
 
 
-def render_bench(found: Report, kind: str, width: int = 100, color: bool = False) -> str:
+def render_bench(
+    found: Report,
+    kind: str,
+    width: int = 100,
+    color: bool = False,
+    run: RecordedRun | None = None,  # whose layers were timed
+) -> str:
     """Draws a run of the benchmark in a format."""
     headline = (
         ("read", bandwidth(found.ceilings.read.median)),
         ("copied", bandwidth(found.ceilings.copy.median)),
         ("an empty launch in a graph", microseconds(found.ceilings.launch_us.median)),
     )
-    sections = (*(_times(each, found) for each in _TITLES), _not_timed(found))
-    drawn = document(f"spark-prof kernels bench: {found.machine.name}", headline, sections)
+    sections = [*(_times(each, found) for each in _TITLES), _not_timed(found)]
     record = asdict(found) | {"cells": [_timed(cell, found) for cell in found.cells]}
+    if run is not None:
+        sections.append(_not_raced(run))
+        record["not_raced"] = [each._asdict() for each in run.left_out]
+    drawn = document(f"spark-prof kernels bench: {found.machine.name}", headline, sections)
     return draw(lambda: drawn, lambda: record, kind, width, color)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from spark_prof.analyzers.recorded_work import LeftOut as NotRaced
+from spark_prof.analyzers.recorded_work import RecordedRun
 from spark_prof.dashboards.kernel_races import render_bench
 from spark_prof.dashboards.replacement_kernels import Checked, render_checks
 from spark_prof.kernels.bench.results import (
@@ -76,6 +78,11 @@ def test_what_a_recording_ran_stands_beside_the_race() -> None:
     assert "Recorded" not in render_bench(REPORT, "text", 200)
     found = json.loads(render_bench(with_it, "json"))["cells"]
     assert [each["recorded"] and each["recorded"]["us"] for each in found] == [12.5, None]
+    left = (NotRaced("norm", 49.0, "no matrix and no experts"), NotRaced("mlp", 24.0, "no kernel"))
+    run = RecordedRun("gpt", "H100", "9.0", 132, (1,), (), 472.0, left)
+    text = render_bench(with_it, "text", 120, run=run)
+    assert "73 of 472 kernels of a step of gpt are not raced." in text
+    assert len(json.loads(render_bench(with_it, "json", run=run))["not_raced"]) == 2
 
 
 def test_what_a_search_found_stands_beside_what_was_before() -> None:
