@@ -15,13 +15,13 @@ import msgspec
 from spark_prof.kernels.bench.results import (
     Ceilings,
     Cell,
-    Kind,
     Machine,
     Report,
     Spread,
     cell_line,
     work_text,
 )
+from spark_prof.kernels.bench.shapes import Kind
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import write_whole
 

@@ -41,8 +41,9 @@ from benchmarks.kernel_targets import (
     write_report,
 )
 from spark_prof.kernels.bench.ceilings import measure_ceilings
+from spark_prof.kernels.bench.request import KINDS, Request
 from spark_prof.kernels.bench.results import Cell, Report, cell_line, keep, machine_of
-from spark_prof.kernels.bench.run import KINDS, Request, run
+from spark_prof.kernels.bench.run import run
 from spark_prof.kernels.bench.shapes import FP4, TOKENS, WeightFormat
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,6 @@ from spark_prof.cli.options import FormatOption, OutOption, check_folder, page, 
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.kernels.bench.results import Report
     from spark_prof.kernels.candidate import Candidate
     from spark_prof.kernels.check.verdict import Verdict
     from spark_prof.kernels.registry import ReplacementKernel
@@ -50,11 +49,11 @@ class Slot(StrEnum):
 _TEMPLATES = {Slot.MOE: "experts", Slot.ROUTER: "router", Slot.NORM: "norm"}
 """The files of slots that are no matrix."""
 
-_Name = Annotated[
+NameOption = Annotated[
     str | None,
     typer.Argument(help="A kernel of the list, by default all; with --slot FILE.py:FUNCTION."),
 ]
-_Slot = Annotated[
+SlotOption = Annotated[
     Slot | None,
     typer.Option(help="The slot that NAME is for, if it is a kernel of your own."),
 ]
@@ -105,8 +104,8 @@ def template(
 
 @group.command(short_help="Check that kernels compute what they should.")
 def check(
-    name: _Name = None,
-    slot: _Slot = None,
+    name: NameOption = None,
+    slot: SlotOption = None,
     device: Annotated[
         Device, typer.Option(help="Where to run; by default on the GPU if there is one.")
     ] = Device.AUTO,
@@ -115,19 +114,19 @@ def check(
 ) -> None:
     """Check here that kernels compute what they should; exit with 1 if not."""
     drawn_as = page(format, out)
-    own = _own_slot(name, slot)
+    own = own_slot(name, slot)
     verdicts: list[Verdict] = []
     kernels: Sequence[ReplacementKernel] = ()
     if own:
-        where, device_type = _place(device)
-        candidate = _own_candidate(str(name), own)
+        where, device_type = place_of(device)
+        candidate = own_candidate(str(name), own)
         candidates = {"": replace(candidate, name=f"{own.value}={candidate.name}")}
         say(f"checking {own.value}={name} on {where}")
     else:
         from spark_prof.kernels.registry import by_check, find
 
         kernels = find(name)
-        where, device_type = _place(device, kernels[0])
+        where, device_type = place_of(device, kernels[0])
         candidates = {cases: kernel.candidate() for cases, kernel in by_check(kernels).items()}
     from spark_prof.dashboards.replacement_kernels import Checked, render_checks
     from spark_prof.kernels.check import runner
@@ -144,64 +143,7 @@ def check(
         raise CommandError(f"nothing could be checked on {found.where}; the skipped cases say why")
 
 
-@group.command(short_help="Time kernels beside others on an idle GPU.")
-def bench(
-    name: _Name = None,
-    slot: _Slot = None,
-    models: Annotated[
-        list[str] | None,
-        typer.Option("--model", help="Part of a model's name whose layers are timed; repeatable."),
-    ] = None,
-    tokens: Annotated[
-        list[int] | None, typer.Option(min=1, max=16, help="Rows of activations; repeatable.")
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=1, help="After which no further shape is begun.")
-    ] = 240,
-    tune: Annotated[
-        bool, typer.Option("--tune", help="First search the best configuration of each kernel.")
-    ] = False,
-    save: Annotated[
-        bool, typer.Option("--save", help="Let the dispatcher go by these measurements.")
-    ] = False,
-    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
-    out: OutOption = None,
-) -> None:
-    """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
-    drawn_as = page(format, out)
-    timed: Sequence[ReplacementKernel] | Candidate
-    if own := _own_slot(name, slot):
-        if tune or save:
-            raise CommandError("--tune and --save are for kernels of the list; leave out --slot")
-        if own in (Slot.NORM, Slot.ROUTER):
-            raise CommandError(
-                f"bench times matrices and experts; what a {own.value} brings is told by"
-                f" `spark-prof ab --b {own.value}=FILE.py:FUNCTION`"
-            )
-        place = _place(Device.AUTO)
-        timed = _own_candidate(str(name), own) if place[1] == Device.CUDA.value else ()
-    else:
-        from spark_prof.kernels.registry import find
-
-        timed = find(name)
-        place = _place(Device.AUTO, timed[0])
-    if place[1] != Device.CUDA.value:
-        raise CommandError(
-            "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
-        )
-    report, right = _measured(timed, models or (), tokens or (), seconds, tune)
-    from spark_prof.dashboards.replacement_kernels import render_bench
-
-    put(render_bench(report, *drawn_as), out)
-    if save:
-        from spark_prof.kernels.bench.results import keep
-
-        say(f"wrote {keep(report)}")
-    if not right:
-        raise typer.Exit(1)
-
-
-def _own_slot(name: str | None, slot: Slot | None) -> Slot | None:
+def own_slot(name: str | None, slot: Slot | None) -> Slot | None:
     """The slot of a kernel as swaps name it; None where a command is about kernels of the list.
 
     Raises:
@@ -215,65 +157,12 @@ def _own_slot(name: str | None, slot: Slot | None) -> Slot | None:
     return slot
 
 
-def _own_candidate(kernel: str, slot: Slot) -> Candidate:
+def own_candidate(kernel: str, slot: Slot) -> Candidate:
     """Somebody's own kernel, `FILE.py:FUNCTION` or a name as in a swap."""
     from spark_prof.kernels.candidate import Candidate
     from spark_prof.swaps.own import load_builder
 
     return Candidate(Path(kernel).name, slot.value, load_builder(kernel))
-
-
-def _measured(
-    timed: Sequence[ReplacementKernel] | Candidate,
-    models: Sequence[str],
-    tokens: Sequence[int],
-    seconds: float,
-    tune: bool,
-) -> tuple[Report, bool]:
-    """Times kernels of the list, without those that nothing is comparable with, or one's own.
-
-    Returns:
-        What was measured, and whether none of the kernels failed; one's own may abstain.
-
-    Raises:
-        CommandError: there is nothing to time, or one's own kernel always abstained.
-    """
-    import torch
-
-    from spark_prof.kernels.bench.ceilings import measure_ceilings
-    from spark_prof.kernels.bench.results import Cell, Report, cell_line, machine_of
-    from spark_prof.kernels.bench.run import KINDS, Request, run
-    from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
-    from spark_prof.kernels.candidate import Candidate
-
-    counts = tokens or TOKENS
-    own = timed if isinstance(timed, Candidate) else None
-    if isinstance(timed, Candidate):
-        request = Request(models=models, tokens=counts, seconds=seconds, own=timed)
-    else:
-        raced = [kernel for kernel in timed if kernel.bench]
-        if not raced:
-            raise CommandError(f"{timed[0].name} has nothing to be timed beside; check can test it")
-        kinds = [kind for kind in KINDS if any(kernel.race == kind for kernel in raced)]
-        named = {kind for kernel in raced if kernel.race == "dense" for kind in kernel.formats}
-        formats = [kind for kind in get_args(WeightFormat) if kind in named]
-        names = [kernel.check for kernel in raced]
-        request = Request(kinds, models, counts, formats, seconds=seconds, tune=tune, kernels=names)
-    device = torch.device("cuda", torch.cuda.current_device())
-    report = Report(machine_of(device), measure_ceilings(device))
-    for found in run(request, device):
-        report.add(found)
-        say(cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what)
-    if not report.cells and not report.left_out:
-        raise CommandError(f"no layer is of a model named like {' or '.join(models)}")
-    results = [r for cell in report.cells for r in cell.results if r.contestant == cell.subject]
-    failures = [result.failed for result in results if result.failed]
-    if own is None:
-        return report, not failures
-    abstained = all(why.startswith("Abstained") for why in failures)
-    if results and not any(result.us for result in results) and abstained:
-        raise CommandError(f"{own.name} was not timed anywhere: {failures[0]}")
-    return report, abstained
 
 
 def _template_text(slot: Slot) -> str:
@@ -283,7 +172,7 @@ def _template_text(slot: Slot) -> str:
     return re.sub(_FOR_THIS_PROJECT, "", text)
 
 
-def _place(wanted: Device, kernel: ReplacementKernel | None = None) -> tuple[str, str]:
+def place_of(wanted: Device, kernel: ReplacementKernel | None = None) -> tuple[str, str]:
     """Where to run, in words and as torch calls it; a kernel of the list is compiled to be sure.
 
     Raises:

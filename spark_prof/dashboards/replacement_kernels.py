@@ -1,22 +1,20 @@
-"""What `spark-prof kernels` lists, checks and measures."""
+"""What `spark-prof kernels` lists and checks."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Section, document, table
-from spark_prof.dashboards.units import MISSING, bandwidth, count, counted, microseconds
+from spark_prof.dashboards.units import MISSING, count, counted
 from spark_prof.kernels.registry import ARCHITECTURES, ReplacementKernel
 from spark_prof.kernels.tuning import Run, Work
 
 if TYPE_CHECKING:
-    from spark_prof.kernels.bench.results import Cell, Report
     from spark_prof.kernels.check.verdict import Verdict
 
 _SCHEMA = 1
@@ -27,7 +25,6 @@ _LETTERS = (
     "Bytes: M tokens, N rows and K columns of a weight, w bytes a weight with its scales. Of "
     "experts: D of E take part, k a token, H hidden and I intermediate size."
 )
-_TITLES = {"dense": "Dense layers", "moe": "Mixtures of experts"}
 
 
 def render_kernels(
@@ -189,77 +186,3 @@ def _skipped(found: Checked) -> Section:
         cells.Prose("Why", str),
     )
     return table("skipped", "Not checked", dict.fromkeys(why), columns)
-
-
-def render_bench(found: Report, kind: str, width: int = 100, color: bool = False) -> str:
-    """Draws a run of the benchmark in a format."""
-    headline = (
-        ("read", bandwidth(found.ceilings.read.median)),
-        ("copied", bandwidth(found.ceilings.copy.median)),
-        ("an empty launch in a graph", microseconds(found.ceilings.launch_us.median)),
-    )
-    sections = (*(_times(each, found) for each in _TITLES), _not_timed(found))
-    drawn = document(f"spark-prof kernels bench: {found.machine.name}", headline, sections)
-    record = asdict(found) | {"cells": [_timed(cell, found) for cell in found.cells]}
-    return draw(lambda: drawn, lambda: record, kind, width, color)
-
-
-def _times(kind: str, found: Report) -> Section:
-    timed = [cell for cell in found.cells if cell.kind == kind]
-    columns = (
-        cells.Prose("Layer", "label"),
-        cells.Text("Format", "work.format"),
-        cells.Text("Size", lambda cell: _size(cell.work)),
-        cells.Count("Tokens", "work.tokens"),
-        cells.Time("Time", "ours"),
-        cells.Share("Of read", lambda cell: _of_read(cell, found) if cell.weight_bytes else None),
-        cells.Time("Floor", found.ceilings.floor_us),
-        cells.Text("Fastest other", lambda cell: (cell.best_peer() or (MISSING,))[0]),
-        cells.Time("Its time", lambda cell: (cell.best_peer() or (None, None))[1]),
-        cells.Times("Gain", lambda cell: _gain(cell) or None),
-    )
-    intro = [
-        "Medians inside a CUDA graph with a cold L2. Floor: the bytes at the measured read "
-        "bandwidth and one launch. Of read: the share of that bandwidth that the weights reach."
-    ]
-    if gains := [gain for cell in timed if (gain := _gain(cell))]:
-        mean = math.exp(sum(map(math.log, gains)) / len(gains))
-        intro.append(f"Geometric mean of the gain: {mean:.2f} x.")
-    return table(kind, _TITLES[kind], timed, columns, intro)
-
-
-def _size(work: Work) -> str:
-    size = f"{work.rows} x {work.columns}"
-    return f"{size}, {work.top_k} of {work.experts}" if work.experts > 1 else size
-
-
-def _gain(cell: Cell) -> float | None:
-    peer = cell.best_peer()
-    return peer[1] / cell.ours if cell.ours and peer else None
-
-
-def _of_read(cell: Cell, found: Report) -> float | None:
-    return found.ceilings.share(cell, cell.ours) if cell.ours else None
-
-
-def _not_timed(found: Report) -> Section:
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for result in (result for cell in found.cells for result in cell.results):
-        if result.failed:
-            reasons[result.contestant].append(result.failed)
-    for shape in found.left_out:
-        reasons[shape.what].append(shape.why)
-    columns = (
-        cells.Text("Not timed", lambda pair: pair[0]),
-        cells.Count("Times", lambda pair: len(pair[1])),
-        cells.Prose("First reason", lambda pair: pair[1][0]),
-    )
-    return table("failures", "Not timed", reasons.items(), columns)
-
-
-def _timed(cell: Cell, found: Report) -> dict[str, Any]:
-    return asdict(cell) | {
-        "floor_us": found.ceilings.floor_us(cell),
-        "share_of_read": _of_read(cell, found),
-        "gain": _gain(cell),
-    }

@@ -6,9 +6,12 @@ The rule, in this order:
    experts of the same number and top-k.
 2. Of those the nearest weight shape counts. The distance of two shapes is the factor between their
    rows times the factor between their columns; beyond a factor of two nothing is known.
-3. For a number of tokens between two measured ones both neighbours count; the configuration is that
+3. Of that shape those on a GPU of this name count, this machine's own first; another GPU's only if
+   these do not know the number of tokens.
+4. For a number of tokens between two measured ones both neighbours count; the configuration is that
    of the larger one. Outside of the measured numbers nothing is known.
-4. The kernel is chosen if it was no slower than its fallback in all that count.
+5. The kernel is chosen if it was no slower than its fallback in all that count (`Tuned.wins`); on
+   another GPU it has to have been faster by what such GPUs differ.
 
 What nobody measured goes to the fallback, unless the caller insists.
 """
@@ -16,6 +19,7 @@ What nobody measured goes to the fallback, unless the caller insists.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -52,6 +56,7 @@ def choose(
     top_k: int = 1,
     insist: bool = False,
     runs: Sequence[Run] | None = None,
+    gpu: str | None = None,
 ) -> Choice[Mapping[str, int]]:
     """Chooses between a kernel and its fallback by what was measured.
 
@@ -63,6 +68,7 @@ def choose(
         top_k: experts a token; 1 for a dense layer.
         insist: run the kernel where nobody measured it. What was measured to be slower stays so.
         runs: the measurements; by default the package's and the user's own.
+        gpu: the name of the GPU, empty for any; by default torch's current one.
 
     Raises:
         KernelError: a file of measurements is damaged.
@@ -75,18 +81,30 @@ def choose(
     nearest = _nearest(work, _alike(work, here))
     if not nearest:
         return _unknown(f"no {kernel} of {format} near {rows} x {columns} was measured", insist)
-    neighbours = _neighbours(tokens, nearest)
+    gpu = _this_gpu() if gpu is None else gpu
+    own = [pair for pair in nearest if pair[1].machine == gpu]
+    neighbours = _neighbours(tokens, own) or _neighbours(tokens, nearest)
     if not neighbours:
         counts = sorted(row.work.tokens for row, _ in nearest)
         return _unknown(f"{tokens} tokens are outside of {counts[0]} to {counts[-1]}", insist)
     for row, run in neighbours:
-        if row.fallback_us is None:
+        if row.ratio is None:
             why = f"no fallback was measured beside {_told(row, run)}"
             return _unknown(why, insist, neighbours[-1][0].config)
         if not row.wins:
             return Choice(None, f"{row.fallback} is faster: {_told(row, run)}")
+        if not run.speaks_for(row, gpu):
+            why = f"{gpu} may differ, and {row.ratio:.2f} x is little: {_told(row, run)}"
+            return _unknown(why, insist, neighbours[-1][0].config)
     row, run = neighbours[-1]
     return Choice(row.config, _told(row, run))
+
+
+def _this_gpu() -> str:
+    """The name of torch's current GPU; empty where nothing uses torch or it finds none."""
+    torch = sys.modules.get("torch")
+    here = torch is not None and torch.cuda.is_available()
+    return str(torch.cuda.get_device_name()) if torch is not None and here else ""
 
 
 def _unknown(
@@ -120,7 +138,9 @@ def _factor(one: int, other: int) -> float:
 
 def _neighbours(tokens: int, rows: Sequence[tuple[Tuned, Run]]) -> list[tuple[Tuned, Run]]:
     """The measurements at the next smaller and the next larger number of tokens."""
-    ordered = sorted(rows, key=lambda pair: pair[0].work.tokens)
+    # Of several measurements of one number the last counts: runs are in order.
+    latest = {row.work.tokens: (row, run) for row, run in rows}
+    ordered = [latest[number] for number in sorted(latest)]
     below = [pair for pair in ordered if pair[0].work.tokens <= tokens]
     above = [pair for pair in ordered if pair[0].work.tokens >= tokens]
     if not (below and above):
@@ -149,7 +169,7 @@ def configured(choice: Choice[Mapping[str, int]], default: Config, columns: int)
         wrong = ", ".join(sorted(known ^ choice.config.keys()))
         raise KernelError(
             f"a measured configuration is of another version of spark-prof ({wrong}); measure "
-            "again with `spark-prof kernels bench --save`"
+            "again with `spark-prof kernels tune`"
         )
     # It may be a neighbouring shape's.
     warps, split = choice.config["warps"], choice.config["split"]

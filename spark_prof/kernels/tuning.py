@@ -1,7 +1,7 @@
 """What was measured of each kernel: the file of configurations, and how it is read and written.
 
-The package has one such file, tuned.json. `spark-prof kernels bench --save` writes another one into
-the user's cache folder, whose rows count before the package's. Both are read with the types below,
+The package has one such file, tuned.json. `spark-prof kernels tune` writes another one into the
+user's cache folder, whose rows count before the package's. Both are read with the types below,
 so that a file of another kind is refused and nothing in it is executed.
 """
 
@@ -28,6 +28,13 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError as error:
         raise KernelError(f"cannot write {path}: {error.strerror or error}") from error
 
+
+_NOISE = 0.02
+"""How far two runs of the same kernel on the same GPU may be apart."""
+
+ELSEWHERE, ELSEWHERE_BF16 = 1.05, 1.3
+"""How many times as fast a kernel must have been on another GPU of the architecture. From an H100
+to an H200, which has 1.4 times the bandwidth, the worst ratio to cuBLAS fell from 1.05 to 0.83."""
 
 SHIPPED = Path(__file__).resolve().parent / "tuned.json"
 
@@ -57,9 +64,19 @@ class Tuned:
     fallback_us: float | None = None  # its median time, None if none ran
 
     @property
+    def ratio(self) -> float | None:
+        """How many times as long the fallback takes."""
+        return None if self.fallback_us is None else self.fallback_us / self.us
+
+    @property
     def wins(self) -> bool:
-        """Whether the kernel was measured to be no slower than its fallback."""
-        return self.fallback_us is not None and self.us <= self.fallback_us
+        """Whether the kernel was measured to be no slower than its fallback.
+
+        One for BF16 weights has to be faster by more than measurements differ: all that it may
+        bring is time, where others save memory too.
+        """
+        least = 1 + _NOISE if self.work.format == "bf16" else 1.0
+        return self.ratio is not None and self.ratio >= least
 
 
 @dataclass(frozen=True)
@@ -67,11 +84,18 @@ class Run:
     """Everything that one run of the benchmark measured, on one machine."""
 
     architecture: str  # what the kernels were compiled for, such as sm_90a
-    machine: str
+    machine: str  # the GPU's name: two of one architecture, such as H100 and H200, differ
     date: str  # when, ISO 8601 in UTC
     driver: str  # its version, empty where unknown
     versions: dict[str, str]
     rows: tuple[Tuned, ...]
+
+    def speaks_for(self, row: Tuned, gpu: str) -> bool:
+        """Whether one of its rows lets the kernel be chosen on a GPU of a name, empty for any."""
+        if not row.wins or row.ratio is None:
+            return False
+        here = not gpu or gpu == self.machine
+        return here or row.ratio >= (ELSEWHERE_BF16 if row.work.format == "bf16" else ELSEWHERE)
 
 
 @dataclass(frozen=True)
@@ -105,18 +129,18 @@ def read(path: Path) -> tuple[Run, ...]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise KernelError(
             f"{path} is no file of tuned kernels of this version ({error}); delete it, or measure"
-            " again with `spark-prof kernels bench --save`"
+            " again with `spark-prof kernels tune`"
         ) from error
 
 
 def merged(older: Iterable[Run], newer: Iterable[Run]) -> tuple[Run, ...]:
-    """All runs, without what a newer one measured again on the same architecture."""
+    """All runs, without what a newer one measured again on a GPU of the same name."""
     runs = tuple(older)
     for run in newer:
         again = {row.work for row in run.rows}
         kept = [
             replace(r, rows=tuple(row for row in r.rows if row.work not in again))
-            if r.architecture == run.architecture
+            if (r.architecture, r.machine) == (run.architecture, run.machine)
             else r
             for r in runs
         ]

@@ -16,6 +16,8 @@ from tests.cli.conftest import Refuses, Run
 SLOTS = {"layer", "qkv", "o", "mlp", "moe", "router", "lm_head"}
 COMMAND = "kernels"
 QUICK = "router-topk"
+DATA = Path(__file__).parents[1] / "data"
+GPT = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +120,8 @@ def test_kernels_of_the_list_need_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "words", [("bench",), ("bench", "qkv-w4a16"), ("check", "--device", "cuda")]
+    "words",
+    [("bench",), ("bench", "qkv-w4a16"), ("check", "--device", "cuda"), ("tune", "--from", GPT)],
 )
 def test_without_a_gpu(run: Run, words: tuple[str, ...]) -> None:
     if has_gpu():
@@ -127,6 +130,27 @@ def test_without_a_gpu(run: Run, words: tuple[str, ...]) -> None:
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "no GPU" in err
+
+
+def test_what_a_recording_s_layers_are_raced_with_is_listed_without_a_gpu(run: Run) -> None:
+    code, out, err = run("bench", "--list", "--from", GPT, "--format", "json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    work = {each["label"]: each for each in found["work"]}
+    assert list(work) == ["gpt qkv", "gpt o", "gpt router", "gpt", "gpt lm_head"]
+    assert (work["gpt"]["experts"], work["gpt"]["top_k"], work["gpt"]["format"]) == (32, 4, "mxfp4")
+    assert 5 < work["gpt router"]["recorded"]["us"] < 7
+    assert {each["tokens"] for each in found["work"]} == {1}
+    text = run("bench", "o-w16a16", "--list", "--from", GPT, "--tokens", 2)[1]
+    assert "2880 x 4096" in text
+    assert "5120 x 2880" not in text
+    assert "183 of 472 kernels of a step of gpt are not raced" in text
+
+
+def test_the_models_layers_are_listed_too(run: Run) -> None:
+    out = run("bench", "moe-w4a16", "--list", "--model", "gpt-oss", "--tokens", "8")[1]
+    assert out.count("gpt-oss-") == 2
+    assert "Recorded" not in out
 
 
 def test_a_bench_that_is_kept_is_what_the_dispatcher_goes_by(run: Run, cache: Path) -> None:
@@ -143,10 +167,27 @@ def test_a_bench_that_is_kept_is_what_the_dispatcher_goes_by(run: Run, cache: Pa
     assert len(kept) == len(timed)
 
 
+def test_a_tune_is_kept_for_this_gpu(run: Run, cache: Path) -> None:
+    if not has_gpu():
+        pytest.skip("no CUDA device")
+    words = ("--model", "gpt-oss-20b", "--tokens", "1", "--minutes", "0.7", "--format", "json")
+    code, out, err = run("tune", "moe-w4a16", *words)
+    found = json.loads(out)
+    assert code == 0
+    (cell,) = found["cells"]
+    (ours,) = (each for each in cell["results"] if each["contestant"] == "spark-prof")
+    assert ours["us"]["median"] <= cell["before_us"]
+    assert "1 of 1 on this GPU" in err or "0 of 1 on this GPU" in err
+    kept = [each for each in known_runs() if each.date == found["machine"]["date"]]
+    assert [each.machine for each in kept] == [found["machine"]["name"]]
+
+
 def test_alone_it_lists_its_commands(run: Run) -> None:
     code, out, _ = run()
     assert code == 0
-    assert [word in out for word in ("list", "check", "bench", "template")] == [True] * 4
+    assert [word in out for word in ("list", "check", "bench", "template", "replay", "tune")] == [
+        True
+    ] * 6
 
 
 def test_bad_input_is_one_line(refuses: Refuses) -> None:
@@ -166,5 +207,11 @@ def test_bad_input_is_one_line(refuses: Refuses) -> None:
         (["bench", "--tokens", "0"], "--tokens"),
         (["bench", "--seconds", "-1"], "--seconds"),
         (["bench", "--seconds", "nan"], "--seconds"),
+        (["bench", "--list", "--from", "nosuch"], "nosuch"),
+        (["tune", "--minutes", "0"], "--minutes"),
+        (["tune", "router-topk"], "nothing to be timed beside"),
+        (["bench", "--list", "--from", GPT, "--model", "gpt"], "leave out --model or --from"),
+        (["bench", "qkv-w4a16", "--list", "--from", GPT], "its layers are qkv in bf16, o in bf16"),
+        (["bench", "--list", "--model", "nosuch"], "no layer is of a model named like nosuch"),
     ):
         refuses(words, says)

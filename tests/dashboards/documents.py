@@ -10,20 +10,19 @@ from spark_prof.ab.result import Result
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.analyzers.dataset import Dataset
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.recorded_work import LeftOut, RecordedRun
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.classification import render_classification
 from spark_prof.dashboards.client_report import render_clients
 from spark_prof.dashboards.compare_report import Compared, render_comparison
 from spark_prof.dashboards.dataset_report import render_dataset
 from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
+from spark_prof.dashboards.kernel_races import render_bench, render_work
 from spark_prof.dashboards.render import RENDERERS, render_report
-from spark_prof.dashboards.replacement_kernels import (
-    Checked,
-    render_bench,
-    render_checks,
-    render_kernels,
-)
+from spark_prof.dashboards.replacement_kernels import Checked, render_checks, render_kernels
+from spark_prof.kernels.bench.request import Request
 from spark_prof.kernels.bench.results import Report as Bench
+from spark_prof.kernels.bench.shapes import DenseShape, Layer, Piece, Recorded
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find
 from spark_prof.kernels.tuning import Run
@@ -58,6 +57,14 @@ def _checks(text: str, kind: str) -> str:
     return render_checks(Checked(tuple(find("qkv-w4a16")), text, "cpu", verdicts), kind)
 
 
+def _work(text: str, kind: str) -> str:
+    piece: Piece = (DenseShape(48, 160, (Layer(text, "o", 48, 160),)), "bf16")
+    ran = {(piece, 1): Recorded((text, text), 5.0, 3, proven=True)}
+    request = Request(tokens=(1, 2), formats=("bf16",), work=[piece], ran=ran)
+    left = (LeftOut(text, 5.0, text),)
+    return render_work(request, RecordedRun(text, text, "9.0", 1, (1,), (), 7.0, left), kind)
+
+
 DOCUMENTS: Mapping[str, Draw] = {
     "report": lambda text, kind: whole(filled(text), kind),
     "short report": lambda text, kind: RENDERERS[kind](filled(text)),
@@ -71,6 +78,7 @@ DOCUMENTS: Mapping[str, Draw] = {
     "clients": lambda text, kind: render_clients([filled_as(BenchmarkResult, text)], kind),
     "kernels list": lambda text, kind: render_kernels(find(None), [filled_as(Run, text)], kind),
     "kernels check": _checks,
+    "kernels bench --list": _work,
     "kernels bench": lambda text, kind: render_bench(filled_as(Bench, text), kind),
 }
 """By the command: from a text for every field, and a format, to what is drawn."""

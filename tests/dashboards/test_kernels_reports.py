@@ -9,7 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.dashboards.replacement_kernels import Checked, render_bench, render_checks
+from spark_prof.analyzers.recorded_work import LeftOut as NotRaced
+from spark_prof.analyzers.recorded_work import RecordedRun
+from spark_prof.dashboards.kernel_races import render_bench
+from spark_prof.dashboards.replacement_kernels import Checked, render_checks
 from spark_prof.kernels.bench.results import (
     OURS,
     Ceilings,
@@ -21,6 +24,7 @@ from spark_prof.kernels.bench.results import (
     Spread,
     run_of,
 )
+from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find
 from spark_prof.kernels.tuning import Work
@@ -62,6 +66,31 @@ def test_a_bench_in_text() -> None:
     assert "Geometric mean of the gain: 1.73 x." in text
     assert "does not run" in text
     assert "gone" in text
+
+
+def test_what_a_recording_ran_stands_beside_the_race() -> None:
+    names = ("nvjet_sm90_tst_64x8_64x16_1x1", "void cublasLt::splitKreduce_kernel<32, 16>(int)")
+    with_it = report(cell(1, 5.0, 10.0, recorded=Recorded(names, 12.5, 96, False)), cell(2, 6, 9))
+    text = render_bench(with_it, "text", 200)
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith("Llama o")]
+    assert lines[0].endswith("2.00 x nvjet_sm90_tst_64x8_64x16_1x1 and 1 other 12.5 us")
+    assert lines[1].endswith("1.50 x -")
+    assert "Recorded" not in render_bench(REPORT, "text", 200)
+    found = json.loads(render_bench(with_it, "json"))["cells"]
+    assert [each["recorded"] and each["recorded"]["us"] for each in found] == [12.5, None]
+    left = (NotRaced("norm", 49.0, "no matrix and no experts"), NotRaced("mlp", 24.0, "no kernel"))
+    run = RecordedRun("gpt", "H100", "9.0", 132, (1,), (), 472.0, left)
+    text = render_bench(with_it, "text", 120, run=run)
+    assert "73 of 472 kernels of a step of gpt are not raced." in text
+    assert len(json.loads(render_bench(with_it, "json", run=run))["not_raced"]) == 2
+
+
+def test_what_a_search_found_stands_beside_what_was_before() -> None:
+    text = render_bench(report(cell(1, 5.0, 10.0, before_us=7.5), cell(2, 6, 9)), "text", 200)
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith("Llama o")]
+    assert " 1 7.50 us 5.00 us " in lines[0]
+    assert " 2 - 6.00 us " in lines[1]
+    assert "Before" not in render_bench(REPORT, "text", 200)
 
 
 def test_a_bench_in_json_and_what_is_kept_of_it() -> None:

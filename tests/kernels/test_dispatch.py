@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_prof.kernels.dispatch import choose
-from spark_prof.kernels.tuning import Run, Tuned, Work, known_runs
+from spark_prof.kernels.tuning import ELSEWHERE, ELSEWHERE_BF16, Run, Tuned, Work, known_runs
 from tests.rows import each_row
 
 pytest.importorskip("torch")
@@ -34,6 +34,7 @@ CONFIG = LinearConfig(4, 2, 3, 1, 2)
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("spark_prof.kernels.dispatch._this_gpu", lambda: "")
     known_runs.cache_clear()
     yield
     known_runs.cache_clear()
@@ -229,3 +230,81 @@ def test_of_two_equally_near_shapes_the_smaller_counts() -> None:
     choice = choose("dense", "nvfp4", 2000, 2880, 1, ARCH, runs=(run(*equal),))
     assert choice.config == {"SPLIT": 1}
     assert "1000 x 2880" in choice.why
+
+
+def on(machine: str, *rows: Tuned) -> Run:
+    return replace(run(*rows), machine=machine)
+
+
+OF_BOTH = (
+    on("H100", row(4096, 2880, 1, 6.0), row(4096, 2880, 2, 5.0), row(4096, 2880, 8, 6.0)),
+    on("H200", row(4096, 2880, 1, 12.0), row(4096, 2880, 8, 4.0), row(8192, 2880, 1, 2.0)),
+)
+
+
+@each_row(
+    ("gpu", "rows", "tokens", "split", "why"),
+    [
+        # Its own measurements count, whatever the others say and in whichever order they are.
+        ("H100", 4096, 1, 1, "6.00 us against 10.00 of marlin, H100"),
+        ("H200", 4096, 1, None, "marlin is faster: 4096 x 2880, 1 token: 12.00 us"),
+        ("H200", 4096, 8, 8, "4.00 us against 10.00 of marlin, H200"),
+        # Between two of its own numbers, although another GPU was measured at this one.
+        ("H200", 4096, 2, None, "12.00 us"),
+        ("H100", 4096, 2, 2, "5.00 us"),
+        # Another GPU's where its own do not know the shape.
+        ("H100", 8192, 1, 1, "8192 x 2880, 1 token: 2.00 us against 10.00 of marlin, H200"),
+        ("H20", 4096, 8, 8, "H200"),
+        ("", 4096, 8, 8, "H200"),
+    ],
+)
+def test_its_own_gpu_is_asked_first(
+    gpu: str, rows: int, tokens: int, split: int | None, why: str
+) -> None:
+    for runs in (OF_BOTH, OF_BOTH[::-1]) if gpu in ("H100", "H200") else (OF_BOTH,):
+        choice = choose("dense", "nvfp4", rows, 2880, tokens, ARCH, runs=runs, gpu=gpu)
+        assert choice.config == (None if split is None else {"SPLIT": split})
+        assert why in choice.why
+
+
+@each_row(
+    ("form", "ratio", "here", "elsewhere"),
+    [
+        ("nvfp4", 1.01, True, False),
+        ("nvfp4", ELSEWHERE + 0.01, True, True),
+        ("bf16", 1.01, False, False),
+        ("bf16", 1.1, True, False),
+        ("bf16", ELSEWHERE_BF16 + 0.01, True, True),
+    ],
+)
+def test_on_another_gpu_it_has_to_have_been_clearly_faster(
+    form: str, ratio: float, here: bool, elsewhere: bool
+) -> None:
+    work = Work("dense", form, 4096, 2880, 1)
+    runs = (on("H100", Tuned(work, {"SPLIT": 1}, 10.0, "cuBLAS", 10.0 * ratio)),)
+
+    def chosen(gpu: str, insist: bool = False) -> bool:
+        choice = choose("dense", form, 4096, 2880, 1, ARCH, runs=runs, gpu=gpu, insist=insist)
+        return choice.config is not None
+
+    assert (chosen("H100"), chosen("H200")) == (here, elsewhere)
+    assert chosen("") == here
+    # Nobody measured it there.
+    assert chosen("H200", insist=True) == here
+
+
+def test_the_package_leaves_bfloat16_to_cublas_on_a_gpu_where_nobody_measured_it() -> None:
+    """Of an H100's measurements only those that no bandwidth turns round speak for an H200."""
+    works = {each.work for run in known_runs() for each in run.rows if each.work.format == "bf16"}
+    kept = {
+        work
+        for work in works
+        if choose("dense", "bf16", work.rows, work.columns, work.tokens, ARCH, gpu="H200").config
+    }
+    assert {(work.rows, work.columns) for work in kept} == {
+        (32, 2880),
+        (128, 2048),
+        (2048, 4096),
+        (2880, 4096),
+    }
+    assert len(kept) < len(works)

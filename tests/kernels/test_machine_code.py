@@ -22,8 +22,8 @@ from spark_prof.kernels.bench.configurations import bf16_candidates
 from spark_prof.kernels.dense import LinearConfig, dense_code
 from spark_prof.kernels.moe import MoeConfig, down_code, gate_up_code
 from spark_prof.kernels.pack import FORMATS
-from spark_prof.kernels.registry import ARCHITECTURES
-from spark_prof.kernels.runtime.code import KernelCode
+from spark_prof.kernels.registry import ARCHITECTURES, KERNELS
+from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.compiler import compile_code
 from spark_prof.kernels.tuning import SHIPPED, read
 from spark_prof.traces.cuda_tools import count_opcodes, find_tool, missing_tool
@@ -85,6 +85,21 @@ def modules() -> Iterator[str]:
         text = Path(kernels.__path__[0], f"{found.name}.py")
         if text.is_file() and "\ndef codes(" in text.read_text(encoding="utf-8"):
             yield found.name
+
+
+ENTRY = re.compile(r"^KERNEL\b(?:\s*__launch_bounds__\([^()]*\))?\s*(\w+)\s*\(", re.MULTILINE)
+
+
+def test_every_kernel_is_looked_at() -> None:
+    """Those of a module without `codes`, or that no `codes` has, would be compiled by nobody."""
+    sources = [path.read_text(encoding="utf-8") for path in SOURCES.glob("*.cu")]
+    entries = {entry for text in sources for entry in ENTRY.findall(text)}
+    assert sum(len(re.findall("^KERNEL", text, re.MULTILINE)) for text in sources) == len(entries)
+    known = [importlib.import_module(f"{kernels.__name__}.{name}").codes() for name in modules()]
+    assert {code.entry for codes in known for code in codes} == entries
+    assert {row.entry for row in EXPECTED} == entries
+    listed = {kernel.module.rpartition(".")[2] for kernel in KERNELS}
+    assert listed <= set(modules())
 
 
 @pytest.mark.slow

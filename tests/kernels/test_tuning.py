@@ -61,27 +61,39 @@ def test_the_user_s_rows_count_before_the_package_s(
     other = replace(ROW, work=replace(WORK, tokens=2))
     shipped = save(replace(RUN, rows=(ROW, other)), tmp_path / "shipped.json")
     monkeypatch.setattr(tuning, "SHIPPED", shipped)
-    slower = replace(ROW, us=20.0)
-    assert save(replace(RUN, machine="mine", rows=(slower,))) == tuning.user_file()
-    assert [(run.machine, run.rows) for run in known_runs()] == [
-        (RUN.machine, (other,)),
-        ("mine", (slower,)),
+    slower, mine = replace(ROW, us=20.0), "2027-01-01T00:00:00+00:00"
+    assert save(replace(RUN, date=mine, rows=(slower,))) == tuning.user_file()
+    assert [(run.date, run.rows) for run in known_runs()] == [
+        (RUN.date, (other,)),
+        (mine, (slower,)),
     ]
 
 
-def test_a_new_run_replaces_only_what_it_measured_on_that_architecture() -> None:
-    elsewhere = replace(RUN, architecture="sm_121a")
+@each_row("change", [{"architecture": "sm_121a"}, {"machine": "NVIDIA H200"}])
+def test_a_new_run_replaces_only_what_it_measured_on_that_gpu(change: dict[str, str]) -> None:
+    elsewhere = replace(RUN, **change)
     again = replace(RUN, date="2027-01-01T00:00:00+00:00", rows=(replace(ROW, us=5.0),))
     assert merged((RUN, elsewhere), (again,)) == (elsewhere, again)
     assert merged((RUN,), (elsewhere,)) == (RUN, elsewhere)
 
 
 @each_row(
-    ("us", "fallback_us", "wins"),
-    [(5.0, 6.0, True), (6.0, 6.0, True), (6.1, 6.0, False), (5.0, None, False)],
+    ("form", "us", "fallback_us", "wins"),
+    [
+        ("nvfp4", 5.0, 6.0, True),
+        ("nvfp4", 6.0, 6.0, True),
+        ("nvfp4", 6.1, 6.0, False),
+        ("nvfp4", 5.0, None, False),
+        # Within the noise BF16 stays with cuBLAS.
+        ("bf16", 6.0, 6.0, False),
+        ("bf16", 6.0, 6.1, False),
+        ("bf16", 6.0, 6.2, True),
+        ("bf16", 6.0, None, False),
+    ],
 )
-def test_what_wins(us: float, fallback_us: float | None, wins: bool) -> None:
-    assert replace(ROW, us=us, fallback_us=fallback_us).wins is wins
+def test_what_wins(form: str, us: float, fallback_us: float | None, wins: bool) -> None:
+    row = replace(ROW, work=replace(WORK, format=form), us=us, fallback_us=fallback_us)
+    assert row.wins is wins
 
 
 def _document(tmp_path: Path) -> Any:

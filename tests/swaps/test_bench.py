@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from spark_prof.kernels.bench.request import Request
 from spark_prof.kernels.bench.results import OURS, Ceilings, Result, cell_line, spread
-from spark_prof.kernels.bench.run import Request, race_dense, race_experts
+from spark_prof.kernels.bench.run import race_dense, race_experts
 from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
 from spark_prof.kernels.candidate import Candidate
 from spark_prof.swaps import layers

@@ -239,7 +239,7 @@ def measured_gain(component: str, report: Report, kernel: str = "spark_prof") ->
         written = module.format or stored.get(owner, module.weight_dtype)
         like = _like(module.bytes / module.count, slot, written, kernel, runs)
         rows = list(_around(tokens, like))
-        if not rows or not all(row.wins for row, _ in rows):
+        if not rows or not all(run.speaks_for(row, report.gpu.name) for row, run in rows):
             return None
         found.append(min(rows, key=lambda pair: _times(pair[0])))
     row, run = min(found, key=lambda pair: _times(pair[0]))

@@ -141,7 +141,7 @@ def roofline_of(
     """The roofline of one rank; None where no decode or prefill step is known by its tokens."""
     facts = bundle.facts(rank)
     shape = shape_of(facts)
-    weights, notes = _weights(bundle, rank, shape)
+    weights, notes = streamed_weights(bundle, rank, shape)
     ceilings = ceilings_of(*device_of(facts), measured)
     reading_us = 1e6 / ceilings.bandwidth.value if ceilings.bandwidth else None
     known = {(row.component, row.name): row for row in kernels}
@@ -194,7 +194,7 @@ def roofline_of(
     return Roofline(ceilings, tuple(phases), streamed, tuple(notes))
 
 
-def _weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weights], list[str]]:
+def streamed_weights(bundle: Bundle, rank: int, shape: Shape) -> tuple[list[Weights], list[str]]:
     """The model's weights, and what to know about them."""
     layers, tensors = bundle.frame("layers", rank), bundle.frame("tensors", rank)
     facts = bundle.facts(rank)

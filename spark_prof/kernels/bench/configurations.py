@@ -18,7 +18,7 @@ from spark_prof.kernels.dense import LinearConfig, room_for_rows
 from spark_prof.kernels.moe import MoeConfig
 from spark_prof.kernels.operands import stacks_at_a_time, token_tiles
 from spark_prof.kernels.pack import STACK
-from spark_prof.kernels.tuning import Work, known_runs
+from spark_prof.kernels.tuning import Run, Work, known_runs
 
 _IN_FLIGHT = {
     1: ((1, 0, 24), (1, 1, 24), (2, 0, 16), (2, 1, 12), (3, 0, 12), (2, 2, 16)),
@@ -85,30 +85,45 @@ _REPEATS = 5
 _MOST_WARPS = 64  # of a multiprocessor
 
 
-def known_config(default: C, work: Work, architecture: str) -> C:
-    """What was measured to be best for this very work on such a machine, else the default."""
-    for run in known_runs():
-        if run.architecture != architecture:
-            continue
-        for row in run.rows:
-            if row.work == work and set(row.config) == set(asdict(default)):
-                return _with(default, row.config)
-    return default
+def known_config(
+    default: C, work: Work, architecture: str, gpu: str = "", runs: Sequence[Run] | None = None
+) -> C:
+    """What was measured to be best for this very work, on a GPU of that name if on any such one.
+
+    Else it is what was on another GPU of the architecture, else the default.
+    """
+    found = default
+    for of_gpu in (False, True):
+        for run in known_runs() if runs is None else runs:
+            if run.architecture != architecture or (of_gpu and run.machine != gpu):
+                continue
+            for row in run.rows:
+                if row.work == work and set(row.config) == set(asdict(default)):
+                    found = _with(default, row.config)
+    return found
 
 
 def best(
-    default: C, work: Work, processors: int, call_of: Callable[[C], Call], setting: Setting
+    start: C,
+    work: Work,
+    processors: int,
+    call_of: Callable[[C], Call],
+    setting: Setting,
+    stop: Callable[[], bool],  # whether no further round shall begin
+    others: Sequence[C] = (),  # where the search may begin too, such as the best of a like work
 ) -> C:
     """The fastest configuration that a search finds; of a BF16 weight all of a list are timed."""
 
     def time_all(configs: Sequence[C]) -> Sequence[float | None]:
         return _times(configs, call_of, setting)
 
-    if work.format != "bf16":
-        return search(default, time_all)
-    listed: Any = bf16_candidates(work.rows, work.columns, work.tokens, processors)
-    configs: list[C] = list(dict.fromkeys((default, *listed)))
-    return _fastest(configs, time_all(configs))
+    listed: Any = ()
+    if work.format == "bf16":
+        listed = bf16_candidates(work.rows, work.columns, work.tokens, processors)
+    configs: list[C] = list(dict.fromkeys((start, *others, *listed)))
+    if len(configs) > 1:
+        start = _fastest(configs, time_all(configs))
+    return start if work.format == "bf16" else search(start, time_all, stop)
 
 
 def _times(
@@ -121,13 +136,19 @@ def _times(
     return [result.us.median if result.us else None for result in results]
 
 
-def search(start: C, time_all: Callable[[Sequence[C]], Sequence[float | None]]) -> C:
+def search(
+    start: C,
+    time_all: Callable[[Sequence[C]], Sequence[float | None]],
+    stop: Callable[[], bool] = lambda: False,
+) -> C:
     """The configuration that no neighbour is faster than, or the last of some rounds.
 
     One that does not run has None for its time.
     """
     best: C = start
     for _ in range(_MOST_ROUNDS):
+        if stop():
+            break
         candidates: list[C] = [best, *_neighbours(best)]
         fastest = _fastest(candidates, time_all(candidates))
         if fastest == best:

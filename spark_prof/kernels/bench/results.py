@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Literal
 
 import torch
 
+from spark_prof.kernels.bench.shapes import Kind, Recorded
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import architecture
 from spark_prof.kernels.tuning import Run, Tuned, Work, save
 
 OURS = "spark-prof"
-
-Kind = Literal["dense", "moe"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,10 @@ class Cell:
     # Of this project's kernel, by name; empty where it has none.
     config: dict[str, int] = field(default_factory=dict)
     subject: str = OURS
+    # With the configuration that it had before a search, in the same race; None without a search.
+    before_us: float | None = None
+    # What a recorded run took for it, in that run: no contestant.
+    recorded: Recorded | None = None
 
     def us(self, contestant: str) -> float | None:
         """Its median time in microseconds, None if it has none."""
@@ -137,15 +139,12 @@ class Machine:
 
 def machine_of(device: torch.device) -> Machine:
     """The machine as it is now."""
-    name = platform.processor() or platform.machine()
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return Machine(
-        name=name,
+        name=gpu_name(device),
         architecture=architecture(device),
         driver=_driver() if device.type == "cuda" else "",
         cuda=str(torch.version.cuda or ""),
@@ -153,6 +152,13 @@ def machine_of(device: torch.device) -> Machine:
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions,
     )
+
+
+def gpu_name(device: torch.device) -> str:
+    """Of the GPU as its driver tells it, or of the processor."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return platform.processor() or platform.machine()
 
 
 def cache_bytes(device: torch.device) -> int:
@@ -185,11 +191,15 @@ class Report:
     schema: int = 1  # of the file that benchmarks/kernels.py writes
 
     def add(self, found: Cell | LeftOut) -> None:
-        """Takes the next result of a run."""
-        if isinstance(found, Cell):
-            self.cells.append(found)
-        else:
+        """Takes the next result of a run; a cell takes the place of one of the same work."""
+        if isinstance(found, LeftOut):
             self.left_out.append(found)
+            return
+        for place, cell in enumerate(self.cells):
+            if (cell.work, cell.label, cell.subject) == (found.work, found.label, found.subject):
+                self.cells[place] = found
+                return
+        self.cells.append(found)
 
 
 def keep(report: Report, path: Path | None = None) -> Path:
@@ -232,6 +242,10 @@ def cell_line(cell: Cell, ceilings: Ceilings) -> str:
         parts.append(f"{ceilings.share(cell, ours):4.0%} of read")
         parts.append(f"floor {floor:6.2f} x {ours / floor:.2f}")
     parts += [_other(r, ours) for r in cell.results if r.contestant != cell.subject or r.us is None]
+    if cell.before_us is not None:
+        parts.append(f"before {cell.before_us:.2f} us")
+    if cell.recorded is not None:
+        parts.append(f"recorded {cell.recorded.us:.2f} us")
     return "  ".join(parts)
 
 

@@ -1,8 +1,8 @@
 """One run of the benchmark: everything that was asked for, one piece of work after another.
 
-A matrix is raced against cuBLAS in BF16, which vLLM gives BF16 weights to, and vLLM's Marlin; a
-mixture of experts, from the router's logits to the combined output, against vLLM's backends.
-Somebody's own kernel takes part beside the package's.
+A matrix is raced against cuBLAS in BF16, which vLLM gives BF16 weights to, and vLLM's Marlin, one
+in BF16 against kernels for few tokens; a mixture of experts, from the router's logits to the
+combined output, against vLLM's backends. Somebody's own kernel takes part beside them.
 """
 
 from __future__ import annotations
@@ -11,23 +11,13 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
-from spark_prof.kernels.bench.configurations import best, known_config
-from spark_prof.kernels.bench.race import (
-    Call,
-    Setting,
-    clones,
-    largest_relative_l2,
-    plan,
-    prepared,
-    race,
-)
+from spark_prof.kernels.bench.field import Field, Inputs, Stop
+from spark_prof.kernels.bench.race import plan
 from spark_prof.kernels.bench.random_weights import (
     bytes_of_expert,
     decoded,
@@ -35,128 +25,100 @@ from spark_prof.kernels.bench.random_weights import (
     random_weight,
     stored_bytes,
 )
-from spark_prof.kernels.bench.results import OURS, Cell, Kind, LeftOut, Result, cache_bytes
-from spark_prof.kernels.bench.shapes import (
-    FP4,
-    LAYERS,
-    TOKENS,
-    DenseShape,
-    ExpertsShape,
-    WeightFormat,
-    chosen_experts,
-    dense_work,
-    matches,
-)
-from spark_prof.kernels.bench.vllm_peers import marlin, marlin_experts, triton_experts
-from spark_prof.kernels.candidate import (
-    Abstained,
-    Candidate,
-    ExpertsLayer,
-    LinearLayer,
-    Replacement,
-    check_taken,
-)
-from spark_prof.kernels.check.inputs import Weight
+from spark_prof.kernels.bench.request import Request
+from spark_prof.kernels.bench.results import Cell, LeftOut, cache_bytes
+from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Kind, Piece, WeightFormat
+from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.check.oracles import moe_oracle, routing_oracle
 from spark_prof.kernels.kernel_error import reason
-from spark_prof.kernels.operands import architecture, multiprocessors
-from spark_prof.kernels.registry import ReplacementKernel, by_check
+from spark_prof.kernels.registry import ReplacementKernel
 from spark_prof.kernels.tuning import Work
 
-KINDS: tuple[Kind, ...] = ("dense", "moe")
-
-CUBLAS, MARLIN = "cuBLAS BF16", "vLLM Marlin"
-
-Compute = Callable[..., torch.Tensor]
-"""Computes with x, of experts the logits, and the number of a copy of the weights."""
-
-Make = Callable[[Any, int], Compute]
-
-
-def _cublas(weight: Weight, copies: int) -> Compute:
-    transposed = [matrix.t() for matrix in clones(decoded(weight), copies)]
-    return lambda x, number: torch.mm(x, transposed[number])
-
-
-PEERS: Mapping[Kind, Mapping[str, Make]] = {
-    "dense": {CUBLAS: _cublas, MARLIN: marlin},
-    "moe": {MARLIN: marlin_experts, "vLLM Triton": triton_experts},
-}
-
-_TOLERANCE = 0.01
+DENSE_TOLERANCE = 0.01
 """Relative L2. Rounding a sum to BF16 gives 0.0017; a scale that is wrong in one row of a hundred
 gives 0.1."""
-_EXPERTS_TOLERANCE = 0.02
+EXPERTS_TOLERANCE = 0.02
 """What lies between the products is rounded to BF16, vLLM's routing weights too."""
 
 _ROWS_AT_ONCE = 1 << 26
 """Elements of the weight that are multiplied in float64 at a time."""
 
 _LARGEST_LOGIT = 4.0
-_OWN_FORMATS: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4", "bf16")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to time."""
-
-    only: Sequence[Kind] = KINDS
-    models: Sequence[str] = ()  # parts of model names, all models if empty
-    tokens: Sequence[int] = TOKENS
-    formats: Sequence[WeightFormat] = FP4
-    contestants: Sequence[str] = ()  # parts of contestants' names, all of them if empty
-    seconds: float = 240.0
-    seconds_each: float = 0.2
-    tune: bool = False
-    # Somebody's own kernel, for a matrix or experts, which the others are held against; the kinds
-    # and formats are then those of its slot.
-    own: Candidate | None = None
-    # Which of the package's kernels, by the names of their cases, all if empty.
-    kernels: Sequence[str] = ()
-
-    def listed(self, kind: Kind, form: WeightFormat) -> list[ReplacementKernel | None]:
-        """The package's kernels for weights of a format; None alone where it has none."""
-        found: list[ReplacementKernel | None] = [
-            kernel
-            for name, kernel in by_check().items()
-            if kernel.race == kind and form in kernel.formats
-            if not self.kernels or name in self.kernels
-        ]
-        return found or [None]
 
 
 def run(request: Request, device: torch.device) -> Iterator[Cell | LeftOut]:
     """Times everything on a GPU, and goes on after whatever fails.
 
+    With a search, all is timed first as it is; then come, as long as there is time, the searches,
+    the first where most is to be gained. Their cells take the place of the first ones.
+
     On a processor the package's kernels are emulated, and no time means anything.
     """
     begun = time.perf_counter()
+    found: dict[Piece, list[Cell]] = {}
     broken = ""
-    for what, cells in _tasks(request, device):
-        passed = time.perf_counter() - begun
-        if broken or passed > request.seconds:
-            yield LeftOut(what, broken or f"{request.seconds:.0f} seconds had passed")
+    for piece in request.pieces():
+        if broken or time.perf_counter() - begun > request.seconds:
+            yield LeftOut(_told(piece), broken or f"{request.seconds:.0f} seconds had passed")
             continue
-        try:
-            yield from cells
-        except Exception as failure:
-            yield LeftOut(what, reason(failure))
+        for each in _guarded(piece, request, device, None):
+            if isinstance(each, Cell):
+                found.setdefault(piece, []).append(each)
+            yield each
+        broken = _broken(device)
+    if not request.tune:
+        return
+    order = sorted(found, key=_expected_gain(found), reverse=True)
+    for number, piece in enumerate(order):
+        left = begun + request.seconds - time.perf_counter()
+        if broken or left <= 0:
+            why = broken or f"no search: {request.seconds:.0f} seconds had passed"
+            yield LeftOut(_told(piece), why)
+            continue
+        # None takes more than twice its share of what is left.
+        until = time.perf_counter() + min(left, 2 * left / (len(order) - number))
+        yield from _guarded(piece, request, device, partial(_passed, until))
         broken = _broken(device)
 
 
-def _tasks(request: Request, device: torch.device) -> Iterator[tuple[str, Iterator[Cell]]]:
-    """Each shape with what times it; nothing is begun before its cells are asked for."""
-    own, kinds, formats, layers = request.own, request.only, request.formats, None
-    if own is not None:
-        kinds = ("moe",) if own.slot == "moe" else ("dense",)
-        formats, layers = _OWN_FORMATS, [each for each in LAYERS if each.slot == own.slot]
-    if "dense" in kinds:
-        for shape, form in dense_work(request.models, formats, layers):
-            what = f"dense {form} {shape.rows} x {shape.columns}"
-            yield what, race_dense(shape, form, request, device)
-    if "moe" in kinds:
-        for experts in chosen_experts(request.models):
-            yield f"experts of {experts.model}", race_experts(experts, request, device)
+def _guarded(
+    piece: Piece, request: Request, device: torch.device, stop: Stop | None
+) -> Iterator[Cell | LeftOut]:
+    shape, form = piece
+    try:
+        if isinstance(shape, ExpertsShape):
+            yield from race_experts(shape, request, device, stop)
+        else:
+            yield from race_dense(shape, form, request, device, stop)
+    except Exception as failure:
+        yield LeftOut(_told(piece), reason(failure))
+
+
+def _passed(moment: float) -> bool:
+    return time.perf_counter() > moment
+
+
+def _told(piece: Piece) -> str:
+    shape, form = piece
+    if isinstance(shape, ExpertsShape):
+        return f"experts of {shape.model}"
+    return f"dense {form} {shape.rows} x {shape.columns}"
+
+
+_LAYERS_OF_A_MODEL = 32
+
+
+def _expected_gain(found: Mapping[Piece, Sequence[Cell]]) -> Callable[[Piece], float]:
+    """Microseconds of a step that a kernel takes beyond its bytes at the best rate of this run."""
+    timed = [cell for cells in found.values() for cell in cells if cell.ours]
+    rate = max((cell.bytes / cell.ours for cell in timed if cell.ours), default=1.0)
+
+    def gain(piece: Piece) -> float:
+        beyond = [cell.ours - cell.bytes / rate for cell in found[piece] if cell.ours]
+        times = 1 if found[piece][0].is_lm_head else _LAYERS_OF_A_MODEL
+        return times * sum(beyond) / max(len(beyond), 1)
+
+    return gain
 
 
 def _broken(device: torch.device) -> str:
@@ -172,101 +134,20 @@ def _broken(device: torch.device) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """Of all calls with one number of tokens, the number of the call being the first dimension."""
-
-    source: torch.Tensor  # bfloat16 [calls, M, K]
-    given: tuple[torch.Tensor, ...]  # where a call's are written, and of experts the logits
-    copies: int  # of the weights
-
-    def call(self, compute: Compute) -> Call:
-        """What does the call of a number."""
-        return lambda number: compute(*(each[number] for each in self.given), number % self.copies)
-
-
-class _Field:
-    """All that take part where weights are the same: each made once, then raced with any inputs.
-
-    One of the package's kernels at most is held against the others; of several each has a field.
-    """
-
-    def __init__(
-        self,
-        request: Request,
-        kind: Kind,
-        kernel: ReplacementKernel | None,
-        weights: Any,
-        copies: int,
-        without: str = "",
-    ) -> None:
-        self._request, self._kernel = request, kernel
-        self._ours: list[Replacement] = []
-        if kernel is not None and matches(OURS, request.contestants):
-            self._ours = _replacements(kernel.candidate(), weights, copies)
-        own = request.own
-        makes: dict[str, Make] = {} if own is None else {own.name: partial(_make_own, own)}
-        makes |= {
-            name: make
-            for name, make in PEERS[kind].items()
-            if matches(name, request.contestants) and name != without
-        }
-        self._others = {
-            name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()
-        }
-
-    def raced(self, cell: Cell, inputs: _Inputs, expected: torch.Tensor, tolerance: float) -> Cell:
-        """A piece of work with how all did at it; the package's kernel in its best form."""
-
-        def write(number: int) -> torch.Tensor:
-            return inputs.given[0][number].copy_(inputs.source[number])
-
-        def error(outputs: Sequence[torch.Tensor]) -> float:
-            return largest_relative_l2(outputs, expected)
-
-        setting = Setting(len(expected), write, error, tolerance, expected.device)
-        entered: dict[str, Call | Result] = {}
-        config: dict[str, int] = {}
-        if self._ours:
-            chosen = self._config(cell.work, inputs, setting)
-            entered[OURS] = self._call(chosen, inputs)
-            config = {} if chosen is None else asdict(chosen)
-        for name, other in self._others.items():
-            entered[name] = other if isinstance(other, Result) else inputs.call(other)
-        own = self._request.own
-        results = race(entered, setting, self._request.seconds_each)
-        subject = OURS if own is None else own.name
-        return replace(cell, results=results, config=config, subject=subject)
-
-    def _call(self, config: Any, inputs: _Inputs) -> Call:
-        return inputs.call(_computing(self._ours, None, config))
-
-    def _config(self, work: Work, inputs: _Inputs, setting: Setting) -> Any:
-        if self._kernel is None or not self._kernel.tuned_as:
-            return None
-        processors = multiprocessors(setting.device)
-        default = self._kernel.function("config_for")(work, processors)
-        if not self._request.tune:
-            return known_config(default, work, architecture(setting.device))
-        call_of = partial(self._call, inputs=inputs)
-        return best(default, work, processors, call_of, setting)
-
-
 def race_dense(
     shape: DenseShape,
     format: WeightFormat,  # noqa: A002 - the word of the formats
     request: Request,
     device: torch.device,
+    stop: Stop | None = None,
 ) -> Iterator[Cell]:
-    """Times one weight with each number of tokens."""
+    """Times one weight with each number of tokens, after a search that `stop` ends, if any."""
     weight = random_weight(format, (shape.rows, shape.columns), device)
     size = stored_bytes(weight)
     planned = plan(size, cache_bytes(device))
     exact = decoded(weight)
     for kernel in request.listed("dense", format):
-        # BF16 weights are not Marlin's.
-        without = MARLIN if format == "bf16" else ""
-        field = _Field(request, "dense", kernel, weight, planned.copies, without)
+        field = Field(request, "dense", kernel, weight, planned.copies, stop)
         for count in request.tokens:
             dice = torch.Generator(device).manual_seed(count)
             size_x = (planned.calls, count, shape.columns)
@@ -279,16 +160,17 @@ def race_dense(
                 bytes=size + 2 * count * (shape.rows + shape.columns),
                 is_lm_head=shape.is_lm_head,
                 results=(),
+                recorded=request.ran.get(((shape, format), count)),
             )
-            inputs = _Inputs(x, (torch.empty_like(x),), planned.copies)
-            yield field.raced(cell, inputs, _products(x, exact), _TOLERANCE)
+            inputs = Inputs(x, (torch.empty_like(x),), planned.copies)
+            yield field.raced(cell, inputs, exact_products(x, exact), DENSE_TOLERANCE)
 
 
 def _tuned_as(kernel: ReplacementKernel | None, kind: Kind) -> str:
     return (kernel.tuned_as or kernel.check) if kernel is not None else kind
 
 
-def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def exact_products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The float64 products of all calls' activations, kept as float32."""
     rows, columns = weight.shape
     flat = x.flatten(0, 1).to(torch.float64)
@@ -299,15 +181,17 @@ def _products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return out.unflatten(0, x.shape[:2])
 
 
-def race_experts(shape: ExpertsShape, request: Request, device: torch.device) -> Iterator[Cell]:
+def race_experts(
+    shape: ExpertsShape, request: Request, device: torch.device, stop: Stop | None = None
+) -> Iterator[Cell]:
     """Times the experts of one model with each number of tokens, as `race_dense` a weight."""
     layer = random_experts(shape, device)
     each = bytes_of_expert(layer)
-    all_inputs = {count: _expert_inputs(shape, each, count, device) for count in request.tokens}
+    all_inputs = {count: expert_inputs(shape, each, count, device) for count in request.tokens}
     copies = max((inputs.copies for inputs in all_inputs.values()), default=1)
-    references = _references(layer, list(all_inputs.values()))
+    references = exact_experts(layer, list(all_inputs.values()))
     for kernel in request.listed("moe", shape.format):
-        field = _Field(request, "moe", kernel, layer, copies)
+        field = Field(request, "moe", kernel, layer, copies, stop)
         for (count, inputs), expected in zip(all_inputs.items(), references, strict=True):
             used = round(_mean_distinct(inputs.given[1], shape.top_k) * each)
             sizes = (2 * shape.intermediate, shape.hidden, count, shape.experts, shape.top_k)
@@ -319,11 +203,12 @@ def race_experts(shape: ExpertsShape, request: Request, device: torch.device) ->
                 bytes=used + 2 * count * (2 * shape.hidden + shape.experts),
                 is_lm_head=False,
                 results=(),
+                recorded=request.ran.get(((shape, shape.format), count)),
             )
-            yield field.raced(cell, replace(inputs, copies=copies), expected, _EXPERTS_TOLERANCE)
+            yield field.raced(cell, replace(inputs, copies=copies), expected, EXPERTS_TOLERANCE)
 
 
-def _expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.device) -> _Inputs:
+def expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.device) -> Inputs:
     """Random ones for experts of `each` bytes.
 
     A token's logits all differ, or contestants could rightly differ in experts.
@@ -335,10 +220,10 @@ def _expert_inputs(shape: ExpertsShape, each: int, count: int, device: torch.dev
     x = torch.randn(size, dtype=torch.bfloat16, device=device, generator=dice)
     order = torch.rand((*size[:2], shape.experts), device=device, generator=dice).argsort(-1)
     steps = torch.linspace(-_LARGEST_LOGIT, _LARGEST_LOGIT, shape.experts, device=device)
-    return _Inputs(x, (torch.empty_like(x), steps.to(torch.bfloat16)[order]), planned.copies)
+    return Inputs(x, (torch.empty_like(x), steps.to(torch.bfloat16)[order]), planned.copies)
 
 
-def _references(layer: ExpertsLayer, inputs: Sequence[_Inputs]) -> list[torch.Tensor]:
+def exact_experts(layer: ExpertsLayer, inputs: Sequence[Inputs]) -> list[torch.Tensor]:
     """The exact output of all calls: [calls, M, H] for each number of tokens.
 
     All are computed at once, so that each expert is decoded once.
@@ -356,37 +241,3 @@ def _mean_distinct(logits: torch.Tensor, top_k: int) -> float:
     """How many experts a call reads."""
     chosen = logits.to(torch.float32).topk(top_k, -1).indices.flatten(1)
     return sum(len(call.unique()) for call in chosen) / len(chosen)
-
-
-def _replacements(candidate: Candidate, weights: Any, copies: int) -> list[Replacement]:
-    """A kernel built for each copy of the weights, which need not outlive it."""
-    built = []
-    for number in range(copies):
-        name, own = f"model.layers.{number}", deepcopy(weights)
-        if isinstance(own, ExpertsLayer):
-            router = replace(own.router, name=f"{name}.mlp")
-            built.append(candidate.build(replace(own, name=router.name, router=router)))
-        else:
-            built.append(
-                candidate.build(LinearLayer(f"{name}.{candidate.slot}", candidate.slot, own))
-            )
-    return built
-
-
-def _make_own(own: Candidate, weights: Any, copies: int) -> Compute:
-    replacements = _replacements(own, weights, copies)
-    if any(replacement.bits == "changed" for replacement in replacements):
-        raise Abstained("it changes the weights' bits: the others compute something else")
-    return _computing(replacements)
-
-
-def _computing(replacements: Sequence[Replacement], *more: Any) -> Compute:
-    """What calls the replacement of a number; the package's own take more arguments."""
-
-    def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-        *logits, number = rest
-        check_taken(replacements[number], len(x))
-        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)), *more)
-        return result
-
-    return compute

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+Kind = Literal["dense", "moe"]
 Slot = Literal["qkv", "o", "mlp", "router", "lm_head"]
 WeightFormat = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
 FP4: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4")
@@ -44,6 +45,11 @@ class DenseShape:
         return all(layer.slot == "lm_head" for layer in self.layers)
 
     @property
+    def slots(self) -> frozenset[Slot]:
+        """What it is in those layers."""
+        return frozenset(layer.slot for layer in self.layers)
+
+    @property
     def label(self) -> str:
         """Who has it: `gpt-oss-20b qkv, gpt-oss-120b qkv`."""
         return ", ".join(f"{layer.model} {layer.slot}" for layer in self.layers)
@@ -61,6 +67,20 @@ class ExpertsShape:
     intermediate: int  # rows of gate and of up, columns of down
     activation: Literal["silu", "swiglu"]  # silu, or gpt-oss's swiglu with its limit
     bias: bool
+
+
+Piece = tuple[DenseShape | ExpertsShape, WeightFormat]
+"""A piece of work, whatever the number of tokens."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a recorded run ran for a piece of work."""
+
+    kernels: tuple[str, ...]  # in the order of their launches
+    us: float  # what they took together, median over steps and layers
+    calls: int  # steps times layers
+    proven: bool  # whether it is known that they did this work, and not guessed by their order
 
 
 _LAYERS = {

@@ -9,7 +9,7 @@ gpt-oss Triton, then Marlin; for NVFP4 Marlin.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +29,79 @@ MixExperts = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 _MARLIN_HIDDEN, _MARLIN_INNER = 256, 128
 """What vLLM pads gpt-oss to for Marlin: `mxfp4_round_up_hidden_size_and_intermediate_size`."""
+
+
+_MOST_EXPERTS = 1024
+_MOST_ROWS = 16384
+_DSV3_ROUTERS = ((256, 7168), (384, 7168), (256, 6144))
+"""Experts and columns for which vLLM's kernel is compiled: `GateLinear.DSV3_SUPPORTED_*`."""
+_DSV3_PROJECTION = (2112, 7168)
+
+
+def small_products(weight: torch.Tensor) -> Mapping[str, Callable[[Any, int], Multiply]]:
+    """Kernels for few tokens that take a BF16 weight of that shape; vLLM has them for routers.
+
+    Its `GateLinear` goes through them on compute capability 9.0 and 10.x where the router has no
+    bias and logits are float32. gpt-oss's router has a bias, and in 0.26 is no `GateLinear`.
+    """
+    rows, columns = shape = tuple(weight.shape)
+    found: dict[str, Callable[[Any, int], Multiply]] = {}
+    if rows <= _MOST_EXPERTS and columns % 8 == 0:
+        found["vLLM ll_bf16"] = _ll_bf16
+    if shape in _DSV3_ROUTERS or shape == _DSV3_PROJECTION:
+        found["vLLM DSV3"] = _dsv3
+    if rows < _MOST_ROWS and rows % 16 == 0 and columns % 64 == 0:
+        found["FlashInfer tinygemm"] = _tinygemm
+    return found
+
+
+def _ll_bf16(weight: torch.Tensor, copies: int) -> Multiply:
+    _refuse_cpu(weight)
+    from vllm.model_executor.kernels.linear.cute_dsl.ll_bf16 import is_available, ll_bf16_gemm
+
+    if not is_available():
+        raise KernelError("CUTLASS's Python package, which it is written with, is not installed")
+    weights = clones(weight, copies)
+    # Its logits are float32.
+    return lambda x, number: ll_bf16_gemm(x, weights[number])
+
+
+def _dsv3(weight: torch.Tensor, copies: int) -> Multiply:
+    _refuse_cpu(weight)
+    import vllm._custom_ops as ops
+
+    weights = clones(weight, copies)
+    if tuple(weight.shape) in _DSV3_ROUTERS:
+        return lambda x, number: ops.dsv3_router_gemm(x, weights[number], torch.float32)
+
+    def project(x: torch.Tensor, number: int) -> torch.Tensor:
+        out = x.new_empty((len(x), len(weight)))
+        ops.dsv3_fused_a_gemm(out, x, weights[number].T)
+        return out
+
+    return project
+
+
+def _tinygemm(weight: torch.Tensor, copies: int) -> Multiply:
+    _refuse_cpu(weight)
+    try:
+        from flashinfer.gemm import tinygemm_bf16  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise KernelError("FlashInfer, from 0.6.4 on, is not installed") from error
+    weights = clones(weight, copies)
+
+    def multiply(x: torch.Tensor, number: int) -> torch.Tensor:
+        out = x.new_empty((len(x), len(weight)))
+        tinygemm_bf16(x, weights[number], out)
+        return out
+
+    return multiply
+
+
+def _refuse_cpu(weight: torch.Tensor) -> None:
+    """Before vLLM is imported, which takes long."""
+    if weight.device.type != "cuda":
+        raise KernelError("it runs on GPUs alone")
 
 
 def marlin(weight: Weight, copies: int) -> Multiply:

@@ -81,6 +81,18 @@ def test_what_does_not_run_is_passed_over() -> None:
     assert search(START, lambda configs: [None] * len(configs)) == START
 
 
+def test_it_ends_where_it_shall() -> None:
+    calls: list[int] = []
+
+    def time_all(configs: Sequence[LinearConfig]) -> list[float | None]:
+        calls.append(len(configs))
+        return [10.0 - c.depth for c in configs]
+
+    assert search(START, time_all, lambda: len(calls) == 1).depth == 4
+    assert len(calls) == 1
+    assert search(START, time_all, lambda: True) == START
+
+
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's file in which one piece of work was measured on an H100."""
@@ -102,3 +114,16 @@ def test_only_the_very_work_on_such_a_machine_is_known() -> None:
     assert known_config(START, WORK, "sm_121a") == START
     assert known_config(START, replace(WORK, rows=2048), "sm_90a") == START
     assert known_config(START, replace(WORK, tokens=2), "sm_90a") == START, "of other fields"
+
+
+def test_a_gpu_s_own_configuration_counts_before_another_s() -> None:
+    def run(machine: str, depth: int) -> Run:
+        row = Tuned(WORK, asdict(replace(START, depth=depth)), 3.0)
+        return Run("sm_90a", machine, "2026-01-01", "", {}, (row,))
+
+    runs = (run("H200", 1), run("H100", 3))
+    for of_any in (runs, runs[::-1]):
+        assert known_config(START, WORK, "sm_90a", "H100", of_any).depth == 3
+        assert known_config(START, WORK, "sm_90a", "H200", of_any).depth == 1
+    assert known_config(START, WORK, "sm_90a", "H20", runs).depth == 3
+    assert known_config(START, WORK, "sm_121a", "H100", runs) == START

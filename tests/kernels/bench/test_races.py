@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import pytest
 import torch
 
 from spark_prof.kernels.bench.ceilings import measure_ceilings
-from spark_prof.kernels.bench.results import OURS, Cell, LeftOut, Result
-from spark_prof.kernels.bench.run import CUBLAS, Request, race_dense, race_experts, run
-from spark_prof.kernels.bench.shapes import DenseShape, ExpertsShape, Layer, WeightFormat
+from spark_prof.kernels.bench.field import CUBLAS
+from spark_prof.kernels.bench.request import Request
+from spark_prof.kernels.bench.results import (
+    OURS,
+    Cell,
+    LeftOut,
+    Report,
+    Result,
+    Spread,
+    cell_line,
+    machine_of,
+)
+from spark_prof.kernels.bench.run import race_dense, race_experts, run
+from spark_prof.kernels.bench.shapes import (
+    DenseShape,
+    ExpertsShape,
+    Layer,
+    Recorded,
+    WeightFormat,
+)
+from spark_prof.kernels.bench.vllm_peers import small_products
+from spark_prof.kernels.dense import LinearConfig, default_config
+from spark_prof.kernels.tuning import Work
 from tests.rows import each_row
 
 GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)
 QWEN = ExpertsShape("Qwen", "nvfp4", 16, 8, 256, 192, "silu", False)
 
 
-def asked(tokens: list[int], *contestants: str, tune: bool = False) -> Request:
-    return Request(tokens=tokens, contestants=contestants, seconds_each=0.0, tune=tune)
+def asked(tokens: list[int], *contestants: str) -> Request:
+    return Request(tokens=tokens, contestants=contestants, seconds_each=0.0)
+
+
+def never() -> bool:
+    """A search goes on to its end."""
+    return False
 
 
 @pytest.fixture
@@ -40,6 +66,13 @@ def failures(cells: Iterable[Cell]) -> list[str]:
 def test_marlin(form: WeightFormat, rows: int, columns: int, gpu: torch.device) -> None:
     shape = DenseShape(rows, columns, (Layer("small", "o", rows, columns),))
     assert failures(race_dense(shape, form, asked([1, 3], "vLLM Marlin"), gpu)) == []
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(32, 2880), (128, 2048), (2112, 7168), (256, 7168)])
+def test_kernels_for_few_tokens(rows: int, columns: int, gpu: torch.device) -> None:
+    shape = DenseShape(rows, columns, (Layer("small", "router", rows, columns),))
+    for why in failures(race_dense(shape, "bf16", asked([1, 16], "ll_bf16", "DSV3"), gpu)):
+        assert why.endswith("is not installed")
 
 
 @pytest.mark.parametrize(
@@ -73,18 +106,40 @@ def test_a_dense_layer(form: WeightFormat, device: str) -> None:
     assert set(cell.config) >= {"warps", "split", "depth"}
 
 
-def test_a_bfloat16_layer_is_held_against_cublas_alone(
+def test_a_bfloat16_layer_is_held_against_cublas_and_kernels_for_few_tokens(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = {1: ((1, 0, 16),), 2: ((1, 0, 16),)}
     monkeypatch.setattr("spark_prof.kernels.bench.configurations._IN_FLIGHT", few)
     router = DenseShape(32, 160, (Layer("small", "router", 32, 160),))
-    (cell,) = race_dense(router, "bf16", asked([2], tune=True), torch.device(device))
-    assert [result.contestant for result in cell.results] == [OURS, CUBLAS]
-    assert all(result.failed == "" and result.us for result in cell.results)
+    (cell,) = race_dense(router, "bf16", asked([2]), torch.device(device), never)
+    others = [result for result in cell.results if result.contestant not in (OURS, CUBLAS)]
+    assert [result.contestant for result in others] == ["vLLM ll_bf16"]
+    assert all(of(cell, name).failed == "" and of(cell, name).us for name in (OURS, CUBLAS))
+    if device == "cpu":
+        assert others[0].failed.endswith("it runs on GPUs alone")
     assert cell.label == "small router"
     assert cell.weight_bytes == 2 * 32 * 160
     assert cell.config["split"] <= 2
+
+
+@each_row(
+    ("rows", "columns", "names"),
+    [
+        (32, 2880, ["vLLM ll_bf16", "FlashInfer tinygemm"]),
+        (32, 2884, []),
+        (256, 7168, ["vLLM ll_bf16", "vLLM DSV3", "FlashInfer tinygemm"]),
+        (384, 6144, ["vLLM ll_bf16", "FlashInfer tinygemm"]),
+        (2112, 7168, ["vLLM DSV3", "FlashInfer tinygemm"]),
+        (5120, 2880, ["FlashInfer tinygemm"]),
+        (201088, 2880, []),
+    ],
+)
+def test_kernels_for_few_tokens_take_part_where_they_can(
+    rows: int, columns: int, names: list[str]
+) -> None:
+    weight = torch.empty((rows, columns), dtype=torch.bfloat16, device="meta")
+    assert list(small_products(weight)) == names
 
 
 @each_row(
@@ -128,6 +183,25 @@ def test_a_request_picks_kinds_models_and_formats() -> None:
     ]
 
 
+def test_what_a_recording_ran_stands_beside_and_is_no_contestant(device: str) -> None:
+    ran = Recorded(("marlin::Marlin",), 1e-9, 48, True)
+    request = Request(
+        tokens=[1, 2],
+        contestants=[OURS],
+        formats=["nvfp4"],
+        seconds_each=0.0,
+        work=[(SHAPE, "nvfp4"), (SHAPE, "bf16"), (QWEN, "mxfp4")],
+        ran={((SHAPE, "nvfp4"), 1): ran},
+    )
+    one, two = run(request, torch.device(device))
+    assert isinstance(one, Cell)
+    assert isinstance(two, Cell)
+    assert (one.recorded, two.recorded) == (ran, None)
+    assert one.best_peer() is None
+    ceilings = measure_ceilings(torch.device("cpu"), 1 << 22)
+    assert cell_line(one, ceilings).endswith("recorded 0.00 us")
+
+
 def test_ceilings(device: str) -> None:
     found = measure_ceilings(torch.device(device), 1 << 22)
     for measured in (found.read, found.copy, found.launch_us):
@@ -139,6 +213,69 @@ def test_a_layer_is_timed_with_the_best_configuration_found(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_prof.kernels.bench.configurations.VALUES", {"depth": (1, 2)})
-    (cell,) = race_dense(SHAPE, "nvfp4", asked([1], OURS, tune=True), torch.device(device))
+    (cell,) = race_dense(SHAPE, "nvfp4", asked([1], OURS), torch.device(device), never)
     assert of(cell, OURS).failed == ""
     assert cell.config["depth"] in (1, 2)
+
+
+def test_a_search_begins_when_everything_was_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where most is to be gained first; what is found takes the place of the first time."""
+    torch_cpu = torch.device("cpu")
+    small = DenseShape(48, 160, (Layer("small", "lm_head", 48, 160),))
+    calls: list[tuple[int, bool]] = []
+
+    def race_dense(shape: DenseShape, form: str, request: Request, device: object, stop: object):  # type: ignore[no-untyped-def]
+        calls.append((shape.rows, stop is not None))
+        for count in request.tokens:
+            us = Spread(10.0 + (stop is None), 9.0, 12.0, 5)
+            work = Work("dense", form, shape.rows, shape.columns, count)
+            results = (Result(OURS, us, 0.0),)
+            yield Cell("dense", work, shape.label, 10, 10, shape.is_lm_head, results)
+
+    monkeypatch.setattr("spark_prof.kernels.bench.run.race_dense", race_dense)
+    request = Request(tokens=[1, 2], work=[(small, "nvfp4"), (SHAPE, "nvfp4")], tune=True)
+    report = Report(machine_of(torch_cpu), measure_ceilings(torch_cpu, 1 << 22))
+    for each in run(request, torch_cpu):
+        report.add(each)
+    assert calls == [(48, False), (48, False), (48, True), (48, True)]
+    assert [cell.ours for cell in report.cells] == [10.0] * 4
+    assert not report.left_out
+    report.add(LeftOut("x", "no time"))
+    assert len(report.left_out) == 1
+
+
+def test_no_search_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 11.0, 11.0])
+    monkeypatch.setattr("spark_prof.kernels.bench.run.time.perf_counter", lambda: next(clock))
+    cell = Cell("dense", Work("dense", "nvfp4", 48, 160, 1), "it", 1, 1, False, ())
+    monkeypatch.setattr("spark_prof.kernels.bench.run.race_dense", lambda *_: iter([cell]))
+    request = Request(tokens=[1], work=[(SHAPE, "nvfp4")], tune=True, seconds=10.0)
+    first, left = run(request, torch.device("cpu"))
+    assert first == cell
+    assert isinstance(left, LeftOut)
+    assert left.why == "no search: 10 seconds had passed"
+
+
+@each_row(
+    ("ours", "before", "kept"), [(5.0, 6.0, "found"), (6.0, 5.0, "known"), (None, 5.0, "known")]
+)
+def test_a_search_never_ends_with_what_was_slower(
+    ours: float | None, before: float, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = LinearConfig(8, 2, 3, 1, 1)
+    monkeypatch.setattr("spark_prof.kernels.bench.field.best", lambda *_: found)
+
+    def race(entered: dict[str, object], *_: object) -> tuple[Result, ...]:
+        of = dict(zip(entered, (ours, before), strict=True))
+        return tuple(
+            Result(name, us and Spread(us, us, us, 5), 0.0, "" if us else "wrong")
+            for name, us in of.items()
+        )
+
+    monkeypatch.setattr("spark_prof.kernels.bench.field.race", race)
+    (cell,) = race_dense(SHAPE, "nvfp4", asked([1], OURS), torch.device("cpu"), never)
+    known = default_config(48, 160, 1)
+    assert cell.config == asdict(found if kept == "found" else known)
+    assert cell.ours == min(us for us in (ours, before) if us)
+    assert cell.before_us == before
+    assert [result.contestant for result in cell.results] == [OURS]

@@ -1,0 +1,205 @@
+"""`spark-prof kernels bench`: how fast the kernels are, beside others and what a recording ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from spark_prof.cli.kernels import (
+    Device,
+    NameOption,
+    Slot,
+    SlotOption,
+    group,
+    own_candidate,
+    own_slot,
+    place_of,
+)
+from spark_prof.cli.options import FormatOption, OutOption, page, put, say
+from spark_prof.errors import CommandError
+
+if TYPE_CHECKING:
+    from spark_prof.analyzers.recorded_work import RecordedRun
+    from spark_prof.kernels.bench.request import Request
+    from spark_prof.kernels.bench.results import Report
+    from spark_prof.kernels.registry import ReplacementKernel
+
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="Part of a model's name whose layers are timed; repeatable."),
+]
+TokensOption = Annotated[
+    list[int] | None, typer.Option(min=1, max=16, help="Rows of activations; repeatable.")
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", help="Take the layers of this recording, and say what it ran there."),
+]
+
+
+@group.command(short_help="Time kernels beside others on an idle GPU.")
+def bench(
+    name: NameOption = None,
+    slot: SlotOption = None,
+    models: ModelOption = None,
+    source: FromOption = None,
+    tokens: TokensOption = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="After which no further shape is begun.")
+    ] = 240,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Then search better configurations, as tune.")
+    ] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="Let the dispatcher go by this, as tune.")
+    ] = False,
+    only_list: Annotated[
+        bool, typer.Option("--list", help="Say what would be timed; needs no GPU.")
+    ] = False,
+    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
+    out: OutOption = None,
+) -> None:
+    """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
+    drawn_as = page(format, out)
+    own = own_slot(name, slot)
+    if own and (tune or save):
+        raise CommandError("--tune and --save are for kernels of the list; leave out --slot")
+    if own in (Slot.NORM, Slot.ROUTER):
+        raise CommandError(
+            f"bench times matrices and experts; what a {own.value} brings is told by"
+            f" `spark-prof ab --b {own.value}=FILE.py:FUNCTION`"
+        )
+    listed = () if own else raced_kernels(name)
+    if not only_list:
+        on_gpu(listed)
+    request, recorded = asked(listed, models or (), tokens or (), source, name)
+    if own:
+        request = replace(request, own=own_candidate(str(name), own))
+    from spark_prof.dashboards.kernel_races import render_bench, render_work
+
+    if only_list:
+        put(render_work(request, recorded, *drawn_as), out)
+        return
+    report, right = measured(replace(request, seconds=seconds, tune=tune))
+    put(render_bench(report, *drawn_as, recorded), out)
+    if save:
+        from spark_prof.kernels.bench.results import keep
+
+        say(f"wrote {keep(report)}")
+    if not right:
+        raise typer.Exit(1)
+
+
+def on_gpu(kernels: Sequence[ReplacementKernel]) -> None:
+    """Makes sure of a GPU, and that kernels of the list compile for it.
+
+    Raises:
+        CommandError: there is none.
+    """
+    if place_of(Device.AUTO, kernels[0] if kernels else None)[1] != Device.CUDA.value:
+        raise CommandError(
+            "there is no GPU here that PyTorch can use, and times on the CPU would mean nothing"
+        )
+
+
+def raced_kernels(name: str | None) -> Sequence[ReplacementKernel]:
+    """The kernel of the list of that name, or all, as far as there is something to race them with.
+
+    Raises:
+        CommandError: nothing is comparable with that kernel, or there is none of that name.
+    """
+    from spark_prof.kernels.registry import find
+
+    named = find(name)
+    raced = [kernel for kernel in named if kernel.bench]
+    if not raced:
+        raise CommandError(f"{named[0].name} has nothing to be timed beside; check can test it")
+    return raced
+
+
+def asked(
+    kernels: Sequence[ReplacementKernel],
+    models: Sequence[str],
+    tokens: Sequence[int],
+    source: str | None,
+    name: str | None,
+) -> tuple[Request, RecordedRun | None]:
+    """What to time: the layers of models, or those of a recording, which then is told too.
+
+    Args:
+        kernels: of the list; none for somebody's own.
+        name: what was asked for; of a recording one name's slot alone is taken.
+
+    Raises:
+        CommandError: no layer fits.
+    """
+    from spark_prof.kernels.bench.request import KINDS, Request
+    from spark_prof.kernels.bench.shapes import TOKENS, WeightFormat
+
+    request = Request(models=models, tokens=tokens or TOKENS)
+    if kernels:
+        kinds = [kind for kind in KINDS if any(kernel.race == kind for kernel in kernels)]
+        named = {form for kernel in kernels for form in kernel.formats}
+        formats = [form for form in get_args(WeightFormat) if form in named]
+        checks = [kernel.check for kernel in kernels]
+        request = replace(request, only=kinds, formats=formats, kernels=checks)
+    if source is None:
+        if not request.pieces():
+            raise CommandError(f"no layer is of a model named like {' or '.join(models)}")
+        return request, None
+    if models:
+        raise CommandError("a recording is of one model: leave out --model or --from")
+    from spark_prof.analyzers.recorded_work import recorded_work
+    from spark_prof.datasets.opened import opened
+
+    with opened(source) as bundle:
+        found = recorded_work(bundle)
+    slots = {kernel.slot for kernel in kernels}
+    work = [each for each in found.work if name is None or not slots or each.slots & slots]
+    request = replace(
+        request,
+        tokens=tokens or found.tokens,
+        work=[(each.shape, each.format) for each in work],
+        ran={
+            ((each.shape, each.format), count): ran
+            for each in work
+            for count, ran in each.ran.items()
+        },
+    )
+    if not request.pieces():
+        known = ", ".join(f"{'/'.join(each.slots)} in {each.format}" for each in found.work)
+        raise CommandError(f"{source} has no layer for {name}; its layers are {known}")
+    return request, found
+
+
+def measured(request: Request) -> tuple[Report, bool]:
+    """Times what was asked for, each line as soon as it is known.
+
+    Returns:
+        What was measured, and whether none of the kernels failed; one's own may abstain.
+
+    Raises:
+        CommandError: one's own kernel always abstained.
+    """
+    import torch
+
+    from spark_prof.kernels.bench.ceilings import measure_ceilings
+    from spark_prof.kernels.bench.results import Cell, Report, cell_line, machine_of
+    from spark_prof.kernels.bench.run import run
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    report = Report(machine_of(device), measure_ceilings(device))
+    for found in run(request, device):
+        report.add(found)
+        say(cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what)
+    results = [r for cell in report.cells for r in cell.results if r.contestant == cell.subject]
+    failures = [result.failed for result in results if result.failed]
+    if request.own is None:
+        return report, not failures
+    abstained = all(why.startswith("Abstained") for why in failures)
+    if results and not any(result.us for result in results) and abstained:
+        raise CommandError(f"{request.own.name} was not timed anywhere: {failures[0]}")
+    return report, abstained

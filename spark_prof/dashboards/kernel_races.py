@@ -1,0 +1,191 @@
+"""What `spark-prof kernels bench` times, and how fast the kernels are."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from spark_prof.analyzers.classify.classifier import is_gemm, short_name
+from spark_prof.analyzers.recorded_work import RecordedRun
+from spark_prof.dashboards import cells
+from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.section import Section, document, table
+from spark_prof.dashboards.units import MISSING, bandwidth, count, counted, microseconds
+from spark_prof.kernels.bench.shapes import DenseShape, Piece, Recorded
+from spark_prof.kernels.tuning import Work
+
+if TYPE_CHECKING:
+    from spark_prof.kernels.bench.request import Request
+    from spark_prof.kernels.bench.results import Cell, Report
+
+_TITLES = {"dense": "Dense layers", "moe": "Mixtures of experts"}
+_MOST_NAMES = 2
+
+
+def render_work(
+    request: Request, run: RecordedRun | None, kind: str, width: int = 100, color: bool = False
+) -> str:
+    """Draws what a request would time, and of a recording what it ran for it."""
+    rows = [(piece, tokens) for piece in request.pieces() for tokens in request.tokens]
+
+    def ran(show: Callable[[Recorded], object]) -> Callable[[tuple[Piece, int]], object]:
+        return lambda row: show(request.ran[row]) if row in request.ran else None
+
+    columns = (
+        cells.Prose("Layer", lambda row: _label(row[0])),
+        cells.Text("Format", lambda row: row[0][1]),
+        cells.Text("Size", lambda row: _size(_work(*row))),
+        cells.Count("Tokens", lambda row: row[1]),
+        cells.Prose("Recorded", ran(recorded_names), optional=True),
+        cells.Time("A call", ran(lambda recorded: recorded.us), optional=True),
+        cells.Text("Owner", ran(lambda recorded: "proven" if recorded.proven else "guessed")),
+    )
+    sections = [table("work", "Pieces of work", rows, columns if run else columns[:4])]
+    if run is not None:
+        sections.append(_not_raced(run))
+    headline = [("pieces of work", count(len(rows)))]
+    drawn = document("spark-prof kernels bench: what is timed", headline, sections)
+    record = {
+        "work": [
+            asdict(_work(*row)) | {"label": _label(row[0]), "recorded": request.ran.get(row)}
+            for row in rows
+        ],
+        "not_raced": [] if run is None else [each._asdict() for each in run.left_out],
+    }
+    return draw(lambda: drawn, lambda: record, kind, width, color)
+
+
+def _not_raced(run: RecordedRun) -> Section:
+    columns = (
+        cells.Text("Component", "component"),
+        cells.Text("Kernels a step", lambda each: f"{each.kernels:.0f}"),
+        cells.Prose("Why", "why"),
+    )
+    rest = sum(each.kernels for each in run.left_out)
+    intro = f"{rest:.0f} of {run.kernels:.0f} kernels of a step of {run.model} are not raced."
+    return table("not_raced", "Not raced", run.left_out, columns, (intro,))
+
+
+def _label(piece: Piece) -> str:
+    shape, _ = piece
+    return shape.label if isinstance(shape, DenseShape) else shape.model
+
+
+def _work(piece: Piece, tokens: int) -> Work:
+    shape, form = piece
+    if isinstance(shape, DenseShape):
+        return Work("dense", form, shape.rows, shape.columns, tokens)
+    sizes = (2 * shape.intermediate, shape.hidden, tokens, shape.experts, shape.top_k)
+    return Work("moe", form, *sizes)
+
+
+def recorded_names(recorded: Recorded) -> str:
+    """Its products, as many as a reader wants; how many other kernels there are."""
+    names = list(dict.fromkeys(short_name(name) for name in recorded.kernels if is_gemm(name)))
+    shown = names[:_MOST_NAMES] or [short_name(recorded.kernels[0])]
+    products = sum(is_gemm(name) for name in recorded.kernels) or 1
+    rest = len(recorded.kernels) - products
+    return " + ".join(shown) + (f" and {counted(rest, 'other')}" if rest else "")
+
+
+def render_bench(
+    found: Report,
+    kind: str,
+    width: int = 100,
+    color: bool = False,
+    run: RecordedRun | None = None,  # whose layers were timed
+) -> str:
+    """Draws a run of the benchmark in a format."""
+    headline = (
+        ("read", bandwidth(found.ceilings.read.median)),
+        ("copied", bandwidth(found.ceilings.copy.median)),
+        ("an empty launch in a graph", microseconds(found.ceilings.launch_us.median)),
+    )
+    sections = [*(_times(each, found) for each in _TITLES), _not_timed(found)]
+    record = asdict(found) | {"cells": [_timed(cell, found) for cell in found.cells]}
+    if run is not None:
+        sections.append(_not_raced(run))
+        record["not_raced"] = [each._asdict() for each in run.left_out]
+    drawn = document(f"spark-prof kernels bench: {found.machine.name}", headline, sections)
+    return draw(lambda: drawn, lambda: record, kind, width, color)
+
+
+def _times(kind: str, found: Report) -> Section:
+    timed = [cell for cell in found.cells if cell.kind == kind]
+    searched = any(cell.before_us is not None for cell in timed)
+    recorded = any(cell.recorded for cell in timed)
+    beside = (
+        cells.Prose("Recorded", lambda cell: cell.recorded and recorded_names(cell.recorded)),
+        cells.Time("A call", lambda cell: cell.recorded and cell.recorded.us),
+    )
+    columns = (
+        cells.Prose("Layer", "label"),
+        cells.Text("Format", "work.format"),
+        cells.Text("Size", lambda cell: _size(cell.work)),
+        cells.Count("Tokens", "work.tokens"),
+        *((cells.Time("Before", "before_us"),) if searched else ()),
+        cells.Time("Time", "ours"),
+        cells.Share("Of read", lambda cell: _of_read(cell, found) if cell.weight_bytes else None),
+        cells.Time("Floor", found.ceilings.floor_us),
+        cells.Text("Fastest other", lambda cell: (cell.best_peer() or (MISSING,))[0]),
+        cells.Time("Its time", lambda cell: (cell.best_peer() or (None, None))[1]),
+        cells.Times("Gain", lambda cell: _gain(cell) or None),
+        *(beside if recorded else ()),
+    )
+    intro = [
+        "Medians inside a CUDA graph with a cold L2. Floor: the bytes at the measured read "
+        "bandwidth and one launch. Of read: the share of that bandwidth that the weights reach."
+    ]
+    if searched:
+        intro.append(
+            "Before: with the configuration that was known or the default, in the same race as the "
+            "best one found; a dash where there was no time to search."
+        )
+    if gains := [gain for cell in timed if (gain := _gain(cell))]:
+        mean = math.exp(sum(map(math.log, gains)) / len(gains))
+        intro.append(f"Geometric mean of the gain: {mean:.2f} x.")
+    if recorded:
+        intro.append(
+            "Recorded: what the recording ran, and its time in that run, which is no contestant's."
+        )
+    return table(kind, _TITLES[kind], timed, columns, intro)
+
+
+def _size(work: Work) -> str:
+    size = f"{work.rows} x {work.columns}"
+    return f"{size}, {work.top_k} of {work.experts}" if work.experts > 1 else size
+
+
+def _gain(cell: Cell) -> float | None:
+    peer = cell.best_peer()
+    return peer[1] / cell.ours if cell.ours and peer else None
+
+
+def _of_read(cell: Cell, found: Report) -> float | None:
+    return found.ceilings.share(cell, cell.ours) if cell.ours else None
+
+
+def _not_timed(found: Report) -> Section:
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for result in (result for cell in found.cells for result in cell.results):
+        if result.failed:
+            reasons[result.contestant].append(result.failed)
+    for shape in found.left_out:
+        reasons[shape.what].append(shape.why)
+    columns = (
+        cells.Text("Not timed", lambda pair: pair[0]),
+        cells.Count("Times", lambda pair: len(pair[1])),
+        cells.Prose("First reason", lambda pair: pair[1][0]),
+    )
+    return table("failures", "Not timed", reasons.items(), columns)
+
+
+def _timed(cell: Cell, found: Report) -> dict[str, Any]:
+    return asdict(cell) | {
+        "floor_us": found.ceilings.floor_us(cell),
+        "share_of_read": _of_read(cell, found),
+        "gain": _gain(cell),
+    }

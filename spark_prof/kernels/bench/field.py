@@ -1,0 +1,208 @@
+"""Who takes part in a race where weights are the same: the package's kernel and all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from spark_prof.kernels.bench.configurations import best, known_config
+from spark_prof.kernels.bench.race import (
+    Call,
+    Setting,
+    clones,
+    largest_relative_l2,
+    prepared,
+    race,
+)
+from spark_prof.kernels.bench.random_weights import decoded
+from spark_prof.kernels.bench.request import Request
+from spark_prof.kernels.bench.results import OURS, Cell, Result, gpu_name
+from spark_prof.kernels.bench.shapes import Kind, matches
+from spark_prof.kernels.bench.vllm_peers import (
+    marlin,
+    marlin_experts,
+    small_products,
+    triton_experts,
+)
+from spark_prof.kernels.candidate import (
+    Abstained,
+    Candidate,
+    ExpertsLayer,
+    LinearLayer,
+    Replacement,
+    check_taken,
+)
+from spark_prof.kernels.check.inputs import Weight
+from spark_prof.kernels.operands import architecture, multiprocessors
+from spark_prof.kernels.registry import ReplacementKernel
+from spark_prof.kernels.tuning import Work
+
+Stop = Callable[[], bool]
+"""Whether a search shall end."""
+
+_BEFORE = "before the search"
+
+CUBLAS, MARLIN = "cuBLAS BF16", "vLLM Marlin"
+
+Compute = Callable[..., torch.Tensor]
+"""Computes with x, of experts the logits, and the number of a copy of the weights."""
+
+Make = Callable[[Any, int], Compute]
+
+
+def _cublas(weight: Weight, copies: int) -> Compute:
+    transposed = [matrix.t() for matrix in clones(decoded(weight), copies)]
+    return lambda x, number: torch.mm(x, transposed[number])
+
+
+def _peers(kind: Kind, weights: Any) -> Mapping[str, Make]:
+    """Whoever else computes with such weights."""
+    if kind == "moe":
+        return {MARLIN: marlin_experts, "vLLM Triton": triton_experts}
+    if not isinstance(weights, torch.Tensor):
+        return {CUBLAS: _cublas, MARLIN: marlin}
+    return {CUBLAS: _cublas, **small_products(weights)}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Of all calls with one number of tokens, the number of the call being the first dimension."""
+
+    source: torch.Tensor  # bfloat16 [calls, M, K]
+    given: tuple[torch.Tensor, ...]  # where a call's are written, and of experts the logits
+    copies: int  # of the weights
+
+    def call(self, compute: Compute) -> Call:
+        """What does the call of a number."""
+        return lambda number: compute(*(each[number] for each in self.given), number % self.copies)
+
+
+class Field:
+    """All that take part where weights are the same: each made once, then raced with any inputs.
+
+    One of the package's kernels at most is held against the others; of several each has a field.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        kind: Kind,
+        kernel: ReplacementKernel | None,
+        weights: Any,
+        copies: int,
+        stop: Stop | None = None,  # what ends a search for configurations; None for no search
+    ) -> None:
+        self._request, self._kernel, self._stop = request, kernel, stop
+        self._best: list[Any] = []  # configurations that a search found for other inputs
+        self._ours: list[Replacement] = []
+        if kernel is not None and matches(OURS, request.contestants):
+            self._ours = _replacements(kernel.candidate(), weights, copies)
+        own = request.own
+        makes: dict[str, Make] = {} if own is None else {own.name: partial(_make_own, own)}
+        makes |= {
+            name: make
+            for name, make in _peers(kind, weights).items()
+            if matches(name, request.contestants)
+        }
+        self._others = {
+            name: prepared(name, partial(make, weights, copies)) for name, make in makes.items()
+        }
+
+    def raced(self, cell: Cell, inputs: Inputs, expected: torch.Tensor, tolerance: float) -> Cell:
+        """A piece of work with how all did at it; the package's kernel in its best form."""
+
+        def write(number: int) -> torch.Tensor:
+            return inputs.given[0][number].copy_(inputs.source[number])
+
+        def error(outputs: Sequence[torch.Tensor]) -> float:
+            return largest_relative_l2(outputs, expected)
+
+        setting = Setting(len(expected), write, error, tolerance, expected.device)
+        entered: dict[str, Call | Result] = {}
+        config: Any = None
+        if self._ours:
+            known = self._known(cell.work, setting)
+            config = self._searched(known, cell.work, inputs, setting)
+            entered[OURS] = self._call(config, inputs)
+            if config != known:
+                entered[_BEFORE] = self._call(known, inputs)
+        for name, other in self._others.items():
+            entered[name] = other if isinstance(other, Result) else inputs.call(other)
+        own = self._request.own
+        results = {r.contestant: r for r in race(entered, setting, self._request.seconds_each)}
+        before = results.pop(_BEFORE, None)
+        if before and before.us and not _faster(results[OURS], before):
+            # The search was misled by less than times differ.
+            config, results[OURS] = known, replace(before, contestant=OURS)
+        before = before or results.get(OURS)
+        us = before.us.median if before and before.us else None
+        return replace(
+            cell,
+            results=tuple(results.values()),
+            config={} if config is None else asdict(config),
+            subject=OURS if own is None else own.name,
+            before_us=us if self._stop is not None else None,
+        )
+
+    def _call(self, config: Any, inputs: Inputs) -> Call:
+        return inputs.call(_computing(self._ours, None, config))
+
+    def _known(self, work: Work, setting: Setting) -> Any:
+        """What the kernel runs with before any search; None where there is nothing to choose."""
+        if self._kernel is None or not self._kernel.tuned_as:
+            return None
+        default = self._kernel.function("config_for")(work, multiprocessors(setting.device))
+        arch, gpu = architecture(setting.device), gpu_name(setting.device)
+        return known_config(default, work, arch, gpu, self._request.runs)
+
+    def _searched(self, known: Any, work: Work, inputs: Inputs, setting: Setting) -> Any:
+        if known is None or self._stop is None:
+            return known
+        call_of = partial(self._call, inputs=inputs)
+        processors = multiprocessors(setting.device)
+        found = best(known, work, processors, call_of, setting, self._stop, self._best)
+        self._best = list(dict.fromkeys((found, *self._best)))
+        return found
+
+
+def _faster(one: Result, other: Result) -> bool:
+    return one.us is not None and (other.us is None or one.us.median < other.us.median)
+
+
+def _replacements(candidate: Candidate, weights: Any, copies: int) -> list[Replacement]:
+    """A kernel built for each copy of the weights, which need not outlive it."""
+    built = []
+    for number in range(copies):
+        name, own = f"model.layers.{number}", deepcopy(weights)
+        if isinstance(own, ExpertsLayer):
+            router = replace(own.router, name=f"{name}.mlp")
+            built.append(candidate.build(replace(own, name=router.name, router=router)))
+        else:
+            built.append(
+                candidate.build(LinearLayer(f"{name}.{candidate.slot}", candidate.slot, own))
+            )
+    return built
+
+
+def _make_own(own: Candidate, weights: Any, copies: int) -> Compute:
+    replacements = _replacements(own, weights, copies)
+    if any(replacement.bits == "changed" for replacement in replacements):
+        raise Abstained("it changes the weights' bits: the others compute something else")
+    return _computing(replacements)
+
+
+def _computing(replacements: Sequence[Replacement], *more: Any) -> Compute:
+    """What calls the replacement of a number; the package's own take more arguments."""
+
+    def compute(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        *logits, number = rest
+        check_taken(replacements[number], len(x))
+        result: torch.Tensor = replacements[number].run(x, *(logits or (None,)), *more)
+        return result
+
+    return compute

@@ -1,0 +1,1 @@
+"""What `spark-prof kernels replay` writes, a kind of layer a file, with shapes to be filled in."""

@@ -1,0 +1,83 @@
+"""What a run of the benchmark is asked to time; needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spark_prof.kernels.bench.shapes import (
+    FP4,
+    LAYERS,
+    TOKENS,
+    DenseShape,
+    ExpertsShape,
+    Kind,
+    Piece,
+    Recorded,
+    WeightFormat,
+    chosen_experts,
+    dense_work,
+)
+from spark_prof.kernels.registry import ReplacementKernel, by_check
+from spark_prof.kernels.tuning import Run
+
+if TYPE_CHECKING:
+    from spark_prof.kernels.candidate import Candidate
+
+KINDS: tuple[Kind, ...] = ("dense", "moe")
+_OWN_FORMATS: tuple[WeightFormat, ...] = ("nvfp4", "mxfp4", "bf16")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to time."""
+
+    only: Sequence[Kind] = KINDS
+    models: Sequence[str] = ()  # parts of model names, all models if empty
+    tokens: Sequence[int] = TOKENS
+    formats: Sequence[WeightFormat] = FP4
+    contestants: Sequence[str] = ()  # parts of contestants' names, all of them if empty
+    seconds: float = 240.0
+    seconds_each: float = 0.2
+    # Whether then to search better configurations, where most is expected first, in that time.
+    tune: bool = False
+    # The measurements that configurations are taken from, by default all that are known.
+    runs: Sequence[Run] | None = None
+    # Somebody's own kernel, for a matrix or experts, which the others are held against; the kinds
+    # and formats are then those of its slot.
+    own: Candidate | None = None
+    # Which of the package's kernels, by the names of their cases, all if empty.
+    kernels: Sequence[str] = ()
+    # What to time in place of the models' layers, and what was recorded of it, by it and tokens.
+    work: Sequence[Piece] | None = None
+    ran: Mapping[tuple[Piece, int], Recorded] = field(default_factory=dict)
+
+    def pieces(self) -> list[Piece]:
+        """Every shape with its format, in the order in which they are timed."""
+        own, kinds, formats, layers = self.own, self.only, self.formats, None
+        if own is not None:
+            kinds = ("moe",) if own.slot == "moe" else ("dense",)
+            formats, layers = _OWN_FORMATS, [each for each in LAYERS if each.slot == own.slot]
+        if self.work is None:
+            dense = dense_work(self.models, formats, layers) if "dense" in kinds else []
+            experts = chosen_experts(self.models) if "moe" in kinds else []
+            blocks = [(shape, shape.format) for shape in experts]
+            # Where time may run out, what a model spends most in comes first.
+            return [*blocks, *dense] if self.tune else [*dense, *blocks]
+        return [
+            (shape, form)
+            for shape, form in self.work
+            if ("moe" if isinstance(shape, ExpertsShape) else "dense") in kinds and form in formats
+            if own is None or not isinstance(shape, DenseShape) or own.slot in shape.slots
+        ]
+
+    def listed(self, kind: Kind, form: WeightFormat) -> list[ReplacementKernel | None]:
+        """The package's kernels for weights of a format; None alone where it has none."""
+        found: list[ReplacementKernel | None] = [
+            kernel
+            for name, kernel in by_check().items()
+            if kernel.race == kind and form in kernel.formats
+            if not self.kernels or name in self.kernels
+        ]
+        return found or [None]
