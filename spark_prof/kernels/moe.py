@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement, RouterLayer
+from spark_prof.kernels.candidate import (
+    Activation,
+    ActivationName,
+    ExpertsLayer,
+    Layer,
+    Replacement,
+    RouterLayer,
+)
 from spark_prof.kernels.dispatch import Choice, choose, configured
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
@@ -20,7 +27,7 @@ from spark_prof.kernels.operands import (
     stacks_at_a_time,
     token_tiles,
 )
-from spark_prof.kernels.pack import PackedLinear, kernel_code, pack_rows
+from spark_prof.kernels.pack import STACK, PackedLinear, kernel_code, pack_rows
 from spark_prof.kernels.routing import routed
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -30,7 +37,8 @@ LISTED = (
     {
         "names": ("moe-w4a16",),
         "layer": "experts",
-        "does": "gate and up, SiLU or SwiGLU, down and the weighted sum, from the router's logits",
+        "does": "gate and up, SiLU, SwiGLU or relu2, down and the weighted sum, from the router's "
+        "logits",
         "formats": ("nvfp4", "mxfp4"),
         "shapes": "H and I multiples of 16 (MXFP4: of 32)",
         "operation": "moe",
@@ -53,18 +61,19 @@ class PackedExperts:
     hidden: int
     intermediate: int
     activation: Activation
-    gate_up: PackedLinear  # E matrices of 2I x H; eight rows of gate and eight of up take turns
+    # E matrices of 2I x H, eight rows of gate and eight of up by turns; of I x H without a gate.
+    gate_up: PackedLinear
     down: PackedLinear
-    gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2I] in the order of the packed rows, or None
+    gate_up_bias: torch.Tensor | None  # bfloat16 in the order of the packed rows, or None
     down_bias: torch.Tensor | None  # bfloat16 [E, H], or None
 
 
 def pack_experts(
     # [E, 2I, H], the rows of gate before those of up; gpt-oss's checkpoints have them by
-    # turns, see `formats.deinterleave_gate_up`.
+    # turns, see `formats.deinterleave_gate_up`. [E, I, H] where the activation has no gate.
     gate_up: NvFp4 | MxFp4,
     down: NvFp4 | MxFp4,  # [E, H, I], in the same format
-    gate_up_bias: torch.Tensor | None,  # bfloat16 [E, 2I], in the order of `gate_up`
+    gate_up_bias: torch.Tensor | None,  # bfloat16, in the order of `gate_up`
     down_bias: torch.Tensor | None,  # bfloat16 [E, H]
     activation: Activation,
 ) -> PackedExperts:
@@ -72,21 +81,23 @@ def pack_experts(
     if type(gate_up) is not type(down) or len(gate_up.shape) != 3 or len(down.shape) != 3:
         raise KernelError("experts need gate_up [E, 2I, H] and down [E, H, I] in the same format")
     count, rows, hidden = gate_up.shape
-    intermediate = rows // 2
-    if tuple(down.shape) != (count, hidden, intermediate) or rows % 2:
+    gated = activation.halves == 2
+    intermediate = rows // activation.halves
+    if tuple(down.shape) != (count, hidden, intermediate) or rows % activation.halves:
         raise KernelError(
             f"gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} do not fit: they must be"
-            " [E, 2I, H] and [E, H, I]"
+            f" [E, {'2I' if gated else 'I'}, H] and [E, H, I]"
         )
     device = gate_up.packed.device
     if gate_up_bias is not None:
         check_operand("gate_up_bias", gate_up_bias, (count, rows), device)
-        gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)
+        if gated:
+            gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)
     if down_bias is not None:
         check_operand("down_bias", down_bias, (count, hidden), device)
     return PackedExperts(
         count, hidden, intermediate, activation,
-        pack_rows(_turned(gate_up)), pack_rows(down), gate_up_bias, down_bias,
+        pack_rows(_turned(gate_up) if gated else gate_up), pack_rows(down), gate_up_bias, down_bias,
     )  # fmt: skip
 
 
@@ -140,10 +151,10 @@ def choose_moe(
     experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
 ) -> Choice[MoeConfig]:
     """Chooses between `moe` and whatever it would replace."""
-    hidden, inner = experts.hidden, experts.intermediate
+    hidden, rows = experts.hidden, experts.gate_up.rows
     device = experts.gate_up.weights.device
     choice = choose(
-        "moe", experts.gate_up.format, 2 * inner, hidden, tokens, architecture(device),
+        "moe", experts.gate_up.format, rows, hidden, tokens, architecture(device),
         experts=experts.count, top_k=top_k, insist=insist,
     )  # fmt: skip
     return configured(choice, default_config(hidden, tokens, multiprocessors(device)), hidden)
@@ -197,13 +208,12 @@ def moe(
     config = config or default_config(experts.hidden, tokens, multiprocessors(device))
     choices = routing.experts.shape[1]
     between = x.new_empty((tokens * choices, experts.intermediate))
-    stacks = experts.intermediate // 8
+    stacks = experts.gate_up.rows // STACK
     activation = experts.activation
-    swiglu = activation.name == "swiglu"
     groups = -(-stacks // stacks_at_a_time(config.warps, config.split))
     most = min(tokens * choices, experts.count) * groups
     launch(
-        gate_up_code(experts.gate_up.format, experts.hidden, swiglu, tokens, config),
+        gate_up_code(experts.gate_up.format, experts.hidden, activation.name, tokens, config),
         (min(most, config.min_blocks * multiprocessors(device)), 1, 1),
         config.warps * 32,
         (
@@ -242,26 +252,33 @@ def moe(
 
 
 def codes() -> Sequence[KernelCode]:
-    """What is compiled for typical models: both formats and activations, few and many tokens."""
+    """What is compiled for typical models: every format and activation, few and many tokens."""
     found = []
-    for name, hidden, intermediate, swiglu in (
-        ("mxfp4", 2880, 2880, True),
-        ("nvfp4", 2048, 768, False),
-        ("nvfp4", 2048, 512, False),
-    ):
+    models: tuple[tuple[str, int, int, ActivationName], ...] = (
+        ("mxfp4", 2880, 2880, "swiglu"),
+        ("nvfp4", 2048, 768, "silu"),
+        ("nvfp4", 2048, 512, "silu"),
+        ("nvfp4", 2688, 1856, "relu2"),
+    )
+    for name, hidden, intermediate, activation in models:
         for tokens in (8, LARGEST_BATCH):
             config = default_config(hidden, tokens)
-            found.append(gate_up_code(name, hidden, swiglu, tokens, config))
+            found.append(gate_up_code(name, hidden, activation, tokens, config))
             found.append(down_code(name, intermediate, tokens, config))
     return found
 
 
+_ACTIVATIONS: tuple[ActivationName, ...] = ("silu", "swiglu", "relu2")
+"""By what ACTIVATION is in gate_up.cu."""
+
+
 def gate_up_code(
-    name: str, columns: int, swiglu: bool, tokens: int, config: MoeConfig
+    name: str, columns: int, activation: ActivationName, tokens: int, config: MoeConfig
 ) -> KernelCode:
     """What is compiled for gate and up of that format and as many columns, in a configuration."""
     own = {field: value for field, value in vars(config).items() if not field.startswith("down_")}
-    return kernel_code("gate_up", name, columns, tokens, {"swiglu": int(swiglu), **own})
+    own["activation"] = _ACTIVATIONS.index(activation)
+    return kernel_code("gate_up", name, columns, tokens, own)
 
 
 def down_code(name: str, columns: int, tokens: int, config: MoeConfig) -> KernelCode:

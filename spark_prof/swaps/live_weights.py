@@ -345,14 +345,16 @@ def _activation(module: Any) -> Activation:
     )
     if name == "silu" and limit is None:
         return Activation("silu")
+    if name == "relu2_no_mul":
+        return Activation("relu2")
     if name == "swigluoai" and beta in (None, 1.0):
         given = Activation("swiglu")
         return Activation("swiglu", alpha or given.alpha, limit or given.limit)
     if name == "swigluoai_uninterleave" and alpha and limit and beta == 1.0:
         return Activation("swiglu", alpha, limit)
     raise KernelError(
-        f"its activation is {name} with limit {limit}, alpha {alpha} and beta {beta}; silu and"
-        " gpt-oss's swiglu are known"
+        f"its activation is {name} with limit {limit}, alpha {alpha} and beta {beta}; silu,"
+        " gpt-oss's swiglu and relu2 without a gate are known"
     )
 
 
@@ -374,7 +376,8 @@ def _matrices(
     value = value.reshape(packed.shape[0], -1)
     if extent.turns and bool((value != value[:, :1]).any()):
         raise KernelError(f"its {what} differs between gate and up, whose rows take turns")
-    rows = [extent.intermediate] * 2 if value.shape[1] == 2 else [2 * extent.intermediate]
+    shards = value.shape[1]
+    rows = [extent.halves * extent.intermediate // shards] * shards
     return NvFp4(packed, scales, GlobalScale.of_shards(value, rows, stored.convention))
 
 
@@ -386,9 +389,9 @@ def _cut(values: torch.Tensor, extent: Extent, half: str, per_item: int) -> torc
 
 
 def _gate_up(values: torch.Tensor, extent: Extent) -> torch.Tensor:
-    """[E, 2I, ...] without padding, gate before up; a view where nothing has to move."""
+    """Without padding, gate before up; a view where nothing has to move."""
     if extent.turns:
         pairs = values.unflatten(1, (-1, 2))[:, : extent.intermediate].transpose(1, 2)
     else:
-        pairs = values.unflatten(1, (2, -1))[:, :, : extent.intermediate]
+        pairs = values.unflatten(1, (extent.halves, -1))[:, :, : extent.intermediate]
     return pairs.flatten(1, 2)

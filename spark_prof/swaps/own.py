@@ -123,12 +123,12 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
     down_bias = None if layer.down_bias is None else layer.down_bias.clone()
     packed = pack_experts(gate_up, down, layer.gate_up_bias, down_bias, layer.activation)
     configs = _chosen(partial(choose_moe, packed, router.top_k), insist)
-    form, swiglu = packed.gate_up.format, packed.activation.name == "swiglu"
+    form, activation = packed.gate_up.format, packed.activation.name
     codes = [
         code
         for count, config in configs.items()
         for code in (
-            gate_up_code(form, packed.hidden, swiglu, count, config),
+            gate_up_code(form, packed.hidden, activation, count, config),
             down_code(form, packed.intermediate, count, config),
         )
     ]
@@ -137,7 +137,7 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
     def run(x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         return moe(x, logits, packed, router, None, configs[len(x)])
 
-    size = f"{packed.count} experts, {2 * packed.intermediate} x {packed.hidden}"
+    size = f"{packed.count} experts, {packed.gate_up.rows} x {packed.hidden}"
     line = f"{packed.gate_up.format} {size}, {_counts_in_words(configs)}"
     biases = (packed.gate_up_bias, packed.down_bias)
     held = packed.gate_up.bytes + packed.down.bytes

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels import dense, moe, routing
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format
+from spark_prof.kernels.candidate import Activation, ActivationName, ExpertsLayer, Format
 from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import Sizes, Weight
 from spark_prof.kernels.dense import linear
@@ -184,6 +184,7 @@ class Mutant:
     by: str
     seen: str = "elements wrong"  # what the gate says
     kind: Format = "nvfp4"  # of the weights that a dense layer is tried with
+    activation: ActivationName = "swiglu"  # that experts are tried with
 
 
 OUTSIDE = "outside of every tensor"
@@ -231,6 +232,8 @@ MUTANTS = [
     Mutant("no 1 beside up", "gate_up.cu", r"\(up \+ 1\.f\)", "up"),
     Mutant("no alpha", "gate_up.cu", r"-alpha \* gate", "-gate"),
     Mutant("up for gate", "gate_up.cu", r"activate\(gate, up,", "activate(up, gate,"),
+    Mutant("no bound at 0", "gate_up.cu", r"up < 0\.f \? 0\.f : up", "up", activation="relu2"),
+    Mutant("no square", "gate_up.cu", r"up \* up", "up", activation="relu2"),
     Mutant("no weights of choices", "down.cu", r"choice_weight\[\w+\];", "1.f;"),
     Mutant("no bias", "down.cu", r"\+ offset\[i >> 1\]", ""),
     Mutant("a warp's sums left out", "down.cu", r"warp < WARPS;", "warp < WARPS - 1;"),
@@ -239,12 +242,12 @@ MUTANTS = [
 ]
 
 
-def gate(file: str, kind: Format = "nvfp4") -> str:
+def gate(file: str, kind: Format = "nvfp4", activation: ActivationName = "swiglu") -> str:
     """The verdict on what is launched now, from the cases that the file matters to."""
     if file in ("dense.cu", "weights.cuh"):
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         return said(case, dense.build)
-    return said(MoeCase("nvfp4", EXPERTS, 5, "swiglu"), moe.build)
+    return said(MoeCase("nvfp4", EXPERTS, 5, activation), moe.build)
 
 
 def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +281,7 @@ def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.Monk
     assert found, "the source has changed: change the mutant with it"
     path.write_text(changed, encoding="utf-8")
     launched_from(tmp_path, monkeypatch)
-    assert mutant.seen in gate(mutant.file, mutant.kind)
+    assert mutant.seen in gate(mutant.file, mutant.kind, mutant.activation)
 
 
 @needs_compiler

@@ -29,6 +29,7 @@ READ = (
     "mxfp4",
 )
 OPENAI = {"activation": "swigluoai", "has_bias": True}
+NO_GATE = {"activation": "relu2_no_mul", "ckpt_names": ("up_proj", "down_proj", None)}
 
 
 def read(runner: Any) -> ExpertsLayer:
@@ -48,6 +49,18 @@ def test_experts_keep_their_values(quantization: str) -> None:
     assert layer.activation == Activation("silu")
     assert (layer.gate_up_bias, layer.down_bias) == (None, None)
     assert (layer.router.experts, layer.router.top_k) == (4, 2)
+
+
+@each_row("quantization", ["bf16", "modelopt nvfp4", "compressed nvfp4", "compressed mxfp4"])
+def test_experts_without_a_gate(quantization: str) -> None:
+    runner = vllm_layers.experts(quantization, **NO_GATE)
+    module = runner.routed_experts
+    up, down = load_experts(module, stored_as(module, EXPERTS), HIDDEN, INNER)
+    layer = read(runner)
+    assert layer.activation == Activation("relu2")
+    assert values(layer.gate_up).shape == (4, INNER, HIDDEN)
+    torch.testing.assert_close(values(layer.gate_up), up, rtol=1e-12, atol=0)
+    torch.testing.assert_close(values(layer.down), down, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(("hidden", "inner"), [(64, 96), (256, 128), (320, 416)])

@@ -70,12 +70,17 @@ def load_shards(module: Any, row: StoredAs, shards: dict[Any, torch.Tensor]) -> 
 def load_experts(
     module: Any, row: StoredAs, hidden: int, inner: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loads experts matrix by matrix; returns gate and up [E, 2I, H], and down [E, H, I]."""
+    """Loads experts matrix by matrix; returns gate and up [E, 2I, H], and down [E, H, I].
+
+    Where they have no gate the first is up alone, which vLLM's models load as w1.
+    """
     parameters = dict(module.named_parameters())
     gate_up, down = [], []
     for expert in range(module.moe_config.num_experts):
         made = {}
         shapes = {"w1": (inner, hidden), "w2": (hidden, inner), "w3": (inner, hidden)}
+        if not module.activation.is_gated:
+            del shapes["w3"]
         for number, (shard, shape) in enumerate(shapes.items()):
             # The kernels of vLLM take one global scale for gate and up; here they differ.
             stored, made[shard] = store(row, random_weight(*shape, seed=3 * expert + number))
@@ -85,8 +90,8 @@ def load_experts(
                 parameter.weight_loader(
                     parameter, tensor, f"{half}_{name}", shard_id=shard, expert_id=expert
                 )
-        gate_up.append(torch.cat([made["w1"], made["w3"]]))
-        down.append(made["w2"])
+        down.append(made.pop("w2"))
+        gate_up.append(torch.cat(list(made.values())))
     return torch.stack(gate_up), torch.stack(down)
 
 

@@ -56,6 +56,9 @@ def _kernel_choices() -> Iterator[Any]:
     kernel = MagicMock(input_quant_key=lambda: None)
     mxfp4 = import_module(_LAYERS + "fused_moe.oracle.mxfp4").Mxfp4MoeBackend.MARLIN
     nvfp4 = import_module(_LAYERS + "fused_moe.oracle.nvfp4").NvFp4MoeBackend.MARLIN
+    plain = import_module(_LAYERS + "fused_moe.oracle.unquantized").UnquantizedMoeBackend.TRITON
+    name = f"{_LAYERS}fused_moe.unquantized_fused_moe_method.select_unquantized_moe_backend"
+    yield patch(name, lambda **_: (plain, None))
     for module in _NVFP4_MOE:
         yield patch(f"{module}.select_nvfp4_moe_backend", lambda **_: (nvfp4, None))
     for function in ("select_mxfp4_moe_backend", "select_deepseek_v4_mxfp4_moe_backend"):
@@ -153,4 +156,8 @@ def experts(quantization: str, **more: Any) -> Any:
     sizes = {"num_experts": EXPERTS, "top_k": TOP_K}
     sizes |= {"hidden_size": HIDDEN, "intermediate_size": INNER}
     name = f"model.layers.{next(_counter)}.mlp.experts"
-    return make(prefix=name, quant_config=QUANTIZATIONS[quantization](), **(sizes | more))
+    config = import_module(_LAYERS + "fused_moe.config")
+    # On the CPU vLLM has experts with a gate only.
+    anywhere = MagicMock(wraps=config.current_platform, is_cuda_alike=lambda: True)
+    with patch.object(config, "current_platform", anywhere):
+        return make(prefix=name, quant_config=QUANTIZATIONS[quantization](), **(sizes | more))

@@ -12,7 +12,13 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format, RouterLayer
+from spark_prof.kernels.candidate import (
+    Activation,
+    ActivationName,
+    ExpertsLayer,
+    Format,
+    RouterLayer,
+)
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
 
 BAND = 512
@@ -313,23 +319,25 @@ class Sizes:
 def make_layer(
     kind: Format,
     sizes: Sizes,
-    activation: Literal["silu", "swiglu"],
+    activation: ActivationName,
     device: str,
     recipe: Recipe = "plain",
 ) -> ExpertsLayer:
     """A layer of that format; the same for the same arguments. SwiGLU has biases."""
-    up_shape = (sizes.experts, 2 * sizes.inner, sizes.hidden)
+    joins = Activation(activation)
+    rows = joins.halves * sizes.inner
+    up_shape = (sizes.experts, rows, sizes.hidden)
     down_shape = (sizes.experts, sizes.hidden, sizes.inner)
     gate_up = make_weight(kind, recipe, up_shape, 1, device)
     down = make_weight(kind, recipe, down_shape, 2, device)
     assert not isinstance(gate_up, Fp8Rows)
     assert not isinstance(down, Fp8Rows)
     up_bias, down_bias = (
-        make_activations("plain", sizes.experts, rows, 3, device)
+        make_activations("plain", sizes.experts, each, 3, device)
         if activation == "swiglu"
         else None
-        for rows in (2 * sizes.inner, sizes.hidden)
+        for each in (rows, sizes.hidden)
     )
     name = "model.layers.0.mlp"
     router = RouterLayer(name, sizes.experts, sizes.top_k, True, "softmax", None, 1.0)
-    return ExpertsLayer(name, gate_up, down, up_bias, down_bias, Activation(activation), router)
+    return ExpertsLayer(name, gate_up, down, up_bias, down_bias, joins, router)

@@ -1,16 +1,25 @@
 // The first half of a mixture of experts: hidden = activation(gate, up) of each token's experts.
 //
 // A stack of 16 rows is eight of gate and the same eight of up, so that a lane holds both of what
-// the activation joins. Blocks go through all stacks of all active experts, and load weights and
-// activations ahead across their borders; for the rest see split.cuh. SWIGLU: gpt-oss's, else SiLU.
+// the activation joins; without a gate it is 16 rows of up. Blocks go through all stacks of all
+// active experts, and load weights and activations ahead across their borders; for the rest see
+// split.cuh. ACTIVATION: 0 SiLU, 1 gpt-oss's SwiGLU, 2 the square of what is above 0, without a gate.
 #include "plan.cuh"
 #include "split.cuh"
 
+#define SWIGLU 1
+#define RELU2 2
+
+constexpr bool GATED = ACTIVATION != RELU2;
+constexpr int ROWS = GATED ? 8 : 16;  // of the result, that a stack makes
+// Rows of a stack that a thread finishes at a time, 8 apart.
+constexpr int HALVES = GATED || SPLIT == 1 ? 2 : 1;
+
 #if SPLIT > 1
-// Results of a thread: a row of gate and one of up, for one token.
-constexpr int OUTPUTS = (STACKS * TOKENS * 8 + WARPS * 32 - 1) / (WARPS * 32);
-INLINE int output_stack(int i) { return (threadIdx.x + i * WARPS * 32) / (8 * TOKENS); }
-INLINE int output_row(int i) { return threadIdx.x & 7; }
+// Results of a thread: a row of gate and one of up, or one of up alone, for one token.
+constexpr int OUTPUTS = (STACKS * TOKENS * ROWS + WARPS * 32 - 1) / (WARPS * 32);
+INLINE int output_stack(int i) { return (threadIdx.x + i * WARPS * 32) / (ROWS * TOKENS); }
+INLINE int output_row(int i) { return threadIdx.x & (ROWS - 1); }
 #else
 constexpr int OUTPUTS = 1;  // for all tokens
 INLINE int output_stack(int i) { return warp_id(); }
@@ -18,13 +27,18 @@ INLINE int output_row(int i) { return lane_id() >> 2; }
 #endif
 
 INLINE float activate(float gate, float up, float alpha, float limit) {
-    if (SWIGLU) {
+    if (ACTIVATION == SWIGLU) {
         // Comparisons that a NaN fails leave it as it is.
         gate = gate > limit ? limit : gate;
         up = up > limit ? limit : up < -limit ? -limit : up;
         return gate / (1.f + expf(-alpha * gate)) * (up + 1.f);
     }
     return gate / (1.f + expf(-gate)) * up;
+}
+
+INLINE float square_above_0(float up) {
+    up = up < 0.f ? 0.f : up;  // a NaN stays
+    return up * up;
 }
 
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
@@ -87,11 +101,11 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
         const Task task = task_of(round);
         const int entries = entries_of(task.active);
         // What the results need is asked for now, so that nobody waits for it at the end.
-        float scale[OUTPUTS][2], offset[OUTPUTS][2];
+        float scale[OUTPUTS][HALVES], offset[OUTPUTS][HALVES];
 #pragma unroll
         for (int i = 0; i < OUTPUTS; ++i)
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
+            for (int half = 0; half < HALVES; ++half) {
                 const long long row =
                     place_of(task, output_stack(i)) * 16 + output_row(i) + 8 * half;
                 scale[i][half] = row_scale[row];
@@ -108,14 +122,16 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
                 load(slot);
             }
         }
+        // Without a gate both are rows of up.
         auto store = [&](int i, int token, float gate, float up) {
             const int stack = task.first + output_stack(i);
             if (token >= entries || stack >= stacks) return;
             gate = gate * scale[i][0] + offset[i][0];
-            up = up * scale[i][1] + offset[i][1];
+            up = up * scale[i][HALVES - 1] + offset[i][HALVES - 1];
             const long long row = plan_entry[entry_of(task.active, token)];
-            hidden[row * stacks * 8 + stack * 8 + output_row(i)] =
-                float_to_bf16(activate(gate, up, alpha, limit));
+            u16* const to = hidden + (row * stacks + stack) * ROWS + output_row(i);
+            to[0] = float_to_bf16(GATED ? activate(gate, up, alpha, limit) : square_above_0(gate));
+            if (!GATED && HALVES == 2) to[8] = float_to_bf16(square_above_0(up));
         };
 #if SPLIT > 1
         Partial& shared = partial[round & 1];
@@ -123,14 +139,14 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
         sync_block();
 #pragma unroll
         for (int i = 0; i < OUTPUTS; ++i) {
-            const int token = (threadIdx.x + i * WARPS * 32) / 8 % TOKENS;
+            const int token = (threadIdx.x + i * WARPS * 32) / ROWS % TOKENS;
             if (output_stack(i) >= STACKS || token >= entries) continue;
             float gate = 0.f, up = 0.f;
 #pragma unroll
             for (int part = 0; part < SPLIT; ++part) {
                 const float(&sum)[16] = shared[output_stack(i) * SPLIT + part][token];
                 gate += sum[output_row(i)];
-                up += sum[output_row(i) + 8];
+                if (HALVES == 2) up += sum[output_row(i) + 8];
             }
             store(i, token, gate, up);
         }
