@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.formats import QuantizedWeight
 from spark_prof.kernels.kernel_error import KernelError
 
 Format = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
@@ -50,7 +50,7 @@ class LinearLayer:
     slot: str  # which it is
     # [N, K], the checkpoint's bits before vLLM lays them out anew; bfloat16 where it is not
     # quantized. Fused matrices (qkv, gate and up) are one, in vLLM's order of rows.
-    weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor
+    weight: QuantizedWeight | torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,15 @@ class ExpertsLayer:
 
     name: str  # the module's path
     # [E, 2I, H], the rows of gate before those of up; [E, I, H] where there is no gate.
-    gate_up: NvFp4 | MxFp4 | torch.Tensor
-    down: NvFp4 | MxFp4 | torch.Tensor  # [E, H, I]
+    gate_up: QuantizedWeight | torch.Tensor
+    down: QuantizedWeight | torch.Tensor  # [E, H, I]
     gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2I] or [E, I] in the same order, or None
     down_bias: torch.Tensor | None  # bfloat16 [E, H], or None
     activation: Activation  # what joins gate and up
     router: RouterLayer  # how tokens choose
+    # Whether the engine goes on to read weights that are bfloat16 where they are now, so that a
+    # kernel may too; for others it means nothing.
+    stays: bool = True
 
 
 @dataclass(frozen=True, eq=False)

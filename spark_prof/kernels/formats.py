@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -133,10 +133,10 @@ def unpack_nibbles(packed: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Fp8Rows:
-    """A matrix in E4M3 with a scale for each row."""
+    """A matrix or a stack of matrices in E4M3 with a scale for each row."""
 
-    values: torch.Tensor  # float8_e4m3fn [N, K]
-    scales: torch.Tensor  # float32 [N]; value = element * scale
+    values: torch.Tensor  # float8_e4m3fn [..., N, K]
+    scales: torch.Tensor  # float32 [..., N]; value = element * scale
 
     def __post_init__(self) -> None:
         if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):
@@ -144,7 +144,7 @@ class Fp8Rows:
                 f"FP8 rows are {self.values.dtype} with scales of {self.scales.dtype}; they must be"
                 " float8_e4m3fn and float32"
             )
-        if self.values.ndim != 2 or self.scales.shape != self.values.shape[:1]:
+        if self.values.ndim < 2 or self.scales.shape != self.values.shape[:-1]:
             raise KernelError(
                 f"FP8 rows of shape {tuple(self.values.shape)} do not go with scales of shape"
                 f" {tuple(self.scales.shape)}: one scale is for one row"
@@ -156,8 +156,13 @@ class Fp8Rows:
 
     @property
     def shape(self) -> torch.Size:
-        """Of what it encodes: [N, K]."""
+        """Of what it encodes: [..., N, K]."""
         return self.values.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.values.device
 
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values, exact in float64, which is then rounded to the type."""
@@ -232,6 +237,11 @@ class MxFp4:
     def shape(self) -> torch.Size:
         """Of what it encodes: [..., N, K]."""
         return torch.Size((*self.packed.shape[:-1], self.packed.shape[-1] * 2))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.packed.device
 
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values, exact in float64 and float32; rounded to the type."""
@@ -362,6 +372,11 @@ class NvFp4:
         """Of what it encodes: [..., N, K]."""
         return torch.Size((*self.packed.shape[:-1], self.packed.shape[-1] * 2))
 
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.packed.device
+
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values: in float64 exact, but for one rounding where the global scale divides."""
         codes = e2m1_decode(unpack_nibbles(self.packed)).unflatten(-1, (-1, _NV_BLOCK))
@@ -404,3 +419,7 @@ def _check_broadcast(global_scale: GlobalScale, rows: tuple[int, ...]) -> None:
             f"a global scale of shape {tuple(global_scale.value.shape)} does not fit NVFP4 rows of"
             f" shape {rows[:-1]}"
         )
+
+
+QuantizedWeight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows
+"""A matrix [N, K] or a stack of matrices [E, N, K]."""

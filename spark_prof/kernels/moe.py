@@ -16,7 +16,7 @@ from spark_prof.kernels.candidate import (
     RouterLayer,
 )
 from spark_prof.kernels.dispatch import Choice, choose, configured
-from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4, QuantizedWeight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
     LARGEST_BATCH,
@@ -49,6 +49,32 @@ LISTED = (
         "bench": True,
         "tuned_as": "moe",
     },
+    {
+        "names": ("moe-w8a16",),
+        "layer": "experts",
+        "does": "the same of weights in E4M3",
+        "formats": ("fp8",),
+        "shapes": "H and I multiples of 16",
+        "operation": "moe",
+        "reference": "moe_oracle",
+        "bytes": "D (3 H I w + 4 (2 I + H)) + 4 M k I + 2 M (2 H + E)",
+        "tolerance": "as of dense layers, the error of what lies between carried through",
+        "check": "moe-fp8",
+        "tuned_as": "moe",
+    },
+    {
+        "names": ("moe-w16a16",),
+        "layer": "experts",
+        "does": "the same of weights in BF16, read where the model has them",
+        "formats": ("bf16",),
+        "shapes": "H and I multiples of 16",
+        "operation": "moe",
+        "reference": "moe_oracle",
+        "bytes": "D 3 H I w + 4 M k I + 2 M (2 H + E)",
+        "tolerance": "as of dense layers, the error of what lies between carried through",
+        "check": "moe-w16a16",
+        "tuned_as": "moe",
+    },
 )
 """For `registry.py`. Routing is part of this kernel too, which begins with it."""
 
@@ -71,13 +97,16 @@ class PackedExperts:
 def pack_experts(
     # [E, 2I, H], the rows of gate before those of up; gpt-oss's checkpoints have them by
     # turns, see `formats.deinterleave_gate_up`. [E, I, H] where the activation has no gate.
-    gate_up: NvFp4 | MxFp4,
-    down: NvFp4 | MxFp4,  # [E, H, I], in the same format
+    gate_up: QuantizedWeight | torch.Tensor,
+    down: QuantizedWeight | torch.Tensor,  # [E, H, I], in the same format
     gate_up_bias: torch.Tensor | None,  # bfloat16, in the order of `gate_up`
     down_bias: torch.Tensor | None,  # bfloat16 [E, H]
     activation: Activation,
 ) -> PackedExperts:
-    """Packs the experts of a layer, on the device that they are on."""
+    """Packs the experts of a layer, on the device that they are on.
+
+    Those in bfloat16 are not copied: the kernel reads them where they are.
+    """
     if type(gate_up) is not type(down) or len(gate_up.shape) != 3 or len(down.shape) != 3:
         raise KernelError("experts need gate_up [E, 2I, H] and down [E, H, I] in the same format")
     count, rows, hidden = gate_up.shape
@@ -88,7 +117,7 @@ def pack_experts(
             f"gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} do not fit: they must be"
             f" [E, {'2I' if gated else 'I'}, H] and [E, H, I]"
         )
-    device = gate_up.packed.device
+    device = gate_up.device
     if gate_up_bias is not None:
         check_operand("gate_up_bias", gate_up_bias, (count, rows), device)
         if gated:
@@ -101,13 +130,22 @@ def pack_experts(
     )  # fmt: skip
 
 
-def _turned(gate_up: NvFp4 | MxFp4) -> NvFp4 | MxFp4:
+def _turned(gate_up: QuantizedWeight | torch.Tensor) -> QuantizedWeight | torch.Tensor:
+    if isinstance(gate_up, torch.Tensor):
+        return gate_up
     if isinstance(gate_up, MxFp4):
         return MxFp4(_by_turns(gate_up.packed), _by_turns(gate_up.scales))
+    if isinstance(gate_up, Fp8Rows):
+        scales = _by_turns(gate_up.scales.unsqueeze(-1)).squeeze(-1)
+        return Fp8Rows(_bytes_by_turns(gate_up.values), scales)
     scale = gate_up.global_scale
     value = scale.value.expand(*gate_up.packed.shape[:-1], 1)
-    scales = _by_turns(gate_up.scales.view(torch.uint8)).view(torch.float8_e4m3fn)
+    scales = _bytes_by_turns(gate_up.scales)
     return NvFp4(_by_turns(gate_up.packed), scales, GlobalScale(_by_turns(value), scale.convention))
+
+
+def _bytes_by_turns(rows: torch.Tensor) -> torch.Tensor:
+    return _by_turns(rows.view(torch.uint8)).view(rows.dtype)
 
 
 def _by_turns(rows: torch.Tensor) -> torch.Tensor:
@@ -129,7 +167,13 @@ class MoeConfig:
     down_min_blocks: int
 
 
-def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeConfig:
+def default_config(
+    hidden: int,
+    tokens: int,
+    multiprocessors: int = 132,
+    # Of the weights; only bf16 makes a difference, of which fewer units fit in registers.
+    format: str = "",  # noqa: A002 - the word of the formats
+) -> MoeConfig:
     """A configuration that is good for most shapes, where none was measured.
 
     With more stacks of 16 rows of `down` than the GPU has multiprocessors, two blocks share one.
@@ -137,6 +181,9 @@ def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeC
     units = -(-hidden // 128)
     split = next(split for split in (4, 2, 1) if split <= units)
     few = token_tiles(tokens) == 1
+    if format == "bf16":
+        wide = (16, 1, 1) if hidden <= 16 * multiprocessors else (8, 1, 2)
+        return MoeConfig(4, split if few else 1, 1, 4, *wide)
     gate_up = (4, split, 2, 5) if few else (4, 1, 2, 4)
     down = (16, 2, 1) if hidden <= 16 * multiprocessors else (12, 1, 2) if few else (8, 2, 2)
     return MoeConfig(*gate_up, *down)
@@ -144,27 +191,26 @@ def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeC
 
 def config_for(work: Work, processors: int) -> MoeConfig:
     """The default for a piece of work."""
-    return default_config(work.columns, work.tokens, processors)
+    return default_config(work.columns, work.tokens, processors, work.format)
 
 
 def choose_moe(
     experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
 ) -> Choice[MoeConfig]:
     """Chooses between `moe` and whatever it would replace."""
-    hidden, rows = experts.hidden, experts.gate_up.rows
+    hidden, rows, form = experts.hidden, experts.gate_up.rows, experts.gate_up.format
     device = experts.gate_up.weights.device
     choice = choose(
-        "moe", experts.gate_up.format, rows, hidden, tokens, architecture(device),
+        "moe", form, rows, hidden, tokens, architecture(device),
         experts=experts.count, top_k=top_k, insist=insist,
     )  # fmt: skip
-    return configured(choice, default_config(hidden, tokens, multiprocessors(device)), hidden)
+    default = default_config(hidden, tokens, multiprocessors(device), form)
+    return configured(choice, default, hidden)
 
 
 def build(layer: Layer) -> Replacement:
     """The kernel for experts, as the registry's candidates have it."""
     assert isinstance(layer, ExpertsLayer)
-    assert not isinstance(layer.gate_up, torch.Tensor), "this kernel is for fewer bits"
-    assert not isinstance(layer.down, torch.Tensor), "as gate_up"
     biases = layer.gate_up_bias, layer.down_bias
     packed = pack_experts(layer.gate_up, layer.down, *biases, layer.activation)
     router = layer.router
@@ -205,7 +251,8 @@ def moe(
     else:
         check_operand("out", out, (tokens, experts.hidden), device)
     routing = routed(logits, router)
-    config = config or default_config(experts.hidden, tokens, multiprocessors(device))
+    form = experts.gate_up.format
+    config = config or default_config(experts.hidden, tokens, multiprocessors(device), form)
     choices = routing.experts.shape[1]
     between = x.new_empty((tokens * choices, experts.intermediate))
     stacks = experts.gate_up.rows // STACK
@@ -213,7 +260,7 @@ def moe(
     groups = -(-stacks // stacks_at_a_time(config.warps, config.split))
     most = min(tokens * choices, experts.count) * groups
     launch(
-        gate_up_code(experts.gate_up.format, experts.hidden, activation.name, tokens, config),
+        gate_up_code(form, experts.hidden, activation.name, tokens, config),
         (min(most, config.min_blocks * multiprocessors(device)), 1, 1),
         config.warps * 32,
         (
@@ -232,7 +279,7 @@ def moe(
         dependent=True,
     )
     launch(
-        down_code(experts.down.format, experts.intermediate, tokens, config),
+        down_code(form, experts.intermediate, tokens, config),
         (experts.hidden // 16, 1, 1),
         config.down_warps * 32,
         (
@@ -259,10 +306,13 @@ def codes() -> Sequence[KernelCode]:
         ("nvfp4", 2048, 768, "silu"),
         ("nvfp4", 2048, 512, "silu"),
         ("nvfp4", 2688, 1856, "relu2"),
+        ("fp8", 2048, 768, "silu"),
+        ("bf16", 2048, 1408, "silu"),
+        ("bf16", 2688, 1856, "relu2"),
     )
     for name, hidden, intermediate, activation in models:
         for tokens in (8, LARGEST_BATCH):
-            config = default_config(hidden, tokens)
+            config = default_config(hidden, tokens, format=name)
             found.append(gate_up_code(name, hidden, activation, tokens, config))
             found.append(down_code(name, intermediate, tokens, config))
     return found

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4, QuantizedWeight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import token_tiles
 from spark_prof.kernels.runtime.code import KernelCode
@@ -137,28 +137,26 @@ def kernel_code(
     return KernelCode(f"{entry}.cu", entry, tuple(defines))
 
 
-def pack_linear(weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor) -> PackedLinear:
+def pack_linear(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
     """Packs a weight matrix [N, K], on the device that it is on.
 
     Args:
         weight: K is a multiple of 16, with MXFP4 of 32. A bfloat16 tensor is not copied: the
             kernel reads it where it is.
     """
-    if isinstance(weight, torch.Tensor):
-        return _in_place(weight)
     if len(weight.shape) != 2:
         raise KernelError(f"a weight of shape {tuple(weight.shape)} is no matrix of [N, K]")
     return pack_rows(weight)
 
 
 def _in_place(weight: torch.Tensor) -> PackedLinear:
-    """A bfloat16 matrix as it is, row after row."""
-    if weight.dtype != torch.bfloat16 or weight.ndim != 2 or not weight.is_contiguous():
+    """Bfloat16 matrices as they are, row after row."""
+    if weight.dtype != torch.bfloat16 or not weight.is_contiguous():
         raise KernelError(
             f"a weight of {weight.dtype}, shape {tuple(weight.shape)}, is no contiguous bfloat16 "
             "matrix"
         )
-    rows, columns = weight.shape
+    rows, columns = weight.shape[-2:]
     if not weight.numel() or columns % 16 or rows % STACK:
         raise KernelError(
             f"cannot take a bfloat16 matrix of {rows} x {columns}: N and K must be multiples of 16"
@@ -174,16 +172,20 @@ def _in_place(weight: torch.Tensor) -> PackedLinear:
     )
 
 
-def pack_rows(weight: NvFp4 | MxFp4 | Fp8Rows) -> PackedLinear:
+def pack_rows(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
     """Packs matrices [..., N, K] one behind the other; N may be padded only where there is one."""
+    if isinstance(weight, torch.Tensor):
+        return _in_place(weight)
     *matrices, rows, columns = weight.shape
     if columns % 16 or not columns or not rows:
         raise KernelError(f"cannot pack weights of {rows} x {columns}: K must be a multiple of 16")
     if matrices and rows % STACK:
         raise KernelError(f"cannot pack matrices of {rows} rows: N must be a multiple of {STACK}")
     if isinstance(weight, Fp8Rows):
-        raw = weight.values.view(torch.uint8)
-        row_scale = torch.where(((raw & 0x7F) == 0x7F).any(-1), torch.nan, weight.scales)
+        raw = weight.values.view(torch.uint8).reshape(-1, columns)
+        row_scale = torch.where(
+            ((raw & 0x7F) == 0x7F).any(-1), torch.nan, weight.scales.reshape(-1)
+        )
         packed = _in_stacks(raw, 1, partial(_fp8_words, _tables(raw.device)[1]))
         scales = raw.new_empty(0)
         name = "fp8"

@@ -16,7 +16,14 @@ from typing import Any, Literal
 import torch
 
 from spark_prof.kernels.candidate import Activation
-from spark_prof.kernels.formats import Convention, Fp8Rows, GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.formats import (
+    Convention,
+    Fp8Rows,
+    GlobalScale,
+    MxFp4,
+    NvFp4,
+    QuantizedWeight,
+)
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import ExpertsLayer, Layer, LinearLayer, NormLayer, RouterLayer
 
@@ -78,6 +85,9 @@ EXPERTS = {
     "CompressedTensorsW4A4Mxfp4MoEMethod": _MXFP4_PACKED,
     "ModelOptNvFp4FusedMoE": _MODELOPT_NVFP4,
     "CompressedTensorsW4A4Nvfp4MoEMethod": _COMPRESSED_NVFP4,
+    "CompressedTensorsW8A8Fp8MoEMethod": _FP8_STATIC,
+    "Fp8MoEMethod": _FP8_STATIC,
+    "ModelOptFp8MoEMethod": _FP8_STATIC,
 }
 
 
@@ -128,7 +138,7 @@ def check_scale(value: torch.Tensor, what: str) -> torch.Tensor:
     return value
 
 
-def _weight(module: Any, stored: StoredAs) -> NvFp4 | MxFp4 | Fp8Rows | torch.Tensor:
+def _weight(module: Any, stored: StoredAs) -> QuantizedWeight | torch.Tensor:
     weight = parameter(module, stored.weight)
     if stored.format == "plain":
         if weight.ndim != 2 or not weight.is_floating_point():
@@ -264,7 +274,7 @@ def _read_norm(name: str, module: Any) -> NormLayer:
     return NormLayer(name, weight, float(module.variance_epsilon))
 
 
-_BLOCKS = {"plain": 1, "nvfp4": 16, "mxfp4": 32}
+_BLOCKS = {"plain": 1, "fp8": 1, "nvfp4": 16, "mxfp4": 32}
 
 _REFUSED_EXPERTS = (
     ("moe_config.moe_parallel_config.use_ep", "its experts are spread over ranks"),
@@ -321,7 +331,10 @@ def read_experts(name: str, runner: Any) -> ExpertsLayer:
         gate_up_bias = _gate_up(gate_up_bias.detach(), extent).contiguous()
     if down_bias is not None:
         down_bias = down_bias.detach()[:, : extent.hidden].contiguous()
-    return ExpertsLayer(name, gate_up, down, gate_up_bias, down_bias, activation, router)
+    # Other kernels of vLLM than Triton's take BF16 weights in an order of their own.
+    backend = getattr(getattr(module.quant_method, "unquantized_backend", None), "name", "")
+    stays = backend in ("TRITON", "BATCHED_TRITON")
+    return ExpertsLayer(name, gate_up, down, gate_up_bias, down_bias, activation, router, stays)
 
 
 def _refuse(module: Any) -> None:
@@ -360,10 +373,12 @@ def _activation(module: Any) -> Activation:
 
 def _matrices(
     module: Any, stored: StoredAs, extent: Extent, half: str
-) -> NvFp4 | MxFp4 | torch.Tensor:
+) -> QuantizedWeight | torch.Tensor:
     weight = parameter(module, f"{half}_{stored.weight}")
     if stored.format == "plain":
         return _cut(weight, extent, half, 1)
+    if stored.format == "fp8":
+        return _fp8_experts(module, stored, extent, half)
     packed = _cut(weight, extent, half, 2)
     scale = parameter(module, f"{half}_{stored.scale}")
     scales = _cut(scale, extent, half, _BLOCKS[stored.format])
@@ -374,11 +389,29 @@ def _matrices(
     if half == "w2":
         return NvFp4(packed, scales, GlobalScale(value.reshape(-1, 1, 1), stored.convention))
     value = value.reshape(packed.shape[0], -1)
-    if extent.turns and bool((value != value[:, :1]).any()):
-        raise KernelError(f"its {what} differs between gate and up, whose rows take turns")
+    _refuse_turns(value, extent, what)
     shards = value.shape[1]
     rows = [extent.halves * extent.intermediate // shards] * shards
     return NvFp4(packed, scales, GlobalScale.of_shards(value, rows, stored.convention))
+
+
+def _fp8_experts(module: Any, stored: StoredAs, extent: Extent, half: str) -> Fp8Rows:
+    if getattr(module, "weight_block_size", None) is not None:
+        raise KernelError("its FP8 weights have scales of blocks; those of rows or shards are read")
+    values = _cut(parameter(module, f"{half}_{stored.weight}"), extent, half, 1)
+    what = f"{half}_{stored.scale}"
+    scale = check_scale(parameter(module, what), what)
+    if scale.ndim == 3:  # of rows
+        scale = _gate_up(scale, extent) if half == "w13" else scale[:, : extent.hidden]
+        return Fp8Rows(values, scale.squeeze(-1).contiguous())
+    scale = scale.reshape(len(values), -1)
+    _refuse_turns(scale, extent, what)
+    return Fp8Rows(values, scale.repeat_interleave(values.shape[1] // scale.shape[1], 1))
+
+
+def _refuse_turns(of_shards: torch.Tensor, extent: Extent, what: str) -> None:
+    if extent.turns and bool((of_shards != of_shards[:, :1]).any()):
+        raise KernelError(f"its {what} differs between gate and up, whose rows take turns")
 
 
 def _cut(values: torch.Tensor, extent: Extent, half: str, per_item: int) -> torch.Tensor:

@@ -116,12 +116,16 @@ def _linear(
 
 def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
     gate_up, down, router = layer.gate_up, layer.down, layer.router
-    if isinstance(gate_up, torch.Tensor) or isinstance(down, torch.Tensor):
-        raise KernelError(f"the experts of {layer.name} are not NVFP4 or MXFP4")
-    _try_routing(router, gate_up.packed.device)
-    # A copy: vLLM goes on to lay its own out anew.
-    down_bias = None if layer.down_bias is None else layer.down_bias.clone()
-    packed = pack_experts(gate_up, down, layer.gate_up_bias, down_bias, layer.activation)
+    in_place = isinstance(gate_up, torch.Tensor)
+    if in_place and not layer.stays:
+        raise KernelError(
+            f"vLLM lays the BF16 experts of {layer.name} out anew, for which a second copy would be"
+            " needed; give --moe-backend triton"
+        )
+    _try_routing(router, gate_up.device)
+    # Copies: vLLM goes on to lay its own out anew.
+    biases = [None if b is None else b.clone() for b in (layer.gate_up_bias, layer.down_bias)]
+    packed = pack_experts(gate_up, down, *biases, layer.activation)
     configs = _chosen(partial(choose_moe, packed, router.top_k), insist)
     form, activation = packed.gate_up.format, packed.activation.name
     codes = [
@@ -139,8 +143,7 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
 
     size = f"{packed.count} experts, {packed.gate_up.rows} x {packed.hidden}"
     line = f"{packed.gate_up.format} {size}, {_counts_in_words(configs)}"
-    biases = (packed.gate_up_bias, packed.down_bias)
-    held = packed.gate_up.bytes + packed.down.bytes
+    held = 0 if in_place else packed.gate_up.bytes + packed.down.bytes
     held += sum(bias.nbytes for bias in biases if bias is not None)
     return Replacement(run, LARGEST_BATCH, "kept", held, line, _fits(configs))
 

@@ -105,7 +105,7 @@ IN_PLACE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "columns": (lambda w: w[:, :72].contiguous(), "48 x 72: N and K must be multiples of 16"),
     "columns apart": (lambda w: w[:, ::2], "no contiguous bfloat16 matrix"),
     "float32": (lambda w: w.float(), "torch.float32.* no contiguous bfloat16 matrix"),
-    "one dimension": (lambda w: w[0], "no contiguous bfloat16 matrix"),
+    "one dimension": (lambda w: w[0], r"shape \(80,\) is no matrix of \[N, K\]"),
     "address": (
         lambda w: torch.cat([w.flatten(), w[0]])[1 : 1 + w.numel()].view(w.shape),
         "begin at a multiple of 16 bytes",

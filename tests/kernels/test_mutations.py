@@ -197,7 +197,7 @@ MUTANTS = [
         "a row's scale for another's", "weights.cuh", r"\(pairs\[1\], lower", "(pairs[1], upper"
     ),
     Mutant("a factor", "dense.cu", r"FORMAT == BF16 \? 1\.f", "FORMAT == BF16 ? 2.f", kind="bf16"),
-    Mutant("the upper row twice", "weights.cuh", r"\(v & 1\) \* 16ll", "0ll", kind="bf16"),
+    Mutant("the upper row twice", "weights.cuh", r"\(v & 1\) \* eighth", "0ll", kind="bf16"),
     Mutant(
         "rows swapped",
         "weights.cuh",

@@ -42,6 +42,9 @@ READ = (
      " is_sequence_parallel"),
     (LAYERS + "fused_moe/activation.py", "MoEActivation", "is_gated silu relu2_no_mul swigluoai"
      " swigluoai_uninterleave"),
+    (LAYERS + "fused_moe/unquantized_fused_moe_method.py", "UnquantizedFusedMoEMethod",
+     "unquantized_backend"),
+    (LAYERS + "fused_moe/oracle/unquantized.py", "UnquantizedMoeBackend", "TRITON BATCHED_TRITON"),
     (LAYERS + "fused_moe/runner/moe_runner.py", "MoERunner", "routed_experts router"
      " _fse_fuse_gate"),
     (LAYERS + "fused_moe/router/fused_moe_router.py", "FusedMoERouter", "eplb_state"),

@@ -27,6 +27,10 @@ READ = (
     "compressed nvfp4 w4a4",
     "compressed mxfp4",
     "mxfp4",
+    "fp8",
+    "modelopt fp8",
+    "compressed fp8",
+    "compressed fp8 tensor",
 )
 OPENAI = {"activation": "swigluoai", "has_bias": True}
 NO_GATE = {"activation": "relu2_no_mul", "ckpt_names": ("up_proj", "down_proj", None)}
@@ -48,10 +52,18 @@ def test_experts_keep_their_values(quantization: str) -> None:
     torch.testing.assert_close(values(layer.down), down, rtol=1e-12, atol=0)
     assert layer.activation == Activation("silu")
     assert (layer.gate_up_bias, layer.down_bias) == (None, None)
+    if quantization == "bf16":
+        # In place, so that what reads it there copies nothing.
+        assert layer.stays
+        assert layer.gate_up.is_contiguous()
+        assert layer.gate_up.data_ptr() == module.w13_weight.data_ptr()
     assert (layer.router.experts, layer.router.top_k) == (4, 2)
 
 
-@each_row("quantization", ["bf16", "modelopt nvfp4", "compressed nvfp4", "compressed mxfp4"])
+NO_GATES = ("bf16", "modelopt nvfp4", "modelopt fp8", *(q for q in READ if "compressed" in q))
+
+
+@each_row("quantization", NO_GATES)
 def test_experts_without_a_gate(quantization: str) -> None:
     runner = vllm_layers.experts(quantization, **NO_GATE)
     module = runner.routed_experts
@@ -181,7 +193,8 @@ def test_what_other_engines_do_is_refused(where: str, field: str, reason: str) -
         read(runner)
 
 
-@pytest.mark.parametrize("quantization", ["fp8", "fp8 blocks", "modelopt fp8"])
-def test_experts_in_fp8_are_refused_by_name(quantization: str) -> None:
-    with pytest.raises(KernelError, match="MoEMethod is not read"):
-        read(vllm_layers.experts(quantization))
+def test_experts_that_vllm_lays_out_anew_do_not_stay() -> None:
+    runner = vllm_layers.experts("bf16")
+    method = runner.routed_experts.quant_method
+    method.unquantized_backend = type(method.unquantized_backend).FLASHINFER_CUTLASS
+    assert not read(runner).stays

@@ -75,6 +75,7 @@ def load_experts(
     Where they have no gate the first is up alone, which vLLM's models load as w1.
     """
     parameters = dict(module.named_parameters())
+    by_row = row.format == "fp8" and parameters[f"w2_{row.scale}"].ndim == 3
     gate_up, down = [], []
     for expert in range(module.moe_config.num_experts):
         made = {}
@@ -83,7 +84,8 @@ def load_experts(
             del shapes["w3"]
         for number, (shard, shape) in enumerate(shapes.items()):
             # The kernels of vLLM take one global scale for gate and up; here they differ.
-            stored, made[shard] = store(row, random_weight(*shape, seed=3 * expert + number))
+            weight = random_weight(*shape, seed=3 * expert + number)
+            stored, made[shard] = store(row, weight, by_row)
             for name, tensor in stored.items():
                 half = "w2" if shard == "w2" else "w13"
                 parameter = parameters[f"{half}_{name}"]

@@ -21,6 +21,11 @@ HIDDEN, INNER, EXPERTS, TOP_K = 64, 96, 4, 2
 _LAYERS = "vllm.model_executor.layers."
 _MOE = _LAYERS + "quantization.compressed_tensors.compressed_tensors_moe."
 _NVFP4_MOE = (_LAYERS + "quantization.modelopt", _MOE + "compressed_tensors_moe_w4a4_nvfp4")
+_FP8_MOE = (
+    _LAYERS + "quantization.fp8",
+    _LAYERS + "quantization.modelopt",
+    _MOE + "compressed_tensors_moe_w8a8_fp8",
+)
 _SCHEMES = _LAYERS + "quantization.compressed_tensors.schemes.compressed_tensors_"
 
 
@@ -56,6 +61,9 @@ def _kernel_choices() -> Iterator[Any]:
     kernel = MagicMock(input_quant_key=lambda: None)
     mxfp4 = import_module(_LAYERS + "fused_moe.oracle.mxfp4").Mxfp4MoeBackend.MARLIN
     nvfp4 = import_module(_LAYERS + "fused_moe.oracle.nvfp4").NvFp4MoeBackend.MARLIN
+    fp8 = import_module(_LAYERS + "fused_moe.oracle.fp8").Fp8MoeBackend.MARLIN
+    for module in _FP8_MOE:
+        yield patch(f"{module}.select_fp8_moe_backend", lambda **_: (fp8, None))
     plain = import_module(_LAYERS + "fused_moe.oracle.unquantized").UnquantizedMoeBackend.TRITON
     name = f"{_LAYERS}fused_moe.unquantized_fused_moe_method.select_unquantized_moe_backend"
     yield patch(name, lambda **_: (plain, None))

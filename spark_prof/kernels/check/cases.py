@@ -275,7 +275,7 @@ SMALL_EXPERTS = Sizes(8, 3, 192, 96)
 _FORMATS: dict[str, tuple[Format, ...]] = {
     "norm": ("bf16",),
     "router": ("bf16",),
-    "moe": ("nvfp4", "mxfp4", "bf16"),
+    "moe": ("nvfp4", "mxfp4", "fp8", "bf16"),
 }
 """What somebody's own kernel is tried with; one of another slot, a matrix, with all."""
 

@@ -19,7 +19,7 @@ from spark_prof.kernels.candidate import (
     Format,
     RouterLayer,
 )
-from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4, QuantizedWeight
 
 BAND = 512
 """Elements before and behind; a multiple of what any alignment asks for."""
@@ -101,7 +101,7 @@ def _laid_out(values: torch.Tensor, layout: Layout) -> torch.Tensor:
     return values
 
 
-Weight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows | torch.Tensor
+Weight: TypeAlias = QuantizedWeight | torch.Tensor
 """A matrix [N, K] or a stack of matrices; a tensor is one in bfloat16."""
 
 
@@ -134,7 +134,7 @@ _MXFP4_EDGES = (0, 1, 3, 64, 127, 160, 200)
 def make_weight(
     kind: Format, recipe: Recipe, shape: tuple[int, ...], seed: int, device: str
 ) -> Weight:
-    """A weight [..., N, K] in that format, of FP8 one matrix; the same for the same arguments.
+    """A weight [..., N, K] in that format; the same for the same arguments.
 
     The last two are kept, as large ones take longer to make than to check: do not change them.
     """
@@ -224,7 +224,8 @@ def _negative(raw: _Raw) -> None:
 def _nan(raw: _Raw) -> None:
     """The second row, of experts only the first one's, holds a NaN; other rows have none."""
     if raw.kind == "fp8":
-        raw.codes[1, 5] = 0x7F
+        first = raw.codes if raw.codes.ndim == 2 else raw.codes[0]
+        first[1, 5] = 0x7F
     else:
         scales = raw.scales if raw.scales.ndim == 2 else raw.scales[0]
         scales[1, 1] = 0x7F if raw.kind == "nvfp4" else 0xFF
@@ -246,9 +247,11 @@ def _weight(kind: Format, recipe: Recipe, codes: torch.Tensor, scales: torch.Ten
         return MxFp4(codes, scales)
     if kind == "nvfp4":
         return NvFp4(codes, scales.view(torch.float8_e4m3fn), _global_scale(recipe, codes))
-    rows = torch.arange(codes.shape[0], device=codes.device)
+    rows = torch.arange(codes.shape[:-1].numel(), device=codes.device).reshape(codes.shape[:-1])
     spread = 40 if recipe == "scales apart by row" else 3
     row_scales = torch.exp2(rows % spread - spread / 2).to(torch.float32) * 0.0127
+    if codes.ndim == 3:
+        row_scales = row_scales / 128  # gates of some 5 then
     return Fp8Rows(codes.view(torch.float8_e4m3fn), row_scales)
 
 
@@ -330,8 +333,6 @@ def make_layer(
     down_shape = (sizes.experts, sizes.hidden, sizes.inner)
     gate_up = make_weight(kind, recipe, up_shape, 1, device)
     down = make_weight(kind, recipe, down_shape, 2, device)
-    assert not isinstance(gate_up, Fp8Rows)
-    assert not isinstance(down, Fp8Rows)
     up_bias, down_bias = (
         make_activations("plain", sizes.experts, each, 3, device)
         if activation == "swiglu"

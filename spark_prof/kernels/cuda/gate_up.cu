@@ -3,7 +3,8 @@
 // A stack of 16 rows is eight of gate and the same eight of up, so that a lane holds both of what
 // the activation joins; without a gate it is 16 rows of up. Blocks go through all stacks of all
 // active experts, and load weights and activations ahead across their borders; for the rest see
-// split.cuh. ACTIVATION: 0 SiLU, 1 gpt-oss's SwiGLU, 2 the square of what is above 0, without a gate.
+// split.cuh. BF16 is read where the model has it, all rows of an expert's gate before those of up.
+// ACTIVATION: 0 SiLU, 1 gpt-oss's SwiGLU, 2 the square of what is above 0, without a gate.
 #include "plan.cuh"
 #include "split.cuh"
 
@@ -65,6 +66,12 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
     auto place_of = [&](const Task& task, int which) {
         return 1ll * plan_expert[task.active] * stacks + min(task.first + which, stacks - 1);
     };
+    const long long eighth = 16ll * COLUMNS * (FORMAT == BF16 && GATED ? stacks : 1);
+    auto weights_of = [&](const Task& task, int which, long long place) {
+        // A stack further is then but eight rows further.
+        const int back = FORMAT == BF16 && GATED ? min(task.first + which, stacks - 1) : 0;
+        return weights + place * WEIGHT_STRIDE - back * (16ll * COLUMNS);
+    };
     auto x_of = [&](const Task& task, int which) {
         return x + 1ll * entry_token[entry_of(task.active, which)] * x_stride;
     };
@@ -78,17 +85,17 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
         if (round >= rounds) return;
         const Task task = task_of(round);
         const long long place = place_of(task, own);
-        ahead_weights = weights + place * WEIGHT_STRIDE;
+        ahead_weights = weights_of(task, own, place);
         ahead_scales = scales + place * SCALE_STRIDE;
         ahead_x = x_of(task, group);
     };
     auto load = [&](int slot) {
         if (ahead_round < rounds && ahead_unit < UNITS) {
-            load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit);
+            load_weights(ring[slot], ahead_weights, ahead_scales, ahead_unit, eighth);
             load_activations(ring_x[slot], ahead_x, ahead_unit);
         }
         ahead_unit += SPLIT;
-        if (slot == DEPTH - 1 && ahead_unit >= UNITS) {
+        if (slot == DEPTH - 1 && ahead_unit >= UNITS_A_WARP * SPLIT) {
             ahead_unit = split;
             turn_to(++ahead_round);
         }
@@ -108,7 +115,7 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
             for (int half = 0; half < HALVES; ++half) {
                 const long long row =
                     place_of(task, output_stack(i)) * 16 + output_row(i) + 8 * half;
-                scale[i][half] = row_scale[row];
+                scale[i][half] = FORMAT == BF16 ? 1.f : row_scale[row];
                 offset[i][half] = bias ? bf16_to_float(bias[row]) : 0.f;
             }
         const u16* const second_x = TOKEN_TILES == 2 ? x_of(task, 8 + group) : x;

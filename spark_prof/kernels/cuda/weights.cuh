@@ -48,8 +48,10 @@ INLINE bool is_inside(int column, int part, int unit) {
     return COLUMNS % 64 ? column + part * 32 < COLUMNS : part < 2 || !has_one_tile(unit);
 }
 
-// weights and scales: where the 16 rows begin.
-INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int unit) {
+// weights and scales: where the 16 rows begin. eighth: of BF16, bytes from a row to the eighth after
+// it, which need not be near.
+INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int unit,
+                         long long eighth = 16ll * COLUMNS) {
     if (FORMAT == BF16) {
         const int column = unit * UNIT_COLUMNS + (lane_id() & 3) * 8;
         const u8* const row = weights + (lane_id() >> 2) * 2ll * COLUMNS;
@@ -57,8 +59,7 @@ INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int un
         for (int v = 0; v < 2 * VECTORS; ++v) {  // by turns of the upper and of the lower row
             const int part = v >> 1;
             into.weights[v] = is_inside(column, part, unit)
-                                  ? load_once_16(row + (v & 1) * 16ll * COLUMNS +
-                                                 2 * (column + part * 32))
+                                  ? load_once_16(row + (v & 1) * eighth + 2 * (column + part * 32))
                                   : zeros();
         }
         return;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_the_higher_number_among_equals_is_seen() -> None:
     assert said(RoutingCase(32, 4, 5, "ties"), routing_by(from_behind)) != ""
 
 
-MOE_FORMATS: tuple[Literal["nvfp4", "mxfp4"], ...] = ("nvfp4", "mxfp4")
+MOE_FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
 
 
 MOE_CASES = [case for kind in MOE_FORMATS for case in moe_cases(kind)]
