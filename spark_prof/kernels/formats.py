@@ -187,6 +187,58 @@ def quantize_fp8_rows(values: torch.Tensor) -> Fp8Rows:
     return Fp8Rows(e4m3_encode(rows / scales.unsqueeze(-1)), scales)
 
 
+FP8_BLOCK = 128
+"""Rows and columns that share a scale, in DeepSeek's checkpoints and those after them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fp8Blocks:
+    """A matrix or a stack of matrices in E4M3 with a scale for each block of rows and columns."""
+
+    values: torch.Tensor  # float8_e4m3fn [..., N, K]
+    # float32 [..., N / rows, K / 128], both rounded up; value = element * scale
+    scales: torch.Tensor
+    rows: int = FP8_BLOCK  # that share a scale
+
+    def __post_init__(self) -> None:
+        if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):
+            raise KernelError(
+                f"FP8 blocks are {self.values.dtype} with scales of {self.scales.dtype}; they must"
+                " be float8_e4m3fn and float32"
+            )
+        *matrices, rows, columns = self.values.shape if self.values.ndim > 1 else (0, 0)
+        expected = (*matrices, -(-rows // self.rows), -(-columns // FP8_BLOCK))
+        if self.values.ndim < 2 or tuple(self.scales.shape) != expected:
+            raise KernelError(
+                f"FP8 values of shape {tuple(self.values.shape)} do not go with scales of shape"
+                f" {tuple(self.scales.shape)}: one scale is for {self.rows} x {FP8_BLOCK} elements"
+            )
+        if self.values.device != self.scales.device:
+            raise KernelError(
+                f"FP8 values are on {self.values.device}, their scales on {self.scales.device}"
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of what it encodes: [..., N, K]."""
+        return self.values.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.values.device
+
+    def scales_of(self, rows: int) -> torch.Tensor:
+        """The scales with so few rows to each, a divisor of those that share one."""
+        each = self.scales.repeat_interleave(self.rows // rows, -2)
+        return each[..., : -(-self.shape[-2] // rows), :]
+
+    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values, exact in float64, which is then rounded to the type."""
+        scales = self.scales_of(1).repeat_interleave(FP8_BLOCK, -1)[..., : self.shape[-1]]
+        return (e4m3_decode(self.values) * scales.to(torch.float64)).to(dtype)
+
+
 _MX_BLOCK = 32
 _BIAS = 127
 _NAN = 255
@@ -421,5 +473,5 @@ def _check_broadcast(global_scale: GlobalScale, rows: tuple[int, ...]) -> None:
         )
 
 
-QuantizedWeight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows
+QuantizedWeight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows | Fp8Blocks
 """A matrix [N, K] or a stack of matrices [E, N, K]."""

@@ -16,7 +16,14 @@ from spark_prof.kernels.candidate import (
     RouterLayer,
 )
 from spark_prof.kernels.dispatch import Choice, choose, configured
-from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4, QuantizedWeight
+from spark_prof.kernels.formats import (
+    Fp8Blocks,
+    Fp8Rows,
+    GlobalScale,
+    MxFp4,
+    NvFp4,
+    QuantizedWeight,
+)
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
     LARGEST_BATCH,
@@ -53,7 +60,7 @@ LISTED = (
         "names": ("moe-w8a16",),
         "layer": "experts",
         "does": "the same of weights in E4M3",
-        "formats": ("fp8",),
+        "formats": ("fp8", "fp8_blocks"),
         "shapes": "H and I multiples of 16",
         "operation": "moe",
         "reference": "moe_oracle",
@@ -138,6 +145,10 @@ def _turned(gate_up: QuantizedWeight | torch.Tensor) -> QuantizedWeight | torch.
     if isinstance(gate_up, Fp8Rows):
         scales = _by_turns(gate_up.scales.unsqueeze(-1)).squeeze(-1)
         return Fp8Rows(_bytes_by_turns(gate_up.values), scales)
+    if isinstance(gate_up, Fp8Blocks):
+        eights = gate_up.scales_of(8)
+        scales = eights.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+        return Fp8Blocks(_bytes_by_turns(gate_up.values), scales, rows=8)
     scale = gate_up.global_scale
     value = scale.value.expand(*gate_up.packed.shape[:-1], 1)
     scales = _bytes_by_turns(gate_up.scales)
@@ -171,7 +182,7 @@ def default_config(
     hidden: int,
     tokens: int,
     multiprocessors: int = 132,
-    # Of the weights; only bf16 makes a difference, of which fewer units fit in registers.
+    # Of the weights: of bf16 fewer units fit in registers, and fp8_blocks has a unit's sums too.
     format: str = "",  # noqa: A002 - the word of the formats
 ) -> MoeConfig:
     """A configuration that is good for most shapes, where none was measured.
@@ -181,11 +192,15 @@ def default_config(
     units = -(-hidden // 128)
     split = next(split for split in (4, 2, 1) if split <= units)
     few = token_tiles(tokens) == 1
-    if format == "bf16":
-        wide = (16, 1, 1) if hidden <= 16 * multiprocessors else (8, 1, 2)
-        return MoeConfig(4, split if few else 1, 1, 4, *wide)
+    alone = hidden <= 16 * multiprocessors
     gate_up = (4, split, 2, 5) if few else (4, 1, 2, 4)
-    down = (16, 2, 1) if hidden <= 16 * multiprocessors else (12, 1, 2) if few else (8, 2, 2)
+    down = (16, 2, 1) if alone else (12, 1, 2) if few else (8, 2, 2)
+    if format == "bf16":
+        gate_up = (4, split if few else 1, 1, 4)
+        down = (16, 1, 1) if alone else (8, 1, 2)
+    elif format == "fp8_blocks":
+        gate_up = (4, split, 2, 4) if few else (4, 1, 1, 4)
+        down = down if few else (16, 1, 1) if alone else (8, 1, 2)
     return MoeConfig(*gate_up, *down)
 
 
@@ -307,6 +322,8 @@ def codes() -> Sequence[KernelCode]:
         ("nvfp4", 2048, 512, "silu"),
         ("nvfp4", 2688, 1856, "relu2"),
         ("fp8", 2048, 768, "silu"),
+        ("fp8_blocks", 2048, 768, "silu"),
+        ("fp8_blocks", 7168, 2048, "silu"),
         ("bf16", 2048, 1408, "silu"),
         ("bf16", 2688, 1856, "relu2"),
     )

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4, QuantizedWeight
+from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, MxFp4, NvFp4, QuantizedWeight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import token_tiles
 from spark_prof.kernels.runtime.code import KernelCode
@@ -93,7 +93,7 @@ def _in_units(scales: torch.Tensor, blocks: tuple[int, ...]) -> torch.Tensor:
     return padded.reshape(-1, 2, 8, padded.shape[1] // unit, *blocks)
 
 
-FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2, "bf16": 3}
+FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2, "bf16": 3, "fp8_blocks": 4}
 """The names of the formats and what FORMAT is in the kernels."""
 
 STACK = 16
@@ -110,7 +110,7 @@ class PackedLinear:
     rows: int  # N, the features that come out, of one matrix
     columns: int
     weights: torch.Tensor  # uint8, the codes
-    scales: torch.Tensor  # uint8, the block scales; empty for fp8 and bf16
+    scales: torch.Tensor  # uint8, the block scales; empty where there are none
     row_scale: torch.Tensor  # float32 [matrices * N rounded up to 16]; empty for bf16
 
     @property
@@ -181,14 +181,14 @@ def pack_rows(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
         raise KernelError(f"cannot pack weights of {rows} x {columns}: K must be a multiple of 16")
     if matrices and rows % STACK:
         raise KernelError(f"cannot pack matrices of {rows} rows: N must be a multiple of {STACK}")
-    if isinstance(weight, Fp8Rows):
+    if isinstance(weight, Fp8Rows | Fp8Blocks):
         raw = weight.values.view(torch.uint8).reshape(-1, columns)
-        row_scale = torch.where(
-            ((raw & 0x7F) == 0x7F).any(-1), torch.nan, weight.scales.reshape(-1)
-        )
+        of_rows = weight.scales.reshape(-1) if isinstance(weight, Fp8Rows) else 1.0
+        row_scale = torch.where(((raw & 0x7F) == 0x7F).any(-1), torch.nan, of_rows)
         packed = _in_stacks(raw, 1, partial(_fp8_words, _tables(raw.device)[1]))
-        scales = raw.new_empty(0)
-        name = "fp8"
+        scales, name = raw.new_empty(0), "fp8"
+        if isinstance(weight, Fp8Blocks):
+            scales, name = _block_scales(weight), "fp8_blocks"
     else:
         flat = weight.packed.reshape(-1, columns // 2)
         if isinstance(weight, NvFp4):
@@ -201,6 +201,13 @@ def pack_rows(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
     padding = -row_scale.numel() % STACK
     row_scale = torch.nn.functional.pad(row_scale.to(torch.float32), (0, padding))
     return PackedLinear(name, rows, columns, packed, scales, row_scale)
+
+
+def _block_scales(weight: Fp8Blocks) -> torch.Tensor:
+    """Bytes of float32 [stack, unit, 2], those of eight rows and of the eight after them."""
+    eights = weight.scales_of(8).flatten(0, -2)
+    padded = torch.nn.functional.pad(eights, (0, 0, 0, len(eights) % 2))
+    return padded.unflatten(0, (-1, 2)).transpose(1, 2).contiguous().view(torch.uint8).flatten()
 
 
 def _in_stacks(

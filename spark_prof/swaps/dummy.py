@@ -26,6 +26,7 @@ from spark_prof.swaps.live_weights import (
     StoredAs,
     extent_of,
     parameter,
+    scales_of,
     stored_as,
 )
 
@@ -188,7 +189,7 @@ def _fill_matrix(
     if stored.format == "plain":
         weight.normal_(0, spread, generator=numbers)
         return
-    scale = parameter(module, prefix + stored.scale)
+    scale = scales_of(module, stored, prefix)
     if stored.format == "fp8":
         scale.fill_(spread / _fill_fp8(weight, numbers))
     else:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
 from spark_prof.kernels.candidate import Activation
 from spark_prof.kernels.formats import (
+    FP8_BLOCK,
     Convention,
+    Fp8Blocks,
     Fp8Rows,
     GlobalScale,
     MxFp4,
@@ -37,6 +39,7 @@ class StoredAs:
     format: Format
     weight: str = "weight"
     scale: str = "weight_scale"  # the scales of its blocks, rows or shards
+    fp8_block_scale: str = "weight_scale"  # those of FP8 where its config has blocks
     global_scale: str = ""  # those of its shards, above the scales of its blocks
     convention: Convention = "multiplies"  # which way round `global_scale` is
     # Of activations; weights that are multiplied with BF16 have no use for it.
@@ -46,6 +49,7 @@ class StoredAs:
 _PLAIN = StoredAs("plain")
 _FP8 = StoredAs("fp8")
 _FP8_STATIC = StoredAs("fp8", input_scale="input_scale")
+_FP8_VLLM = replace(_FP8_STATIC, fp8_block_scale="weight_scale_inv")
 _MXFP4_PACKED = StoredAs("mxfp4", "weight_packed")
 _MODELOPT_NVFP4 = StoredAs("nvfp4", global_scale="weight_scale_2", input_scale="input_scale")
 _COMPRESSED_NVFP4 = StoredAs(
@@ -72,7 +76,7 @@ LINEAR = {
     "ModelOptFp8PcPtLinearMethod": _FP8,
     _MODELOPT + "Fp8StaticTensor": _FP8_STATIC,
     _MODELOPT + "Fp8StaticChannel": _FP8,
-    "Fp8LinearMethod": _FP8_STATIC,
+    "Fp8LinearMethod": _FP8_VLLM,
     "FBGEMMFp8LinearMethod": _FP8,
 }
 """Of matrices and embeddings, by the class that registers them, behind a `/` that it hands its work
@@ -86,7 +90,7 @@ EXPERTS = {
     "ModelOptNvFp4FusedMoE": _MODELOPT_NVFP4,
     "CompressedTensorsW4A4Nvfp4MoEMethod": _COMPRESSED_NVFP4,
     "CompressedTensorsW8A8Fp8MoEMethod": _FP8_STATIC,
-    "Fp8MoEMethod": _FP8_STATIC,
+    "Fp8MoEMethod": _FP8_VLLM,
     "ModelOptFp8MoEMethod": _FP8_STATIC,
 }
 
@@ -121,6 +125,19 @@ def parameter(module: Any, name: str) -> torch.Tensor:
     return value.detach()
 
 
+def scales_of(module: Any, stored: StoredAs, prefix: str = "") -> torch.Tensor:
+    """The scales of a module's blocks, rows or shards."""
+    blocks = getattr(module, "weight_block_size", None)
+    if stored.format != "fp8" or blocks is None:
+        return parameter(module, prefix + stored.scale)
+    if list(blocks) != [FP8_BLOCK, FP8_BLOCK]:
+        raise KernelError(
+            f"its FP8 weights have scales of {blocks[0]} x {blocks[1]} blocks; those of"
+            f" {FP8_BLOCK} x {FP8_BLOCK} are read"
+        )
+    return parameter(module, prefix + stored.fp8_block_scale)
+
+
 _NEVER_LOADED = -448.0
 """vLLM starts FP8 scales with the lowest float32; below this one was in no checkpoint."""
 
@@ -144,12 +161,12 @@ def _weight(module: Any, stored: StoredAs) -> QuantizedWeight | torch.Tensor:
         if weight.ndim != 2 or not weight.is_floating_point():
             raise KernelError(f"its weight is {weight.dtype} {tuple(weight.shape)}, no matrix")
         return weight
-    if getattr(module, "weight_block_size", None) is not None:
-        raise KernelError("its FP8 weights have scales of blocks; those of rows or shards are read")
-    scale = parameter(module, stored.scale)
+    scale = scales_of(module, stored)
     if stored.format == "mxfp4":
         return MxFp4(weight, scale)
     if stored.format == "fp8":
+        if getattr(module, "weight_block_size", None) is not None:
+            return Fp8Blocks(weight, check_scale(scale, "FP8 scale"))
         return Fp8Rows(weight, _row_scales(scale, _widths(module, weight)))
     value = check_scale(parameter(module, stored.global_scale), stored.global_scale).flatten()
     if value.numel() == 1:
@@ -395,12 +412,16 @@ def _matrices(
     return NvFp4(packed, scales, GlobalScale.of_shards(value, rows, stored.convention))
 
 
-def _fp8_experts(module: Any, stored: StoredAs, extent: Extent, half: str) -> Fp8Rows:
-    if getattr(module, "weight_block_size", None) is not None:
-        raise KernelError("its FP8 weights have scales of blocks; those of rows or shards are read")
+def _fp8_experts(module: Any, stored: StoredAs, extent: Extent, half: str) -> QuantizedWeight:
     values = _cut(parameter(module, f"{half}_{stored.weight}"), extent, half, 1)
     what = f"{half}_{stored.scale}"
-    scale = check_scale(parameter(module, what), what)
+    scale = check_scale(scales_of(module, stored, f"{half}_"), what)
+    if getattr(module, "weight_block_size", None) is not None:
+        if extent.turns or extent.intermediate % FP8_BLOCK:
+            raise KernelError("blocks of its FP8 scales have rows of both gate and up")
+        blocks = replace(extent, intermediate=extent.intermediate // FP8_BLOCK)
+        blocks = replace(blocks, hidden=-(-extent.hidden // FP8_BLOCK))
+        return Fp8Blocks(values, _cut(scale, blocks, half, 1))
     if scale.ndim == 3:  # of rows
         scale = _gate_up(scale, extent) if half == "w13" else scale[:, : extent.hidden]
         return Fp8Rows(values, scale.squeeze(-1).contiguous())

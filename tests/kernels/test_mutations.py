@@ -183,7 +183,7 @@ class Mutant:
     pattern: str
     by: str
     seen: str = "elements wrong"  # what the gate says
-    kind: Format = "nvfp4"  # of the weights that a dense layer is tried with
+    kind: Format = "nvfp4"  # of the weights
     activation: ActivationName = "swiglu"  # that experts are tried with
 
 
@@ -227,6 +227,16 @@ MUTANTS = [
         OUTSIDE,
         kind="bf16",
     ),
+    Mutant(
+        "no scale of blocks", "weights.cuh", r"\* \(i < 2 \? upper : lower\)", "", kind="fp8_blocks"
+    ),
+    Mutant(
+        "another stack's scales",
+        "gate_up.cu",
+        r"scales \+ place \* SCALE_STRIDE",
+        "scales + (place ^ 4) * SCALE_STRIDE",
+        kind="fp8_blocks",
+    ),
     Mutant("no limit of gate", "gate_up.cu", r"gate > limit \? limit : gate", "gate"),
     Mutant("no lower limit of up", "gate_up.cu", r"up < -limit \? -limit : up", "up"),
     Mutant("no 1 beside up", "gate_up.cu", r"\(up \+ 1\.f\)", "up"),
@@ -247,7 +257,7 @@ def gate(file: str, kind: Format = "nvfp4", activation: ActivationName = "swiglu
     if file in ("dense.cu", "weights.cuh"):
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         return said(case, dense.build)
-    return said(MoeCase("nvfp4", EXPERTS, 5, activation), moe.build)
+    return said(MoeCase(kind, EXPERTS, 5, activation), moe.build)
 
 
 def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

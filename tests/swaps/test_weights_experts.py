@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from spark_prof.kernels.candidate import Activation
+from spark_prof.kernels.formats import Fp8Blocks
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import ExpertsLayer
 from spark_prof.swaps.live_weights import EXPERTS, read_layer, stored_as
@@ -61,6 +62,21 @@ def test_experts_keep_their_values(quantization: str) -> None:
 
 
 NO_GATES = ("bf16", "modelopt nvfp4", "modelopt fp8", *(q for q in READ if "compressed" in q))
+
+
+@each_row("quantization", ["fp8 blocks", "compressed fp8 blocks"])
+def test_experts_in_fp8_blocks(quantization: str) -> None:
+    hidden, inner = 256, 128
+    runner = vllm_layers.experts(quantization, hidden_size=hidden, intermediate_size=inner)
+    module = runner.routed_experts
+    gate_up, down = load_experts(module, stored_as(module, EXPERTS), hidden, inner)
+    layer = read(runner)
+    assert isinstance(layer.gate_up, Fp8Blocks)
+    torch.testing.assert_close(values(layer.gate_up), gate_up, rtol=0, atol=0)
+    torch.testing.assert_close(values(layer.down), down, rtol=0, atol=0)
+    module.weight_block_size = [64, 128]
+    with pytest.raises(KernelError, match="64 x 128 blocks; those of 128 x 128 are read"):
+        read(runner)
 
 
 @each_row("quantization", NO_GATES)

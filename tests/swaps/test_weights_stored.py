@@ -54,6 +54,7 @@ def registered(source: Path) -> dict[str, set[str]]:
 def names(row: StoredAs, prefixes: tuple[str, ...]) -> set[str]:
     own = {row.weight, row.global_scale} if row.format != "plain" else {row.weight}
     own |= {row.scale} if row.format != "plain" else set()
+    own |= {row.fp8_block_scale} if row.format == "fp8" else set()
     return {prefix + name for prefix in prefixes for name in own if name}
 
 

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 
 from spark_prof.kernels.formats import (
+    FP8_BLOCK,
     Convention,
+    Fp8Blocks,
     GlobalScale,
+    e4m3_encode,
     interleave_rows,
     quantize_fp8_rows,
     quantize_mxfp4,
@@ -25,7 +28,7 @@ def random_weight(rows: int, columns: int, seed: int) -> torch.Tensor:
 
 
 def store(
-    row: StoredAs, values: torch.Tensor, by_row: bool = True
+    row: StoredAs, values: torch.Tensor, by_row: bool = True, blocks: bool = False
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """A matrix as a checkpoint has it, by the names of its parameters, and what it stands for."""
     if row.format == "plain":
@@ -33,6 +36,13 @@ def store(
     if row.format == "mxfp4":
         mx = quantize_mxfp4(values)
         return {row.weight: mx.packed, row.scale: mx.scales}, mx.decode()
+    if row.format == "fp8" and blocks:
+        rows, columns = (size // FP8_BLOCK for size in values.shape)
+        each = values.float().reshape(rows, FP8_BLOCK, columns, FP8_BLOCK)
+        scales = each.abs().amax((1, 3)) / 448
+        codes = e4m3_encode((each / scales[:, None, :, None]).reshape(values.shape))
+        fp8_blocks = Fp8Blocks(codes, scales)
+        return {row.weight: codes, row.fp8_block_scale: scales}, fp8_blocks.decode()
     if row.format == "fp8":
         shape = values.shape if by_row else (1, values.numel())
         fp8 = quantize_fp8_rows(values.reshape(shape))
@@ -54,10 +64,12 @@ def values(weight: Any) -> torch.Tensor:
 def load_shards(module: Any, row: StoredAs, shards: dict[Any, torch.Tensor]) -> torch.Tensor:
     """Loads what was quantized apart, by the names of vLLM's shards; returns what it stands for."""
     parameters = dict(module.named_parameters())
-    by_row = row.format == "fp8" and parameters[row.scale].shape[0] == module.weight.shape[0]
+    blocks = getattr(module, "weight_block_size", None) is not None
+    by_row = row.format == "fp8" and not blocks
+    by_row = by_row and parameters[row.scale].shape[0] == module.weight.shape[0]
     decoded = []
     for shard, values in shards.items():
-        stored, exact = store(row, values, by_row)
+        stored, exact = store(row, values, by_row, blocks)
         for name, tensor in stored.items():
             if parameters[name].ndim == 1:
                 tensor = tensor.flatten() if by_row else tensor
@@ -75,7 +87,8 @@ def load_experts(
     Where they have no gate the first is up alone, which vLLM's models load as w1.
     """
     parameters = dict(module.named_parameters())
-    by_row = row.format == "fp8" and parameters[f"w2_{row.scale}"].ndim == 3
+    blocks = getattr(module, "weight_block_size", None) is not None
+    by_row = row.format == "fp8" and not blocks and parameters[f"w2_{row.scale}"].ndim == 3
     gate_up, down = [], []
     for expert in range(module.moe_config.num_experts):
         made = {}
@@ -85,7 +98,7 @@ def load_experts(
         for number, (shard, shape) in enumerate(shapes.items()):
             # The kernels of vLLM take one global scale for gate and up; here they differ.
             weight = random_weight(*shape, seed=3 * expert + number)
-            stored, made[shard] = store(row, weight, by_row)
+            stored, made[shard] = store(row, weight, by_row, blocks)
             for name, tensor in stored.items():
                 half = "w2" if shard == "w2" else "w13"
                 parameter = parameters[f"{half}_{name}"]

@@ -132,7 +132,15 @@ QUANTIZATIONS: dict[str, Any] = {
     ),
     "fp8": lambda: _plain("fp8.Fp8Config", quant_method="fp8", activation_scheme="dynamic"),
     "fp8 blocks": lambda: _plain(
-        "fp8.Fp8Config", quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 32]
+        "fp8.Fp8Config",
+        quant_method="fp8",
+        activation_scheme="dynamic",
+        weight_block_size=[128, 128],
+    ),
+    "compressed fp8 blocks": lambda: _compressed(
+        "float-quantized",
+        _FP8 | {"strategy": "block", "block_structure": [128, 128]},
+        {"num_bits": 8, "strategy": "group", "group_size": 128},
     ),
     "gpt-oss": lambda: _plain("mxfp4.GptOssMxfp4Config"),
     "mxfp4": lambda: _plain("mxfp4.Mxfp4Config"),
@@ -142,12 +150,12 @@ QUANTIZATIONS: dict[str, Any] = {
 _counter = iter(range(1 << 30))
 
 
-def qkv(quantization: str, hidden: int = HIDDEN) -> Any:
-    """A fused q, k and v: of 64, 32 and 32 rows."""
+def qkv(quantization: str, hidden: int = HIDDEN, size: int = 16) -> Any:
+    """A fused q, k and v: of four heads and two times two, of that size."""
     linear = import_module(_LAYERS + "linear")
     config = QUANTIZATIONS[quantization]()
     name = f"model.layers.{next(_counter)}.self_attn.qkv_proj"
-    return linear.QKVParallelLinear(hidden, 16, 4, 2, bias=True, prefix=name, quant_config=config)
+    return linear.QKVParallelLinear(hidden, size, 4, 2, bias=True, prefix=name, quant_config=config)
 
 
 def lm_head(quantization: str, vocabulary: int = 100) -> Any:

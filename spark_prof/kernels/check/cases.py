@@ -275,7 +275,7 @@ SMALL_EXPERTS = Sizes(8, 3, 192, 96)
 _FORMATS: dict[str, tuple[Format, ...]] = {
     "norm": ("bf16",),
     "router": ("bf16",),
-    "moe": ("nvfp4", "mxfp4", "fp8", "bf16"),
+    "moe": ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "bf16"),
 }
 """What somebody's own kernel is tried with; one of another slot, a matrix, with all."""
 
@@ -315,7 +315,7 @@ def formats_of(candidate: Candidate) -> tuple[Format, ...]:
     """Of the weights that a candidate is tried with; none of a choice of experts."""
     if candidate.formats or not candidate.own:
         return candidate.formats
-    return _FORMATS.get(candidate.slot, ("nvfp4", "mxfp4", "fp8", "bf16"))
+    return _FORMATS.get(candidate.slot, ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "bf16"))
 
 
 def cases_of(candidate: Candidate, device: str) -> Iterator[Case]:

@@ -19,7 +19,15 @@ from spark_prof.kernels.candidate import (
     Format,
     RouterLayer,
 )
-from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4, QuantizedWeight
+from spark_prof.kernels.formats import (
+    FP8_BLOCK,
+    Fp8Blocks,
+    Fp8Rows,
+    GlobalScale,
+    MxFp4,
+    NvFp4,
+    QuantizedWeight,
+)
 
 BAND = 512
 """Elements before and behind; a multiple of what any alignment asks for."""
@@ -140,6 +148,10 @@ def make_weight(
     """
     if kind == "bf16":
         return decode(make_weight("nvfp4", recipe, shape, seed, device), torch.bfloat16)
+    if kind == "fp8_blocks":
+        rows = make_weight("fp8", recipe, shape, seed, device)
+        assert isinstance(rows, Fp8Rows)
+        return _in_blocks(rows, recipe)
     generator = torch.Generator().manual_seed(seed)
     codes = _bytes(generator, (*shape[:-1], shape[-1] // (1 if kind == "fp8" else 2)), 0, 256)
     low, high = {"nvfp4": (0x30, 0x48), "mxfp4": (119, 126), "fp8": (1, 2)}[kind]
@@ -166,6 +178,10 @@ def part_of(weight: Weight, part: slice | int) -> Weight:
         return weight[part]
     if isinstance(weight, Fp8Rows):
         return Fp8Rows(weight.values[part], weight.scales[part])
+    if isinstance(weight, Fp8Blocks):
+        if isinstance(part, int):
+            return Fp8Blocks(weight.values[part], weight.scales[part], weight.rows)
+        return Fp8Blocks(weight.values[part], weight.scales_of(1)[part], rows=1)
     if isinstance(weight, MxFp4):
         return MxFp4(weight.packed[part], weight.scales[part])
     value = weight.global_scale.value
@@ -253,6 +269,17 @@ def _weight(kind: Format, recipe: Recipe, codes: torch.Tensor, scales: torch.Ten
     if codes.ndim == 3:
         row_scales = row_scales / 128  # gates of some 5 then
     return Fp8Rows(codes.view(torch.float8_e4m3fn), row_scales)
+
+
+def _in_blocks(weight: Fp8Rows, recipe: Recipe) -> Fp8Blocks:
+    """The same elements, their scales those of some rows and no two of a row the same."""
+    columns = -(-weight.shape[-1] // FP8_BLOCK)
+    of_rows = weight.scales[..., ::FP8_BLOCK, None]
+    apart = 12 if recipe == "scales apart in a row" else 0.3
+    steps = torch.arange(columns, device=weight.device) % 3 - 1
+    factors = torch.exp2(apart * steps)
+    numbers = torch.arange(of_rows.shape[-2], device=weight.device)[:, None]
+    return Fp8Blocks(weight.values, (of_rows * factors * (1 + numbers % 5 / 8)).to(torch.float32))
 
 
 def _global_scale(recipe: Recipe, codes: torch.Tensor) -> GlobalScale:

@@ -6,8 +6,9 @@
 // Which column is which k of the matrix instruction is free, if both sides take the same order. A
 // tile is half a unit: 64 columns. If at most 64 columns are left the last unit has one tile only.
 //
-// FORMAT: 0 NVFP4, 1 MXFP4, 2 E4M3 with one scale a row, 3 BF16. BF16 is not packed: it is read where
-// the model has it, row after row. TOKEN_TILES: 1 for up to 8 tokens, else 2.
+// FORMAT: 0 NVFP4, 1 MXFP4, 2 E4M3 with one scale a row, 3 BF16, 4 E4M3 with a float scale for eight
+// rows of a unit, which multiplies the unit's sums. BF16 is not packed: it is read where the model
+// has it, row after row. TOKEN_TILES: 1 for up to 8 tokens, else 2.
 // COLUMNS: of the matrix; a multiple of 16.
 #pragma once
 #include "platform.cuh"
@@ -16,14 +17,17 @@
 #define MXFP4 1
 #define FP8_ROWS 2
 #define BF16 3
+#define FP8_BLOCKS 4
 
+constexpr bool E4M3 = FORMAT == FP8_ROWS || FORMAT == FP8_BLOCKS;
 constexpr int UNIT_COLUMNS = 128;
 constexpr int TILES = (COLUMNS + 63) / 64;
 constexpr int UNITS = (COLUMNS + UNIT_COLUMNS - 1) / UNIT_COLUMNS;
 // Of 16 bytes, in a lane's part of a tile.
-constexpr int VECTORS = FORMAT == BF16 ? 4 : FORMAT == FP8_ROWS ? 2 : 1;
+constexpr int VECTORS = FORMAT == BF16 ? 4 : E4M3 ? 2 : 1;
 constexpr int TILE_BYTES = 512 * VECTORS;
-constexpr int UNIT_SCALES = FORMAT == NVFP4 ? 128 : FORMAT == MXFP4 ? 64 : 0;  // bytes
+constexpr int UNIT_SCALES =  // bytes
+    FORMAT == NVFP4 ? 128 : FORMAT == MXFP4 ? 64 : FORMAT == FP8_BLOCKS ? 8 : 0;
 // Bytes of 16 rows in the two arrays of a packed matrix.
 constexpr int WEIGHT_STRIDE = FORMAT == BF16 ? 32 * COLUMNS : TILES * TILE_BYTES;
 constexpr int SCALE_STRIDE = UNITS * UNIT_SCALES;
@@ -73,6 +77,7 @@ INLINE void load_weights(Unit& into, const u8* weights, const u8* scales, int un
     }
     if (FORMAT == NVFP4) into.scales = load_once_8(scales + unit * 128 + (lane_id() >> 1) * 8);
     if (FORMAT == MXFP4) into.scales = load_once_8(scales + unit * 64 + (lane_id() >> 2) * 8);
+    if (FORMAT == FP8_BLOCKS) into.scales = load_once_8(scales + unit * 8);
 }
 
 // row: the token's activations.
@@ -103,9 +108,9 @@ INLINE void expand_e4m3(u32 word, u32& first, u32& second) {
 
 // The factors of two rows' blocks, in bf16: the upper row's in the low half. NVFP4: pack.py has
 // turned the E4M3 scale into five bits of exponent and three of mantissa. MXFP4: the byte is an
-// exponent. E4M3 rows: 2^120, what their codes lack.
+// exponent. E4M3: 2^120, what its codes lack.
 INLINE u32 factors_of(const uint2& scales, int part) {
-    if (FORMAT == FP8_ROWS) return 0x7B807B80u;
+    if (E4M3) return 0x7B807B80u;
     if (FORMAT == BF16) return 0u;  // not used
     const u32 bytes = select_bytes(part < 2 ? scales.x : scales.y, 0u, part & 1 ? 0x4342u : 0x4140u);
     return FORMAT == NVFP4 ? bytes * 16u + 0x6F806F80u : bytes * 128u;
@@ -119,13 +124,13 @@ INLINE u32 word_of(const uint4& four, int index) {
     return index == 0 ? four.x : index == 1 ? four.y : index == 2 ? four.z : four.w;
 }
 
-// sums[token tile] += 16 rows of a unit times 8 tokens.
+// sums[token tile] += 16 rows of a unit times 8 tokens, without the scales of the unit's sums.
 //
 // first: the activations of tokens 0 to 7; second: the row of a token from 8 on, whose activations
 // are loaded only where there are more than 8 tokens. Most experts have fewer, and registers for
 // both would leave none for weights in flight.
-INLINE void multiply(const Unit& unit, const Activations& first, const u16* second, int index,
-                     int tokens, float (&sums)[TOKEN_TILES][4]) {
+INLINE void multiply_unit(const Unit& unit, const Activations& first, const u16* second, int index,
+                          int tokens, float (&sums)[TOKEN_TILES][4]) {
     const bool both = TOKEN_TILES == 2 && tokens > 8;
     Activations more;
     if (both) load_activations(more, second, index);
@@ -141,8 +146,8 @@ INLINE void multiply(const Unit& unit, const Activations& first, const u16* seco
                 const uint4& below = unit.weights[FORMAT == BF16 ? 2 * part + 1 : 0];
                 pairs[0] = word_of(above, 2 * half), pairs[1] = word_of(below, 2 * half);
                 pairs[2] = word_of(above, 2 * half + 1), pairs[3] = word_of(below, 2 * half + 1);
-            } else if (FORMAT == FP8_ROWS) {
-                const uint4& from = unit.weights[FORMAT == FP8_ROWS ? part : 0];
+            } else if (E4M3) {
+                const uint4& from = unit.weights[E4M3 ? part : 0];
                 expand_e4m3(word_of(from, 2 * half), pairs[0], pairs[2]);
                 expand_e4m3(word_of(from, 2 * half + 1), pairs[1], pairs[3]);
             } else {
@@ -158,4 +163,19 @@ INLINE void multiply(const Unit& unit, const Activations& first, const u16* seco
                                      word_of(more.x[part], 2 * half + 1));
         }
     }
+}
+
+INLINE void multiply(const Unit& unit, const Activations& first, const u16* second, int index,
+                     int tokens, float (&sums)[TOKEN_TILES][4]) {
+    if (FORMAT != FP8_BLOCKS) {
+        multiply_unit(unit, first, second, index, tokens, sums);
+        return;
+    }
+    float own[TOKEN_TILES][4] = {};
+    multiply_unit(unit, first, second, index, tokens, own);
+    const float upper = float_of_bits(unit.scales.x), lower = float_of_bits(unit.scales.y);
+#pragma unroll
+    for (int tile = 0; tile < TOKEN_TILES; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[tile][i] += own[tile][i] * (i < 2 ? upper : lower);
 }
