@@ -124,8 +124,9 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
         )
     _try_routing(router, gate_up.device)
     # Copies: vLLM goes on to lay its own out anew.
-    biases = [None if b is None else b.clone() for b in (layer.gate_up_bias, layer.down_bias)]
-    packed = pack_experts(gate_up, down, *biases, layer.activation)
+    gate_up_bias = None if layer.gate_up_bias is None else layer.gate_up_bias.clone()
+    down_bias = None if layer.down_bias is None else layer.down_bias.clone()
+    packed = pack_experts(gate_up, down, gate_up_bias, down_bias, layer.activation)
     configs = _chosen(partial(choose_moe, packed, router.top_k), insist)
     form, activation = packed.gate_up.format, packed.activation.name
     codes = [
@@ -144,7 +145,7 @@ def _kept_experts(layer: ExpertsLayer, insist: bool) -> Replacement:
     size = f"{packed.count} experts, {packed.gate_up.rows} x {packed.hidden}"
     line = f"{packed.gate_up.format} {size}, {_counts_in_words(configs)}"
     held = 0 if in_place else packed.gate_up.bytes + packed.down.bytes
-    held += sum(bias.nbytes for bias in biases if bias is not None)
+    held += sum(bias.nbytes for bias in (gate_up_bias, down_bias) if bias is not None)
     return Replacement(run, LARGEST_BATCH, "kept", held, line, _fits(configs))
 
 
