@@ -16,7 +16,7 @@ import torch
 from spark_prof.kernels.formats import QuantizedWeight
 from spark_prof.kernels.kernel_error import KernelError
 
-Format = Literal["nvfp4", "mxfp4", "fp8", "fp8_blocks", "bf16"]
+Format = Literal["nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16"]
 
 Bits = Literal["kept", "changed"]
 """Whether a replacement computes with the weights' own bits, or with others."""

@@ -53,6 +53,19 @@ LISTED = (
         "tuned_as": "dense",
     },
     {
+        "names": ("qkv-int4", "o-int4", "mlp-int4", "lm_head-int4"),
+        "layer": "matrix",
+        "does": "y = x W^T + bias, a scale and a zero point for each 128 columns of a row",
+        "formats": ("int4",),
+        "shapes": "any N; K a multiple of 128",
+        "operation": "linear",
+        "reference": "linear_oracle",
+        "bytes": "N K w + 4 N + 2 M (N + K)",
+        "tolerance": "each element within c 2^-8 sum|x||w|, c = 1 + K 2^-15",
+        "check": "int4",
+        "tuned_as": "dense",
+    },
+    {
         "names": ("qkv-w16a16", "o-w16a16", "mlp-w16a16", "router-w16a16", "lm_head-w16a16"),
         "layer": "matrix",
         "does": "y = x W^T + bias",
@@ -88,7 +101,7 @@ def default_config(
     rows: int,
     columns: int,
     tokens: int,
-    # Of the weight: of bf16 fewer units fit in registers, and fp8_blocks has a unit's sums too.
+    # Of the weight: of bf16 fewer units fit in registers, and some have a unit's sums too.
     format: str = "",  # noqa: A002 - the word of the formats
 ) -> LinearConfig:
     """A configuration that is good for most shapes, where none was measured."""
@@ -106,7 +119,7 @@ def default_config(
     elif rows < 16384:
         config = LinearConfig(8, 8, 2, 0, 2 if many else 3)
     else:
-        few = LinearConfig(4, 4, 2, 0, 5 if format == "fp8_blocks" else 6)
+        few = LinearConfig(4, 4, 2, 0, 5 if format in ("fp8_blocks", "int4") else 6)
         config = LinearConfig(8, 1, 2, 0, 2) if many else few
     # No more warps to a stack than it has units of 128 columns.
     units = -(-columns // 128)

@@ -473,5 +473,48 @@ def _check_broadcast(global_scale: GlobalScale, rows: tuple[int, ...]) -> None:
         )
 
 
-QuantizedWeight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows | Fp8Blocks
-"""A matrix [N, K] or a stack of matrices [E, N, K]."""
+@dataclass(frozen=True, eq=False)
+class Int4Groups:
+    """A matrix of four-bit integers with a scale and a zero point for each group of a row."""
+
+    packed: torch.Tensor  # uint8 [N, K / 2], the even column in the low nibble
+    scales: torch.Tensor  # bfloat16 [N, groups]; value = (integer - zero) * scale
+    zeros: torch.Tensor  # uint8 [N, groups], 0 to 15
+    group: int = 128  # columns of a group, of the last one fewer where they do not fill it
+
+    def __post_init__(self) -> None:
+        kinds = (self.packed.dtype, self.scales.dtype, self.zeros.dtype)
+        if kinds != (torch.uint8, torch.bfloat16, torch.uint8):
+            raise KernelError(
+                f"INT4 groups are of {kinds}; they must be uint8, bfloat16 scales and uint8 zeros"
+            )
+        shape, groups = tuple(self.packed.shape), tuple(self.scales.shape)
+        expected = (shape[0], -(-2 * shape[1] // self.group)) if len(shape) == 2 else ()
+        if not expected or groups != expected or tuple(self.zeros.shape) != groups:
+            raise KernelError(
+                f"INT4 codes of shape {shape} do not go with scales of shape {groups} and zeros of"
+                f" shape {tuple(self.zeros.shape)}: one of each is for {self.group} columns"
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of what it encodes: [N, K]."""
+        return torch.Size((self.packed.shape[0], self.packed.shape[1] * 2))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.packed.device
+
+    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values, exact in float64, which is then rounded to the type."""
+        codes = unpack_nibbles(self.packed).to(torch.float64)
+        zeros, scales = (
+            each.to(torch.float64).repeat_interleave(self.group, 1)[:, : codes.shape[1]]
+            for each in (self.zeros, self.scales)
+        )
+        return ((codes - zeros) * scales).to(dtype)
+
+
+QuantizedWeight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows | Fp8Blocks | Int4Groups
+"""A matrix [N, K] or, but for INT4, a stack of matrices [E, N, K]."""

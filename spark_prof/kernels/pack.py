@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, MxFp4, NvFp4, QuantizedWeight
+from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, Int4Groups, MxFp4, NvFp4, QuantizedWeight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import token_tiles
 from spark_prof.kernels.runtime.code import KernelCode
@@ -93,7 +93,7 @@ def _in_units(scales: torch.Tensor, blocks: tuple[int, ...]) -> torch.Tensor:
     return padded.reshape(-1, 2, 8, padded.shape[1] // unit, *blocks)
 
 
-FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2, "bf16": 3, "fp8_blocks": 4}
+FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2, "bf16": 3, "fp8_blocks": 4, "int4": 5}
 """The names of the formats and what FORMAT is in the kernels."""
 
 STACK = 16
@@ -194,12 +194,16 @@ def pack_rows(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
         if isinstance(weight, NvFp4):
             flat, scales, row_scale = packed_nvfp4_scales(weight)
             name = "nvfp4"
+        elif isinstance(weight, Int4Groups):
+            scales, row_scale, name = _group_scales(weight), torch.ones(rows), "int4"
         else:
             scales, row_scale = packed_mxfp4_scales(weight)
             name = "mxfp4"
-        packed = _in_stacks(flat, 2, partial(_fp4_words, _tables(flat.device)[0]))
+        table = _int4_table if name == "int4" else lambda device: _tables(device)[0]
+        packed = _in_stacks(flat, 2, partial(_fp4_words, table(flat.device)))
     padding = -row_scale.numel() % STACK
-    row_scale = torch.nn.functional.pad(row_scale.to(torch.float32), (0, padding))
+    row_scale = row_scale.to(packed.device, torch.float32)
+    row_scale = torch.nn.functional.pad(row_scale, (0, padding))
     return PackedLinear(name, rows, columns, packed, scales, row_scale)
 
 
@@ -208,6 +212,34 @@ def _block_scales(weight: Fp8Blocks) -> torch.Tensor:
     eights = weight.scales_of(8).flatten(0, -2)
     padded = torch.nn.functional.pad(eights, (0, 0, 0, len(eights) % 2))
     return padded.unflatten(0, (-1, 2)).transpose(1, 2).contiguous().view(torch.uint8).flatten()
+
+
+_INT4_UNIT = 128
+"""Columns of a unit, of which a row has one scale."""
+
+
+def _group_scales(weight: Int4Groups) -> torch.Tensor:
+    """Bytes of int32 [stack, unit, 8, 2]: a scale, and below it what is added to codes."""
+    units = -(-weight.shape[1] // _INT4_UNIT)
+    alone = weight.scales.shape[1] == 1
+    if weight.group % _INT4_UNIT and not alone:
+        raise KernelError(
+            f"its groups are of {weight.group} columns; the kernels take multiples of {_INT4_UNIT}"
+        )
+    # Codes are 128 more than they stand for, as bfloat16 has no bits beside their four then.
+    zeros = (weight.zeros.to(torch.int32) | 0xC300) & 0xFFFF
+    words = weight.scales.view(torch.int16).to(torch.int32) << 16 | zeros
+    words = words.repeat_interleave(units if alone else weight.group // _INT4_UNIT, 1)[:, :units]
+    padded = torch.nn.functional.pad(words, (0, 0, 0, -len(words) % STACK))
+    ordered = padded.reshape(-1, 2, 8, units).permute(0, 3, 2, 1)
+    return ordered.contiguous().view(torch.uint8).flatten()
+
+
+def _int4_table(device: torch.device) -> torch.Tensor:
+    """As of E2M1 in `_tables`: each of the four pairs has bits of its own in both halves."""
+    byte = torch.arange(256, dtype=torch.int32)
+    shifts = 4 * torch.arange(4, dtype=torch.int32)[:, None]
+    return ((byte & 15) << shifts | (byte >> 4) << (16 + shifts)).to(device)
 
 
 def _in_stacks(

@@ -22,14 +22,16 @@ from spark_prof.kernels.formats import (
     Fp8Blocks,
     Fp8Rows,
     GlobalScale,
+    Int4Groups,
     MxFp4,
     NvFp4,
     QuantizedWeight,
+    pack_nibbles,
 )
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import ExpertsLayer, Layer, LinearLayer, NormLayer, RouterLayer
 
-Format = Literal["plain", "nvfp4", "mxfp4", "fp8"]  # `plain` is not quantized
+Format = Literal["plain", "nvfp4", "mxfp4", "fp8", "int4"]  # `plain` is not quantized
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class StoredAs:
     weight: str = "weight"
     scale: str = "weight_scale"  # the scales of its blocks, rows or shards
     fp8_block_scale: str = "weight_scale"  # those of FP8 where its config has blocks
+    zeros: str = ""  # zero points of INT4; without them zero is 8
+    # How codes of INT4 lie in words: eight of a column in a word, of a row, or of a row as AWQ has
+    # them, even ones first.
+    order: Literal["column", "row", "awq"] = "row"
     global_scale: str = ""  # those of its shards, above the scales of its blocks
     convention: Convention = "multiplies"  # which way round `global_scale` is
     # Of activations; weights that are multiplied with BF16 have no use for it.
@@ -59,6 +65,9 @@ _COMPRESSED_NVFP4 = StoredAs(
     convention="divides",
     input_scale="input_global_scale",
 )
+_GPTQ = StoredAs("int4", "qweight", "scales", order="column")
+_AWQ = StoredAs("int4", "qweight", "scales", zeros="qzeros", order="awq")
+_COMPRESSED_INT4 = StoredAs("int4", "weight_packed", zeros="weight_zero_point")
 _COMPRESSED = "CompressedTensorsLinearMethod/CompressedTensors"
 _MODELOPT = "ModelOptLinearMethod/K"  # since 0.31
 
@@ -72,6 +81,9 @@ LINEAR = {
     _COMPRESSED + "W4A4Mxfp4": _MXFP4_PACKED,
     _COMPRESSED + "W8A8Fp8": _FP8_STATIC,
     _COMPRESSED + "W8A16Fp8": _FP8_STATIC,
+    _COMPRESSED + "WNA16": _COMPRESSED_INT4,
+    "AutoAWQMarlinLinearMethod": _AWQ,
+    "AutoGPTQLinearMethod": _GPTQ,
     "ModelOptFp8LinearMethod": _FP8_STATIC,
     "ModelOptFp8PcPtLinearMethod": _FP8,
     _MODELOPT + "Fp8StaticTensor": _FP8_STATIC,
@@ -162,6 +174,8 @@ def _weight(module: Any, stored: StoredAs) -> QuantizedWeight | torch.Tensor:
             raise KernelError(f"its weight is {weight.dtype} {tuple(weight.shape)}, no matrix")
         return weight
     scale = scales_of(module, stored)
+    if stored.format == "int4":
+        return _int4(module, stored)
     if stored.format == "mxfp4":
         return MxFp4(weight, scale)
     if stored.format == "fp8":
@@ -173,6 +187,42 @@ def _weight(module: Any, stored: StoredAs) -> QuantizedWeight | torch.Tensor:
         return NvFp4(weight, scale, GlobalScale(value.reshape(()), stored.convention))
     shards = GlobalScale.of_shards(value, _widths(module, weight), stored.convention)
     return NvFp4(weight, scale, shards)
+
+
+def _int4(module: Any, stored: StoredAs) -> Int4Groups:
+    by_row = stored.order == "row"
+    scales = parameter(module, stored.scale)
+    scales = scales if by_row else scales.T
+    rows, columns = scales.shape[0], module.input_size_per_partition
+    config = getattr(module.quant_method, "quant_config", None)
+    scheme = getattr(module, "scheme", None)
+    if getattr(config, "desc_act", False) or getattr(scheme, "has_g_idx", False):
+        raise KernelError("the columns of its groups are not side by side (act-order)")
+    words = parameter(module, stored.weight)
+    if words.numel() * 8 != rows * columns:
+        raise KernelError(f"{words.numel()} words are not {rows} x {columns} integers of 4 bits")
+    if stored.order == "column":
+        codes = _nibbles(words.T)
+    else:
+        codes = _nibbles(words) if by_row else _awq(words)
+    zeros = torch.full_like(scales, 8, dtype=torch.uint8, memory_format=torch.contiguous_format)
+    if isinstance(getattr(module, stored.zeros, None), torch.Tensor):
+        given = parameter(module, stored.zeros)
+        zeros = _nibbles(given.T).T if by_row else _awq(given)
+    group = -(-columns // scales.shape[1])
+    return Int4Groups(pack_nibbles(codes), scales.contiguous(), zeros.contiguous(), group)
+
+
+def _nibbles(words: torch.Tensor) -> torch.Tensor:
+    """Eight integers of each int32 [N, K / 8], the lowest bits first: uint8 [N, K]."""
+    shifts = 4 * torch.arange(8, device=words.device)
+    return (words.unsqueeze(-1) >> shifts & 15).to(torch.uint8).flatten(1)
+
+
+def _awq(words: torch.Tensor) -> torch.Tensor:
+    """The same of int32 [K, N / 8], whose words have integers 0, 2, 4, 6, 1, 3, 5, 7: [N, K]."""
+    places = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7], device=words.device)
+    return _nibbles(words).unflatten(1, (-1, 8))[..., places].flatten(1).T
 
 
 def _widths(module: Any, weight: torch.Tensor) -> Sequence[int]:

@@ -230,6 +230,14 @@ MUTANTS = [
     Mutant(
         "no scale of blocks", "weights.cuh", r"\* \(i < 2 \? upper : lower\)", "", kind="fp8_blocks"
     ),
+    Mutant("no zero points", "weights.cuh", r"0x5410u", "0x1010u", kind="int4"),
+    Mutant(
+        "zero points in the scales",
+        "weights.cuh",
+        r"0xFFFF0000u : 0xFFFFFFFFu",
+        "0xFFFFFFFFu : 0xFFFFFFFFu",
+        kind="int4",
+    ),
     Mutant(
         "another stack's scales",
         "gate_up.cu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -28,7 +29,11 @@ def random_weight(rows: int, columns: int, seed: int) -> torch.Tensor:
 
 
 def store(
-    row: StoredAs, values: torch.Tensor, by_row: bool = True, blocks: bool = False
+    row: StoredAs,
+    values: torch.Tensor,
+    by_row: bool = True,
+    blocks: bool = False,
+    symmetric: bool = True,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """A matrix as a checkpoint has it, by the names of its parameters, and what it stands for."""
     if row.format == "plain":
@@ -43,6 +48,8 @@ def store(
         codes = e4m3_encode((each / scales[:, None, :, None]).reshape(values.shape))
         fp8_blocks = Fp8Blocks(codes, scales)
         return {row.weight: codes, row.fp8_block_scale: scales}, fp8_blocks.decode()
+    if row.format == "int4":
+        return _store_int4(row, values, symmetric)
     if row.format == "fp8":
         shape = values.shape if by_row else (1, values.numel())
         fp8 = quantize_fp8_rows(values.reshape(shape))
@@ -53,6 +60,35 @@ def store(
     nv = quantize_nvfp4(values, GlobalScale.of_amax(values.abs().amax(), convention))
     stored = {row.weight: nv.packed, row.scale: nv.scales}
     return stored | {row.global_scale: nv.global_scale.value.reshape(())}, nv.decode()
+
+
+def _store_int4(
+    row: StoredAs, values: torch.Tensor, symmetric: bool
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Groups of 128 columns, packed by vLLM's own functions."""
+    quant = import_module("vllm.model_executor.layers.quantization.utils.quant_utils")
+    rows, columns = values.shape
+    dice = torch.Generator().manual_seed(rows + columns)
+    codes = torch.randint(0, 16, (rows, columns), generator=dice, dtype=torch.int32)
+    zeros = torch.full((rows, columns // 128), 8, dtype=torch.int32)
+    if not symmetric:
+        zeros.random_(0, 16, generator=dice)
+    scales = values.unflatten(1, (-1, 128)).abs().amax(-1) / 8
+    packed, zero_points = quant.pack_cols(codes, 4, rows, columns), zeros
+    if row.order == "row":
+        zero_points = quant.pack_rows(zeros, 4, rows, columns // 128)
+        stored = {row.weight: packed, row.scale: scales}
+    elif row.order == "column":
+        packed = quant.pack_rows(codes.T.contiguous(), 4, columns, rows)
+        stored = {row.weight: packed, row.scale: scales.T.contiguous()}
+    else:
+        packed = quant.awq_pack(codes.T.contiguous(), 4, columns, rows)
+        zero_points = quant.awq_pack(zeros.T.contiguous(), 4, columns // 128, rows)
+        stored = {row.weight: packed, row.scale: scales.T.contiguous()}
+    if row.zeros and not symmetric:
+        stored[row.zeros] = zero_points
+    exact = codes.double() - zeros.double().repeat_interleave(128, 1)
+    return stored, exact * scales.double().repeat_interleave(128, 1)
 
 
 def values(weight: Any) -> torch.Tensor:
@@ -67,9 +103,10 @@ def load_shards(module: Any, row: StoredAs, shards: dict[Any, torch.Tensor]) -> 
     blocks = getattr(module, "weight_block_size", None) is not None
     by_row = row.format == "fp8" and not blocks
     by_row = by_row and parameters[row.scale].shape[0] == module.weight.shape[0]
+    symmetric = not row.zeros or row.zeros not in parameters
     decoded = []
     for shard, values in shards.items():
-        stored, exact = store(row, values, by_row, blocks)
+        stored, exact = store(row, values, by_row, blocks, symmetric)
         for name, tensor in stored.items():
             if parameters[name].ndim == 1:
                 tensor = tensor.flatten() if by_row else tensor

@@ -108,6 +108,7 @@ def _plain(name: str, **config: Any) -> Any:
     return found.from_config(config)
 
 
+_INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
 _NVFP4 = {"num_bits": 4, "strategy": "tensor_group", "group_size": 16}
 _MXFP4 = {"num_bits": 4, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
 _FP8 = {"num_bits": 8, "strategy": "channel"}
@@ -142,6 +143,21 @@ QUANTIZATIONS: dict[str, Any] = {
         _FP8 | {"strategy": "block", "block_structure": [128, 128]},
         {"num_bits": 8, "strategy": "group", "group_size": 128},
     ),
+    "awq": lambda: _plain(
+        "auto_awq.AutoAWQConfig", quant_method="awq", bits=4, group_size=128, zero_point=True
+    ),
+    "gptq": lambda: _plain(
+        "auto_gptq.AutoGPTQConfig",
+        quant_method="gptq",
+        bits=4,
+        group_size=128,
+        sym=True,
+        desc_act=False,
+        lm_head=False,
+        dynamic={},
+    ),
+    "compressed int4": lambda: _compressed("pack-quantized", _INT4),
+    "compressed int4 zeros": lambda: _compressed("pack-quantized", _INT4 | {"symmetric": False}),
     "gpt-oss": lambda: _plain("mxfp4.GptOssMxfp4Config"),
     "mxfp4": lambda: _plain("mxfp4.Mxfp4Config"),
 }

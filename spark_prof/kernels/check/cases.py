@@ -315,7 +315,7 @@ def formats_of(candidate: Candidate) -> tuple[Format, ...]:
     """Of the weights that a candidate is tried with; none of a choice of experts."""
     if candidate.formats or not candidate.own:
         return candidate.formats
-    return _FORMATS.get(candidate.slot, ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "bf16"))
+    return _FORMATS.get(candidate.slot, ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16"))
 
 
 def cases_of(candidate: Candidate, device: str) -> Iterator[Case]:

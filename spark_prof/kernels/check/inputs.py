@@ -24,9 +24,11 @@ from spark_prof.kernels.formats import (
     Fp8Blocks,
     Fp8Rows,
     GlobalScale,
+    Int4Groups,
     MxFp4,
     NvFp4,
     QuantizedWeight,
+    pack_nibbles,
 )
 
 BAND = 512
@@ -152,6 +154,8 @@ def make_weight(
         rows = make_weight("fp8", recipe, shape, seed, device)
         assert isinstance(rows, Fp8Rows)
         return _in_blocks(rows, recipe)
+    if kind == "int4":
+        return _int4(recipe, shape, seed, device)
     generator = torch.Generator().manual_seed(seed)
     codes = _bytes(generator, (*shape[:-1], shape[-1] // (1 if kind == "fp8" else 2)), 0, 256)
     low, high = {"nvfp4": (0x30, 0x48), "mxfp4": (119, 126), "fp8": (1, 2)}[kind]
@@ -182,6 +186,9 @@ def part_of(weight: Weight, part: slice | int) -> Weight:
         if isinstance(part, int):
             return Fp8Blocks(weight.values[part], weight.scales[part], weight.rows)
         return Fp8Blocks(weight.values[part], weight.scales_of(1)[part], rows=1)
+    if isinstance(weight, Int4Groups):
+        raws = (weight.packed[part], weight.scales[part], weight.zeros[part])
+        return Int4Groups(*raws, group=weight.group)
     if isinstance(weight, MxFp4):
         return MxFp4(weight.packed[part], weight.scales[part])
     value = weight.global_scale.value
@@ -280,6 +287,31 @@ def _in_blocks(weight: Fp8Rows, recipe: Recipe) -> Fp8Blocks:
     factors = torch.exp2(apart * steps)
     numbers = torch.arange(of_rows.shape[-2], device=weight.device)[:, None]
     return Fp8Blocks(weight.values, (of_rows * factors * (1 + numbers % 5 / 8)).to(torch.float32))
+
+
+def _int4(recipe: Recipe, shape: tuple[int, ...], seed: int, device: str) -> Int4Groups:
+    """Groups of 128 columns with zero points of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = shape
+    codes = _bytes(generator, shape, 0, 16)
+    zeros = _bytes(generator, (rows, -(-columns // 128)), 0, 16)
+    scales = (1 + _bytes(generator, tuple(zeros.shape), 0, 128) / 128) / 128
+    nothing = zeros.repeat_interleave(128, 1)[:, :columns]
+    if recipe == "zero blocks":
+        blocks = torch.arange(columns) // 16 % 2 == 0
+        codes = torch.where(blocks, nothing, codes)
+        codes[-1] = nothing[-1]
+    elif recipe == "one element a row":
+        one = torch.arange(columns) == (torch.arange(rows) * 11 % columns)[:, None]
+        codes = torch.where(one, nothing ^ 8, nothing)
+    elif recipe == "scales apart by row":
+        scales *= torch.exp2(torch.arange(rows) % 40 - 20.0)[:, None]
+    elif recipe == "scales apart in a row":
+        scales[:, ::2] *= 2.0**-30
+    elif recipe == "NaN scales":
+        scales[1, -1] = torch.nan
+    parts = (pack_nibbles(codes), scales.to(torch.bfloat16), zeros)
+    return Int4Groups(*(part.to(device) for part in parts))
 
 
 def _global_scale(recipe: Recipe, codes: torch.Tensor) -> GlobalScale:

@@ -84,7 +84,7 @@ MOE_CASES = [case for kind in MOE_FORMATS for case in moe_cases(kind)]
 MOE_CASES += [MoeCase(kind, Sizes(4, 2, 320, 160), 4) for kind in MOE_FORMATS]
 
 
-FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "bf16")
+FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16")
 CASES = [case for kind in FORMATS for case in dense_cases(kind)]
 CASES += [DenseCase(kind, (64, 2880), 8) for kind in FORMATS]
 USUAL = DenseCase("nvfp4", (48, 448), 3, bias=True)
