@@ -149,6 +149,7 @@ def _turned(gate_up: QuantizedWeight | torch.Tensor) -> QuantizedWeight | torch.
         eights = gate_up.scales_of(8)
         scales = eights.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
         return Fp8Blocks(_bytes_by_turns(gate_up.values), scales, rows=8)
+    assert isinstance(gate_up, NvFp4)  # of INT4 there are no stacks
     scale = gate_up.global_scale
     value = scale.value.expand(*gate_up.packed.shape[:-1], 1)
     scales = _bytes_by_turns(gate_up.scales)
