@@ -51,7 +51,7 @@ dense(const u16* x, const u8* weights, const u8* scales, const float* row_scale,
 #endif
         }
         ahead_unit += SPLIT;
-        if (slot == DEPTH - 1 && ahead_unit >= UNITS) {
+        if (slot == DEPTH - 1 && ahead_unit >= UNITS_A_WARP * SPLIT) {
             ahead_unit = split;
             turn_to(++ahead_round);
         }
