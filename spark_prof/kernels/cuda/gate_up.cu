@@ -67,9 +67,9 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
         return 1ll * plan_expert[task.active] * stacks + min(task.first + which, stacks - 1);
     };
     const long long eighth = 16ll * COLUMNS * (FORMAT == BF16 && GATED ? stacks : 1);
-    auto weights_of = [&](const Task& task, int which, long long place) {
+    auto weights_of = [&](long long place) {
         // A stack further is then but eight rows further.
-        const int back = FORMAT == BF16 && GATED ? min(task.first + which, stacks - 1) : 0;
+        const int back = FORMAT == BF16 && GATED ? static_cast<int>(place) % stacks : 0;
         return weights + place * WEIGHT_STRIDE - back * (16ll * COLUMNS);
     };
     auto x_of = [&](const Task& task, int which) {
@@ -85,7 +85,7 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
         if (round >= rounds) return;
         const Task task = task_of(round);
         const long long place = place_of(task, own);
-        ahead_weights = weights_of(task, own, place);
+        ahead_weights = weights_of(place);
         ahead_scales = scales + place * SCALE_STRIDE;
         ahead_x = x_of(task, group);
     };
