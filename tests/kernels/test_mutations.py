@@ -241,7 +241,7 @@ MUTANTS = [
     Mutant(
         "another stack's scales",
         "gate_up.cu",
-        r"scales \+ place \* SCALE_STRIDE",
+        r"scales \+ (1ll \* )?place \* SCALE_STRIDE",
         "scales + (place ^ 4) * SCALE_STRIDE",
         kind="fp8_blocks",
     ),
