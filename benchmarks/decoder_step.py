@@ -35,7 +35,7 @@ from spark_prof.kernels.candidate import (
     RouterLayer,
 )
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
-from spark_prof.swaps.own import build_kept, build_quantized
+from spark_prof.swaps.builders import build_kept, build_quantized
 
 DEVICE = torch.device("cuda")
 PAGE = 16

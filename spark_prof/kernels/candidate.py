@@ -13,26 +13,33 @@ from typing import Any, Literal
 
 import torch
 
-from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.formats import QuantizedWeight
 from spark_prof.kernels.kernel_error import KernelError
 
-Format = Literal["nvfp4", "mxfp4", "fp8", "bf16"]
+Format = Literal["nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16"]
 
 Bits = Literal["kept", "changed"]
 """Whether a replacement computes with the weights' own bits, or with others."""
 
 Scoring = Literal["softmax", "sigmoid"]
+ActivationName = Literal["silu", "swiglu", "relu2"]
 
 
 @dataclass(frozen=True)
 class Activation:
-    """What joins gate and up."""
+    """What joins gate and up, or what lies between up and down where there is no gate."""
 
     # `silu`: gate * sigmoid(gate) * up. `swiglu`, of gpt-oss: gate is at most `limit`, up lies
-    # within it, and the result is gate * sigmoid(alpha * gate) * (up + 1).
-    name: Literal["silu", "swiglu"]
+    # within it, and the result is gate * sigmoid(alpha * gate) * (up + 1). `relu2`, of Nemotron,
+    # has no gate: the square of what of up is above 0.
+    name: ActivationName
     alpha: float = 1.702
     limit: float = 7.0
+
+    @property
+    def halves(self) -> int:
+        """2 where there is a gate beside up, else 1."""
+        return 1 if self.name == "relu2" else 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +50,7 @@ class LinearLayer:
     slot: str  # which it is
     # [N, K], the checkpoint's bits before vLLM lays them out anew; bfloat16 where it is not
     # quantized. Fused matrices (qkv, gate and up) are one, in vLLM's order of rows.
-    weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor
+    weight: QuantizedWeight | torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,16 @@ class ExpertsLayer:
     """The experts of this rank, with the router's choice: slot moe."""
 
     name: str  # the module's path
-    gate_up: NvFp4 | MxFp4 | torch.Tensor  # [E, 2I, H], the rows of gate before those of up
-    down: NvFp4 | MxFp4 | torch.Tensor  # [E, H, I]
-    gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2I] in the same order, or None
+    # [E, 2I, H], the rows of gate before those of up; [E, I, H] where there is no gate.
+    gate_up: QuantizedWeight | torch.Tensor
+    down: QuantizedWeight | torch.Tensor  # [E, H, I]
+    gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2I] or [E, I] in the same order, or None
     down_bias: torch.Tensor | None  # bfloat16 [E, H], or None
     activation: Activation  # what joins gate and up
     router: RouterLayer  # how tokens choose
+    # Whether the engine goes on to read weights that are bfloat16 where they are now, so that a
+    # kernel may too; for others it means nothing.
+    stays: bool = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,14 +42,27 @@ LISTED = (
     {
         "names": ("qkv-fp8", "o-fp8", "mlp-fp8", "lm_head-fp8"),
         "layer": "matrix",
-        "does": "y = x W^T + bias, a scale for each row",
-        "formats": ("fp8",),
+        "does": "y = x W^T + bias, a scale for each row or 128 x 128 block",
+        "formats": ("fp8", "fp8_blocks"),
         "shapes": "any N; K a multiple of 16",
         "operation": "linear",
         "reference": "linear_oracle",
         "bytes": "N K w + 4 N + 2 M (N + K)",
         "tolerance": "each element within c 2^-8 sum|x||w|, c = 1 + K 2^-15",
         "check": "fp8",
+        "tuned_as": "dense",
+    },
+    {
+        "names": ("qkv-int4", "o-int4", "mlp-int4", "lm_head-int4"),
+        "layer": "matrix",
+        "does": "y = x W^T + bias, a scale and a zero point for each 128 columns of a row",
+        "formats": ("int4",),
+        "shapes": "any N; K a multiple of 128",
+        "operation": "linear",
+        "reference": "linear_oracle",
+        "bytes": "N K w + 4 N + 2 M (N + K)",
+        "tolerance": "each element within c 2^-8 sum|x||w|, c = 1 + K 2^-15",
+        "check": "int4",
         "tuned_as": "dense",
     },
     {
@@ -89,7 +102,7 @@ def default_config(
     rows: int,
     columns: int,
     tokens: int,
-    # Of the weight; only bf16 makes a difference, of which fewer units fit in registers.
+    # Of the weight: of bf16 fewer units fit in registers, and some have a unit's sums too.
     format: str = "",  # noqa: A002 - the word of the formats
 ) -> LinearConfig:
     """A configuration that is good for most shapes, where none was measured."""
@@ -107,7 +120,8 @@ def default_config(
     elif rows < 16384:
         config = LinearConfig(8, 8, 2, 0, 2 if many else 3)
     else:
-        config = LinearConfig(8, 1, 2, 0, 2) if many else LinearConfig(4, 4, 2, 0, 6)
+        few = LinearConfig(4, 4, 2, 0, 5 if format in ("fp8_blocks", "int4") else 6)
+        config = LinearConfig(8, 1, 2, 0, 2) if many else few
     # No more warps to a stack than it has units of 128 columns.
     units = -(-columns // 128)
     split = next(split for split in (16, 8, 4, 2, 1) if split <= min(config.split, units))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -133,10 +133,10 @@ def unpack_nibbles(packed: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Fp8Rows:
-    """A matrix in E4M3 with a scale for each row."""
+    """A matrix or a stack of matrices in E4M3 with a scale for each row."""
 
-    values: torch.Tensor  # float8_e4m3fn [N, K]
-    scales: torch.Tensor  # float32 [N]; value = element * scale
+    values: torch.Tensor  # float8_e4m3fn [..., N, K]
+    scales: torch.Tensor  # float32 [..., N]; value = element * scale
 
     def __post_init__(self) -> None:
         if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):
@@ -144,7 +144,7 @@ class Fp8Rows:
                 f"FP8 rows are {self.values.dtype} with scales of {self.scales.dtype}; they must be"
                 " float8_e4m3fn and float32"
             )
-        if self.values.ndim != 2 or self.scales.shape != self.values.shape[:1]:
+        if self.values.ndim < 2 or self.scales.shape != self.values.shape[:-1]:
             raise KernelError(
                 f"FP8 rows of shape {tuple(self.values.shape)} do not go with scales of shape"
                 f" {tuple(self.scales.shape)}: one scale is for one row"
@@ -156,8 +156,13 @@ class Fp8Rows:
 
     @property
     def shape(self) -> torch.Size:
-        """Of what it encodes: [N, K]."""
+        """Of what it encodes: [..., N, K]."""
         return self.values.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.values.device
 
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values, exact in float64, which is then rounded to the type."""
@@ -180,6 +185,58 @@ def quantize_fp8_rows(values: torch.Tensor) -> Fp8Rows:
     scales = quotients(block_amax(rows), E4M3_LARGEST)
     scales = torch.where(scales == 0, 1.0, scales)
     return Fp8Rows(e4m3_encode(rows / scales.unsqueeze(-1)), scales)
+
+
+FP8_BLOCK = 128
+"""Rows and columns that share a scale, in DeepSeek's checkpoints and those after them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fp8Blocks:
+    """A matrix or a stack of matrices in E4M3 with a scale for each block of rows and columns."""
+
+    values: torch.Tensor  # float8_e4m3fn [..., N, K]
+    # float32 [..., N / rows, K / 128], both rounded up; value = element * scale
+    scales: torch.Tensor
+    rows: int = FP8_BLOCK  # that share a scale
+
+    def __post_init__(self) -> None:
+        if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):
+            raise KernelError(
+                f"FP8 blocks are {self.values.dtype} with scales of {self.scales.dtype}; they must"
+                " be float8_e4m3fn and float32"
+            )
+        *matrices, rows, columns = self.values.shape if self.values.ndim > 1 else (0, 0)
+        expected = (*matrices, -(-rows // self.rows), -(-columns // FP8_BLOCK))
+        if self.values.ndim < 2 or tuple(self.scales.shape) != expected:
+            raise KernelError(
+                f"FP8 values of shape {tuple(self.values.shape)} do not go with scales of shape"
+                f" {tuple(self.scales.shape)}: one scale is for {self.rows} x {FP8_BLOCK} elements"
+            )
+        if self.values.device != self.scales.device:
+            raise KernelError(
+                f"FP8 values are on {self.values.device}, their scales on {self.scales.device}"
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of what it encodes: [..., N, K]."""
+        return self.values.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.values.device
+
+    def scales_of(self, rows: int) -> torch.Tensor:
+        """The scales with so few rows to each, a divisor of those that share one."""
+        each = self.scales.repeat_interleave(self.rows // rows, -2)
+        return each[..., : -(-self.shape[-2] // rows), :]
+
+    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values, exact in float64, which is then rounded to the type."""
+        scales = self.scales_of(1).repeat_interleave(FP8_BLOCK, -1)[..., : self.shape[-1]]
+        return (e4m3_decode(self.values) * scales.to(torch.float64)).to(dtype)
 
 
 _MX_BLOCK = 32
@@ -232,6 +289,11 @@ class MxFp4:
     def shape(self) -> torch.Size:
         """Of what it encodes: [..., N, K]."""
         return torch.Size((*self.packed.shape[:-1], self.packed.shape[-1] * 2))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.packed.device
 
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values, exact in float64 and float32; rounded to the type."""
@@ -362,6 +424,11 @@ class NvFp4:
         """Of what it encodes: [..., N, K]."""
         return torch.Size((*self.packed.shape[:-1], self.packed.shape[-1] * 2))
 
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.packed.device
+
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values: in float64 exact, but for one rounding where the global scale divides."""
         codes = e2m1_decode(unpack_nibbles(self.packed)).unflatten(-1, (-1, _NV_BLOCK))
@@ -404,3 +471,50 @@ def _check_broadcast(global_scale: GlobalScale, rows: tuple[int, ...]) -> None:
             f"a global scale of shape {tuple(global_scale.value.shape)} does not fit NVFP4 rows of"
             f" shape {rows[:-1]}"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Int4Groups:
+    """A matrix of four-bit integers with a scale and a zero point for each group of a row."""
+
+    packed: torch.Tensor  # uint8 [N, K / 2], the even column in the low nibble
+    scales: torch.Tensor  # bfloat16 [N, groups]; value = (integer - zero) * scale
+    zeros: torch.Tensor  # uint8 [N, groups], 0 to 15
+    group: int = 128  # columns of a group, of the last one fewer where they do not fill it
+
+    def __post_init__(self) -> None:
+        kinds = (self.packed.dtype, self.scales.dtype, self.zeros.dtype)
+        if kinds != (torch.uint8, torch.bfloat16, torch.uint8):
+            raise KernelError(
+                f"INT4 groups are of {kinds}; they must be uint8, bfloat16 scales and uint8 zeros"
+            )
+        shape, groups = tuple(self.packed.shape), tuple(self.scales.shape)
+        expected = (shape[0], -(-2 * shape[1] // self.group)) if len(shape) == 2 else ()
+        if not expected or groups != expected or tuple(self.zeros.shape) != groups:
+            raise KernelError(
+                f"INT4 codes of shape {shape} do not go with scales of shape {groups} and zeros of"
+                f" shape {tuple(self.zeros.shape)}: one of each is for {self.group} columns"
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of what it encodes: [N, K]."""
+        return torch.Size((self.packed.shape[0], self.packed.shape[1] * 2))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.packed.device
+
+    def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values, exact in float64, which is then rounded to the type."""
+        codes = unpack_nibbles(self.packed).to(torch.float64)
+        zeros, scales = (
+            each.to(torch.float64).repeat_interleave(self.group, 1)[:, : codes.shape[1]]
+            for each in (self.zeros, self.scales)
+        )
+        return ((codes - zeros) * scales).to(dtype)
+
+
+QuantizedWeight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows | Fp8Blocks | Int4Groups
+"""A matrix [N, K] or, but for INT4, a stack of matrices [E, N, K]."""

@@ -7,9 +7,23 @@ from dataclasses import dataclass
 
 import torch
 
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, Layer, Replacement, RouterLayer
+from spark_prof.kernels.candidate import (
+    Activation,
+    ActivationName,
+    ExpertsLayer,
+    Layer,
+    Replacement,
+    RouterLayer,
+)
 from spark_prof.kernels.dispatch import Choice, choose, configured
-from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.formats import (
+    Fp8Blocks,
+    Fp8Rows,
+    GlobalScale,
+    MxFp4,
+    NvFp4,
+    QuantizedWeight,
+)
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import (
     LARGEST_BATCH,
@@ -20,7 +34,7 @@ from spark_prof.kernels.operands import (
     stacks_at_a_time,
     token_tiles,
 )
-from spark_prof.kernels.pack import PackedLinear, kernel_code, pack_rows
+from spark_prof.kernels.pack import STACK, PackedLinear, kernel_code, pack_rows
 from spark_prof.kernels.routing import Routing, routed
 from spark_prof.kernels.runtime.code import KernelCode
 from spark_prof.kernels.runtime.launch import launch
@@ -30,7 +44,8 @@ LISTED = (
     {
         "names": ("moe-w4a16",),
         "layer": "experts",
-        "does": "gate and up, SiLU or SwiGLU, down and the weighted sum, from the router's logits",
+        "does": "gate and up, SiLU, SwiGLU or relu2, down and the weighted sum, from the router's "
+        "logits",
         "formats": ("nvfp4", "mxfp4"),
         "shapes": "H and I multiples of 16 (MXFP4: of 32)",
         "operation": "moe",
@@ -39,6 +54,32 @@ LISTED = (
         "tolerance": "as of dense layers, the error of what lies between carried through",
         "check": "moe",
         "bench": True,
+        "tuned_as": "moe",
+    },
+    {
+        "names": ("moe-w8a16",),
+        "layer": "experts",
+        "does": "the same of weights in E4M3",
+        "formats": ("fp8", "fp8_blocks"),
+        "shapes": "H and I multiples of 16",
+        "operation": "moe",
+        "reference": "moe_oracle",
+        "bytes": "D (3 H I w + 4 (2 I + H)) + 4 M k I + 2 M (2 H + E)",
+        "tolerance": "as of dense layers, the error of what lies between carried through",
+        "check": "moe-fp8",
+        "tuned_as": "moe",
+    },
+    {
+        "names": ("moe-w16a16",),
+        "layer": "experts",
+        "does": "the same of weights in BF16, read where the model has them",
+        "formats": ("bf16",),
+        "shapes": "H and I multiples of 16",
+        "operation": "moe",
+        "reference": "moe_oracle",
+        "bytes": "D 3 H I w + 4 M k I + 2 M (2 H + E)",
+        "tolerance": "as of dense layers, the error of what lies between carried through",
+        "check": "moe-w16a16",
         "tuned_as": "moe",
     },
 )
@@ -53,50 +94,70 @@ class PackedExperts:
     hidden: int
     intermediate: int
     activation: Activation
-    gate_up: PackedLinear  # E matrices of 2I x H; eight rows of gate and eight of up take turns
+    # E matrices of 2I x H, eight rows of gate and eight of up by turns; of I x H without a gate.
+    gate_up: PackedLinear
     down: PackedLinear
-    gate_up_bias: torch.Tensor | None  # bfloat16 [E, 2I] in the order of the packed rows, or None
+    gate_up_bias: torch.Tensor | None  # bfloat16 in the order of the packed rows, or None
     down_bias: torch.Tensor | None  # bfloat16 [E, H], or None
 
 
 def pack_experts(
     # [E, 2I, H], the rows of gate before those of up; gpt-oss's checkpoints have them by
-    # turns, see `formats.deinterleave_gate_up`.
-    gate_up: NvFp4 | MxFp4,
-    down: NvFp4 | MxFp4,  # [E, H, I], in the same format
-    gate_up_bias: torch.Tensor | None,  # bfloat16 [E, 2I], in the order of `gate_up`
+    # turns, see `formats.deinterleave_gate_up`. [E, I, H] where the activation has no gate.
+    gate_up: QuantizedWeight | torch.Tensor,
+    down: QuantizedWeight | torch.Tensor,  # [E, H, I], in the same format
+    gate_up_bias: torch.Tensor | None,  # bfloat16, in the order of `gate_up`
     down_bias: torch.Tensor | None,  # bfloat16 [E, H]
     activation: Activation,
 ) -> PackedExperts:
-    """Packs the experts of a layer, on the device that they are on."""
+    """Packs the experts of a layer, on the device that they are on.
+
+    Those in bfloat16 are not copied: the kernel reads them where they are.
+    """
     if type(gate_up) is not type(down) or len(gate_up.shape) != 3 or len(down.shape) != 3:
         raise KernelError("experts need gate_up [E, 2I, H] and down [E, H, I] in the same format")
     count, rows, hidden = gate_up.shape
-    intermediate = rows // 2
-    if tuple(down.shape) != (count, hidden, intermediate) or rows % 2:
+    gated = activation.halves == 2
+    intermediate = rows // activation.halves
+    if tuple(down.shape) != (count, hidden, intermediate) or rows % activation.halves:
         raise KernelError(
             f"gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} do not fit: they must be"
-            " [E, 2I, H] and [E, H, I]"
+            f" [E, {'2I' if gated else 'I'}, H] and [E, H, I]"
         )
-    device = gate_up.packed.device
+    device = gate_up.device
     if gate_up_bias is not None:
         check_operand("gate_up_bias", gate_up_bias, (count, rows), device)
-        gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)
+        if gated:
+            gate_up_bias = _by_turns(gate_up_bias.unsqueeze(-1)).squeeze(-1)
     if down_bias is not None:
         check_operand("down_bias", down_bias, (count, hidden), device)
     return PackedExperts(
         count, hidden, intermediate, activation,
-        pack_rows(_turned(gate_up)), pack_rows(down), gate_up_bias, down_bias,
+        pack_rows(_turned(gate_up) if gated else gate_up), pack_rows(down), gate_up_bias, down_bias,
     )  # fmt: skip
 
 
-def _turned(gate_up: NvFp4 | MxFp4) -> NvFp4 | MxFp4:
+def _turned(gate_up: QuantizedWeight | torch.Tensor) -> QuantizedWeight | torch.Tensor:
+    if isinstance(gate_up, torch.Tensor):
+        return gate_up
     if isinstance(gate_up, MxFp4):
         return MxFp4(_by_turns(gate_up.packed), _by_turns(gate_up.scales))
+    if isinstance(gate_up, Fp8Rows):
+        scales = _by_turns(gate_up.scales.unsqueeze(-1)).squeeze(-1)
+        return Fp8Rows(_bytes_by_turns(gate_up.values), scales)
+    if isinstance(gate_up, Fp8Blocks):
+        eights = gate_up.scales_of(8)
+        scales = eights.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+        return Fp8Blocks(_bytes_by_turns(gate_up.values), scales, rows=8)
+    assert isinstance(gate_up, NvFp4)  # of INT4 there are no stacks
     scale = gate_up.global_scale
     value = scale.value.expand(*gate_up.packed.shape[:-1], 1)
-    scales = _by_turns(gate_up.scales.view(torch.uint8)).view(torch.float8_e4m3fn)
+    scales = _bytes_by_turns(gate_up.scales)
     return NvFp4(_by_turns(gate_up.packed), scales, GlobalScale(_by_turns(value), scale.convention))
+
+
+def _bytes_by_turns(rows: torch.Tensor) -> torch.Tensor:
+    return _by_turns(rows.view(torch.uint8)).view(rows.dtype)
 
 
 def _by_turns(rows: torch.Tensor) -> torch.Tensor:
@@ -118,7 +179,13 @@ class MoeConfig:
     down_min_blocks: int
 
 
-def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeConfig:
+def default_config(
+    hidden: int,
+    tokens: int,
+    multiprocessors: int = 132,
+    # Of the weights: of bf16 fewer units fit in registers, and fp8_blocks has a unit's sums too.
+    format: str = "",  # noqa: A002 - the word of the formats
+) -> MoeConfig:
     """A configuration that is good for most shapes, where none was measured.
 
     With more stacks of 16 rows of `down` than the GPU has multiprocessors, two blocks share one.
@@ -126,34 +193,40 @@ def default_config(hidden: int, tokens: int, multiprocessors: int = 132) -> MoeC
     units = -(-hidden // 128)
     split = next(split for split in (4, 2, 1) if split <= units)
     few = token_tiles(tokens) == 1
+    alone = hidden <= 16 * multiprocessors
     gate_up = (4, split, 2, 5) if few else (4, 1, 2, 4)
-    down = (16, 2, 1) if hidden <= 16 * multiprocessors else (12, 1, 2) if few else (8, 2, 2)
+    down = (16, 2, 1) if alone else (12, 1, 2) if few else (8, 2, 2)
+    if format == "bf16":
+        gate_up = (4, split if few else 1, 1, 4)
+        down = (16, 1, 1) if alone else (8, 1, 2)
+    elif format == "fp8_blocks":
+        gate_up = (4, split, 2, 4) if few else (4, 1, 1, 4)
+        down = down if few else (16, 1, 1) if alone else (8, 1, 2)
     return MoeConfig(*gate_up, *down)
 
 
 def config_for(work: Work, processors: int) -> MoeConfig:
     """The default for a piece of work."""
-    return default_config(work.columns, work.tokens, processors)
+    return default_config(work.columns, work.tokens, processors, work.format)
 
 
 def choose_moe(
     experts: PackedExperts, top_k: int, tokens: int, *, insist: bool = False
 ) -> Choice[MoeConfig]:
     """Chooses between `moe` and whatever it would replace."""
-    hidden, inner = experts.hidden, experts.intermediate
+    hidden, rows, form = experts.hidden, experts.gate_up.rows, experts.gate_up.format
     device = experts.gate_up.weights.device
     choice = choose(
-        "moe", experts.gate_up.format, 2 * inner, hidden, tokens, architecture(device),
+        "moe", form, rows, hidden, tokens, architecture(device),
         experts=experts.count, top_k=top_k, insist=insist,
     )  # fmt: skip
-    return configured(choice, default_config(hidden, tokens, multiprocessors(device)), hidden)
+    default = default_config(hidden, tokens, multiprocessors(device), form)
+    return configured(choice, default, hidden)
 
 
 def build(layer: Layer) -> Replacement:
     """The kernel for experts, as the registry's candidates have it."""
     assert isinstance(layer, ExpertsLayer)
-    assert not isinstance(layer.gate_up, torch.Tensor), "this kernel is for fewer bits"
-    assert not isinstance(layer.down, torch.Tensor), "as gate_up"
     biases = layer.gate_up_bias, layer.down_bias
     packed = pack_experts(layer.gate_up, layer.down, *biases, layer.activation)
     router = layer.router
@@ -193,7 +266,8 @@ def moe(
         out = x.new_empty((tokens, experts.hidden))
     else:
         check_operand("out", out, (tokens, experts.hidden), device)
-    config = config or default_config(experts.hidden, tokens, multiprocessors(device))
+    form = experts.gate_up.format
+    config = config or default_config(experts.hidden, tokens, multiprocessors(device), form)
     return after_routing(x, routed(logits, router), experts, out, config)
 
 
@@ -206,14 +280,14 @@ def after_routing(
 ) -> torch.Tensor:
     """What the experts make of tokens whose choice is being made by the kernel before."""
     device, (tokens, choices) = x.device, routing.experts.shape
+    form = experts.gate_up.format
     between = x.new_empty((tokens * choices, experts.intermediate))
-    stacks = experts.intermediate // 8
+    stacks = experts.gate_up.rows // STACK
     activation = experts.activation
-    swiglu = activation.name == "swiglu"
     groups = -(-stacks // stacks_at_a_time(config.warps, config.split))
     most = min(tokens * choices, experts.count) * groups
     launch(
-        gate_up_code(experts.gate_up.format, experts.hidden, swiglu, tokens, config),
+        gate_up_code(form, experts.hidden, activation.name, tokens, config),
         (min(most, config.min_blocks * multiprocessors(device)), 1, 1),
         config.warps * 32,
         (
@@ -232,7 +306,7 @@ def after_routing(
         dependent=True,
     )
     launch(
-        down_code(experts.down.format, experts.intermediate, tokens, config),
+        down_code(form, experts.intermediate, tokens, config),
         (experts.hidden // 16, 1, 1),
         config.down_warps * 32,
         (
@@ -252,26 +326,38 @@ def after_routing(
 
 
 def codes() -> Sequence[KernelCode]:
-    """What is compiled for typical models: both formats and activations, few and many tokens."""
+    """What is compiled for typical models: every format and activation, few and many tokens."""
     found = []
-    for name, hidden, intermediate, swiglu in (
-        ("mxfp4", 2880, 2880, True),
-        ("nvfp4", 2048, 768, False),
-        ("nvfp4", 2048, 512, False),
-    ):
+    models: tuple[tuple[str, int, int, ActivationName], ...] = (
+        ("mxfp4", 2880, 2880, "swiglu"),
+        ("nvfp4", 2048, 768, "silu"),
+        ("nvfp4", 2048, 512, "silu"),
+        ("nvfp4", 2688, 1856, "relu2"),
+        ("fp8", 2048, 768, "silu"),
+        ("fp8_blocks", 2048, 768, "silu"),
+        ("fp8_blocks", 7168, 2048, "silu"),
+        ("bf16", 2048, 1408, "silu"),
+        ("bf16", 2688, 1856, "relu2"),
+    )
+    for name, hidden, intermediate, activation in models:
         for tokens in (8, LARGEST_BATCH):
-            config = default_config(hidden, tokens)
-            found.append(gate_up_code(name, hidden, swiglu, tokens, config))
+            config = default_config(hidden, tokens, format=name)
+            found.append(gate_up_code(name, hidden, activation, tokens, config))
             found.append(down_code(name, intermediate, tokens, config))
     return found
 
 
+_ACTIVATIONS: tuple[ActivationName, ...] = ("silu", "swiglu", "relu2")
+"""By what ACTIVATION is in gate_up.cu."""
+
+
 def gate_up_code(
-    name: str, columns: int, swiglu: bool, tokens: int, config: MoeConfig
+    name: str, columns: int, activation: ActivationName, tokens: int, config: MoeConfig
 ) -> KernelCode:
     """What is compiled for gate and up of that format and as many columns, in a configuration."""
     own = {field: value for field, value in vars(config).items() if not field.startswith("down_")}
-    return kernel_code("gate_up", name, columns, tokens, {"swiglu": int(swiglu), **own})
+    own["activation"] = _ACTIVATIONS.index(activation)
+    return kernel_code("gate_up", name, columns, tokens, own)
 
 
 def down_code(name: str, columns: int, tokens: int, config: MoeConfig) -> KernelCode:

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, Int4Groups, MxFp4, NvFp4, QuantizedWeight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.operands import token_tiles
 from spark_prof.kernels.runtime.code import KernelCode
@@ -93,7 +93,7 @@ def _in_units(scales: torch.Tensor, blocks: tuple[int, ...]) -> torch.Tensor:
     return padded.reshape(-1, 2, 8, padded.shape[1] // unit, *blocks)
 
 
-FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2, "bf16": 3}
+FORMATS = {"nvfp4": 0, "mxfp4": 1, "fp8": 2, "bf16": 3, "fp8_blocks": 4, "int4": 5}
 """The names of the formats and what FORMAT is in the kernels."""
 
 STACK = 16
@@ -110,7 +110,7 @@ class PackedLinear:
     rows: int  # N, the features that come out, of one matrix
     columns: int
     weights: torch.Tensor  # uint8, the codes
-    scales: torch.Tensor  # uint8, the block scales; empty for fp8 and bf16
+    scales: torch.Tensor  # uint8, the block scales; empty where there are none
     row_scale: torch.Tensor  # float32 [matrices * N rounded up to 16]; empty for bf16
 
     @property
@@ -137,28 +137,26 @@ def kernel_code(
     return KernelCode(f"{entry}.cu", entry, tuple(defines))
 
 
-def pack_linear(weight: NvFp4 | MxFp4 | Fp8Rows | torch.Tensor) -> PackedLinear:
+def pack_linear(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
     """Packs a weight matrix [N, K], on the device that it is on.
 
     Args:
         weight: K is a multiple of 16, with MXFP4 of 32. A bfloat16 tensor is not copied: the
             kernel reads it where it is.
     """
-    if isinstance(weight, torch.Tensor):
-        return _in_place(weight)
     if len(weight.shape) != 2:
         raise KernelError(f"a weight of shape {tuple(weight.shape)} is no matrix of [N, K]")
     return pack_rows(weight)
 
 
 def _in_place(weight: torch.Tensor) -> PackedLinear:
-    """A bfloat16 matrix as it is, row after row."""
-    if weight.dtype != torch.bfloat16 or weight.ndim != 2 or not weight.is_contiguous():
+    """Bfloat16 matrices as they are, row after row."""
+    if weight.dtype != torch.bfloat16 or not weight.is_contiguous():
         raise KernelError(
             f"a weight of {weight.dtype}, shape {tuple(weight.shape)}, is no contiguous bfloat16 "
             "matrix"
         )
-    rows, columns = weight.shape
+    rows, columns = weight.shape[-2:]
     if not weight.numel() or columns % 16 or rows % STACK:
         raise KernelError(
             f"cannot take a bfloat16 matrix of {rows} x {columns}: N and K must be multiples of 16"
@@ -174,31 +172,74 @@ def _in_place(weight: torch.Tensor) -> PackedLinear:
     )
 
 
-def pack_rows(weight: NvFp4 | MxFp4 | Fp8Rows) -> PackedLinear:
+def pack_rows(weight: QuantizedWeight | torch.Tensor) -> PackedLinear:
     """Packs matrices [..., N, K] one behind the other; N may be padded only where there is one."""
+    if isinstance(weight, torch.Tensor):
+        return _in_place(weight)
     *matrices, rows, columns = weight.shape
     if columns % 16 or not columns or not rows:
         raise KernelError(f"cannot pack weights of {rows} x {columns}: K must be a multiple of 16")
     if matrices and rows % STACK:
         raise KernelError(f"cannot pack matrices of {rows} rows: N must be a multiple of {STACK}")
-    if isinstance(weight, Fp8Rows):
-        raw = weight.values.view(torch.uint8)
-        row_scale = torch.where(((raw & 0x7F) == 0x7F).any(-1), torch.nan, weight.scales)
+    if isinstance(weight, Fp8Rows | Fp8Blocks):
+        raw = weight.values.view(torch.uint8).reshape(-1, columns)
+        of_rows = weight.scales.reshape(-1) if isinstance(weight, Fp8Rows) else 1.0
+        row_scale = torch.where(((raw & 0x7F) == 0x7F).any(-1), torch.nan, of_rows)
         packed = _in_stacks(raw, 1, partial(_fp8_words, _tables(raw.device)[1]))
-        scales = raw.new_empty(0)
-        name = "fp8"
+        scales, name = raw.new_empty(0), "fp8"
+        if isinstance(weight, Fp8Blocks):
+            scales, name = _block_scales(weight), "fp8_blocks"
     else:
         flat = weight.packed.reshape(-1, columns // 2)
         if isinstance(weight, NvFp4):
             flat, scales, row_scale = packed_nvfp4_scales(weight)
             name = "nvfp4"
+        elif isinstance(weight, Int4Groups):
+            scales, row_scale, name = _group_scales(weight), torch.ones(rows), "int4"
         else:
             scales, row_scale = packed_mxfp4_scales(weight)
             name = "mxfp4"
-        packed = _in_stacks(flat, 2, partial(_fp4_words, _tables(flat.device)[0]))
+        table = _int4_table if name == "int4" else lambda device: _tables(device)[0]
+        packed = _in_stacks(flat, 2, partial(_fp4_words, table(flat.device)))
     padding = -row_scale.numel() % STACK
-    row_scale = torch.nn.functional.pad(row_scale.to(torch.float32), (0, padding))
+    row_scale = row_scale.to(packed.device, torch.float32)
+    row_scale = torch.nn.functional.pad(row_scale, (0, padding))
     return PackedLinear(name, rows, columns, packed, scales, row_scale)
+
+
+def _block_scales(weight: Fp8Blocks) -> torch.Tensor:
+    """Bytes of float32 [stack, unit, 2], those of eight rows and of the eight after them."""
+    eights = weight.scales_of(8).flatten(0, -2)
+    padded = torch.nn.functional.pad(eights, (0, 0, 0, len(eights) % 2))
+    return padded.unflatten(0, (-1, 2)).transpose(1, 2).contiguous().view(torch.uint8).flatten()
+
+
+_INT4_UNIT = 128
+"""Columns of a unit, of which a row has one scale."""
+
+
+def _group_scales(weight: Int4Groups) -> torch.Tensor:
+    """Bytes of int32 [stack, unit, 8, 2]: a scale, and below it what is added to codes."""
+    units = -(-weight.shape[1] // _INT4_UNIT)
+    alone = weight.scales.shape[1] == 1
+    if weight.group % _INT4_UNIT and not alone:
+        raise KernelError(
+            f"its groups are of {weight.group} columns; the kernels take multiples of {_INT4_UNIT}"
+        )
+    # Codes are 128 more than they stand for, as bfloat16 has no bits beside their four then.
+    zeros = (weight.zeros.to(torch.int32) | 0xC300) & 0xFFFF
+    words = weight.scales.view(torch.int16).to(torch.int32) << 16 | zeros
+    words = words.repeat_interleave(units if alone else weight.group // _INT4_UNIT, 1)[:, :units]
+    padded = torch.nn.functional.pad(words, (0, 0, 0, -len(words) % STACK))
+    ordered = padded.reshape(-1, 2, 8, units).permute(0, 3, 2, 1)
+    return ordered.contiguous().view(torch.uint8).flatten()
+
+
+def _int4_table(device: torch.device) -> torch.Tensor:
+    """As of E2M1 in `_tables`: each of the four pairs has bits of its own in both halves."""
+    byte = torch.arange(256, dtype=torch.int32)
+    shifts = 4 * torch.arange(4, dtype=torch.int32)[:, None]
+    return ((byte & 15) << shifts | (byte >> 4) << (16 + shifts)).to(device)
 
 
 def _in_stacks(

@@ -31,6 +31,23 @@ SLOT_OF_COMPONENT = {
 }
 """The slot of a matrix by the component that it works for."""
 
+_SLOT_OF_PART = (
+    ("ssm", r"\.in_proj\w*$", "qkv"),
+    ("ssm", r"\.out_proj$", "o"),
+    ("experts", r"\.fc[12]_latent_proj$", "mlp"),
+)
+"""The same of a matrix whose component does other things too: by its path."""
+
+
+def slot_of(name: str, type_name: str) -> str:
+    """The slot that a matrix of that path and class fills, empty for none."""
+    component = component_of(name, type_name)
+    for of, pattern, slot in _SLOT_OF_PART:
+        if component == of and re.search(pattern, name):
+            return slot
+    return "" if ".experts." in name else SLOT_OF_COMPONENT.get(component, "")
+
+
 _ENCODERS = re.compile(r"(^|\.)(visual|vision|audio|speech|image|mm_|multi_modal)[^.]*\.")
 """Paths of what computes pictures and sounds: never a few tokens at a time."""
 
@@ -54,9 +71,15 @@ class SwapPoint:
 
 
 def find_points(model: Any) -> Iterator[SwapPoint]:
-    """All places of a model's decoder, a torch.nn.Module, in the order of its modules."""
+    """All places of a model's decoder, a torch.nn.Module, in the order of its modules.
+
+    Not the matrix that MLA absorbs into two others: no decode step runs it.
+    """
+    names = {name for name, _ in model.named_modules()}
     for name, module in model.named_modules():
-        if _ENCODERS.search(name):
+        around, _, last = name.rpartition(".")
+        absorbed = last == "kv_b_proj" and f"{around}.mla_attn" in names
+        if absorbed or _ENCODERS.search(name):
             continue
         if LayerModules.of(module) is not None:
             for part, path in parts_of(name, module):
@@ -68,8 +91,8 @@ def find_points(model: Any) -> Iterator[SwapPoint]:
         elif type(module).__name__.endswith("RMSNorm") and hasattr(module, "_forward_method"):
             yield SwapPoint("norm", name, module, "norm")
         elif callable(getattr(getattr(module, "quant_method", None), "apply", None)):
-            slot = SLOT_OF_COMPONENT.get(component_of(name, type(module).__name__))
-            if slot is not None and ".experts." not in name:
+            slot = slot_of(name, type(module).__name__)
+            if slot:
                 yield SwapPoint(slot, name, module, "matrix")
 
 

@@ -26,6 +26,7 @@ from spark_prof.swaps.live_weights import (
     StoredAs,
     extent_of,
     parameter,
+    scales_of,
     stored_as,
 )
 
@@ -34,6 +35,8 @@ _E4M3_SCALES = (0x68, 0x78)  # 64 to 240, as block scales of real checkpoints ar
 _E8M0_SCALES = 2  # neighbouring exponents that a tensor's scales have
 _E8M0_RMS = math.sqrt((1 + 0.25) / 2)  # of two of them, the upper one being 1
 _FP8_STEP = 448 / 4  # an FP8 weight's standard deviation, of its scale
+_INT4_RMS = math.sqrt(sum((code - 8) ** 2 for code in range(16)) / 16)
+_INT4_ZEROS = 0x88888888 - (1 << 32)  # eight of the middle, as an int32
 _CHUNK = 1 << 22  # values that are made at a time where they cannot be made in place
 
 
@@ -188,11 +191,16 @@ def _fill_matrix(
     if stored.format == "plain":
         weight.normal_(0, spread, generator=numbers)
         return
-    scale = parameter(module, prefix + stored.scale)
+    scale = scales_of(module, stored, prefix)
     if stored.format == "fp8":
         scale.fill_(spread / _fill_fp8(weight, numbers))
     else:
         fill_codes(weight, numbers)
+    if stored.format == "int4":
+        scale.fill_(spread / _INT4_RMS)
+        zeros = getattr(module, prefix + stored.zeros, None)
+        if isinstance(zeros, torch.Tensor):
+            zeros.fill_(_INT4_ZEROS)
     if stored.format == "mxfp4":
         _fill_mxfp4_scales(scale, spread, numbers)
     largest = 448.0

@@ -10,17 +10,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
 from spark_prof.kernels.candidate import Activation
-from spark_prof.kernels.formats import Convention, Fp8Rows, GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.formats import (
+    FP8_BLOCK,
+    Convention,
+    Fp8Blocks,
+    Fp8Rows,
+    GlobalScale,
+    Int4Groups,
+    MxFp4,
+    NvFp4,
+    QuantizedWeight,
+    pack_nibbles,
+)
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import ExpertsLayer, Layer, LinearLayer, NormLayer, RouterLayer
 
-Format = Literal["plain", "nvfp4", "mxfp4", "fp8"]  # `plain` is not quantized
+Format = Literal["plain", "nvfp4", "mxfp4", "fp8", "int4"]  # `plain` is not quantized
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,11 @@ class StoredAs:
     format: Format
     weight: str = "weight"
     scale: str = "weight_scale"  # the scales of its blocks, rows or shards
+    fp8_block_scale: str = "weight_scale"  # those of FP8 where its config has blocks
+    zeros: str = ""  # zero points of INT4; without them zero is 8
+    # How codes of INT4 lie in words: eight of a column in a word, of a row, or of a row as AWQ has
+    # them, even ones first.
+    order: Literal["column", "row", "awq"] = "row"
     global_scale: str = ""  # those of its shards, above the scales of its blocks
     convention: Convention = "multiplies"  # which way round `global_scale` is
     # Of activations; weights that are multiplied with BF16 have no use for it.
@@ -39,6 +55,7 @@ class StoredAs:
 _PLAIN = StoredAs("plain")
 _FP8 = StoredAs("fp8")
 _FP8_STATIC = StoredAs("fp8", input_scale="input_scale")
+_FP8_VLLM = replace(_FP8_STATIC, fp8_block_scale="weight_scale_inv")
 _MXFP4_PACKED = StoredAs("mxfp4", "weight_packed")
 _MODELOPT_NVFP4 = StoredAs("nvfp4", global_scale="weight_scale_2", input_scale="input_scale")
 _COMPRESSED_NVFP4 = StoredAs(
@@ -48,6 +65,9 @@ _COMPRESSED_NVFP4 = StoredAs(
     convention="divides",
     input_scale="input_global_scale",
 )
+_GPTQ = StoredAs("int4", "qweight", "scales", order="column")
+_AWQ = StoredAs("int4", "qweight", "scales", zeros="qzeros", order="awq")
+_COMPRESSED_INT4 = StoredAs("int4", "weight_packed", zeros="weight_zero_point")
 _COMPRESSED = "CompressedTensorsLinearMethod/CompressedTensors"
 _MODELOPT = "ModelOptLinearMethod/K"  # since 0.31
 
@@ -61,11 +81,14 @@ LINEAR = {
     _COMPRESSED + "W4A4Mxfp4": _MXFP4_PACKED,
     _COMPRESSED + "W8A8Fp8": _FP8_STATIC,
     _COMPRESSED + "W8A16Fp8": _FP8_STATIC,
+    _COMPRESSED + "WNA16": _COMPRESSED_INT4,
+    "AutoAWQMarlinLinearMethod": _AWQ,
+    "AutoGPTQLinearMethod": _GPTQ,
     "ModelOptFp8LinearMethod": _FP8_STATIC,
     "ModelOptFp8PcPtLinearMethod": _FP8,
     _MODELOPT + "Fp8StaticTensor": _FP8_STATIC,
     _MODELOPT + "Fp8StaticChannel": _FP8,
-    "Fp8LinearMethod": _FP8_STATIC,
+    "Fp8LinearMethod": _FP8_VLLM,
     "FBGEMMFp8LinearMethod": _FP8,
 }
 """Of matrices and embeddings, by the class that registers them, behind a `/` that it hands its work
@@ -78,6 +101,9 @@ EXPERTS = {
     "CompressedTensorsW4A4Mxfp4MoEMethod": _MXFP4_PACKED,
     "ModelOptNvFp4FusedMoE": _MODELOPT_NVFP4,
     "CompressedTensorsW4A4Nvfp4MoEMethod": _COMPRESSED_NVFP4,
+    "CompressedTensorsW8A8Fp8MoEMethod": _FP8_STATIC,
+    "Fp8MoEMethod": _FP8_VLLM,
+    "ModelOptFp8MoEMethod": _FP8_STATIC,
 }
 
 
@@ -111,6 +137,19 @@ def parameter(module: Any, name: str) -> torch.Tensor:
     return value.detach()
 
 
+def scales_of(module: Any, stored: StoredAs, prefix: str = "") -> torch.Tensor:
+    """The scales of a module's blocks, rows or shards."""
+    blocks = getattr(module, "weight_block_size", None)
+    if stored.format != "fp8" or blocks is None:
+        return parameter(module, prefix + stored.scale)
+    if list(blocks) != [FP8_BLOCK, FP8_BLOCK]:
+        raise KernelError(
+            f"its FP8 weights have scales of {blocks[0]} x {blocks[1]} blocks; those of"
+            f" {FP8_BLOCK} x {FP8_BLOCK} are read"
+        )
+    return parameter(module, prefix + stored.fp8_block_scale)
+
+
 _NEVER_LOADED = -448.0
 """vLLM starts FP8 scales with the lowest float32; below this one was in no checkpoint."""
 
@@ -128,24 +167,62 @@ def check_scale(value: torch.Tensor, what: str) -> torch.Tensor:
     return value
 
 
-def _weight(module: Any, stored: StoredAs) -> NvFp4 | MxFp4 | Fp8Rows | torch.Tensor:
+def _weight(module: Any, stored: StoredAs) -> QuantizedWeight | torch.Tensor:
     weight = parameter(module, stored.weight)
     if stored.format == "plain":
         if weight.ndim != 2 or not weight.is_floating_point():
             raise KernelError(f"its weight is {weight.dtype} {tuple(weight.shape)}, no matrix")
         return weight
-    if getattr(module, "weight_block_size", None) is not None:
-        raise KernelError("its FP8 weights have scales of blocks; those of rows or shards are read")
-    scale = parameter(module, stored.scale)
+    scale = scales_of(module, stored)
+    if stored.format == "int4":
+        return _int4(module, stored)
     if stored.format == "mxfp4":
         return MxFp4(weight, scale)
     if stored.format == "fp8":
+        if getattr(module, "weight_block_size", None) is not None:
+            return Fp8Blocks(weight, check_scale(scale, "FP8 scale"))
         return Fp8Rows(weight, _row_scales(scale, _widths(module, weight)))
     value = check_scale(parameter(module, stored.global_scale), stored.global_scale).flatten()
     if value.numel() == 1:
         return NvFp4(weight, scale, GlobalScale(value.reshape(()), stored.convention))
     shards = GlobalScale.of_shards(value, _widths(module, weight), stored.convention)
     return NvFp4(weight, scale, shards)
+
+
+def _int4(module: Any, stored: StoredAs) -> Int4Groups:
+    by_row = stored.order == "row"
+    scales = parameter(module, stored.scale)
+    scales = scales if by_row else scales.T
+    rows, columns = scales.shape[0], module.input_size_per_partition
+    config = getattr(module.quant_method, "quant_config", None)
+    scheme = getattr(module, "scheme", None)
+    if getattr(config, "desc_act", False) or getattr(scheme, "has_g_idx", False):
+        raise KernelError("the columns of its groups are not side by side (act-order)")
+    words = parameter(module, stored.weight)
+    if words.numel() * 8 != rows * columns:
+        raise KernelError(f"{words.numel()} words are not {rows} x {columns} integers of 4 bits")
+    if stored.order == "column":
+        codes = _nibbles(words.T)
+    else:
+        codes = _nibbles(words) if by_row else _awq(words)
+    zeros = torch.full_like(scales, 8, dtype=torch.uint8, memory_format=torch.contiguous_format)
+    if isinstance(getattr(module, stored.zeros, None), torch.Tensor):
+        given = parameter(module, stored.zeros)
+        zeros = _nibbles(given.T).T if by_row else _awq(given)
+    group = -(-columns // scales.shape[1])
+    return Int4Groups(pack_nibbles(codes), scales.contiguous(), zeros.contiguous(), group)
+
+
+def _nibbles(words: torch.Tensor) -> torch.Tensor:
+    """Eight integers of each int32 [N, K / 8], the lowest bits first: uint8 [N, K]."""
+    shifts = 4 * torch.arange(8, device=words.device)
+    return (words.unsqueeze(-1) >> shifts & 15).to(torch.uint8).flatten(1)
+
+
+def _awq(words: torch.Tensor) -> torch.Tensor:
+    """The same of int32 [K, N / 8], whose words have integers 0, 2, 4, 6, 1, 3, 5, 7: [N, K]."""
+    places = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7], device=words.device)
+    return _nibbles(words).unflatten(1, (-1, 8))[..., places].flatten(1).T
 
 
 def _widths(module: Any, weight: torch.Tensor) -> Sequence[int]:
@@ -265,7 +342,7 @@ def read_norm(name: str, module: Any) -> NormLayer:
     return NormLayer(name, weight, float(module.variance_epsilon))
 
 
-_BLOCKS = {"plain": 1, "nvfp4": 16, "mxfp4": 32}
+_BLOCKS = {"plain": 1, "fp8": 1, "nvfp4": 16, "mxfp4": 32}
 
 _REFUSED_EXPERTS = (
     ("moe_config.moe_parallel_config.use_ep", "its experts are spread over ranks"),
@@ -322,7 +399,10 @@ def read_experts(name: str, runner: Any) -> ExpertsLayer:
         gate_up_bias = _gate_up(gate_up_bias.detach(), extent).contiguous()
     if down_bias is not None:
         down_bias = down_bias.detach()[:, : extent.hidden].contiguous()
-    return ExpertsLayer(name, gate_up, down, gate_up_bias, down_bias, activation, router)
+    # Other kernels of vLLM than Triton's take BF16 weights in an order of their own.
+    backend = getattr(getattr(module.quant_method, "unquantized_backend", None), "name", "")
+    stays = backend in ("TRITON", "BATCHED_TRITON")
+    return ExpertsLayer(name, gate_up, down, gate_up_bias, down_bias, activation, router, stays)
 
 
 def _refuse(module: Any) -> None:
@@ -346,23 +426,27 @@ def _activation(module: Any) -> Activation:
     )
     if name == "silu" and limit is None:
         return Activation("silu")
+    if name == "relu2_no_mul":
+        return Activation("relu2")
     if name == "swigluoai" and beta in (None, 1.0):
         given = Activation("swiglu")
         return Activation("swiglu", alpha or given.alpha, limit or given.limit)
     if name == "swigluoai_uninterleave" and alpha and limit and beta == 1.0:
         return Activation("swiglu", alpha, limit)
     raise KernelError(
-        f"its activation is {name} with limit {limit}, alpha {alpha} and beta {beta}; silu and"
-        " gpt-oss's swiglu are known"
+        f"its activation is {name} with limit {limit}, alpha {alpha} and beta {beta}; silu,"
+        " gpt-oss's swiglu and relu2 without a gate are known"
     )
 
 
 def _matrices(
     module: Any, stored: StoredAs, extent: Extent, half: str
-) -> NvFp4 | MxFp4 | torch.Tensor:
+) -> QuantizedWeight | torch.Tensor:
     weight = parameter(module, f"{half}_{stored.weight}")
     if stored.format == "plain":
         return _cut(weight, extent, half, 1)
+    if stored.format == "fp8":
+        return _fp8_experts(module, stored, extent, half)
     packed = _cut(weight, extent, half, 2)
     scale = parameter(module, f"{half}_{stored.scale}")
     scales = _cut(scale, extent, half, _BLOCKS[stored.format])
@@ -373,10 +457,33 @@ def _matrices(
     if half == "w2":
         return NvFp4(packed, scales, GlobalScale(value.reshape(-1, 1, 1), stored.convention))
     value = value.reshape(packed.shape[0], -1)
-    if extent.turns and bool((value != value[:, :1]).any()):
-        raise KernelError(f"its {what} differs between gate and up, whose rows take turns")
-    rows = [extent.intermediate] * 2 if value.shape[1] == 2 else [2 * extent.intermediate]
+    _refuse_turns(value, extent, what)
+    shards = value.shape[1]
+    rows = [extent.halves * extent.intermediate // shards] * shards
     return NvFp4(packed, scales, GlobalScale.of_shards(value, rows, stored.convention))
+
+
+def _fp8_experts(module: Any, stored: StoredAs, extent: Extent, half: str) -> QuantizedWeight:
+    values = _cut(parameter(module, f"{half}_{stored.weight}"), extent, half, 1)
+    what = f"{half}_{stored.scale}"
+    scale = check_scale(scales_of(module, stored, f"{half}_"), what)
+    if getattr(module, "weight_block_size", None) is not None:
+        if extent.turns or extent.intermediate % FP8_BLOCK:
+            raise KernelError("blocks of its FP8 scales have rows of both gate and up")
+        blocks = replace(extent, intermediate=extent.intermediate // FP8_BLOCK)
+        blocks = replace(blocks, hidden=-(-extent.hidden // FP8_BLOCK))
+        return Fp8Blocks(values, _cut(scale, blocks, half, 1))
+    if scale.ndim == 3:  # of rows
+        scale = _gate_up(scale, extent) if half == "w13" else scale[:, : extent.hidden]
+        return Fp8Rows(values, scale.squeeze(-1).contiguous())
+    scale = scale.reshape(len(values), -1)
+    _refuse_turns(scale, extent, what)
+    return Fp8Rows(values, scale.repeat_interleave(values.shape[1] // scale.shape[1], 1))
+
+
+def _refuse_turns(of_shards: torch.Tensor, extent: Extent, what: str) -> None:
+    if extent.turns and bool((of_shards != of_shards[:, :1]).any()):
+        raise KernelError(f"its {what} differs between gate and up, whose rows take turns")
 
 
 def _cut(values: torch.Tensor, extent: Extent, half: str, per_item: int) -> torch.Tensor:
@@ -387,9 +494,9 @@ def _cut(values: torch.Tensor, extent: Extent, half: str, per_item: int) -> torc
 
 
 def _gate_up(values: torch.Tensor, extent: Extent) -> torch.Tensor:
-    """[E, 2I, ...] without padding, gate before up; a view where nothing has to move."""
+    """Without padding, gate before up; a view where nothing has to move."""
     if extent.turns:
         pairs = values.unflatten(1, (-1, 2))[:, : extent.intermediate].transpose(1, 2)
     else:
-        pairs = values.unflatten(1, (2, -1))[:, :, : extent.intermediate]
+        pairs = values.unflatten(1, (extent.halves, -1))[:, :, : extent.intermediate]
     return pairs.flatten(1, 2)

@@ -196,7 +196,7 @@ def test_bad_input_is_one_line(refuses: Refuses) -> None:
         (["list", "-o", "x.pdf"], "x.pdf"),
         (["list", "-o", "nosuch/x.md"], "does not exist"),
         (["list", "--format", "pdf"], "pdf"),
-        (["check", "qkv"], "did you mean qkv-w4a16 or qkv-fp8 or qkv-w16a16?"),
+        (["check", "qkv"], "did you mean qkv-w4a16 or qkv-fp8 or qkv-int4 or qkv-w16a16?"),
         (["check", "qkv-w4a8"], "did you mean qkv-w4a16?"),
         (["check", "qkv-w4a16", "o-w4a16"], "o-w4a16"),
         (["check", "--device", "tpu"], "tpu"),

@@ -56,6 +56,10 @@ INLINE u32 multiply_bf16x2(u32 a, u32 b) {
     u32 high = cpu_multiply_bf16(u16(a >> 16), u16(b >> 16));
     return high << 16 | cpu_multiply_bf16(u16(a), u16(b));
 }
+INLINE u32 add_bf16x2(u32 a, u32 b) {
+    float low = bf16_to_float(u16(a)) + bf16_to_float(u16(b));
+    return floats_to_bf16x2(low, bf16_to_float(u16(a >> 16)) + bf16_to_float(u16(b >> 16)));
+}
 INLINE u32 low_twice(u32 halves) { return (halves & 0xFFFFu) * 0x10001u; }
 INLINE u32 high_twice(u32 halves) { return (halves >> 16) * 0x10001u; }
 INLINE u32 rotate_left(u32 bits, int by) { return bits << (by & 31) | bits >> (-by & 31); }

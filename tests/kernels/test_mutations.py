@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 from spark_prof.kernels import attention, dense, moe, normed_experts, normed_linear, routing
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format
+from spark_prof.kernels.candidate import Activation, ActivationName, ExpertsLayer, Format
 from spark_prof.kernels.check.attention_cases import AttentionCase
 from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import Sizes, Weight
@@ -187,7 +187,8 @@ class Mutant:
     pattern: str
     by: str
     seen: str = "elements wrong"  # what the gate says
-    kind: Format = "nvfp4"  # of the weights that a dense layer is tried with
+    kind: Format = "nvfp4"  # of the weights
+    activation: ActivationName = "swiglu"  # that experts are tried with
 
 
 OUTSIDE = "outside of every tensor"
@@ -200,7 +201,7 @@ MUTANTS = [
         "a row's scale for another's", "weights.cuh", r"\(pairs\[1\], lower", "(pairs[1], upper"
     ),
     Mutant("a factor", "dense.cu", r"FORMAT == BF16 \? 1\.f", "FORMAT == BF16 ? 2.f", kind="bf16"),
-    Mutant("the upper row twice", "weights.cuh", r"\(v & 1\) \* 16ll", "0ll", kind="bf16"),
+    Mutant("the upper row twice", "weights.cuh", r"\(v & 1\) \* eighth", "0ll", kind="bf16"),
     Mutant(
         "rows swapped",
         "weights.cuh",
@@ -230,14 +231,12 @@ MUTANTS = [
         OUTSIDE,
         kind="bf16",
     ),
-    Mutant("no residual", "rows.cuh", r" \+ half_of\(before, k\)", ""),
+    Mutant("no residual", "rows.cuh", r"add\(own, before", "add(own, zeros()"),
     Mutant("epsilon outside of the root", "rows.cuh", r" \+ epsilon\)", ") + epsilon"),
     Mutant("no epsilon", "rows.cuh", r" \+ epsilon\)", ")"),
     Mutant("the mean of a padded row", "rows.cuh", r"1\.f / COLUMNS", "1.f / ROW_STRIDE"),
     Mutant("no weight of the norm", "rows.cuh", r" \* factors\[k\]", ""),
-    Mutant(
-        "the first factors for all", "rows.cuh", r"if \(i\) load_factors", "if (0) load_factors"
-    ),
+    Mutant("the first factors for all", "rows.cuh", r"if \(i\) load_floats", "if (0) load_floats"),
     Mutant("a warp's squares left out", "rows.cuh", r"warp < TEAM;", "warp < TEAM - 1;"),
     Mutant(
         "the first row for all", "rows.cuh", r"row_of\[token\]\[8 \*", "row_of[0][8 *", "a race"
@@ -248,12 +247,32 @@ MUTANTS = [
     Mutant(
         "sums written over", "dense.cu", r"first \+ step < stacks\) sync", "false) sync", "a race"
     ),
+    Mutant(
+        "no scale of blocks", "weights.cuh", r"\* \(i < 2 \? upper : lower\)", "", kind="fp8_blocks"
+    ),
+    Mutant("no zero points", "weights.cuh", r"0x5410u", "0x1010u", kind="int4"),
+    Mutant(
+        "zero points in the scales",
+        "weights.cuh",
+        r"0xFFFF0000u : 0xFFFFFFFFu",
+        "0xFFFFFFFFu : 0xFFFFFFFFu",
+        kind="int4",
+    ),
+    Mutant(
+        "another stack's scales",
+        "gate_up.cu",
+        r"scales \+ (1ll \* )?place \* SCALE_STRIDE",
+        "scales + (place ^ 4) * SCALE_STRIDE",
+        kind="fp8_blocks",
+    ),
     Mutant("no limit of gate", "gate_up.cu", r"gate > limit \? limit : gate", "gate"),
     Mutant("no lower limit of up", "gate_up.cu", r"up < -limit \? -limit : up", "up"),
     Mutant("no 1 beside up", "gate_up.cu", r"\(up \+ 1\.f\)", "up"),
     Mutant("no alpha", "gate_up.cu", r"-alpha \* gate", "-gate"),
     Mutant("up for gate", "gate_up.cu", r"activate\(gate, up,", "activate(up, gate,"),
     Mutant("another expert's first weights", "gate_up.cu", r"expert \* stacks \+ min", "min"),
+    Mutant("no bound at 0", "gate_up.cu", r"up < 0\.f \? 0\.f : up", "up", activation="relu2"),
+    Mutant("no square", "gate_up.cu", r"up \* up", "up", activation="relu2"),
     Mutant("no weights of choices", "down.cu", r"choice_weight\[\w+\];", "1.f;"),
     Mutant("no bias", "down.cu", r"\+ offset\[i >> 1\]", ""),
     Mutant("a warp's sums left out", "down.cu", r"warp < WARPS;", "warp < WARPS - 1;"),
@@ -347,7 +366,7 @@ MUTANTS = [
 ATTENTION = ("attention.cu", "heads.cuh", "cached.cuh")
 
 
-def gate(file: str, kind: Format = "nvfp4") -> str:
+def gate(file: str, kind: Format = "nvfp4", activation: ActivationName = "swiglu") -> str:
     """The verdict on what is launched now, from the cases that the file matters to."""
     if file == "norm.cu":
         return said(NormedCase(kind, (32, 512), 9, bias=True, epsilon=0.5), normed_linear.build)
@@ -366,7 +385,7 @@ def gate(file: str, kind: Format = "nvfp4") -> str:
             return said(case, normed_experts.build)
         finally:
             torch.use_deterministic_algorithms(False)
-    return said(MoeCase("nvfp4", EXPERTS, 5, "swiglu"), moe.build)
+    return said(MoeCase(kind, EXPERTS, 5, activation), moe.build)
 
 
 def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +422,7 @@ def test_a_mutant_fails(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.Monk
     assert found, "the source has changed: change the mutant with it"
     path.write_text(changed, encoding="utf-8")
     launched_from(tmp_path, monkeypatch)
-    assert mutant.seen in gate(mutant.file, mutant.kind)
+    assert mutant.seen in gate(mutant.file, mutant.kind, mutant.activation)
 
 
 @needs_compiler

@@ -12,8 +12,8 @@ from spark_prof.kernels.candidate import Activation, Format
 from spark_prof.kernels.check.inputs import make_weight
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, Work
+from spark_prof.swaps.builders import BUILDERS
 from spark_prof.swaps.layers import ExpertsLayer, LinearLayer, NormLayer, RouterLayer
-from spark_prof.swaps.own import BUILDERS
 from tests.emulator.compiler import compiler
 from tests.kernels.check.plain import some
 from tests.rows import each_row
@@ -34,6 +34,12 @@ def mixture(**fields: object) -> ExpertsLayer:
     down = make_weight("mxfp4", "plain", (8, 192, 96), 2, "cpu")
     layer = ExpertsLayer("m", gate_up, down, None, None, Activation("silu"), ROUTER)  # type: ignore[arg-type]
     return replace(layer, **fields)  # type: ignore[arg-type]
+
+
+def plain_mixture(**fields: object) -> ExpertsLayer:
+    shapes = {"gate_up": (8, 192, 192), "down": (8, 192, 96)}
+    weights = {name: torch.randn(shapes[name]).bfloat16() for name in shapes}
+    return mixture(**weights | fields)
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, **times: tuple[float, float]) -> None:
@@ -60,7 +66,7 @@ def test_what_is_insisted_on_passes_the_check(slot: str, words: str, also: str) 
     assert [(v.case, v.detail) for v in found if v.status == "failed"] == []
     assert sum(v.status == "passed" for v in found) >= 5
     skipped = {v.detail for v in found if v.status == "skipped"}
-    assert all("it does not take" in why or "not NVFP4 or MXFP4" in why for why in skipped)
+    assert all("it does not take" in why for why in skipped)
 
 
 @pytest.mark.parametrize("kind", ["mxfp4", "fp8"])
@@ -86,6 +92,17 @@ def test_it_runs_where_it_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPa
     assert "1 to 4 tokens" in replacement.line
     assert replacement.bits == "kept"
     assert replacement.bytes > 0
+
+
+def test_experts_in_bf16_are_read_where_they_are() -> None:
+    layer = plain_mixture()
+    replacement = BUILDERS["spark_prof!"](layer)
+    assert replacement.bytes == 0
+    assert "bf16 8 experts, 192 x 192" in replacement.line
+    x, logits = torch.randn(3, 192).bfloat16(), torch.randn(3, 8)
+    before = replacement.run(x, logits).clone()
+    layer.down.mul_(2)  # type: ignore[union-attr]
+    assert torch.equal(replacement.run(x, logits), before * 2)
 
 
 def test_it_says_where_else_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +137,8 @@ def test_where_nobody_measured_it_does_not_run_by_itself() -> None:
         ("spark_prof!", replace(ROUTER, experts=513), "512 experts"),
         ("spark_prof!", replace(ROUTER, correction=torch.zeros(8)), "sigmoid"),
         ("spark_prof!", mixture(router=replace(ROUTER, top_k=9)), "cannot choose 9 of 8"),
-        ("spark_prof!", mixture(gate_up=torch.ones(8, 192, 192)), "not NVFP4 or MXFP4"),
+        ("spark_prof!", mixture(gate_up=torch.ones(8, 192, 192)), "in the same format"),
+        ("spark_prof!", plain_mixture(stays=False), "lays the BF16 experts of m out anew"),
     ],
 )
 def test_what_cannot_be_is_one_line(kernel: str, layer: object, said: str) -> None:

@@ -17,8 +17,11 @@ from .vllm_layers import HIDDEN, INNER
 
 pytestmark = pytest.mark.usefixtures("vllm_world")
 
-LINEAR = sorted(set(vllm_layers.QUANTIZATIONS) - {"fp8 blocks"})
-WITH_EXPERTS = ("bf16", "modelopt nvfp4", "compressed nvfp4", "compressed mxfp4", "mxfp4")
+LINEAR = sorted(vllm_layers.QUANTIZATIONS)
+WITH_EXPERTS = (
+    *("bf16", "modelopt nvfp4", "compressed nvfp4", "compressed mxfp4", "mxfp4"),
+    *("fp8", "fp8 blocks", "compressed fp8"),
+)
 OPENAI = {"activation": "swigluoai", "has_bias": True}
 TOLERANCE = {"mxfp4": 0.5}  # its scales are powers of two
 
@@ -39,7 +42,8 @@ def bits(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @each_row("quantization", LINEAR)
 def test_a_matrix_keeps_the_size_of_what_goes_through(quantization: str) -> None:
-    module = vllm_layers.qkv(quantization, hidden=512)
+    size = 128 if "blocks" in quantization else 16
+    module = vllm_layers.qkv(quantization, hidden=512, size=size)
     fill_dummy(model(qkv_proj=module))
     layer: Any = read_layer("qkv_proj", module, "qkv")
     x = torch.randn(8, 512, dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,19 @@ import torch
 from spark_prof.errors import CommandError
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps import build, own
-from spark_prof.swaps.build import build_all, find_points
+from spark_prof.swaps.build import build_all, find_points, slot_of
+from spark_prof.swaps.builders import BUILDERS
 from spark_prof.swaps.layers import Layer, LinearLayer, NormLayer, Replacement
-from spark_prof.swaps.own import BUILDERS, load_builder
+from spark_prof.swaps.own import load_builder
 from spark_prof.swaps.swap_settings import Swap, SwapSettings, parse_swaps
 from tests.rows import each_row
 from tests.swaps.layers import Model, replacing
+
+DATA = Path(__file__).parents[1] / "data"
+WITHOUT = {
+    *("conv", "conv1d", "dt_proj", "x_proj", "wk_weights_proj", "wq_b"),
+    *("eh_proj", "gate", "project_in", "project_out"),
+}
 
 
 def _read(name: str, module: Any, slot: str) -> Layer:
@@ -48,6 +56,55 @@ def test_every_slot_of_a_model_is_found() -> None:
         ("moe", "layers.0.mlp.experts", "experts"),
         ("lm_head", "lm_head", "matrix"),
     ]
+
+
+@each_row(
+    ("path", "type_name", "slot"),
+    [
+        ("model.layers.0.self_attn.fused_qkv_a_proj", "DeepSeekV2FusedQkvAProjLinear", "qkv"),
+        ("model.layers.0.self_attn.kv_a_proj_with_mqa", "ReplicatedLinear", "qkv"),
+        ("model.layers.0.self_attn.q_b_proj", "ColumnParallelLinear", "qkv"),
+        ("model.layers.0.self_attn.o_proj", "RowParallelLinear", "o"),
+        ("model.layers.0.self_attn.indexer.wq_b", "ReplicatedLinear", ""),
+        ("backbone.layers.0.mixer.in_proj", "MergedColumnParallelLinear", "qkv"),
+        ("backbone.layers.0.mixer.out_proj", "RowParallelLinear", "o"),
+        ("backbone.layers.0.mixer.conv1d", "ColumnParallelLinear", ""),
+        ("backbone.layers.0.mixer.x_proj", "RowParallelLinear", ""),
+        ("backbone.layers.0.mixer.dt_proj", "ColumnParallelLinear", ""),
+        ("backbone.layers.2.mixer.fc1_latent_proj", "ReplicatedLinear", "mlp"),
+        ("model.layers.0.mamba.mamba.in_proj", "MergedColumnParallelLinear", "qkv"),
+        ("model.layers.0.linear_attn.in_proj_qkvz", "MergedColumnParallelLinear", "qkv"),
+        ("model.layers.0.linear_attn.in_proj_ba", "MergedColumnParallelLinear", "qkv"),
+        ("model.layers.0.linear_attn.out_proj", "RowParallelLinear", "o"),
+        ("model.layers.0.short_conv.out_proj", "RowParallelLinear", "o"),
+        ("model.layers.1.mlp.shared_experts.gate_up_proj", "MergedColumnParallelLinear", "mlp"),
+        ("model.layers.0.shared_mlp.output_linear", "RowParallelLinear", "mlp"),
+        ("model.layers.0.mlp.experts.routed_experts", "RoutedExperts", ""),
+    ],
+)
+def test_the_slot_of_a_matrix(path: str, type_name: str, slot: str) -> None:
+    assert slot_of(path, type_name) == slot
+
+
+def test_matrices_of_every_architecture_have_a_slot() -> None:
+    """But those that are no plain product of a token, and the embeddings."""
+    with (DATA / "module-paths.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["type"].endswith("Linear")]
+    without = {
+        row["path"].rpartition(".")[2] for row in rows if not slot_of(row["path"], row["type"])
+    }
+    assert len(rows) > 100
+    assert without == WITHOUT
+
+
+def test_what_mla_absorbs_is_left_alone() -> None:
+    model = Model()
+    attention = model.layers[0].self_attn
+    attention.kv_b_proj = attention.qkv_proj
+    del attention.qkv_proj
+    assert "layers.0.self_attn.kv_b_proj" in {point.name for point in find_points(model)}
+    attention.mla_attn = torch.nn.Module()
+    assert "layers.0.self_attn.kv_b_proj" not in {point.name for point in find_points(model)}
 
 
 @each_row("path", ["visual", "vision_tower", "model.audio_tower", "mm_projector"])

@@ -40,8 +40,11 @@ READ = (
      " is_lora_enabled tp_size dp_size pcp_size"),
     (LAYERS + "fused_moe/config.py", "FusedMoEParallelConfig", "use_ep enable_eplb"
      " is_sequence_parallel"),
-    (LAYERS + "fused_moe/activation.py", "MoEActivation", "is_gated silu swigluoai"
+    (LAYERS + "fused_moe/activation.py", "MoEActivation", "is_gated silu relu2_no_mul swigluoai"
      " swigluoai_uninterleave"),
+    (LAYERS + "fused_moe/unquantized_fused_moe_method.py", "UnquantizedFusedMoEMethod",
+     "unquantized_backend"),
+    (LAYERS + "fused_moe/oracle/unquantized.py", "UnquantizedMoeBackend", "TRITON BATCHED_TRITON"),
     (LAYERS + "fused_moe/runner/moe_runner.py", "MoERunner", "routed_experts router"
      " _fse_fuse_gate"),
     (LAYERS + "fused_moe/router/fused_moe_router.py", "FusedMoERouter", "eplb_state"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from spark_prof.kernels.candidate import Activation
+from spark_prof.kernels.formats import Fp8Blocks
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import ExpertsLayer
 from spark_prof.swaps.live_weights import EXPERTS, read_layer, stored_as
@@ -27,8 +28,13 @@ READ = (
     "compressed nvfp4 w4a4",
     "compressed mxfp4",
     "mxfp4",
+    "fp8",
+    "modelopt fp8",
+    "compressed fp8",
+    "compressed fp8 tensor",
 )
 OPENAI = {"activation": "swigluoai", "has_bias": True}
+NO_GATE = {"activation": "relu2_no_mul", "ckpt_names": ("up_proj", "down_proj", None)}
 
 
 def read(runner: Any) -> ExpertsLayer:
@@ -47,7 +53,42 @@ def test_experts_keep_their_values(quantization: str) -> None:
     torch.testing.assert_close(values(layer.down), down, rtol=1e-12, atol=0)
     assert layer.activation == Activation("silu")
     assert (layer.gate_up_bias, layer.down_bias) == (None, None)
+    if quantization == "bf16":
+        # In place, so that what reads it there copies nothing.
+        assert layer.stays
+        assert layer.gate_up.is_contiguous()
+        assert layer.gate_up.data_ptr() == module.w13_weight.data_ptr()
     assert (layer.router.experts, layer.router.top_k) == (4, 2)
+
+
+NO_GATES = ("bf16", "modelopt nvfp4", "modelopt fp8", *(q for q in READ if "compressed" in q))
+
+
+@each_row("quantization", ["fp8 blocks", "compressed fp8 blocks"])
+def test_experts_in_fp8_blocks(quantization: str) -> None:
+    hidden, inner = 256, 128
+    runner = vllm_layers.experts(quantization, hidden_size=hidden, intermediate_size=inner)
+    module = runner.routed_experts
+    gate_up, down = load_experts(module, stored_as(module, EXPERTS), hidden, inner)
+    layer = read(runner)
+    assert isinstance(layer.gate_up, Fp8Blocks)
+    torch.testing.assert_close(values(layer.gate_up), gate_up, rtol=0, atol=0)
+    torch.testing.assert_close(values(layer.down), down, rtol=0, atol=0)
+    module.weight_block_size = [64, 128]
+    with pytest.raises(KernelError, match="64 x 128 blocks; those of 128 x 128 are read"):
+        read(runner)
+
+
+@each_row("quantization", NO_GATES)
+def test_experts_without_a_gate(quantization: str) -> None:
+    runner = vllm_layers.experts(quantization, **NO_GATE)
+    module = runner.routed_experts
+    up, down = load_experts(module, stored_as(module, EXPERTS), HIDDEN, INNER)
+    layer = read(runner)
+    assert layer.activation == Activation("relu2")
+    assert values(layer.gate_up).shape == (4, INNER, HIDDEN)
+    torch.testing.assert_close(values(layer.gate_up), up, rtol=1e-12, atol=0)
+    torch.testing.assert_close(values(layer.down), down, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(("hidden", "inner"), [(64, 96), (256, 128), (320, 416)])
@@ -168,7 +209,8 @@ def test_what_other_engines_do_is_refused(where: str, field: str, reason: str) -
         read(runner)
 
 
-@pytest.mark.parametrize("quantization", ["fp8", "fp8 blocks", "modelopt fp8"])
-def test_experts_in_fp8_are_refused_by_name(quantization: str) -> None:
-    with pytest.raises(KernelError, match="MoEMethod is not read"):
-        read(vllm_layers.experts(quantization))
+def test_experts_that_vllm_lays_out_anew_do_not_stay() -> None:
+    runner = vllm_layers.experts("bf16")
+    method = runner.routed_experts.quant_method
+    method.unquantized_backend = type(method.unquantized_backend).FLASHINFER_CUTLASS
+    assert not read(runner).stays

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4
+from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, Int4Groups, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.layers import LinearLayer
 from spark_prof.swaps.live_weights import LINEAR, parameter, read_layer, stored_as
@@ -20,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("vllm_world")
 
 ROWS = {"q": 64, "k": 32, "v": 32}
 KINDS: dict[str, type] = {"nvfp4": NvFp4, "mxfp4": MxFp4, "fp8": Fp8Rows, "plain": torch.Tensor}
-READ = sorted(set(vllm_layers.QUANTIZATIONS) - {"fp8 blocks"})
+BLOCKS = ("fp8 blocks", "compressed fp8 blocks")
+INT4 = ("awq", "gptq", "compressed int4", "compressed int4 zeros")
+READ = sorted(set(vllm_layers.QUANTIZATIONS) - {*BLOCKS, *INT4})
 
 
 def loaded(module: Any) -> torch.Tensor:
@@ -86,8 +88,34 @@ def refused(module: Any) -> str:
     return str(raised.value)
 
 
-def test_block_scales_of_fp8_are_refused() -> None:
-    assert "blocks" in refused(vllm_layers.qkv("fp8 blocks"))
+@each_row("quantization", BLOCKS)
+def test_blocks_of_fp8_keep_their_values(quantization: str) -> None:
+    module = vllm_layers.qkv(quantization, hidden=256, size=128)
+    shards = {shard: random_weight(rows * 8, 256, rows) for shard, rows in ROWS.items()}
+    shards |= {"v": random_weight(256, 256, 3)}
+    exact = load_shards(module, stored_as(module, LINEAR), shards)
+    layer: Any = read_layer("qkv_proj", module, "qkv")
+    assert isinstance(layer.weight, Fp8Blocks)
+    torch.testing.assert_close(values(layer.weight), exact, rtol=0, atol=0)
+    module.weight_block_size = [32, 32]
+    assert "32 x 32 blocks; those of 128 x 128 are read" in refused(module)
+
+
+@each_row("quantization", INT4)
+def test_groups_of_int4_keep_their_values(quantization: str) -> None:
+    module = vllm_layers.qkv(quantization, hidden=256)
+    shards = {shard: random_weight(rows, 256, rows) for shard, rows in ROWS.items()}
+    exact = load_shards(module, stored_as(module, LINEAR), shards)
+    layer: Any = read_layer("qkv_proj", module, "qkv")
+    assert isinstance(layer.weight, Int4Groups)
+    assert layer.weight.group == 128
+    torch.testing.assert_close(values(layer.weight), exact, rtol=0, atol=0)
+
+
+def test_int4_in_another_order_of_columns_is_refused() -> None:
+    module = vllm_layers.qkv("gptq", hidden=256)
+    module.quant_method.quant_config.desc_act = True
+    assert "act-order" in refused(module)
 
 
 @each_row("value", [0.0, -1.0, float("nan"), float("inf")])

@@ -39,11 +39,14 @@ def registered(source: Path) -> dict[str, set[str]]:
             strings = {
                 node.value
                 for method in owner.body
-                if isinstance(method, ast.FunctionDef) and "create_weights" in method.name
+                if isinstance(method, ast.FunctionDef)
+                and ("create_weights" in method.name or method.name == "__init__")
                 for node in ast.walk(method)
                 if isinstance(node, ast.Constant) and isinstance(node.value, str)
             }
-            if strings:
+            # A name may be put together, of a prefix and what the constructor says.
+            strings |= {f"{half}_{name}" for half in ("w13", "w2") for name in strings}
+            if "create_weights" in ast.unparse(owner):
                 found[owner.name] = strings
     return found
 
@@ -51,6 +54,7 @@ def registered(source: Path) -> dict[str, set[str]]:
 def names(row: StoredAs, prefixes: tuple[str, ...]) -> set[str]:
     own = {row.weight, row.global_scale} if row.format != "plain" else {row.weight}
     own |= {row.scale} if row.format != "plain" else set()
+    own |= {row.fp8_block_scale} if row.format == "fp8" else set()
     return {prefix + name for prefix in prefixes for name in own if name}
 
 

@@ -21,6 +21,11 @@ HIDDEN, INNER, EXPERTS, TOP_K = 64, 96, 4, 2
 _LAYERS = "vllm.model_executor.layers."
 _MOE = _LAYERS + "quantization.compressed_tensors.compressed_tensors_moe."
 _NVFP4_MOE = (_LAYERS + "quantization.modelopt", _MOE + "compressed_tensors_moe_w4a4_nvfp4")
+_FP8_MOE = (
+    _LAYERS + "quantization.fp8",
+    _LAYERS + "quantization.modelopt",
+    _MOE + "compressed_tensors_moe_w8a8_fp8",
+)
 _SCHEMES = _LAYERS + "quantization.compressed_tensors.schemes.compressed_tensors_"
 
 
@@ -56,6 +61,12 @@ def _kernel_choices() -> Iterator[Any]:
     kernel = MagicMock(input_quant_key=lambda: None)
     mxfp4 = import_module(_LAYERS + "fused_moe.oracle.mxfp4").Mxfp4MoeBackend.MARLIN
     nvfp4 = import_module(_LAYERS + "fused_moe.oracle.nvfp4").NvFp4MoeBackend.MARLIN
+    fp8 = import_module(_LAYERS + "fused_moe.oracle.fp8").Fp8MoeBackend.MARLIN
+    for module in _FP8_MOE:
+        yield patch(f"{module}.select_fp8_moe_backend", lambda **_: (fp8, None))
+    plain = import_module(_LAYERS + "fused_moe.oracle.unquantized").UnquantizedMoeBackend.TRITON
+    name = f"{_LAYERS}fused_moe.unquantized_fused_moe_method.select_unquantized_moe_backend"
+    yield patch(name, lambda **_: (plain, None))
     for module in _NVFP4_MOE:
         yield patch(f"{module}.select_nvfp4_moe_backend", lambda **_: (nvfp4, None))
     for function in ("select_mxfp4_moe_backend", "select_deepseek_v4_mxfp4_moe_backend"):
@@ -97,6 +108,7 @@ def _plain(name: str, **config: Any) -> Any:
     return found.from_config(config)
 
 
+_INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
 _NVFP4 = {"num_bits": 4, "strategy": "tensor_group", "group_size": 16}
 _MXFP4 = {"num_bits": 4, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
 _FP8 = {"num_bits": 8, "strategy": "channel"}
@@ -121,8 +133,31 @@ QUANTIZATIONS: dict[str, Any] = {
     ),
     "fp8": lambda: _plain("fp8.Fp8Config", quant_method="fp8", activation_scheme="dynamic"),
     "fp8 blocks": lambda: _plain(
-        "fp8.Fp8Config", quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 32]
+        "fp8.Fp8Config",
+        quant_method="fp8",
+        activation_scheme="dynamic",
+        weight_block_size=[128, 128],
     ),
+    "compressed fp8 blocks": lambda: _compressed(
+        "float-quantized",
+        _FP8 | {"strategy": "block", "block_structure": [128, 128]},
+        {"num_bits": 8, "strategy": "group", "group_size": 128},
+    ),
+    "awq": lambda: _plain(
+        "auto_awq.AutoAWQConfig", quant_method="awq", bits=4, group_size=128, zero_point=True
+    ),
+    "gptq": lambda: _plain(
+        "auto_gptq.AutoGPTQConfig",
+        quant_method="gptq",
+        bits=4,
+        group_size=128,
+        sym=True,
+        desc_act=False,
+        lm_head=False,
+        dynamic={},
+    ),
+    "compressed int4": lambda: _compressed("pack-quantized", _INT4),
+    "compressed int4 zeros": lambda: _compressed("pack-quantized", _INT4 | {"symmetric": False}),
     "gpt-oss": lambda: _plain("mxfp4.GptOssMxfp4Config"),
     "mxfp4": lambda: _plain("mxfp4.Mxfp4Config"),
 }
@@ -131,12 +166,12 @@ QUANTIZATIONS: dict[str, Any] = {
 _counter = iter(range(1 << 30))
 
 
-def qkv(quantization: str, hidden: int = HIDDEN) -> Any:
-    """A fused q, k and v: of 64, 32 and 32 rows."""
+def qkv(quantization: str, hidden: int = HIDDEN, size: int = 16) -> Any:
+    """A fused q, k and v: of four heads and two times two, of that size."""
     linear = import_module(_LAYERS + "linear")
     config = QUANTIZATIONS[quantization]()
     name = f"model.layers.{next(_counter)}.self_attn.qkv_proj"
-    return linear.QKVParallelLinear(hidden, 16, 4, 2, bias=True, prefix=name, quant_config=config)
+    return linear.QKVParallelLinear(hidden, size, 4, 2, bias=True, prefix=name, quant_config=config)
 
 
 def lm_head(quantization: str, vocabulary: int = 100) -> Any:
@@ -153,4 +188,8 @@ def experts(quantization: str, **more: Any) -> Any:
     sizes = {"num_experts": EXPERTS, "top_k": TOP_K}
     sizes |= {"hidden_size": HIDDEN, "intermediate_size": INNER}
     name = f"model.layers.{next(_counter)}.mlp.experts"
-    return make(prefix=name, quant_config=QUANTIZATIONS[quantization](), **(sizes | more))
+    config = import_module(_LAYERS + "fused_moe.config")
+    # On the CPU vLLM has experts with a gate only.
+    anywhere = MagicMock(wraps=config.current_platform, is_cuda_alike=lambda: True)
+    with patch.object(config, "current_platform", anywhere):
+        return make(prefix=name, quant_config=QUANTIZATIONS[quantization](), **(sizes | more))

@@ -18,7 +18,14 @@ import torch
 from spark_prof.kernels.bench.race import clones
 from spark_prof.kernels.candidate import ExpertsLayer
 from spark_prof.kernels.check.inputs import Weight
-from spark_prof.kernels.formats import Fp8Rows, MxFp4, NvFp4, interleave_gate_up, interleave_rows
+from spark_prof.kernels.formats import (
+    Fp8Blocks,
+    Fp8Rows,
+    MxFp4,
+    NvFp4,
+    interleave_gate_up,
+    interleave_rows,
+)
 from spark_prof.kernels.kernel_error import KernelError
 
 Multiply = Callable[[torch.Tensor, int], torch.Tensor]
@@ -108,6 +115,8 @@ def marlin(weight: Weight, copies: int) -> Multiply:
     """Marlin multiplying by copies of a weight."""
     if isinstance(weight, torch.Tensor):
         raise KernelError("Marlin multiplies by weights of fewer bits than BF16")
+    if isinstance(weight, Fp8Blocks):
+        raise KernelError("Marlin is given no FP8 weights with scales of blocks here")
     import vllm._custom_ops  # noqa: F401 - loads its kernels
 
     if isinstance(weight, Fp8Rows):

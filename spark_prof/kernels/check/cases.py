@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from spark_prof.kernels.candidate import (
+    ActivationName,
     Candidate,
     Format,
     Layer,
@@ -120,7 +121,7 @@ class MoeCase:
     format: Format
     sizes: Sizes
     tokens: int
-    activation: Literal["silu", "swiglu"] = "silu"  # `silu` without biases, or `swiglu` with them
+    activation: ActivationName = "silu"  # `swiglu` with biases, the others without
     logits: Logits = "plain"
     recipe: Recipe = "plain"
     x: Tokens = "plain"
@@ -276,7 +277,7 @@ SMALL_EXPERTS = Sizes(8, 3, 192, 96)
 _FORMATS: dict[str, tuple[Format, ...]] = {
     "norm": ("bf16",),
     "router": ("bf16",),
-    "moe": ("nvfp4", "mxfp4", "bf16"),
+    "moe": ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "bf16"),
 }
 """What somebody's own kernel is tried with; one of another slot, a matrix, with all."""
 
@@ -295,15 +296,16 @@ _SHAPES = {
 }
 """Weights, (N, K), of gpt-oss, Qwen3-30B-A3B, Qwen3-Next and Nemotron-3-Nano. The slot router has
 the matrix that makes the logits, and the choice by them."""
-_SIZES: dict[str, tuple[tuple[Sizes, Literal["silu", "swiglu"]], ...]] = {
+_SIZES: dict[str, tuple[tuple[Sizes, ActivationName], ...]] = {
     "cpu": ((Sizes(4, 2, 576, 288), "swiglu"),),
     "cuda": (
         (Sizes(16, 4, 2880, 2880), "swiglu"),
         (Sizes(32, 8, 2048, 768), "silu"),
         (Sizes(64, 10, 2048, 512), "silu"),
+        (Sizes(16, 6, 2688, 1856), "relu2"),
     ),
 }
-"""Layers of gpt-oss, Qwen3-30B-A3B and Qwen3-Next, with fewer experts than those."""
+"""Layers of gpt-oss, Qwen3-30B-A3B, Qwen3-Next and Nemotron-3-Nano with fewer experts."""
 _TOKENS = {"cpu": (3,), "cuda": (1, 2, 4, 8, 16)}
 """Of the cases with these shapes; on the CPU's emulator they take long."""
 _RECIPES: tuple[Recipe, ...] = ("plain", "one element a row")
@@ -315,7 +317,7 @@ def formats_of(candidate: Candidate) -> tuple[Format, ...]:
     """Of the weights that a candidate is tried with; none of a choice of experts."""
     if candidate.formats or not candidate.own:
         return candidate.formats
-    return _FORMATS.get(candidate.slot, ("nvfp4", "mxfp4", "fp8", "bf16"))
+    return _FORMATS.get(candidate.slot, ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16"))
 
 
 def cases_of(candidate: Candidate, device: str) -> Iterator[Case]:
@@ -409,7 +411,10 @@ def moe_cases(kind: Format) -> Iterator[MoeCase]:
     """The small cases of a format: each number of tokens and each edge."""
     for tokens in _FEW:
         yield MoeCase(kind, SMALL_EXPERTS, tokens, "swiglu" if tokens % 2 else "silu")
-    for activation in ("silu", "swiglu"):
+    for tokens in (1, 8, 11):
+        yield MoeCase(kind, SMALL_EXPERTS, tokens, "relu2")
+    activations: tuple[ActivationName, ...] = ("silu", "swiglu", "relu2")
+    for activation in activations:
         yield MoeCase(kind, SMALL_EXPERTS, 12, activation, "the same experts")
         yield MoeCase(kind, SMALL_EXPERTS, 9, activation, x="NaN and infinity")
         yield MoeCase(kind, Sizes(64, 3, 192, 96), 3, activation)

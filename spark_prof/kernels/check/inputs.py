@@ -12,8 +12,24 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from spark_prof.kernels.candidate import Activation, ExpertsLayer, Format, RouterLayer
-from spark_prof.kernels.formats import Fp8Rows, GlobalScale, MxFp4, NvFp4
+from spark_prof.kernels.candidate import (
+    Activation,
+    ActivationName,
+    ExpertsLayer,
+    Format,
+    RouterLayer,
+)
+from spark_prof.kernels.formats import (
+    FP8_BLOCK,
+    Fp8Blocks,
+    Fp8Rows,
+    GlobalScale,
+    Int4Groups,
+    MxFp4,
+    NvFp4,
+    QuantizedWeight,
+    pack_nibbles,
+)
 
 BAND = 512
 """Elements before and behind; a multiple of what any alignment asks for."""
@@ -110,7 +126,7 @@ def _laid_out(values: torch.Tensor, layout: Layout) -> torch.Tensor:
     return values
 
 
-Weight: TypeAlias = NvFp4 | MxFp4 | Fp8Rows | torch.Tensor
+Weight: TypeAlias = QuantizedWeight | torch.Tensor
 """A matrix [N, K] or a stack of matrices; a tensor is one in bfloat16."""
 
 
@@ -143,12 +159,18 @@ _MXFP4_EDGES = (0, 1, 3, 64, 127, 160, 200)
 def make_weight(
     kind: Format, recipe: Recipe, shape: tuple[int, ...], seed: int, device: str
 ) -> Weight:
-    """A weight [..., N, K] in that format, of FP8 one matrix; the same for the same arguments.
+    """A weight [..., N, K] in that format; the same for the same arguments.
 
     The last two are kept, as large ones take longer to make than to check: do not change them.
     """
     if kind == "bf16":
         return decode(make_weight("nvfp4", recipe, shape, seed, device), torch.bfloat16)
+    if kind == "fp8_blocks":
+        rows = make_weight("fp8", recipe, shape, seed, device)
+        assert isinstance(rows, Fp8Rows)
+        return _in_blocks(rows, recipe)
+    if kind == "int4":
+        return _int4(recipe, shape, seed, device)
     generator = torch.Generator().manual_seed(seed)
     codes = _bytes(generator, (*shape[:-1], shape[-1] // (1 if kind == "fp8" else 2)), 0, 256)
     low, high = {"nvfp4": (0x30, 0x48), "mxfp4": (119, 126), "fp8": (1, 2)}[kind]
@@ -175,6 +197,13 @@ def part_of(weight: Weight, part: slice | int) -> Weight:
         return weight[part]
     if isinstance(weight, Fp8Rows):
         return Fp8Rows(weight.values[part], weight.scales[part])
+    if isinstance(weight, Fp8Blocks):
+        if isinstance(part, int):
+            return Fp8Blocks(weight.values[part], weight.scales[part], weight.rows)
+        return Fp8Blocks(weight.values[part], weight.scales_of(1)[part], rows=1)
+    if isinstance(weight, Int4Groups):
+        raws = (weight.packed[part], weight.scales[part], weight.zeros[part])
+        return Int4Groups(*raws, group=weight.group)
     if isinstance(weight, MxFp4):
         return MxFp4(weight.packed[part], weight.scales[part])
     value = weight.global_scale.value
@@ -233,7 +262,8 @@ def _negative(raw: _Raw) -> None:
 def _nan(raw: _Raw) -> None:
     """The second row, of experts only the first one's, holds a NaN; other rows have none."""
     if raw.kind == "fp8":
-        raw.codes[1, 5] = 0x7F
+        first = raw.codes if raw.codes.ndim == 2 else raw.codes[0]
+        first[1, 5] = 0x7F
     else:
         scales = raw.scales if raw.scales.ndim == 2 else raw.scales[0]
         scales[1, 1] = 0x7F if raw.kind == "nvfp4" else 0xFF
@@ -255,10 +285,48 @@ def _weight(kind: Format, recipe: Recipe, codes: torch.Tensor, scales: torch.Ten
         return MxFp4(codes, scales)
     if kind == "nvfp4":
         return NvFp4(codes, scales.view(torch.float8_e4m3fn), _global_scale(recipe, codes))
-    rows = torch.arange(codes.shape[0], device=codes.device)
+    rows = torch.arange(codes.shape[:-1].numel(), device=codes.device).reshape(codes.shape[:-1])
     spread = 40 if recipe == "scales apart by row" else 3
     row_scales = torch.exp2(rows % spread - spread / 2).to(torch.float32) * 0.0127
+    if codes.ndim == 3:
+        row_scales = row_scales / 128  # gates of some 5 then
     return Fp8Rows(codes.view(torch.float8_e4m3fn), row_scales)
+
+
+def _in_blocks(weight: Fp8Rows, recipe: Recipe) -> Fp8Blocks:
+    """The same elements, their scales those of some rows and no two of a row the same."""
+    columns = -(-weight.shape[-1] // FP8_BLOCK)
+    of_rows = weight.scales[..., ::FP8_BLOCK, None]
+    apart = 12 if recipe == "scales apart in a row" else 0.3
+    steps = torch.arange(columns, device=weight.device) % 3 - 1
+    factors = torch.exp2(apart * steps)
+    numbers = torch.arange(of_rows.shape[-2], device=weight.device)[:, None]
+    return Fp8Blocks(weight.values, (of_rows * factors * (1 + numbers % 5 / 8)).to(torch.float32))
+
+
+def _int4(recipe: Recipe, shape: tuple[int, ...], seed: int, device: str) -> Int4Groups:
+    """Groups of 128 columns with zero points of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = shape
+    codes = _bytes(generator, shape, 0, 16)
+    zeros = _bytes(generator, (rows, -(-columns // 128)), 0, 16)
+    scales = (1 + _bytes(generator, tuple(zeros.shape), 0, 128) / 128) / 128
+    nothing = zeros.repeat_interleave(128, 1)[:, :columns]
+    if recipe == "zero blocks":
+        blocks = torch.arange(columns) // 16 % 2 == 0
+        codes = torch.where(blocks, nothing, codes)
+        codes[-1] = nothing[-1]
+    elif recipe == "one element a row":
+        one = torch.arange(columns) == (torch.arange(rows) * 11 % columns)[:, None]
+        codes = torch.where(one, nothing ^ 8, nothing)
+    elif recipe == "scales apart by row":
+        scales *= torch.exp2(torch.arange(rows) % 40 - 20.0)[:, None]
+    elif recipe == "scales apart in a row":
+        scales[:, ::2] *= 2.0**-30
+    elif recipe == "NaN scales":
+        scales[1, -1] = torch.nan
+    parts = (pack_nibbles(codes), scales.to(torch.bfloat16), zeros)
+    return Int4Groups(*(part.to(device) for part in parts))
 
 
 def _global_scale(recipe: Recipe, codes: torch.Tensor) -> GlobalScale:
@@ -328,23 +396,23 @@ class Sizes:
 def make_layer(
     kind: Format,
     sizes: Sizes,
-    activation: Literal["silu", "swiglu"],
+    activation: ActivationName,
     device: str,
     recipe: Recipe = "plain",
 ) -> ExpertsLayer:
     """A layer of that format; the same for the same arguments. SwiGLU has biases."""
-    up_shape = (sizes.experts, 2 * sizes.inner, sizes.hidden)
+    joins = Activation(activation)
+    rows = joins.halves * sizes.inner
+    up_shape = (sizes.experts, rows, sizes.hidden)
     down_shape = (sizes.experts, sizes.hidden, sizes.inner)
     gate_up = make_weight(kind, recipe, up_shape, 1, device)
     down = make_weight(kind, recipe, down_shape, 2, device)
-    assert not isinstance(gate_up, Fp8Rows)
-    assert not isinstance(down, Fp8Rows)
     up_bias, down_bias = (
-        make_activations("plain", sizes.experts, rows, 3, device)
+        make_activations("plain", sizes.experts, each, 3, device)
         if activation == "swiglu"
         else None
-        for rows in (2 * sizes.inner, sizes.hidden)
+        for each in (rows, sizes.hidden)
     )
     name = "model.layers.0.mlp"
     router = RouterLayer(name, sizes.experts, sizes.top_k, True, "softmax", None, 1.0)
-    return ExpertsLayer(name, gate_up, down, up_bias, down_bias, Activation(activation), router)
+    return ExpertsLayer(name, gate_up, down, up_bias, down_bias, joins, router)

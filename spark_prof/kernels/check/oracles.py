@@ -104,6 +104,14 @@ def activated(gate: Expected, up: Expected, alpha: float, limit: float, shift: f
     return Expected(value, slopes + evaluation)
 
 
+def squared(up: Expected) -> Expected:
+    """The square of what is above 0, in float32: rounded once."""
+    above = up.value.clamp(min=0)
+    brought = (2 * above + up.error) * up.error
+    rounding = _ADDITION * (above + up.error).square() + _SMALLEST
+    return Expected(above.square(), brought + rounding)
+
+
 def combined(results: Expected, weights: Expected) -> Expected:
     """The sum of the experts' results [M, k, H], each times its routing weight, in float32."""
     w, w_error = weights.value[..., None], weights.error[..., None]
@@ -208,11 +216,14 @@ def _expert(x: Expected, layer: ExpertsLayer, expert: int, rounded_between: bool
     gate_up, down = (decode(part_of(weight, expert)) for weight in (layer.gate_up, layer.down))
     both = accumulated(x, gate_up, gate_up_bias)
     both = maybe_rounded(both) if rounded_between else both
-    gate, up = (
-        Expected(*halves)
-        for halves in zip(both.value.chunk(2, -1), both.error.chunk(2, -1), strict=True)
-    )
-    inner = activated(gate, up, *constants(layer.activation))
+    if layer.activation.halves == 1:
+        inner = squared(both)
+    else:
+        gate, up = (
+            Expected(*halves)
+            for halves in zip(both.value.chunk(2, -1), both.error.chunk(2, -1), strict=True)
+        )
+        inner = activated(gate, up, *constants(layer.activation))
     if not rounded_between:
         return accumulated(rounded(inner), down, down_bias)
     return maybe_rounded(accumulated(maybe_rounded(inner), down, down_bias))

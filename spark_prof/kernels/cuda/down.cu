@@ -44,8 +44,8 @@ down(const u16* hidden, const u8* weights, const u8* scales, const float* row_sc
         const long long place = 1ll * plan_expert[active] * stacks + stack;
         ahead_weights = weights + place * WEIGHT_STRIDE;
         ahead_scales = scales + place * SCALE_STRIDE;
-        ahead_scale[0] = row_scale[place * 16 + group];
-        ahead_scale[1] = row_scale[place * 16 + group + 8];
+        ahead_scale[0] = FORMAT == BF16 ? 1.f : row_scale[place * 16 + group];
+        ahead_scale[1] = FORMAT == BF16 ? 1.f : row_scale[place * 16 + group + 8];
         if (bias) ahead_offsets = bias[place * 16 + group] | u32(bias[place * 16 + group + 8]) << 16;
         ahead_x = x_of(active, group);
     };

@@ -1,16 +1,26 @@
 // The first half of a mixture of experts: hidden = activation(gate, up) of each token's experts.
 //
 // A stack of 16 rows is eight of gate and the same eight of up, so that a lane holds both of what
-// the activation joins. Blocks go through all stacks of all active experts, and load weights and
-// activations ahead across their borders; for the rest see split.cuh. SWIGLU: gpt-oss's, else SiLU.
+// the activation joins; without a gate it is 16 rows of up. Blocks go through all stacks of all
+// active experts, and load weights and activations ahead across their borders; for the rest see
+// split.cuh. BF16 is read where the model has it, all rows of an expert's gate before those of up.
+// ACTIVATION: 0 SiLU, 1 gpt-oss's SwiGLU, 2 the square of what is above 0, without a gate.
 #include "plan.cuh"
 #include "split.cuh"
 
+#define SWIGLU 1
+#define RELU2 2
+
+constexpr bool GATED = ACTIVATION != RELU2;
+constexpr int ROWS = GATED ? 8 : 16;  // of the result, that a stack makes
+// Rows of a stack that a thread finishes at a time, 8 apart.
+constexpr int HALVES = GATED || SPLIT == 1 ? 2 : 1;
+
 #if SPLIT > 1
-// Results of a thread: a row of gate and one of up, for one token.
-constexpr int OUTPUTS = (STACKS * TOKENS * 8 + WARPS * 32 - 1) / (WARPS * 32);
-INLINE int output_stack(int i) { return (threadIdx.x + i * WARPS * 32) / (8 * TOKENS); }
-INLINE int output_row(int i) { return threadIdx.x & 7; }
+// Results of a thread: a row of gate and one of up, or one of up alone, for one token.
+constexpr int OUTPUTS = (STACKS * TOKENS * ROWS + WARPS * 32 - 1) / (WARPS * 32);
+INLINE int output_stack(int i) { return (threadIdx.x + i * WARPS * 32) / (ROWS * TOKENS); }
+INLINE int output_row(int i) { return threadIdx.x & (ROWS - 1); }
 #else
 constexpr int OUTPUTS = 1;  // for all tokens
 INLINE int output_stack(int i) { return warp_id(); }
@@ -18,13 +28,18 @@ INLINE int output_row(int i) { return lane_id() >> 2; }
 #endif
 
 INLINE float activate(float gate, float up, float alpha, float limit) {
-    if (SWIGLU) {
+    if (ACTIVATION == SWIGLU) {
         // Comparisons that a NaN fails leave it as it is.
         gate = gate > limit ? limit : gate;
         up = up > limit ? limit : up < -limit ? -limit : up;
         return gate / (1.f + expf(-alpha * gate)) * (up + 1.f);
     }
     return gate / (1.f + expf(-gate)) * up;
+}
+
+INLINE float square_above_0(float up) {
+    up = up < 0.f ? 0.f : up;  // a NaN stays
+    return up * up;
 }
 
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
@@ -41,10 +56,15 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
     // plan is complete. Volatile: else it is asked for only once it is known to be needed.
     const int expert = *static_cast<const volatile int*>(plan->expert + begin);
     const PlanPart part = ask_plan(plan, threadIdx.x, tokens * choices);
+    const long long eighth = 16ll * COLUMNS * (FORMAT == BF16 && GATED ? stacks : 1);
+    // Of BF16 a stack further in an expert is but eight rows further: by how many it is nearer.
+    auto back_of = [&](int stack) {
+        return FORMAT == BF16 && GATED ? min(stack, stacks - 1) : 0;
+    };
     // place: of a stack among all experts'. No pointers are kept, which would take more registers.
-    auto load_unit = [&](Unit& into, int place, int unit) {
-        load_weights(into, weights + 1ll * place * WEIGHT_STRIDE,
-                     scales + 1ll * place * SCALE_STRIDE, unit);
+    auto load_unit = [&](Unit& into, int place, int back, int unit) {
+        load_weights(into, weights + 1ll * place * WEIGHT_STRIDE - back * (16ll * COLUMNS),
+                     scales + 1ll * place * SCALE_STRIDE, unit, eighth);
     };
     Unit ring[DEPTH];
     if (begin < part.experts) {
@@ -52,7 +72,8 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
 #pragma unroll
         for (int slot = 0; slot < DEPTH; ++slot)
             if (split + slot * SPLIT < UNITS)
-                load_unit(ring[slot], expert * stacks + min(stack, stacks - 1), split + slot * SPLIT);
+                load_unit(ring[slot], expert * stacks + min(stack, stacks - 1), back_of(stack),
+                          split + slot * SPLIT);
     }
     put_plan(part, plan, tokens * choices, choices);
     const int rounds = (plan_experts * groups - static_cast<int>(blockIdx.x) + step - 1) / step;
@@ -74,17 +95,18 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
     };
 
     Activations ring_x[DEPTH];
-    int ahead_unit = split, ahead_round = 0, ahead_place = 0;
+    int ahead_unit = split, ahead_round = 0, ahead_place = 0, ahead_back = 0;
     const u16* ahead_x = x;
     auto turn_to = [&](int round) {
         if (round >= rounds) return;
         const Task task = task_of(round);
         ahead_place = place_of(task, own);
+        ahead_back = back_of(task.first + own);
         ahead_x = x_of(task, group);
     };
     auto load = [&](int slot, bool with_weights) {
         if (ahead_round < rounds && ahead_unit < UNITS) {
-            if (with_weights) load_unit(ring[slot], ahead_place, ahead_unit);
+            if (with_weights) load_unit(ring[slot], ahead_place, ahead_back, ahead_unit);
             load_activations(ring_x[slot], ahead_x, ahead_unit);
         }
         ahead_unit += SPLIT;
@@ -102,13 +124,13 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
         const Task task = task_of(round);
         const int entries = entries_of(task.active);
         // What the results need is asked for now, so that nobody waits for it at the end.
-        float scale[OUTPUTS][2], offset[OUTPUTS][2];
+        float scale[OUTPUTS][HALVES], offset[OUTPUTS][HALVES];
 #pragma unroll
         for (int i = 0; i < OUTPUTS; ++i)
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
+            for (int half = 0; half < HALVES; ++half) {
                 const int row = place_of(task, output_stack(i)) * 16 + output_row(i) + 8 * half;
-                scale[i][half] = row_scale[row];
+                scale[i][half] = FORMAT == BF16 ? 1.f : row_scale[row];
                 offset[i][half] = bias ? bf16_to_float(bias[row]) : 0.f;
             }
         const u16* const second_x = TOKEN_TILES == 2 ? x_of(task, 8 + group) : x;
@@ -122,14 +144,16 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
                 load(slot, true);
             }
         }
+        // Without a gate both are rows of up.
         auto store = [&](int i, int token, float gate, float up) {
             const int stack = task.first + output_stack(i);
             if (token >= entries || stack >= stacks) return;
             gate = gate * scale[i][0] + offset[i][0];
-            up = up * scale[i][1] + offset[i][1];
+            up = up * scale[i][HALVES - 1] + offset[i][HALVES - 1];
             const long long row = plan_entry[entry_of(task.active, token)];
-            hidden[row * stacks * 8 + stack * 8 + output_row(i)] =
-                float_to_bf16(activate(gate, up, alpha, limit));
+            u16* const to = hidden + (row * stacks + stack) * ROWS + output_row(i);
+            to[0] = float_to_bf16(GATED ? activate(gate, up, alpha, limit) : square_above_0(gate));
+            if (!GATED && HALVES == 2) to[8] = float_to_bf16(square_above_0(up));
         };
 #if SPLIT > 1
         Partial& shared = partial[round & 1];
@@ -137,14 +161,14 @@ gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scal
         sync_block();
 #pragma unroll
         for (int i = 0; i < OUTPUTS; ++i) {
-            const int token = (threadIdx.x + i * WARPS * 32) / 8 % TOKENS;
+            const int token = (threadIdx.x + i * WARPS * 32) / ROWS % TOKENS;
             if (output_stack(i) >= STACKS || token >= entries) continue;
             float gate = 0.f, up = 0.f;
 #pragma unroll
             for (int part = 0; part < SPLIT; ++part) {
                 const float(&sum)[16] = shared[output_stack(i) * SPLIT + part][token];
                 gate += sum[output_row(i)];
-                up += sum[output_row(i) + 8];
+                if (HALVES == 2) up += sum[output_row(i) + 8];
             }
             store(i, token, gate, up);
         }

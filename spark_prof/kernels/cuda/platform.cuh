@@ -91,6 +91,12 @@ INLINE u32 multiply_bf16x2(u32 a, u32 b) {
 #endif
     return got;
 }
+// Sums of both halves, rounded to nearest even.
+INLINE u32 add_bf16x2(u32 a, u32 b) {
+    u32 got;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(got) : "r"(a), "r"(0x3F803F80u), "r"(b));
+    return got;
+}
 // The low or the high half, twice.
 INLINE u32 low_twice(u32 halves) {
     u32 got;

@@ -36,6 +36,8 @@ def build(layer: Layer) -> Replacement | None:
         return None
     if not has_triton(layer.gate_up.packed):
         return _plain(layer, layer.gate_up.decode().float(), layer.down.decode().float())
+    if layer.activation.name == "relu2":
+        return None
     gate_up, down = _kept(layer.gate_up), _kept(layer.down)
     biases = layer.gate_up_bias, layer.down_bias
     gate_up_bias, down_bias = (None if bias is None else bias.clone() for bias in biases)
@@ -113,7 +115,9 @@ def _plain(layer: ExpertsLayer, gate_up: torch.Tensor, down: torch.Tensor) -> Re
         if layer.gate_up_bias is not None:
             both = both + layer.gate_up_bias[experts]
         gate, up = both.chunk(2, -1)
-        if activation.name == "swiglu":
+        if activation.name == "relu2":
+            between = both.relu().square()
+        elif activation.name == "swiglu":
             gate, up = (
                 gate.clamp(max=activation.limit),
                 up.clamp(-activation.limit, activation.limit),

@@ -10,6 +10,7 @@ import torch
 from spark_prof.kernels.candidate import (
     Builder,
     Candidate,
+    ExpertsLayer,
     Layer,
     LinearLayer,
     Replacement,
@@ -71,8 +72,8 @@ plain_route = router._by_torch
 
 def plain_moe(layer: Layer) -> Replacement:
     """A block of experts in float32, its hidden activations rounded to bfloat16: the template's."""
-    made = experts.build(layer)
-    assert made is not None
+    assert isinstance(layer, ExpertsLayer)
+    made = experts._plain(layer, *(decode(w).float() for w in (layer.gate_up, layer.down)))
 
     def compute(x: torch.Tensor, logits: torch.Tensor, out: torch.Tensor) -> object:
         return out.copy_(made.run(x, logits))

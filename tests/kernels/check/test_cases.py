@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -77,14 +77,14 @@ def test_the_higher_number_among_equals_is_seen() -> None:
     assert said(RoutingCase(32, 4, 5, "ties"), routing_by(from_behind)) != ""
 
 
-MOE_FORMATS: tuple[Literal["nvfp4", "mxfp4"], ...] = ("nvfp4", "mxfp4")
+MOE_FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "bf16")
 
 
 MOE_CASES = [case for kind in MOE_FORMATS for case in moe_cases(kind)]
 MOE_CASES += [MoeCase(kind, Sizes(4, 2, 320, 160), 4) for kind in MOE_FORMATS]
 
 
-FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "bf16")
+FORMATS: tuple[Format, ...] = ("nvfp4", "mxfp4", "fp8", "fp8_blocks", "int4", "bf16")
 CASES = [case for kind in FORMATS for case in dense_cases(kind)]
 CASES += [DenseCase(kind, (64, 2880), 8) for kind in FORMATS]
 USUAL = DenseCase("nvfp4", (48, 448), 3, bias=True)

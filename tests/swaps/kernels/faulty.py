@@ -17,6 +17,7 @@ import torch
 from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
 from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
+from spark_prof.swaps.builders import build_kept
 from spark_prof.swaps.layers import (
     ExpertsLayer,
     Layer,
@@ -25,7 +26,6 @@ from spark_prof.swaps.layers import (
     Replacement,
     RouterLayer,
 )
-from spark_prof.swaps.own import build_kept
 from spark_prof.swaps.templates import norm, router
 
 Change = Callable[[torch.Tensor], torch.Tensor]
