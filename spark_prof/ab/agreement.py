@@ -79,25 +79,36 @@ def keep_verdict(
 ) -> bool:
     """Adds the verdict of a batch size to the result; whether it passed."""
     depth = None if facts.layers is None else Depth(facts.layers, facts.routed)
-    verdict = judge(positions, bits_of(setting), floor, layers, depth)
+    text = setting.options.text is not None
+    verdict = judge(positions, bits_of(setting), floor, layers, depth, text=text)
     setting.keeper.add(gates=(Gate(shape.requests, verdict),))
     for line in verdict.reasons:
         setting.say(f"gate at batch size {shape.requests}: {line}")
     return verdict.passed
 
 
-def keep_logits(engine: Engine, side: str, batch: Batch, path: Path) -> None:
+def keep_logits(engine: Engine, side: str, batch: Batch, path: Path, text: Path | None) -> None:
     """Generates on a side and keeps the logits of every sampled position in a file."""
     doing = f"keeping the logits of side {side}"
-    engine.ask(Compare(side, batch, str(path), keep=True), Rows, doing)
+    engine.ask(Compare(side, batch, str(path), keep=True, text=_named(text)), Rows, doing)
+
+
+def _named(text: Path | None) -> str:
+    return "" if text is None else str(text.absolute())
 
 
 def compare_logits(
-    engine: Engine, side: str, batch: Batch, path: Path, *, disturbed: bool = False
+    engine: Engine,
+    side: str,
+    batch: Batch,
+    path: Path,
+    text: Path | None,
+    *,
+    disturbed: bool = False,
 ) -> tuple[Position, ...]:
     """Generates the same tokens on a side and compares its logits with those in the file."""
     doing = f"comparing the logits of side {side}"
-    request = Compare(side, batch, str(path), keep=False, disturbed=disturbed)
+    request = Compare(side, batch, str(path), False, disturbed, _named(text))
     answer = engine.ask(request, Rows, doing)
     wanted = batch.requests * batch.tokens
     if len(answer.rows) != wanted:
