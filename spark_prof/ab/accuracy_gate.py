@@ -31,7 +31,8 @@ for the other, the layer's result changes by a large part, and by that later cho
 matter of the model: in simulations with random weights (tests/ab) the deviation is 0.1 to 0.25. So
 0.5 is allowed where nothing is known. Better is to measure it: side a against itself, disturbed at
 its beginning by no more than a rounding. Twice the mean KL that this brings is allowed, and so are
-three standard errors of it: a few positions meet such an exchange or not, by chance. For the same
+three standard errors of it: a few positions meet such an exchange or not, by chance. Where that is
+less than what is derived for roundings alone, exchanges are rare in that model. For the same
 reason a single position of a model with experts may be as far off as one exchange takes it.
 """
 
@@ -58,6 +59,8 @@ _WORST_ELEMENT = 8.0
 _NEAR_TIE = 4.0
 """In allowed deviations; the difference of two logits has sqrt(2) of the derived ones."""
 _CLEAR = 0.99
+ENOUGH_POSITIONS = 256
+"""Among so many, what rarely happens, as another choice of experts, is met by the floor too."""
 _STANDARD_ERRORS = 3.0
 _UNRELATED = 0.5
 """In squares of the scale: KL of normally distributed logits without anything in common is 1."""
@@ -106,7 +109,7 @@ def kept_bounds(depth: Depth, scale: float, floor: Sequence[Position] = ()) -> B
         highest = mean + _STANDARD_ERRORS * _error_of_mean([each.kl_nats for each in floor])
         allowed = max(allowed, math.sqrt(2 * _MARGIN * highest) / scale)
         why += f", or {_MARGIN:g} times what side a against itself shows"
-    elif depth.routed:
+    elif depth.routed and (not mean or len(floor) < ENOUGH_POSITIONS):
         allowed = _ROUTED
         why += " and routers that exchange experts at near ties"
     kl_mean = _kl(allowed, scale)

@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.ab.accuracy_gate import Bits, Depth, LayerError, Position, judge, judge_layer
+from spark_prof.ab.accuracy_gate import (
+    ENOUGH_POSITIONS,
+    Bits,
+    Depth,
+    LayerError,
+    Position,
+    judge,
+    judge_layer,
+)
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Batch, Compare, DescribeSwaps, Facts, Rows
@@ -42,8 +50,6 @@ def describe(engine: Engine) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, .
     return ranks, tuple(found.values())
 
 
-_POSITIONS = 256
-"""At least, so that what rarely happens, as another choice of experts, is met by the floor too."""
 _FEWEST_TOKENS = 32
 
 
@@ -51,7 +57,7 @@ def gate_batch(setting: Setting, shape: Shape, facts: Facts) -> Batch:
     """The prompts of the gate, and how many tokens each request generates."""
     tokens = setting.options.gate_tokens
     if tokens is None:
-        wanted = max(_FEWEST_TOKENS, -(-_POSITIONS // shape.requests))
+        wanted = max(_FEWEST_TOKENS, -(-ENOUGH_POSITIONS // shape.requests))
         tokens = max(1, min(wanted, facts.longest - shape.prompt_tokens - 1))
     return Batch(shape.requests, shape.prompt_tokens, tokens)
 

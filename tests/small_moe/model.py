@@ -7,7 +7,7 @@ experts are stacked.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,10 @@ _NAMES = {
 }
 
 
+Block = Callable[[Layer, torch.Tensor, torch.Tensor], torch.Tensor]
+"""A layer's experts on [B, T, H] by their weights [B, T, E], which are 0 where not chosen."""
+
+
 @dataclass
 class Model:
     """All weights; `logits` computes in their type."""
@@ -100,16 +104,25 @@ class Model:
         for layer in self.layers:
             yield from (getattr(layer, field.name) for field in fields(layer))
 
-    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+    def to(self, dtype: torch.dtype) -> Model:
+        """With weights, and so with activations, of another type."""
+        layers = [
+            Layer(**{field.name: getattr(layer, field.name).to(dtype) for field in fields(layer)})
+            for layer in self.layers
+        ]
+        return Model(self.embedding.to(dtype), layers, self.norm.to(dtype), self.head.to(dtype))
+
+    @torch.no_grad()
+    def logits(self, tokens: torch.Tensor, block: Block | None = None) -> torch.Tensor:
         """Of each position of int64 [B, T]: [B, T, 256]."""
-        return self.trained(tokens, dropout=0.0, dense=False)[0]
+        return self.trained(tokens, 0.0, block or chosen_experts)[0]
 
     def trained(
-        self, tokens: torch.Tensor, *, dropout: float, dense: bool = True
+        self, tokens: torch.Tensor, dropout: float, block: Block | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits, and how unevenly the experts are used: 1 a layer where all are alike.
 
-        Dense: every expert computes every token, which is quicker than to sort eight of them.
+        By default every expert computes every token, which is quicker than to sort eight of them.
         """
         turn = _rotation(tokens.shape[1], tokens.device)
         uneven = torch.zeros((), device=tokens.device)
@@ -117,9 +130,12 @@ class Model:
         for layer in self.layers:
             found = attention(layer, norm(x, layer.input_norm), turn)
             x = x + functional.dropout(found, dropout, training=dropout > 0)
-            found, more = experts(layer, norm(x, layer.post_norm), dense=dense)
+            inner = norm(x, layer.post_norm)
+            shares, of_expert = route(layer, inner)
+            found = (block or all_experts)(layer, inner, of_expert)
             x = x + functional.dropout(found, dropout, training=dropout > 0)
-            uneven = uneven + more
+            used = (of_expert > 0).float().mean((0, 1)) / TOP_K
+            uneven = uneven + EXPERTS * (used * shares.mean((0, 1))).sum()
         return functional.linear(norm(x, self.norm), self.head), uneven
 
 
@@ -157,30 +173,32 @@ def _turned(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.T
     return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1)
 
 
-def experts(layer: Layer, x: torch.Tensor, *, dense: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The block of experts on [B, T, H], and how unevenly they are used."""
-    shape, x = x.shape, x.flatten(0, 1)
+def route(layer: Layer, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each expert's share of [B, T, H], and the weights of the chosen ones, [B, T, E] both."""
     shares = functional.linear(x, layer.router).float().softmax(-1)
     weights, chosen = shares.topk(TOP_K)
     weights = weights / weights.sum(-1, keepdim=True)
-    of_expert = torch.zeros_like(shares).scatter(1, chosen, weights)
-    uneven = EXPERTS * ((of_expert > 0).float().mean(0) / TOP_K * shares.mean(0)).sum()
-    if dense:
-        gate, up = (
-            functional.linear(x, layer.gate_up.flatten(0, 1))
-            .unflatten(1, (EXPERTS, 2, INNER))
-            .unbind(2)
-        )
-        inner = functional.silu(gate) * up * of_expert[:, :, None].to(gate.dtype)
-        down = layer.down.transpose(0, 1).flatten(1)
-        return functional.linear(inner.flatten(1), down).view(shape), uneven
-    total = torch.zeros_like(x)
+    return shares, torch.zeros_like(shares).scatter(-1, chosen, weights)
+
+
+def all_experts(layer: Layer, x: torch.Tensor, of_expert: torch.Tensor) -> torch.Tensor:
+    """The block of experts, every one on every token."""
+    both = functional.linear(x, layer.gate_up.flatten(0, 1)).unflatten(-1, (EXPERTS, 2, INNER))
+    gate, up = both.unbind(-2)
+    inner = functional.silu(gate) * up * of_expert[..., None].to(gate.dtype)
+    return functional.linear(inner.flatten(-2), layer.down.transpose(0, 1).flatten(1))
+
+
+def chosen_experts(layer: Layer, x: torch.Tensor, of_expert: torch.Tensor) -> torch.Tensor:
+    """The block of experts, each on the tokens that chose it."""
+    total = torch.zeros_like(x, dtype=torch.float32)
     for number in range(EXPERTS):
-        rows = of_expert[:, number].nonzero()[:, 0]
+        weights = of_expert[..., number]
+        rows = weights > 0
         gate, up = functional.linear(x[rows], layer.gate_up[number]).chunk(2, -1)
         found = functional.linear(functional.silu(gate) * up, layer.down[number])
-        total[rows] += of_expert[rows, number, None].to(x.dtype) * found
-    return total.view(shape), uneven
+        total[rows] += weights[rows][:, None] * found
+    return total.to(x.dtype)
 
 
 def new_model(seed: int, device: torch.device) -> Model:
@@ -281,7 +299,6 @@ def windows(text: bytes) -> torch.Tensor:
     )
 
 
-@torch.no_grad()
 def bits_per_byte(model: Model, texts: torch.Tensor) -> float:
     """The mean loss on windows [N, WINDOW], in bits."""
     total = 0.0

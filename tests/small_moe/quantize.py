@@ -13,11 +13,14 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from compressed_tensors.compressors import BaseCompressor
-from compressed_tensors.quantization import QuantizationConfig, preset_name_to_scheme
+from compressed_tensors.quantization import (
+    QuantizationConfig,
+    QuantizationScheme,
+    preset_name_to_scheme,
+)
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from safetensors.torch import load_file, save_file
 
@@ -58,24 +61,33 @@ def quantized(named: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tens
     """The tensors of a BF16 checkpoint in a format."""
     scheme_name, stored = FORMATS[name]
     scheme = preset_name_to_scheme(scheme_name, ["Linear"])
-    compressor = BaseCompressor.get_value_from_registry(stored)
     found = dict(named)
-    for modules in _fused():
-        weights = {module: found.pop(f"{module}.weight").float() for module in modules}
-        top = torch.stack([weight.abs().max() for weight in weights.values()]).max()
-        for module, weight in weights.items():
-            state: dict[str, Any] = {"weight": weight}
-            if name == "nvfp4":
-                # vLLM has one global scale for what it fuses.
-                state["weight_global_scale"] = generate_gparam(-top, top).reshape(1)
-            size = scheme.weights.group_size or weight.shape[1]
-            blocks = weight.unflatten(1, (-1, size))
-            state["weight_scale"], _ = calculate_qparams(
-                blocks.amin(-1), blocks.amax(-1), scheme.weights, state.get("weight_global_scale")
-            )
-            done = compressor.compress(state, scheme)
-            found |= {f"{module}.{key}": value.contiguous() for key, value in done.items()}
+    # The library packs by torch.compile, and here compiling takes longer than packing.
+    with torch.compiler.set_stance("force_eager"):
+        for modules in _fused():
+            weights = {module: found.pop(f"{module}.weight").float() for module in modules}
+            # vLLM has one global scale for what it fuses.
+            top = torch.stack([weight.abs().max() for weight in weights.values()]).max()
+            above = generate_gparam(-top, top).reshape(1) if name == "nvfp4" else None
+            for module, weight in weights.items():
+                for key, value in _compressed(weight, above, scheme, stored).items():
+                    found[f"{module}.{key}"] = value.clone()
     return found
+
+
+def _compressed(
+    weight: torch.Tensor, above: torch.Tensor | None, scheme: QuantizationScheme, stored: str
+) -> dict[str, torch.Tensor]:
+    """One matrix as the library stores it; `above` is the scale of its scales."""
+    blocks = weight.unflatten(1, (-1, scheme.weights.group_size or weight.shape[1]))
+    scales, _ = calculate_qparams(blocks.amin(-1), blocks.amax(-1), scheme.weights, above)
+    state = {"weight": weight, "weight_scale": scales}
+    if above is not None:
+        state["weight_global_scale"] = above
+    done: dict[str, torch.Tensor] = BaseCompressor.get_value_from_registry(stored).compress(
+        state, scheme
+    )
+    return done
 
 
 def _fused() -> Iterator[list[str]]:

@@ -96,7 +96,7 @@ def train(
         some = text[at + torch.arange(length + 1, device=device)].long()
         lower = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
         with lower:
-            logits, uneven = model.trained(some[:, :-1], dropout=_DROPOUT)
+            logits, uneven = model.trained(some[:, :-1], _DROPOUT)
         loss = functional.cross_entropy(logits.float().flatten(0, 1), some[:, 1:].flatten())
         optimizer.zero_grad(set_to_none=True)
         (loss + _EVEN * uneven / LAYERS).backward()
