@@ -364,13 +364,13 @@ def _failures(
     ):
         if value is not None and most is not None and value > most:
             lines.append(f"{words} is {value:.3g}{unit}; at most {most:.3g} is allowed")
-    # Where a model is as sure as it is right, the divergence is what a token costs more.
-    if (text := figures.text) and (
-        text.more > (most := bounds.kl_mean + _STANDARD_ERRORS * text.error)
-    ):
+    # The variance of a change of logits is twice the divergence, which is what a token costs more
+    # where a model is as sure as it is right.
+    allowed = bounds.kl_mean + _STANDARD_ERRORS * math.sqrt(2 * bounds.kl_mean / max(1, sound))
+    if (text := figures.text) and text.more > allowed:
         lines.append(
             f"a token of the text costs {text.more:.3g} nats more on side b (perplexity "
-            f"{text.perplexity_a:.4g} to {text.perplexity_b:.4g}); at most {most:.3g} is allowed"
+            f"{text.perplexity_a:.4g} to {text.perplexity_b:.4g}); at most {allowed:.3g} is allowed"
         )
     return tuple(lines)
 
