@@ -100,7 +100,6 @@ def test_a_text_has_a_perplexity_on_both_sides(tmp_path: Path, options: tuple[st
     assert "Perplexity of the text" in done.output
 
 
-
 @each_row("request_name", ["Start", "DescribeSwaps", "Compare", "Switch"])
 def test_an_engine_that_dies_is_one_line(tmp_path: Path, request_name: str) -> None:
     done = run(tmp_path, *SWAP, *SMALL, model={"die": request_name})

@@ -1,4 +1,4 @@
-"""The trained model: its loss, what quantizing costs, and that the gate tells wrong kernels by it."""
+"""The trained model: its loss, what quantizing costs, and that the gate tells faults by it."""
 
 from __future__ import annotations
 
