@@ -3,7 +3,7 @@
 Each case is one run of `spark-prof ab`, both sides in one engine, switched between steps: with
 dummy weights in a model's real shapes, or with the trained model of tests/data/small-moe, whose
 perplexity on held-out text then has to stay. Its result.json is kept as FOLDER/CASE.json. The
-faulty kernels of tests/swaps/kernels must fail the gate, or leave the engine with vLLM's own kernel.
+faulty kernels of tests/swaps/kernels must fail the gate, or leave the engine with vLLM's own one.
 
 usage: python benchmarks/ab.py FOLDER [--cases CASE...] [--seconds S] [--both WORDS]
            [--options="--flag ..."] [--engine="--flag ..."]
