@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("safetensors")
 
 import torch
 from torch.nn import functional
