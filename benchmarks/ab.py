@@ -1,8 +1,9 @@
 """What this project's kernels bring a live vLLM engine, case by case, beside what they have to.
 
-Each case is one run of `spark-prof ab` with dummy weights in a model's real shapes: both sides in
-one engine, switched between steps. Its result.json is kept as FOLDER/CASE.json. The faulty kernels
-of tests/swaps/kernels must fail the gate, or leave the engine with vLLM's own kernel.
+Each case is one run of `spark-prof ab`, both sides in one engine, switched between steps: with
+dummy weights in a model's real shapes, or with the trained model of tests/data/small-moe, whose
+perplexity on held-out text then has to stay. Its result.json is kept as FOLDER/CASE.json. The
+faulty kernels of tests/swaps/kernels must fail the gate, or leave the engine with vLLM's own one.
 
 usage: python benchmarks/ab.py FOLDER [--cases CASE...] [--seconds S] [--both WORDS]
            [--options="--flag ..."] [--engine="--flag ..."]
@@ -27,11 +28,16 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from demo.models import write_model  # noqa: E402
-from spark_prof.ab.result import Result, Run, from_json  # noqa: E402
+from spark_prof.ab.result import Gate, Result, Run, decided, from_json  # noqa: E402
 
 FAULTY = ROOT / "tests/swaps/kernels/faulty.py"
 OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
-ENGINE = ("--max-model-len", "2048", "--max-num-seqs", "16", "--load-format", "dummy")
+EVERY = ",".join(f"{slot}=spark_prof!" for slot in ("moe", "router", "qkv", "o", "lm_head"))
+TRAINED = ROOT / "tests/data/small-moe"
+TEXT = ("--text", str(TRAINED / "held-out.txt"), "--gate-tokens", "384", "--no-record")
+"""Of the trained model: 512 tokens a request with the 128 of its prompt, a window of that text."""
+DUMMY = ("--max-model-len", "2048", "--load-format", "dummy")
+ENGINE = ("--max-num-seqs", "16")
 GRAPHS = '{"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}'
 BOTH = "OMP_NUM_THREADS=1"
 """Of both sides: threads that torch keeps spinning on the host slow the one that prepares steps."""
@@ -42,7 +48,7 @@ class Case:
     """One run.
 
     Attributes:
-        model: a name of demo.models.
+        model: a name of demo.models, or small-moe, quantized where a format follows it.
         b: what is swapped.
         bars: by batch size, the least gain in time per token.
         layers: of the model; 0 for all.
@@ -57,10 +63,20 @@ class Case:
     ends: int = 0
     live: bool = True
 
+    @property
+    def trained(self) -> bool:
+        """Whether its weights are not random."""
+        return self.model.startswith("small-moe")
 
-def faulty(name: str, ends: int = 0, live: bool = True) -> Case:
+
+def faulty(name: str, ends: int = 0, live: bool = True, model: str = "gpt-oss-20b") -> Case:
     """A kernel of tests/swaps/kernels in the experts of a model of four layers."""
-    return Case("gpt-oss-20b", f"moe={FAULTY}:{name}", layers=4, ends=ends, live=live)
+    return Case(model, f"moe={FAULTY}:{name}", layers=4, ends=ends, live=live)
+
+
+def trained(model: str) -> Case:
+    """Every kernel forced into the trained model, which is too small to gain by them."""
+    return Case(model, EVERY, ((1, 0.0), (8, 0.0)))
 
 
 CASES = {
@@ -80,6 +96,12 @@ CASES = {
     "throws": faulty("throws_at_call", ends=2, live=False),
     "out-of-memory": faulty("allocates_at_call", ends=2, live=False),
     "hangs": faulty("hangs"),
+    "small-moe": trained("small-moe"),
+    "small-moe-nvfp4": trained("small-moe-nvfp4"),
+    "small-moe-mxfp4": trained("small-moe-mxfp4"),
+    "small-moe-fp8": trained("small-moe-fp8"),
+    "small-moe-doubled-scale": faulty("doubled_scale", ends=1, model="small-moe-nvfp4"),
+    "small-moe-swapped-expert": faulty("swapped_expert", ends=1, model="small-moe-mxfp4"),
 }
 
 
@@ -135,15 +157,15 @@ def run(name: str, path: Path, seconds: str, more: list[str], engine: list[str])
     """
     case = CASES[name]
     with tempfile.TemporaryDirectory() as temporary:
-        model = write_model(case.model, Path(temporary) / case.model)
-        if case.layers:
-            cut(model / "config.json", case.layers)
+        model = written(case, Path(temporary) / case.model)
         sizes = ",".join(str(size) for size, _ in case.bars) or "1"
         command = [
             *(sys.executable, "-m", "spark_prof.cli.main", "ab"),
             *("--batch-sizes", sizes, "--prefill", "none", "--seconds", seconds),
+            *(TEXT if case.trained else ()),
             *("-o", str(Path(temporary) / "run"), *more),
-            *("--", str(model), *ENGINE, "--compilation-config", GRAPHS, *engine),
+            *("--", str(model), *ENGINE, *(() if case.trained else DUMMY)),
+            *("--compilation-config", GRAPHS, *engine),
         ]
         done = subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr)
         result, log = Path(temporary) / "run/result.json", Path(temporary) / "run/engine.log"
@@ -158,6 +180,20 @@ def both(words: str, name: str) -> list[str]:
     """The options that say what the sides are."""
     b = CASES[name].b
     return ["--a", words, "--b", f"{words},{b}"] if words else ["--b", b]
+
+
+def written(case: Case, folder: Path) -> Path:
+    """The folder of a case's model, which is made where it is not in the repository."""
+    if case.model == "small-moe":
+        return TRAINED
+    if case.trained:
+        from tests.small_moe.quantize import write
+
+        return write(case.model.rpartition("-")[2], folder)
+    write_model(case.model, folder)
+    if case.layers:
+        cut(folder / "config.json", case.layers)
+    return folder
 
 
 def cut(config: Path, layers: int) -> None:
@@ -182,6 +218,8 @@ def told(case: Case, result: Result, code: int | None) -> Iterator[tuple[str, bo
         kl = "" if figures is None else f", KL {figures.kl_mean} nats at most {figures.kl_worst}"
         agreement = "" if figures is None else f", agreement {figures.agreement}"
         yield f"gate at batch {gate.requests}{agreement}{kl}", gate.verdict.passed
+        if case.trained:
+            yield perplexity(gate)
     for run in result.aa:
         gain = run.test.estimate.gain
         small = gain is not None and gain.half_width <= 0.005
@@ -201,6 +239,21 @@ def told(case: Case, result: Result, code: int | None) -> Iterator[tuple[str, bo
         moved = ", ".join(row.component for row in found.moved) or "nothing"
         yield f"untouched components that moved 1 % or more: {moved}", found.nothing_else_moved
         yield "every replacement ran in every layer that it claims", found.ran_everywhere
+
+
+def perplexity(gate: Gate) -> tuple[str, bool]:
+    """Of both sides, and of a beside itself rounded; whether more than near ties was compared."""
+    figures, floor = gate.verdict.figures, gate.verdict.floor
+    if not (figures and figures.text and floor and floor.text):
+        return f"no perplexity at batch {gate.requests}", False
+    found, rounded = figures.text, floor.text
+    text = (
+        f"perplexity at batch {gate.requests}: {found.perplexity_a:.4f} stock, "
+        f"{found.perplexity_b:.4f} swapped, {rounded.perplexity_b:.4f} stock rounded "
+        f"({found.more:+.5f} and {rounded.more:+.5f} nats a token, standard errors "
+        f"{found.error:.5f} and {rounded.error:.5f})"
+    )
+    return text, decided(figures)
 
 
 def timed(run: Run, bar: float | None) -> tuple[str, bool]:

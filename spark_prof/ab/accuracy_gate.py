@@ -31,7 +31,8 @@ for the other, the layer's result changes by a large part, and by that later cho
 matter of the model: in simulations with random weights (tests/ab) the deviation is 0.1 to 0.25. So
 0.5 is allowed where nothing is known. Better is to measure it: side a against itself, disturbed at
 its beginning by no more than a rounding. Twice the mean KL that this brings is allowed, and so are
-three standard errors of it: a few positions meet such an exchange or not, by chance. For the same
+three standard errors of it: a few positions meet such an exchange or not, by chance. Where that is
+less than what is derived for roundings alone, exchanges are rare in that model. For the same
 reason a single position of a model with experts may be as far off as one exchange takes it.
 """
 
@@ -58,6 +59,8 @@ _WORST_ELEMENT = 8.0
 _NEAR_TIE = 4.0
 """In allowed deviations; the difference of two logits has sqrt(2) of the derived ones."""
 _CLEAR = 0.99
+ENOUGH_POSITIONS = 256
+"""Among so many, what rarely happens, as another choice of experts, is met by the floor too."""
 _STANDARD_ERRORS = 3.0
 _UNRELATED = 0.5
 """In squares of the scale: KL of normally distributed logits without anything in common is 1."""
@@ -103,10 +106,10 @@ def kept_bounds(depth: Depth, scale: float, floor: Sequence[Position] = ()) -> B
     allowed = _MARGIN * rounding_deviation(depth.layers)
     why = f"bfloat16 rounding through {depth.layers} layers"
     if mean > _kl(allowed, scale) / 16:
-        highest = mean + _STANDARD_ERRORS * _error_of_mean(floor)
+        highest = mean + _STANDARD_ERRORS * _error_of_mean([each.kl_nats for each in floor])
         allowed = max(allowed, math.sqrt(2 * _MARGIN * highest) / scale)
         why += f", or {_MARGIN:g} times what side a against itself shows"
-    elif depth.routed:
+    elif depth.routed and (not mean or len(floor) < ENOUGH_POSITIONS):
         allowed = _ROUTED
         why += " and routers that exchange experts at near ties"
     kl_mean = _kl(allowed, scale)
@@ -140,6 +143,7 @@ Bits = Literal["kept", "changed"]
 _FEWEST_POSITIONS = 8
 _STRETCHES = 16
 _MOST_LAYER_LINES = 8
+_MOST_NATS = 700.0
 _UNKNOWN_DEPTH = Depth(48, routed=True)
 
 
@@ -155,6 +159,32 @@ class Position:
     kl_nats: float  # of side b's distribution from side a's, KL(a || b)
     worst: float  # largest difference of two logits of a token
     scale: float  # standard deviation of side a's logits
+    loss_a: float = 0.0  # of the token that comes next, nats
+    loss_b: float = 0.0
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a text's tokens cost on both sides."""
+
+    loss_a: float  # mean, nats a token
+    loss_b: float
+    error: float  # standard error of the difference of both
+
+    @property
+    def more(self) -> float:
+        """How much more they cost on side b, nats a token."""
+        return self.loss_b - self.loss_a
+
+    @property
+    def perplexity_a(self) -> float:
+        """Of side a."""
+        return math.exp(min(self.loss_a, _MOST_NATS))
+
+    @property
+    def perplexity_b(self) -> float:
+        """Of side b."""
+        return math.exp(min(self.loss_b, _MOST_NATS))
 
 
 @dataclass(frozen=True)
@@ -169,6 +199,7 @@ class Figures:
     kl_mean: float | None  # nats
     kl_worst: float | None  # nats, of one position
     worst: float | None  # largest difference of a logit, in standard deviations of the logits
+    text: Text | None = None  # None where no text was given
 
 
 @dataclass(frozen=True)
@@ -209,6 +240,8 @@ def judge(
     layers: Sequence[LayerError] = (),  # each swapped layer alone, as `judge_layer` makes them
     # Of the model; None where it is not known, which is judged as a deep one with experts.
     depth: Depth | None = None,
+    *,
+    text: bool = False,  # the tokens that come next are a text's, not side a's own
 ) -> Verdict:
     """Whether side b says the same as side a."""
     depth = depth or _UNKNOWN_DEPTH
@@ -220,8 +253,8 @@ def judge(
             bounds = kept_bounds(depth, scale, _finite(floor))
         else:
             bounds = changed_bounds(depth, scale)
-        figures = _figures(positions, bounds.near_tie)
-        noise = _figures(floor, bounds.near_tie) if floor else None
+        figures = _figures(positions, bounds.near_tie, text=text)
+        noise = _figures(floor, bounds.near_tie, text=text) if floor else None
     reasons = (*_failures(len(positions), len(sound), figures, bounds), *_layer_failures(layers))
     notes = tuple(_notes(bits, figures, layers))
     return Verdict(not reasons, bits, reasons, notes, figures, noise, bounds, tuple(layers))
@@ -254,13 +287,24 @@ def _finite(positions: Sequence[Position]) -> list[Position]:
     ]
 
 
-def _error_of_mean(positions: Sequence[Position]) -> float:
-    """The standard error of the mean KL divergence."""
+def _error_of_mean(values: Sequence[float]) -> float:
+    """The standard error of the mean of what follows each other."""
     # Positions of one request follow each other: what one meets stays in its context.
-    size = max(1, len(positions) // _STRETCHES)
-    stretches = [positions[at : at + size] for at in range(0, len(positions) - size + 1, size)]
-    means = [math.fsum(each.kl_nats for each in stretch) / size for stretch in stretches]
-    return stdev(means) / math.sqrt(len(means)) if len(means) > 1 else means[0]
+    size = max(1, len(values) // _STRETCHES)
+    stretches = [values[at : at + size] for at in range(0, len(values) - size + 1, size)]
+    means = [math.fsum(stretch) / size for stretch in stretches]
+    return stdev(means) / math.sqrt(len(means)) if len(means) > 1 else abs(means[0])
+
+
+def _text(positions: Sequence[Position]) -> Text:
+    count = len(positions)
+    loss_a, loss_b = (
+        math.fsum(losses) / count
+        for losses in zip(*((each.loss_a, each.loss_b) for each in positions), strict=True)
+    )
+    # Steps of all requests come one after another; those of one request belong together.
+    ordered = sorted(positions, key=lambda each: (each.row, each.step))
+    return Text(loss_a, loss_b, _error_of_mean([each.loss_b - each.loss_a for each in ordered]))
 
 
 def _extremes(positions: Sequence[Position]) -> tuple[float, float, float] | None:
@@ -272,7 +316,7 @@ def _extremes(positions: Sequence[Position]) -> tuple[float, float, float] | Non
     return math.fsum(divergences) / len(positions), max(divergences), worst
 
 
-def _figures(positions: Sequence[Position], near_tie: float) -> Figures:
+def _figures(positions: Sequence[Position], near_tie: float, *, text: bool) -> Figures:
     sound = _finite(positions)
     clear = [each for each in sound if each.margin_a > near_tie * each.scale]
     mean, largest, worst = _extremes(sound) or (None, None, None)
@@ -285,6 +329,7 @@ def _figures(positions: Sequence[Position], near_tie: float) -> Figures:
         kl_mean=mean,
         kl_worst=largest,
         worst=worst,
+        text=_text(sound) if text and sound else None,
     )
 
 
@@ -319,6 +364,14 @@ def _failures(
     ):
         if value is not None and most is not None and value > most:
             lines.append(f"{words} is {value:.3g}{unit}; at most {most:.3g} is allowed")
+    # The variance of a change of logits is twice the divergence, which is what a token costs more
+    # where a model is as sure as it is right.
+    allowed = bounds.kl_mean + _STANDARD_ERRORS * math.sqrt(2 * bounds.kl_mean / max(1, sound))
+    if (text := figures.text) and text.more > allowed:
+        lines.append(
+            f"a token of the text costs {text.more:.3g} nats more on side b (perplexity "
+            f"{text.perplexity_a:.4g} to {text.perplexity_b:.4g}); at most {allowed:.3g} is allowed"
+        )
     return tuple(lines)
 
 
@@ -353,6 +406,12 @@ def _notes(bits: Bits, figures: Figures | None, layers: Sequence[LayerError]) ->
             )
         if figures.clear_agreement is None:
             notes.append("all positions are near ties, so that agreement says nothing")
+        if text := figures.text:
+            notes.append(
+                f"perplexity of the text: {text.perplexity_a:.4g} on side a, "
+                f"{text.perplexity_b:.4g} on side b ({text.more:+.2g} nats a token, standard error "
+                f"{text.error:.2g})"
+            )
     if bits == "kept" and not layers:
         notes.append("no layer was compared alone, so that small errors of a few are not seen")
     return notes

@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 
-from spark_prof.ab.accuracy_gate import Bits, Depth, LayerError, Position, judge, judge_layer
+from spark_prof.ab.accuracy_gate import (
+    ENOUGH_POSITIONS,
+    Bits,
+    Depth,
+    LayerError,
+    Position,
+    judge,
+    judge_layer,
+)
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Batch, Compare, DescribeSwaps, Facts, Rows
@@ -42,8 +50,6 @@ def describe(engine: Engine) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, .
     return ranks, tuple(found.values())
 
 
-_POSITIONS = 256
-"""At least, so that what rarely happens, as another choice of experts, is met by the floor too."""
 _FEWEST_TOKENS = 32
 
 
@@ -51,7 +57,7 @@ def gate_batch(setting: Setting, shape: Shape, facts: Facts) -> Batch:
     """The prompts of the gate, and how many tokens each request generates."""
     tokens = setting.options.gate_tokens
     if tokens is None:
-        wanted = max(_FEWEST_TOKENS, -(-_POSITIONS // shape.requests))
+        wanted = max(_FEWEST_TOKENS, -(-ENOUGH_POSITIONS // shape.requests))
         tokens = max(1, min(wanted, facts.longest - shape.prompt_tokens - 1))
     return Batch(shape.requests, shape.prompt_tokens, tokens)
 
@@ -79,25 +85,36 @@ def keep_verdict(
 ) -> bool:
     """Adds the verdict of a batch size to the result; whether it passed."""
     depth = None if facts.layers is None else Depth(facts.layers, facts.routed)
-    verdict = judge(positions, bits_of(setting), floor, layers, depth)
+    text = setting.options.text is not None
+    verdict = judge(positions, bits_of(setting), floor, layers, depth, text=text)
     setting.keeper.add(gates=(Gate(shape.requests, verdict),))
     for line in verdict.reasons:
         setting.say(f"gate at batch size {shape.requests}: {line}")
     return verdict.passed
 
 
-def keep_logits(engine: Engine, side: str, batch: Batch, path: Path) -> None:
+def keep_logits(engine: Engine, side: str, batch: Batch, path: Path, text: Path | None) -> None:
     """Generates on a side and keeps the logits of every sampled position in a file."""
     doing = f"keeping the logits of side {side}"
-    engine.ask(Compare(side, batch, str(path), keep=True), Rows, doing)
+    engine.ask(Compare(side, batch, str(path), keep=True, text=_named(text)), Rows, doing)
+
+
+def _named(text: Path | None) -> str:
+    return "" if text is None else str(text.absolute())
 
 
 def compare_logits(
-    engine: Engine, side: str, batch: Batch, path: Path, *, disturbed: bool = False
+    engine: Engine,
+    side: str,
+    batch: Batch,
+    path: Path,
+    text: Path | None,
+    *,
+    disturbed: bool = False,
 ) -> tuple[Position, ...]:
     """Generates the same tokens on a side and compares its logits with those in the file."""
     doing = f"comparing the logits of side {side}"
-    request = Compare(side, batch, str(path), keep=False, disturbed=disturbed)
+    request = Compare(side, batch, str(path), False, disturbed, _named(text))
     answer = engine.ask(request, Rows, doing)
     wanted = batch.requests * batch.tokens
     if len(answer.rows) != wanted:

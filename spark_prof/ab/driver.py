@@ -234,13 +234,24 @@ class _Session:
 
     def _compare(self, request: Compare) -> Rows:
         self._rpc("spark_prof_side", request.side)
+        batch, prompts, following = request.batch, None, []
+        if request.text:
+            # Not before the engine has been built: it imports torch.
+            from spark_prof.swaps.tap import checksum_of
+
+            pieces = pieces_of(self._tokens(request.text), batch)
+            prompts = [piece[: batch.prompt_tokens] for piece in pieces]
+            following = [
+                [checksum_of(prompt), piece[len(prompt) :]]
+                for prompt, piece in zip(prompts, pieces, strict=True)
+            ]
         mode = "record" if request.keep else "compare"
-        self._rpc("spark_prof_tap", mode, request.path, request.batch.requests)
+        self._rpc("spark_prof_tap", mode, request.path, batch.requests, following)
         try:
             if request.disturbed:
                 self._rpc("spark_prof_disturb")
             try:
-                self._run(request.batch)
+                self._run(batch, prompts)
             finally:
                 if request.disturbed:
                     self._rpc("spark_prof_disturb")  # once more undoes it
@@ -249,14 +260,27 @@ class _Session:
             self._rpc("spark_prof_tap", "off", "", 0)
         return Rows(rows)
 
-    def _run(self, batch: Batch) -> None:
+    def _tokens(self, path: str) -> list[int]:
+        """Of a text, by the model's tokenizer."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"cannot read {path} as text: {error}") from error
+        try:
+            tokenizer = self._llm.get_tokenizer()
+        except Exception as error:
+            raise CommandError(f"--text: the model has no tokenizer ({error})") from error
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    def _run(self, batch: Batch, prompts: list[list[int]] | None = None) -> None:
         from vllm import SamplingParams
 
         sampling = SamplingParams(
             max_tokens=batch.tokens, ignore_eos=True, detokenize=False, temperature=0.0
         )
-        prompts = [{"prompt_token_ids": ids} for ids in prompts_of(batch, self._vocabulary)]
-        groups = [[prompt] for prompt in prompts] if batch.alone else [prompts]
+        rows = prompts_of(batch, self._vocabulary) if prompts is None else prompts
+        requests = [{"prompt_token_ids": ids} for ids in rows]
+        groups = [[request] for request in requests] if batch.alone else [requests]
         for group in groups:
             outputs = self._llm.generate(group, sampling, use_tqdm=False)
             short = [o for o in outputs if len(o.outputs[0].token_ids) != batch.tokens]
@@ -287,6 +311,17 @@ def prompts_of(batch: Batch, vocabulary: int) -> list[list[int]]:
         chosen = random.Random(f"{_SEED}-{row}-{batch.prompt_tokens}")
         rows.append([chosen.randrange(low, high) for _ in range(batch.prompt_tokens)])
     return [rows[number % kinds] for number in range(batch.requests)]
+
+
+def pieces_of(tokens: list[int], batch: Batch) -> list[list[int]]:
+    """One piece of a text a request: its prompt and what follows it."""
+    size = batch.prompt_tokens + batch.tokens
+    if len(tokens) < batch.requests * size:
+        raise CommandError(
+            f"--text: it has {len(tokens)} tokens; {batch.requests} requests of {size} need "
+            f"{batch.requests * size}: give a longer text, or less --context or --gate-tokens"
+        )
+    return [tokens[number * size : (number + 1) * size] for number in range(batch.requests)]
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ class Compare(msgspec.Struct, tag=True, frozen=True):
     path: str  # the file
     keep: bool  # keeps, and does not compare
     disturbed: bool = False  # with embeddings that are off by a rounding
+    text: str = ""  # a file with what is said, in place of made-up prompts and side a's answers
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):

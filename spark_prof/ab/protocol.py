@@ -188,9 +188,10 @@ def _gate(
     passed = True
     for shape, batch, path in _generations(setting, facts, shapes):
         try:
-            keep_logits(engine, "a", batch, path)
-            floor = compare_logits(engine, TWIN, batch, path, disturbed=True)
-            found = compare_logits(engine, "b", batch, path)
+            text = setting.options.text
+            keep_logits(engine, "a", batch, path, text)
+            floor = compare_logits(engine, TWIN, batch, path, text, disturbed=True)
+            found = compare_logits(engine, "b", batch, path, text)
         finally:
             path.unlink(missing_ok=True)
         passed &= keep_verdict(setting, shape, facts, found, floor, layers)
@@ -325,12 +326,14 @@ class _Starts:
     def _gate(self, engine: Engine, facts: Facts, name: str) -> None:
         """Keeps what side a says and how far it is from itself, or compares side b with that."""
         setting = self._setting
+        text = setting.options.text
         for shape, batch, path in _generations(setting, facts, self._shapes):
             if name == "a":
-                keep_logits(engine, _ALONE, batch, path)
-                self._floors[shape] = compare_logits(engine, _ALONE, batch, path, disturbed=True)
-            elif floor := self._floors.get(shape):
-                found = compare_logits(engine, _ALONE, batch, path)
+                keep_logits(engine, _ALONE, batch, path, text)
+                floor = compare_logits(engine, _ALONE, batch, path, text, disturbed=True)
+                self._floors[shape] = floor
+            elif floor := self._floors.get(shape, ()):
+                found = compare_logits(engine, _ALONE, batch, path, text)
                 path.unlink(missing_ok=True)
                 self._agreed &= keep_verdict(setting, shape, facts, found, floor, self._layers)
 

@@ -82,6 +82,7 @@ class Options:
     timeout: float = 600.0
     """Seconds after which an engine that neither answers nor logs is given up."""
     time_anyway: bool = False  # times are taken after a failed gate, too; they do not count
+    text: Path | None = None  # held to by the gate in place of what side a would say
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,13 @@ def ab(
             min=8, max=4096, help="Tokens of each request in the gate; by default 256 in all."
         ),
     ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="A text that the gate holds both sides to, for their perplexity; by default what "
+            "side a says to made-up prompts.",
+        ),
+    ] = None,
     starts: Annotated[
         int, typer.Option(min=4, help="Engines to start with --mode two; a multiple of 4.")
     ] = 4,
@@ -116,6 +123,8 @@ def ab(
         raise CommandError(f"--starts {starts}: give a multiple of 4, for the order A B B A")
     if not (math.isfinite(seconds) and math.isfinite(timeout)):
         raise CommandError("--seconds and --timeout are finite numbers; give --seconds 20, say")
+    if text and not text.is_file():
+        raise CommandError(f"--text {text}: there is no such file")
     folder = out or Path(time.strftime("spark-prof-ab-%Y%m%d-%H%M%S"))
     options = Options(
         folder,
@@ -130,6 +139,7 @@ def ab(
         starts,
         timeout,
         time_anyway,
+        text,
     )
     engine = engine_command(command or [])
     result = run_ab(

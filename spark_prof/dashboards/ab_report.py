@@ -47,6 +47,7 @@ def _sections(result: Result, each_layer: bool) -> Iterator[Section]:
     yield ab_sections.gains(result)
     yield ab_sections.itself(result)
     yield ab_sections.gate(result)
+    yield ab_sections.text(result)
     yield ab_sections.reasons(result)
     yield ab_sections.layers(result)
     for found in result.attributions:

@@ -118,6 +118,32 @@ def gate(result: Result) -> Section:
     return Section("ab_gate", "The same answers", columns, rows, (*intro, *whys))
 
 
+def text(result: Result) -> Section:
+    """The perplexity of both sides on a text, beside that of a against itself."""
+    columns = (
+        Column(""),
+        *numbers("Tokens", "Perplexity of a", "of the other", "Nats more", "Standard error"),
+    )
+    rows = tuple(
+        (
+            f"batch {each.requests}, {name}",
+            count(figures.positions),
+            figure(figures.text.perplexity_a, ".4f"),
+            figure(figures.text.perplexity_b, ".4f"),
+            figure(figures.text.more, "+.5f"),
+            figure(figures.text.error, ".5f"),
+        )
+        for each in result.gates
+        for name, figures in (
+            ("a and b", each.verdict.figures),
+            ("a and a rounded", each.verdict.floor),
+        )
+        if figures and figures.text
+    )
+    intro = ("Nats more: what a token of the text costs more than on side a, in the mean.",)
+    return Section("ab_text", "Perplexity of the text", columns, rows, intro)
+
+
 def reasons(result: Result) -> Section:
     """Why the gate failed, and what is stated where it did not."""
     columns = (*numbers("Batch"), Column("The gate says", "prose"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -111,9 +111,11 @@ class Extension:
         return clock_of(self).times()
 
     @_refusing
-    def spark_prof_tap(self, mode: str, path: str, requests: int) -> None:
+    def spark_prof_tap(
+        self, mode: str, path: str, requests: int, text: Sequence[tuple[int, Sequence[int]]] = ()
+    ) -> None:
         """Taps the logits, as `Tap.switch` does."""
-        tap_of(self).switch(mode, path, requests)
+        tap_of(self).switch(mode, path, requests, text)
 
     @_refusing
     def spark_prof_disturb(self) -> int:

@@ -1,7 +1,8 @@
 """Taps the logits of one vLLM worker: records one side's, or compares with the recorded ones.
 
-While a tap is on, the next token of every tapped request is forced to side a's largest logit. So
-both sides compute the same tokens, and each step is compared on its own. vLLM calls the model's
+While a tap is on, the next token of every tapped request is forced to side a's largest logit, or to
+what comes next in a text. So both sides compute the same tokens, and each step is compared on its
+own. vLLM calls the model's
 `compute_logits` outside of its CUDA graphs, in both model runners. With tensor parallelism every
 rank gets all logits and samples for itself: every rank forces the token, and the first compares.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,12 +46,17 @@ class Difference:
     kl_nats: float  # Kullback-Leibler divergence of b's distribution from a's, in nats
     worst: float
     scale: float  # the standard deviation of side a's logits, to see `worst` against
+    loss_a: float  # what the token that comes next costs on side a, in nats
+    loss_b: float
 
 
-def compare_logits(a: torch.Tensor, b: torch.Tensor) -> list[Difference]:
+def compare_logits(
+    a: torch.Tensor, b: torch.Tensor, tokens: Sequence[int] | None = None
+) -> list[Difference]:
     """Compares the rows of two [R, V] on their device, in float64; waits for it.
 
-    Tokens that both sides exclude with a logit of minus infinity count as equal.
+    Tokens that both sides exclude with a logit of minus infinity count as equal. `tokens` are those
+    that come next, one a row; by default side a's most likely ones.
     """
     a, b = a.double(), b.double()
     log_a, log_b = a.log_softmax(dim=1), b.log_softmax(dim=1)
@@ -62,14 +69,21 @@ def compare_logits(a: torch.Tensor, b: torch.Tensor) -> list[Difference]:
     count = included.sum(dim=1, keepdim=True)
     mean = a.where(included, 0.0).sum(dim=1, keepdim=True) / count
     spread = ((a - mean).square().where(included, 0.0).sum(dim=1) / count[:, 0]).sqrt()
+    next_ = a.argmax(dim=1) if tokens is None else torch.tensor(tokens, device=a.device)
     numbers = torch.stack(
-        [top[:, 0] - top[:, 1], summands.sum(dim=1).clamp(min=0.0), difference.amax(dim=1), spread],
+        [
+            top[:, 0] - top[:, 1],
+            summands.sum(dim=1).clamp(min=0.0),
+            difference.amax(dim=1),
+            spread,
+            *(-side.gather(1, next_[:, None])[:, 0] for side in (log_a, log_b)),
+        ],
         dim=1,
     ).tolist()
-    tokens = zip(a.argmax(dim=1).tolist(), b.argmax(dim=1).tolist(), strict=True)
+    likely = zip(a.argmax(dim=1).tolist(), b.argmax(dim=1).tolist(), strict=True)
     return [
         Difference(token_a, token_b, *row)
-        for (token_a, token_b), row in zip(tokens, numbers, strict=True)
+        for (token_a, token_b), row in zip(likely, numbers, strict=True)
     ]
 
 
@@ -82,30 +96,40 @@ def force_tokens(logits: torch.Tensor, rows: list[int], tokens: torch.Tensor) ->
     return forced
 
 
+def checksum_of(prompt: Sequence[int]) -> int:
+    """CRC-32 of a prompt's tokens."""
+    return zlib.crc32(array("q", prompt).tobytes())
+
+
 @dataclass(slots=True)
 class TappedRequest:
     """A request that has come since the tap was turned on."""
 
     number: int  # in the order of arrival, from 0
     prompt_tokens: int
-    prompt: int  # CRC-32 of the prompt's tokens
+    prompt: int  # its checksum
     sampled: int = 0
 
 
 class Recording:
     """Keeps logits in the host's memory until they are written, if this rank keeps any."""
 
-    def __init__(self, path: Path, *, keeps: bool) -> None:
+    def __init__(
+        self, path: Path, *, keeps: bool, text: Mapping[int, Sequence[int]] | None = None
+    ) -> None:
         self.compared: list[dict[str, Any]] = []
         self._path = path
+        self._text = text or {}
         self._keeps = keeps
         self._rows: list[tuple[int, int, int, int]] = []
         self._logits: list[torch.Tensor] = []
         self._bytes = 0
 
     def take(self, requests: list[TappedRequest], logits: torch.Tensor) -> torch.Tensor:
-        """Keeps the rows; the tokens are those of the largest logits."""
+        """Keeps the rows; the tokens are the text's, or else those of the largest logits."""
         tokens = logits.argmax(dim=1)
+        if self._text:
+            tokens = torch.tensor([self._next(request) for request in requests])
         if self._keeps:
             self._bytes += logits.nbytes
             if self._bytes > _LARGEST_BYTES:
@@ -118,6 +142,12 @@ class Recording:
                 for request, token in zip(requests, tokens.tolist(), strict=True)
             ]
         return tokens
+
+    def _next(self, request: TappedRequest) -> int:
+        following = self._text.get(request.prompt, ())
+        if request.sampled >= len(following):
+            raise CommandError(f"the text has no token {request.sampled} of this prompt")
+        return following[request.sampled]
 
     def finish(self) -> None:
         """Writes the file; it is whole or not there."""
@@ -164,7 +194,7 @@ class Comparison:
                 f"there are {logits.shape[1]} logits a token, recorded {len(of_a[0])}"
             )
         if self._compares:
-            differences = compare_logits(torch.stack(of_a).to(logits.device), logits)
+            differences = compare_logits(torch.stack(of_a).to(logits.device), logits, tokens)
             self.compared += [
                 {"step": request.sampled, "row": request.number} | asdict(difference)
                 for request, difference in zip(requests, differences, strict=True)
@@ -233,8 +263,8 @@ class _Tapping:
         for new in output.scheduled_new_reqs:
             # The second model runner is given a preempted request as a new one.
             if new.req_id not in self._known:
-                prompt = array("q", new.prompt_token_ids or [])
-                number, checksum = len(self._known), zlib.crc32(prompt.tobytes())
+                prompt = new.prompt_token_ids or []
+                number, checksum = len(self._known), checksum_of(prompt)
                 self._known[new.req_id] = TappedRequest(number, len(prompt), checksum)
         cached = output.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
@@ -286,17 +316,21 @@ class Tap:
         wrap_method(worker, "sample_tokens", self._around_sample)
         wrap_method(model, "compute_logits", self._around_logits)
 
-    def switch(self, mode: str, path: str, requests: int) -> None:
+    def switch(
+        self, mode: str, path: str, requests: int, text: Sequence[tuple[int, Sequence[int]]] = ()
+    ) -> None:
         """Records or compares the first so many requests to come, with that file; or turns it off.
 
-        A recording is written when its tap is turned off.
+        A recording is written when its tap is turned off. In it the tokens after a prompt are those
+        that the text has for its checksum.
         """
         before, self._tapping = self._tapping, None
         if before is not None:
             before.check()
             before.use.finish()
         if mode != "off":
-            self._tapping = _Tapping(self._worker.model_runner, self._use(mode, path), requests)
+            use = self._use(mode, path, dict(text))
+            self._tapping = _Tapping(self._worker.model_runner, use, requests)
 
     def compared(self) -> list[dict[str, Any]]:
         """What was compared since the last call: one item for each sampled token."""
@@ -307,10 +341,10 @@ class Tap:
         compared, use.compared = use.compared, []
         return compared
 
-    def _use(self, mode: str, path: str) -> Use:
+    def _use(self, mode: str, path: str, text: Mapping[int, Sequence[int]]) -> Use:
         _refuse_other_engines(self._worker)
         if mode == "record":
-            return Recording(Path(path), keeps=self._first)
+            return Recording(Path(path), keeps=self._first, text=text)
         if mode == "compare":
             return Comparison(Path(path), compares=self._first)
         raise CommandError(f"there is no tap {mode}; give record, compare or off")

@@ -157,6 +157,7 @@ def compared(request: Compare) -> Answer:
             "step": step, "row": row, "token_a": 5, "token_b": 6 if wrong else 5,
             "margin_a": 2.0, "kl_nats": wrong or 1e-6,
             "worst": wrong or 0.01, "scale": 2.0,
+            "loss_a": 1.5 * bool(request.text), "loss_b": (1.5 + wrong) * bool(request.text),
         }
         for step in range(request.batch.tokens)
         for row in range(request.batch.requests)

@@ -191,7 +191,8 @@ def test_a_position_that_is_not_finite_fails(bits: Bits, name: str, value: float
     assert verdict.reasons[0].startswith("1 of 32 positions have logits that are NaN")
     assert verdict.figures is not None
     assert verdict.figures.not_finite == 1
-    assert all(math.isfinite(each) for each in astuple(verdict.figures))
+    figures = astuple(verdict.figures)
+    assert all(math.isfinite(each) for each in figures if each is not None)
     verdict = judge([broken] * 32, bits, depth=DENSE)
     assert (verdict.passed, verdict.figures, verdict.bounds) == (False, None, None)
 
@@ -266,3 +267,23 @@ def test_a_loss_is_stated_and_does_not_fail() -> None:
     assert judge(other, "changed", depth=DENSE).passed
     another = against(stock(24), model(24, 0, 1).logits(tokens(0)))
     assert not judge(another, "changed", depth=DENSE).passed
+
+
+def test_a_text_that_costs_more_fails_and_its_perplexity_is_stated() -> None:
+    """Beside a divergence that is allowed: side b is more often wrong, by as much as it changes."""
+    right = [
+        replace(AGREEING, step=step, loss_a=1.0, loss_b=1.0 + 0.01 * (-1) ** step)
+        for step in range(256)
+    ]
+    found = judge(right, "kept", depth=DENSE, text=True)
+    assert (found.passed, found.reasons) == (True, ())
+    assert found.figures is not None
+    assert found.figures.text is not None
+    assert found.figures.text.perplexity_a == pytest.approx(math.e)
+    assert abs(found.figures.text.more) < 1e-9
+    assert any("perplexity of the text: 2.718 on side a" in line for line in found.notes)
+    wrong = [replace(each, loss_b=each.loss_b + 0.2) for each in right]
+    [reason] = judge(wrong, "kept", depth=DENSE, text=True).reasons
+    assert "costs 0.2 nats more on side b (perplexity 2.718 to 3.32)" in reason
+    assert judge(wrong, "changed", depth=DENSE, text=True).passed
+    assert judge(wrong, "kept", depth=DENSE).passed  # without a text there is nothing to cost

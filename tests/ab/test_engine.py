@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from spark_prof.ab.agreement import _position
-from spark_prof.ab.driver import prompts_of
+from spark_prof.ab.driver import pieces_of, prompts_of
 from spark_prof.ab.engine_process import last_words
 from spark_prof.ab.measuring import Shape, impossible
 from spark_prof.ab.messages import Batch, Facts
+from spark_prof.errors import CommandError
 from tests.rows import each_row
 
 FACTS = Facts(
@@ -94,3 +95,11 @@ def test_figures_that_json_cannot_say_are_no_numbers(field: str) -> None:
     found = _position({**row, field: None})
     assert math.isnan(getattr(found, field))
     assert replaced(found, **{field: 1.0}) == _position({**row, field: 1.0})
+
+
+def test_a_text_is_cut_into_a_piece_a_request() -> None:
+    batch = Batch(requests=3, prompt_tokens=2, tokens=4)
+    pieces = pieces_of(list(range(20)), batch)
+    assert pieces == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]
+    with pytest.raises(CommandError, match="it has 17 tokens; 3 requests of 6 need 18"):
+        pieces_of(list(range(17)), batch)

@@ -86,6 +86,20 @@ def test_a_wrong_side_fails_and_is_timed_only_where_that_is_wanted(
     assert len(list(done.folder.glob("*.log"))) == (2 if "FAKE_SIDE=b" in options else 1)
 
 
+@each_row("options", [SWAP, ("--b", "FAKE_SIDE=b")])
+def test_a_text_has_a_perplexity_on_both_sides(tmp_path: Path, options: tuple[str, ...]) -> None:
+    text = tmp_path / "text"
+    text.write_text("what was said")
+    done = run(tmp_path, *options, *SMALL, "--text", str(text), model={"wrong": 0.01})
+    for gate in done.result.gates:
+        assert gate.verdict.figures is not None
+        assert gate.verdict.floor is not None
+        for figures, more in ((gate.verdict.figures, 0.01), (gate.verdict.floor, 0.0)):
+            assert figures.text is not None
+            assert (figures.text.loss_a, figures.text.more) == (1.5, pytest.approx(more))
+    assert "Perplexity of the text" in done.output
+
+
 @each_row("request_name", ["Start", "DescribeSwaps", "Compare", "Switch"])
 def test_an_engine_that_dies_is_one_line(tmp_path: Path, request_name: str) -> None:
     done = run(tmp_path, *SWAP, *SMALL, model={"die": request_name})
@@ -156,6 +170,7 @@ def test_shapes_beyond_the_engine_are_missing(tmp_path: Path) -> None:
         ((*SWAP, "--timeout", "inf"), "are finite numbers"),
         ((*SWAP, "--seconds", "inf"), "are finite numbers"),
         ((*SWAP, "--gate-tokens", "4"), "--gate-tokens"),
+        ((*SWAP, "--text", "nowhere"), "there is no such file"),
     ],
 )
 def test_usage_is_refused_before_anything_starts(

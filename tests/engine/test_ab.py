@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.ab.result import Result, read_result
+from spark_prof.ab.result import Result, decided, read_result
 from tests.engine.conftest import ROOT, SPARK_PROF, computing_without_component, report_of
 
 KERNELS = ROOT / "tests" / "swaps" / "kernels" / "faulty.py"
@@ -17,6 +17,7 @@ ENGINE = [
     "--load-format", "dummy", "--max-model-len", "256", "--max-num-seqs", "4",
     "--gpu-memory-utilization", "0.3", "--enforce-eager",
 ]  # fmt: skip
+TRAINED = ROOT / "tests" / "data" / "small-moe"
 LAYERS = 3
 
 
@@ -72,6 +73,35 @@ def wrong(
         "--batch-sizes 1 --prefill none --context 16 --gate-tokens 8 --seconds 1",
         [*server, "--model", str(models["tiny-dense"]), *ENGINE],
     )
+
+
+@pytest.fixture(scope="module")
+def trained(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """The trained model on text that it was not trained on, with right kernels."""
+    return compare(
+        tmp_path_factory.mktemp("ab") / "trained",
+        environment,
+        ",".join(f"{slot}={KERNELS}:right" for slot in ("o", "qkv", "router", "lm_head")),
+        f"--batch-sizes 2 --prefill none --gate-tokens 384 --text {TRAINED / 'held-out.txt'} "
+        "--seconds 1 --no-record",
+        [str(TRAINED), "--max-model-len", "1024", *ENGINE[4:]],
+    )
+
+
+def test_a_trained_model_has_a_perplexity(trained: Done) -> None:
+    """Where random weights have near ties, it has answers, and the sides agree on them."""
+    assert trained.code == 0, trained.errors
+    [gate] = trained.result.gates
+    for figures in (gate.verdict.figures, gate.verdict.floor):
+        assert figures is not None
+        assert figures.positions == 2 * 384
+        assert decided(figures)
+        assert figures.agreement is not None
+        assert figures.agreement > 0.97
+        assert figures.text is not None
+        assert 1 < figures.text.perplexity_a < 2.5
+        assert abs(figures.text.more) < 0.01
+    assert "Perplexity of the text" in trained.output
 
 
 def test_a_right_kernel_passes(right: Done) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.swaps.tap import Tap
+from spark_prof.swaps.tap import Tap, checksum_of
 from tests.rows import each_row
 
 from .toy_worker import SecondToyRunner, ToyModel, ToyRunner, ToyWorker, generate
@@ -66,6 +66,30 @@ def test_another_model_gets_the_same_tokens(
     assert all(c["kl_nats"] > 0 and c["worst"] > 0 for c in compared)
     tap.switch("off", "", 0)
     assert generate(worker, PROMPTS, TOKENS, seed, name="untapped") != answers
+
+
+@RUNNERS
+def test_a_text_is_what_both_sides_go_on_with(tmp_path: Path, runner: type[ToyRunner]) -> None:
+    following = [[(3 * row + step) % 10 for step in range(TOKENS)] for row in range(len(PROMPTS))]
+    text = [(checksum_of(prompt), more) for prompt, more in zip(PROMPTS, following, strict=True)]
+    worker, tap = tapped(ToyModel(), runner)
+    tap.switch("record", str(tmp_path / "a"), len(PROMPTS), text)
+    assert generate(worker, PROMPTS, TOKENS, seed=1) == following
+    tap.switch("off", "", 0)
+    for model, alike in ((ToyModel(), True), (ToyModel(seed=1), False)):
+        worker, tap = tapped(model, runner)
+        tap.switch("compare", str(tmp_path / "a"), len(PROMPTS))
+        assert generate(worker, PROMPTS, TOKENS, seed=2, name="b") == following
+        found = tap.compared()
+        assert all((each["loss_a"] == each["loss_b"]) == alike for each in found)
+
+
+def test_a_text_that_ends_too_early_ends_the_tap(tmp_path: Path) -> None:
+    worker, tap = tapped(ToyModel())
+    tap.switch("record", str(tmp_path / "a"), 1, [(checksum_of(PROMPTS[0]), [1, 2])])
+    generate(worker, PROMPTS[:1], 3, seed=1)
+    with pytest.raises(CommandError, match="has no token 2 of this prompt"):
+        tap.switch("off", "", 0)
 
 
 @RUNNERS
