@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
-from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.summary import Summary
 from spark_prof.errors import CommandError
 
-BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})
+_BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})
 """Layers with the same ones of these are of one kind; only such are held against one another."""
 _KEYS = ["component", "role", "name"]
 
@@ -41,6 +42,14 @@ class OneLayer:
     kernels: tuple[LayerKernel, ...]
 
 
+def layers_alike(components: Mapping[int, Iterable[str]]) -> list[list[int]]:
+    """The layers of each kind, of each layer's components."""
+    kinds: dict[frozenset[str], list[int]] = defaultdict(list)
+    for layer, own in components.items():
+        kinds[_BLOCKS.intersection(own)].append(layer)
+    return list(kinds.values())
+
+
 def layer_of(found: Summary, layer: int) -> OneLayer:
     """A layer of a report: of its decode steps, or where none decodes of the most frequent ones.
 
@@ -50,16 +59,14 @@ def layer_of(found: Summary, layer: int) -> OneLayer:
     phases = found.steps["phase"].astype(str)
     counts = phases.value_counts()
     phase = "decode" if "decode" in counts else str(counts.index[0])
-    sums = sums_of(found.kernels, found.steps["phase"], found.steps if found.timed else None)
-    rows = sums[(sums["phase"] == phase) & (sums["layer"] >= 0)]
+    rows = found.sums[(found.sums["phase"] == phase) & (found.sums["layer"] >= 0)]
     known = sorted(set(rows["layer"].tolist()))
     if layer not in known:
         have = f"it has {known[0]} to {known[-1]}" if known else "no kernel of it has a layer"
         raise CommandError(f"{found.report.run.source} has no layer {layer}; {have}")
-    blocks = {
-        each: BLOCKS.intersection(rows.loc[rows["layer"] == each, "component"]) for each in known
-    }
-    others = [each for each in known if each != layer and blocks[each] == blocks[layer]]
+    components = {each: rows.loc[rows["layer"] == each, "component"] for each in known}
+    alike = next(kind for kind in layers_alike(components) if layer in kind)
+    others = [each for each in alike if each != layer]
     times = rows.pivot_table("us", _KEYS, "layer", "sum", observed=True, fill_value=0.0)
     like, mine = times.reindex(columns=others), rows[rows["layer"] == layer]
     medians = like.median(axis=1) if others else pd.Series(0.0, times.index)

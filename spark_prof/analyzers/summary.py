@@ -69,6 +69,7 @@ class Summary:
     kernels: pd.DataFrame
     # What `step_books` returned; of kernels without times what `timed_windows` did.
     steps: pd.DataFrame
+    sums: pd.DataFrame  # what `sums_of` returned, without those layers too
     timed: bool  # whether it is known when the kernels ran
 
 
@@ -199,7 +200,7 @@ def summary_of(
     report = checked(Facts(report, ran, in_all_layers))
     report = replace(report, conversions=_of_the_step(report))
     report = replace(report, findings=findings_of(report), answers=answers_of(report))
-    return Summary(report, every, steps, timed)
+    return Summary(report, every, steps, sums, timed)
 
 
 def _of_the_step(report: Report) -> Conversions:

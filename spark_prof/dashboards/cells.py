@@ -7,12 +7,14 @@ shows these two attributes of each record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.dashboards.section import Cell, Column, Kind
 from spark_prof.dashboards.units import (
     MISSING,
+    ShortName,
     bandwidth,
     count,
     decimal_size,
@@ -87,6 +89,11 @@ Bar = Quantity("bar", float)
 Text = Quantity("text", _as_is)
 Name = Quantity("name", _as_is)
 Prose = Quantity("prose", _as_is)
+
+
+def called(names: Iterable[str]) -> dict[str, ShortName]:
+    """What kernels are called beside each other: the short name of each."""
+    return {name: ShortName(short, name) for name, short in short_names(names).items()}
 
 
 def _of_attribute(path: str) -> Callable[[Any], object]:

@@ -32,6 +32,18 @@ class Figure(str):
         return made
 
 
+class ShortName(str):
+    """A shortened name that knows the whole one, for pages that have room for it."""
+
+    whole: str
+
+    def __new__(cls, text: str, whole: str) -> ShortName:
+        """Both cleaned, as names are foreign."""
+        made = super().__new__(cls, clean(text))
+        made.whole = clean(whole)
+        return made
+
+
 def figure(value: float | None, form: str, unit: str = "") -> str:
     """Writes a figure in one of Python's formats, with its unit behind it."""
     if value is None or not math.isfinite(value):

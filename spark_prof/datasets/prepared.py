@@ -68,6 +68,7 @@ class Prepared:
     # The rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us .
     steps: pd.DataFrame = field(repr=False, compare=False)
     layers: pd.DataFrame = field(repr=False, compare=False)
+    sums: pd.DataFrame = field(repr=False, compare=False)  # as `Summary` has them
     live: bool = False  # whether the source was still being recorded
     # Whether anything tells when the kernels ran; where nothing does, as in a table of sums, they
     # lie end to end, and steps have no times.
@@ -138,6 +139,7 @@ def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prep
         layers=bundle.frame("layers", shown),
         live=live,
         timed=summary.timed,
+        sums=summary.sums,
     )
 
 

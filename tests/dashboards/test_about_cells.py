@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
+import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.step_time import StepKind
-from spark_prof.analyzers.views.kernel_calls import CallSums, Launch, LaunchUse, facts_of
+from spark_prof.analyzers.views.kernel_calls import Launch, LaunchUse, facts_of
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OddCell
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.sections import one_kernel_section
@@ -49,9 +49,9 @@ def test_an_odd_layer_is_told_with_its_cause(cause: Cause, said: str) -> None:
 @each_row("sample", SAMPLES)
 def test_facts_of_any_kernel_can_be_told(sample: str) -> None:
     report = SAMPLES[sample]
-    none = CallSums(np.zeros((0, 0), np.int64), *np.zeros((2, 0, 0)))
+    none = pd.DataFrame(columns=["phase", "name", "component", "step_calls", "us"])
     every = StepKind("all", None, report.steps.count)
-    for facts in facts_of(report, [row.name for row in report.kernels], every, none, none):
+    for facts in facts_of(report, [row.name for row in report.kernels], every, none):
         assert one_kernel_section.facts(facts).rows
         assert one_kernel_section.floor(facts.floor).rows
         assert one_kernel_section.reason(facts.row)
