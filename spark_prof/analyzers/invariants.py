@@ -26,13 +26,10 @@ from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
 
-_MOST = 5
-"""Lines that one check adds at most; the last one says how many more there are."""
+_MOST = 5  # lines that one check adds at most; the last one says how many more there are
 
-_ROUNDING = 1e-9
-"""Relative error of a sum of a million float64 numbers, with room to spare."""
-_NS = 1e-3
-"""Times are whole nanoseconds: each term of a sum may be off by as much, in us."""
+_ROUNDING = 1e-9  # relative error of a sum of a million float64 numbers, with room to spare
+_NS = 1e-3  # times are whole nanoseconds: each term of a sum may be off by as much, in us
 _TIMES_OF_STEPS = ("step_us", "kernels_us", "union_us", "copies_us", "overlap_us", "gap_us")
 _LOOKED_AT = 1 << 16
 

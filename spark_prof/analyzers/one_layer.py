@@ -51,11 +51,7 @@ def layers_alike(components: Mapping[int, Iterable[str]]) -> list[list[int]]:
 
 
 def layer_of(found: Summary, layer: int) -> OneLayer:
-    """A layer of a report: of its decode steps, or where none decodes of the most frequent ones.
-
-    Raises:
-        CommandError: no kernel is known to be that layer's.
-    """
+    """A layer of a report: of its decode steps, or where none decodes of the most frequent ones."""
     phases = found.steps["phase"].astype(str)
     counts = phases.value_counts()
     phase = "decode" if "decode" in counts else str(counts.index[0])

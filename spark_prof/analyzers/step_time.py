@@ -34,8 +34,7 @@ _TIMES = (-(1 << 61), 1 << 62)
 of ns can tell."""
 
 
-_MOST_SIZES = 16
-"""Of more batch sizes those with the most steps are kept."""
+_MOST_SIZES = 16  # of more batch sizes those with the most steps are kept
 
 
 @dataclass(frozen=True)

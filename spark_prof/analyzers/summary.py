@@ -94,9 +94,6 @@ def summary_of(
     Args:
         log: what the engine printed in the same run.
         measured: ceilings of its GPU that were measured; those of another GPU are not used.
-
-    Raises:
-        CommandError: the bundle has no such rank.
     """
     if rank is None:
         rank = min(bundle.ranks, default=0)

@@ -28,8 +28,7 @@ from spark_prof.traces.tables import empty_table
 
 Int64s = npt.NDArray[np.int64]
 
-_OVERLAP_NS = 1_000_000
-"""Steps that overlap by less are left alone: the error is as small."""
+_OVERLAP_NS = 1_000_000  # steps that overlap by less are left alone: the error is as small
 
 _APART_NS = 5_000_000
 """How far the clocks of host and GPU may be apart; sound ones show no early or late kernel."""
@@ -209,11 +208,7 @@ class Windows:
 
 
 def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
-    """The windows of the recorded steps of a rank, whose kernels have `step`, `start_ns`, `end_ns`.
-
-    Raises:
-        CommandError: the table is damaged: two steps have one number, or no time can be believed.
-    """
+    """The windows of a rank's recorded steps; its kernels have `step`, `start_ns`, `end_ns`."""
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
     if not steps.index.is_unique:
         raise CommandError(

@@ -202,11 +202,7 @@ def bench(
 
 
 def _own_slot(name: str | None, slot: Slot | None) -> Slot | None:
-    """The slot of a kernel as swaps name it; None where a command is about kernels of the list.
-
-    Raises:
-        CommandError: its slot or its name is missing.
-    """
+    """The slot of a kernel as swaps name it; None where a command is about kernels of the list."""
     file = name is not None and (name.endswith(".py") or ".py:" in name)
     if file and slot is None:
         raise CommandError(f"{name}: say what it is for, such as --slot moe")
@@ -234,9 +230,6 @@ def _measured(
 
     Returns:
         What was measured, and whether none of the kernels failed; one's own may abstain.
-
-    Raises:
-        CommandError: there is nothing to time, or one's own kernel always abstained.
     """
     import torch
 
@@ -284,11 +277,7 @@ def _template_text(slot: Slot) -> str:
 
 
 def _place(wanted: Device, kernel: ReplacementKernel | None = None) -> tuple[str, str]:
-    """Where to run, in words and as torch calls it; a kernel of the list is compiled to be sure.
-
-    Raises:
-        CommandError: PyTorch is missing, or the GPU that was asked for or that the list needs.
-    """
+    """Where to run, in words and as torch calls it; a kernel of the list is compiled to be sure."""
     try:
         import torch
     except ImportError as error:

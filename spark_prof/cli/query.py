@@ -80,11 +80,7 @@ def query(
 
 @contextmanager
 def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
-    """All bundles and traces that the sources hold, by name; one that is broken is told.
-
-    Raises:
-        CommandError: none of them can be read.
-    """
+    """All bundles and traces that the sources hold, by name; one that is broken is told."""
     from spark_prof.datasets.opened import opened
     from spark_prof.traces.resolve import find_members
 

@@ -112,11 +112,7 @@ def report(
 
 
 def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -> str:
-    """One layer of a recording, drawn.
-
-    Raises:
-        CommandError: it has no such layer.
-    """
+    """One layer of a recording, drawn."""
     from spark_prof.analyzers.one_layer import layer_of
     from spark_prof.analyzers.summary import summary_of
     from spark_prof.dashboards.render import draw
@@ -129,11 +125,7 @@ def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -
 
 
 def share_recording(bundle: Bundle, out: Path) -> None:
-    """Writes what somebody else may see of a recording, and says how to look at it.
-
-    Raises:
-        CommandError: the file has another ending, or cannot be written.
-    """
+    """Writes what somebody else may see of a recording, and says how to look at it."""
     from spark_prof.exporters.shared_recording import share
 
     if out.suffix != ".zip":
@@ -148,11 +140,7 @@ def share_recording(bundle: Bundle, out: Path) -> None:
 
 
 def report_dataset(folder: Folder, drawn_as: Page, engine: Engine) -> str:
-    """The report of all recordings in a folder, drawn.
-
-    Raises:
-        CommandError: it holds no recording, none can be read, or the engine cannot be used.
-    """
+    """The report of all recordings in a folder, drawn."""
     from spark_prof.dashboards.dataset_report import render_dataset
     from spark_prof.datasets.every_recording import summarize_dataset
 

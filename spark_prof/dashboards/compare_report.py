@@ -26,8 +26,7 @@ from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds, shorten
 
 _GAPS = (LAUNCH_GAPS, HOST)
-_LONGEST_NAME = 40
-"""Characters of what a side is called."""
+_LONGEST_NAME = 40  # characters of what a side is called
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,6 @@ def outline(
         layer_columns: how many components get a column of their own in the table of the layers;
             None gives one to each.
         only: the ids of the sections to have; None for all.
-
-    Raises:
-        CommandError: the report has none of them.
     """
     # A source of sums has nothing but components.
     parts_of_a_token = (waterfall_section.waterfall(report),) if report.tokens else ()

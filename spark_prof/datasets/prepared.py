@@ -81,11 +81,7 @@ class Prepared:
 
 
 def prepare(source: str, rank: int | None = None) -> Prepared:
-    """Reads a bundle, a recording that goes on, a trace, or the URL of one, for all pages.
-
-    Raises:
-        CommandError: the source is none of these, or damaged.
-    """
+    """Reads a bundle, a recording that goes on, a trace, or the URL of one, for all pages."""
     try:
         with _opened(source) as (bundle, live):
             return _prepared(source, bundle, rank, live)
@@ -154,11 +150,7 @@ def _books(summary: Summary) -> pd.DataFrame:
 
 
 def clients_beside(shown: Prepared, results: Sequence[Path]) -> tuple[ClientRow, ...]:
-    """The runs that the recording holds, then those of the results, each beside its steps.
-
-    Raises:
-        CommandError: a result is missing or damaged.
-    """
+    """The runs that the recording holds, then those of the results, each beside its steps."""
     runs = [run for path in results for run in read_benchmark(path).runs]
     if not runs:
         return shown.report.clients

@@ -37,9 +37,6 @@ def find_entries(*sources: str) -> tuple[tuple[Entry, ...], tuple[Path, ...]]:
     Returns:
         What can be chosen: a folder of recordings becomes its recordings. And those that are
         results of load generators, which are shown beside recordings.
-
-    Raises:
-        CommandError: they are too many, or results of load generators alone.
     """
     found: list[Entry] = []
     clients: list[Path] = []
@@ -70,11 +67,7 @@ def find_entries(*sources: str) -> tuple[tuple[Entry, ...], tuple[Path, ...]]:
 
 
 def newest_here(folder: Path) -> list[str]:
-    """The newest bundles and results of ab in a folder, the newest first.
-
-    Raises:
-        CommandError: there are none.
-    """
+    """The newest bundles and results of ab in a folder, the newest first."""
     times: list[tuple[float, str]] = []
     try:
         with os.scandir(folder) as inside:

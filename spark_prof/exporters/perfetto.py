@@ -53,11 +53,7 @@ _TIMED = ("kernels", "host", "ranges", "steps", "counters")
 
 
 def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
-    """Writes the trace of some ranks, and of some steps of their kernels, launches and ranges.
-
-    Raises:
-        CommandError: a rank is not there, or nothing has a time.
-    """
+    """Writes the trace of some ranks, and of some steps of their kernels, launches and ranges."""
     ranks = selection.ranks_of(bundle)
     if bundle.meta.settings.get("summed"):
         raise CommandError(

@@ -34,11 +34,7 @@ class Selection:
         return self.all_steps and self.ranks is None
 
     def ranks_of(self, bundle: Bundle) -> tuple[int, ...]:
-        """The bundle's ranks that are selected.
-
-        Raises:
-            CommandError: the bundle lacks one of them.
-        """
+        """The bundle's ranks that are selected."""
         wanted = bundle.ranks if self.ranks is None else tuple(sorted(set(self.ranks)))
         for rank in wanted:
             if rank not in bundle.ranks:
@@ -59,11 +55,7 @@ class Selection:
 
 
 def parse_steps(text: str) -> tuple[int | None, int | None]:
-    """Reads `A:B`, from step A up to but not including step B; either may be left out.
-
-    Raises:
-        CommandError: the text is none of that.
-    """
+    """Reads `A:B`, from step A up to but not including step B; either may be left out."""
     match = _STEPS.fullmatch(text)
     if match is None:
         raise CommandError(f"--steps {text!r:.40} is no A:B; write 10:20 for steps 10 to 19")

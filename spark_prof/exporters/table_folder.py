@@ -22,8 +22,7 @@ from spark_prof.exporters.selection import Selection
 from spark_prof.traces.bundle import ROWS, Bundle
 from spark_prof.traces.tables import TABLES
 
-_OF_NO_RANK = ("engine", "log")
-"""Tables whose number is none of a worker's rank."""
+_OF_NO_RANK = ("engine", "log")  # tables whose number is none of a worker's rank
 
 _PART = "this is a part of a recording: export was asked for some steps or ranks only"
 

@@ -293,8 +293,7 @@ _MOST_SAMPLES, _FEWEST_SAMPLES = 2_304, 576
 _BUFFER_BYTES = 36 << 20
 """Holds 9 000 samples of an H100, measured with libcupti 13.4.92: the timer may come late."""
 
-_MISSING = 0.01
-"""A larger share of the sampled time missing makes the next piece sample less often."""
+_MISSING = 0.01  # a larger share of the sampled time missing makes the next piece sample less often
 
 _STARTING_NS, _SPARE_SAMPLES = 1_000_000, 512
 

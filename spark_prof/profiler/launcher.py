@@ -63,12 +63,7 @@ _URGENT = Patience(3.0, 0.5, ((signal.SIGTERM, 2.0),), 1.0)
 
 
 def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> Claim:
-    """Makes the folder that the recorded processes write into; its claim keeps others out.
-
-    Raises:
-        CommandError: it exists and holds something, somebody else writes there, it cannot be
-            written, or the disk is full.
-    """
+    """Makes the folder that the recorded processes write into; its claim keeps others out."""
     claim = Claim(folder)
     try:
         pieces_folder(folder).mkdir()  # at once or not at all, whatever other hosts do
@@ -128,11 +123,7 @@ def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
 
 
 def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, int]:
-    """Runs the command and records it into a folder that it makes; its exit code as well.
-
-    Raises:
-        CommandError: the command is not one that starts vLLM, or nothing was recorded.
-    """
+    """Runs the command and records it into a folder that it makes; its exit code as well."""
     command = recognise(argv)
     folder = settings.folder
     settings = replace(settings, run=settings.run or secrets.token_hex(8))

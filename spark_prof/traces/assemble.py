@@ -108,11 +108,7 @@ def open_bundle(folder: Path) -> Bundle:
 
 
 def finished_bundle(folder: Path) -> Bundle | None:
-    """The bundle; None where a dead recording left only pieces to make it from.
-
-    Raises:
-        CommandError: the folder is no bundle, is damaged, or is still being recorded.
-    """
+    """The bundle; None where a dead recording left only pieces to make it from."""
     pieces = pieces_folder(folder)
     with os_errors(f"cannot look into {folder}"):
         left = pieces.is_dir()

@@ -116,8 +116,7 @@ _COLUMNS = (
     "name", "kind", "start_ns", "end_ns", "device", "stream", "correlation", "graph_node", "grid",
     "block", "registers", "shared_bytes", "bytes", "cubin",
 )  # fmt: skip
-_ROWS = 1 << 20
-"""Rows of a window."""
+_ROWS = 1 << 20  # rows of a window
 _MOST_KERNELS = 1 << 26
 """More kernels than this are no recording's: a damaged count must not fill the disk."""
 _LATEST_NS = 1 << 62

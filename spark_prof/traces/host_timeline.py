@@ -110,8 +110,7 @@ def replay(events: Rows, layers: Sequence[int], model: int | None) -> tuple[Time
 
 
 _MODES = ("", "PIECEWISE", "FULL")
-_LONGEST_CHAIN = 16
-"""Clones of clones are followed this far; real ones are one or two."""
+_LONGEST_CHAIN = 16  # clones of clones are followed this far; real ones are one or two
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,7 @@ class Cubins:
             self._functions.setdefault(function.symbol, {})[key] = function.registers
 
 
-_VERSION = 1
-"""Raised when other counts are kept; it is part of the file's name."""
+_VERSION = 1  # raised when other counts are kept; it is part of the file's name
 _MOST_ROWS = 200_000
 _AT_ONCE = 500
 _PATIENCE_S = 2.0

@@ -20,8 +20,7 @@ from spark_prof.traces.chunk_files import being_recorded, json_files
 from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.machine_code import CUBINS_FOLDER
 
-_UNSET = 0
-"""A time that never came, such as an update of the scheduler; it stays."""
+_UNSET = 0  # a time that never came, such as an update of the scheduler; it stays
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ RESULT_FILE = "result.json"
 _RESULT_MARK = b'"kind": "spark-prof ab"'
 _RESULT_HEAD = 256
 
-_WHOLE = ".steps.npy"
-"""Written last of all files of a piece."""
+_WHOLE = ".steps.npy"  # written last of all files of a piece
 
 _MOST_FILES = 10_000
 

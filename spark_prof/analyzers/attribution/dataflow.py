@@ -36,12 +36,9 @@ from spark_prof.analyzers.lookup import Flags, Integers
 _READ, _EITHER, _WRITTEN = 1, 0, -1
 _READS_FIRST = re.compile(r"triton_(?:poi|red|per)_fused")
 
-_ROUNDS = 16
-"""An owner is handed on over so many launches that read no weight, in each direction."""
-_WORKSPACE = 3
-"""The share of launches that hold a workspace, as a divisor."""
-_FEW = 6
-"""In steps with fewer launches no address counts as a workspace."""
+_ROUNDS = 16  # an owner is handed on over so many launches that read no weight, in each direction
+_WORKSPACE = 3  # the share of launches that hold a workspace, as a divisor
+_FEW = 6  # in steps with fewer launches no address counts as a workspace
 _FAR = np.iinfo(np.int64).max
 
 

@@ -96,8 +96,7 @@ STRANGERS = (
 the architecture in the model's config) that tells, the pattern, and an example."""
 
 _COUNTED = ("qkv", "o_proj", "router", "mlp")
-_INNER_NORM = r"(?:^|[._])(?:q|k|v|qk|kv)_?(?:a_)?(?:layer)?norm$"
-"""Norms inside an attention."""
+_INNER_NORM = r"(?:^|[._])(?:q|k|v|qk|kv)_?(?:a_)?(?:layer)?norm$"  # norms inside an attention
 _OTHER_ORDER = ("is_encoder_decoder", "parallel_attn", "use_parallel_residual")
 """What a config says of a model whose layers are in another order."""
 

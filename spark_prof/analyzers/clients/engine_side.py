@@ -13,14 +13,11 @@ import pandas as pd
 
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Request
 
-_ZONE_NS = 900_000_000_000
-"""Time zones are whole quarters of an hour from UTC."""
+_ZONE_NS = 900_000_000_000  # time zones are whole quarters of an hour from UTC
 
-_ZONES = (-48, 56)
-"""From UTC-12 to UTC+14, in quarters of an hour."""
+_ZONES = (-48, 56)  # from UTC-12 to UTC+14, in quarters of an hour
 
-_WRITTEN_WITHIN_NS = 90_000_000_000
-"""A result is written this soon after its run."""
+_WRITTEN_WITHIN_NS = 90_000_000_000  # a result is written this soon after its run
 
 
 class Placement(NamedTuple):
@@ -71,14 +68,11 @@ def _plausible(local_ns: int, end_ns: int) -> bool:
     return apart <= _WRITTEN_WITHIN_NS and _ZONES[0] <= quarters <= _ZONES[1]
 
 
-_ALIKE = 1.5
-"""Prompts whose lengths differ by no more than this factor are about as long."""
+_ALIKE = 1.5  # prompts whose lengths differ by no more than this factor are about as long
 
-_STALL = 20
-"""So many times the median is no step's usual work."""
+_STALL = 20  # so many times the median is no step's usual work
 
-_FEW = 4
-"""Fewer steps have no median to speak of."""
+_FEW = 4  # fewer steps have no median to speak of
 
 
 @dataclass(frozen=True)

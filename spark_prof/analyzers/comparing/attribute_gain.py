@@ -36,14 +36,11 @@ from spark_prof.analyzers.comparing.swapped_steps import (
 )
 from spark_prof.traces.bundle import Bundle
 
-_NO_GAIN = 0.01
-"""Below this share of the step a gain is too small to be shared out."""
+_NO_GAIN = 0.01  # below this share of the step a gain is too small to be shared out
 
-_MOVED = 0.01
-"""From this share of the step on a component has moved."""
+_MOVED = 0.01  # from this share of the step on a component has moved
 
-_HOST_BOUND = 0.02
-"""From this share of a recorded step on the waits for the host matter."""
+_HOST_BOUND = 0.02  # from this share of a recorded step on the waits for the host matter
 
 _TWO_SIDED_95 = 1.96
 _FEW = 20

@@ -147,8 +147,7 @@ def _command(a: str, b: str) -> Iterator[Setting]:
 
 
 _PHASES = ("decode", "prefill", "unknown")
-_MIX = 0.005
-"""A mix that explains a smaller share of the step is not worth a line."""
+_MIX = 0.005  # a mix that explains a smaller share of the step is not worth a line
 
 
 def compare(

@@ -147,8 +147,7 @@ def _by_size(steps: pd.DataFrame, phase: str) -> dict[int, Int64s]:
 
 
 _FEWEST_STEPS = 16
-_DIFFERENT = 0.01
-"""Contexts that differ by a smaller share are alike."""
+_DIFFERENT = 0.01  # contexts that differ by a smaller share are alike
 
 
 def context_effect(found: MatchingSteps) -> ContextEffect | None:

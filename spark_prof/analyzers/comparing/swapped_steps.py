@@ -31,11 +31,9 @@ Flags = npt.NDArray[np.bool_]
 KINDS = (*COMPONENTS, FOR_THE_HOST)
 """What the time of a step goes to, in the order in which a decoder runs it."""
 
-_LAUNCH_NS = 5000
-"""A longer gap before what the host launches by itself is a wait for the host."""
+_LAUNCH_NS = 5000  # a longer gap before what the host launches by itself is a wait for the host
 
-_MOST_STEPS = 1000
-"""More say nothing more, and each has a thousand kernels."""
+_MOST_STEPS = 1000  # more say nothing more, and each has a thousand kernels
 
 
 @dataclass(frozen=True, eq=False)

@@ -281,8 +281,7 @@ _UNITS: Mapping[str, tuple[tuple[Unit, ...], str]] = {
 }
 """In what a limit on each kind is written, and examples."""
 
-_EDGE = 1e-9
-"""Limits are decimal fractions and changes binary ones: this much counts as equal."""
+_EDGE = 1e-9  # limits are decimal fractions and changes binary ones: this much counts as equal
 
 
 @dataclass(frozen=True)

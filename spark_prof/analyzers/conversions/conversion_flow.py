@@ -48,8 +48,7 @@ PADDING = (
 )  # fmt: skip
 """What PyTorch's pad launches: it fills the larger tensor and copies the smaller one into it."""
 
-_LONGEST = 300
-"""A fused kernel's name says in its beginning what it does."""
+_LONGEST = 300  # a fused kernel's name says in its beginning what it does
 
 
 def role_of(name: str) -> str:
@@ -76,8 +75,7 @@ _TELL_NOTHING = (CODES["other"], CODES["norm"])
 """Components that say nothing about the consumer: what stands between a norm and a product was
 often placed with the norm."""
 
-_FURTHEST = 8
-"""A consumer is looked for among so many kernels."""
+_FURTHEST = 8  # a consumer is looked for among so many kernels
 
 
 class Flow(NamedTuple):

@@ -35,8 +35,7 @@ SHARES = ("tensor_active", "warps_active", "sm_active")
 FEWEST_STEPS = 3
 """With fewer steps the layers of a model are all there is to tell kernels apart by."""
 
-_ENOUGH_STEPS = 16
-"""With fewer steps the calls of a kernel in all layers share one amount."""
+_ENOUGH_STEPS = 16  # with fewer steps the calls of a kernel in all layers share one amount
 
 _ENOUGH_RESOLVED = 0.95
 

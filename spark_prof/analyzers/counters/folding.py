@@ -35,12 +35,10 @@ _WHOLE = 100.0
 Without it kernels whose traffic is not even come out too large: 2 % on an H100.
 """
 
-_RIDGE = 1e-4
-"""Of the mean diagonal: pulls what the samples leave open towards the amounts by time."""
+_RIDGE = 1e-4  # of the mean diagonal: pulls what the samples leave open towards the amounts by time
 
 _ROUNDS = 24
-_TINY = 1e-6
-"""Of the largest unknown: one that is less far below 0 is taken for 0."""
+_TINY = 1e-6  # of the largest unknown: one that is less far below 0 is taken for 0
 
 
 def gram(row: Integers, column: Integers, value: Floats, size: int) -> Floats:

@@ -87,8 +87,7 @@ def ranks_of(facts: Mapping[str, Any], kind: str) -> int:
     return int(mapping_in(facts, "parallel").get(kind) or 1)
 
 
-_LOGIT_BYTES = 4
-"""vLLM samples from logits in float32."""
+_LOGIT_BYTES = 4  # vLLM samples from logits in float32
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
 from spark_prof.vocabulary import COMPONENTS
 
-_OFTEN = 0.1
-"""A kernel that fewer of the steps call does not make a cell another one."""
+_OFTEN = 0.1  # a kernel that fewer of the steps call does not make a cell another one
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,7 @@ _FALSE_ALARMS = 0.01
 _LEAST_SHARE = 0.03
 _FEW = 0.25
 """Layers with other kernels are held against the largest group where they are at most so many."""
-_CLOCK_NS = 16.0
-"""Half of what kernel times are multiples of in the H100 recordings of tests/data."""
+_CLOCK_NS = 16.0  # half of what kernel times are multiples of in the H100 recordings of tests/data
 
 _TO_SIGMA = 1.4826
 _QUARTILES_TO_SIGMA = 1 / 1.349
@@ -221,8 +219,7 @@ class _Held:
                 yield cell
 
 
-_SAME_CALLS = 0.1
-"""Calls of a step that differ by less are the same."""
+_SAME_CALLS = 0.1  # calls of a step that differ by less are the same
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,8 @@ def thinned(
     return kept
 
 
-_SLOW = 1.5
-"""Times the median of its like from which on a step is slow."""
-_FEWEST = 8
-"""Steps of a kind below which none of them is called slow."""
+_SLOW = 1.5  # times the median of its like from which on a step is slow
+_FEWEST = 8  # steps of a kind below which none of them is called slow
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ _LOOKS = {
     "unknown": (LINES, ""),
 }
 """Colour and pattern: what was seen is dark, a guess is hatched, what nothing tells is pale."""
-_INSIDE = 0.08
-"""From which share on a word has room in its bar."""
+_INSIDE = 0.08  # from which share on a word has room in its bar
 
 
 def coverage(report: Report) -> Section:

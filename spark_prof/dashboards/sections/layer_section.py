@@ -34,8 +34,7 @@ _MANY_LAYERS = 150
 _ALIKE = 0.05
 """Layers whose times differ by less share a row; a row further from the median is marked."""
 _WIDEST_LABEL, _WIDEST_SPANS = 28, 60
-_MOST_KERNELS = 40
-"""Of one layer: with more it would be more than a screen."""
+_MOST_KERNELS = 40  # of one layer: with more it would be more than a screen
 _REST = "rest"
 _FEW_PLACED = 0.9
 

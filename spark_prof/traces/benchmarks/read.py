@@ -42,8 +42,7 @@ _SERVING = r"={5,} Serving Benchmark Result ={5,}"
 _END = re.compile(r"={30,}\s*$")
 _LINE = re.compile(r"([A-Z][\w /().%-]*?):\s+(\S+)\s*$")
 _LATENCY = re.compile(r"(mean|median|p90|p99) (ttft|tpot|itl|e2el|e2e latency) \(ms\)")
-_MOST_LINES = 200
-"""A result without an end is not looked for further than this."""
+_MOST_LINES = 200  # a result without an end is not looked for further than this
 
 _KEYS = {
     "backend": "backend", "concurrency": "concurrency",
@@ -269,8 +268,7 @@ TEXT_DIALECTS = (
 LARGEST = 256 << 20
 """Larger result files are refused, in bytes: what is read takes several times as much memory."""
 
-_HEAD = 1 << 20
-"""Bytes from the begin of a file by which its format is recognised."""
+_HEAD = 1 << 20  # bytes from the begin of a file by which its format is recognised
 
 _MOST_RUNS = 10_000
 _TEXTS = ("tool", "model", "label", "notes")

@@ -175,8 +175,7 @@ def _quoted(name: str) -> str:
 MARK = 34
 """NVTX_EVENTS.eventType of a mark."""
 
-_BURST_NS = 10_000_000
-"""Marks closer together than this measure one offset."""
+_BURST_NS = 10_000_000  # marks closer together than this measure one offset
 
 _LATEST_NS = 1 << 62
 

@@ -222,8 +222,7 @@ OPEN = 1 << 61
 _ROUNDING_NS = 1_000_000
 """By so much work may seem to start before its launch: then it is not in a bucket before it."""
 
-_READERS = 2
-"""Threads that read; more than two only wait for each other in SQLite."""
+_READERS = 2  # threads that read; more than two only wait for each other in SQLite
 
 _COLUMNS: Mapping[str, Mapping[str, int]] = {
     RUNTIME: {"start": -OPEN, "end": -OPEN, "globalTid": 0, "correlationId": -1, "nameId": -1},

@@ -47,8 +47,7 @@ ROOT = "ROOT"
 
 _METADATA = "__proton_launch_metadata"
 """The scope of kernels that compute what a launch hook tells about the next launch."""
-_METRIC = "<metric>"
-"""The frame of kernels that copy a metric out of the GPU."""
+_METRIC = "<metric>"  # the frame of kernels that copy a metric out of the GPU
 
 _VENDORS = {"CUDA": "NVIDIA", "HIP": "AMD"}
 
