@@ -14,8 +14,7 @@ from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
 
 MOST_CELLS = 2000
-NO_LAYER = "none"
-"""Stands for the layer of what belongs to none."""
+NO_LAYER = "none"  # stands for the layer of what belongs to none
 
 _LEGIBLE_CELLS = 900
 _FEW_ROWS = 32

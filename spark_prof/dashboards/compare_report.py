@@ -168,8 +168,7 @@ def _headline(found: Comparison) -> tuple[tuple[str, str], ...]:
     return tuple(figures)
 
 
-SCHEMA = 1
-"""Raised when a key changes its meaning or goes; new keys do not raise it."""
+SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
 
 
 def _record(compared: Compared) -> dict[str, Any]:

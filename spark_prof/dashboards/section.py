@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from spark_prof.dashboards.units import MISSING, Figure, ShortName, clean, shorten
 
-Cell = str | float
-"""A `Figure` or another text or, in a bar column, a fraction of 1."""
+Cell = str | float  # a `Figure` or another text or, in a bar column, a fraction of 1
 Kind = Literal["text", "number", "bar", "name", "prose", "command"]
 
 

@@ -11,8 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 
-MISSING = "-"
-"""Stands where a figure was not recorded or does not apply."""
+MISSING = "-"  # stands where a figure was not recorded or does not apply
 
 # A sequence ends before a single quote: what shlex has quoted stays so, and can be copied.
 _ESCAPE_SEQUENCE = re.compile(

@@ -14,8 +14,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.resolve import AbResult, Folder, LoadTest, find_result, is_bundle, resolve
 
-MOST_ENTRIES = 1000
-"""So many names fit into a list that a browser gets with every picture."""
+MOST_ENTRIES = 1000  # so many names fit into a list that a browser gets with every picture
 
 _NEWEST = 8
 

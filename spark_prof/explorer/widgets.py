@@ -18,8 +18,7 @@ from spark_prof.dashboards.section import Section, cleaned_section, values_of, w
 from spark_prof.dashboards.units import MISSING, Figure, clean, count
 from spark_prof.explorer import state
 
-MOST_ROWS = 2000
-"""So many rows are sent to the browser; the CSV has all."""
+MOST_ROWS = 2000  # so many rows are sent to the browser; the CSV has all
 
 _PROSE = 70  # characters from which a column's texts are wrapped, in rows of three lines
 

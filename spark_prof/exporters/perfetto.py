@@ -181,8 +181,7 @@ def write_flows(trace: RankTrace, launches: pd.DataFrame, tracks: Int64s, first_
     return first_flow + len(kernel)
 
 
-MOST_KERNELS = 20_000
-"""Of a rank: about 10 MB, which a browser has drawn within seconds."""
+MOST_KERNELS = 20_000  # of a rank: about 10 MB, which a browser has drawn within seconds
 
 _COPY = Label(None, "copy", None, "name", None)
 _UNKNOWN = Label(None, "", None, "", None)

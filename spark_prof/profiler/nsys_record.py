@@ -90,8 +90,7 @@ def with_ray_workers(argv: Sequence[str]) -> list[str]:
     return [*argv] if _has_ray_option(argv) else [*argv, _RAY_OPTION]
 
 
-REPORT = "nsys"
-"""Name of the report in the bundle's folder, without its suffix."""
+REPORT = "nsys"  # name of the report in the bundle's folder, without its suffix
 
 _RAY_SECONDS = 120.0
 _POLL_SECONDS = 5.0

@@ -55,8 +55,7 @@ from spark_prof.traces.chunks import (
     read_counts,
 )
 
-SALVAGED = "salvaged"
-"""State of a bundle that was made after its recording had died."""
+SALVAGED = "salvaged"  # state of a bundle that was made after its recording had died
 
 UNREADABLE_FOLDER = "unreadable"
 """In the bundle: flushed files that could not be read; another spark-prof may read them."""
@@ -305,11 +304,9 @@ def _place(kept: Rows, expected: int) -> str:
     return f" ({ends[gaps[0]] + 1} to {ends[gaps[0] + 1] - 1} of {expected})"
 
 
-SNAPSHOT = "recording"
-"""State of a bundle whose recording goes on."""
+SNAPSHOT = "recording"  # state of a bundle whose recording goes on
 
-MOST_PIECES = 32
-"""Pieces of a rank that a snapshot takes, the newest."""
+MOST_PIECES = 32  # pieces of a rank that a snapshot takes, the newest
 MOST_BYTES = 128 << 20
 """Of the files of all pieces that it takes; but one of each rank it does take."""
 

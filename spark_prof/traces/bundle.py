@@ -36,14 +36,12 @@ IMPORTED = "imported: "
 """What the backend of an imported bundle begins with; the trace's format follows."""
 
 META_FILE = "meta.json"
-ROWS = 1 << 18
-"""Rows of a batch; a row group may hold more."""
+ROWS = 1 << 18  # rows of a batch; a row group may hold more
 
 _META_LIMIT = 64 << 20
 _LARGE = 1 << 18  # rows from which on the columns of a table are read on every core
 
-HIGHEST_RANK = 2**16 - 1
-"""The highest rank that is written or read: analyses count up to it."""
+HIGHEST_RANK = 2**16 - 1  # the highest rank that is written or read: analyses count up to it
 
 _TABLE_FILE = re.compile(r"([a-z_]+)-rank(0|[1-9][0-9]{0,4})\.parquet")
 

@@ -39,8 +39,7 @@ from spark_prof.cores import cores
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 
-FOLDER_VARIABLE = "SPARK_PROF_CUDA_TOOLS"
-"""Environment variable that names the tools' folder."""
+FOLDER_VARIABLE = "SPARK_PROF_CUDA_TOOLS"  # environment variable that names the tools' folder
 
 _LONGEST_LINE = 1 << 16
 _SAID = 1 << 22  # bytes of a tool's complaints that are kept
@@ -217,8 +216,7 @@ def ptx_entries(path: Path) -> list[str]:
         return [match[1].decode(errors="replace") for match in found if match]
 
 
-Instructions = npt.NDArray[np.uint64]
-"""One row an instruction, its two halves as columns."""
+Instructions = npt.NDArray[np.uint64]  # one row an instruction, its two halves as columns
 
 _BYTES = 16
 _FEW = 4096  # instructions that are not worth another process

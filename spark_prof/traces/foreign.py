@@ -103,8 +103,7 @@ class Foreign:
     refusal: str = ""  # why nothing of it can be analyzed, empty where something can
 
 
-CALL_COLUMNS = ["scope", "start_ns", "end_ns", "thread"]
-"""The columns of Window.calls."""
+CALL_COLUMNS = ["scope", "start_ns", "end_ns", "thread"]  # the columns of Window.calls
 
 _UNKNOWN = {
     "kind": "kernel", "device": 0, "stream": 0, "correlation": -1, "graph_node": 0, "grid": "",

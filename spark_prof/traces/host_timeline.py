@@ -32,8 +32,7 @@ Preparation builds positions, block tables, sequence lengths and slots, which at
 what follows the model inside execute_model gathers the rows for the logits.
 """
 
-MODEL_PATH = "model"
-"""Path of the model itself among the marked modules."""
+MODEL_PATH = "model"  # path of the model itself among the marked modules
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,9 @@ from spark_prof.traces.demangle import demangled
 from spark_prof.traces.readers.cubin import Code, read_code
 from spark_prof.traces.tables import TABLES, empty_frame
 
-CUBINS_FOLDER = "cubins"
-"""In the bundle: the machine code of kernels that ran, ``<hash>.cubin``."""
+CUBINS_FOLDER = "cubins"  # in the bundle: the machine code of kernels that ran, ``<hash>.cubin``
 
-DRIVER = "driver"
-"""Source of a cubin that the driver handed over when it loaded it."""
+DRIVER = "driver"  # source of a cubin that the driver handed over when it loaded it
 
 _HASH_DIGITS = 16
 
@@ -175,8 +173,7 @@ def _open() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-MOST_SECONDS = 60.0
-"""How long functions are disassembled for one recording."""
+MOST_SECONDS = 60.0  # how long functions are disassembled for one recording
 
 _BATCH_BYTES = 32 << 20
 _WHOLE = re.compile(

@@ -32,8 +32,7 @@ _CAPTURES = "capture_traces"
 _CAPTURE_FILE = "graph_capture_rank"
 """Folder and files with what vLLM and SGLang recorded while they captured CUDA graphs."""
 
-RESULT_FILE = "result.json"
-"""A result of `spark-prof ab`, in the folder of its run."""
+RESULT_FILE = "result.json"  # a result of `spark-prof ab`, in the folder of its run
 _RESULT_MARK = b'"kind": "spark-prof ab"'
 _RESULT_HEAD = 256
 

@@ -21,8 +21,7 @@ from spark_prof.analyzers.lookup import Flags, Integers, positions
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.vocabulary import BASES
 
-BASIS = {name: code for code, name in enumerate(BASES)}
-"""The bases as numbers."""
+BASIS = {name: code for code, name in enumerate(BASES)}  # the bases as numbers
 
 _ACTIVATIONS = ("memory", "pool")
 _FILLS = "FillFunctor"

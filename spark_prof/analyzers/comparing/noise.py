@@ -34,8 +34,7 @@ CALL_FLOOR_US = 0.08
 """The same of one call of a kernel: where its data lies moves its time by about as much, in all of
 its calls alike, and differently for each kernel."""
 
-GAP_FLOOR = 0.03
-"""The same of the time in which nothing runs, as a share."""
+GAP_FLOOR = 0.03  # the same of the time in which nothing runs, as a share
 
 FEWEST: Mapping[str, int] = {"median": 8, "mean": 8, "p99": 200}
 """Steps of each side without which a statistic decides nothing."""
@@ -53,8 +52,7 @@ _MOST_RESAMPLES = 1000
 _FEWEST_RESAMPLES = 100
 _ELEMENTS = 1_000_000
 _MOST_STEPS = 4000
-FEWEST_STEPS = 4
-"""Steps, or stretches of them, that an error needs."""
+FEWEST_STEPS = 4  # steps, or stretches of them, that an error needs
 
 
 @dataclass(frozen=True)

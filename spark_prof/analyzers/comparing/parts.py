@@ -35,8 +35,7 @@ from spark_prof.vocabulary import COMPONENTS
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Code = Callable[[KernelTime], Int64s]
-"""The row that each kernel counts to."""
+Code = Callable[[KernelTime], Int64s]  # the row that each kernel counts to
 
 _MOST_STEPS = 1024
 """Steps of one size that are taken apart, in runs that are spread over the recording."""
@@ -105,8 +104,7 @@ class Taken:
         return np.asarray(found, np.float64)
 
 
-Recordings = Sequence[Taken]
-"""The recordings of one side."""
+Recordings = Sequence[Taken]  # the recordings of one side
 
 
 def taken_apart(

@@ -25,8 +25,7 @@ from spark_prof.analyzers.t_distribution import student_quantile
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Sides = tuple[Sequence[Side], Sequence[Side]]
-"""The recordings of the reference and of the other."""
+Sides = tuple[Sequence[Side], Sequence[Side]]  # the recordings of the reference and of the other
 
 SIZES = {"decode": "decode_requests", "prefill": "prefill_tokens", "unknown": ""}
 """The column that says how large a step of each phase is; steps of unknown phase have no size."""

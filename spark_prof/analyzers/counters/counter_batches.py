@@ -30,10 +30,8 @@ from spark_prof.analyzers.lookup import combined
 AMOUNTS = ("dram_read_bytes", "dram_write_bytes")
 """Columns of the `counters` table that count bytes."""
 
-SHARES = ("tensor_active", "warps_active", "sm_active")
-"""Columns that are a share of the interval."""
-FEWEST_STEPS = 3
-"""With fewer steps the layers of a model are all there is to tell kernels apart by."""
+SHARES = ("tensor_active", "warps_active", "sm_active")  # columns that are a share of the interval
+FEWEST_STEPS = 3  # with fewer steps the layers of a model are all there is to tell kernels apart by
 
 _ENOUGH_STEPS = 16  # with fewer steps the calls of a kernel in all layers share one amount
 

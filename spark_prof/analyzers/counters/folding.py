@@ -26,8 +26,7 @@ from spark_prof.analyzers.step_accounting import covered_in
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-MOST_SLOTS = 4000
-"""The equations are dense: a square matrix of that side takes 128 MB."""
+MOST_SLOTS = 4000  # the equations are dense: a square matrix of that side takes 128 MB
 
 _WHOLE = 100.0
 """Weight of the equation for the sum of all samples, over that of a sample.
@@ -108,8 +107,7 @@ def parts_by_time(sample: Integers, ns: Integers, sampled: Floats) -> Floats:
     return parts
 
 
-LONG = 10
-"""A kernel that lasts so many samples loses or gains at most a tenth at its two ends."""
+LONG = 10  # a kernel that lasts so many samples loses or gains at most a tenth at its two ends
 
 
 def amounts_by_time(

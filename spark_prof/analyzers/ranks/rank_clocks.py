@@ -31,8 +31,7 @@ _DRIFT_SPAN_NS = 100_000_000
 _LARGEST_DRIFT = 1e-3
 _STRETCHES = 8
 _FEWEST_IN_STRETCH = 16
-TIMER_NS = 2_000
-"""By how much device times of one host may disagree: the driver converts GPU ticks."""
+TIMER_NS = 2_000  # by how much device times of one host may disagree: the driver converts GPU ticks
 
 
 @dataclass(frozen=True)

@@ -282,5 +282,4 @@ REPORTS = (
 )
 """The reports that can be read, the first that fits counts."""
 
-REPORT_NAMES = ", ".join(report.name for report in REPORTS)
-"""Their names, for messages."""
+REPORT_NAMES = ", ".join(report.name for report in REPORTS)  # their names, for messages

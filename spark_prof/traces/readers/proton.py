@@ -42,8 +42,7 @@ from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
 FORMAT = "proton"
 
-ROOT = "ROOT"
-"""The name of a call path's beginning."""
+ROOT = "ROOT"  # the name of a call path's beginning
 
 _METADATA = "__proton_launch_metadata"
 """The scope of kernels that compute what a launch hook tells about the next launch."""
