@@ -23,7 +23,6 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import psutil
 import pyarrow as pa
@@ -31,6 +30,7 @@ import pyarrow.parquet as pq
 
 from spark_prof.analyzers.labels import LABELS, label_kernels
 from spark_prof.analyzers.lookup import mapping_in, positions
+from spark_prof.arrays import Int64s
 from spark_prof.ending import interrupted_by, temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
@@ -40,9 +40,6 @@ from spark_prof.traces.tables import TABLES, Column, Table, empty_table
 _WORK = ("name", "kind", "start_ns", "end_ns", "device", "stream", "correlation")
 _KERNELS = TABLES["kernels"].schema
 _MARKERS = TABLES["markers"].schema
-
-
-Int64s = npt.NDArray[np.int64]
 
 
 def calls_of(host: pd.DataFrame, kernels: pd.DataFrame) -> Int64s:

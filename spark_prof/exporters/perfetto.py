@@ -27,10 +27,10 @@ from spark_prof.analyzers.classify.classifier import Label
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.windows import timed_windows
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.exporters.selection import Selection
 from spark_prof.exporters.trace_events import (
-    Int64s,
     RankTrace,
     Tracks,
     integers,

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Flags
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
@@ -42,13 +42,13 @@ class Selection:
                 raise CommandError(f"{bundle.path} has no rank {rank}; it has {there}")
         return wanted
 
-    def rows(self, step: pd.Series) -> npt.NDArray[np.bool_]:
+    def rows(self, step: pd.Series) -> Flags:
         """Which rows are selected, by their step."""
         number = step.to_numpy(np.int64)
         if self.all_steps:
             return np.ones(len(number), bool)
         first = max(self.first or 0, 0)
-        inside: npt.NDArray[np.bool_] = (number >= first) & (
+        inside: Flags = (number >= first) & (
             number < (np.iinfo(np.int64).max if self.stop is None else self.stop)
         )
         return inside

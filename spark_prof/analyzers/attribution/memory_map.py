@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.lookup import Flags, Integers
+from spark_prof.analyzers.lookup import Integers
+from spark_prof.arrays import Flags
 from spark_prof.rules.components import LM_HEAD, layer_of, role_of
 
 BUFFER, CACHE, OTHER_WEIGHT, MATRIX = 1, 2, 3, 4

@@ -26,11 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Flags, Integers, ascends, by_blocks, positions
+from spark_prof.analyzers.lookup import Integers, ascends, by_blocks, positions
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
-
-Int64s = npt.NDArray[np.int64]
 
 
 def launch_order(rows: pd.DataFrame, host: pd.DataFrame, nodes: Int64s) -> Int64s | None:

@@ -47,7 +47,8 @@ from spark_prof.analyzers.attribution.memory_map import (
 )
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.lookup import Flags, Integers, combined
+from spark_prof.analyzers.lookup import Integers, combined
+from spark_prof.arrays import Flags
 from spark_prof.vocabulary import COMPONENTS
 
 _POINTER = 8

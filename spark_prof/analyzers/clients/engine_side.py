@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Flags, Floats
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Request
 
 _ZONE_NS = 900_000_000_000  # time zones are whole quarters of an hour from UTC
@@ -120,7 +120,7 @@ def engine_side(
     )
 
 
-def _stalls(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _stalls(steps: pd.DataFrame) -> Flags:
     """The steps that took many times the median of those that read prompts, or do not."""
     stalls = np.zeros(len(steps), bool)
     reads = (steps["prefill_requests"] > 0).to_numpy()
@@ -201,5 +201,5 @@ def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns
     )
 
 
-def _mean(values: npt.NDArray[np.float64]) -> float | None:
+def _mean(values: Floats) -> float | None:
     return float(values.mean()) if len(values) else None

@@ -28,12 +28,8 @@ from spark_prof.analyzers.comparing.swap_attribution import (
     Untraced,
 )
 from spark_prof.analyzers.comparing.swap_proof import proofs_of, touched_components
-from spark_prof.analyzers.comparing.swapped_steps import (
-    Int64s,
-    SwappedSteps,
-    read_steps,
-    tracing_cost,
-)
+from spark_prof.analyzers.comparing.swapped_steps import SwappedSteps, read_steps, tracing_cost
+from spark_prof.arrays import Int64s
 from spark_prof.traces.bundle import Bundle
 
 _NO_GAIN = 0.01  # below this share of the step a gain is too small to be shared out

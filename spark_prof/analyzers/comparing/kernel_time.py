@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
+from spark_prof.arrays import Floats, Int64s
 from spark_prof.rules.kernel_names import NAME_LIMIT
 
 _CHANGING = (
@@ -135,9 +135,6 @@ def charges_of(kernels: KernelColumns, steps: pd.DataFrame, stable: dict[str, in
     names = [stable.setdefault(stable_name(name), len(stable)) for name in kernels.names]
     return Charges(kernels, steps, np.array(names, np.int64))
 
-
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _RESAMPLES = 200
 _SEED = 7

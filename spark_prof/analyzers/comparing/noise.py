@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_prof.analyzers.t_distribution import student_quantile
-
-Floats = npt.NDArray[np.float64]
+from spark_prof.arrays import Floats
 
 START: Mapping[str, float] = {"kernel": 0.015, "op": 0.02}
 """Standard deviation from engine start to engine start that is assumed where a side has one

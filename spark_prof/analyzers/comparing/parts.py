@@ -10,7 +10,6 @@ from itertools import product
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part, Side
@@ -31,10 +30,9 @@ from spark_prof.analyzers.comparing.noise import (
     stretch_of,
 )
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+from spark_prof.arrays import Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS
 
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Code = Callable[[KernelTime], Int64s]  # the row that each kernel counts to
 
 _MOST_STEPS = 1024

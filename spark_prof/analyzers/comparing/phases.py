@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.comparing.comparison import ContextEffect, PhaseComparison, Side, SizeRow
@@ -22,9 +21,8 @@ from spark_prof.analyzers.comparing.parts import (
     typical_figure,
 )
 from spark_prof.analyzers.t_distribution import student_quantile
+from spark_prof.arrays import Floats, Int64s
 
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Sides = tuple[Sequence[Side], Sequence[Side]]  # the recordings of the reference and of the other
 
 SIZES = {"decode": "decode_requests", "prefill": "prefill_tokens", "unknown": ""}

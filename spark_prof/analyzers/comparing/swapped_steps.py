@@ -13,20 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.comparing.kernel_time import TypicalStep, charge, typical_step
 from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST
 from spark_prof.analyzers.lookup import positions
+from spark_prof.arrays import Flags, Floats, Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
-
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 KINDS = (*COMPONENTS, FOR_THE_HOST)
 """What the time of a step goes to, in the order in which a decoder runs it."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import classify, is_gemm
-from spark_prof.analyzers.lookup import Flags, NameColumn, combined
+from spark_prof.analyzers.lookup import NameColumn, combined
+from spark_prof.arrays import Flags, Int64s
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,6 @@ def padding_of(name: str) -> str:
 def _first_of(roles: tuple[Role, ...], name: str) -> str:
     return next((role.name for role in roles if re.search(role.pattern, name[:_LONGEST])), "")
 
-
-Int64s = npt.NDArray[np.int64]
 
 _TELL_NOTHING = (CODES["other"], CODES["norm"])
 """Components that say nothing about the consumer: what stands between a norm and a product was

@@ -22,9 +22,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.step_accounting import covered_in
+from spark_prof.arrays import Flags, Floats, Int64s
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+Integers = Int64s
 
 MOST_SLOTS = 4000  # the equations are dense: a square matrix of that side takes 128 MB
 
@@ -59,7 +59,7 @@ def gram(row: Integers, column: Integers, value: Floats, size: int) -> Floats:
         apart += 1
 
 
-def not_negative(normal: Floats, target: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def not_negative(normal: Floats, target: Floats) -> tuple[Floats, Flags]:
     """Solves normal @ x = target under x >= 0; returns x and which of it is not held at 0.
 
     Block principal pivoting: Kim and Park, SIAM Journal on Scientific Computing 33 (2011).
@@ -217,7 +217,7 @@ class Equations:
             conserved=float(explained.sum()) / total if total else float("nan"),
         )
 
-    def _amounts(self, sampled: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    def _amounts(self, sampled: Floats) -> tuple[Floats, Flags]:
         """The amounts with that of idle time last, and which of them are not held at 0."""
         target = np.bincount(self._column, self._value * sampled[self._row], self._slots + 1)
         target = target + self._whole * sampled.sum() * self._sums

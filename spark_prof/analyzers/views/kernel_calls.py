@@ -18,6 +18,7 @@ from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.step_time import StepKind
 from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns
 from spark_prof.analyzers.views.layer_cells import call_times
+from spark_prof.arrays import Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS
 
 
@@ -125,7 +126,7 @@ class KernelCalls:
 
     all: int
     # Of those that are looked at: all, or evenly spread ones of very many.
-    took_ns: npt.NDArray[np.int64]
+    took_ns: Int64s
     step: npt.NDArray[np.int32]  # place of their step in the steps' table
     layer: npt.NDArray[np.int16]
     component: npt.NDArray[np.uint8]  # place in `vocabulary.COMPONENTS`
@@ -171,8 +172,8 @@ class Histogram:
     """How many calls took how long, in microseconds."""
 
     # Of the bars, one more than there are bars; the last bar holds what took longer.
-    edges_us: npt.NDArray[np.float64]
-    counts: npt.NDArray[np.int64]
+    edges_us: Floats
+    counts: Int64s
     least_us: float
     median_us: float
     p90_us: float
@@ -184,11 +185,11 @@ class Histogram:
 class Series:
     """The kernel's calls in the course of the recording, in microseconds; the arrays are alike."""
 
-    step: npt.NDArray[np.int64]  # number of the first step of each stretch
+    step: Int64s  # number of the first step of each stretch
     steps: int  # how many steps make a stretch
-    median_us: npt.NDArray[np.float64]
-    low_us: npt.NDArray[np.float64]  # the 10th percentile
-    high_us: npt.NDArray[np.float64]  # the 90th percentile
+    median_us: Floats
+    low_us: Floats  # the 10th percentile
+    high_us: Floats  # the 90th percentile
 
 
 def calls_of(kernels: KernelColumns, steps: pd.DataFrame, name: int) -> KernelCalls:

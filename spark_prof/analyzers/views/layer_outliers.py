@@ -17,13 +17,13 @@ from statistics import median
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import combined
 from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
+from spark_prof.arrays import Flags, Floats
 from spark_prof.vocabulary import COMPONENTS
 
 _OFTEN = 0.1  # a kernel that fewer of the steps call does not make a cell another one
@@ -42,7 +42,7 @@ Makeups = dict[tuple[int, str], tuple[Part, ...]]
 """Of each cell, by layer (-1 for none) and component, the kernels with the most time first."""
 
 
-def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> Makeups:
+def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: Flags) -> Makeups:
     """What the chosen steps run in each cell; copies are no kernels."""
     rows, _ = kernels.of_steps(steps["step"].to_numpy()[chosen])
     number, first = combined(kernels.layer[rows], kernels.component[rows], kernels.name[rows])
@@ -74,7 +74,7 @@ def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
             yield component, sorted(groups.values(), key=lambda group: -len(group))
 
 
-Times = npt.NDArray[np.float64]
+Times = Floats
 
 _FEWEST_LAYERS = 4
 _FEWEST_STEPS = 4
@@ -140,7 +140,7 @@ class Comparison:
     enough_steps: bool
 
 
-def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.bool_]) -> Comparison:
+def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> Comparison:
     """Finds the layers that are odd in the chosen steps."""
     ns = of_steps(cells, chosen)
     places = zip(cells.layer.tolist(), cells.component.tolist(), strict=True)
