@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
+from spark_prof.analyzers.layer_consistency import by_kind
 from spark_prof.analyzers.summary import Summary
 from spark_prof.errors import CommandError
 
-_BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})
-"""Layers with the same ones of these are of one kind; only such are held against one another."""
 _KEYS = ["component", "role", "name"]
 
 
@@ -42,14 +39,6 @@ class OneLayer:
     kernels: tuple[LayerKernel, ...]
 
 
-def layers_alike(components: Mapping[int, Iterable[str]]) -> list[list[int]]:
-    """The layers of each kind, of each layer's components."""
-    kinds: dict[frozenset[str], list[int]] = defaultdict(list)
-    for layer, own in components.items():
-        kinds[_BLOCKS.intersection(own)].append(layer)
-    return list(kinds.values())
-
-
 def layer_of(found: Summary, layer: int) -> OneLayer:
     """A layer of a report: of its decode steps, or where none decodes of the most frequent ones."""
     phases = found.steps["phase"].astype(str)
@@ -61,7 +50,7 @@ def layer_of(found: Summary, layer: int) -> OneLayer:
         have = f"it has {known[0]} to {known[-1]}" if known else "no kernel of it has a layer"
         raise CommandError(f"{found.report.run.source} has no layer {layer}; {have}")
     components = {each: rows.loc[rows["layer"] == each, "component"] for each in known}
-    alike = next(kind for kind in layers_alike(components) if layer in kind)
+    alike = next(kind for kind in by_kind(components) if layer in kind)
     others = [each for each in alike if each != layer]
     times = rows.pivot_table("us", _KEYS, "layer", "sum", observed=True, fill_value=0.0)
     like, mine = times.reindex(columns=others), rows[rows["layer"] == layer]

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
-from spark_prof.errors import CommandError, one_line
+from spark_prof.errors import CommandError, one_line, os_errors
 
 Kind = TypeVar("Kind")
 
@@ -119,10 +119,8 @@ def write_whole(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     from spark_prof.files import write_whole as write
 
-    try:
+    with os_errors(f"cannot write {path}"):
         write(path, text)
-    except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def format_by_ending(out: Path | None, endings: Mapping[str, Kind]) -> Kind:

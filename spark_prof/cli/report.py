@@ -18,7 +18,7 @@ from spark_prof.cli.options import (
     say,
 )
 from spark_prof.datasets.engines import Engine
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
     from spark_prof.traces.bundle import Bundle
@@ -131,10 +131,8 @@ def share_recording(bundle: Bundle, out: Path) -> None:
     if out.suffix != ".zip":
         raise CommandError(f"{out} is a zip file; let its name end in .zip")
     check_folder(out.absolute().parent)
-    try:
+    with os_errors(f"cannot write {out}"):
         share(bundle, out)
-    except OSError as error:
-        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
     say(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB, without prompts, paths, hosts and keys")
     say(next_report(out))
 

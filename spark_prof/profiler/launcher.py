@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from spark_prof.ending import temporary_folder, unhurried
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.profiler.commands import Command, recognise, server_port, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
 from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys
@@ -228,10 +228,8 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     """Runs the command; apart, where Ctrl-C would end nsys before it has been asked to."""
     argv, environment = _launch(command, settings, staging, os.environ)
-    try:
+    with os_errors(f"cannot start {argv[0]}"):
         return subprocess.Popen(argv, env=environment, process_group=0 if apart else None)
-    except OSError as error:
-        raise CommandError(f"cannot start {argv[0]}: {error.strerror or error}") from error
 
 
 def _launch(

@@ -43,6 +43,20 @@ from spark_prof.traces.tables import TABLES, empty_frame
 
 CUBINS_FOLDER = "cubins"  # in the bundle: the machine code of kernels that ran, ``<hash>.cubin``
 
+
+def copy_cubins(bundle: Path, target: Path) -> None:
+    """Copies the machine code of a bundle, as long as it is files and no links to elsewhere.
+
+    It is named by its content: the same name is the same file.
+    """
+    source = bundle / CUBINS_FOLDER
+    if source.is_dir() and not source.is_symlink():
+        (target / CUBINS_FOLDER).mkdir(exist_ok=True)
+        for path in source.glob("*.cubin"):
+            if path.is_file() and not path.is_symlink():
+                shutil.copyfile(path, target / CUBINS_FOLDER / path.name)
+
+
 DRIVER = "driver"  # source of a cubin that the driver handed over when it loaded it
 
 _HASH_DIGITS = 16

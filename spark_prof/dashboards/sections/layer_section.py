@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from spark_prof.analyzers.layer_consistency import by_kind
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.one_layer import LayerKernel, OneLayer, layers_alike
+from spark_prof.analyzers.one_layer import LayerKernel, OneLayer
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import Plot, layer_map
 from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
@@ -119,7 +120,7 @@ def _marks(groups: list[LayerGroup], table: dict[int, dict[str, float]]) -> list
 
 def _kinds(table: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[list[int], float]]:
     """The layers of each kind, and the time of their median."""
-    for own in layers_alike(table):
+    for own in by_kind(table):
         yield own, median(sum(table[layer].values()) for layer in own)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.benchmarks.json_dialects import (
     BENCHY,
@@ -313,11 +313,8 @@ def read_benchmark(path: Path) -> BenchmarkResult:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    with os_errors(f"cannot read {path}"), open(path, "rb") as file:
+        content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise CommandError(
             f"{path} is larger than the {LARGEST >> 20} MiB that a benchmark's result may have; "

@@ -160,7 +160,7 @@ def test_a_weight_goes_to_the_kernels_that_point_to_it() -> None:
 
 
 def test_the_cache_is_read_by_attention_s_longest_kernel() -> None:
-    shape = Shape(kv_heads=1, head_dim=64)
+    shape = Shape(kv_elements=128)
     read, write = attention(0, ONE, shape)
     ran = [Launch(FLASH, "attention", 0, 50), Launch(GEMM, "attention", 0, 90),
            Launch("reshape", "kv_write", 0, 2)]  # fmt: skip
