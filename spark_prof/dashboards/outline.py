@@ -76,7 +76,7 @@ def outline(
         counter_section.shapes(report),
         counter_section.kernels(report),
         counter_section.weights(report),
-        conversion_section.charged(report),
+        conversion_section.attributed(report),
         conversion_section.others(report),
         kernel_section.modules(report),
         audit_section.layers(report.audit),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spark_prof.analyzers.comparing.comparison import Comparison, Setting, Side, side_names
-from spark_prof.analyzers.comparing.kernel_time import charges_of
+from spark_prof.analyzers.comparing.kernel_time import attributed_times
 from spark_prof.analyzers.comparing.noise import FEWEST
 from spark_prof.analyzers.comparing.phases import compare_phase
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
@@ -175,10 +175,10 @@ def compare(
     kernels = [each.kernels for each in every]
     if any(each.report.failed("layers-") for each in every):
         kernels = _in_shared_layers(every)
-    charges = [
-        charges_of(own, each.steps, stable) for own, each in zip(kernels, every, strict=True)
+    times = [
+        attributed_times(own, each.steps, stable) for own, each in zip(kernels, every, strict=True)
     ]
-    both = charges[: len(sides[0])], charges[len(sides[0]) :]
+    both = times[: len(sides[0])], times[len(sides[0]) :]
     phases = tuple(filter(None, (compare_phase(sides, both, phase) for phase in _PHASES)))
     compared = Comparison(sides, phases, setup_differences(sides[0][0], sides[1][0]), (), names)
     if not phases:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.comparing.comparison import ContextEffect, PhaseComparison, Side, SizeRow
-from spark_prof.analyzers.comparing.kernel_time import Charges
+from spark_prof.analyzers.comparing.kernel_time import AttributedTimes
 from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, stretch_of
 from spark_prof.analyzers.comparing.parts import (
     conversions_figure,
@@ -195,7 +195,7 @@ def _slope(own: PhaseSteps, places: Int64s) -> tuple[float, float, float] | None
 
 
 def compare_phase(
-    sides: Sides, charges: tuple[Sequence[Charges], Sequence[Charges]], phase: str
+    sides: Sides, times: tuple[Sequence[AttributedTimes], Sequence[AttributedTimes]], phase: str
 ) -> PhaseComparison | None:
     """The comparison of one phase; None where a recording has no such step."""
     found = matching_steps(sides, phase)
@@ -206,7 +206,7 @@ def compare_phase(
     whole = like if one_size else found.change(lambda own: own.median(own.whole))
     a, b = (
         [taken_apart(own, e.groups, e.divisor, e.side) for own, e in zip(*pair, strict=True)]
-        for pair in zip(charges, (found.a, found.b), strict=True)
+        for pair in zip(times, (found.a, found.b), strict=True)
     )
     typical = change(map(typical_figure, a), map(typical_figure, b))
     return PhaseComparison(

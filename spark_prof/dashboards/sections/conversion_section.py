@@ -34,7 +34,7 @@ _LOOKS = dict(zip(CONVERSIONS, product(SHADES, ("", "/", "x")), strict=False))
 """Colour and pattern of each kind; the hues are the components'."""
 
 
-def charged(report: Report) -> Section:
+def attributed(report: Report) -> Section:
     """Lists conversions with the kernel that each works for, the most expensive first."""
     found = report.conversions
     shown = found.charged[:_MOST_ROWS]
