@@ -126,11 +126,12 @@ def _tolerance(terms: int, largest_us: float) -> float:
 
 def _negative(facts: Facts) -> list[Broken]:
     steps = [b.step_us for b in facts.report.books]
+    wholes = list(_wholes(facts))
     # More than rounding in a run that took so long.
-    least = -_tolerance(1, max(steps, default=waterfall_of(facts.report).us))
+    least = -_tolerance(1, max(steps, default=wholes[-1].us))
     return [
         Broken(f"{where} takes {us:,.2f} us, which no time can be: it is left out.", where, w.key)
-        for w in _wholes(facts)
+        for w in wholes
         for name, us in w.times
         if us < least
         for where in [f"{w.where}, {name}"]
