@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from spark_prof.analyzers.comparing.compare_sides import compare  # noqa: E402
 from spark_prof.analyzers.comparing.comparison import Side  # noqa: E402
-from spark_prof.analyzers.comparing.kernel_time import KernelTime, charges_of  # noqa: E402
+from spark_prof.analyzers.comparing.kernel_time import KernelTime, attributed_times  # noqa: E402
 from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_of  # noqa: E402
 from spark_prof.analyzers.comparing.parts import taken_apart  # noqa: E402
 from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E402
@@ -138,7 +138,7 @@ def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
     for path, batch in RECORDED[:4]:
         side = read_side(str(DATA / path))
         names: dict[str, int] = {}
-        charges = charges_of(side.kernels, side.steps, names)
+        charges = attributed_times(side.kernels, side.steps, names)
         chosen = (side.steps["phase"].astype(str) == "decode").to_numpy()
         places = np.flatnonzero(chosen & (side.steps["decode_requests"] == batch).to_numpy())
         divisor = np.ones(len(side.steps))

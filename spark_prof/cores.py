@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-_MOST = 8
-"""More would wait for memory."""
+_MOST = 8  # more would wait for memory
 
 
 def cores() -> int:

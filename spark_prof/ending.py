@@ -22,11 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-_GRACE_SECONDS = 3.0
-"""How long a command may take to unwind."""
+_GRACE_SECONDS = 3.0  # how long a command may take to unwind
 
-_CHILD_SECONDS = 1.0
-"""How long its child processes may take to end."""
+_CHILD_SECONDS = 1.0  # how long its child processes may take to end
 
 _ATTEMPTS = 50
 

@@ -69,15 +69,12 @@ class NotebookReport(Report):
         Raises:
             CommandError: the source is gone or damaged.
         """
-        from spark_prof.analyzers.breakdown import sums_of
         from spark_prof.analyzers.summary import summary_of
         from spark_prof.datasets.opened import opened
 
         source = self.source
         with opened(source) if isinstance(source, str) else nullcontext(source) as bundle:
-            summary = summary_of(bundle, self.rank)
-        windows = summary.steps if summary.timed else None
-        sums = sums_of(summary.kernels, summary.steps["phase"], windows)
+            sums = summary_of(bundle, self.rank).sums
         figures = sums.drop(columns="calls").rename(columns={"step_calls": "calls"})
         rows = figures.groupby(_KEYS, observed=True, as_index=False)[["us", "calls"]].sum()
         needs, labels = self._needs(), {(k.component, k.name): k for k in self.kernels}

@@ -24,8 +24,7 @@ from spark_prof.secret_rules import (
     plain_name,
 )
 
-HIDDEN = "***"
-"""What stands for a secret."""
+HIDDEN = "***"  # what stands for a secret
 
 # Groups that are not given back are written (?>...): Python before 3.11.5 fails at (...)*+.
 _SHAPE = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(rule.pattern for rule in SHAPES)})")

@@ -30,8 +30,7 @@ COMPONENTS_WITHOUT_LAYER = frozenset({"embedding", "lm_head", "sampler", "memcpy
 ENGINES = ("tensor-core", "cuda-core", "copy", "unknown")
 """Which part of the GPU did the arithmetic."""
 
-PRECISIONS = ("bf16", "fp16", "tf32", "fp32", "fp8", "fp4", "int8")
-"""What the arithmetic ran in."""
+PRECISIONS = ("bf16", "fp16", "tf32", "fp32", "fp8", "fp4", "int8")  # what the arithmetic ran in
 
 WEIGHTS = ("fp8", "fp6", "fp4", "int8", "int6", "int5", "int4", "int3", "int2")
 """How weights are stored, where that is narrower than what the arithmetic ran in."""
@@ -48,8 +47,7 @@ CONVERSIONS = (
 )
 """Kinds of work that only change a format."""
 
-EVIDENCE = ("counter", "sass", "name", "unknown")
-"""On what an engine label stands, best first."""
+EVIDENCE = ("counter", "sass", "name", "unknown")  # on what an engine label stands, best first
 
 BASES = ("weight", "kv", "range", "flow", "order", "name", "none")
 """On what a kernel's owner stands: it reads that weight, or that KV cache or state; the module
@@ -64,8 +62,6 @@ BASIS_CLASSES = {
 }
 """The classes in which coverage is told, best first."""
 
-PHASES = ("prefill", "decode", "mixed", "unknown")
-"""What one engine iteration works on."""
+PHASES = ("prefill", "decode", "mixed", "unknown")  # what one engine iteration works on
 
-COPIES = ("memcpy", "memset")
-"""The kinds of rows that are no kernels."""
+COPIES = ("memcpy", "memset")  # the kinds of rows that are no kernels

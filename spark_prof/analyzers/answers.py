@@ -15,8 +15,7 @@ _QUESTION = "Does it compute on tensor cores, and in which precision?"
 _FP4 = "fp4"
 _CORES = {"tensor-core": "tensor cores", "cuda-core": "CUDA cores", "copy": "copy engines"}
 _FEW_BUSY = 0.5
-_SMALLEST = 0.0005
-"""What would be written as nothing is left out."""
+_SMALLEST = 0.0005  # what would be written as nothing is left out
 
 
 def tensor_cores(report: Report) -> Answer | None:

@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_prof.analyzers.lookup import Flags, at_once
-
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from spark_prof.analyzers.lookup import at_once
+from spark_prof.arrays import Flags, Floats, Int64s
 
 _BLOCK = 1 << 17
 

@@ -26,13 +26,10 @@ from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
 
-_MOST = 5
-"""Lines that one check adds at most; the last one says how many more there are."""
+_MOST = 5  # lines that one check adds at most; the last one says how many more there are
 
-_ROUNDING = 1e-9
-"""Relative error of a sum of a million float64 numbers, with room to spare."""
-_NS = 1e-3
-"""Times are whole nanoseconds: each term of a sum may be off by as much, in us."""
+_ROUNDING = 1e-9  # relative error of a sum of a million float64 numbers, with room to spare
+_NS = 1e-3  # times are whole nanoseconds: each term of a sum may be off by as much, in us
 _TIMES_OF_STEPS = ("step_us", "kernels_us", "union_us", "copies_us", "overlap_us", "gap_us")
 _LOOKED_AT = 1 << 16
 
@@ -129,11 +126,12 @@ def _tolerance(terms: int, largest_us: float) -> float:
 
 def _negative(facts: Facts) -> list[Broken]:
     steps = [b.step_us for b in facts.report.books]
+    wholes = list(_wholes(facts))
     # More than rounding in a run that took so long.
-    least = -_tolerance(1, max(steps, default=waterfall_of(facts.report).us))
+    least = -_tolerance(1, max(steps, default=wholes[-1].us))
     return [
         Broken(f"{where} takes {us:,.2f} us, which no time can be: it is left out.", where, w.key)
-        for w in _wholes(facts)
+        for w in wholes
         for name, us in w.times
         if us < least
         for where in [f"{w.where}, {name}"]

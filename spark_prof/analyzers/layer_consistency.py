@@ -23,6 +23,7 @@ from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.vocabulary import COMPONENTS_WITHOUT_LAYER
 
 _MOST_LAYERS = 8
+_BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})  # layers of one kind have the same
 _AT_THE_BORDER = {"norm"}
 """What compilers fuse with the embedding before the first layer, or with what follows the last."""
 _FUSED = "triton_"
@@ -126,6 +127,14 @@ def found_layers(tables: LayerTables) -> list[Broken] | None:
     return [Broken(text + why, "layers", tuple(sorted(found)))]
 
 
+def by_kind(components: Mapping[int, Iterable[str]]) -> list[list[int]]:
+    """The layers of each kind, by what each layer has: only such are held against each other."""
+    kinds: dict[frozenset[str], list[int]] = defaultdict(list)
+    for layer, own in components.items():
+        kinds[_BLOCKS.intersection(own)].append(layer)
+    return list(kinds.values())
+
+
 def kinds_of(config: Mapping[str, Any], layers: pd.DataFrame) -> dict[int, str]:
     """The kind of each decoder layer, by configuration and live model; empty where unknown.
 
@@ -137,7 +146,7 @@ def kinds_of(config: Mapping[str, Any], layers: pd.DataFrame) -> dict[int, str]:
     kinds = layer_kinds(read)
     blocks: dict[int, set[str]] = defaultdict(set)
     for layer, component in zip(layers["layer"], layers["component"], strict=True):
-        if layer >= 0 and component in ("experts", "mlp", "attention", "ssm"):
+        if layer >= 0 and component in _BLOCKS:
             blocks[int(layer)].add(str(component))
     if blocks:
         return {

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Flags
 from spark_prof.cores import cores
 
 _BLOCK = 1 << 17
@@ -45,7 +46,6 @@ def at_once(*tasks: Callable[[], _Result]) -> list[_Result]:
 
 
 Integers = npt.NDArray[np.signedinteger[Any]]
-Flags = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int32]
 
 _SMALL_TABLE = 1 << 16

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from spark_prof.analyzers.breakdown import sums_of
+from spark_prof.analyzers.layer_consistency import by_kind
 from spark_prof.analyzers.summary import Summary
 from spark_prof.errors import CommandError
 
-BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})
-"""Layers with the same ones of these are of one kind; only such are held against one another."""
 _KEYS = ["component", "role", "name"]
 
 
@@ -42,24 +40,18 @@ class OneLayer:
 
 
 def layer_of(found: Summary, layer: int) -> OneLayer:
-    """A layer of a report: of its decode steps, or where none decodes of the most frequent ones.
-
-    Raises:
-        CommandError: no kernel is known to be that layer's.
-    """
+    """A layer of a report: of its decode steps, or where none decodes of the most frequent ones."""
     phases = found.steps["phase"].astype(str)
     counts = phases.value_counts()
     phase = "decode" if "decode" in counts else str(counts.index[0])
-    sums = sums_of(found.kernels, found.steps["phase"], found.steps if found.timed else None)
-    rows = sums[(sums["phase"] == phase) & (sums["layer"] >= 0)]
+    rows = found.sums[(found.sums["phase"] == phase) & (found.sums["layer"] >= 0)]
     known = sorted(set(rows["layer"].tolist()))
     if layer not in known:
         have = f"it has {known[0]} to {known[-1]}" if known else "no kernel of it has a layer"
         raise CommandError(f"{found.report.run.source} has no layer {layer}; {have}")
-    blocks = {
-        each: BLOCKS.intersection(rows.loc[rows["layer"] == each, "component"]) for each in known
-    }
-    others = [each for each in known if each != layer and blocks[each] == blocks[layer]]
+    components = {each: rows.loc[rows["layer"] == each, "component"] for each in known}
+    alike = next(kind for kind in by_kind(components) if layer in kind)
+    others = [each for each in alike if each != layer]
     times = rows.pivot_table("us", _KEYS, "layer", "sum", observed=True, fill_value=0.0)
     like, mine = times.reindex(columns=others), rows[rows["layer"] == layer]
     medians = like.median(axis=1) if others else pd.Series(0.0, times.index)

@@ -14,11 +14,9 @@ import pandas as pd
 
 from spark_prof.traces.bundle import Bundle
 
-_SETTLING = 2
-"""Intervals at the begin of a stretch that still feel the switch."""
+_SETTLING = 2  # intervals at the begin of a stretch that still feel the switch
 
-_FEWEST = 3
-"""Intervals that a stretch must have to be counted."""
+_FEWEST = 3  # intervals that a stretch must have to be counted
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,8 @@ import pandas as pd
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.traces.bundle import Bundle
 
-_SINCE_EPOCH_NS = 10**18
-"""Times before this, in 2001, count from something else than the epoch."""
-_HIGHEST_MHZ = 100_000
-"""No GPU's clock is higher."""
+_SINCE_EPOCH_NS = 10**18  # times before this, in 2001, count from something else than the epoch
+_HIGHEST_MHZ = 100_000  # no GPU's clock is higher
 _MOST_MARKERS = 100
 
 

@@ -14,14 +14,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, at_once, positions
 from spark_prof.analyzers.windows import tokens_per_sequence
+from spark_prof.arrays import Int64s
 from spark_prof.vocabulary import COPIES, PHASES
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

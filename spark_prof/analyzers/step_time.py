@@ -13,16 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.instants import Attributed, Work, attribute
-from spark_prof.analyzers.lookup import Flags, NameColumn
+from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.analyzers.windows import tokens_per_sequence
+from spark_prof.arrays import Flags, Floats
 from spark_prof.vocabulary import COMPONENTS, COPIES, PHASES
-
-Floats = npt.NDArray[np.float64]
 
 LAUNCH_GAPS = "launch_gaps"
 """Row of the time in which nothing ran between the first and the last kernel of a step."""
@@ -34,8 +32,7 @@ _TIMES = (-(1 << 61), 1 << 62)
 of ns can tell."""
 
 
-_MOST_SIZES = 16
-"""Of more batch sizes those with the most steps are kept."""
+_MOST_SIZES = 16  # of more batch sizes those with the most steps are kept
 
 
 @dataclass(frozen=True)

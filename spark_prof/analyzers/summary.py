@@ -69,6 +69,7 @@ class Summary:
     kernels: pd.DataFrame
     # What `step_books` returned; of kernels without times what `timed_windows` did.
     steps: pd.DataFrame
+    sums: pd.DataFrame  # what `sums_of` returned, without those layers too
     timed: bool  # whether it is known when the kernels ran
 
 
@@ -93,9 +94,6 @@ def summary_of(
     Args:
         log: what the engine printed in the same run.
         measured: ceilings of its GPU that were measured; those of another GPU are not used.
-
-    Raises:
-        CommandError: the bundle has no such rank.
     """
     if rank is None:
         rank = min(bundle.ranks, default=0)
@@ -199,7 +197,7 @@ def summary_of(
     report = checked(Facts(report, ran, in_all_layers))
     report = replace(report, conversions=_of_the_step(report))
     report = replace(report, findings=findings_of(report), answers=answers_of(report))
-    return Summary(report, every, steps, timed)
+    return Summary(report, every, steps, sums, timed)
 
 
 def _of_the_step(report: Report) -> Conversions:

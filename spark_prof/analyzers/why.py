@@ -27,10 +27,8 @@ _SINCE = {"fp4": 10.0, "fp8": 8.9}
 """Compute capability from which tensor cores multiply a precision."""
 _WEIGHT_ONLY = {"int4", "nf4"}
 _GAPS = (LAUNCH_GAPS, HOST)
-_WAITS = ("eager-mode", "host-gaps", "scheduler-gaps", "idle-gpu")
-"""Findings about these gaps."""
-_SAME = 0.01
-"""Of a time: sides that are less apart take the same."""
+_WAITS = ("eager-mode", "host-gaps", "scheduler-gaps", "idle-gpu")  # findings about these gaps
+_SAME = 0.01  # of a time: sides that are less apart take the same
 _KV, _STATE = "kv", "state"
 _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LIKE = 0.02

@@ -17,19 +17,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Flags, positions
+from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.rank_layout import layout_of
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.tables import empty_table
 
-Int64s = npt.NDArray[np.int64]
-
-_OVERLAP_NS = 1_000_000
-"""Steps that overlap by less are left alone: the error is as small."""
+_OVERLAP_NS = 1_000_000  # steps that overlap by less are left alone: the error is as small
 
 _APART_NS = 5_000_000
 """How far the clocks of host and GPU may be apart; sound ones show no early or late kernel."""
@@ -204,16 +201,12 @@ class Windows:
     step, with `begin_ns` and `finish_ns` of the step's window, `engine_ns` (the iteration's length
     by the engine's own clock), `output_tokens` and `output_requests`, which are NaN where unknown.
     """
-    left_out: npt.NDArray[np.int64]  # numbers of the watched steps whose times cannot be believed
+    left_out: Int64s  # numbers of the watched steps whose times cannot be believed
     notes: tuple[str, ...]  # why, one line each
 
 
 def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
-    """The windows of the recorded steps of a rank, whose kernels have `step`, `start_ns`, `end_ns`.
-
-    Raises:
-        CommandError: the table is damaged: two steps have one number, or no time can be believed.
-    """
+    """The windows of a rank's recorded steps; its kernels have `step`, `start_ns`, `end_ns`."""
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
     if not steps.index.is_unique:
         raise CommandError(

@@ -32,9 +32,6 @@ def question_of(
     Args:
         context: tokens that each sequence has in the KV cache, 0 for the weights alone.
         accepted: tokens that a step yields a sequence; None if all drafts are accepted.
-
-    Raises:
-        CommandError: a step cannot yield so many tokens.
     """
     from spark_prof.analyzers.ceilings import Question
 
@@ -55,9 +52,6 @@ def model_ceilings(
     Args:
         folder: as `traces.checkpoint.read_checkpoint` takes it.
         measured: what a machine reached; its GPU is shown first and read at that bandwidth.
-
-    Raises:
-        CommandError: the folder tells no weights.
     """
     from spark_prof.analyzers.ceilings import ceilings_of
     from spark_prof.rules.gpus import GPUS, Figure, find_gpu
@@ -172,11 +166,7 @@ def doctor(
 def _recognised(
     source: str | None, log: Path | None, model: str | None
 ) -> tuple[str | None, Path | None, str | None]:
-    """The source as what it is: a recording, a log or a model.
-
-    Raises:
-        CommandError: it is none of these.
-    """
+    """The source as what it is: a recording, a log or a model."""
     from spark_prof.traces.checkpoint import is_model, model_folder
     from spark_prof.traces.readers.engine_log import read_engine_log
     from spark_prof.traces.resolve import resolve

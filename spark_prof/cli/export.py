@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from spark_prof.cli.options import check_folder, say, whole_numbers
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
     from spark_prof.exporters.selection import Selection
@@ -56,15 +56,13 @@ def export(
     first, stop = parse_steps(steps) if steps is not None else (None, None)
     chosen_ranks = None if ranks is None else whole_numbers(ranks, "--ranks 0,3", least=0)
     selection = Selection(chosen_ranks, first, stop)
-    try:
+    with os_errors(f"cannot write {out}"):
         if chosen is Format.PERFETTO:
             with opened(source) as bundle:
                 _write_trace(bundle, selection, out)
         else:
             with staged(out) as staging, opened(source) as bundle:
                 write_tables(bundle, selection, staging, chosen.value)
-    except OSError as error:
-        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
     say(f"wrote {out}")
 
 

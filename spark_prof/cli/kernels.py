@@ -144,11 +144,7 @@ def check(
 
 
 def own_slot(name: str | None, slot: Slot | None) -> Slot | None:
-    """The slot of a kernel as swaps name it; None where a command is about kernels of the list.
-
-    Raises:
-        CommandError: its slot or its name is missing.
-    """
+    """The slot of a kernel as swaps name it; None where a command is about kernels of the list."""
     file = name is not None and (name.endswith(".py") or ".py:" in name)
     if file and slot is None:
         raise CommandError(f"{name}: say what it is for, such as --slot moe")

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
-from spark_prof.errors import CommandError, one_line
+from spark_prof.errors import CommandError, one_line, os_errors
 
 Kind = TypeVar("Kind")
 
@@ -52,11 +52,7 @@ class Page(NamedTuple):
 
 
 def page(format: Format | None, out: Path | None) -> Page:  # noqa: A002
-    """How to draw what was asked for; refuses a folder that is not there before any work is done.
-
-    Raises:
-        CommandError: the file has an unknown ending, or its folder does not exist.
-    """
+    """How to draw what was asked for; refuses a missing folder before any work is done."""
     kind = format or format_by_ending(out, ENDINGS)
     if out is not None:
         check_folder(out.absolute().parent)
@@ -80,9 +76,6 @@ def whole_numbers(
 
     Args:
         example: what is right, for the message: `--batch-sizes 1,8`.
-
-    Raises:
-        CommandError: it is anything else, or names a number twice or beyond the limits.
     """
     parts = [part.strip() for part in text.split(separator)]
     if not all(part.isdecimal() and part.isascii() and len(part) < 10 for part in parts):
@@ -123,25 +116,15 @@ def check_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all.
-
-    Raises:
-        CommandError: it cannot be written.
-    """
+    """Writes a file whole or not at all."""
     from spark_prof.files import write_whole as write
 
-    try:
+    with os_errors(f"cannot write {path}"):
         write(path, text)
-    except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def format_by_ending(out: Path | None, endings: Mapping[str, Kind]) -> Kind:
-    """The format that the ending of a file means; without a file that of no ending.
-
-    Raises:
-        CommandError: the file has another ending.
-    """
+    """The format that the ending of a file means; without a file that of no ending."""
     try:
         return endings["" if out is None else out.suffix.lower()]
     except KeyError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli.options import check_folder, format_by_ending, say, show
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
     from spark_prof.traces.bundle import Bundle
@@ -65,7 +65,7 @@ def query(
             for text in WRITERS[chosen.value](result.columns, result.rows()):
                 show(text.removesuffix("\n"))
             return
-        try:
+        with os_errors(f"cannot write {out}"):
             if chosen is Format.PARQUET:
                 written = result.write_parquet()
                 with open(written, "rb") as source:
@@ -73,18 +73,12 @@ def query(
             else:
                 texts = WRITERS[chosen.value](result.columns, result.rows())
                 write_whole(out, lambda file: file.writelines(text.encode() for text in texts))
-        except OSError as error:
-            raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
     say(f"wrote {out}")
 
 
 @contextmanager
 def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
-    """All bundles and traces that the sources hold, by name; one that is broken is told.
-
-    Raises:
-        CommandError: none of them can be read.
-    """
+    """All bundles and traces that the sources hold, by name; one that is broken is told."""
     from spark_prof.datasets.opened import opened
     from spark_prof.traces.resolve import find_members
 

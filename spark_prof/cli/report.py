@@ -18,7 +18,7 @@ from spark_prof.cli.options import (
     say,
 )
 from spark_prof.datasets.engines import Engine
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
     from spark_prof.traces.bundle import Bundle
@@ -112,11 +112,7 @@ def report(
 
 
 def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -> str:
-    """One layer of a recording, drawn.
-
-    Raises:
-        CommandError: it has no such layer.
-    """
+    """One layer of a recording, drawn."""
     from spark_prof.analyzers.one_layer import layer_of
     from spark_prof.analyzers.summary import summary_of
     from spark_prof.dashboards.render import draw
@@ -129,30 +125,20 @@ def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -
 
 
 def share_recording(bundle: Bundle, out: Path) -> None:
-    """Writes what somebody else may see of a recording, and says how to look at it.
-
-    Raises:
-        CommandError: the file has another ending, or cannot be written.
-    """
+    """Writes what somebody else may see of a recording, and says how to look at it."""
     from spark_prof.exporters.shared_recording import share
 
     if out.suffix != ".zip":
         raise CommandError(f"{out} is a zip file; let its name end in .zip")
     check_folder(out.absolute().parent)
-    try:
+    with os_errors(f"cannot write {out}"):
         share(bundle, out)
-    except OSError as error:
-        raise CommandError(f"cannot write {out}: {error.strerror or error}") from error
     say(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB, without prompts, paths, hosts and keys")
     say(next_report(out))
 
 
 def report_dataset(folder: Folder, drawn_as: Page, engine: Engine) -> str:
-    """The report of all recordings in a folder, drawn.
-
-    Raises:
-        CommandError: it holds no recording, none can be read, or the engine cannot be used.
-    """
+    """The report of all recordings in a folder, drawn."""
     from spark_prof.dashboards.dataset_report import render_dataset
     from spark_prof.datasets.every_recording import summarize_dataset
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
+from spark_prof.dashboards.units import counted
 
 if TYPE_CHECKING:
     from spark_prof.traces.assemble import Salvage
@@ -34,13 +35,7 @@ def salvage(
 def _lines(found: Salvage) -> list[str]:
     lines = []
     for rank in found.ranks:
-        lines.append(
-            f"rank {rank.rank}: {_count(rank.steps, 'step')} and {_count(rank.kernels, 'kernel')} "
-            f"in {_count(rank.pieces, 'piece')}"
-        )
+        told = f"{counted(rank.steps, 'step')} and {counted(rank.kernels, 'kernel')}"
+        lines.append(f"rank {rank.rank}: {told} in {counted(rank.pieces, 'piece')}")
         lines += [f"  missing: {line}" for line in rank.missing]
     return lines + [f"missing: {line}" for line in found.missing]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

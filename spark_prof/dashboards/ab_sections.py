@@ -29,8 +29,7 @@ from spark_prof.dashboards.section import Column, Section, listed, pairs, table
 from spark_prof.dashboards.units import MISSING, between, count, counted, figure, share, size
 
 _MOST_LINES = 3
-_LONGEST = 100_000
-"""Characters of a command or a failure: all of it."""
+_LONGEST = 100_000  # characters of a command or a failure: all of it
 
 _StepTime = cells.Quantity("number", step_time)
 _Factor = cells.Quantity("number", lambda gain: figure(gain, ".4f", " x"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, OddCell
+from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, OutlierCell
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import (
@@ -37,7 +37,7 @@ def owners(report: Report) -> str:
     return f"Owner of the time: {', '.join(parts)}."
 
 
-def odd_sentence(outlier: OddCell, cause: Cause | None, names: Sequence[str]) -> str:
+def outlier_sentence(outlier: OutlierCell, cause: Cause | None, names: Sequence[str]) -> str:
     """Says of an outlier how far it is from its like, and which kernel makes the difference."""
     because = "" if cause is None else f": {why(cause, names)}"
     return (
@@ -62,7 +62,9 @@ def why(cause: Cause | None, names: Sequence[str]) -> str:
     return f"{name} {own}, {usual} in those like it"
 
 
-def odd_layers(found: Comparison, causes: Sequence[Cause | None], names: Sequence[str]) -> Section:
+def outlier_layers(
+    found: Comparison, causes: Sequence[Cause | None], names: Sequence[str]
+) -> Section:
     """Lists the layers that differ from their like, and says what was compared."""
     columns = (
         cells.Count("Layer", lambda pair: pair[0].layer),
@@ -74,17 +76,17 @@ def odd_layers(found: Comparison, causes: Sequence[Cause | None], names: Sequenc
         cells.Count("Layers like it", lambda pair: _like(pair[0])),
         cells.Prose("Kernel that makes the difference", lambda pair: why(pair[1], names)),
     )
-    rows = zip(found.odd[:_MOST_ROWS], causes, strict=False)
+    rows = zip(found.outliers[:_MOST_ROWS], causes, strict=False)
     title = "Layers that differ from those like them"
     return table("odd-layers", title, rows, columns, _intro(found))
 
 
-def _like(outlier: OddCell) -> int:
+def _like(outlier: OutlierCell) -> int:
     """How many other layers it is held against."""
     return len(outlier.like.layers) - (outlier.layer in outlier.like.layers)
 
 
-def _off(outlier: OddCell) -> str:
+def _off(outlier: OutlierCell) -> str:
     return difference(outlier.us, outlier.like.middle_us)
 
 
@@ -93,7 +95,7 @@ def _intro(found: Comparison) -> tuple[str, ...]:
         return (f"{counted(found.steps, 'step')}: too few to tell a slow layer from noise.",)
     if not found.tested:
         return ("No component has four layers that run the same kernels: nothing to compare.",)
-    outliers = len(found.odd)
+    outliers = len(found.outliers)
     differ = {0: "None differs", 1: "1 differs"}.get(outliers, f"{count(outliers)} differ")
     lines = [
         f"{count(found.tested)} cells were held against layers that run the same kernels in the "

@@ -7,12 +7,14 @@ shows these two attributes of each record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.dashboards.section import Cell, Column, Kind
 from spark_prof.dashboards.units import (
     MISSING,
+    ShortName,
     bandwidth,
     count,
     decimal_size,
@@ -63,30 +65,28 @@ def _as_is(value: object) -> Cell:
     return value if isinstance(value, str) else str(value)
 
 
-Time = Quantity("number", microseconds)
-"""Microseconds."""
+Time = Quantity("number", microseconds)  # microseconds
 SomeTime = Quantity("number", nothing_as_missing)
 """The same where most cells are empty: none has a dash."""
-Share = Quantity("number", share)
-"""Fractions of 1."""
+Share = Quantity("number", share)  # fractions of 1
 Bytes = Quantity("number", size)
-DecimalBytes = Quantity("number", decimal_size)
-"""In units of 1000, beside bandwidths."""
-Bandwidth = Quantity("number", bandwidth)
-"""Bytes a second."""
+DecimalBytes = Quantity("number", decimal_size)  # in units of 1000, beside bandwidths
+Bandwidth = Quantity("number", bandwidth)  # bytes a second
 Count = Quantity("number", count)
 SomeCount = Quantity("number", lambda number: count(number) if number else MISSING)
-Rate = Quantity("number", rate)
-"""A second."""
+Rate = Quantity("number", rate)  # a second
 Ratio = Quantity("number", lambda value: figure(value, ".2f"))
 Times = Quantity("number", lambda value: figure(value, ".2f", " x"))
-Written = Quantity("number", _as_is)
-"""Figures that are written already."""
-Bar = Quantity("bar", float)
-"""A fraction of 1 as a bar."""
+Written = Quantity("number", _as_is)  # figures that are written already
+Bar = Quantity("bar", float)  # a fraction of 1 as a bar
 Text = Quantity("text", _as_is)
 Name = Quantity("name", _as_is)
 Prose = Quantity("prose", _as_is)
+
+
+def called(names: Iterable[str]) -> dict[str, ShortName]:
+    """What kernels are called beside each other: the short name of each."""
+    return {name: ShortName(short, name) for name, short in short_names(names).items()}
 
 
 def _of_attribute(path: str) -> Callable[[Any], object]:

@@ -14,12 +14,11 @@ from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
 
 MOST_CELLS = 2000
-NO_LAYER = "none"
-"""Stands for the layer of what belongs to none."""
+NO_LAYER = "none"  # stands for the layer of what belongs to none
 
 _LEGIBLE_CELLS = 900
 _FEW_ROWS = 32
-_ODD = "#D55E00"
+_OUTLIER = "#D55E00"
 _FASTER_SLOWER = [[0.0, "#0072B2"], [0.5, "#f2f2f2"], [1.0, "#E66100"]]
 _WIDEST = 0.2
 """Shares beyond this have the colour of this one: one odd cell would leave the rest alike."""
@@ -92,7 +91,7 @@ def cell_map(
         x, y = names.index(chosen[1]), rows.index(chosen[0])
         figure.add_shape(
             type="rect", x0=x - 0.5, x1=x + 0.5, y0=y - 0.5, y1=y + 0.5,
-            line={"color": _ODD, "width": 3},
+            line={"color": _OUTLIER, "width": 3},
         )  # fmt: skip
     # Below the title stand the components, slanted where there is little room.
     figure.update_layout(
@@ -115,7 +114,8 @@ def like_layers(group: Group, odd: Sequence[int], own_us: dict[int, float]) -> g
     color = COLORS.get(group.component, NEUTRAL)
     figure = go.Figure()
     for layers, symbol, size, shade in (
-        (usual, "circle", 9, color), (marked, "diamond", 15, _ODD if color != _ODD else "#000000"),
+        (usual, "circle", 9, color),
+        (marked, "diamond", 15, _OUTLIER if color != _OUTLIER else "#000000"),
     ):  # fmt: skip
         figure.add_scatter(
             x=layers,

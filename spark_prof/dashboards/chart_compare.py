@@ -39,11 +39,9 @@ _DIVERGING = (
 )
 """From faster to slower, in Okabe and Ito's colours."""
 
-_SMALL = 0.002
-"""Parts that change by a smaller share of the step are drawn together."""
+_SMALL = 0.002  # parts that change by a smaller share of the step are drawn together
 _MOST_LAYERS = 200
-_ROOM = 0.15
-"""Share of the axis that a label takes."""
+_ROOM = 0.15  # share of the axis that a label takes
 
 _Part = tuple[str, float, str]
 """A safe label, by how many us it makes the step longer, and a colour."""

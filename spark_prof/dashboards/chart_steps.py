@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps, thinned
+from spark_prof.arrays import Floats, Int64s
 from spark_prof.dashboards.charts import (
     LEGENDED,
     logarithmic_time_ticks,
@@ -34,7 +35,7 @@ _HEIGHT = 340
 _SYMBOLS = {"prefill": "square", "decode": "circle", "mixed": "diamond", "unknown": "x"}
 _SLOW = {"color": "rgba(0,0,0,0)", "size": 13, "line": {"width": 2, "color": "#D55E00"}}
 
-Places = npt.NDArray[np.int64]
+Places = Int64s
 
 
 def times_in_order(steps: Steps, chosen: int | None = None) -> go.Figure:
@@ -192,7 +193,7 @@ def _about(steps: Steps, place: int) -> str:
     return "; ".join(parts)
 
 
-def _style(figure: go.Figure, title: str, us: npt.NDArray[np.float64]) -> None:
+def _style(figure: go.Figure, title: str, us: Floats) -> None:
     set_style(figure, title, height=_HEIGHT)
     most = 1.08 * float(us.max(initial=1e-3))
     figure.update_layout(hovermode="closest", **LEGENDED)

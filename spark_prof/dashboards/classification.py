@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
@@ -32,7 +31,7 @@ def _document(source: str, rows: Sequence[Classified]) -> Document:
 
 
 def _section(rows: Sequence[Classified]) -> Section:
-    called = short_names(row.name for row in rows)
+    called = cells.called(row.name for row in rows)
     whole = sum(row.us or 0.0 for row in rows)
     columns = (
         cells.Time("Time", "us", missing=""),

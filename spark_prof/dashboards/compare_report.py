@@ -26,8 +26,7 @@ from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds, shorten
 
 _GAPS = (LAUNCH_GAPS, HOST)
-_LONGEST_NAME = 40
-"""Characters of what a side is called."""
+_LONGEST_NAME = 40  # characters of what a side is called
 
 
 @dataclass(frozen=True)
@@ -169,8 +168,7 @@ def _headline(found: Comparison) -> tuple[tuple[str, str], ...]:
     return tuple(figures)
 
 
-SCHEMA = 1
-"""Raised when a key changes its meaning or goes; new keys do not raise it."""
+SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
 
 
 def _record(compared: Compared) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from functools import reduce
 from operator import attrgetter, itemgetter, or_
 from statistics import fmean
 
-from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.comparing.comparison import (
     Comparison,
     KernelPart,
@@ -230,7 +229,7 @@ def layers(phase: PhaseComparison, names: Names) -> Section:
 def kernels(phase: PhaseComparison, names: Names) -> Section:
     """The kernels that differ beyond noise, and those of one side only."""
     differ = [row for row in phase.kernels if _counts(phase, row.change)]
-    called = short_names(row.name for row in differ)
+    called = cells.called(row.name for row in differ)
     where = {"only a": f"only {names.a}", "only b": f"only {names.b}"}
     columns = (
         cells.Name("Kernel", lambda row: called[row.name]),

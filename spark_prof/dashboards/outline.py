@@ -44,9 +44,6 @@ def outline(
         layer_columns: how many components get a column of their own in the table of the layers;
             None gives one to each.
         only: the ids of the sections to have; None for all.
-
-    Raises:
-        CommandError: the report has none of them.
     """
     # A source of sums has nothing but components.
     parts_of_a_token = (waterfall_section.waterfall(report),) if report.tokens else ()
@@ -79,7 +76,7 @@ def outline(
         counter_section.shapes(report),
         counter_section.kernels(report),
         counter_section.weights(report),
-        conversion_section.charged(report),
+        conversion_section.attributed(report),
         conversion_section.others(report),
         kernel_section.modules(report),
         audit_section.layers(report.audit),

@@ -15,8 +15,7 @@ from rich.cells import cell_len, set_cell_size
 
 from spark_prof.dashboards.units import MISSING, count, shorten
 
-MOST_LINES = 1_000
-"""Rows of the text; CSV, JSON and Parquet have all of them."""
+MOST_LINES = 1_000  # rows of the text; CSV, JSON and Parquet have all of them
 
 _WIDEST_CELL = 60
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 _STATUS = ("passed", "failed", "skipped")
-_MOST_FAILURES = 8
-"""That a page shows: the others are in the JSON."""
+_MOST_FAILURES = 8  # that a page shows: the others are in the JSON
 _LETTERS = (
     "Bytes: M tokens, N rows and K columns of a weight, w bytes a weight with its scales. Of "
     "experts: D of E take part, k a token, H hidden and I intermediate size."

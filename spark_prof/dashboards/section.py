@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from spark_prof.dashboards.units import MISSING, Figure, clean, shorten
+from spark_prof.dashboards.units import MISSING, Figure, ShortName, clean, shorten
 
-Cell = str | float
-"""A `Figure` or another text or, in a bar column, a fraction of 1."""
+Cell = str | float  # a `Figure` or another text or, in a bar column, a fraction of 1
 Kind = Literal["text", "number", "bar", "name", "prose", "command"]
 
 
@@ -144,7 +143,7 @@ def cleaned_section(section: Section) -> Section:
         clean(section.title),
         tuple(replace(column, title=clean(column.title)) for column in section.columns),
         tuple(
-            tuple(cell if isinstance(cell, float | Figure) else clean(str(cell)) for cell in row)
+            tuple(c if isinstance(c, float | Figure | ShortName) else clean(str(c)) for c in row)
             for row in section.rows
         ),
         tuple(map(clean, section.intro)),

@@ -28,12 +28,10 @@ _LONGEST_LINE, _LONGEST_RUN = 150, 240
 _WHOLE = " (and more: --section recording)"
 _LONGEST_BROKEN = 157
 _ENDS = (". ", "; ", ": ", ", ", " (")
-_LEAST_TEXT = 40
-"""Characters below which a beginning says too little."""
+_LEAST_TEXT = 40  # characters below which a beginning says too little
 _LONGEST_NAME = 44
 _LONGEST_ROLE = 24
-_LEAST = 0.01
-"""Of the kernel time: kernels with less are not listed."""
+_LEAST = 0.01  # of the kernel time: kernels with less are not listed
 _CHANGES_NOTHING = ("The first ", "Only steps without any prefill", "The window closed")
 """Beginnings of notes that describe the recording and take nothing from its figures."""
 

@@ -11,8 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 
-MISSING = "-"
-"""Stands where a figure was not recorded or does not apply."""
+MISSING = "-"  # stands where a figure was not recorded or does not apply
 
 # A sequence ends before a single quote: what shlex has quoted stays so, and can be copied.
 _ESCAPE_SEQUENCE = re.compile(
@@ -29,6 +28,18 @@ class Figure(str):
         """A text, cleaned as its unit may be foreign, and what it says; NaN for nothing."""
         made = super().__new__(cls, text if text.isprintable() else clean(text))
         made.value = float(value)
+        return made
+
+
+class ShortName(str):
+    """A shortened name that knows the whole one, for pages that have room for it."""
+
+    whole: str
+
+    def __new__(cls, text: str, whole: str) -> ShortName:
+        """Both cleaned, as names are foreign."""
+        made = super().__new__(cls, clean(text))
+        made.whole = clean(whole)
         return made
 
 

@@ -9,8 +9,7 @@ from spark_prof.dashboards.section import Column, Document, Section, document, l
 from spark_prof.dashboards.short_report import elsewhere
 from spark_prof.dashboards.units import bandwidth
 
-_LEAST = 0.01
-"""Of a side's bytes and of its time: components with less are left out."""
+_LEAST = 0.01  # of a side's bytes and of its time: components with less are left out
 
 
 def render_why(found: Why, kind: str, width: int = 100, color: bool = False) -> str:

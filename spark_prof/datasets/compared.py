@@ -26,11 +26,7 @@ from spark_prof.traces.resolve import (
 
 
 def read_side(source: str | Source, rank: int | None = None) -> Side:
-    """One side of a comparison: a bundle, a trace, or the URL of one.
-
-    Raises:
-        CommandError: the source is none of these, or damaged.
-    """
+    """One side of a comparison: a bundle, a trace, or the URL of one."""
     with opened(source) as bundle:
         rank = rank if rank is not None or not bundle.ranks else bundle.ranks[0]
         summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
@@ -53,9 +49,6 @@ def recordings_of(named: str) -> list[Source]:
 
     A path that exists is one name, whatever commas it has, and so is a URL up to a comma with
     another URL or an existing path behind it. A folder of bundles is all of them.
-
-    Raises:
-        CommandError: a name is missing, or one stands there twice.
     """
     names = _names(named)
     if not all(names):

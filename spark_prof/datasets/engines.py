@@ -28,8 +28,7 @@ Value = TypeVar("Value")
 
 _DIED = "the process that read it died, perhaps for want of memory"
 _LONGEST = 300
-_PR_SET_PDEATHSIG = 1
-"""Of prctl: the signal that a process gets when its parent ends."""
+_PR_SET_PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent ends
 
 
 class Engine(StrEnum):
@@ -53,9 +52,6 @@ def run_each(
     """What the function returns for each item, in their order; a failure ends none of the others.
 
     Every worker must be able to import the function, and to find the items' paths.
-
-    Raises:
-        CommandError: Ray is not installed, or its cluster cannot be reached.
     """
     if engine is Engine.RAY:
         return list(_on_ray(function, items))

@@ -23,10 +23,6 @@ def import_each(
     Returns:
         The name of each recording with the lines of what it lacks, or the reason why it could not
         be imported.
-
-    Raises:
-        CommandError: the source holds no trace, two would have one name, or the engine cannot be
-            used.
     """
     members = [m for m in find_members(source) if not is_bundle(Path(m.source))]
     if not members:
@@ -62,9 +58,6 @@ def summarize_dataset(folder: Folder, engine: Engine = Engine.LOCAL) -> Dataset:
     """All recordings of a folder; one that cannot be read is a failure with its reason.
 
     With Ray every worker must be able to read it.
-
-    Raises:
-        CommandError: the engine cannot be used.
     """
     members = folder.members
     outcomes = run_each(summarize_member, members, engine)

@@ -19,9 +19,6 @@ def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> 
     """What `spark-prof doctor --measure` kept of the GPU of a rank; None where it kept nothing.
 
     The rank is the lowest one if None; the file the latest one on this machine if nobody named one.
-
-    Raises:
-        CommandError: the file cannot be read, or was measured on another device.
     """
     if rank is None:
         rank = bundle.ranks[0] if bundle.ranks else 0
@@ -30,11 +27,7 @@ def ceilings_for(bundle: Bundle, rank: int | None, file: Path | None = None) -> 
 
 @contextmanager
 def opened(source: str | Source) -> Iterator[Bundle]:
-    """The bundle, or the trace as a bundle.
-
-    Raises:
-        CommandError: it is neither, or damaged.
-    """
+    """The bundle, or the trace as a bundle."""
     with ExitStack() as stack:
         found = stack.enter_context(fetched(source))
         if isinstance(found, BundleFolder | RecordingInProgress):

@@ -68,6 +68,7 @@ class Prepared:
     # The rows of `step_books` in order: step, phase, begin_ns, step_us, gap_us .
     steps: pd.DataFrame = field(repr=False, compare=False)
     layers: pd.DataFrame = field(repr=False, compare=False)
+    sums: pd.DataFrame = field(repr=False, compare=False)  # as `Summary` has them
     live: bool = False  # whether the source was still being recorded
     # Whether anything tells when the kernels ran; where nothing does, as in a table of sums, they
     # lie end to end, and steps have no times.
@@ -80,11 +81,7 @@ class Prepared:
 
 
 def prepare(source: str, rank: int | None = None) -> Prepared:
-    """Reads a bundle, a recording that goes on, a trace, or the URL of one, for all pages.
-
-    Raises:
-        CommandError: the source is none of these, or damaged.
-    """
+    """Reads a bundle, a recording that goes on, a trace, or the URL of one, for all pages."""
     try:
         with _opened(source) as (bundle, live):
             return _prepared(source, bundle, rank, live)
@@ -138,6 +135,7 @@ def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prep
         layers=bundle.frame("layers", shown),
         live=live,
         timed=summary.timed,
+        sums=summary.sums,
     )
 
 
@@ -152,11 +150,7 @@ def _books(summary: Summary) -> pd.DataFrame:
 
 
 def clients_beside(shown: Prepared, results: Sequence[Path]) -> tuple[ClientRow, ...]:
-    """The runs that the recording holds, then those of the results, each beside its steps.
-
-    Raises:
-        CommandError: a result is missing or damaged.
-    """
+    """The runs that the recording holds, then those of the results, each beside its steps."""
     runs = [run for path in results for run in read_benchmark(path).runs]
     if not runs:
         return shown.report.clients

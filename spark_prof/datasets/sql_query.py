@@ -23,7 +23,6 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import psutil
 import pyarrow as pa
@@ -31,6 +30,7 @@ import pyarrow.parquet as pq
 
 from spark_prof.analyzers.labels import LABELS, label_kernels
 from spark_prof.analyzers.lookup import mapping_in, positions
+from spark_prof.arrays import Int64s
 from spark_prof.ending import interrupted_by, temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
@@ -40,9 +40,6 @@ from spark_prof.traces.tables import TABLES, Column, Table, empty_table
 _WORK = ("name", "kind", "start_ns", "end_ns", "device", "stream", "correlation")
 _KERNELS = TABLES["kernels"].schema
 _MARKERS = TABLES["markers"].schema
-
-
-Int64s = npt.NDArray[np.int64]
 
 
 def calls_of(host: pd.DataFrame, kernels: pd.DataFrame) -> Int64s:
@@ -179,10 +176,6 @@ def create_views(
 
     The empty folder must stay as long as the database. Computed views that are not wanted have no
     rows.
-
-    Raises:
-        CommandError: a bundle is damaged.
-        duckdb.Error: DuckDB cannot read a file.
     """
     rows = [_bundle_row(number, *item) for number, item in enumerate(bundles.items())]
     database.execute(
@@ -271,22 +264,14 @@ class Result:
     _folder: Path
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows, once.
-
-        Raises:
-            CommandError: the query fails while it runs.
-        """
+        """The rows, once."""
         with _one_line(), interrupted_by(self._database.interrupt):
             self._database.execute(self._with_readable_times())
             while rows := self._database.fetchmany(_BATCH):
                 yield from rows
 
     def write_parquet(self) -> Path:
-        """Writes the rows to a file that is gone when the query ends.
-
-        Raises:
-            CommandError: the query fails while it runs.
-        """
+        """Writes the rows to a file that is gone when the query ends."""
         path = self._folder / "result.parquet"
         with _one_line(), interrupted_by(self._database.interrupt):
             self._database.sql(self._sql).write_parquet(str(path), compression="zstd")
@@ -314,9 +299,6 @@ def query(bundles: Mapping[str, Bundle], sql: str) -> Iterator[Result]:
     """Runs one SELECT, WITH, FROM, DESCRIBE, SHOW or SUMMARIZE statement over the bundles.
 
     The bundles are by the name that they have in the column `bundle`.
-
-    Raises:
-        CommandError: it is none of these, or DuckDB refuses it.
     """
     with temporary_folder("spark-prof-query-") as folder:
         memory = int(psutil.virtual_memory().total * _SHARE_OF_MEMORY)

@@ -23,8 +23,7 @@ from spark_prof.explorer.cache import Reading
 from spark_prof.explorer.entries import Entry, find_entries
 from spark_prof.explorer.page import Sources
 
-_AGAIN = 2.0
-"""Seconds between looks at a source that is still being recorded."""
+_AGAIN = 2.0  # seconds between looks at a source that is still being recorded
 
 
 _HERE = Path(__file__).parent

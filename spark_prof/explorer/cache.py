@@ -16,8 +16,7 @@ from spark_prof.errors import CommandError
 from spark_prof.explorer import widgets
 from spark_prof.traces.resolve import source_state
 
-_MOST = 6
-"""Recordings that are kept; the one that was looked at longest ago goes first."""
+_MOST = 6  # recordings that are kept; the one that was looked at longest ago goes first
 
 
 class Reading:
@@ -44,11 +43,7 @@ class Reading:
         return self._found.rank if self._found else None
 
     def get(self) -> Prepared:
-        """What the source says by now; it is read if it has changed since the last time.
-
-        Raises:
-            CommandError: it cannot be read.
-        """
+        """What the source says by now; it is read if it has changed since the last time."""
         state = source_state(self._source) or ""
         with self._lock:
             if state != self._state:
@@ -87,11 +82,7 @@ def reading(source: str, rank: int | None = None) -> Reading:
 
 
 def read(source: str, rank: int | None, label: str) -> Prepared:
-    """Reads a source, or finds it read; while that takes a moment, a spinner says so.
-
-    Raises:
-        CommandError: it cannot be read.
-    """
+    """Reads a source, or finds it read; while that takes a moment, a spinner says so."""
     found = reading(source, rank)
     waiting = st.empty()
     if not found.began:

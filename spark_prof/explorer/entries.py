@@ -10,12 +10,11 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from spark_prof.dashboards.units import clean
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.resolve import AbResult, Folder, LoadTest, find_result, is_bundle, resolve
 
-MOST_ENTRIES = 1000
-"""So many names fit into a list that a browser gets with every picture."""
+MOST_ENTRIES = 1000  # so many names fit into a list that a browser gets with every picture
 
 _NEWEST = 8
 
@@ -37,9 +36,6 @@ def find_entries(*sources: str) -> tuple[tuple[Entry, ...], tuple[Path, ...]]:
     Returns:
         What can be chosen: a folder of recordings becomes its recordings. And those that are
         results of load generators, which are shown beside recordings.
-
-    Raises:
-        CommandError: they are too many, or results of load generators alone.
     """
     found: list[Entry] = []
     clients: list[Path] = []
@@ -70,23 +66,16 @@ def find_entries(*sources: str) -> tuple[tuple[Entry, ...], tuple[Path, ...]]:
 
 
 def newest_here(folder: Path) -> list[str]:
-    """The newest bundles and results of ab in a folder, the newest first.
-
-    Raises:
-        CommandError: there are none.
-    """
+    """The newest bundles and results of ab in a folder, the newest first."""
     times: list[tuple[float, str]] = []
-    try:
-        with os.scandir(folder) as inside:
-            for entry in inside:
-                path = folder / entry.name
-                if is_bundle(path):
-                    meta = path / META_FILE
-                    times.append(((meta if meta.exists() else path).stat().st_mtime, str(path)))
-                elif entry.is_dir() and (result := find_result(path)):
-                    times.append((result.stat().st_mtime, str(path)))
-    except OSError as error:
-        raise CommandError(f"cannot look into {folder}: {error.strerror or error}") from error
+    with os_errors(f"cannot look into {folder}"), os.scandir(folder) as inside:
+        for entry in inside:
+            path = folder / entry.name
+            if is_bundle(path):
+                meta = path / META_FILE
+                times.append(((meta if meta.exists() else path).stat().st_mtime, str(path)))
+            elif entry.is_dir() and (result := find_result(path)):
+                times.append((result.stat().st_mtime, str(path)))
     if not times:
         raise CommandError(
             f"{folder.absolute()} holds no bundle; name a bundle, a trace, a folder of them or a "

@@ -117,8 +117,7 @@ _COMPONENTS: Mapping[str, str] = MappingProxyType(
 )
 
 
-Place = tuple[str, dict[str, str | int]]
-"""A place on a page: its path, and what its address says."""
+Place = tuple[str, dict[str, str | int]]  # a place on a page: its path, and what its address says
 
 
 def page_of(finding: Finding) -> str:

@@ -17,10 +17,8 @@ from spark_prof.rules.opcodes import MARKS, mark_of
 from spark_prof.traces.cuda_tools import find_tool
 from spark_prof.traces.machine_code import CUBINS_FOLDER, Instruction, list_function
 
-_AROUND = 4
-"""Unmarked lines that are shown before and after a marked one."""
-_AT_ONCE = 400
-"""Lines that a page of the listing has."""
+_AROUND = 4  # unmarked lines that are shown before and after a marked one
+_AT_ONCE = 400  # lines that a page of the listing has
 
 _COLORS = tuple(COLORS[name] for name in ("attention", "router", "sampler", "experts"))
 """Of each mark."""

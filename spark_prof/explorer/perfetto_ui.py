@@ -31,8 +31,7 @@ _ASKS = (
 )
 """What the UI's program would ask elsewhere when it starts, and what it asks here instead; last, a
 directive of its own policy that browsers do not know and complain about."""
-_MOST = 8
-"""Traces that can be asked for; a frame asks for its own once, when it is drawn."""
+_MOST = 8  # traces that can be asked for; a frame asks for its own once, when it is drawn
 
 _POLICY = "; ".join(
     (

@@ -27,8 +27,7 @@ from spark_prof.explorer.perfetto_ui import routes
 
 DEFAULT_PORT = 8501
 _TRIED = 50
-_WAITING = 128
-"""Connections that the system keeps until the server takes them."""
+_WAITING = 128  # connections that the system keeps until the server takes them
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -36,9 +35,6 @@ def listen(host: str, port: int | None) -> socket.socket:
 
     Whoever is to serve there gets this very socket: a port that was only looked at may be taken by
     then, by another explorer that has looked at the same time.
-
-    Raises:
-        CommandError: it is taken or not allowed, none is free, or the host is none of this machine.
     """
     if port is not None:
         if found := _listen(host, port):
@@ -114,11 +110,9 @@ _FLAGS = {
 
 Nor are all objects looked through for garbage after each run, while its last message waits."""
 
-_SMALL = 32 << 20
-"""Bytes of a source that is read about as fast as the server starts."""
+_SMALL = 32 << 20  # bytes of a source that is read about as fast as the server starts
 
-_CHECKED = 4
-"""So many small sources are read to find one that can be shown."""
+_CHECKED = 4  # so many small sources are read to find one that can be shown
 
 
 def serve(
@@ -138,9 +132,6 @@ def serve(
         allowed: names of a proxy or a tunnel by which it may be addressed as well.
         token: that whoever reads has to have, None if nobody has to.
         show: opens the page in the desktop's browser.
-
-    Raises:
-        CommandError: none of the sources can be shown.
     """
     # The script's, as `streamlit run` would set them.
     sys.argv = [str(_SCRIPT), ",".join(map(str, ranks)), *sources]
@@ -228,9 +219,6 @@ def begin(names: Sequence[str], ranks: Sequence[int]) -> None:
 
     Small recordings are read at once, until one of them can be shown; a page says what is wrong
     with a large one.
-
-    Raises:
-        CommandError: nothing can be shown.
     """
     # A browser takes as long to start as these do to be imported: the server is there before.
     from spark_prof.explorer.cache import reading

@@ -7,11 +7,9 @@ import streamlit as st
 SHARED = ("source", "rank", "step", "layer", "component", "kernel", "other")
 """What stays in the address when another page is opened; the rest belongs to one page."""
 
-OF_A_RANK = ("kernel",)
-"""What means something else in another rank."""
+OF_A_RANK = ("kernel",)  # what means something else in another rank
 
-OF_A_SOURCE = ("rank", "step", *OF_A_RANK)
-"""What means something else in another source."""
+OF_A_SOURCE = ("rank", "step", *OF_A_RANK)  # what means something else in another source
 
 _LONGEST = 500
 

@@ -18,17 +18,13 @@ from spark_prof.dashboards.section import Section, cleaned_section, values_of, w
 from spark_prof.dashboards.units import MISSING, Figure, clean, count
 from spark_prof.explorer import state
 
-MOST_ROWS = 2000
-"""So many rows are sent to the browser; the CSV has all."""
+MOST_ROWS = 2000  # so many rows are sent to the browser; the CSV has all
 
-_PROSE = 70
-"""Characters from which a column's texts are wrapped, in rows of three lines."""
+_PROSE = 70  # characters from which a column's texts are wrapped, in rows of three lines
 
-_STYLED = 1500
-"""Cells up to which written figures are sorted as such: more take pandas too long."""
+_STYLED = 1500  # cells up to which written figures are sorted as such: more take pandas too long
 
-_TALLEST = 16
-"""Rows up to which a table shows all of them; a longer one is scrolled."""
+_TALLEST = 16  # rows up to which a table shows all of them; a longer one is scrolled
 
 _ROW, _LINE = 35, 25
 """Pixels; a row of three lines where a text would else be cut in its first."""

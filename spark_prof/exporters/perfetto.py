@@ -27,10 +27,10 @@ from spark_prof.analyzers.classify.classifier import Label
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.windows import timed_windows
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.exporters.selection import Selection
 from spark_prof.exporters.trace_events import (
-    Int64s,
     RankTrace,
     Tracks,
     integers,
@@ -53,11 +53,7 @@ _TIMED = ("kernels", "host", "ranges", "steps", "counters")
 
 
 def write_perfetto(bundle: Bundle, selection: Selection, out: BinaryIO) -> None:
-    """Writes the trace of some ranks, and of some steps of their kernels, launches and ranges.
-
-    Raises:
-        CommandError: a rank is not there, or nothing has a time.
-    """
+    """Writes the trace of some ranks, and of some steps of their kernels, launches and ranges."""
     ranks = selection.ranks_of(bundle)
     if bundle.meta.settings.get("summed"):
         raise CommandError(
@@ -185,8 +181,7 @@ def write_flows(trace: RankTrace, launches: pd.DataFrame, tracks: Int64s, first_
     return first_flow + len(kernel)
 
 
-MOST_KERNELS = 20_000
-"""Of a rank: about 10 MB, which a browser has drawn within seconds."""
+MOST_KERNELS = 20_000  # of a rank: about 10 MB, which a browser has drawn within seconds
 
 _COPY = Label(None, "copy", None, "name", None)
 _UNKNOWN = Label(None, "", None, "", None)

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Flags
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 
@@ -34,11 +34,7 @@ class Selection:
         return self.all_steps and self.ranks is None
 
     def ranks_of(self, bundle: Bundle) -> tuple[int, ...]:
-        """The bundle's ranks that are selected.
-
-        Raises:
-            CommandError: the bundle lacks one of them.
-        """
+        """The bundle's ranks that are selected."""
         wanted = bundle.ranks if self.ranks is None else tuple(sorted(set(self.ranks)))
         for rank in wanted:
             if rank not in bundle.ranks:
@@ -46,24 +42,20 @@ class Selection:
                 raise CommandError(f"{bundle.path} has no rank {rank}; it has {there}")
         return wanted
 
-    def rows(self, step: pd.Series) -> npt.NDArray[np.bool_]:
+    def rows(self, step: pd.Series) -> Flags:
         """Which rows are selected, by their step."""
         number = step.to_numpy(np.int64)
         if self.all_steps:
             return np.ones(len(number), bool)
         first = max(self.first or 0, 0)
-        inside: npt.NDArray[np.bool_] = (number >= first) & (
+        inside: Flags = (number >= first) & (
             number < (np.iinfo(np.int64).max if self.stop is None else self.stop)
         )
         return inside
 
 
 def parse_steps(text: str) -> tuple[int | None, int | None]:
-    """Reads `A:B`, from step A up to but not including step B; either may be left out.
-
-    Raises:
-        CommandError: the text is none of that.
-    """
+    """Reads `A:B`, from step A up to but not including step B; either may be left out."""
     match = _STEPS.fullmatch(text)
     if match is None:
         raise CommandError(f"--steps {text!r:.40} is no A:B; write 10:20 for steps 10 to 19")

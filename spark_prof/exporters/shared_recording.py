@@ -39,8 +39,7 @@ _PLAIN_VALUE = re.compile(r"[\w.,:+-]{1,64}(?:/[\w.+-]{1,64})?")
 """A number, a word or the name of a model: what an option takes that is not private."""
 _ENGINE_VARIABLES = ("VLLM_", "CUDA_", "NCCL_", "TORCH_", "TRITON_", "FLASHINFER_", "NVIDIA_")
 _PRIVATE_FACTS = ("pid", "run")
-_HOSTS = ("host", "boot")
-"""What tells hosts apart: they get numbers."""
+_HOSTS = ("host", "boot")  # what tells hosts apart: they get numbers
 
 
 def share(bundle: Bundle, out: Path) -> None:

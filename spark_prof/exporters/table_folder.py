@@ -6,7 +6,6 @@ Parquet keeps meta.json, so that the folder is a bundle again.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,10 +19,10 @@ import pyarrow.parquet as pq
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.exporters.selection import Selection
 from spark_prof.traces.bundle import ROWS, Bundle
+from spark_prof.traces.machine_code import copy_cubins
 from spark_prof.traces.tables import TABLES
 
-_OF_NO_RANK = ("engine", "log")
-"""Tables whose number is none of a worker's rank."""
+_OF_NO_RANK = ("engine", "log")  # tables whose number is none of a worker's rank
 
 _PART = "this is a part of a recording: export was asked for some steps or ranks only"
 
@@ -53,7 +52,7 @@ def write_tables(bundle: Bundle, selection: Selection, folder: Path, kind: str) 
         path = folder / f"placed-rank{rank}.{kind}"
         _write(path, whole.schema, _selected(parts, selection))
     if kind == "parquet":
-        _copy_cubins(bundle, folder)
+        copy_cubins(bundle.path, folder)
         lost = bundle.meta.lost if selection.whole else (*bundle.meta.lost, _PART)
         replace(bundle.meta, tables=rows, lost=lost).write(folder)
 
@@ -103,13 +102,3 @@ def _safe(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _quoted(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts.cast(pa.string()), _FORMULA, r"'\1")
-
-
-def _copy_cubins(bundle: Bundle, folder: Path) -> None:
-    """Copies the machine code, as long as it is files and no links to somewhere else."""
-    source = bundle.path / "cubins"
-    if source.is_dir() and not source.is_symlink():
-        (folder / source.name).mkdir()
-        for path in source.glob("*.cubin"):
-            if path.is_file() and not path.is_symlink():
-                shutil.copyfile(path, folder / source.name / path.name)

@@ -19,10 +19,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_prof.arrays import Int64s
 from spark_prof.exporters.selection import Selection
 from spark_prof.traces.bundle import ROWS, Bundle
-
-Int64s = npt.NDArray[np.int64]
 
 _FIRST_FREE = 2_000_000_000
 """Above the thread ids that Linux gives; viewers take no number above 32 bits."""
@@ -76,7 +75,7 @@ def events(*parts: str | pa.Array) -> memoryview:
     return memoryview(content)[: int(np.frombuffer(offsets, np.int64)[len(joined)])]
 
 
-def numbers(values: pd.Series | npt.NDArray[np.int64], none: int | None = None) -> pa.Array:
+def numbers(values: pd.Series | Int64s, none: int | None = None) -> pa.Array:
     """Integers; `none` is the one that is written as null."""
     whole = pa.array(np.asarray(values, np.int64))
     text = whole.cast(_TEXT)
@@ -91,7 +90,7 @@ def integers(rows: pd.DataFrame, *names: str) -> tuple[Int64s, ...]:
     return tuple(rows[name].to_numpy(np.int64) for name in names)
 
 
-def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.Array:
+def microseconds(nanoseconds: Int64s) -> pa.Array:
     """Times in us with three decimals, so that no nanosecond is lost; none may be negative."""
     whole, rest = np.divmod(nanoseconds, 1000)
     digits = pa.array([f".{number:03d}" for number in range(1000)], _TEXT)

@@ -40,8 +40,7 @@ from spark_prof.vocabulary import COMPONENTS
 
 _NAME = re.compile(r"(?:\w+_)?capture_(\d{1,7})_(FULL|PIECEWISE)")
 _OF_CAPTURES = re.compile(r"(?:^|/)capture_traces/|graph_capture_rank")
-_SIZE = re.compile(r"(?:^|[-_.])bs[-_]?(\d{1,7})(?!\d)")
-"""How SGLang's files tell the batch size."""
+_SIZE = re.compile(r"(?:^|[-_.])bs[-_]?(\d{1,7})(?!\d)")  # how SGLang's files tell the batch size
 _LOOKED_AT = 256 << 20
 _WORK = ("launchkernel", "memcpy", "memset")
 
@@ -157,8 +156,7 @@ def _scope_at(calls: pd.DataFrame, times: Int64s) -> Int64s:
 _MOST_CELLS = 60_000_000
 """Longer pairs of sequences are not aligned: it would take more than a quarter of a gigabyte."""
 
-_MOST_SEQUENCES = 4
-"""So many different reference steps of a phase are tried."""
+_MOST_SEQUENCES = 4  # so many different reference steps of a phase are tried
 
 _LEAST_MATCHED = 0.5
 """Where fewer of a step's kernels have a partner, the two runs are not of one model."""

@@ -144,11 +144,9 @@ def _outside_modules(window: Window, modules: Modules, steps: Steps) -> Int64s:
     return np.where((time >= 0) & (begin < _NEVER), phase, -1).astype(np.int64)
 
 
-_OPEN_END = 1 << 62
-"""The end of a step whose end is not known yet, ns."""
+_OPEN_END = 1 << 62  # the end of a step whose end is not known yet, ns
 
-_MOST_WAITING = 8
-"""So many frames wait at most: reading is held up before memory grows."""
+_MOST_WAITING = 8  # so many frames wait at most: reading is held up before memory grows
 
 
 class ProcessWriter:

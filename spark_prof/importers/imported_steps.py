@@ -98,8 +98,7 @@ RULES: tuple[StepRule, ...] = (
 
 _COMPILED = tuple(re.compile(rule.pattern) for rule in RULES)
 _LARGEST = (1 << 31) - 1
-_LONGEST = 512
-"""No step's name is longer."""
+_LONGEST = 512  # no step's name is longer
 
 
 def rule_of(name: str) -> int:
@@ -148,8 +147,7 @@ _COUNTS = (
 )  # fmt: skip
 
 _FEWEST_STEPS = 3
-_FEWEST_LAYERS = 2
-"""A graph with fewer attention kernels is a piece of a model, not a step of it."""
+_FEWEST_LAYERS = 2  # a graph with fewer attention kernels is a piece of a model, not a step of it
 
 
 class Steps:

@@ -116,8 +116,7 @@ _TOWER = re.compile(r"Vision|Visual|Text(?!Generation)|Audio|Speech|Encoder|Clip
 _DIFFUSION = re.compile(r"Transformer[23]D|DiT\w*Model|U[Nn]et|Diffusion")
 """In the classes around layers that are no decoder's: beside a decoder, and anywhere."""
 
-_CORE = frozenset({"attention", "experts", "mlp", "ssm"})
-"""What a decoder layer is made of."""
+_CORE = frozenset({"attention", "experts", "mlp", "ssm"})  # what a decoder layer is made of
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from spark_prof.analyzers.lookup import NameColumn
 from spark_prof.arrays import Flags, Int64s
 
 _LAYERS = range(2, 1025)
-_ALIKE = 0.9
-"""Where fewer of the stretches of a kind read alike, nothing repeats."""
+_ALIKE = 0.9  # where fewer of the stretches of a kind read alike, nothing repeats
 
 _TRAINING = r"(?i)backward|_bwd|[dw]grad|adam|\bsgd|lamb_|addcdiv"
 """Gradients and optimizers; copies by multi_tensor_apply are also made by SGLang's decode."""

@@ -37,11 +37,7 @@ from spark_prof.traces.claim import Claim
 
 
 def attach(url: str, settings: Settings, say: Callable[[str], None]) -> Bundle:
-    """Records the server that listens at a URL, such as http://127.0.0.1:8000.
-
-    Raises:
-        CommandError: nothing listens there, it cannot be recorded, or it ran no step.
-    """
+    """Records the server that listens at a URL, such as http://127.0.0.1:8000."""
     processes = recordable_processes(_port_of(url))
     with (
         terminated_as_interrupt(),

@@ -29,8 +29,7 @@ from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings, re
 from spark_prof.profiler.worker import WorkerRecording
 from spark_prof.traces.chunks import pieces_folder, sync_new, write_refusal
 
-STOP_FILE = "stop"
-"""Name of the file in the pieces folder that ends a recording."""
+STOP_FILE = "stop"  # name of the file in the pieces folder that ends a recording
 
 _PERIOD_SECONDS = 0.5
 _SIGNAL = signal.SIGUSR2

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spark_prof.arrays import Floats, Int64s
 from spark_prof.traces.chunks import COUNTER_DTYPE, array_name, write_array
 
 _OLDEST_LIBRARY = 130400
@@ -81,8 +82,8 @@ def _explanation(doing: str, error: Any, version: int) -> CounterError:
 
 
 Image = npt.NDArray[np.uint8]
-Times = npt.NDArray[np.int64]
-Values = npt.NDArray[np.float64]
+Times = Int64s
+Values = Floats
 
 _PM_SAMPLING = 1  # CUPTI_PROFILER_TYPE_PM_SAMPLING
 _EVERY_SO_MANY_NS, _KEEP_OLDEST = 1, 0
@@ -293,8 +294,7 @@ _MOST_SAMPLES, _FEWEST_SAMPLES = 2_304, 576
 _BUFFER_BYTES = 36 << 20
 """Holds 9 000 samples of an H100, measured with libcupti 13.4.92: the timer may come late."""
 
-_MISSING = 0.01
-"""A larger share of the sampled time missing makes the next piece sample less often."""
+_MISSING = 0.01  # a larger share of the sampled time missing makes the next piece sample less often
 
 _STARTING_NS, _SPARE_SAMPLES = 1_000_000, 512
 

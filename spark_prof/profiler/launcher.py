@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from spark_prof.ending import temporary_folder, unhurried
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.profiler.commands import Command, recognise, server_port, with_plugin_allowed
 from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
 from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys
@@ -63,12 +63,7 @@ _URGENT = Patience(3.0, 0.5, ((signal.SIGTERM, 2.0),), 1.0)
 
 
 def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> Claim:
-    """Makes the folder that the recorded processes write into; its claim keeps others out.
-
-    Raises:
-        CommandError: it exists and holds something, somebody else writes there, it cannot be
-            written, or the disk is full.
-    """
+    """Makes the folder that the recorded processes write into; its claim keeps others out."""
     claim = Claim(folder)
     try:
         pieces_folder(folder).mkdir()  # at once or not at all, whatever other hosts do
@@ -128,11 +123,7 @@ def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
 
 
 def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, int]:
-    """Runs the command and records it into a folder that it makes; its exit code as well.
-
-    Raises:
-        CommandError: the command is not one that starts vLLM, or nothing was recorded.
-    """
+    """Runs the command and records it into a folder that it makes; its exit code as well."""
     command = recognise(argv)
     folder = settings.folder
     settings = replace(settings, run=settings.run or secrets.token_hex(8))
@@ -237,10 +228,8 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     """Runs the command; apart, where Ctrl-C would end nsys before it has been asked to."""
     argv, environment = _launch(command, settings, staging, os.environ)
-    try:
+    with os_errors(f"cannot start {argv[0]}"):
         return subprocess.Popen(argv, env=environment, process_group=0 if apart else None)
-    except OSError as error:
-        raise CommandError(f"cannot start {argv[0]}: {error.strerror or error}") from error
 
 
 def _launch(

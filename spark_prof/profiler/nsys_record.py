@@ -52,9 +52,6 @@ def profile_command(nsys: Path, command: Command, report: Path, session: str) ->
     """The command line that runs a command under nsys.
 
     The report is named without its suffix, the session as `Nsys.stop` finds it.
-
-    Raises:
-        CommandError: nsys would not see vLLM through this command.
     """
     program = find_program(command.argv)
     if command.kind == "container":
@@ -93,8 +90,7 @@ def with_ray_workers(argv: Sequence[str]) -> list[str]:
     return [*argv] if _has_ray_option(argv) else [*argv, _RAY_OPTION]
 
 
-REPORT = "nsys"
-"""Name of the report in the bundle's folder, without its suffix."""
+REPORT = "nsys"  # name of the report in the bundle's folder, without its suffix
 
 _RAY_SECONDS = 120.0
 _POLL_SECONDS = 5.0
@@ -172,11 +168,7 @@ class NsysRun:
 
 
 def plan_nsys(command: Command, settings: Settings, say: Say) -> NsysRun | None:
-    """How that command is run under nsys; None where the settings do not ask for it.
-
-    Raises:
-        CommandError: there is no usable nsys, or it would not see vLLM through this command.
-    """
+    """How that command is run under nsys; None where the settings do not ask for it."""
     if settings.backend != "nsys":
         return None
     nsys = find_nsys()

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("spark_prof")
 
-CONTROLS: list[Control] = []
-"""Those of this process: one, unless vLLM loads the plugin twice."""
+CONTROLS: list[Control] = []  # those of this process: one, unless vLLM loads the plugin twice
 
 LISTED = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
 """Names, with commas between, that vLLM copies into its Ray workers (0.24 to 0.32 read)."""

@@ -21,8 +21,7 @@ ENVIRONMENT = "SPARK_PROF"
 WATCH_GRAPHS = "graphs"
 """Its value for a server that shall be attached to: CUDA graphs are watched while captured."""
 
-DEFAULT_STEPS = 500
-"""Steps recorded when nobody says how many."""
+DEFAULT_STEPS = 500  # steps recorded when nobody says how many
 
 
 @dataclass(frozen=True)

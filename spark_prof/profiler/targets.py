@@ -17,8 +17,7 @@ from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENT
 from spark_prof.rules.components import component_of, layer_of
 from spark_prof.traces.host_timeline import PHASE_MODULES
 
-DRAFTER = "drafter."
-"""What the paths of a drafter's modules begin with."""
+DRAFTER = "drafter."  # what the paths of a drafter's modules begin with
 
 
 @dataclass(frozen=True)

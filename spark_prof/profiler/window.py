@@ -85,14 +85,11 @@ class Window:
             self.closed = True
 
 
-_SAMPLE = 16
-"""Steps whose median is compared with that of as many steps before them."""
+_SAMPLE = 16  # steps whose median is compared with that of as many steps before them
 
-_SETTLED = 0.03
-"""By how much the two medians may differ."""
+_SETTLED = 0.03  # by how much the two medians may differ
 
-_PATIENCE = 512
-"""Steps after which a batch size is recorded although it never settled."""
+_PATIENCE = 512  # steps after which a batch size is recorded although it never settled
 
 
 @dataclass

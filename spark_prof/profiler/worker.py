@@ -39,8 +39,7 @@ _STEPS_WITH_ARGUMENTS = 2
 
 _MOST_KINDS = 32
 
-_REST_SECONDS = 1.0
-"""An engine without a step for so long has nothing to do."""
+_REST_SECONDS = 1.0  # an engine without a step for so long has nothing to do
 
 
 class WorkerRecording:

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-NAME_LIMIT = 4096
-"""Characters of a name that are looked at; the rest is dropped."""
+NAME_LIMIT = 4096  # characters of a name that are looked at; the rest is dropped
 
 IN_ARGUMENTS = "in the arguments"
 """Instead of a format: it is read in the template arguments of the name at hand."""
-IN_NAME = "in the name"
-"""Instead of a format: it is read in the base name at hand."""
+IN_NAME = "in the name"  # instead of a format: it is read in the base name at hand
 
 
 @dataclass(frozen=True)

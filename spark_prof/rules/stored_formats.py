@@ -12,8 +12,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 
-SCALE = "scale"
-"""The format of scales and zero points, whatever they are stored as."""
+SCALE = "scale"  # the format of scales and zero points, whatever they are stored as
 
 _BYTES = ("uint8", "int8", "float4_e2m1fn_x2")
 _WORDS = ("int32", "int64", "uint32")

@@ -55,8 +55,7 @@ from spark_prof.traces.chunks import (
     read_counts,
 )
 
-SALVAGED = "salvaged"
-"""State of a bundle that was made after its recording had died."""
+SALVAGED = "salvaged"  # state of a bundle that was made after its recording had died
 
 UNREADABLE_FOLDER = "unreadable"
 """In the bundle: flushed files that could not be read; another spark-prof may read them."""
@@ -108,11 +107,7 @@ def open_bundle(folder: Path) -> Bundle:
 
 
 def finished_bundle(folder: Path) -> Bundle | None:
-    """The bundle; None where a dead recording left only pieces to make it from.
-
-    Raises:
-        CommandError: the folder is no bundle, is damaged, or is still being recorded.
-    """
+    """The bundle; None where a dead recording left only pieces to make it from."""
     pieces = pieces_folder(folder)
     with os_errors(f"cannot look into {folder}"):
         left = pieces.is_dir()
@@ -309,11 +304,9 @@ def _place(kept: Rows, expected: int) -> str:
     return f" ({ends[gaps[0]] + 1} to {ends[gaps[0] + 1] - 1} of {expected})"
 
 
-SNAPSHOT = "recording"
-"""State of a bundle whose recording goes on."""
+SNAPSHOT = "recording"  # state of a bundle whose recording goes on
 
-MOST_PIECES = 32
-"""Pieces of a rank that a snapshot takes, the newest."""
+MOST_PIECES = 32  # pieces of a rank that a snapshot takes, the newest
 MOST_BYTES = 128 << 20
 """Of the files of all pieces that it takes; but one of each rank it does take."""
 

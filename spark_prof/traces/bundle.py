@@ -36,15 +36,12 @@ IMPORTED = "imported: "
 """What the backend of an imported bundle begins with; the trace's format follows."""
 
 META_FILE = "meta.json"
-ROWS = 1 << 18
-"""Rows of a batch; a row group may hold more."""
+ROWS = 1 << 18  # rows of a batch; a row group may hold more
 
 _META_LIMIT = 64 << 20
-_LARGE = 1 << 18
-"""Rows from which on the columns of a table are read on every core."""
+_LARGE = 1 << 18  # rows from which on the columns of a table are read on every core
 
-HIGHEST_RANK = 2**16 - 1
-"""The highest rank that is written or read: analyses count up to it."""
+HIGHEST_RANK = 2**16 - 1  # the highest rank that is written or read: analyses count up to it
 
 _TABLE_FILE = re.compile(r"([a-z_]+)-rank(0|[1-9][0-9]{0,4})\.parquet")
 
@@ -123,11 +120,7 @@ def is_table_file(name: str) -> bool:
 
 
 class Bundle:
-    """An opened bundle; tables are read when they are asked for.
-
-    Raises:
-        CommandError: the folder is no bundle, or part of it is missing or damaged.
-    """
+    """An opened bundle; tables are read when they are asked for."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
@@ -172,11 +165,7 @@ class Bundle:
             return whole(file.read(there, use_threads=rows >= _LARGE))
 
     def frame(self, table: str, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """One table of a rank as a DataFrame; names become categories.
-
-        Raises:
-            CommandError: there is no such table.
-        """
+        """One table of a rank as a DataFrame; names become categories."""
         if table not in TABLES:
             raise CommandError(
                 f"a bundle has no table {table!r:.60}; it has {', '.join(TABLES)}. Kernels with "
@@ -273,8 +262,7 @@ class Bundle:
             raise CommandError(f"{path} does not hold what {META_FILE} promises; record again")
 
 
-_OF_COMPILERS = {"cubins", "functions"}
-"""Tables whose texts come from machine code."""
+_OF_COMPILERS = {"cubins", "functions"}  # tables whose texts come from machine code
 
 
 class TableFiles:

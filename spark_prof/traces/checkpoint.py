@@ -21,8 +21,7 @@ import msgspec
 
 from spark_prof.errors import CommandError
 
-LARGEST_HEADER = 100_000_000
-"""The longest header that the format's own reader takes, in bytes."""
+LARGEST_HEADER = 100_000_000  # the longest header that the format's own reader takes, in bytes
 
 _MOST_DIMENSIONS = 16
 _LARGEST_TENSOR = 1 << 50

@@ -202,8 +202,7 @@ def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:
     return [path for name in names if (path := pieces / name(process, piece)).exists()]
 
 
-_MOST_MODULES = 1 << 20
-"""Models have thousands; a larger number in a file is damage."""
+_MOST_MODULES = 1 << 20  # models have thousands; a larger number in a file is damage
 
 
 class PieceTables:

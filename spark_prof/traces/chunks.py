@@ -32,14 +32,12 @@ from spark_prof.redact import redacted_text, redacted_value
 _RUN_MARK = b"spark-prof run "
 _LONGEST_RUN = 256
 
-RECORDING_FILE = "recording.json"
-"""Holds the command and the settings of the recording."""
+RECORDING_FILE = "recording.json"  # holds the command and the settings of the recording
 
 CLOCK_MARK = "spark_prof clock "
 """What an NVTX mark begins with that names the time, in ns since the epoch."""
 
-REFUSED_FILE = "refused.json"
-"""Holds the reason, where a process cannot be recorded."""
+REFUSED_FILE = "refused.json"  # holds the reason, where a process cannot be recorded
 
 
 def _columns(text: str) -> np.dtype[np.void]:

@@ -20,11 +20,7 @@ _TRIES = 100
 
 
 class Claim:
-    """An empty folder that nobody else writes into, until `release`. A context manager.
-
-    Raises:
-        CommandError: another process writes there, it holds something, or it cannot be made.
-    """
+    """An empty folder that nobody else writes into, until `release`. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()

@@ -120,8 +120,7 @@ _DEEPEST = 16
 _LONGEST_PART = 200
 _MOST_HEADERS = 16 << 20
 """Bytes between two members of a tar: names and attributes, never more than kilobytes."""
-_FINDER = "__MACOSX/"
-"""What macOS adds to a zip: attributes of the other files."""
+_FINDER = "__MACOSX/"  # what macOS adds to a zip: attributes of the other files
 _ZIP_MAGIC = (b"PK\3\4", b"PK\5\6")
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Others may want gigabytes before they give a byte."""

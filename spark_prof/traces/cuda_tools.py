@@ -39,12 +39,10 @@ from spark_prof.cores import cores
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 
-FOLDER_VARIABLE = "SPARK_PROF_CUDA_TOOLS"
-"""Environment variable that names the tools' folder."""
+FOLDER_VARIABLE = "SPARK_PROF_CUDA_TOOLS"  # environment variable that names the tools' folder
 
 _LONGEST_LINE = 1 << 16
-_SAID = 1 << 22
-"""Bytes of a tool's complaints that are kept."""
+_SAID = 1 << 22  # bytes of a tool's complaints that are kept
 
 
 class ToolError(CommandError):
@@ -141,8 +139,7 @@ def run_tool(
 _LISTED = re.compile(rb"(?:ELF|PTX) file\s+\d+: (\S+\.sm_(\d{2,4})([af]?)\.(cubin|ptx))\s*$")
 _NO_CODE = ("does not contain device code", "No PTX file found", "No ELF file found")
 _ENTRY = re.compile(rb"^\s*(?:\.visible |\.weak )?\s*\.entry\s+([\w$.]{1,16384})")
-_LARGEST_KB = 2 << 20
-"""Of a file that is taken out, in 512-byte blocks or KiB as the shell counts."""
+_LARGEST_KB = 2 << 20  # of a file that is taken out, in 512-byte blocks or KiB as the shell counts
 
 
 @dataclass(frozen=True)
@@ -219,14 +216,11 @@ def ptx_entries(path: Path) -> list[str]:
         return [match[1].decode(errors="replace") for match in found if match]
 
 
-Instructions = npt.NDArray[np.uint64]
-"""One row an instruction, its two halves as columns."""
+Instructions = npt.NDArray[np.uint64]  # one row an instruction, its two halves as columns
 
 _BYTES = 16
-_FEW = 4096
-"""Instructions that are not worth another process."""
-_ATTEMPTS = 8
-"""It names only so many unknown instructions that are kept of its complaints."""
+_FEW = 4096  # instructions that are not worth another process
+_ATTEMPTS = 8  # it names only so many unknown instructions that are kept of its complaints
 _LINE = re.compile(rb"\s*/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*)", re.IGNORECASE)
 _UNKNOWN = re.compile(r"at address 0x([0-9a-f]+)")
 

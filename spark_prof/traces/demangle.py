@@ -17,14 +17,11 @@ import sys
 from collections.abc import Iterable
 from itertools import zip_longest
 
-_LONGEST = 4096
-"""Longer symbols stay as they are: a demangler goes as deep as its symbol wants."""
+_LONGEST = 4096  # longer symbols stay as they are: a demangler goes as deep as its symbol wants
 
-_LONGEST_NAME = 16_384
-"""Symbols whose names are longer stay as they are."""
+_LONGEST_NAME = 16_384  # symbols whose names are longer stay as they are
 
-_CPU_SECONDS = 0.02
-"""A thousand times what a symbol of PyTorch takes."""
+_CPU_SECONDS = 0.02  # a thousand times what a symbol of PyTorch takes
 
 _MOST_MEMORY = 256 << 20
 """Address space of the child, most of which Python's libraries take without using it."""

@@ -103,8 +103,7 @@ class Foreign:
     refusal: str = ""  # why nothing of it can be analyzed, empty where something can
 
 
-CALL_COLUMNS = ["scope", "start_ns", "end_ns", "thread"]
-"""The columns of Window.calls."""
+CALL_COLUMNS = ["scope", "start_ns", "end_ns", "thread"]  # the columns of Window.calls
 
 _UNKNOWN = {
     "kind": "kernel", "device": 0, "stream": 0, "correlation": -1, "graph_node": 0, "grid": "",
@@ -116,8 +115,7 @@ _COLUMNS = (
     "name", "kind", "start_ns", "end_ns", "device", "stream", "correlation", "graph_node", "grid",
     "block", "registers", "shared_bytes", "bytes", "cubin",
 )  # fmt: skip
-_ROWS = 1 << 20
-"""Rows of a window."""
+_ROWS = 1 << 20  # rows of a window
 _MOST_KERNELS = 1 << 26
 """More kernels than this are no recording's: a damaged count must not fill the disk."""
 _LATEST_NS = 1 << 62

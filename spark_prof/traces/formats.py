@@ -24,8 +24,7 @@ BUNDLE, PIECES, FOLDER = "bundle", "pieces", "folder"
 """A bundle's folder; that of a recording that was not finished, which can be made a bundle; any
 other, in which something readable may lie."""
 
-BENCHMARK = "benchmark"
-"""What a load generator measured; spark_prof.traces.benchmarks knows which."""
+BENCHMARK = "benchmark"  # what a load generator measured; spark_prof.traces.benchmarks knows which
 
 _TAR_MAGIC = slice(257, 262)
 

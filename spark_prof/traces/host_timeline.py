@@ -32,8 +32,7 @@ Preparation builds positions, block tables, sequence lengths and slots, which at
 what follows the model inside execute_model gathers the rows for the logits.
 """
 
-MODEL_PATH = "model"
-"""Path of the model itself among the marked modules."""
+MODEL_PATH = "model"  # path of the model itself among the marked modules
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,7 @@ def replay(events: Rows, layers: Sequence[int], model: int | None) -> tuple[Time
 
 
 _MODES = ("", "PIECEWISE", "FULL")
-_LONGEST_CHAIN = 16
-"""Clones of clones are followed this far; real ones are one or two."""
+_LONGEST_CHAIN = 16  # clones of clones are followed this far; real ones are one or two
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,23 @@ from spark_prof.traces.demangle import demangled
 from spark_prof.traces.readers.cubin import Code, read_code
 from spark_prof.traces.tables import TABLES, empty_frame
 
-CUBINS_FOLDER = "cubins"
-"""In the bundle: the machine code of kernels that ran, ``<hash>.cubin``."""
+CUBINS_FOLDER = "cubins"  # in the bundle: the machine code of kernels that ran, ``<hash>.cubin``
 
-DRIVER = "driver"
-"""Source of a cubin that the driver handed over when it loaded it."""
+
+def copy_cubins(bundle: Path, target: Path) -> None:
+    """Copies the machine code of a bundle, as long as it is files and no links to elsewhere.
+
+    It is named by its content: the same name is the same file.
+    """
+    source = bundle / CUBINS_FOLDER
+    if source.is_dir() and not source.is_symlink():
+        (target / CUBINS_FOLDER).mkdir(exist_ok=True)
+        for path in source.glob("*.cubin"):
+            if path.is_file() and not path.is_symlink():
+                shutil.copyfile(path, target / CUBINS_FOLDER / path.name)
+
+
+DRIVER = "driver"  # source of a cubin that the driver handed over when it loaded it
 
 _HASH_DIGITS = 16
 
@@ -117,8 +129,7 @@ class Cubins:
             self._functions.setdefault(function.symbol, {})[key] = function.registers
 
 
-_VERSION = 1
-"""Raised when other counts are kept; it is part of the file's name."""
+_VERSION = 1  # raised when other counts are kept; it is part of the file's name
 _MOST_ROWS = 200_000
 _AT_ONCE = 500
 _PATIENCE_S = 2.0
@@ -176,8 +187,7 @@ def _open() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-MOST_SECONDS = 60.0
-"""How long functions are disassembled for one recording."""
+MOST_SECONDS = 60.0  # how long functions are disassembled for one recording
 
 _BATCH_BYTES = 32 << 20
 _WHOLE = re.compile(

@@ -18,10 +18,9 @@ from spark_prof.traces.assemble import SALVAGED, assemble, open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle, Meta, TableFiles, table_file
 from spark_prof.traces.chunk_files import being_recorded, json_files
 from spark_prof.traces.chunks import pieces_folder
-from spark_prof.traces.machine_code import CUBINS_FOLDER
+from spark_prof.traces.machine_code import copy_cubins
 
-_UNSET = 0
-"""A time that never came, such as an update of the scheduler; it stays."""
+_UNSET = 0  # a time that never came, such as an update of the scheduler; it stays
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def join_bundles(parts: Sequence[Bundle], folder: Path) -> Bundle:
         for name in part.meta.tables.keys() - rows:
             shutil.copyfile(part.path / name, folder / name)
             rows[name] = part.meta.tables[name]
-        _copy_cubins(part.path / CUBINS_FOLDER, folder / CUBINS_FOLDER)
+        copy_cubins(part.path, folder)
     _joined_meta(parts, rows).write(folder)
     return Bundle(folder)
 
@@ -181,16 +180,6 @@ def _cubins(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     )
     rows = rows.drop_duplicates("hash").sort_values("hash", ignore_index=True)
     return rows.assign(functions=rows["hash"].map(ran))
-
-
-def _copy_cubins(source: Path, target: Path) -> None:
-    """Machine code is named by its content: the same name is the same file."""
-    if not source.is_dir():
-        return
-    target.mkdir(exist_ok=True)
-    for path in source.iterdir():
-        if path.is_file() and not path.is_symlink():
-            shutil.copyfile(path, target / path.name)
 
 
 def _files_of(meta: Meta, process: str) -> Iterator[str]:

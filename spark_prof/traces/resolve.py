@@ -32,13 +32,11 @@ _CAPTURES = "capture_traces"
 _CAPTURE_FILE = "graph_capture_rank"
 """Folder and files with what vLLM and SGLang recorded while they captured CUDA graphs."""
 
-RESULT_FILE = "result.json"
-"""A result of `spark-prof ab`, in the folder of its run."""
+RESULT_FILE = "result.json"  # a result of `spark-prof ab`, in the folder of its run
 _RESULT_MARK = b'"kind": "spark-prof ab"'
 _RESULT_HEAD = 256
 
-_WHOLE = ".steps.npy"
-"""Written last of all files of a piece."""
+_WHOLE = ".steps.npy"  # written last of all files of a piece
 
 _MOST_FILES = 10_000
 

@@ -15,8 +15,7 @@ import pandas as pd
 
 from spark_prof.arrays import Int64s
 
-NO_SCOPE = -1
-"""No range was open."""
+NO_SCOPE = -1  # no range was open
 
 _MOST = 1 << 20
 """Scopes beyond this many are no model's; what they would name stays with their parent."""

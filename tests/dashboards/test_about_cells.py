@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
+import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.step_time import StepKind
-from spark_prof.analyzers.views.kernel_calls import CallSums, Launch, LaunchUse, facts_of
-from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OddCell
+from spark_prof.analyzers.views.kernel_calls import Launch, LaunchUse, facts_of
+from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OutlierCell
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.sections import one_kernel_section
 from tests.rows import each_row
@@ -19,7 +19,7 @@ from tests.rows import each_row
 from .sample import SAMPLES
 
 GROUP = Group("experts", tuple(range(24)), (27.4,) * 17 + (31.2,) + (27.4,) * 6, 27.4)
-ODD = OddCell(17, 31.2, GROUP, 22.0)
+ODD = OutlierCell(17, 31.2, GROUP, 22.0)
 NAMES = ("gemm", "other_gemm")
 SLOWER = Cause(0, "time", 20.0, 16.2, 1.0, 1.0)
 
@@ -36,11 +36,11 @@ SLOWER = Cause(0, "time", 20.0, 16.2, 1.0, 1.0)
     ],
 )  # fmt: skip
 def test_an_odd_layer_is_told_with_its_cause(cause: Cause, said: str) -> None:
-    assert about_cells.odd_sentence(ODD, cause, NAMES) == (
+    assert about_cells.outlier_sentence(ODD, cause, NAMES) == (
         f"Layer 17 experts: 31.2 us against 27.4 us in 23 layers like it, +13.9 %: {said}."
     )
     found = Comparison((ODD,), (GROUP,), 192, 4, 6.46, 30, True)
-    section = about_cells.odd_layers(found, [cause], NAMES)
+    section = about_cells.outlier_layers(found, [cause], NAMES)
     assert section.rows[0][:5] == ("17", "experts", "31.2 us", "27.4 us", "+13.9 %")
     assert section.rows[0][-1] == said
     assert "4 cells have too few layers like them" in section.intro[1]
@@ -49,9 +49,9 @@ def test_an_odd_layer_is_told_with_its_cause(cause: Cause, said: str) -> None:
 @each_row("sample", SAMPLES)
 def test_facts_of_any_kernel_can_be_told(sample: str) -> None:
     report = SAMPLES[sample]
-    none = CallSums(np.zeros((0, 0), np.int64), *np.zeros((2, 0, 0)))
+    none = pd.DataFrame(columns=["phase", "name", "component", "step_calls", "us"])
     every = StepKind("all", None, report.steps.count)
-    for facts in facts_of(report, [row.name for row in report.kernels], every, none, none):
+    for facts in facts_of(report, [row.name for row in report.kernels], every, none):
         assert one_kernel_section.facts(facts).rows
         assert one_kernel_section.floor(facts.floor).rows
         assert one_kernel_section.reason(facts.row)

@@ -58,6 +58,16 @@ def test_names_the_model_and_can_be_written_to_a_file(renderer: str, sample: str
         assert not {c for c in text if unicodedata.category(c).startswith("C")}
 
 
+@each_row("sample", ["filled", "mixture_of_experts"])
+def test_html_has_the_whole_names_of_what_is_called_by_short_ones(sample: str) -> None:
+    report = SAMPLES[sample]
+    page = RENDERERS["html"](report)
+    names = {row.name for row in (*report.conversions.charged, *report.kernels[:10])}
+    assert names
+    for name in names:
+        assert f"<code>{_AS_WRITTEN['html'](name)}</code>" in page
+
+
 def test_only_html_imports_plotly() -> None:
     program = (
         "import sys; from spark_prof.dashboards.render import RENDERERS; "

@@ -126,11 +126,11 @@ def test_a_folder_of_pieces_is_a_part(tmp_path: Path) -> None:
 
 def test_cubins_of_both_are_kept(tmp_path: Path) -> None:
     here, there = two_hosts(tmp_path, Play())
-    for part, name in ((here, "aa"), (there, "aa"), (there, "bb")):
+    for part, name in ((here, "aa.cubin"), (there, "aa.cubin"), (there, "bb.cubin")):
         (part.path / "cubins").mkdir(exist_ok=True)
         (part.path / "cubins" / name).write_text(name)
     whole = merged(tmp_path / "whole", here, there)
-    assert sorted(path.name for path in (whole.path / "cubins").iterdir()) == ["aa", "bb"]
+    assert sorted(path.stem for path in (whole.path / "cubins").iterdir()) == ["aa", "bb"]
 
 
 def test_of_two_readings_that_of_the_lowest_rank_stays(tmp_path: Path) -> None:

@@ -27,21 +27,18 @@ from collections.abc import Sequence as Names
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.owners import in_array
-from spark_prof.analyzers.lookup import Flags, Integers
+from spark_prof.analyzers.lookup import Integers
+from spark_prof.arrays import Flags, Int64s
 
 _READ, _EITHER, _WRITTEN = 1, 0, -1
 _READS_FIRST = re.compile(r"triton_(?:poi|red|per)_fused")
 
-_ROUNDS = 16
-"""An owner is handed on over so many launches that read no weight, in each direction."""
-_WORKSPACE = 3
-"""The share of launches that hold a workspace, as a divisor."""
-_FEW = 6
-"""In steps with fewer launches no address counts as a workspace."""
+_ROUNDS = 16  # an owner is handed on over so many launches that read no weight, in each direction
+_WORKSPACE = 3  # the share of launches that hold a workspace, as a divisor
+_FEW = 6  # in steps with fewer launches no address counts as a workspace
 _FAR = np.iinfo(np.int64).max
 
 
@@ -89,7 +86,7 @@ def follow(rows: Sequence, held: pd.DataFrame) -> Flags:
     return rows.known & ~proven
 
 
-def _neighbours(rows: Sequence, held: pd.DataFrame) -> npt.NDArray[np.int64]:
+def _neighbours(rows: Sequence, held: pd.DataFrame) -> Int64s:
     """Pairs of launches, the later one first, that hold an address with none in between."""
     words = held.assign(step=rows.step[held["holder"]])
     # What is written in place is read, too: its first entry says so.
@@ -106,7 +103,7 @@ def _neighbours(rows: Sequence, held: pd.DataFrame) -> npt.NDArray[np.int64]:
     decided = np.zeros(len(rows.step), bool)
     decided[holder[reads]] = True
     chosen = reads | ~(decided & (rows.component < 0))[holder]
-    found: npt.NDArray[np.int64] = pairs[["holder", "before"]].to_numpy(np.int64)[chosen].T
+    found: Int64s = pairs[["holder", "before"]].to_numpy(np.int64)[chosen].T
     return found
 
 
@@ -119,7 +116,7 @@ def _proven_around(rows: Sequence) -> tuple[Integers, Integers]:
 
 def _spread(
     rows: Sequence,
-    pairs: npt.NDArray[np.int64],
+    pairs: Int64s,
     of: Flags,
     around: tuple[Integers, Integers],
     *,

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.lookup import Flags, Integers
+from spark_prof.analyzers.lookup import Integers
+from spark_prof.arrays import Flags
 from spark_prof.rules.components import LM_HEAD, layer_of, role_of
 
 BUFFER, CACHE, OTHER_WEIGHT, MATRIX = 1, 2, 3, 4
@@ -27,10 +28,8 @@ matrix is a weight of at least two dimensions, of a product, of experts or of an
 
 _KINDS = {"weight": OTHER_WEIGHT, "kv": CACHE, "state": CACHE, "buffer": BUFFER}
 _NO_PRODUCTS = ("norm", "rope")
-_FURTHEST = 1 << 60
-"""Addresses and sizes from here on are none."""
-_ALIGNED = 16
-"""Bytes: what a kernel is given inside a tensor begins at a multiple of this."""
+_FURTHEST = 1 << 60  # addresses and sizes from here on are none
+_ALIGNED = 16  # bytes: what a kernel is given inside a tensor begins at a multiple of this
 _SHARED, _OPEN = -2, -3
 """The layer of tensors whose module stands in several, or which are of several."""
 

@@ -26,11 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Flags, Integers, ascends, by_blocks, positions
+from spark_prof.analyzers.lookup import Integers, ascends, by_blocks, positions
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
-
-Int64s = npt.NDArray[np.int64]
 
 
 def launch_order(rows: pd.DataFrame, host: pd.DataFrame, nodes: Int64s) -> Int64s | None:
@@ -96,8 +95,7 @@ STRANGERS = (
 the architecture in the model's config) that tells, the pattern, and an example."""
 
 _COUNTED = ("qkv", "o_proj", "router", "mlp")
-_INNER_NORM = r"(?:^|[._])(?:q|k|v|qk|kv)_?(?:a_)?(?:layer)?norm$"
-"""Norms inside an attention."""
+_INNER_NORM = r"(?:^|[._])(?:q|k|v|qk|kv)_?(?:a_)?(?:layer)?norm$"  # norms inside an attention
 _OTHER_ORDER = ("is_encoder_decoder", "parallel_attn", "use_parallel_residual")
 """What a config says of a model whose layers are in another order."""
 

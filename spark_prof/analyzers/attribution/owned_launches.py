@@ -17,12 +17,12 @@ from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
 from spark_prof.analyzers.attribution.owners import Launches, Owners, most_exact, owners_of
 from spark_prof.analyzers.classify.classifier import classify
-from spark_prof.analyzers.lookup import Flags, Integers, positions
+from spark_prof.analyzers.lookup import Integers, positions
+from spark_prof.arrays import Flags
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.vocabulary import BASES
 
-BASIS = {name: code for code, name in enumerate(BASES)}
-"""The bases as numbers."""
+BASIS = {name: code for code, name in enumerate(BASES)}  # the bases as numbers
 
 _ACTIVATIONS = ("memory", "pool")
 _FILLS = "FillFunctor"

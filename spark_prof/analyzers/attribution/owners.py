@@ -47,20 +47,18 @@ from spark_prof.analyzers.attribution.memory_map import (
 )
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import is_gemm
-from spark_prof.analyzers.lookup import Flags, Integers, combined
+from spark_prof.analyzers.lookup import Integers, combined
+from spark_prof.arrays import Flags
 from spark_prof.vocabulary import COMPONENTS
 
 _POINTER = 8
-_ARRAY = 2
-"""The argument of PyTorch's elementwise kernels that is the array of pointers."""
+_ARRAY = 2  # the argument of PyTorch's elementwise kernels that is the array of pointers
 _HAS_ARRAY = re.compile(r"at::native::(?:vectorized|unrolled)_elementwise_kernel<")
 _PACKED = -1
-_REPEATED = 3
-"""cuBLAS's nvjet kernels hold each operand's address five times."""
+_REPEATED = 3  # cuBLAS's nvjet kernels hold each operand's address five times
 _LOOKED_UP = (OTHER_WEIGHT + CACHE) / 2
 """The rank of an embedding's matrix of which a kernel reads some rows."""
-_LM_HEAD_ROLE = 1
-"""Where MemoryMap.roles has LM_HEAD."""
+_LM_HEAD_ROLE = 1  # where MemoryMap.roles has LM_HEAD
 
 
 @dataclass(frozen=True)

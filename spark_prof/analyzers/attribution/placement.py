@@ -30,7 +30,8 @@ from spark_prof.analyzers.attribution.owned_launches import (
 )
 from spark_prof.analyzers.attribution.owners import most_exact
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
-from spark_prof.analyzers.lookup import Flags, Integers, NameColumn, ascends, positions
+from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
+from spark_prof.arrays import Flags
 from spark_prof.rules.components import LM_HEAD, role_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.host_timeline import FINISH, MODEL_PATH

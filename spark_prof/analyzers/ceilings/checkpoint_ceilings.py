@@ -174,8 +174,7 @@ def ceilings_on(step: Step, gpu: Gpu) -> GpuCeilings:
 _WHOLE_ON_EACH_RANK = frozenset({"router", "norm", "other"})
 """Components that tensor parallelism does not share out."""
 
-_PLAIN_CACHE = 2.0
-"""Bytes of an element of a KV cache in BF16."""
+_PLAIN_CACHE = 2.0  # bytes of an element of a KV cache in BF16
 
 
 def expected_experts(experts: int, per_token: int, tokens: float) -> float:

@@ -23,8 +23,7 @@ BYTES: Mapping[str, float] = {
 }  # fmt: skip
 """Bytes of one weight in each format, scales included."""
 
-SIXTEEN_BIT = "16-bit"
-"""Activations, or weights, as the model has them: BF16 or FP16."""
+SIXTEEN_BIT = "16-bit"  # activations, or weights, as the model has them: BF16 or FP16
 
 _BITS = {
     "nvfp4": 4, "mxfp4": 4, "int4": 4, "nf4": 4, "mxfp6": 6, "fp8": 8, "mxfp8": 8, "int8": 8,
@@ -82,8 +81,7 @@ def format_of(
 
 _MOST_PATTERNS = 2_000
 _LONGEST_PATTERN = 300
-Asked = tuple[str, str]
-"""Formats of weights and of activations; empty where nothing tells."""
+Asked = tuple[str, str]  # formats of weights and of activations; empty where nothing tells
 
 ALGORITHMS: Mapping[str, Asked] = {
     "NVFP4": ("nvfp4", "nvfp4"),

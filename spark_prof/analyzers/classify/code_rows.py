@@ -69,8 +69,7 @@ class Conflict:
     us: float = 0.0  # time of the kernel in the report, 0 outside of one
 
 
-_MOST = 0.9
-"""Share of the products whose precision is the kernel's."""
+_MOST = 0.9  # share of the products whose precision is the kernel's
 
 _OUTPUT = frozenset((
     "ST", "STG", "STL", "STS", "STAS", "RED", "REDG", "REDAS", "ATOM", "ATOMG", "SUST", "SURED",

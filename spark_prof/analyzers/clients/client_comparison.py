@@ -25,14 +25,11 @@ AGREES = 0.1
 _SAME_SERVER = 2.0
 """Beyond this factor client and engine were hardly measured on the same server and load."""
 
-_FEWEST = 5
-"""Fewer steps with decoding requests say nothing about a mean."""
+_FEWEST = 5  # fewer steps with decoding requests say nothing about a mean
 
-_MORE = 1.2
-"""So many times the client's tokens are not all on their way to it."""
+_MORE = 1.2  # so many times the client's tokens are not all on their way to it
 
-_SEVERAL = 1.05
-"""More tokens a chunk than this are several."""
+_SEVERAL = 1.05  # more tokens a chunk than this are several
 
 _QUANTITIES = ("output_token", "chunk", "first_token")
 _NO_DECODE = "No recorded step decodes: nothing can be compared."

@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.arrays import Flags, Floats
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Request
 
-_ZONE_NS = 900_000_000_000
-"""Time zones are whole quarters of an hour from UTC."""
+_ZONE_NS = 900_000_000_000  # time zones are whole quarters of an hour from UTC
 
-_ZONES = (-48, 56)
-"""From UTC-12 to UTC+14, in quarters of an hour."""
+_ZONES = (-48, 56)  # from UTC-12 to UTC+14, in quarters of an hour
 
-_WRITTEN_WITHIN_NS = 90_000_000_000
-"""A result is written this soon after its run."""
+_WRITTEN_WITHIN_NS = 90_000_000_000  # a result is written this soon after its run
 
 
 class Placement(NamedTuple):
@@ -71,14 +68,11 @@ def _plausible(local_ns: int, end_ns: int) -> bool:
     return apart <= _WRITTEN_WITHIN_NS and _ZONES[0] <= quarters <= _ZONES[1]
 
 
-_ALIKE = 1.5
-"""Prompts whose lengths differ by no more than this factor are about as long."""
+_ALIKE = 1.5  # prompts whose lengths differ by no more than this factor are about as long
 
-_STALL = 20
-"""So many times the median is no step's usual work."""
+_STALL = 20  # so many times the median is no step's usual work
 
-_FEW = 4
-"""Fewer steps have no median to speak of."""
+_FEW = 4  # fewer steps have no median to speak of
 
 
 @dataclass(frozen=True)
@@ -126,7 +120,7 @@ def engine_side(
     )
 
 
-def _stalls(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _stalls(steps: pd.DataFrame) -> Flags:
     """The steps that took many times the median of those that read prompts, or do not."""
     stalls = np.zeros(len(steps), bool)
     reads = (steps["prefill_requests"] > 0).to_numpy()
@@ -207,5 +201,5 @@ def in_window(requests: Sequence[Request], offset_ns: int, begin_ns: int, end_ns
     )
 
 
-def _mean(values: npt.NDArray[np.float64]) -> float | None:
+def _mean(values: Floats) -> float | None:
     return float(values.mean()) if len(values) else None

@@ -28,22 +28,15 @@ from spark_prof.analyzers.comparing.swap_attribution import (
     Untraced,
 )
 from spark_prof.analyzers.comparing.swap_proof import proofs_of, touched_components
-from spark_prof.analyzers.comparing.swapped_steps import (
-    Int64s,
-    SwappedSteps,
-    read_steps,
-    tracing_cost,
-)
+from spark_prof.analyzers.comparing.swapped_steps import SwappedSteps, read_steps, tracing_cost
+from spark_prof.arrays import Int64s
 from spark_prof.traces.bundle import Bundle
 
-_NO_GAIN = 0.01
-"""Below this share of the step a gain is too small to be shared out."""
+_NO_GAIN = 0.01  # below this share of the step a gain is too small to be shared out
 
-_MOVED = 0.01
-"""From this share of the step on a component has moved."""
+_MOVED = 0.01  # from this share of the step on a component has moved
 
-_HOST_BOUND = 0.02
-"""From this share of a recorded step on the waits for the host matter."""
+_HOST_BOUND = 0.02  # from this share of a recorded step on the waits for the host matter
 
 _TWO_SIDED_95 = 1.96
 _FEW = 20

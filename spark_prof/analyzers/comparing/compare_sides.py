@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spark_prof.analyzers.comparing.comparison import Comparison, Setting, Side, side_names
-from spark_prof.analyzers.comparing.kernel_time import charges_of
+from spark_prof.analyzers.comparing.kernel_time import attributed_times
 from spark_prof.analyzers.comparing.noise import FEWEST
 from spark_prof.analyzers.comparing.phases import compare_phase
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
@@ -147,8 +147,7 @@ def _command(a: str, b: str) -> Iterator[Setting]:
 
 
 _PHASES = ("decode", "prefill", "unknown")
-_MIX = 0.005
-"""A mix that explains a smaller share of the step is not worth a line."""
+_MIX = 0.005  # a mix that explains a smaller share of the step is not worth a line
 
 
 def compare(
@@ -176,10 +175,10 @@ def compare(
     kernels = [each.kernels for each in every]
     if any(each.report.failed("layers-") for each in every):
         kernels = _in_shared_layers(every)
-    charges = [
-        charges_of(own, each.steps, stable) for own, each in zip(kernels, every, strict=True)
+    times = [
+        attributed_times(own, each.steps, stable) for own, each in zip(kernels, every, strict=True)
     ]
-    both = charges[: len(sides[0])], charges[len(sides[0]) :]
+    both = times[: len(sides[0])], times[len(sides[0]) :]
     phases = tuple(filter(None, (compare_phase(sides, both, phase) for phase in _PHASES)))
     compared = Comparison(sides, phases, setup_differences(sides[0][0], sides[1][0]), (), names)
     if not phases:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
+from spark_prof.arrays import Floats, Int64s
 from spark_prof.rules.kernel_names import NAME_LIMIT
 
 _CHANGING = (
@@ -48,7 +48,7 @@ def stable_name(name: str) -> str:
     return f"{apart[0]}{stable}" if apart else stable
 
 
-def charge(start: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
+def attributed(start: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
     """Of each kernel's run the time since all before had ended, and how long nothing ran before it.
 
     Both together, in ns, are the time from the first start to the last end. Starts ascend.
@@ -59,8 +59,8 @@ def charge(start: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
 
 
 @dataclass(frozen=True, eq=False)
-class Charges:
-    """The kernels of a rank, to be charged step by step."""
+class AttributedTimes:
+    """The kernels of a rank, whose time is attributed step by step."""
 
     kernels: KernelColumns
     steps: pd.DataFrame
@@ -78,7 +78,7 @@ class Charges:
         count = np.maximum(np.searchsorted(columns.start_ns, finish[chosen]) - first, 0)
         step = np.repeat(np.arange(len(chosen)), count)
         rows = np.arange(len(step)) + np.repeat(first - np.cumsum(count) + count, count)
-        busy, gap = charge(columns.start_ns[rows], columns.end_ns[rows])
+        busy, gap = attributed(columns.start_ns[rows], columns.end_ns[rows])
         follows = np.append(False, step[1:] == step[:-1])[: len(step)]
         name = columns.name[rows]
         component = columns.component[rows].astype(np.int64)
@@ -99,7 +99,7 @@ class KernelTime:
     """Kernels of some steps, and how long these steps were."""
 
     step: Int64s  # of each kernel the place among the steps
-    us: Floats  # what it is charged
+    us: Floats  # what is attributed to it
     gap_us: Floats  # how long nothing ran before it within its step
     component: Int64s  # place in `vocabulary.COMPONENTS`; a copy's is memcpy
     layer: Int64s  # -1 for none
@@ -130,14 +130,13 @@ def sums_by_step(code: Int64s, step: Int64s, values: Floats, rows: int, steps: i
     return sums.astype(np.float64).reshape(rows, steps)
 
 
-def charges_of(kernels: KernelColumns, steps: pd.DataFrame, stable: dict[str, int]) -> Charges:
-    """The kernels of a rank, to be charged; `stable` gets the places of their stable names."""
+def attributed_times(
+    kernels: KernelColumns, steps: pd.DataFrame, stable: dict[str, int]
+) -> AttributedTimes:
+    """The kernels of a rank, to be attributed; `stable` gets the places of their stable names."""
     names = [stable.setdefault(stable_name(name), len(stable)) for name in kernels.names]
-    return Charges(kernels, steps, np.array(names, np.int64))
+    return AttributedTimes(kernels, steps, np.array(names, np.int64))
 
-
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _RESAMPLES = 200
 _SEED = 7

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_prof.analyzers.t_distribution import student_quantile
-
-Floats = npt.NDArray[np.float64]
+from spark_prof.arrays import Floats
 
 START: Mapping[str, float] = {"kernel": 0.015, "op": 0.02}
 """Standard deviation from engine start to engine start that is assumed where a side has one
@@ -34,8 +32,7 @@ CALL_FLOOR_US = 0.08
 """The same of one call of a kernel: where its data lies moves its time by about as much, in all of
 its calls alike, and differently for each kernel."""
 
-GAP_FLOOR = 0.03
-"""The same of the time in which nothing runs, as a share."""
+GAP_FLOOR = 0.03  # the same of the time in which nothing runs, as a share
 
 FEWEST: Mapping[str, int] = {"median": 8, "mean": 8, "p99": 200}
 """Steps of each side without which a statistic decides nothing."""
@@ -53,8 +50,7 @@ _MOST_RESAMPLES = 1000
 _FEWEST_RESAMPLES = 100
 _ELEMENTS = 1_000_000
 _MOST_STEPS = 4000
-FEWEST_STEPS = 4
-"""Steps, or stretches of them, that an error needs."""
+FEWEST_STEPS = 4  # steps, or stretches of them, that an error needs
 
 
 @dataclass(frozen=True)

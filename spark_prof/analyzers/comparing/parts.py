@@ -10,12 +10,11 @@ from itertools import product
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part, Side
 from spark_prof.analyzers.comparing.kernel_time import (
-    Charges,
+    AttributedTimes,
     KernelTime,
     TypicalStep,
     typical_step,
@@ -31,12 +30,10 @@ from spark_prof.analyzers.comparing.noise import (
     stretch_of,
 )
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+from spark_prof.arrays import Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS
 
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Code = Callable[[KernelTime], Int64s]
-"""The row that each kernel counts to."""
+Code = Callable[[KernelTime], Int64s]  # the row that each kernel counts to
 
 _MOST_STEPS = 1024
 """Steps of one size that are taken apart, in runs that are spread over the recording."""
@@ -105,24 +102,23 @@ class Taken:
         return np.asarray(found, np.float64)
 
 
-Recordings = Sequence[Taken]
-"""The recordings of one side."""
+Recordings = Sequence[Taken]  # the recordings of one side
 
 
 def taken_apart(
-    charges: Charges, groups: Iterable[tuple[Int64s, float]], divisor: Floats, side: Side
+    attributed: AttributedTimes, groups: Iterable[tuple[Int64s, float]], divisor: Floats, side: Side
 ) -> Taken:
     """The steps of a recording: of each size their places, and their share in the comparison."""
     sizes = []
     for places, weight in groups:
         chosen = _spread(places)
-        time = charges.of(chosen)
+        time = attributed.of(chosen)
         length = time.length_us / divisor[chosen]
         stretch = stretch_of(length)
         free = max(len(chosen) / stretch - 1, 1.0)
         sizes.append(SizedSteps(time, typical_step(length, stretch), weight, divisor[chosen], free))
     # Of several names that mean the same the first one is shown.
-    pairs = zip(charges.names[::-1].tolist(), charges.kernels.names[::-1], strict=True)
+    pairs = zip(attributed.names[::-1].tolist(), attributed.kernels.names[::-1], strict=True)
     return Taken(sizes, side, dict(pairs))
 
 

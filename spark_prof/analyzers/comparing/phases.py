@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.comparing.comparison import ContextEffect, PhaseComparison, Side, SizeRow
-from spark_prof.analyzers.comparing.kernel_time import Charges
+from spark_prof.analyzers.comparing.kernel_time import AttributedTimes
 from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, stretch_of
 from spark_prof.analyzers.comparing.parts import (
     conversions_figure,
@@ -22,11 +21,9 @@ from spark_prof.analyzers.comparing.parts import (
     typical_figure,
 )
 from spark_prof.analyzers.t_distribution import student_quantile
+from spark_prof.arrays import Floats, Int64s
 
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Sides = tuple[Sequence[Side], Sequence[Side]]
-"""The recordings of the reference and of the other."""
+Sides = tuple[Sequence[Side], Sequence[Side]]  # the recordings of the reference and of the other
 
 SIZES = {"decode": "decode_requests", "prefill": "prefill_tokens", "unknown": ""}
 """The column that says how large a step of each phase is; steps of unknown phase have no size."""
@@ -147,8 +144,7 @@ def _by_size(steps: pd.DataFrame, phase: str) -> dict[int, Int64s]:
 
 
 _FEWEST_STEPS = 16
-_DIFFERENT = 0.01
-"""Contexts that differ by a smaller share are alike."""
+_DIFFERENT = 0.01  # contexts that differ by a smaller share are alike
 
 
 def context_effect(found: MatchingSteps) -> ContextEffect | None:
@@ -199,7 +195,7 @@ def _slope(own: PhaseSteps, places: Int64s) -> tuple[float, float, float] | None
 
 
 def compare_phase(
-    sides: Sides, charges: tuple[Sequence[Charges], Sequence[Charges]], phase: str
+    sides: Sides, times: tuple[Sequence[AttributedTimes], Sequence[AttributedTimes]], phase: str
 ) -> PhaseComparison | None:
     """The comparison of one phase; None where a recording has no such step."""
     found = matching_steps(sides, phase)
@@ -210,7 +206,7 @@ def compare_phase(
     whole = like if one_size else found.change(lambda own: own.median(own.whole))
     a, b = (
         [taken_apart(own, e.groups, e.divisor, e.side) for own, e in zip(*pair, strict=True)]
-        for pair in zip(charges, (found.a, found.b), strict=True)
+        for pair in zip(times, (found.a, found.b), strict=True)
     )
     typical = change(map(typical_figure, a), map(typical_figure, b))
     return PhaseComparison(

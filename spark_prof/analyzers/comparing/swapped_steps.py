@@ -1,4 +1,4 @@
-"""The decode steps of a side whose kernels were swapped, and what each kernel is charged.
+"""The decode steps of a side whose kernels were swapped, and what is attributed to each kernel.
 
 A step begins where the one before it ends on the device and lasts until its own last kernel ends,
 so that steps after one another add up to the time that they took together.
@@ -13,29 +13,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import place_kernels
-from spark_prof.analyzers.comparing.kernel_time import TypicalStep, charge, typical_step
+from spark_prof.analyzers.comparing.kernel_time import TypicalStep, attributed, typical_step
 from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST
 from spark_prof.analyzers.lookup import positions
+from spark_prof.arrays import Flags, Floats, Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.vocabulary import COMPONENTS
 
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-
 KINDS = (*COMPONENTS, FOR_THE_HOST)
 """What the time of a step goes to, in the order in which a decoder runs it."""
 
-_LAUNCH_NS = 5000
-"""A longer gap before what the host launches by itself is a wait for the host."""
+_LAUNCH_NS = 5000  # a longer gap before what the host launches by itself is a wait for the host
 
-_MOST_STEPS = 1000
-"""More say nothing more, and each has a thousand kernels."""
+_MOST_STEPS = 1000  # more say nothing more, and each has a thousand kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +102,14 @@ def read_steps(bundle: Bundle, batch_size: int) -> SwappedSteps:
             f"{bundle.path} has no two decode steps of {batch_size} requests after one "
             "another with kernels; record more steps"
         )
-    rows, length_us = _charged(placed, steps["step"].to_numpy(np.int64))
+    rows, length_us = _attributed(placed, steps["step"].to_numpy(np.int64))
     return SwappedSteps(rows, length_us, float(steps["context_tokens"].mean()))
 
 
-def _charged(placed: pd.DataFrame, chosen: Int64s) -> tuple[pd.DataFrame, Floats]:
-    """What the kernels of the chosen steps are charged, and the length of these steps."""
+def _attributed(placed: pd.DataFrame, chosen: Int64s) -> tuple[pd.DataFrame, Floats]:
+    """What the kernels of the chosen steps get, and the length of these steps."""
     start, end = (placed[side].to_numpy() for side in ("start_ns", "end_ns"))
-    busy, gap = charge(start, end)
+    busy, gap = attributed(start, end)
     # What ran for no known step delayed the next known one.
     known = pd.Series(placed["step"].to_numpy(np.int64)).where(lambda each: each >= 0)
     step = np.asarray(known.bfill().fillna(-1), np.int64)

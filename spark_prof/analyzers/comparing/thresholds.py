@@ -16,7 +16,6 @@ from statistics import fmean, median_high
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
 from spark_prof.analyzers.comparing.kernel_time import stable_name
@@ -26,11 +25,11 @@ from spark_prof.analyzers.comparing.phases import PhaseSteps, matching_steps
 from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
+from spark_prof.arrays import Floats
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASIS_CLASSES, COMPONENTS
 
 Kind = Literal["time", "rate", "share", "count"]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -281,8 +280,7 @@ _UNITS: Mapping[str, tuple[tuple[Unit, ...], str]] = {
 }
 """In what a limit on each kind is written, and examples."""
 
-_EDGE = 1e-9
-"""Limits are decimal fractions and changes binary ones: this much counts as equal."""
+_EDGE = 1e-9  # limits are decimal fractions and changes binary ones: this much counts as equal
 
 
 @dataclass(frozen=True)

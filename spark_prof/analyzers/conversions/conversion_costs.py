@@ -110,8 +110,7 @@ def _of_one_input(kernels: Iterable[StepKernel]) -> Iterable[_Calls]:
 
 LabelOf = Callable[[str], Label]
 
-_LONGEST_STEP = 20_000
-"""Kernels of a step in which repeated quantizations are looked for."""
+_LONGEST_STEP = 20_000  # kernels of a step in which repeated quantizations are looked for
 
 
 def conversions_of(

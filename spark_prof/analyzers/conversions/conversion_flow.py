@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import classify, is_gemm
-from spark_prof.analyzers.lookup import Flags, NameColumn, combined
+from spark_prof.analyzers.lookup import NameColumn, combined
+from spark_prof.arrays import Flags, Int64s
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ PADDING = (
 )  # fmt: skip
 """What PyTorch's pad launches: it fills the larger tensor and copies the smaller one into it."""
 
-_LONGEST = 300
-"""A fused kernel's name says in its beginning what it does."""
+_LONGEST = 300  # a fused kernel's name says in its beginning what it does
 
 
 def role_of(name: str) -> str:
@@ -70,14 +69,11 @@ def _first_of(roles: tuple[Role, ...], name: str) -> str:
     return next((role.name for role in roles if re.search(role.pattern, name[:_LONGEST])), "")
 
 
-Int64s = npt.NDArray[np.int64]
-
 _TELL_NOTHING = (CODES["other"], CODES["norm"])
 """Components that say nothing about the consumer: what stands between a norm and a product was
 often placed with the norm."""
 
-_FURTHEST = 8
-"""A consumer is looked for among so many kernels."""
+_FURTHEST = 8  # a consumer is looked for among so many kernels
 
 
 class Flow(NamedTuple):

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.ceilings.config import Config
@@ -26,17 +25,15 @@ from spark_prof.analyzers.counters.folding import (
     overlaps,
 )
 from spark_prof.analyzers.lookup import combined
+from spark_prof.arrays import Flags, Int64s
 
 AMOUNTS = ("dram_read_bytes", "dram_write_bytes")
 """Columns of the `counters` table that count bytes."""
 
-SHARES = ("tensor_active", "warps_active", "sm_active")
-"""Columns that are a share of the interval."""
-FEWEST_STEPS = 3
-"""With fewer steps the layers of a model are all there is to tell kernels apart by."""
+SHARES = ("tensor_active", "warps_active", "sm_active")  # columns that are a share of the interval
+FEWEST_STEPS = 3  # with fewer steps the layers of a model are all there is to tell kernels apart by
 
-_ENOUGH_STEPS = 16
-"""With fewer steps the calls of a kernel in all layers share one amount."""
+_ENOUGH_STEPS = 16  # with fewer steps the calls of a kernel in all layers share one amount
 
 _ENOUGH_RESOLVED = 0.95
 
@@ -121,7 +118,7 @@ def _in_order(samples: pd.DataFrame) -> pd.DataFrame:
 def _batch(
     samples: pd.DataFrame,
     kernels: pd.DataFrame,
-    mine: npt.NDArray[np.bool_],
+    mine: Flags,
     weights: Mapping[str, tuple[float, str]],
     tokens: int,
 ) -> CounterBatch | str:
@@ -170,12 +167,12 @@ def _near(samples: pd.DataFrame, mine: pd.DataFrame, others: pd.DataFrame) -> pd
     return samples[keep]
 
 
-def _sampled_steps(kernels: pd.DataFrame, begin: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _sampled_steps(kernels: pd.DataFrame, begin: Int64s) -> Int64s:
     """The steps during whose kernels a sample began."""
     spans = kernels[kernels["step"] >= 0].groupby("step").agg({"start_ns": "min", "end_ns": "max"})
     first = np.searchsorted(begin, spans["start_ns"])
     last = np.searchsorted(begin, spans["end_ns"])
-    found: npt.NDArray[np.int64] = spans.index[last > first].to_numpy(np.int64)
+    found: Int64s = spans.index[last > first].to_numpy(np.int64)
     return found
 
 

@@ -22,12 +22,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.step_accounting import covered_in
+from spark_prof.arrays import Flags, Floats, Int64s
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+Integers = Int64s
 
-MOST_SLOTS = 4000
-"""The equations are dense: a square matrix of that side takes 128 MB."""
+MOST_SLOTS = 4000  # the equations are dense: a square matrix of that side takes 128 MB
 
 _WHOLE = 100.0
 """Weight of the equation for the sum of all samples, over that of a sample.
@@ -35,12 +34,10 @@ _WHOLE = 100.0
 Without it kernels whose traffic is not even come out too large: 2 % on an H100.
 """
 
-_RIDGE = 1e-4
-"""Of the mean diagonal: pulls what the samples leave open towards the amounts by time."""
+_RIDGE = 1e-4  # of the mean diagonal: pulls what the samples leave open towards the amounts by time
 
 _ROUNDS = 24
-_TINY = 1e-6
-"""Of the largest unknown: one that is less far below 0 is taken for 0."""
+_TINY = 1e-6  # of the largest unknown: one that is less far below 0 is taken for 0
 
 
 def gram(row: Integers, column: Integers, value: Floats, size: int) -> Floats:
@@ -62,7 +59,7 @@ def gram(row: Integers, column: Integers, value: Floats, size: int) -> Floats:
         apart += 1
 
 
-def not_negative(normal: Floats, target: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def not_negative(normal: Floats, target: Floats) -> tuple[Floats, Flags]:
     """Solves normal @ x = target under x >= 0; returns x and which of it is not held at 0.
 
     Block principal pivoting: Kim and Park, SIAM Journal on Scientific Computing 33 (2011).
@@ -110,8 +107,7 @@ def parts_by_time(sample: Integers, ns: Integers, sampled: Floats) -> Floats:
     return parts
 
 
-LONG = 10
-"""A kernel that lasts so many samples loses or gains at most a tenth at its two ends."""
+LONG = 10  # a kernel that lasts so many samples loses or gains at most a tenth at its two ends
 
 
 def amounts_by_time(
@@ -221,7 +217,7 @@ class Equations:
             conserved=float(explained.sum()) / total if total else float("nan"),
         )
 
-    def _amounts(self, sampled: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    def _amounts(self, sampled: Floats) -> tuple[Floats, Flags]:
         """The amounts with that of idle time last, and which of them are not held at 0."""
         target = np.bincount(self._column, self._value * sampled[self._row], self._slots + 1)
         target = target + self._whole * sampled.sum() * self._sums

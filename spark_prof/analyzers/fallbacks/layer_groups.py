@@ -22,11 +22,9 @@ _FORMATS = (
 )  # fmt: skip
 """What in the name of a quantization method tells the weights' format; first match wins."""
 
-_CHOOSING = ("kernel", "fallback", "warning")
-"""Topics of lines that name a kernel."""
+_CHOOSING = ("kernel", "fallback", "warning")  # topics of lines that name a kernel
 
-_ENOUGH = 0.2
-"""Share of a component's known kernels from which on a family counts as running there."""
+_ENOUGH = 0.2  # share of a component's known kernels from which on a family counts as running there
 
 
 @dataclass

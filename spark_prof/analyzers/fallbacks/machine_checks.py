@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from spark_prof.analyzers.finding import Finding
 from spark_prof.rules.environment import UNKNOWN, SettingRow, version_of
 
-_FIRST_WITH_FAMILIES = 10
-"""Major compute capability from which code can be built for a family."""
+_FIRST_WITH_FAMILIES = 10  # major compute capability from which code can be built for a family
 _OPTIONAL = re.compile(r"qutlass|flash_?mla|_fa\d|nvshmem|linalg|deep_?gemm", re.I)
 """Libraries that hold no product of a model, or that vLLM loads on the GPUs they are for only."""
 _FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
-_KNOWS_121 = (12, 9)
-"""The first CUDA toolkit with the architectures sm_121 and sm_120f."""
+_KNOWS_121 = (12, 9)  # the first CUDA toolkit with the architectures sm_121 and sm_120f
 
 
 @dataclass(frozen=True)

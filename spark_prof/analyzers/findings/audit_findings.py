@@ -17,8 +17,7 @@ from spark_prof.rules.gpus import find_gpu
 _AVOIDABLE = ("order", "disabled", "install", "refused", "unknown")
 """Causes of a weight-only kernel that something can be done about, but for what forces one."""
 
-_KINDS = {"linear": "the linear layers", "moe": "the experts"}
-"""What a log alone can name."""
+_KINDS = {"linear": "the linear layers", "moe": "the experts"}  # what a log alone can name
 
 _WORTH = (
     "Weights take the same bytes either way, so that a batch of 1 is not automatically slower on a "

@@ -11,8 +11,7 @@ from spark_prof.analyzers.findings.rule import Rule, Told, rule
 _PADDED = 1.5
 """A step that is padded to that many times its tokens could use a graph of its own size."""
 
-_FEW = 0.01
-"""Share of the decode steps below which a size does not matter."""
+_FEW = 0.01  # share of the decode steps below which a size does not matter
 
 
 @rule("eager-mode", "timeline", "CUDA graphs are off by configuration")

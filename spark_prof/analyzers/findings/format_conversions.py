@@ -161,8 +161,7 @@ _MOSTLY = 0.5
 _MATTERS = 0.01
 _MUCH_CAST = 0.005
 _FP8_OF_16_BITS = 0.5
-_NVFP4_OF_16_BITS = 4.5 / 16
-"""Four bits a weight, and eight for the scale of sixteen."""
+_NVFP4_OF_16_BITS = 4.5 / 16  # four bits a weight, and eight for the scale of sixteen
 
 
 def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:

@@ -36,8 +36,7 @@ _WEIGHT_BYTES = {
 }  # fmt: skip
 """Bytes of one weight, its scales left out."""
 
-_Stake = tuple[float, ShapeRow]
-"""What could be won in a shape over all decode steps at most, in us."""
+_Stake = tuple[float, ShapeRow]  # what could be won in a shape over all decode steps at most, in us
 
 
 def _products(report: Report) -> Iterator[ShapeRow]:

@@ -13,8 +13,7 @@ from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineR
 from spark_prof.analyzers.roofline.rows import together
 
 _FAR = 2.0
-_MATTERS = 0.02
-"""Share of a decode step below which no kernel is worth a finding."""
+_MATTERS = 0.02  # share of a decode step below which no kernel is worth a finding
 
 _MOST = 5
 _WIDE_SHARE = 0.25

@@ -33,8 +33,7 @@ _ROUTED = ("router", "experts")
 _SAME_BYTES = 0.02
 """How far two weights of one shape may be apart in bytes: padding and factors are among them."""
 _MOST_TOKENS = 16
-_LONGEST = 1000
-"""Characters of a command that somebody copies."""
+_LONGEST = 1000  # characters of a command that somebody copies
 _NARROWING = ("bf16-weights-dominate", "lm-head-not-quantized")
 """Findings whose BF16 weights a kernel of this package can quantize to MXFP4 at load."""
 

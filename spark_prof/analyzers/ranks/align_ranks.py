@@ -24,6 +24,7 @@ import pandas as pd
 
 from spark_prof.analyzers.rank_layout import Layout, Team, clock_name
 from spark_prof.analyzers.ranks.collective_calls import JOINT, collective_calls
+from spark_prof.arrays import Int64s
 from spark_prof.traces.bundle import Bundle
 
 
@@ -156,7 +157,7 @@ def match_by_time(steps: pd.DataFrame, calls: Mapping[int, pd.DataFrame]) -> Mat
     return Matched(joined, found[_CALLS], 0, unmatched)
 
 
-def _partners(first: pd.DataFrame, second: pd.DataFrame) -> npt.NDArray[np.int64]:
+def _partners(first: pd.DataFrame, second: pd.DataFrame) -> Int64s:
     """For each call of the first rank the row of its partner on the second, -1 for none."""
     if first.empty or second.empty:
         return np.full(len(first), -1, np.int64)
@@ -170,7 +171,7 @@ def _partners(first: pd.DataFrame, second: pd.DataFrame) -> npt.NDArray[np.int64
     return np.where(fits, there, -1).astype(np.int64)
 
 
-def _nearest(times: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+def _nearest(times: Int64s, among: Int64s) -> npt.NDArray[np.intp]:
     """Index of the nearest of the sorted times, the earlier of two."""
     after = np.searchsorted(among, times).clip(max=len(among) - 1)
     before = np.maximum(after - 1, 0)

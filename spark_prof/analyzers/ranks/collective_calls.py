@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.arrays import Int64s
 from spark_prof.traces.bundle import Bundle
 
 KINDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -84,7 +85,7 @@ def calls_among(kernels: pd.DataFrame, *, every: bool = False) -> pd.DataFrame:
     return calls.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
-def _ends(rows: pd.DataFrame, first: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+def _ends(rows: pd.DataFrame, first: npt.NDArray[np.intp]) -> Int64s:
     """When each call ended, of which `first` is the first row; an operator may have several.
 
     torch.distributed's CPU operators only start the transfer, and the wait for its end is no
@@ -103,5 +104,5 @@ def _ends(rows: pd.DataFrame, first: npt.NDArray[np.intp]) -> npt.NDArray[np.int
     after = np.minimum(last + 1, len(rows) - 1)
     waited = rows["name"].str.startswith("c10d::").to_numpy(bool)[first] & (after > last)
     waited &= (stream[after] == stream[first]) & (step[after] == step[first])
-    found: npt.NDArray[np.int64] = np.where(waited, np.maximum(start[after], end[last]), end[last])
+    found: Int64s = np.where(waited, np.maximum(start[after], end[last]), end[last])
     return found

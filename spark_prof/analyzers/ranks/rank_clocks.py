@@ -14,16 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.rank_layout import Layout, clock_name, layout_of
 from spark_prof.analyzers.ranks.align_ranks import Teamwork, teamwork_of
+from spark_prof.arrays import Floats, Int64s
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.merge_ranks import Shift
-
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _BLOCKS = 32
 _FEWEST_BLOCKS = 8
@@ -31,8 +28,7 @@ _DRIFT_SPAN_NS = 100_000_000
 _LARGEST_DRIFT = 1e-3
 _STRETCHES = 8
 _FEWEST_IN_STRETCH = 16
-TIMER_NS = 2_000
-"""By how much device times of one host may disagree: the driver converts GPU ticks."""
+TIMER_NS = 2_000  # by how much device times of one host may disagree: the driver converts GPU ticks
 
 
 @dataclass(frozen=True)

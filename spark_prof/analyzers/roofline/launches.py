@@ -50,7 +50,7 @@ class Launch:
         return Place(self.component, self.role, self.name)
 
 
-class Charge(NamedTuple):
+class AttributedWork(NamedTuple):
     """A share of a piece of work that falls to the kernels of one place."""
 
     place: Place
@@ -59,7 +59,7 @@ class Charge(NamedTuple):
     basis: str  # how it was found to do it
 
 
-def charges_of(launches: Iterable[Launch], works: Iterable[Work]) -> list[Charge]:
+def attributed_work(launches: Iterable[Launch], works: Iterable[Work]) -> list[AttributedWork]:
     """Gives every piece of work to the kernels, in launch order, that are known to do it.
 
     A weight goes to the kernels that point to it. One that no kernel points to, and all else, goes
@@ -73,20 +73,20 @@ def charges_of(launches: Iterable[Launch], works: Iterable[Work]) -> list[Charge
             reading[tensor].append(launch)
         if launch.proven:
             ran[launch.component, launch.layer].append(launch)
-    charges: list[Charge] = []
+    attributed: list[AttributedWork] = []
     wanted: dict[tuple[str, int], list[Work]] = defaultdict(list)
     for work in works:
         if mine := reading.get(work.weights.tensor) if work.weights else None:
             # Of a head that is tied to the embedding, the lookup reads some rows.
             mine = [launch for launch in mine if launch.component == work.component] or mine
-            charges += _by_time(mine, work, BY_TENSOR)
+            attributed += _by_time(mine, work, BY_TENSOR)
             continue
         place = (work.component, work.layer)
         wanted[place if place in ran else (work.component, -1)].append(work)
     for place, members in wanted.items():
         for some, theirs in _by_module(ran.get(place, []), members):
-            charges += _in_one_place(some, theirs)
-    return charges
+            attributed += _in_one_place(some, theirs)
+    return attributed
 
 
 def _by_module(
@@ -118,35 +118,35 @@ def _within(path: str, whole: str) -> bool:
     return path == whole or path.startswith(f"{whole}.")
 
 
-def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[Charge]:
+def _in_one_place(launches: Sequence[Launch], works: Sequence[Work]) -> list[AttributedWork]:
     if not launches:
         return []
     gemms = [launch for launch in launches if is_gemm(launch.name)]
     rest = [launch for launch in launches if not is_gemm(launch.name)]
     products = [w for w in works if w.kind == "product"]
     products.sort(key=lambda work: work.weights.order if work.weights else 0)
-    charges = _products(gemms, products, launches)
+    attributed = _products(gemms, products, launches)
     for work in works:
         if work.kind in ("attention", "kv_write", "state", "small"):
             # A product among attention's kernels is rather a projection of its latents.
-            charges.append(Charge(_longest(rest or launches), work, 1.0, LONGEST))
+            attributed.append(AttributedWork(_longest(rest or launches), work, 1.0, LONGEST))
         elif work.kind != "product":
-            charges += _by_time(rest or launches, work, SMALL)
-    return charges
+            attributed += _by_time(rest or launches, work, SMALL)
+    return attributed
 
 
 def _products(
     gemms: Sequence[Launch], works: Sequence[Work], launches: Sequence[Launch]
-) -> list[Charge]:
+) -> list[AttributedWork]:
     if not works:
         return []
     if len(gemms) <= 1:
         place, basis = (gemms[0].place, ONLY) if gemms else (_longest(launches), LONGEST)
-        return [Charge(place, work, 1.0, basis) for work in works]
+        return [AttributedWork(place, work, 1.0, basis) for work in works]
     if len(gemms) == len(works):
         # Both products of a mixture of experts run in one module, the first one first.
         pairs = zip(gemms, works, strict=True)
-        return [Charge(launch.place, work, 1.0, BY_ORDER) for launch, work in pairs]
+        return [AttributedWork(launch.place, work, 1.0, BY_ORDER) for launch, work in pairs]
     return [charge for work in works for charge in _by_time(gemms, work, BY_TIME)]
 
 
@@ -154,13 +154,13 @@ def _longest(launches: Sequence[Launch]) -> Place:
     return max(launches, key=lambda launch: launch.ns).place
 
 
-def _by_time(launches: Sequence[Launch], work: Work, basis: str) -> list[Charge]:
+def _by_time(launches: Sequence[Launch], work: Work, basis: str) -> list[AttributedWork]:
     times: Counter[Place] = Counter()
     for launch in launches:
         # A kernel of no length still ran.
         times[launch.place] += max(launch.ns, 1)
     total = times.total()
-    return [Charge(place, work, ns / total, basis) for place, ns in times.most_common()]
+    return [AttributedWork(place, work, ns / total, basis) for place, ns in times.most_common()]
 
 
 _MOST_GROUPS = 8

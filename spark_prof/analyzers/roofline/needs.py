@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_prof.analyzers.ceilings.ceiling_rows import State
 from spark_prof.analyzers.ceilings.config import Config, architecture_of, layer_kinds
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.weight_bytes import Weights
@@ -21,7 +22,8 @@ class Shape:
     heads: int = 0  # query heads of this rank
     kv_heads: int = 0  # key and value heads of this rank; each rank has at least one
     head_dim: int = 0  # elements of a head
-    latent: int = 0  # elements that multi-head latent attention keeps a token, in place of heads
+    kv_elements: int = 0  # what one layer keeps of one token on this rank
+    pair_operations: float = 0.0  # of one layer on this rank, for a token and one that it sees
     state_bytes: float = 0.0  # of the recurrent state of a sequence in one layer, on this rank
     experts: int = 0  # routed experts of all ranks
     chosen: int = 0  # how many of them each token is sent to
@@ -30,11 +32,6 @@ class Shape:
     activation_bytes: int = 2  # of one element between two kernels
     kv_bytes: int = 2  # of one element of the KV cache
     tied: bool = False  # whether lm_head is the embedding
-
-    @property
-    def kv_elements(self) -> int:
-        """What one layer keeps of one token on this rank, in elements."""
-        return self.latent or 2 * self.kv_heads * self.head_dim
 
     def window(self, layer: int) -> int:
         """Tokens that the attention of that layer looks back, 0 for all."""
@@ -60,14 +57,19 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
     cache = str(mapping_in(engine, "cache_config").get("cache_dtype") or "")
     dtype = str(facts.get("dtype") or read.text("dtype", "torch_dtype"))
     activation = _BYTES.get(dtype.removeprefix("torch."), 2)
-    rank = read.whole("kv_lora_rank")
-    recurrent = [s for s in architecture_of(read).states if s.kind == "recurrent"]
+    states = architecture_of(read).states
+    recurrent = [s for s in states if s.kind == "recurrent"]
+    kept = next((s for s in states if s.kind != "recurrent"), State(0, "kv", 0))
+    sparse = kept.window if kept.kind == "latent" else 0
+    heads = max(read.heads // ranks, min(read.heads, 1))
+    kv_heads = max(read.kv_heads // ranks, min(read.kv_heads, 1))
     return Shape(
         hidden=read.hidden,
-        heads=max(read.heads // ranks, min(read.heads, 1)),
-        kv_heads=max(read.kv_heads // ranks, min(read.kv_heads, 1)),
+        heads=heads,
+        kv_heads=kv_heads,
         head_dim=read.head_dim,
-        latent=rank + read.whole("qk_rope_head_dim") if rank else 0,
+        kv_elements=kept.elements * kv_heads // kept.heads if kept.heads else kept.elements,
+        pair_operations=kept.operations * heads / max(read.heads, 1),
         state_bytes=max(
             (s.elements * (s.bytes_per_element or activation) / ranks for s in recurrent),
             default=0.0,
@@ -75,7 +77,7 @@ def shape_of(facts: Mapping[str, Any]) -> Shape:
         experts=read.experts,
         chosen=read.experts_per_token,
         expert_ranks=ranks * ranks_of(facts, "data") if dealt_out else 1,
-        windows=tuple(read.window if kind == "window" else 0 for kind in layer_kinds(read)),
+        windows=tuple(read.window if kind == "window" else sparse for kind in layer_kinds(read)),
         activation_bytes=activation,
         kv_bytes=1 if cache.startswith(("fp8", "int8")) else _BYTES.get(cache, activation),
         tied=read.flag("tie_word_embeddings"),
@@ -87,8 +89,7 @@ def ranks_of(facts: Mapping[str, Any], kind: str) -> int:
     return int(mapping_in(facts, "parallel").get(kind) or 1)
 
 
-_LOGIT_BYTES = 4
-"""vLLM samples from logits in float32."""
+_LOGIT_BYTES = 4  # vLLM samples from logits in float32
 
 
 @dataclass(frozen=True)
@@ -172,12 +173,12 @@ def attention(layer: int, load: Load, shape: Shape) -> tuple[Work, Work]:
     read = requests * (before + new) * shape.kv_elements * shape.kv_bytes
     # A token sees what was there, and of the new ones itself and those before it.
     pairs = load.tokens * (before + (min(new, window) if window else new) / 2 + 0.5)
-    per_pair = shape.heads * (2 * shape.latent if shape.latent else 2 * shape.head_dim)
     queries = 2 * load.tokens * shape.heads * shape.head_dim * shape.activation_bytes
     # Read once as keys and values, written once in the cache's format.
     written = load.tokens * shape.kv_elements * (shape.activation_bytes + shape.kv_bytes)
+    need = Need(read, queries, pairs * shape.pair_operations)
     return (
-        Work("attention", layer, "attention", name, Need(read, queries, 2.0 * pairs * per_pair)),
+        Work("attention", layer, "attention", name, need),
         Work("kv_write", layer, "kv_write", "KV cache, written", Need(0, written, 0)),
     )
 

@@ -13,7 +13,13 @@ from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
-from spark_prof.analyzers.roofline.launches import Group, Launch, charges_of, groups_of, launches_of
+from spark_prof.analyzers.roofline.launches import (
+    Group,
+    Launch,
+    attributed_work,
+    groups_of,
+    launches_of,
+)
 from spark_prof.analyzers.roofline.needs import (
     Load,
     Shape,
@@ -94,7 +100,7 @@ def wanted_of(
         works = _works(weights, launches[group.step], group.load, shape)
         streamed = wanted.streamed[round(group.load.tokens)] = {}
         done = set()
-        for place, work, share, basis in charges_of(launches[group.step], works):
+        for place, work, share, basis in attributed_work(launches[group.step], works):
             wanted.sums.setdefault(place, Sum()).add(work, share * group.share, basis)
             streamed[place] = streamed.get(place, 0.0) + work.need.streamed * share
             done.add(id(work))

@@ -23,8 +23,7 @@ PRODUCTS = frozenset(
 )
 """Components whose weights are multiplied with; those of others are added or scaled by."""
 
-LOOKED_UP = "embedding"
-"""Of this table a step reads a row a token."""
+LOOKED_UP = "embedding"  # of this table a step reads a row a token
 
 _NO_FACTOR = re.compile(
     r"scale|bias|zero|zp|alpha|g_idx|perm|sinks|workspace|global|_inv$|A_log|dt_|conv|^D$"

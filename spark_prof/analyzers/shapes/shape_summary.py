@@ -201,8 +201,7 @@ def _rounded_up(value: int, step: int) -> int:
 SHAPE = ("grid", "block", "registers", "shared_bytes")
 """Columns of the `kernels` table that say how a kernel was launched."""
 
-_ROWS = 1 << 18
-"""Rows of the table that are looked at, and some more to make row groups whole."""
+_ROWS = 1 << 18  # rows of the table that are looked at, and some more to make row groups whole
 
 
 def counted_phase(steps: pd.DataFrame) -> str | None:

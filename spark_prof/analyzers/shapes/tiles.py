@@ -16,8 +16,7 @@ from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.shapes.shape_rows import Tile
 from spark_prof.rules.kernel_names import NAME_LIMIT
 
-_LARGEST = 1 << 14
-"""No side of a tile is longer."""
+_LARGEST = 1 << 14  # no side of a tile is longer
 
 
 @dataclass(frozen=True)

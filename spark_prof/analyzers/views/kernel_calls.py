@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +15,10 @@ from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
-from spark_prof.analyzers.step_time import StepKind, step_weights
+from spark_prof.analyzers.step_time import StepKind
 from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns
 from spark_prof.analyzers.views.layer_cells import call_times
+from spark_prof.arrays import Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS
 
 
@@ -30,7 +29,7 @@ class KernelFacts:
     place: int  # of its name in the kernels' names
     row: KernelRow  # what it is, and its sums over all steps
     phase: str  # of the steps; all for every one
-    calls: float | None  # in the typical one of these; None where nothing tells what is a call
+    calls: float  # in the typical one of these
     us: float  # in such a step
     share: float  # of the kernel time of these steps
     floor: RooflineRow | None  # what the roofline says of a mean call; None where it says nothing
@@ -53,41 +52,14 @@ _WEIGHTS = re.compile(r"(?:^|, )([\w.]+)(?=:|,|$)")
 _NO_WEIGHTS = ("activations", "written")
 
 
-class CallSums(NamedTuple):
-    """Calls and time of each kernel name (row) and component (column)."""
-
-    calls: npt.NDArray[np.int64]  # in all steps of the kind
-    step_calls: npt.NDArray[np.float64]  # in the typical one, as in `step_time`
-    us: npt.NDArray[np.float64]  # in the typical one
-
-
-def call_sums(
-    kernels: KernelColumns, steps: pd.DataFrame, kind: StepKind, *, timed: bool = True
-) -> CallSums:
-    """Adds up the kernels of the analyzed steps of one kind; the typical one of all is the mean.
-
-    So it is of steps whose begin and end nothing tells, which are not timed.
-    """
-    own = steps[kind.of(steps)]
-    phases = own["phase"] if kind.phase != "all" else pd.Series("all", own.index)
-    weights = step_weights(phases, own if timed and kind.phase != "all" else None)
-    rows, place = kernels.of_steps(own["step"].to_numpy())
-    code = kernels.name[rows].astype(np.int64) * len(COMPONENTS) + kernels.component[rows]
-    took = (kernels.end_ns[rows] - kernels.start_ns[rows]) / 1e3
-    shape = len(kernels.names), len(COMPONENTS)
-    sums = (np.bincount(code, each, math.prod(shape)).astype(np.float64).reshape(shape)
-            for each in (weights[place], took * weights[place]))  # fmt: skip
-    return CallSums(np.bincount(code, minlength=math.prod(shape)).reshape(shape), *sums)
-
-
 def facts_of(
-    report: Report, names: Sequence[str], kind: StepKind, own: CallSums, every: CallSums
+    report: Report, names: Sequence[str], kind: StepKind, sums: pd.DataFrame
 ) -> tuple[KernelFacts, ...]:
     """The kernels that run in steps of one kind, what takes the most time first.
 
     Args:
         names: of the rank's kernels, as `KernelColumns` has them.
-        own: sums of these steps, and `every` those of all steps.
+        sums: what `breakdown.sums_of` returned.
     """
     places = {name: place for place, name in enumerate(names)}
     roofline = report.roofline
@@ -97,19 +69,17 @@ def facts_of(
     phase = next((phases[name] for name in wanted if name in phases), None)
     floors = together(phase.rows) if phase else {}
     steps = kind.steps or 1
+    own = sums[sums["phase"] == kind.phase].groupby(["name", "component"], observed=True)
+    typical = own[["step_calls", "us"]].sum().itertuples(name=None)
+    of_phase = {key: (calls, us) for key, calls, us in typical}
     found = []
     for row in report.kernels:
-        place = places[row.name]
-        calls, us, whole = row.calls / steps, row.us / steps, row.calls
-        if kind.phase != "all":
-            at = place, COMPONENTS.index(row.component)
-            calls, us, whole = float(own.step_calls[at]), float(own.us[at]), int(every.calls[at])
-            if not own.calls[at]:
-                continue
-        # Operators on a CPU come in pieces, of which nothing here tells which make one call.
-        known = calls if whole == row.calls else None
-        floor = floors.get((row.name, row.component))
-        found.append(KernelFacts(place, row, kind.phase, known, us, 0.0, floor))
+        key = row.name, row.component
+        mean = (row.calls / steps, row.us / steps) if kind.phase == "all" else None
+        if figures := mean or of_phase.get(key):
+            calls, us = figures
+            floor = floors.get(key)
+            found.append(KernelFacts(places[row.name], row, kind.phase, calls, us, 0.0, floor))
     a_step = sum(entry.us for entry in found) or 1.0
     found = [replace(entry, share=entry.us / a_step) for entry in found]
     return tuple(sorted(found, key=lambda entry: -entry.us))
@@ -156,7 +126,7 @@ class KernelCalls:
 
     all: int
     # Of those that are looked at: all, or evenly spread ones of very many.
-    took_ns: npt.NDArray[np.int64]
+    took_ns: Int64s
     step: npt.NDArray[np.int32]  # place of their step in the steps' table
     layer: npt.NDArray[np.int16]
     component: npt.NDArray[np.uint8]  # place in `vocabulary.COMPONENTS`
@@ -202,8 +172,8 @@ class Histogram:
     """How many calls took how long, in microseconds."""
 
     # Of the bars, one more than there are bars; the last bar holds what took longer.
-    edges_us: npt.NDArray[np.float64]
-    counts: npt.NDArray[np.int64]
+    edges_us: Floats
+    counts: Int64s
     least_us: float
     median_us: float
     p90_us: float
@@ -215,11 +185,11 @@ class Histogram:
 class Series:
     """The kernel's calls in the course of the recording, in microseconds; the arrays are alike."""
 
-    step: npt.NDArray[np.int64]  # number of the first step of each stretch
+    step: Int64s  # number of the first step of each stretch
     steps: int  # how many steps make a stretch
-    median_us: npt.NDArray[np.float64]
-    low_us: npt.NDArray[np.float64]  # the 10th percentile
-    high_us: npt.NDArray[np.float64]  # the 90th percentile
+    median_us: Floats
+    low_us: Floats  # the 10th percentile
+    high_us: Floats  # the 90th percentile
 
 
 def calls_of(kernels: KernelColumns, steps: pd.DataFrame, name: int) -> KernelCalls:

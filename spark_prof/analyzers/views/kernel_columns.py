@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import Integers, NameColumn, combined, positions
+from spark_prof.arrays import Int64s
 from spark_prof.vocabulary import COPIES
 
 SHAPE_COLUMNS = ("grid", "block", "registers", "shared_bytes")
@@ -28,8 +29,8 @@ class KernelColumns:
     it ends: then only `end_ns - start_ns` means something.
     """
 
-    start_ns: npt.NDArray[np.int64]
-    end_ns: npt.NDArray[np.int64]
+    start_ns: Int64s
+    end_ns: Int64s
     step: npt.NDArray[np.int32]  # its step, -1 outside of the analyzed ones
     layer: npt.NDArray[np.int16]  # its decoder layer, -1 for none, or for one beyond any model's
     component: npt.NDArray[np.uint8]  # place in `vocabulary.COMPONENTS`

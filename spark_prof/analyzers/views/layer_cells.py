@@ -13,10 +13,11 @@ import pandas as pd
 
 from spark_prof.analyzers.lookup import at_once
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
+from spark_prof.arrays import Flags, Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS
 
 
-def call_times(ns: npt.NDArray[np.int64], key: Any, at: Sequence[float] = (0.5,)) -> pd.DataFrame:
+def call_times(ns: Int64s, key: Any, at: Sequence[float] = (0.5,)) -> pd.DataFrame:
     """How long the calls of each key took, a row a key that occurs, in order.
 
     Columns are the quantiles of a call under `at`, `calls`, and `us` of all of them together.
@@ -38,8 +39,8 @@ class StepCells:
     # Of each cell, its place in `vocabulary.COMPONENTS`, ascending in a layer.
     component: npt.NDArray[np.uint8]
     # Rows of the steps' table that were kept: all, or every n-th of very many.
-    steps: npt.NDArray[np.int64]
-    ns: npt.NDArray[np.float64]  # a row a cell, a column a kept step
+    steps: Int64s
+    ns: Floats  # a row a cell, a column a kept step
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,10 @@ class CellTimes:
     layer: tuple[int, ...]
     component: tuple[str, ...]
     # Over the steps; these add up to the kernel time of a mean step.
-    mean_us: npt.NDArray[np.float64]
-    median_us: npt.NDArray[np.float64]
-    p99_us: npt.NDArray[np.float64]
-    spread_us: npt.NDArray[np.float64]  # from the 10th to the 90th percentile over the steps
+    mean_us: Floats
+    median_us: Floats
+    p99_us: Floats
+    spread_us: Floats  # from the 10th to the 90th percentile over the steps
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -80,13 +81,13 @@ def step_cells(kernels: KernelColumns, steps: pd.DataFrame) -> StepCells:
     )
 
 
-def of_steps(found: StepCells, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+def of_steps(found: StepCells, chosen: Flags) -> Floats:
     """The times of the chosen ones of the kept steps, a row a cell, in nanoseconds."""
     mask = chosen[found.steps]
     return found.ns if mask.all() else found.ns[:, mask]
 
 
-def cell_times(found: StepCells, chosen: npt.NDArray[np.bool_]) -> CellTimes:
+def cell_times(found: StepCells, chosen: Flags) -> CellTimes:
     """How long the chosen steps spend in each cell; a cell in which none spends any is left out."""
     us = of_steps(found, chosen) / 1e3
     mean = us.mean(axis=1) if us.shape[1] else np.zeros(len(us))
@@ -103,7 +104,7 @@ def cell_times(found: StepCells, chosen: npt.NDArray[np.bool_]) -> CellTimes:
     )
 
 
-def _percentiles(rows: npt.NDArray[np.float64], at: tuple[int, ...]) -> npt.NDArray[np.float64]:
+def _percentiles(rows: Floats, at: tuple[int, ...]) -> Floats:
     """Percentiles of each row."""
     if not rows.size:
         return np.zeros((len(at), len(rows)))
@@ -127,7 +128,7 @@ class CellKernel:
 def kernels_of_cell(
     kernels: KernelColumns,
     steps: pd.DataFrame,
-    chosen: npt.NDArray[np.bool_],
+    chosen: Flags,
     layer: int,
     component: str,
 ) -> tuple[CellKernel, ...]:

@@ -1,10 +1,11 @@
-"""Compares layers that should be alike, and finds the odd ones.
+"""Compares layers that should be alike, and finds the outliers.
 
 Layers are compared where they run the same kernels equally often, component by component. In each
 step a layer is held against the median of its like; so whatever slows a whole step slows no layer.
-The median of these differences over the steps is odd where it lies further from those of its like
-than their own scatter, the noise over the steps and the clock of the GPU explain, at one chance in
-a hundred for all comparisons together, and by at least 3 %. docs/attribution.md has the reasons.
+The median of these differences over the steps makes an outlier where it lies further from those of
+its like than their own scatter, the noise over the steps and the clock of the GPU explain, at one
+chance in a hundred for all comparisons together, and by at least 3 %. docs/attribution.md has the
+reasons.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ from statistics import median
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import combined
 from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.analyzers.views.layer_cells import StepCells, of_steps
+from spark_prof.arrays import Flags, Floats
 from spark_prof.vocabulary import COMPONENTS
 
-_OFTEN = 0.1
-"""A kernel that fewer of the steps call does not make a cell another one."""
+_OFTEN = 0.1  # a kernel that fewer of the steps call does not make a cell another one
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ Makeups = dict[tuple[int, str], tuple[Part, ...]]
 """Of each cell, by layer (-1 for none) and component, the kernels with the most time first."""
 
 
-def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: npt.NDArray[np.bool_]) -> Makeups:
+def makeups(kernels: KernelColumns, steps: pd.DataFrame, chosen: Flags) -> Makeups:
     """What the chosen steps run in each cell; copies are no kernels."""
     rows, _ = kernels.of_steps(steps["step"].to_numpy()[chosen])
     number, first = combined(kernels.layer[rows], kernels.component[rows], kernels.name[rows])
@@ -75,7 +75,7 @@ def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
             yield component, sorted(groups.values(), key=lambda group: -len(group))
 
 
-Times = npt.NDArray[np.float64]
+Times = Floats
 
 _FEWEST_LAYERS = 4
 _FEWEST_STEPS = 4
@@ -83,8 +83,7 @@ _FALSE_ALARMS = 0.01
 _LEAST_SHARE = 0.03
 _FEW = 0.25
 """Layers with other kernels are held against the largest group where they are at most so many."""
-_CLOCK_NS = 16.0
-"""Half of what kernel times are multiples of in the H100 recordings of tests/data."""
+_CLOCK_NS = 16.0  # half of what kernel times are multiples of in the H100 recordings of tests/data
 
 _TO_SIGMA = 1.4826
 _QUARTILES_TO_SIGMA = 1 / 1.349
@@ -110,7 +109,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class OddCell:
+class OutlierCell:
     """A layer that takes another time in a component than its like."""
 
     layer: int
@@ -120,7 +119,7 @@ class OddCell:
 
     @property
     def component(self) -> str:
-        """In which it is odd."""
+        """In which it is an outlier."""
         return self.like.component
 
     @property
@@ -133,17 +132,17 @@ class OddCell:
 class Comparison:
     """What comparing the layers found."""
 
-    odd: tuple[OddCell, ...]  # those that take the most time more or less first
+    outliers: tuple[OutlierCell, ...]  # those that take the most time more or less first
     groups: tuple[Group, ...]
     tested: int
     untested: int  # cells that were not, as they have too few like them
-    threshold: float  # of `OddCell.scale` in the largest group
+    threshold: float  # of `OutlierCell.scale` in the largest group
     steps: int  # that were looked at; too few where nothing could be tested
     enough_steps: bool
 
 
-def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.bool_]) -> Comparison:
-    """Finds the layers that are odd in the chosen steps."""
+def compare_layers(cells: StepCells, makeup: Makeups, chosen: Flags) -> Comparison:
+    """Finds the layers that are outliers in the chosen steps."""
     ns = of_steps(cells, chosen)
     places = zip(cells.layer.tolist(), cells.component.tolist(), strict=True)
     row = {(layer, COMPONENTS[component]): n for n, (layer, component) in enumerate(places)}
@@ -169,10 +168,10 @@ def compare_layers(cells: StepCells, makeup: Makeups, chosen: npt.NDArray[np.boo
     # The usual scatter of layers that are alike, as a share of their time.
     pooled = float(np.median([entry.mad / entry.level if entry.level else 0.0 for entry in held]
                              or [0.0]))  # fmt: skip
-    odd = [cell for entry in held for cell in entry.odd(tested, pooled)]
+    outliers = [cell for entry in held for cell in entry.outliers(tested, pooled)]
     most = max((len(entry.like.layers) for entry in held), default=0)
     return Comparison(
-        odd=tuple(sorted(odd, key=lambda cell: -abs(cell.us - cell.like.middle_us))),
+        outliers=tuple(sorted(outliers, key=lambda cell: -abs(cell.us - cell.like.middle_us))),
         groups=tuple(groups),
         tested=tested,
         untested=untested,
@@ -210,24 +209,23 @@ class _Held:
         sigma = (high - low) * _QUARTILES_TO_SIGMA
         self.error = sigma * _MEDIAN_ERROR / math.sqrt(own_ns.shape[1])
 
-    def odd(self, tested: int, pooled: float) -> Iterator[OddCell]:
-        """The odd layers, where `pooled` is the usual scatter of groups."""
+    def outliers(self, tested: int, pooled: float) -> Iterator[OutlierCell]:
+        """The outliers, where `pooled` is the usual scatter of groups."""
         scale = np.maximum(self.error, max(self.mad, pooled * self.level, _CLOCK_NS))
         least = threshold(len(self.like.layers), tested)
         times = (self.away / scale).tolist()
         for layer, us, scales in zip(self.own.layers, self.own.us, times, strict=True):
-            cell = OddCell(layer, us, self.like, scales)
+            cell = OutlierCell(layer, us, self.like, scales)
             if abs(scales) > least and self.level and abs(cell.share) >= _LEAST_SHARE:
                 yield cell
 
 
-_SAME_CALLS = 0.1
-"""Calls of a step that differ by less are the same."""
+_SAME_CALLS = 0.1  # calls of a step that differ by less are the same
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The kernel with the largest part of an odd layer's difference, in mean steps."""
+    """The kernel with the largest part of an outlier's difference, in mean steps."""
 
     name: int
     # Other where only one side calls it; calls where one side calls it more often; time where its
@@ -239,11 +237,12 @@ class Cause:
     like_calls: float
 
 
-def cause_of(odd: OddCell, makeups: Makeups) -> Cause | None:
+def cause_of(outlier: OutlierCell, makeups: Makeups) -> Cause | None:
     """The kernel that makes the difference; None where mean steps do not show one."""
-    layers = (odd.layer, *(layer for layer in odd.like.layers if layer != odd.layer))
+    layers = (outlier.layer, *(layer for layer in outlier.like.layers if layer != outlier.layer))
     parts = [
-        {part.name: part for part in makeups.get((layer, odd.component), ())} for layer in layers
+        {part.name: part for part in makeups.get((layer, outlier.component), ())}
+        for layer in layers
     ]
     nothing = Part(-1, 0.0, 0.0)
     causes = []
@@ -254,6 +253,6 @@ def cause_of(odd: OddCell, makeups: Makeups) -> Cause | None:
         kind: Literal["other", "calls", "time"] = "time"
         if abs(part.calls - calls) >= _SAME_CALLS:
             kind = "calls" if part.calls and calls else "other"
-        if (part.us > us) == (odd.share > 0):
+        if (part.us > us) == (outlier.share > 0):
             causes.append(Cause(name, kind, part.us, us, part.calls, calls))
     return max(causes, key=lambda cause: abs(cause.us - cause.like_us), default=None)

@@ -16,12 +16,13 @@ import pandas as pd
 
 from spark_prof.analyzers.model import SlowStep
 from spark_prof.analyzers.t_distribution import student_quantile
+from spark_prof.arrays import Flags, Floats, Int64s
 from spark_prof.vocabulary import PHASES
 
 
 def thinned(
     along: npt.NDArray[np.number[Any]], value: npt.NDArray[np.number[Any]], most: int
-) -> npt.NDArray[np.int64]:
+) -> Int64s:
     """Places of at most that many points to draw, 2 or more, in order of where they stand `along`.
 
     Of each stretch of as many points these are the lowest and the highest.
@@ -31,35 +32,33 @@ def thinned(
         return order
     stretch = np.arange(len(order)) * (most // 2) // len(order)
     extremes = pd.Series(value[order]).groupby(stretch).agg(["idxmin", "idxmax"])
-    kept: npt.NDArray[np.int64] = order[np.unique(extremes.to_numpy())]
+    kept: Int64s = order[np.unique(extremes.to_numpy())]
     return kept
 
 
-_SLOW = 1.5
-"""Times the median of its like from which on a step is slow."""
-_FEWEST = 8
-"""Steps of a kind below which none of them is called slow."""
+_SLOW = 1.5  # times the median of its like from which on a step is slow
+_FEWEST = 8  # steps of a kind below which none of them is called slow
 
 
 @dataclass(frozen=True)
 class Steps:
     """One entry a step, in order of begin; the arrays have one length."""
 
-    step: npt.NDArray[np.int64]
+    step: Int64s
     phase: npt.NDArray[np.int8]  # place in vocabulary.PHASES
-    begin_s: npt.NDArray[np.float64]  # seconds since the first step began
-    us: npt.NDArray[np.float64]
-    requests: npt.NDArray[np.int64]
-    prompt_tokens: npt.NDArray[np.int64]
+    begin_s: Floats  # seconds since the first step began
+    us: Floats
+    requests: Int64s
+    prompt_tokens: Int64s
     # Tokens in the KV cache before it, of a mean request; -1 where unknown.
-    context: npt.NDArray[np.float64]
+    context: Floats
     # Whether it took 1.5 times the median of steps of its phase and size.
-    slow: npt.NDArray[np.bool_]
+    slow: Flags
 
     def __len__(self) -> int:
         return len(self.step)
 
-    def of(self, phase: str) -> npt.NDArray[np.int64]:
+    def of(self, phase: str) -> Int64s:
         """Places of the steps of that phase."""
         return np.flatnonzero(self.phase == PHASES.index(phase))
 
@@ -162,9 +161,7 @@ def context_fits(steps: Steps) -> tuple[ContextFit, ...]:
     )
 
 
-def _fit(
-    requests: int, context: npt.NDArray[np.float64], us: npt.NDArray[np.float64]
-) -> ContextFit:
+def _fit(requests: int, context: Floats, us: Floats) -> ContextFit:
     """Least squares; its error takes into account that neighbouring steps vary together."""
     low, high, count = float(context.min()), float(context.max()), len(us)
     without = ContextFit(requests, count, low, high)
@@ -207,12 +204,12 @@ class HeldUp:
     leads: tuple[int, ...]
     # Mean over the steps of a group, one row a rank and one column a group. The team's others
     # waited so long on average for a rank in the steps in which it came last.
-    us: npt.NDArray[np.float64]
-    last: npt.NDArray[np.int64]  # in how many steps of the group the rank came last
-    first_step: npt.NDArray[np.int64]
-    last_step: npt.NDArray[np.int64]
+    us: Floats
+    last: Int64s  # in how many steps of the group the rank came last
+    first_step: Int64s
+    last_step: Int64s
     # Of each cell the step in which the others waited the longest, -1 for none.
-    worst: npt.NDArray[np.int64]
+    worst: Int64s
 
 
 def held_up(steps: Sequence[SlowStep], ranks: Sequence[int]) -> HeldUp:

@@ -21,12 +21,9 @@ from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, RooflinePh
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger
 from spark_prof.vocabulary import COMPONENTS
 
-SMALL_US = 3.0
-"""A kernel whose mean call is shorter is small, as in the finding small-kernels."""
-_ROUNDING = 1e-9
-"""Of a step: less is what adding up floats leaves."""
-_SMALLEST = 0.01
-"""Components with less of the whole above their lower bound are drawn together."""
+SMALL_US = 3.0  # a kernel whose mean call is shorter is small, as in the finding small-kernels
+_ROUNDING = 1e-9  # of a step: less is what adding up floats leaves
+_SMALLEST = 0.01  # components with less of the whole above their lower bound are drawn together
 _ORDER = ("component", "components", "small", "conversion", "collective")
 _COPIES = "memcpy"
 

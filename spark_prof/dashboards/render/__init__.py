@@ -56,9 +56,6 @@ def render_report(
     Args:
         sections: the ids of those to have, but in JSON; None for all, none for the short report,
             for which HTML has all.
-
-    Raises:
-        CommandError: the report has no such section.
     """
     from spark_prof.dashboards import outline
     from spark_prof.dashboards.render import json_report

@@ -25,10 +25,8 @@ from spark_prof.dashboards.units import clean, shorten
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _MOST_BYTES = 600_000
 """Of the tables. With plotly.js, 4.8 MB, and the figures a page stays below 6 MB."""
-_MANY_SECTIONS = 5
-"""A page with as many has a table of contents."""
-_MANY_COLUMNS = 8
-"""A table with more is drawn smaller."""
+_MANY_SECTIONS = 5  # a page with as many has a table of contents
+_MANY_COLUMNS = 8  # a table with more is drawn smaller
 _NAME_WIDTH = 72
 _LONGEST_NAME = 2000
 _TITLE, _NO_TITLE = 40, 8

@@ -22,8 +22,7 @@ from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.step_accounting import Books
 
-SCHEMA = 1
-"""Raised when a key changes its meaning or goes; new keys do not raise it."""
+SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
 
 _NO_SPREAD = {"median": None, "p99": None, "mean": None}
 _DERIVED: Mapping[type, tuple[str, ...]] = {

@@ -9,10 +9,8 @@ from dataclasses import replace
 from spark_prof.dashboards.section import Cell, Column, Document, Section
 from spark_prof.dashboards.units import count, shorten
 
-_MOST_ROWS = 400
-"""Of a table; nobody reads more on a page."""
-_SHORT_TEXT = 200
-"""Characters of a text where not even one row of each table fits."""
+_MOST_ROWS = 400  # of a table; nobody reads more on a page
+_SHORT_TEXT = 200  # characters of a text where not even one row of each table fits
 
 
 def shortened(document: Document, fits: Callable[[Document], bool]) -> Document:

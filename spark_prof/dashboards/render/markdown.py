@@ -16,8 +16,7 @@ from spark_prof.dashboards.units import count, shorten
 _LONGEST = 32_000
 _LONGEST_NAME = 200
 _MANY_ROWS = 30
-_LONG_NAMES = 1500
-"""Characters of a table from which on it is folded, if it has a column of names."""
+_LONG_NAMES = 1500  # characters of a table from which on it is folded, if it has a column of names
 _SPECIAL = re.compile(r"[\\`*{}\[\]#~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _LIST_MARK = re.compile(r"^(\d*)([-+=.)])(?=\s|$)")
 # A backslash before these would not do in a table, in HTML or against GitHub's links of addresses.

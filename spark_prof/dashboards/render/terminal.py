@@ -17,8 +17,7 @@ from spark_prof.dashboards.units import shorten
 _BAR_WIDTH = 12
 _GAP = 2
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_TITLE = 12
-"""Characters of a title that may be wider than what stands below it."""
+_TITLE = 12  # characters of a title that may be wider than what stands below it
 _LEAST = {"prose": 24, "name": 32}
 """Widths that columns of free text keep when a table is fitted to the page."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import product
 
-from spark_prof.analyzers.classify.classifier import short_name, short_names
+from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.conversions.conversion_rows import (
     AttributedConversion,
     FusedConversion,
@@ -34,11 +34,11 @@ _LOOKS = dict(zip(CONVERSIONS, product(SHADES, ("", "/", "x")), strict=False))
 """Colour and pattern of each kind; the hues are the components'."""
 
 
-def charged(report: Report) -> Section:
+def attributed(report: Report) -> Section:
     """Lists conversions with the kernel that each works for, the most expensive first."""
     found = report.conversions
     shown = found.charged[:_MOST_ROWS]
-    called = short_names(name for row in shown for name in (row.name, row.consumer) if name)
+    called = cells.called(name for row in shown for name in (row.name, row.consumer) if name)
     columns = (
         cells.SomeTime("A token", "us_per_token"),
         cells.Written("A step", lambda row: figure(row.calls_per_step or None, ",.3g")),
@@ -77,7 +77,7 @@ def others(report: Report) -> Section:
         ("outside the steps" if row.outside == row.calls else "load time", row)
         for row in found.load_time[:_MOST_ROWS]
     ]
-    called = short_names(row.name for _, row in rows)
+    called = cells.called(row.name for _, row in rows)
     columns = (
         cells.Text("How", lambda pair: pair[0]),
         cells.Text("Conversion", lambda pair: pair[1].kind),

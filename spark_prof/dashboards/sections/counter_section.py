@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, Counters
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
@@ -18,7 +17,7 @@ def shapes(report: Report) -> Section:
     """Lists the launch shapes that take at least a hundredth of the time of decode steps."""
     every = report.shapes.rows if report.shapes else ()
     shown = [row for row in every if row.share >= _LEAST_SHARE][:_MOST_ROWS]
-    called = short_names(row.name for row in shown)
+    called = cells.called(row.name for row in shown)
     columns = (
         cells.Share("Share", "share"),
         cells.Text("Component", "component"),

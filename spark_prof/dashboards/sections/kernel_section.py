@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import isfinite
 from operator import attrgetter
 
-from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.dashboards import about_cells, cells
@@ -37,8 +36,7 @@ _LOOKS = {
     "unknown": (LINES, ""),
 }
 """Colour and pattern: what was seen is dark, a guess is hatched, what nothing tells is pale."""
-_INSIDE = 0.08
-"""From which share on a word has room in its bar."""
+_INSIDE = 0.08  # from which share on a word has room in its bar
 
 
 def coverage(report: Report) -> Section:
@@ -69,7 +67,7 @@ def kernels(report: Report) -> Section:
         decode, us = 0, attrgetter("us")
     every = sorted(filter(us, report.kernels), key=lambda row: -us(row))
     shown, whole = every[:_MOST_ROWS], sum(map(us, every))
-    cpu, called = on_cpu(report), short_names(row.name for row in shown)
+    cpu, called = on_cpu(report), cells.called(row.name for row in shown)
     columns = (
         cells.Time("A step" if decode else "Time", us),
         cells.Share("Share", lambda row: us(row) / whole if decode else row.share),
@@ -101,7 +99,7 @@ def ran_on(engine: str, precision: str | None) -> str:
 def machine_code(report: Report) -> Section:
     """Lists the most expensive kernels with what tells where they run."""
     shown = report.machine_code[:_MOST_ROWS]
-    called = short_names(row.name for row in shown)
+    called = cells.called(row.name for row in shown)
     columns = (
         cells.Time("Time", "us"),
         cells.Text("Built for", "target", missing=MISSING),

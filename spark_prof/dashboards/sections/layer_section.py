@@ -7,13 +7,13 @@ time share one row; of each kind of layers, the row furthest from the median lay
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from spark_prof.analyzers.classify.classifier import short_names
+from spark_prof.analyzers.layer_consistency import by_kind
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.one_layer import BLOCKS, LayerKernel, OneLayer
+from spark_prof.analyzers.one_layer import LayerKernel, OneLayer
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import Plot, layer_map
 from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
@@ -35,8 +35,7 @@ _MANY_LAYERS = 150
 _ALIKE = 0.05
 """Layers whose times differ by less share a row; a row further from the median is marked."""
 _WIDEST_LABEL, _WIDEST_SPANS = 28, 60
-_MOST_KERNELS = 40
-"""Of one layer: with more it would be more than a screen."""
+_MOST_KERNELS = 40  # of one layer: with more it would be more than a screen
 _REST = "rest"
 _FEW_PLACED = 0.9
 
@@ -105,10 +104,8 @@ def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:
 def _marks(groups: list[LayerGroup], table: dict[int, dict[str, float]]) -> list[str]:
     """Writes how far each row is from its kind's median layer, and marks the two that matter."""
     marks: list[str] = [MISSING] * len(groups)
-    for kind in {BLOCKS.intersection(group.us) for group in groups}:
-        own = [i for i, group in enumerate(groups) if BLOCKS.intersection(group.us) == kind]
-        alike = (parts for parts in table.values() if BLOCKS.intersection(parts) == kind)
-        middle = median(sum(parts.values()) for parts in alike)
+    for kind, middle in _kinds(table):
+        own = [i for i, group in enumerate(groups) if group.layers[0] in kind]
         if len(own) < 2 or not middle:
             continue
         offsets = {index: abs(groups[index].total_us / middle - 1) for index in own}
@@ -119,6 +116,12 @@ def _marks(groups: list[LayerGroup], table: dict[int, dict[str, float]]) -> list
         if offsets[furthest] > _ALIKE:
             marks[furthest] = f"{marks[furthest]} (outlier)"
     return marks
+
+
+def _kinds(table: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[list[int], float]]:
+    """The layers of each kind, and the time of their median."""
+    for own in by_kind(table):
+        yield own, median(sum(table[layer].values()) for layer in own)
 
 
 def layers(report: Report, component_columns: int | None = None) -> Section:
@@ -190,20 +193,20 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
 def furthest(report: Report) -> tuple[int, float, float] | None:
     """The layer furthest from the median of its kind, its time and that; None if all are near."""
     inside = {layer: parts for layer, parts in by_layer(report).items() if layer is not None}
-    kinds: dict[frozenset[str], list[tuple[int, float]]] = defaultdict(list)
-    for layer, parts in inside.items():
-        kinds[BLOCKS.intersection(parts)].append((layer, sum(parts.values())))
-    apart = []
-    for own in kinds.values():
-        middle = median(us for _, us in own)
-        apart += [(layer, us, middle) for layer, us in own if abs(us - middle) > _ALIKE * middle]
+    apart = (
+        (layer, us, middle)
+        for own, middle in _kinds(inside)
+        for layer in own
+        for us in [sum(inside[layer].values())]
+        if abs(us - middle) > _ALIKE * middle
+    )
     return max(apart, key=lambda found: abs(found[1] - found[2]), default=None)
 
 
 def one_layer(found: OneLayer, title: str) -> Document:
     """One screen about a layer: its kernels, each beside its median in the layers like it."""
     shown, rest = found.kernels[:_MOST_KERNELS], found.kernels[_MOST_KERNELS:]
-    called = short_names(row.name for row in shown)
+    called = cells.called(row.name for row in shown)
     columns = (
         cells.Text("Role", lambda row: shorten(row.role, _WIDEST_LABEL) or f"({row.component})"),
         cells.Name("Kernel", lambda row: called[row.name]),

@@ -46,7 +46,7 @@ def facts(found: KernelFacts) -> Section:
             ("Weights stored as", row.weights or MISSING),
             ("Conversion", row.conversion or MISSING),
             ("Time", f"{microseconds(found.us)} of {step}, {share(found.share)}"),
-            ("Calls", MISSING if found.calls is None else f"{found.calls:,.4g} in {step}"),
+            ("Calls", f"{found.calls:,.4g} in {step}"),
             ("In all steps", f"{microseconds(row.us)}, {counted(row.calls, 'call')}"),
         ),
     )

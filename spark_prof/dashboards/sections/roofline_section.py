@@ -37,8 +37,7 @@ _TITLE = "The least that steps could take"
 _MOST_ROWS = 24
 _LONGEST_ROLE = 36
 _ROUNDING = 1e-6
-_LEAST_SHARE = 0.005
-"""Of a step's kernel time, or of its bytes: what has less is not listed."""
+_LEAST_SHARE = 0.005  # of a step's kernel time, or of its bytes: what has less is not listed
 _MOST_POINTS = 1500
 _LARGEST = 44.0
 _SMALLEST = 7.0

@@ -21,10 +21,8 @@ from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import counted, microseconds, rate, share
 
 _LONGEST_PROSE = 1000
-_NO_TIME_US = 0.005
-"""Parts that would be written as 0.00 us are left out."""
-_NOT_DRAWN = 1e-4
-"""Parts with less of the whole are not drawn."""
+_NO_TIME_US = 0.005  # parts that would be written as 0.00 us are left out
+_NOT_DRAWN = 1e-4  # parts with less of the whole are not drawn
 _NAMES = {
     "floor": "lower bound",
     "components": "other components",

@@ -22,7 +22,7 @@ def show(sources: Sources) -> None:
         _cost(shown)
     links.finding_cards(about, "conversions")
     for drawn in (
-        conversion_section.charged(shown.report),
+        conversion_section.attributed(shown.report),
         conversion_section.repeated(shown.report),
         conversion_section.others(shown.report),
     ):

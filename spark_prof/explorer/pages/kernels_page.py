@@ -16,11 +16,9 @@ from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.step_time import StepKind, kinds_of
 from spark_prof.analyzers.views.kernel_calls import (
-    CallSums,
     KernelCalls,
     KernelFacts,
     LayerUse,
-    call_sums,
     calls_of,
     durations,
     facts_of,
@@ -43,7 +41,6 @@ from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import clean, count, counted, microseconds, share, spans
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, listing, state, widgets
-from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.page import Sources
 from spark_prof.traces.resolve import is_bundle
 
@@ -304,13 +301,7 @@ def _kind(steps: pd.DataFrame) -> StepKind:
 
 
 def _facts(prepared: Prepared, kind: StepKind) -> tuple[KernelFacts, ...]:
-    own, every = _sums(prepared, kind), _sums(prepared, StepKind("all", None, 0))
-    return facts_of(prepared.report, prepared.kernels.names, kind, own, every)
-
-
-@st.cache_resource(show_spinner=False, max_entries=12, hash_funcs=BY_RECORDING)
-def _sums(prepared: Prepared, kind: StepKind) -> CallSums:
-    return call_sums(prepared.kernels, prepared.steps, kind, timed=prepared.timed)
+    return facts_of(prepared.report, prepared.kernels.names, kind, prepared.sums)
 
 
 def _filters() -> dict[str, str]:

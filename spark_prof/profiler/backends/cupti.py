@@ -45,11 +45,9 @@ from spark_prof.traces.readers.cupti_records import (
 
 INJECTION = "NVTX_INJECTION64_PATH"
 
-_MOST_BYTES = 1024
-"""Of a text; the rest is cut off."""
+_MOST_BYTES = 1024  # of a text; the rest is cut off
 
-_MOST_TEXTS = 1 << 17
-"""Of one piece: a program may make up a new one for each range."""
+_MOST_TEXTS = 1 << 17  # of one piece: a program may make up a new one for each range
 
 
 def send_to_cupti(libcupti: str) -> str:

@@ -25,8 +25,7 @@ from spark_prof.traces.benchmarks.load_test import (
     tokens_per_chunk,
 )
 
-_LARGEST = 1e15
-"""No duration in us, rate or count is larger: 1e15 us are 31 years."""
+_LARGEST = 1e15  # no duration in us, rate or count is larger: 1e15 us are 31 years
 
 _MOST_NS = 1 << 62
 _US = {"ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6, "sec": 1e6}

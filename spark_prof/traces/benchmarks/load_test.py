@@ -136,8 +136,7 @@ def tokens_per_chunk(requests: tuple[Request, ...]) -> float | None:
     return sum(t for t, _ in both) / sum(c for _, c in both) if both else None
 
 
-CLIENTS_RANK = 0
-"""The rank whose files hold both tables."""
+CLIENTS_RANK = 0  # the rank whose files hold both tables
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.redact import redacted_text, redacted_value
 from spark_prof.traces.benchmarks.json_dialects import (
     BENCHY,
@@ -42,8 +42,7 @@ _SERVING = r"={5,} Serving Benchmark Result ={5,}"
 _END = re.compile(r"={30,}\s*$")
 _LINE = re.compile(r"([A-Z][\w /().%-]*?):\s+(\S+)\s*$")
 _LATENCY = re.compile(r"(mean|median|p90|p99) (ttft|tpot|itl|e2el|e2e latency) \(ms\)")
-_MOST_LINES = 200
-"""A result without an end is not looked for further than this."""
+_MOST_LINES = 200  # a result without an end is not looked for further than this
 
 _KEYS = {
     "backend": "backend", "concurrency": "concurrency",
@@ -269,8 +268,7 @@ TEXT_DIALECTS = (
 LARGEST = 256 << 20
 """Larger result files are refused, in bytes: what is read takes several times as much memory."""
 
-_HEAD = 1 << 20
-"""Bytes from the begin of a file by which its format is recognised."""
+_HEAD = 1 << 20  # bytes from the begin of a file by which its format is recognised
 
 _MOST_RUNS = 10_000
 _TEXTS = ("tool", "model", "label", "notes")
@@ -315,11 +313,8 @@ def read_benchmark(path: Path) -> BenchmarkResult:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    with os_errors(f"cannot read {path}"), open(path, "rb") as file:
+        content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise CommandError(
             f"{path} is larger than the {LARGEST >> 20} MiB that a benchmark's result may have; "

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 COPY, FILL, PEER_COPY = 1, 2, 22
-KERNELS = (3, 10)
-"""Serialized and concurrent kernels: CUPTI writes the one that was enabled."""
+KERNELS = (3, 10)  # serialized and concurrent kernels: CUPTI writes the one that was enabled
 DRIVER_CALL, RUNTIME_CALL, INTERNAL_LAUNCH = 4, 5, 48
 MARKER, OVERHEAD, GRAPH = 12, 17, 51
 

@@ -140,8 +140,7 @@ _PREFIX = re.compile(
 """Everything up to vLLM's own level and time, whatever wrote it before; the place stays."""
 
 _LONGEST_DETAIL = 32 << 10
-_LONGEST_MESSAGE = 2048
-"""What of a line is matched."""
+_LONGEST_MESSAGE = 2048  # what of a line is matched
 
 _LONG = ("engine-config", "arguments", "sglang-arguments")
 """Rules of lines that hold a whole configuration."""

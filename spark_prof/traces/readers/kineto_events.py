@@ -179,8 +179,7 @@ def _arguments(text: bytes, kind: type[Arguments]) -> Arguments:
 _EXACT_US = 2**43
 """A float beyond this many microseconds does not tell one nanosecond from the next."""
 
-_LATEST_NS = 1 << 61
-"""Times further than this many nanoseconds from the trace's base are damage."""
+_LATEST_NS = 1 << 61  # times further than this many nanoseconds from the trace's base are damage
 
 
 class InexactTimesError(Exception):

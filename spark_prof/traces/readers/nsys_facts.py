@@ -29,8 +29,7 @@ _WARNING, _WORST = 2, 4
 
 _MOST_DIAGNOSTICS, _LONGEST_DIAGNOSTIC = 8, 200
 
-_UNMATCHED = 0.1
-"""Above this share of launches without work on the GPU, the report is not whole."""
+_UNMATCHED = 0.1  # above this share of launches without work on the GPU, the report is not whole
 
 
 def created_nodes(export: NsysFile) -> dict[str, Int64s]:

@@ -31,11 +31,9 @@ from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import CLOCK_MARK
 from spark_prof.traces.foreign import gpu_frame
 
-ID_MASK = 0xFFFFFF
-"""The bits of a process or thread id."""
+ID_MASK = 0xFFFFFF  # the bits of a process or thread id
 
-PROCESS_SHIFT = 24
-"""Where the process id begins in a global id."""
+PROCESS_SHIFT = 24  # where the process id begins in a global id
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -172,11 +170,9 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-MARK = 34
-"""NVTX_EVENTS.eventType of a mark."""
+MARK = 34  # NVTX_EVENTS.eventType of a mark
 
-_BURST_NS = 10_000_000
-"""Marks closer together than this measure one offset."""
+_BURST_NS = 10_000_000  # marks closer together than this measure one offset
 
 _LATEST_NS = 1 << 62
 
@@ -249,8 +245,7 @@ def _marks(export: NsysFile) -> tuple[Int64s, Int64s]:
     return times[best], offsets[best]
 
 
-Naming = Callable[[Int64s], pd.Categorical]
-"""Gives the texts of numbers in the table of strings."""
+Naming = Callable[[Int64s], pd.Categorical]  # gives the texts of numbers in the table of strings
 
 WHOLE_GRAPH = "CUDA graph (its kernels were not traced)"
 """The row of a graph launch that nsys traced as a whole."""

@@ -47,8 +47,7 @@ from spark_prof.traces.readers.nsys_scan import BUCKET_ROWS, OPEN, scan_export
 from spark_prof.traces.scopes import NO_SCOPE, ScopeWalk, groups
 
 _LAUNCH_WORDS = "launch|memcpy|memset"
-_QUEUE_NS = 5_000_000_000
-"""The kernels of one graph start at most this long after its launch."""
+_QUEUE_NS = 5_000_000_000  # the kernels of one graph start at most this long after its launch
 
 
 class Pending:

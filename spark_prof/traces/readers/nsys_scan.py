@@ -40,8 +40,7 @@ from spark_prof.traces.readers.nsys_file import (
     NsysFile,
 )
 
-BUCKET_ROWS = 900_000
-"""About this many rows make a bucket."""
+BUCKET_ROWS = 900_000  # about this many rows make a bucket
 
 _MOST = 512
 
@@ -118,8 +117,7 @@ class Buckets:
             ) from error
 
 
-TEXT = "text"
-"""The one column of an export that is read as text."""
+TEXT = "text"  # the one column of an export that is read as text
 
 _CHUNK_ROWS = 1 << 20
 _BATCH_ROWS = 1 << 16
@@ -206,24 +204,19 @@ def _row_numbers(export: NsysFile, table: str) -> tuple[int, int]:
 
 NVTX = "NVTX_EVENTS"
 
-NESTED = (59, 70)
-"""NVTX_EVENTS.eventType of push/pop ranges, which lie inside each other."""
+NESTED = (59, 70)  # NVTX_EVENTS.eventType of push/pop ranges, which lie inside each other
 
-RANGES = (*NESTED, 60, 71)
-"""And of start/end ranges, which may lie anyhow."""
+RANGES = (*NESTED, 60, 71)  # and of start/end ranges, which may lie anyhow
 
 _DOMAIN = 75
-LATEST_NS = 1 << 60
-"""Times beyond this, in ns from the session's start, are damage."""
+LATEST_NS = 1 << 60  # times beyond this, in ns from the session's start, are damage
 
-OPEN = 1 << 61
-"""The end of a range that had not ended when the recording did."""
+OPEN = 1 << 61  # the end of a range that had not ended when the recording did
 
 _ROUNDING_NS = 1_000_000
 """By so much work may seem to start before its launch: then it is not in a bucket before it."""
 
-_READERS = 2
-"""Threads that read; more than two only wait for each other in SQLite."""
+_READERS = 2  # threads that read; more than two only wait for each other in SQLite
 
 _COLUMNS: Mapping[str, Mapping[str, int]] = {
     RUNTIME: {"start": -OPEN, "end": -OPEN, "globalTid": 0, "correlationId": -1, "nameId": -1},

@@ -45,11 +45,9 @@ FORMAT = "nsys-stats"
 Times = tuple[Int64s, Int64s]
 
 _DEVICE = re.compile(r"(?P<name>.*) \((?P<number>\d{1,4})\)")
-_ROWS = 1 << 18
-"""Rows of a list that become one window."""
+_ROWS = 1 << 18  # rows of a list that become one window
 _MOST_PROCESSES = 4096
-_FACTS = {"tool": "nsys stats"}
-"""No report of nsys stats tells kernels of CUDA graphs from others."""
+_FACTS = {"tool": "nsys stats"}  # no report of nsys stats tells kernels of CUDA graphs from others
 _MOST_BYTES = 1 << 62
 _BYTES = {"byte": 1, "bytes": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LOST = (
@@ -284,5 +282,4 @@ REPORTS = (
 )
 """The reports that can be read, the first that fits counts."""
 
-REPORT_NAMES = ", ".join(report.name for report in REPORTS)
-"""Their names, for messages."""
+REPORT_NAMES = ", ".join(report.name for report in REPORTS)  # their names, for messages

@@ -18,8 +18,7 @@ from pathlib import Path
 from spark_prof.errors import CommandError
 from spark_prof.traces.compressed import open_stream
 
-_SEARCHED_LINES = 20_000
-"""Lines before the table; no program that printed more has been seen."""
+_SEARCHED_LINES = 20_000  # lines before the table; no program that printed more has been seen
 _LONGEST_LINE = 1 << 20
 _LONGEST_HEAD = 1 << 17
 _LATEST_NS = 1 << 62

@@ -42,13 +42,11 @@ from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
 FORMAT = "proton"
 
-ROOT = "ROOT"
-"""The name of a call path's beginning."""
+ROOT = "ROOT"  # the name of a call path's beginning
 
 _METADATA = "__proton_launch_metadata"
 """The scope of kernels that compute what a launch hook tells about the next launch."""
-_METRIC = "<metric>"
-"""The frame of kernels that copy a metric out of the GPU."""
+_METRIC = "<metric>"  # the frame of kernels that copy a metric out of the GPU
 
 _VENDORS = {"CUDA": "NVIDIA", "HIP": "AMD"}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.compare_gate import COVERAGE, FALSE_ALARMS, Pool, cell, part_pools, step_pools
-from spark_prof.analyzers.comparing.kernel_time import charge, stable_name, typical_step
+from spark_prof.analyzers.comparing.kernel_time import attributed, stable_name, typical_step
 from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, interval_of
 from spark_prof.analyzers.step_accounting import union_by_group
 from tests.rows import each_row
@@ -98,7 +98,7 @@ def test_the_interval_of_one_side() -> None:
 def charges(*spans: tuple[int, int]) -> list[tuple[int, int]]:
     """Busy and gap of each."""
     start, end = np.array(spans, np.int64).reshape(-1, 2).T
-    busy, gap = charge(start, end)
+    busy, gap = attributed(start, end)
     return list(zip(busy.tolist(), gap.tolist(), strict=True))
 
 
@@ -127,7 +127,7 @@ def test_charges_add_up_to_the_span_and_gaps_to_what_is_idle(seed: int) -> None:
     longest = chosen.choice((1, 10, 200))
     start = np.sort([chosen.randrange(1000) for _ in range(chosen.randrange(1, 60))])
     end = start + np.array([chosen.randrange(longest + 1) for _ in start])
-    busy, gap = charge(start, end)
+    busy, gap = attributed(start, end)
     assert int((busy + gap).sum()) == int(end.max() - start.min())
     union = union_by_group(start, end, np.zeros(len(start), np.int64), 1)[0]
     assert int(busy.sum()) == int(union)

@@ -18,7 +18,7 @@ from spark_prof.analyzers.roofline.launches import (
     LONGEST,
     Group,
     Launch,
-    charges_of,
+    attributed_work,
     groups_of,
     launches_of,
 )
@@ -116,7 +116,7 @@ def test_two_products_of_a_layer_go_to_its_two_kernels_in_order() -> None:
     works = [product("experts", 3, "w2"), product("experts", 3, "w13")]
     ran = [Launch(GEMM, "experts", 3, 5), Launch(SMALL, "experts", 3, 90),
            Launch(OTHER, "experts", 3, 7)]  # fmt: skip
-    found = {(c.place.name, c.work.what, c.basis) for c in charges_of(ran, works)}
+    found = {(c.place.name, c.work.what, c.basis) for c in attributed_work(ran, works)}
     assert found == {(GEMM, "w13", BY_ORDER), (OTHER, "w2", BY_ORDER)}
 
 
@@ -125,20 +125,20 @@ def test_without_a_known_product_the_longest_kernel_of_its_module_does_it() -> N
     work = but(product("o_proj", 0, "o_proj"), path=path)
     elsewhere = Launch("c", "o_proj", 0, 70)
     ran = [Launch(name, "o_proj", 0, ns, path=path) for name, ns in (("a", 5), ("b", 50))]
-    (charge,) = charges_of([*ran, elsewhere], [work])
+    (charge,) = attributed_work([*ran, elsewhere], [work])
     assert (charge.place.name, charge.basis) == ("b", LONGEST)
     # Of a kernel whose module is not known, only a product is taken to be one; a guessed owner
     # takes no work.
-    assert charges_of([elsewhere], [work]) == []
+    assert attributed_work([elsewhere], [work]) == []
     guessed = [Launch(GEMM, "qkv", 0, 5, basis="order")]
-    assert charges_of(guessed, [product("qkv", 0, "qkv_proj")]) == []
+    assert attributed_work(guessed, [product("qkv", 0, "qkv_proj")]) == []
 
 
 def test_a_module_s_weight_goes_to_what_ran_in_it_and_no_other() -> None:
     paths = [f"model.layers.0.self_attn.{name}" for name in ("q_a_proj", "kv_a_proj", "kv_b_proj")]
     works = [but(product("qkv", 0, p), path=p) for p in paths]
     ran = [Launch(f"{GEMM}{n}", "qkv", 0, 5, path=path) for n, path in enumerate(paths[:2])]
-    found = {charge.work.what: charge.place.name for charge in charges_of(ran, works)}
+    found = {charge.work.what: charge.place.name for charge in attributed_work(ran, works)}
     # What no kernel ran for is nobody's, although another product of the component ran.
     assert found == {paths[0]: f"{GEMM}0", paths[1]: f"{GEMM}1"}
 
@@ -150,21 +150,21 @@ def test_a_weight_goes_to_the_kernels_that_point_to_it() -> None:
            Launch("first", "qkv", 2, 30, basis="order", reads=(0,)),
            Launch("again", "experts", 3, 10, basis="order", reads=(0,))]  # fmt: skip
     found = [
-        (c.work.what, c.place.name, c.place.component, c.share) for c in charges_of(ran, works)
+        (c.work.what, c.place.name, c.place.component, c.share) for c in attributed_work(ran, works)
     ]
     # A reader of the weight's own component goes before one of another.
     assert found == [("w13", "again", "experts", 1.0), ("w2", "second", "experts", 1.0)]
-    shared = charges_of([ran[2], Launch("part", "experts", 3, 30, reads=(0,))], works[:1])
+    shared = attributed_work([ran[2], Launch("part", "experts", 3, 30, reads=(0,))], works[:1])
     assert {c.place.name: c.share for c in shared} == pytest.approx({"part": 0.75, "again": 0.25})
     assert {c.basis for c in shared} == {BY_TENSOR}
 
 
 def test_the_cache_is_read_by_attention_s_longest_kernel() -> None:
-    shape = Shape(kv_heads=1, head_dim=64)
+    shape = Shape(kv_elements=128)
     read, write = attention(0, ONE, shape)
     ran = [Launch(FLASH, "attention", 0, 50), Launch(GEMM, "attention", 0, 90),
            Launch("reshape", "kv_write", 0, 2)]  # fmt: skip
-    found = {charge.work.kind: charge.place.name for charge in charges_of(ran, [read, write])}
+    found = {charge.work.kind: charge.place.name for charge in attributed_work(ran, [read, write])}
     assert found == {"attention": FLASH, "kv_write": "reshape"}
 
 
@@ -178,7 +178,7 @@ def test_shares_of_each_piece_of_work_add_up_to_one_or_none(seed: int) -> None:
     ]
     works = [product(*rng.choice(places), str(i)) for i in range(rng.randrange(9))]
     sums: dict[int, float] = defaultdict(float)
-    for charge in charges_of(ran, works):
+    for charge in attributed_work(ran, works):
         assert 0 <= charge.share <= 1
         sums[id(charge.work)] += charge.share
     there = {(run.component, run.layer) for run in ran}

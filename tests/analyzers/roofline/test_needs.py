@@ -39,6 +39,25 @@ def test_heads_and_windows_of_a_model() -> None:
     assert [shape.window(layer) for layer in (-1, 0, 1, 2, 3, 4)] == [0, 128, 0, 128, 0, 0]
 
 
+def test_latent_attention_is_counted_as_the_ceilings_of_a_checkpoint_count_it() -> None:
+    sparse = {
+        "hidden_size": 7168,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "num_hidden_layers": 2,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "index_topk": 2048,
+        "index_head_dim": 128,
+        "index_n_heads": 64,
+    }
+    shape = shape_of({"model_config": sparse, "parallel": {"tensor": 4}, "dtype": "bfloat16"})
+    assert (shape.kv_elements, shape.windows) == (512 + 64, (2048, 2048))
+    # A score over latent and position, a sum over the latent alone.
+    assert shape.pair_operations == 2 * 32 * (512 + 64 + 512)
+
+
 @each_row(
     ("cache", "dtype", "size"),
     [("auto", "bfloat16", 2), ("auto", "float32", 4), ("fp8_e4m3", "bfloat16", 1), ("fp8", "", 1),
@@ -65,8 +84,9 @@ def test_experts_of_a_rank_that_a_token_surely_hits(
     assert (shape.experts_here, shape.surely_chosen) == (here, surely)
 
 
-SHAPE = Shape(hidden=2048, heads=32, kv_heads=4, head_dim=128, experts=128, chosen=8,
-              windows=(0, 128), state_bytes=1000.0)  # fmt: skip
+SHAPE = Shape(hidden=2048, heads=32, kv_heads=4, head_dim=128, kv_elements=2 * 4 * 128,
+              pair_operations=4 * 32 * 128, experts=128, chosen=8, windows=(0, 128),
+              state_bytes=1000.0)  # fmt: skip
 ONE = Load(tokens=1, requests=1, sampled=1, context=500)
 
 

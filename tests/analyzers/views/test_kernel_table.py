@@ -8,7 +8,7 @@ import pytest
 
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.step_time import StepKind, kinds_of
-from spark_prof.analyzers.views.kernel_calls import KernelFacts, call_sums, facts_of, search
+from spark_prof.analyzers.views.kernel_calls import KernelFacts, facts_of, search
 from spark_prof.datasets.prepared import Prepared, prepare
 from tests.rows import each_row
 
@@ -57,9 +57,7 @@ def test_every_kernel_of_the_report_is_there(prepared: Prepared) -> None:
 
 
 def _facts(prepared: Prepared, kind: StepKind) -> tuple[KernelFacts, ...]:
-    every = StepKind("all", None, prepared.report.steps.count)
-    own, whole = (call_sums(prepared.kernels, prepared.steps, of) for of in (kind, every))
-    return facts_of(prepared.report, prepared.kernels.names, kind, own, whole)
+    return facts_of(prepared.report, prepared.kernels.names, kind, prepared.sums)
 
 
 @each_row(

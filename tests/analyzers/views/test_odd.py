@@ -66,7 +66,7 @@ def test_equal_layers_are_rarely_called_odd(layers: int, scatter: float, mixed: 
     rng = np.random.default_rng(layers)
     recordings = [noise(rng, layers, scatter=scatter, mixed=mixed) for _ in range(200)]
     # One recording in a hundred is allowed to; over 5 of 200 would be chance once in 60 times.
-    assert sum(bool(compared(times).odd) for times in recordings) <= 5
+    assert sum(bool(compared(times).outliers) for times in recordings) <= 5
 
 
 @each_row("seed", range(40))
@@ -76,7 +76,7 @@ def test_a_planted_layer_is_found(seed: int, change: float) -> None:
     times = noise(rng, LAYERS, scatter=0.005)
     component, layer = int(rng.integers(len(NAMES))), int(rng.integers(LAYERS))
     times[component, layer] *= change
-    (odd, *more) = compared(times).odd
+    (odd, *more) = compared(times).outliers
     assert (odd.component, odd.layer) == (NAMES[component], layer)
     assert odd.share == pytest.approx(change - 1, abs=0.03)
     assert len(more) <= 1
@@ -86,27 +86,27 @@ def test_two_planted_layers_do_not_hide_each_other() -> None:
     times = noise(np.random.default_rng(1), LAYERS, scatter=0.005)
     times[7, [3, 17]] *= 1.2
     found = compared(times)
-    assert {cell.layer for cell in found.odd} == {3, 17}
+    assert {cell.layer for cell in found.outliers} == {3, 17}
 
 
 def test_what_slows_whole_steps_makes_no_layer_odd() -> None:
     times = noise(np.random.default_rng(2), LAYERS, scatter=0.0)
     times[:, :, ::3] *= 5
-    assert not compared(times).odd
+    assert not compared(times).outliers
 
 
 def test_a_difference_below_three_per_cent_is_left_alone() -> None:
     times = np.full((1, LAYERS, STEPS), 50_000.0)
     times[0, 5] *= 1.025
-    assert not compared(times).odd
+    assert not compared(times).outliers
     times[0, 5] *= 1.01
-    assert [cell.layer for cell in compared(times).odd] == [5]
+    assert [cell.layer for cell in compared(times).outliers] == [5]
 
 
 def test_less_than_the_clock_tells_is_left_alone() -> None:
     times = np.full((1, LAYERS, STEPS), 800.0)
     times[0, 5] += 64
-    assert not compared(times).odd
+    assert not compared(times).outliers
 
 
 @pytest.mark.parametrize(("layers", "steps"), [(3, STEPS), (LAYERS, 3)])
@@ -114,7 +114,7 @@ def test_too_few_layers_or_steps_are_not_judged(layers: int, steps: int) -> None
     times = noise(np.random.default_rng(4), layers)[:, :, :steps]
     times[0, 0] *= 50
     found = compared(times)
-    assert (found.odd, found.tested, found.untested) == ((), 0, layers * len(NAMES))
+    assert (found.outliers, found.tested, found.untested) == ((), 0, layers * len(NAMES))
 
 
 CALLS = [
@@ -147,7 +147,7 @@ def test_layers_are_alike_component_by_component() -> None:
 
 def test_other_kernels_and_more_calls_are_told() -> None:
     found, makeup, names = planted()
-    causes = {(odd.component, odd.layer): cause_of(odd, makeup) for odd in found.odd}
+    causes = {(odd.component, odd.layer): cause_of(odd, makeup) for odd in found.outliers}
     assert set(causes) == {("norm", 0), ("mlp", 7)}
     norm, mlp = causes["norm", 0], causes["mlp", 7]
     assert norm
@@ -165,7 +165,7 @@ def test_a_slower_kernel_is_told() -> None:
     ]
     kernels, steps, every = columns(calls), steps_of(range(8)), np.ones(8, bool)
     makeup = makeups(kernels, steps, every)
-    (odd,) = compare_layers(step_cells(kernels, steps), makeup, every).odd
+    (odd,) = compare_layers(step_cells(kernels, steps), makeup, every).outliers
     cause = cause_of(odd, makeup)
     assert cause
     assert (odd.layer, kernels.names[cause.name], cause.kind) == (4, "gemm", "time")
