@@ -118,7 +118,7 @@ def default_config(
         else:
             config = LinearConfig(4, 1, depth, 0, 4)
     elif rows < 16384:
-        config = LinearConfig(8, 8, 2, 0, 2 if many else 3)
+        config = LinearConfig(8, 8, 2, 0, 2 if many or format == "fp8_blocks" else 3)
     else:
         few = LinearConfig(4, 4, 2, 0, 5 if format in ("fp8_blocks", "int4") else 6)
         config = LinearConfig(8, 1, 2, 0, 2) if many else few

@@ -60,12 +60,14 @@ def normed_config(
 
     The warps that `default_config` has in the blocks of a multiprocessor are those of one block, as
     far as their sums fit beside the rows, and a row beside units in flight: FP8's are the largest
-    that are packed. Weights are asked for before the norm: of packed ones three units a warp.
+    that are packed. Weights are asked for before the norm: of packed ones three units a warp, but
+    where a unit has sums of its own.
     """
     base = default_config(rows, columns, tokens, format)
-    if format != "bf16":
+    if format not in ("bf16", "fp8_blocks"):
         base = replace(base, depth=min(3, -(-columns // (128 * base.split))))
-    most = min(base.warps * base.min_blocks, 16 if format == "fp8" else _MOST_WARPS)
+    few = format in ("fp8", "fp8_blocks", "int4")
+    most = min(base.warps * base.min_blocks, 16 if few else _MOST_WARPS)
     for warps in range(most - most % base.split, 0, -base.split):
         config = replace(base, warps=warps, min_blocks=1, blocks=1)
         if _fits(columns, tokens, config):
@@ -158,7 +160,7 @@ def normed_linear(
 
 def norm_code(columns: int) -> KernelCode:
     """What is compiled for rows of as many features that are normed by themselves."""
-    return KernelCode("norm.cu", "norm", (("COLUMNS", columns),))
+    return KernelCode("norm.cu", "row_norm", (("COLUMNS", columns),))
 
 
 def codes() -> Sequence[KernelCode]:

@@ -873,8 +873,11 @@ _GEMM = (
 _OWN = (
     Rule("own-dense", r"^dense$", "dense", _TENSOR, precision="bf16", gemm=True),
     Rule("own-experts", r"^(?:gate_up|down)$", "gate_up", _TENSOR, component="experts",
-         precision="bf16", weights="fp4", gemm=True),
+         precision="bf16", gemm=True),
     Rule("own-router", r"^(?:norm_)?route$", "route", _CUDA, component="router"),
+    Rule("own-attention", r"^attention$", "attention", _TENSOR, component="attention",
+         precision="bf16"),
+    Rule("own-norm", r"^row_norm$", "row_norm", _CUDA, component="norm"),
 )
 
 _GENERIC = _all(_CUDA, "",

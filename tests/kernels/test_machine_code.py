@@ -67,7 +67,7 @@ EXPECTED = (
     ),
     Expected("dense", (STREAMED, TENSOR_CORES), (("FORMAT", FORMATS["bf16"]),), threads=256),
     Expected("route", ()),
-    Expected("norm", (), threads=1024),
+    Expected("row_norm", (), threads=1024),
     Expected("norm_route", (STREAMED,), threads=384),
     Expected("gate_up", (STREAMED, TENSOR_CORES)),
     Expected("down", (STREAMED, TENSOR_CORES)),

@@ -9,7 +9,7 @@ constexpr int THREADS = (COLUMNS / 8 + 31) / 32 * 32;
 SHARED float squares[THREADS / 32];
 
 KERNEL __launch_bounds__(THREADS)
-norm(const u16* x, const u16* residual, const float* weight, u16* stream, u16* normed, int x_stride,
+row_norm(const u16* x, const u16* residual, const float* weight, u16* stream, u16* normed, int x_stride,
      float epsilon) {
     const int column = threadIdx.x * 8;
     const bool inside = column < COLUMNS;

@@ -1,0 +1,89 @@
+"""What NVIDIA's compute-sanitizer says of the package's kernels while `spark-prof kernels check` runs.
+
+Each tool watches only this package's kernels; the checks themselves say whether results are right.
+Errors of API calls are left out: cuda-bindings asks the driver for functions that it may not have.
+A check that takes longer than its share is ended, and said to be.
+
+usage: python benchmarks/sanitize.py FOLDER [--tools memcheck ...] [--checks layer-attention ...]
+           [--seconds S]
+exit code: 1 if a tool has found something
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = {
+    "memcheck": ("--report-api-errors", "no"),
+    "racecheck": (),
+    "synccheck": (),
+    "initcheck": ("--check-api-memory-access", "no"),
+}
+CHECKS = (
+    "layer-attention", "layer-experts", "layer-linear", "router-topk", "moe-w4a16", "o-w16a16",
+    "o-fp8", "o-w4a16",
+)  # fmt: skip
+KERNELS = ("dense", "gate_up", "down", "route", "norm_route", "row_norm", "attention")
+_SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
+_CASES = re.compile(r"(\d+) passed; (\d+) failed; (\d+) skipped")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="for the logs")
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=tuple(TOOLS))
+    parser.add_argument("--checks", nargs="+", default=CHECKS)
+    parser.add_argument("--seconds", type=float, default=300, help="of each tool")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    share = options.seconds / len(options.checks)
+    with ThreadPoolExecutor(len(options.tools)) as pool:
+        clean = list(
+            pool.map(
+                lambda tool: all([run(tool, c, options.folder, share) for c in options.checks]),
+                options.tools,
+            )
+        )
+    return int(not all(clean))
+
+
+def run(tool: str, check: str, folder: Path, seconds: float) -> bool:
+    """Runs one check under one tool, keeps its log and prints a line; whether nothing was found."""
+    names = [word for name in KERNELS for word in ("--kernel-name", f"kernel_name={name}")]
+    command = [
+        *("compute-sanitizer", "--tool", tool, *TOOLS[tool], *names, "--print-limit", "20"),
+        *(sys.executable, "-m", "spark_prof.cli.main", "kernels", "check", check),
+    ]
+    log = folder / f"{tool}-{check}.log"
+    ended = ""
+    with log.open("wb") as file:
+        try:
+            subprocess.run(
+                command,
+                cwd=ROOT,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            ended = f", ended after {seconds:.0f} s"
+    text = log.read_text(errors="replace")
+    found = [int(count) for count in _SUMMARY.findall(text)]
+    cases = _CASES.search(text)
+    what = f"{max(found)} found" if found else "no summary"
+    told = " ".join(cases.group().split()) if cases else "cases not counted"
+    print(f"{tool} {check}: {what}; {told}{ended}", flush=True)
+    return not any(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
