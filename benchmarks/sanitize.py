@@ -1,4 +1,4 @@
-"""What NVIDIA's compute-sanitizer says of the package's kernels while `spark-prof kernels check` runs.
+"""What NVIDIA's compute-sanitizer says of the package's kernels in `spark-prof kernels check`.
 
 Each tool watches only this package's kernels; the checks themselves say whether results are right.
 Errors of API calls are left out: cuda-bindings asks the driver for functions that it may not have.
@@ -15,6 +15,7 @@ import argparse
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,16 +49,21 @@ def main() -> int:
     with ThreadPoolExecutor(len(options.tools)) as pool:
         clean = list(
             pool.map(
-                lambda tool: all([run(tool, c, options.folder, share) for c in options.checks]),
-                options.tools,
+                lambda tool: run_all(tool, options.checks, options.folder, share), options.tools
             )
         )
     return int(not all(clean))
 
 
+def run_all(tool: str, checks: Sequence[str], folder: Path, seconds: float) -> bool:
+    """Runs checks under one tool one after another; whether nothing was found."""
+    found = [run(tool, check, folder, seconds) for check in checks]
+    return all(found)
+
+
 def run(tool: str, check: str, folder: Path, seconds: float) -> bool:
     """Runs one check under one tool, keeps its log and prints a line; whether nothing was found."""
-    names = [word for name in KERNELS for word in ("--kernel-name", f"kernel_name={name}")]
+    names = [word for name in KERNELS for word in ("--kernel-name", f"kernel_substring={name}")]
     command = [
         *("compute-sanitizer", "--tool", tool, *TOOLS[tool], *names, "--print-limit", "20"),
         *(sys.executable, "-m", "spark_prof.cli.main", "kernels", "check", check),

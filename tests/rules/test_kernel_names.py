@@ -247,12 +247,13 @@ ENTRY = re.compile(r"^KERNEL .*\n(\w+)\(", re.MULTILINE)
 
 @each_row("source", sorted(CUDA.glob("*.cu")))
 def test_each_of_our_kernels_has_a_rule(source: Path) -> None:
-    """Those that multiply, in weights.cuh, do it on tensor cores."""
+    """Those that multiply, by weights.cuh or themselves, do it on tensor cores."""
     text = source.read_text()
     [name] = ENTRY.findall(text)
     rule = find_rule(name)
     assert rule is not None
     assert rule.family.startswith("own-")
     multiplies = " multiply(" in text
-    assert rule.engine == ("tensor-core" if multiplies else "cuda-core")
+    tensor_cores = multiplies or "multiply_add_16x8x16(" in text
+    assert rule.engine == ("tensor-core" if tensor_cores else "cuda-core")
     assert rule.gemm is multiplies
