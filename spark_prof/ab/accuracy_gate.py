@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import Literal
 
-from spark_prof.swaps.swap_settings import LAYER_BOUNDS
+from spark_prof.swaps.swap_settings import layer_bound
 
 _ROUNDING = 2.0**-7 / math.sqrt(12 * 1.5 / math.log(2))
 _IN_A_BLOCK = 6
@@ -270,7 +270,7 @@ def judge_layer(
     beyond: bool = False,  # an element of it is too far off
 ) -> LayerError:
     """Whether one swapped layer is near enough to vLLM's own; see `LayerError`."""
-    bound = LAYER_BOUNDS[bits]
+    bound = layer_bound(bits, slot, layer)
     if relative is not None and not math.isfinite(relative):
         relative = None
     passed = relative is not None and relative <= bound and not beyond

@@ -24,7 +24,12 @@ from spark_prof.swaps.decoder_layer import (
 )
 from spark_prof.swaps.guard import deadline, logger
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
-from spark_prof.swaps.swap_settings import LAYER_BOUNDS, SIDES, SWAPS_ENVIRONMENT, SwapSettings
+from spark_prof.swaps.swap_settings import (
+    SIDES,
+    SWAPS_ENVIRONMENT,
+    SwapSettings,
+    layer_bound,
+)
 
 
 @dataclass
@@ -272,7 +277,7 @@ def _refuse_wrong(state: Installed) -> None:
         for guarded in place.choices.values():
             if guarded.replacement is None or guarded.error is None:
                 continue
-            bound = LAYER_BOUNDS[guarded.replacement.bits]
+            bound = layer_bound(guarded.replacement.bits, place.point.slot, place.point.name)
             error = guarded.error
             if error.beyond or not error.relative_l2 <= bound:
                 guarded.fail(

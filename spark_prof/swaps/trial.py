@@ -21,7 +21,7 @@ from spark_prof.swaps.decoder_layer import PARTS
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline, logger
 from spark_prof.swaps.layer_trial import try_attention, works_of_part
 from spark_prof.swaps.layers import Replacement
-from spark_prof.swaps.swap_settings import SIDES
+from spark_prof.swaps.swap_settings import SIDES, layer_bound
 from spark_prof.swaps.trial_work import (
     MIXED,
     PLAIN,
@@ -136,7 +136,7 @@ class _Trial:
     ) -> None:
         assert guarded.replacement is not None
         self._guarded, self._work, self._engine, self._extended = guarded, work, engine, extended
-        self._bits = guarded.replacement.bits
+        self._bound = layer_bound(guarded.replacement.bits, point.slot, point.name)
         self.counts = _counts(guarded.replacement, point, work, engine, extended=extended)
         self._error = guarded.error  # of another form of the same layer
 
@@ -281,12 +281,12 @@ class _Trial:
         what = f"{_rows(count)} ({reference.kind}{how})"
         expected = [each.index_select(0, index) for each in reference.expected]
         try:
-            error = compare_rows(result, expected, reference.floors, self._bits, what)
+            error = compare_rows(result, expected, reference.floors, self._bound, what)
             if error.beyond and reference.own:
                 # Of as many rows vLLM's may be another kernel, such as one that quantizes them.
                 same = self.own(_pick(reference.rows, index))
                 if same is not None:
-                    error = compare_rows(result, same, reference.floors, self._bits, what)
+                    error = compare_rows(result, same, reference.floors, self._bound, what)
         except ValueError as wrong:
             raise ValueError(f"with {what}: {wrong}") from wrong
         problem = fenced.problem(result)

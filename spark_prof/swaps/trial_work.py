@@ -17,7 +17,6 @@ from spark_prof.kernels.check.verdict import same_bits
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import LayerError
 from spark_prof.swaps.layer_dispatch import features_of_experts, first_size
-from spark_prof.swaps.swap_settings import LAYER_BOUNDS
 
 _FLOOR = 2.0**-6
 """Of the usual row's norm: what a row counts as at least, so that rows of zeros have one."""
@@ -83,7 +82,7 @@ def compare_rows(
     # What they should be; rows of it that are not finite are not asked for.
     expected: Sequence[torch.Tensor],
     floors: Sequence[float],
-    bits: str,
+    bound: float,  # the largest relative L2 error that is allowed
     tokens: str,  # the call in words
 ) -> LayerError:
     """The error of the worst row of all results; ValueError where they are not comparable."""
@@ -99,7 +98,7 @@ def compare_rows(
         step = max(1, _AT_ONCE // max(1, right.shape[1]))
         for first in range(0, len(right), step):
             part = slice(first, first + step)
-            errors.append(_compare(mine[part], right[part], floor, LAYER_BOUNDS[bits], first))
+            errors.append(_compare(mine[part], right[part], floor, bound, first))
     beyond, relative, row = max(errors, key=lambda error: error[:2])
     return LayerError(relative, row, tokens, beyond)
 

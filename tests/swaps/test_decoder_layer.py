@@ -22,7 +22,7 @@ from spark_prof.swaps.decoder_layer import PARTS, part_body, read_part, swap_lay
 from spark_prof.swaps.guard import Guarded
 from spark_prof.swaps.layer_trial import try_attention
 from spark_prof.swaps.layers import Replacement
-from spark_prof.swaps.swap_settings import SIDES, parse_swaps
+from spark_prof.swaps.swap_settings import SIDES, layer_bound, parse_swaps
 from tests.rows import each_row
 
 HEADS, KV_HEADS, SIZE, HIDDEN = 4, 2, 16, 32
@@ -258,3 +258,9 @@ def test_attention_is_tried_on_a_cache_that_is_made_up(window: int, wrong: bool)
     try_attention(guarded, SwapPoint("layer", "attn", layer, "attention"), 60.0)
     assert guarded.live is not wrong
     assert wrong is ("on trial with" in guarded.why)
+
+
+def test_experts_that_make_their_logits_are_allowed_a_rounding_of_one() -> None:
+    own = layer_bound("kept", "moe", "model.layers.3.mlp.experts")
+    assert own < layer_bound("kept", "layer", "model.layers.3.mlp.experts") < 0.1
+    assert layer_bound("kept", "layer", "model.layers.3.attn.qkv_proj") == own
