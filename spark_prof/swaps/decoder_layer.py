@@ -85,6 +85,8 @@ def read_part(
     """Reads a part of a decoder layer, as `live_weights.read_layer` does."""
     modules = LayerModules.of(layer)
     assert modules is not None
+    if modules.mlp.experts.moe_config.is_lora_enabled:
+        raise KernelError("its engine takes LoRA adapters")
     if part == "attention":
         return _read_attention(name, modules.attention)
     if part == "normed matrix":
@@ -245,8 +247,11 @@ class Attention(LayerPart):
 
     def arguments(self, qkv: torch.Tensor, positions: torch.Tensor) -> tuple[Any, ...] | None:
         """With the KV cache and where it is read and written, in a step that only decodes."""
+        from vllm.distributed.kv_transfer.kv_transfer_state import has_kv_transfer_group
         from vllm.model_executor.layers.attention.attention import get_attention_context
 
+        if has_kv_transfer_group():  # which waits for each layer's cache, and sends it, there
+            return None
         name = self.modules.attention.attn.layer_name
         metadata, _, cache, slots = get_attention_context(name)
         tokens = len(qkv)

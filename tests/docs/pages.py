@@ -77,12 +77,12 @@ def with_schemas(page: str) -> str:
 
 def with_kernels(page: str) -> str:
     """docs/kernels.md with the kernels of today between its two markers."""
-    rows = [
-        f"| `{k.name}` | {k.slot} | {' '.join(k.formats)} "
-        f"| {' to '.join(f'{count:,}' for count in k.tokens)} | {k.does} |"
-        for k in KERNELS
-    ]
-    head = ["| name | slot | formats | tokens | computes |", "| --- | --- | --- | --- | --- |"]
+    names: dict[tuple[str, str], list[str]] = {}
+    for kernel in KERNELS:
+        key = f"{' '.join(kernel.formats)}", kernel.does
+        names.setdefault(key, []).append(f"`{kernel.name}`")
+    rows = [f"| {' '.join(of)} | {formats} | {does} |" for (formats, does), of in names.items()]
+    head = ["| slot and kind | formats | computes |", "| --- | --- | --- |"]
     return _between(page, "kernels", "\n".join([*head, *rows]) + "\n")
 
 

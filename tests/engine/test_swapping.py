@@ -150,3 +150,20 @@ def test_a_kernel_that_is_wrong_on_trial_does_not_serve(applied: Answered) -> No
     assert applied.states("norm") == {"fell back"}
     assert len(applied.lines("from vLLM's result")) == 1
     assert "100.00%" in applied.lines("from vLLM's result")[0]
+
+
+@pytest.mark.slow
+def test_a_compiled_layer_of_parts_says_what_vllm_says(
+    models: dict[str, Path], environment: dict[str, str]
+) -> None:
+    """Norm and qkv are replaced; attention and experts, which a CPU has none for, are vLLM's."""
+    sides = {"a": (), "b": parse_swaps(_kernel("layer", "right"))}
+    settings = SwapSettings(sides).to_json()
+    found = _answer(environment, models["tiny-moe"], "compiled", settings, "a", "b")
+    begins = [[tokens[:4] for tokens in found.answers[side]] for side in ("a", "b")]
+    assert begins[0] == begins[1]
+    assert found.told["fault"] == ""
+    states = {row["name"].rsplit(".", 1)[1]: row["state"] for row in found.told["swaps"]}
+    assert states == {"qkv_proj": "live", "attn": "fell back", "experts": "fell back"}
+    calls = found.swaps["layer", "model.layers.1.self_attn.qkv_proj"]["calls"]
+    assert calls["b"] >= TOKENS - 1

@@ -96,6 +96,7 @@ class TransformerBlock(nn.Module):
         mlp.router = Matrix(4, HIDDEN)
         mlp.experts = nn.Module()
         mlp.experts.routed_experts = None
+        mlp.experts.moe_config = SimpleNamespace(is_lora_enabled=False)
         mlp.forward = lambda x: x * 3  # type: ignore[assignment]
         self.mlp = mlp
 
@@ -173,7 +174,11 @@ def context(**changed: Any) -> Any:
     return lambda _: (told["metadata"], None, told["cache"], told["slots"])
 
 
-def attended(monkeypatch: pytest.MonkeyPatch, count: int = 4, **changed: Any) -> Any:
+def attended(
+    monkeypatch: pytest.MonkeyPatch, count: int = 4, sent: bool = False, **changed: Any
+) -> Any:
+    transfer = pytest.importorskip("vllm.distributed.kv_transfer.kv_transfer_state")
+    monkeypatch.setattr(transfer, "has_kv_transfer_group", lambda: sent)
     module = pytest.importorskip("vllm.model_executor.layers.attention.attention")
     monkeypatch.setattr(module, "get_attention_context", context(**changed))
     qkv = torch.zeros(count, (HEADS + 2 * KV_HEADS) * SIZE)
@@ -192,7 +197,7 @@ def test_attention_gets_the_cache_where_a_step_only_decodes(
 @each_row(
     "changed",
     [{"max_query_len": 2}, {"causal": False}, {"use_cascade": True}, {"metadata": None},
-     {"slots": None}, {"slots": torch.tensor([1])}, {"cache": torch.zeros(0)}],
+     {"sent": True}, {"slots": None}, {"slots": torch.tensor([1])}, {"cache": torch.zeros(0)}],
 )  # fmt: skip
 def test_other_steps_are_vllm_s(changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert attended(monkeypatch, **changed) is None
@@ -213,6 +218,14 @@ def test_attention_that_the_kernel_has_not_is_refused(changed: dict[str, Any], s
     layer.attn.attn.impl = inner(**changed)  # type: ignore[assignment]
     with pytest.raises(KernelError, match=said):
         read_part("attn", layer, "attention")
+
+
+@each_row("part", PARTS)
+def test_no_part_runs_where_adapters_do(part: Any) -> None:
+    layer = TransformerBlock()
+    layer.mlp.experts.moe_config.is_lora_enabled = True
+    with pytest.raises(KernelError, match="LoRA"):
+        read_part("layer", layer, part)
 
 
 @each_row(("window", "tokens"), [((-1, -1), 0), ((127, 0), 128)])
