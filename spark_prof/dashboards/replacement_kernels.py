@@ -43,9 +43,7 @@ def render_kernels(
 def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Section:
     columns = (
         cells.Text("Name", "name"),
-        cells.Text("Slot", "slot"),
         cells.Text("Formats", lambda kernel: " ".join(kernel.formats)),
-        cells.Text("Tokens", lambda kernel: " to ".join(map(count, kernel.tokens))),
         cells.Prose("Sizes", "shapes"),
         cells.Prose("Computes", "does"),
         cells.Prose(
@@ -55,9 +53,11 @@ def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Secti
         ),
     )
     everywhere = ", ".join(ARCHITECTURES)
+    least = min((kernel.tokens[0] for kernel in kernels), default=0)
+    most = max((kernel.tokens[1] for kernel in kernels), default=0)
     intro = (
-        f"The tests compile them for {everywhere} and look at the machine code. Tuned on: whose "
-        "measurements the dispatcher goes by."
+        f"For {least} to {most} tokens. The tests compile them for {everywhere} and look at the "
+        "machine code. Tuned on: whose measurements the dispatcher goes by."
     )
     return table("kernels", "Kernels", kernels, columns, (intro,))
 
