@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -143,21 +144,9 @@ def build(layer: Layer) -> Replacement:
     """The kernel for attention, as the registry's candidates have it."""
     assert isinstance(layer, AttentionLayer)
     attention = ready(layer)
-
-    def run(
-        qkv: torch.Tensor,
-        positions: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        blocks: torch.Tensor,
-        lengths: torch.Tensor,
-        slots: torch.Tensor,
-    ) -> torch.Tensor:
-        return attend(attention, qkv, positions, keys, values, blocks, lengths, slots)
-
     held = (attention.partial, attention.counters, attention.sinks, *attention.norms)
     memory = sum(tensor.nbytes for tensor in held if tensor is not None)
-    return Replacement(run, LARGEST_BATCH, "kept", memory)
+    return Replacement(partial(attend, attention), LARGEST_BATCH, "kept", memory)
 
 
 def attend(

@@ -132,27 +132,11 @@ def unpack_nibbles(packed: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Fp8Rows:
-    """A matrix or a stack of matrices in E4M3 with a scale for each row."""
+class _E4m3:
+    """Values in E4M3 with scales in float32."""
 
     values: torch.Tensor  # float8_e4m3fn [..., N, K]
-    scales: torch.Tensor  # float32 [..., N]; value = element * scale
-
-    def __post_init__(self) -> None:
-        if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):
-            raise KernelError(
-                f"FP8 rows are {self.values.dtype} with scales of {self.scales.dtype}; they must be"
-                " float8_e4m3fn and float32"
-            )
-        if self.values.ndim < 2 or self.scales.shape != self.values.shape[:-1]:
-            raise KernelError(
-                f"FP8 rows of shape {tuple(self.values.shape)} do not go with scales of shape"
-                f" {tuple(self.scales.shape)}: one scale is for one row"
-            )
-        if self.values.device != self.scales.device:
-            raise KernelError(
-                f"FP8 rows are on {self.values.device}, their scales on {self.scales.device}"
-            )
+    scales: torch.Tensor  # float32
 
     @property
     def shape(self) -> torch.Size:
@@ -163,6 +147,36 @@ class Fp8Rows:
     def device(self) -> torch.device:
         """Where it is."""
         return self.values.device
+
+    def _check_dtypes(self, what: str) -> None:
+        if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):
+            raise KernelError(
+                f"{what} are {self.values.dtype} with scales of {self.scales.dtype}; they must be"
+                " float8_e4m3fn and float32"
+            )
+
+    def _check_devices(self, what: str) -> None:
+        if self.values.device != self.scales.device:
+            raise KernelError(
+                f"{what} are on {self.values.device}, their scales on {self.scales.device}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Fp8Rows(_E4m3):
+    """A matrix or a stack of matrices in E4M3 with a scale for each row."""
+
+    values: torch.Tensor  # float8_e4m3fn [..., N, K]
+    scales: torch.Tensor  # float32 [..., N]; value = element * scale
+
+    def __post_init__(self) -> None:
+        self._check_dtypes("FP8 rows")
+        if self.values.ndim < 2 or self.scales.shape != self.values.shape[:-1]:
+            raise KernelError(
+                f"FP8 rows of shape {tuple(self.values.shape)} do not go with scales of shape"
+                f" {tuple(self.scales.shape)}: one scale is for one row"
+            )
+        self._check_devices("FP8 rows")
 
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values, exact in float64, which is then rounded to the type."""
@@ -192,7 +206,7 @@ FP8_BLOCK = 128
 
 
 @dataclass(frozen=True, eq=False)
-class Fp8Blocks:
+class Fp8Blocks(_E4m3):
     """A matrix or a stack of matrices in E4M3 with a scale for each block of rows and columns."""
 
     values: torch.Tensor  # float8_e4m3fn [..., N, K]
@@ -201,11 +215,7 @@ class Fp8Blocks:
     rows: int = FP8_BLOCK  # that share a scale
 
     def __post_init__(self) -> None:
-        if (self.values.dtype, self.scales.dtype) != (torch.float8_e4m3fn, torch.float32):
-            raise KernelError(
-                f"FP8 blocks are {self.values.dtype} with scales of {self.scales.dtype}; they must"
-                " be float8_e4m3fn and float32"
-            )
+        self._check_dtypes("FP8 blocks")
         *matrices, rows, columns = self.values.shape if self.values.ndim > 1 else (0, 0)
         expected = (*matrices, -(-rows // self.rows), -(-columns // FP8_BLOCK))
         if self.values.ndim < 2 or tuple(self.scales.shape) != expected:
@@ -213,20 +223,7 @@ class Fp8Blocks:
                 f"FP8 values of shape {tuple(self.values.shape)} do not go with scales of shape"
                 f" {tuple(self.scales.shape)}: one scale is for {self.rows} x {FP8_BLOCK} elements"
             )
-        if self.values.device != self.scales.device:
-            raise KernelError(
-                f"FP8 values are on {self.values.device}, their scales on {self.scales.device}"
-            )
-
-    @property
-    def shape(self) -> torch.Size:
-        """Of what it encodes: [..., N, K]."""
-        return self.values.shape
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        return self.values.device
+        self._check_devices("FP8 values")
 
     def scales_of(self, rows: int) -> torch.Tensor:
         """The scales with so few rows to each, a divisor of those that share one."""
@@ -276,14 +273,10 @@ def mxfp4_scales(amax: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class MxFp4:
-    """A matrix or a stack of matrices in MXFP4."""
+class _FourBit:
+    """Two codes of four bits a byte."""
 
     packed: torch.Tensor  # uint8 [..., N, K / 2], the even column in the low nibble
-    scales: torch.Tensor  # uint8 [..., N, K / 32], E8M0, not swizzled
-
-    def __post_init__(self) -> None:
-        check_fp4("MXFP4", self.packed, self.scales, torch.uint8, _MX_BLOCK)
 
     @property
     def shape(self) -> torch.Size:
@@ -294,6 +287,17 @@ class MxFp4:
     def device(self) -> torch.device:
         """Where it is."""
         return self.packed.device
+
+
+@dataclass(frozen=True, eq=False)
+class MxFp4(_FourBit):
+    """A matrix or a stack of matrices in MXFP4."""
+
+    packed: torch.Tensor  # uint8 [..., N, K / 2], the even column in the low nibble
+    scales: torch.Tensor  # uint8 [..., N, K / 32], E8M0, not swizzled
+
+    def __post_init__(self) -> None:
+        check_fp4("MXFP4", self.packed, self.scales, torch.uint8, _MX_BLOCK)
 
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values, exact in float64 and float32; rounded to the type."""
@@ -408,7 +412,7 @@ _NV_BLOCK = 16
 
 
 @dataclass(frozen=True, eq=False)
-class NvFp4:
+class NvFp4(_FourBit):
     """A matrix or a stack of matrices in NVFP4."""
 
     packed: torch.Tensor  # uint8 [..., N, K / 2], the even column in the low nibble
@@ -418,16 +422,6 @@ class NvFp4:
     def __post_init__(self) -> None:
         check_fp4("NVFP4", self.packed, self.scales, torch.float8_e4m3fn, _NV_BLOCK)
         _check_broadcast(self.global_scale, (*self.packed.shape[:-1], 1))
-
-    @property
-    def shape(self) -> torch.Size:
-        """Of what it encodes: [..., N, K]."""
-        return torch.Size((*self.packed.shape[:-1], self.packed.shape[-1] * 2))
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        return self.packed.device
 
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values: in float64 exact, but for one rounding where the global scale divides."""
@@ -474,7 +468,7 @@ def _check_broadcast(global_scale: GlobalScale, rows: tuple[int, ...]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Int4Groups:
+class Int4Groups(_FourBit):
     """A matrix of four-bit integers with a scale and a zero point for each group of a row."""
 
     packed: torch.Tensor  # uint8 [N, K / 2], the even column in the low nibble
@@ -495,16 +489,6 @@ class Int4Groups:
                 f"INT4 codes of shape {shape} do not go with scales of shape {groups} and zeros of"
                 f" shape {tuple(self.zeros.shape)}: one of each is for {self.group} columns"
             )
-
-    @property
-    def shape(self) -> torch.Size:
-        """Of what it encodes: [N, K]."""
-        return torch.Size((self.packed.shape[0], self.packed.shape[1] * 2))
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        return self.packed.device
 
     def decode(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The values, exact in float64, which is then rounded to the type."""

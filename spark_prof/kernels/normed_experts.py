@@ -69,6 +69,12 @@ def make_router(layer: NormedExpertsLayer) -> Router:
     weight, device = weight.detach(), weight.device
     experts, columns = choice.experts, layer.norm.weight.shape[-1]
     check_operand("the router's matrix", weight, (experts, columns), device)
+    fits = layer.experts.gate_up.shape[0], layer.experts.gate_up.shape[-1]
+    if tuple(weight.shape) != fits:
+        raise KernelError(
+            f"the router's matrix has the shape {tuple(weight.shape)}; for the experts it must have"
+            f" {fits}"
+        )
     if columns % 8 or columns > _WIDEST or weight.data_ptr() % 16:
         raise KernelError(
             f"the router's matrix has {columns} columns from address {weight.data_ptr():#x}: they"
@@ -94,11 +100,6 @@ def build(layer: Layer) -> Replacement:
     biases = experts.gate_up_bias, experts.down_bias
     packed = pack_experts(experts.gate_up, experts.down, *biases, experts.activation)
     router = make_router(layer)
-    if tuple(router.weight.shape) != (packed.count, packed.hidden):
-        raise KernelError(
-            f"the router's matrix has the shape {tuple(router.weight.shape)}; for the experts it"
-            f" must have {(packed.count, packed.hidden)}"
-        )
 
     def run(
         x: torch.Tensor, residual: torch.Tensor | None, config: MoeConfig | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -50,6 +51,7 @@ _MOST_ELEMENTS = 32
 """Of a row, that a thread keeps in registers."""
 
 
+@cache
 def normed_config(
     rows: int,
     columns: int,

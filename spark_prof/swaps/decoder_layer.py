@@ -9,6 +9,7 @@ would lose what torch.compile fuses there: such sides are compared with two engi
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -95,7 +96,7 @@ def read_part(
     runner = modules.mlp.experts
     if getattr(modules.mlp, "is_sequence_parallel", False) or runner.moe_config.tp_size > 1:
         raise KernelError("what its experts return is added up over ranks")
-    if any(getattr(holder, "shared_expert", None) is not None for holder in (modules.mlp, runner)):
+    if getattr(modules.mlp, "shared_expert", None) is not None:
         raise KernelError("it has a shared expert")
     bias = modules.gate.bias
     return NormedExpertsLayer(
@@ -156,7 +157,7 @@ def _cos_sin(rotary: Any) -> torch.Tensor:
     return found
 
 
-class LayerPart:
+class LayerPart(ABC):
     """One part of a layer: the replacement of the active side, or what vLLM has."""
 
     def __init__(self, modules: LayerModules, choices: Choices, opaque: bool = True) -> None:
@@ -164,9 +165,9 @@ class LayerPart:
         self.choices = choices
         self.opaque = opaque  # whether a compiler sees nothing of what it does
 
+    @abstractmethod
     def stock(self, *arguments: Any) -> Any:
         """What vLLM's modules make of the arguments, none of which is written to."""
-        raise NotImplementedError
 
     def arguments(self, *given: Any) -> tuple[Any, ...] | None:
         """What the replacement gets; None where vLLM's own has to run."""

@@ -34,9 +34,6 @@ SHARED float2 weighed[WARPS][HEADS];  // the largest score, in powers of two; th
 SHARED float sink_of[HEADS];
 SHARED int is_last;
 
-INLINE u32 word_of(const uint4& four, int index) {
-    return index == 0 ? four.x : index == 1 ? four.y : index == 2 ? four.z : four.w;
-}
 INLINE float larger(float a, float b) { return a < b ? b : a; }
 INLINE float minus_infinity() { return float_of_bits(0xFF800000u); }
 

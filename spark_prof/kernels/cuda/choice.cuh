@@ -20,12 +20,6 @@ INLINE u32 ordered(float value) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-INLINE float warp_sum(float value) {
-#pragma unroll
-    for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
-    return value;
-}
-
 // A bf16 score and its expert in one number, larger if the score is, or equal and the expert before.
 INLINE u32 keyed(u16 bits, int expert) {
     const u32 order = (bits & 0x7FFFu) > 0x7F80u ? 0xFFFFu  // NaN is above all

@@ -3,7 +3,7 @@
 // A lane has PAIRS pairs of features that are rotated with each other: i and i + rotated / 2 where
 // `halves` is set, else neighbours; those from `rotated` on stay as they are.
 #pragma once
-#include "platform.cuh"
+#include "vectors.cuh"
 
 constexpr int PAIRS = (SIZE / 2 + 31) / 32;
 constexpr int AT_A_TIME = 2;  // heads of a warp whose loads are in flight together
@@ -66,12 +66,6 @@ INLINE Head weights_at(const float* from, const Rotation& by) {
         got.high[j] = from && is_pair(j) ? from[high_of(by, j)] : 1.f;
     }
     return got;
-}
-
-INLINE float warp_sum(float value) {
-#pragma unroll
-    for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
-    return value;
 }
 
 INLINE void norm(Head& head, const Head& weights, float epsilon) {

@@ -20,13 +20,12 @@ row_norm(const u16* x, const u16* residual, const float* weight, u16* stream, u1
     wait_for_previous_kernel();
     if (inside) {
         const uint4 own = load_16(x + 1ll * blockIdx.x * x_stride + column);
-        add(own, residual ? load_16(residual + at) : make_uint4(0u, 0u, 0u, 0u), sum);
+        add(own, residual ? load_16(residual + at) : zeros(), sum);
         *reinterpret_cast<uint4*>(stream + at) = packed(sum);
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) square += sum[k] * sum[k];
-#pragma unroll
-    for (u32 mask = 16; mask; mask >>= 1) square += shuffle_xor(square, mask);
+    square = warp_sum(square);
     if (lane_id() == 0) squares[warp_id()] = square;
     sync_block();
     float total = 0.f;

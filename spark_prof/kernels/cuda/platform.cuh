@@ -160,3 +160,10 @@ INLINE u32 warp_max(u32 value) {
     return value;
 #endif
 }
+
+// The sum of the warp's values, added in a fixed order, in every lane.
+INLINE float warp_sum(float value) {
+#pragma unroll
+    for (u32 mask = 16; mask; mask >>= 1) value += shuffle_xor(value, mask);
+    return value;
+}

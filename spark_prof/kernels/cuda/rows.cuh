@@ -1,7 +1,6 @@
 // Activations of up to ROOM rows in shared memory: those of x or, with NORM, the RMS norm of the
 // residual stream x + residual. Each block makes all of them for itself.
 #pragma once
-#include "vectors.cuh"
 #include "weights.cuh"
 
 static_assert(ROOM <= 8, "rows of 8 tokens at most");
@@ -40,8 +39,7 @@ INLINE void make_rows(const u16* x, int x_stride, const u16* residual, const flo
 #pragma unroll
         for (int k = 0; k < 8; ++k) square += sum[i][k] * sum[i][k];
     }
-#pragma unroll
-    for (u32 mask = 16; mask; mask >>= 1) square += shuffle_xor(square, mask);
+    square = warp_sum(square);
     if (lane_id() == 0) squares[warp_id()] = square;
     sync_block();
     float total = 0.f;

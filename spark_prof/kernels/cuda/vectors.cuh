@@ -1,6 +1,11 @@
-// Eight values of bf16 in a register's worth of 16 bytes, as floats and back.
+// 16 bytes: their words, and eight values of bf16 in them as floats and back.
 #pragma once
 #include "platform.cuh"
+
+INLINE uint4 zeros() { return make_uint4(0u, 0u, 0u, 0u); }
+INLINE u32 word_of(const uint4& four, int index) {
+    return index == 0 ? four.x : index == 1 ? four.y : index == 2 ? four.z : four.w;
+}
 
 INLINE void unpack(const uint4& eight, float (&into)[8]) {
     const u32 words[4] = {eight.x, eight.y, eight.z, eight.w};

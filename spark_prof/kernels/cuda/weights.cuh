@@ -12,7 +12,7 @@
 // it, row after row. TOKEN_TILES: 1 for up to 8 tokens, else 2.
 // COLUMNS: of the matrix; a multiple of 16.
 #pragma once
-#include "platform.cuh"
+#include "vectors.cuh"
 
 #define NVFP4 0
 #define MXFP4 1
@@ -46,7 +46,6 @@ struct Activations {
     uint4 x[4];
 };
 
-INLINE uint4 zeros() { return make_uint4(0u, 0u, 0u, 0u); }
 INLINE bool has_one_tile(int unit) { return TILES % 2 && unit == UNITS - 1; }
 
 // Whether a part of a unit, 32 columns of which a lane has those from `column` on, is of the matrix.
@@ -133,10 +132,6 @@ INLINE u32 scaled(u32 pair, u32 factor) {
     return FORMAT == BF16   ? pair
            : FORMAT == INT4 ? add_bf16x2(pair, factor)
                             : multiply_bf16x2(pair, factor);
-}
-
-INLINE u32 word_of(const uint4& four, int index) {
-    return index == 0 ? four.x : index == 1 ? four.y : index == 2 ? four.z : four.w;
 }
 
 // sums[token tile] += 16 rows of a unit times 8 tokens, without the scales of the unit's sums.
