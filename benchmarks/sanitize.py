@@ -5,7 +5,7 @@ Errors of API calls are left out: cuda-bindings asks the driver for functions th
 A check that takes longer than its share is ended, and said to be.
 
 usage: python benchmarks/sanitize.py FOLDER [--tools memcheck ...] [--checks layer-attention ...]
-           [--seconds S]
+           [--seconds S] [--jobs N]
 exit code: 1 if a tool has found something
 """
 
@@ -15,7 +15,6 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,23 +41,17 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="for the logs")
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=tuple(TOOLS))
     parser.add_argument("--checks", nargs="+", default=CHECKS)
-    parser.add_argument("--seconds", type=float, default=300, help="of each tool")
+    parser.add_argument("--seconds", type=float, default=300, help="of each tool in each check")
+    parser.add_argument("--jobs", type=int, default=16, help="that run at a time")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    share = options.seconds / len(options.checks)
-    with ThreadPoolExecutor(len(options.tools)) as pool:
-        clean = list(
-            pool.map(
-                lambda tool: run_all(tool, options.checks, options.folder, share), options.tools
-            )
-        )
-    return int(not all(clean))
-
-
-def run_all(tool: str, checks: Sequence[str], folder: Path, seconds: float) -> bool:
-    """Runs checks under one tool one after another; whether nothing was found."""
-    found = [run(tool, check, folder, seconds) for check in checks]
-    return all(found)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        clean = [
+            pool.submit(run, tool, check, options.folder, options.seconds)
+            for tool in options.tools
+            for check in options.checks
+        ]
+    return int(not all(found.result() for found in clean))
 
 
 def run(tool: str, check: str, folder: Path, seconds: float) -> bool:
