@@ -6,7 +6,7 @@ PyTorch's profiler over some steps; waits for the host are left out. The wall cl
 the profiler. The first side is what the others are compared with.
 
 usage: python benchmarks/engine_steps.py RESULT.json [--model NAME] [--sides stock SIDE ...]
-           [--batch-sizes 1,8]
+           [--batch-sizes 1,8] [--engine JSON]
        python benchmarks/engine_steps.py RESULT.json --show
 
     python benchmarks/engine_steps.py steps.json --sides stock \
@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("--model", default="gpt-oss-20b", help="of demo.models")
     parser.add_argument("--sides", nargs="+", default=["stock", "moe=spark_prof"])
     parser.add_argument("--batch-sizes", default="1,8")
+    parser.add_argument("--engine", default="{}", help="further arguments of vllm.LLM, as JSON")
     parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
     parser.add_argument(
         "--side", help=argparse.SUPPRESS
@@ -51,7 +52,7 @@ def main() -> int:
     options = parser.parse_args()
     batches = [int(size) for size in options.batch_sizes.split(",")]
     if options.side is not None:
-        options.result.write_text(json.dumps(measured(options.model, batches)))
+        options.result.write_text(json.dumps(measured(options, batches)))
         return 0
     if not options.show:
         options.result.write_text(
@@ -71,14 +72,15 @@ def started(side: str, options: argparse.Namespace) -> dict[str, Any]:
         path = Path(folder) / "side.json"
         command = [
             *(sys.executable, __file__, str(path), "--model", options.model, "--side", side),
-            *("--batch-sizes", options.batch_sizes),
+            *("--batch-sizes", options.batch_sizes, "--engine", options.engine),
         ]
         subprocess.run(command, env=os.environ | environment, check=True, stdout=sys.stderr)
         return {"side": side, "model": options.model, **json.loads(path.read_text())}
 
 
-def measured(model: str, batches: list[int]) -> dict[str, Any]:
+def measured(options: argparse.Namespace, batches: list[int]) -> dict[str, Any]:
     """Starts the engine that the environment asks for, and measures its steps."""
+    model = options.model
     import spark_prof.plugin
     from demo.models import write_model
 
@@ -91,7 +93,7 @@ def measured(model: str, batches: list[int]) -> dict[str, Any]:
         model=str(write_model(model, Path(folder.name) / model)), load_format="dummy", seed=1,
         skip_tokenizer_init=True, max_model_len=2048, max_num_seqs=16, disable_log_stats=True,
         enable_prefix_caching=False, compilation_config={"cudagraph_capture_sizes": GRAPHS},
-        worker_extension_cls="spark_prof.swaps.extension.Extension",
+        worker_extension_cls="spark_prof.swaps.extension.Extension", **json.loads(options.engine),
     )  # fmt: skip
     swaps = llm.collective_rpc("spark_prof_swaps")[0]["swaps"]
 
