@@ -1,12 +1,13 @@
 """A decode step of a live vLLM engine, side by side: wall clock, time on the device, kernels.
 
-Each side is an engine of its own, one after another, with the same random weights in a model's real
-shapes. The device's time is the union of its kernels and of gaps under 8 us between them, by
-PyTorch's profiler over some steps; waits for the host are left out. The wall clock is taken without
-the profiler. The first side is what the others are compared with.
+Each side is an engine of its own with the same random weights in a model's real shapes, measured
+one after another. The engine runs as vLLM would by default, in a process of its own. The device's
+time is the union of its kernels and of gaps under 8 us between them, by PyTorch's profiler over
+some steps; waits for the host are left out. The wall clock is taken without the profiler. The first
+side of a model is what its others are compared with.
 
-usage: python benchmarks/engine_steps.py RESULT.json [--model NAME] [--sides stock SIDE ...]
-           [--batch-sizes 1,8] [--engine JSON]
+usage: python benchmarks/engine_steps.py RESULT.json --sides [MODEL:]SIDE ... [--model NAME]
+           [--batch-sizes 1,8] [--together] [--engine JSON]
        python benchmarks/engine_steps.py RESULT.json --show
 
     python benchmarks/engine_steps.py steps.json --sides stock \
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,61 +43,88 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("result", type=Path)
-    parser.add_argument("--model", default="gpt-oss-20b", help="of demo.models")
+    parser.add_argument("--model", default="gpt-oss-20b", help="of sides that name none")
     parser.add_argument("--sides", nargs="+", default=["stock", "moe=spark_prof"])
     parser.add_argument("--batch-sizes", default="1,8")
+    parser.add_argument("--together", action="store_true", help="start all engines at once")
     parser.add_argument("--engine", default="{}", help="further arguments of vllm.LLM, as JSON")
     parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
-    parser.add_argument(
-        "--side", help=argparse.SUPPRESS
-    )  # the engine of one, in a process of its own
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    batches = [int(size) for size in options.batch_sizes.split(",")]
-    if options.side is not None:
-        options.result.write_text(json.dumps(measured(options, batches)))
+    if options.child:
+        batches = [int(size) for size in options.batch_sizes.split(",")]
+        options.result.write_text(json.dumps(measured(options.model, options.engine, batches)))
         return 0
     if not options.show:
-        options.result.write_text(
-            json.dumps([started(s, options) for s in options.sides], indent=1)
-        )
+        found = []
+        for side in all_measured(options):
+            found.append(side)
+            options.result.write_text(json.dumps(found, indent=1))
     show(json.loads(options.result.read_text()))
     return 0
 
 
-def started(side: str, options: argparse.Namespace) -> dict[str, Any]:
-    """What the engine of one side measures."""
+def all_measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What each side's engine measures; an engine that ends early has a line in its place."""
+    jobs = []
+    for text in options.sides:
+        model, colon, side = text.partition(":")
+        jobs.append((model, side) if colon else (options.model, text))
+    groups = [jobs] if options.together else [[job] for job in jobs]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, group in enumerate(groups):
+            engines = [
+                (job, *started(*job, Path(folder) / f"{number}-{place}", options))
+                for place, job in enumerate(group)
+            ]
+            # None is measured while another one loads.
+            for _, engine, path in engines:
+                while engine.poll() is None and not path.with_suffix(".ready").exists():
+                    time.sleep(0.1)
+            for (model, side), engine, path in engines:
+                engine.communicate(b"go\n")
+                row = (
+                    json.loads(path.read_text()) if path.exists() else {"failed": engine.returncode}
+                )
+                yield {"side": side, "model": model, **row}
+
+
+def started(
+    model: str, side: str, path: Path, options: argparse.Namespace
+) -> tuple[subprocess.Popen[bytes], Path]:
+    """The process of a side's engine, and the file of what it measures."""
     settings = SwapSettings({"a": parse_swaps("" if side == "stock" else side)})
     environment = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", SWAPS_ENVIRONMENT: settings.to_json(),
-    }  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "side.json"
-        command = [
-            *(sys.executable, __file__, str(path), "--model", options.model, "--side", side),
-            *("--batch-sizes", options.batch_sizes, "--engine", options.engine),
-        ]
-        subprocess.run(command, env=os.environ | environment, check=True, stdout=sys.stderr)
-        return {"side": side, "model": options.model, **json.loads(path.read_text())}
+        SWAPS_ENVIRONMENT: settings.to_json(),
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # functions of this file start the profiler
+    }
+    command = [
+        *(sys.executable, __file__, str(path), "--child", "--model", model),
+        *("--batch-sizes", options.batch_sizes, "--engine", options.engine),
+    ]
+    engine = subprocess.Popen(
+        command, env=os.environ | environment, stdin=subprocess.PIPE, stdout=sys.stderr
+    )
+    return engine, path
 
 
-def measured(options: argparse.Namespace, batches: list[int]) -> dict[str, Any]:
-    """Starts the engine that the environment asks for, and measures its steps."""
-    model = options.model
-    import spark_prof.plugin
-    from demo.models import write_model
-
-    spark_prof.plugin.install()
-    import torch
+def measured(model: str, engine: str, batches: Sequence[int]) -> dict[str, Any]:
+    """Starts the engine that the environment asks for, and measures its steps when it is told."""
     from vllm import LLM, SamplingParams
 
-    folder = tempfile.TemporaryDirectory()  # until the engine is gone
+    from demo.models import write_model
+
+    path = Path(sys.argv[1])
     llm = LLM(
-        model=str(write_model(model, Path(folder.name) / model)), load_format="dummy", seed=1,
-        skip_tokenizer_init=True, max_model_len=2048, max_num_seqs=16, disable_log_stats=True,
-        enable_prefix_caching=False, compilation_config={"cudagraph_capture_sizes": GRAPHS},
-        worker_extension_cls="spark_prof.swaps.extension.Extension", **json.loads(options.engine),
+        model=str(write_model(model, path.with_suffix(".model") / model)), load_format="dummy",
+        seed=1, skip_tokenizer_init=True, max_model_len=2048, max_num_seqs=16,
+        disable_log_stats=True, enable_prefix_caching=False,
+        compilation_config={"cudagraph_capture_sizes": GRAPHS},
+        worker_extension_cls="spark_prof.swaps.extension.Extension", **json.loads(engine),
     )  # fmt: skip
     swaps = llm.collective_rpc("spark_prof_swaps")[0]["swaps"]
+    path.with_suffix(".ready").touch()
+    sys.stdin.readline()
 
     def generate(count: int, tokens: int) -> float:
         sampling = SamplingParams(
@@ -113,13 +142,33 @@ def measured(options: argparse.Namespace, batches: list[int]) -> dict[str, Any]:
     for count in batches:
         generate(count, 32)
         wall = generate(count, STEPS + 20) - generate(count, 20)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-            generate(count, PROFILED)
-        found[str(count)] = {"wall_ms": wall / STEPS * 1e3, **on_device(profiler.events())}
+        llm.collective_rpc(begin_profile)
+        generate(count, PROFILED)
+        found[str(count)] = {"wall_ms": wall / STEPS * 1e3, **llm.collective_rpc(end_profile)[0]}
     return {
-        "gpu": torch.cuda.get_device_name(), "batches": found,
+        "gpu": gpu_name(), "batches": found,
         "swaps": Counter(f"{row['slot']}: {row['state']} {row['why']}".strip() for row in swaps),
+        "lines": Counter(row["line"] for row in swaps if row["line"]),
     }  # fmt: skip
+
+
+def gpu_name() -> str:
+    command = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[0]
+
+
+def begin_profile(worker: Any) -> None:
+    import torch
+
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    worker.spark_prof_profiler = torch.profiler.profile(activities=activities)
+    worker.spark_prof_profiler.start()
+
+
+def end_profile(worker: Any) -> dict[str, Any]:
+    """What `on_device` says of the steps since `begin_profile`."""
+    worker.spark_prof_profiler.stop()
+    return on_device(worker.spark_prof_profiler.events())
 
 
 def on_device(events: Any) -> dict[str, Any]:
@@ -156,9 +205,12 @@ def on_device(events: Any) -> dict[str, Any]:
 def show(sides: list[dict[str, Any]]) -> None:
     """Prints each side beside the first one of its model."""
     for side in sides:
+        if "failed" in side:
+            print(f"{side['model']}, {side['side']}: its engine ended with {side['failed']}")
+            continue
         first = next(each for each in sides if each["model"] == side["model"])
         for count, step in side["batches"].items():
-            base = first["batches"].get(count) if side is not first else None
+            base = first.get("batches", {}).get(count) if side is not first else None
             wall, device = (
                 f" ({base[key] / step[key]:.2f} x)" if base else ""
                 for key in ("wall_ms", "device_ms")

@@ -246,6 +246,24 @@ MODELS: dict[str, dict[str, Any]] = {
 """config.json by name: two small ones for a CPU, and the shapes of models that people run."""
 
 
+MODELS["gpt-oss-120b"] = MODELS["gpt-oss-20b"] | {
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+    "num_hidden_layers": 36,
+    "num_local_experts": 128,
+}
+MODELS["llama-3.1-8b"] = MODELS["tiny-dense"] | {
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rope_theta": 500000.0,
+    "vocab_size": 128256,
+}
+
+
 def write_model(name: str, folder: Path) -> Path:
     """Writes the model's config.json into the folder and returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
