@@ -7,7 +7,7 @@ some steps; waits for the host are left out. The wall clock is taken without the
 side of a model is what its others are compared with.
 
 usage: python benchmarks/engine_steps.py RESULT.json --sides [MODEL:]SIDE ... [--model NAME]
-           [--batch-sizes 1,8] [--together] [--engine JSON]
+           [--batch-sizes 1,8] [--together] [--lock FILE] [--engine JSON]
        python benchmarks/engine_steps.py RESULT.json --show
 
     python benchmarks/engine_steps.py steps.json --sides stock \
@@ -17,6 +17,7 @@ usage: python benchmarks/engine_steps.py RESULT.json --sides [MODEL:]SIDE ... [-
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import subprocess
@@ -47,6 +48,9 @@ def main() -> int:
     parser.add_argument("--sides", nargs="+", default=["stock", "moe=spark_prof"])
     parser.add_argument("--batch-sizes", default="1,8")
     parser.add_argument("--together", action="store_true", help="start all engines at once")
+    parser.add_argument(
+        "--lock", type=Path, help="measure while nobody else holds this file's lock"
+    )
     parser.add_argument("--engine", default="{}", help="further arguments of vllm.LLM, as JSON")
     parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -82,7 +86,9 @@ def all_measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 while engine.poll() is None and not path.with_suffix(".ready").exists():
                     time.sleep(0.1)
             for (model, side), engine, path in engines:
-                engine.communicate(b"go\n")
+                with open(options.lock or path.with_suffix(".lock"), "w") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    engine.communicate(b"go\n")
                 row = (
                     json.loads(path.read_text()) if path.exists() else {"failed": engine.returncode}
                 )
