@@ -32,6 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from demo.models import MODELS, write_model  # noqa: E402
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, parse_swaps  # noqa: E402
 
 PROMPT, STEPS, PROFILED = 127, 200, 24
@@ -72,8 +73,8 @@ def all_measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What each side's engine measures; an engine that ends early has a line in its place."""
     jobs = []
     for text in options.sides:
-        model, colon, side = text.partition(":")
-        jobs.append((model, side) if colon else (options.model, text))
+        model, _, side = text.partition(":")
+        jobs.append((model, side) if model in MODELS else (options.model, text))
     groups = [jobs] if options.together else [[job] for job in jobs]
     with tempfile.TemporaryDirectory() as folder:
         for number, group in enumerate(groups):
@@ -117,8 +118,6 @@ def started(
 def measured(model: str, engine: str, batches: Sequence[int]) -> dict[str, Any]:
     """Starts the engine that the environment asks for, and measures its steps when it is told."""
     from vllm import LLM, SamplingParams
-
-    from demo.models import write_model
 
     path = Path(sys.argv[1])
     llm = LLM(
