@@ -83,8 +83,9 @@ def try_attention(guarded: Guarded, point: SwapPoint, seconds: float) -> None:
     device = layer.cos_sin.device
     for lengths in _CONTEXTS:
         case = AttentionCase(
-            layer.heads, layer.kv_heads, layer.size, lengths, window=layer.window, page=16
-        )
+            layer.heads, layer.kv_heads, layer.size, lengths, window=layer.window, page=16,
+            fp8=layer.fp8_scales is not None, codes=1 / min(layer.fp8_scales or (1,)),
+        )  # fmt: skip
         given = case.arguments(str(device))
         before = tuple(copies(given))
         with deadline(seconds, f"{guarded.label} has not ended"):
