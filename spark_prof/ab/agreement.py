@@ -34,18 +34,18 @@ def describe(engine: Engine) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, .
     answers = engine.ask(DescribeSwaps(), Rows, "telling what is swapped").rows
     ranks = tuple(msgspec.convert(answer, RankSwaps) for answer in answers)
     found: dict[tuple[int, str, str, str], LayerError] = {}
-    for answer, rank in zip(answers, ranks, strict=True):
-        for row, swap in zip(answer["swaps"], rank.swaps, strict=True):
-            error = row["layer_error"]
+    for rank in ranks:
+        for swap in rank.swaps:
+            error = swap.layer_error
             if not swap.live or error is None:
                 continue
             found[rank.rank, swap.slot, swap.name, swap.kernel] = judge_layer(
                 swap.name if len(ranks) == 1 else f"{swap.name} of rank {rank.rank}",
                 swap.slot,
                 swap.bits or "kept",
-                error["relative_l2"],
-                f"row {error['row']} of {error['tokens']}" if error["tokens"] else "",
-                beyond=error["beyond"],
+                error.relative_l2,
+                f"row {error.row} of {error.tokens}" if error.tokens else "",
+                beyond=error.beyond,
             )
     return ranks, tuple(found.values())
 

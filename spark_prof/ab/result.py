@@ -30,6 +30,16 @@ from spark_prof.profiler.commands import option_value
 
 
 @dataclass(frozen=True)
+class TrialError:
+    """How far a replacement was from vLLM's own kernel on trial; attention, from its definition."""
+
+    relative_l2: float | None  # of the row that was furthest off; None where it was no number
+    row: int  # which that is
+    tokens: str  # the call in words
+    beyond: bool  # an element of it is too far off
+
+
+@dataclass(frozen=True)
 class SwappedModule:
     """One module that a side wanted to swap."""
 
@@ -43,9 +53,12 @@ class SwappedModule:
     """Kept where it computes with the weights' own bits, changed where it does not; empty where
     nothing was built."""
     bytes: int = 0  # of memory that it holds beside vLLM's own weights
-    line: str = ""  # what the kernel says of itself, such as what quantizing lost
+    # What the kernel says of itself, such as what quantizing lost; a part of a decoder layer begins
+    # with which one it is.
+    line: str = ""
     calls: dict[str, int] = field(default_factory=dict)
     """How often it was called from Python, by side; replays of CUDA graphs are no calls."""
+    layer_error: TrialError | None = None  # None where nothing was compared
 
     @property
     def live(self) -> bool:

@@ -122,7 +122,7 @@ def sums_of(
     A later stretch of an operator is no call of its own. Copies are no kernels. Of each analyzed
     step there is its phase, indexed by step in ascending order, and begin_ns and finish_ns in
     `windows`. `us` and `step_calls` are time and calls of the typical step of the phase, which
-    without windows is the mean.
+    without windows is the mean; `ahead_us` is how much earlier its kernels were seen to start.
     """
     step = positions(phase_of.index.to_numpy(), kernels["step"].to_numpy())
     # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
@@ -138,6 +138,9 @@ def sums_of(
     weights = np.append(step_weights(phase_of, windows), 0.0)
     typical = np.flatnonzero(weights[step] > 0)
     weight, code_of_typical = weights[step[typical]], code[typical]
+    ahead = np.zeros(len(typical))
+    if "ahead_ns" in kernels:
+        ahead = kernels["ahead_ns"].to_numpy()[typical] * weight
     sums = (
         kernels[_KEYS]
         .iloc[first]
@@ -146,6 +149,7 @@ def sums_of(
             ns=np.bincount(code, weights=took, minlength=len(first)).astype(np.int64),
             calls=np.bincount(code if own.all() else code[own], minlength=len(first)),
             us=np.bincount(code_of_typical, took[typical] * weight, len(first)) / 1e3,
+            ahead_us=np.bincount(code_of_typical, ahead, len(first)) / 1e3,
             step_calls=np.bincount(code_of_typical, own[typical] * weight, len(first)),
         )
     )

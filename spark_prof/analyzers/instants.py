@@ -1,8 +1,11 @@
 """Who owns an instant: the one rule by which time is attributed to what ran.
 
-An instant of a step's window belongs evenly to everything that runs in it, whichever step launched
-that; one in which nothing runs is a launch gap between the window's first and last kernel, and else
-the host's. So the parts of a window add up to its length.
+A kernel that starts before the one before it on its stream has ended, and outlasts it, waits for it
+(programmatic dependent launch): until then the instant is the earlier one's alone, and all times of
+the later one begin there (`with_own_starts`). Else an instant of a step's window belongs evenly to
+everything that runs in it, whichever step launched that; one in which nothing runs is a launch gap
+between the window's first and last kernel, and else the host's. So the parts of a window add up to
+its length.
 
 Most kernels lie in one window and overlap nothing: their lengths are added up. For the others two
 clocks run. The shared clock advances by 1/n while n kernels run, the lone clock only while one runs
@@ -18,11 +21,38 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from spark_prof.analyzers.lookup import at_once
+from spark_prof.analyzers.lookup import ascends, at_once
 from spark_prof.arrays import Flags, Floats, Int64s
 
 _BLOCK = 1 << 17
+
+
+def with_own_starts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Kernels and copies from when each has its stream for itself, in order of that.
+
+    Args:
+        rows: stream, start_ns and end_ns, in order of start, with the index of a new table.
+
+    Returns:
+        The rows, `start_ns` being that time. Where it differs for any, they also have `ahead_ns`:
+        how much earlier each was seen to start.
+    """
+    start, stream = (rows[name].to_numpy(np.int64) for name in ("start_ns", "stream"))
+    end = np.maximum(rows["end_ns"].to_numpy(np.int64), start)
+    order = np.argsort(stream, kind="stable")
+    reached = np.empty_like(start)
+    for own in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
+        reached[own] = np.append(start[own[:1]], np.maximum.accumulate(end[own])[:-1])
+    # What ended before the other one did not wait for it: branches of a graph have one stream.
+    ahead = np.where(end > reached, np.maximum(reached - start, 0), 0)
+    if not ahead.any():
+        return rows
+    found = rows.assign(start_ns=start + ahead, ahead_ns=ahead)
+    if ascends(found["start_ns"].to_numpy()):
+        return found
+    return found.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def kernel_floors(report: Report, kernels: pd.DataFrame) -> list[Broken] | None:
     for phase in roofline.phases:
         for row in phase.rows:
             least = surely_us(row, roofline.ceilings, clock) / row.calls
-            if row.floor_us is None or least <= row.us + tick:
+            if row.floor_us is None or least <= row.us + row.ahead_us + tick:
                 continue
             name = f"{short_name(row.name)} ({row.role or row.component})"
             text = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from spark_prof.analyzers.answers import answers_of
-from spark_prof.analyzers.attribution.placement import place_kernels
+from spark_prof.analyzers.attribution.placement import kernels_in_order, place_kernels
 from spark_prof.analyzers.breakdown import (
     Coverage,
     code_of,
@@ -31,6 +31,7 @@ from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.counters.counter_batches import counters_of
 from spark_prof.analyzers.fallbacks.audit import audit_of
 from spark_prof.analyzers.findings.ranking import findings_of
+from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.invariants import Facts, checked
 from spark_prof.analyzers.layer_consistency import LayerTables, unknown_layers, without_layers
 from spark_prof.analyzers.lookup import NameColumn, mapping_in, positions
@@ -64,8 +65,8 @@ class Summary:
     """A report, and the rows that it sums up."""
 
     report: Report
-    # What `place_kernels` returned, `stream` among it, without the layers whose kernels are not
-    # known.
+    # What `place_kernels` returned, `stream` among it, from their own starts on, without the layers
+    # whose kernels are not known.
     kernels: pd.DataFrame
     # What `step_books` returned; of kernels without times what `timed_windows` did.
     steps: pd.DataFrame
@@ -104,7 +105,7 @@ def summary_of(
         raise CommandError(f"{bundle.path} has no step of rank {rank}; record again")
     samples = bundle.frame("counters", rank)
     extra = ["stream", "module", *(["graph_node"] if len(samples) else [])]
-    placed = place_kernels(bundle, rank, extra)
+    placed = with_own_starts(place_kernels(bundle, rank, extra))
     # Nothing but sums, such as a table of kernels, has no times at which anything ran.
     timed = not bundle.meta.settings.get("summed")
     windows = timed_windows(bundle, rank, placed)
@@ -169,6 +170,7 @@ def summary_of(
             *notes_of(
                 bundle, rank, summary, coverage_of(in_all_layers.sums, by_kernel), accounting
             ),
+            *_dependent(sums, summary),
             *evidence.lost,
         ),
         collectives=collectives,
@@ -198,6 +200,17 @@ def summary_of(
     report = replace(report, conversions=_of_the_step(report))
     report = replace(report, findings=findings_of(report), answers=answers_of(report))
     return Summary(report, every, steps, sums, timed)
+
+
+def _dependent(sums: pd.DataFrame, steps: Steps) -> Iterator[str]:
+    """What is to be known of the times of kernels that start early."""
+    ahead = sums[(sums["phase"] == "decode").to_numpy() & (sums["ahead_us"] > 0).to_numpy()]
+    if len(ahead) and steps.decode:
+        yield (
+            f"In a decode step kernels start {ahead['ahead_us'].sum():.1f} us before the one before"
+            " them on their stream has ended, and wait for it (programmatic dependent launch): that"
+            " time is the earlier one's; what of a call's bandwidth they hide is not known."
+        )
 
 
 def _of_the_step(report: Report) -> Conversions:
@@ -301,7 +314,8 @@ def _rank(
     if not bundle.meta.tables[table_file("steps", rank)]:
         return RankRow(rank, 0, 0.0, 0.0, 0.0)
     if steps is None:
-        kernels = bundle.frame("kernels", rank, ["kind", "step", "start_ns", "end_ns"])
+        columns = ["start_ns", "end_ns", "stream", "kind", "step"]
+        kernels = with_own_starts(kernels_in_order(bundle, rank, columns))
         windows = timed_windows(bundle, rank, kernels)
         if len(windows.left_out):
             kernels = kernels[~kernels["step"].isin(windows.left_out)]
@@ -321,7 +335,8 @@ def with_clients(
     steps = pd.DataFrame()
     # A trace of sums alone does not say when a step began.
     if not bundle.meta.settings.get("summed"):
-        kernels = bundle.frame("kernels", rank, ["step", "start_ns", "end_ns"])
+        columns = ["start_ns", "end_ns", "stream", "step"]
+        kernels = with_own_starts(kernels_in_order(bundle, rank, columns))
         steps = timed_windows(bundle, rank, kernels).steps
         steps["step_us"] = (steps["finish_ns"] - steps["begin_ns"]) / 1e3
     clients = clients_of(runs, steps, bundle.facts(rank), report.overhead)

@@ -363,7 +363,12 @@ def _swap_row(modules: list[SwappedModule]) -> tuple[str, ...]:
     live = [swap for swap in modules if swap.live]
     lines = Counter(swap.line if swap.live else swap.why for swap in modules)
     lines.pop("", None)
-    said = [f"{line} ({number} x)" if number > 1 else line for line, number in lines.most_common()]
+    said = []
+    for line, number in lines.most_common():
+        errors = [swap.layer_error for swap in live if swap.line == line]
+        off = max((error.relative_l2 or 0.0 for error in errors if error), default=None)
+        text = line if off is None else f"{line}, on trial at most {_small(off)} off"
+        said.append(f"{text} ({number} x)" if number > 1 else text)
     more = [f"and {len(said) - _MOST_LINES} other lines"] if len(said) > _MOST_LINES else []
     return (
         count(len(live)),

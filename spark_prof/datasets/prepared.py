@@ -14,6 +14,7 @@ import pandas as pd
 from spark_prof.analyzers.attribution.placement import kernels_in_order
 from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.clients.client_rows import ClientRow
+from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_accounting import step_books
 from spark_prof.analyzers.summary import Summary, summary_of, with_clients
@@ -48,7 +49,8 @@ class Columns:
         with self._lock:
             if self._source:
                 bundle, rank, summary = self._source
-                shapes = kernels_in_order(bundle, rank, ["start_ns", *LAUNCH_COLUMNS])
+                times = ("start_ns", "end_ns")
+                shapes = with_own_starts(kernels_in_order(bundle, rank, [*times, *LAUNCH_COLUMNS]))
                 steps = summary.steps.index.to_numpy()
                 self._made = columns_of(summary.kernels, steps, shapes)
                 self._source = None  # the rows are more than twice as large

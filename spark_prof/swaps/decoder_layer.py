@@ -9,6 +9,7 @@ would lose what torch.compile fuses there: such sides are compared with two engi
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import torch
 from spark_prof.kernels.candidate import AttentionLayer, NormedExpertsLayer, NormedLinearLayer
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.swaps.guard import NOT_TAKEN, Guarded
-from spark_prof.swaps.live_weights import read_experts, read_linear, read_norm
+from spark_prof.swaps.live_weights import check_layout, read_experts, read_linear, read_norm
 from spark_prof.swaps.swap_settings import SIDES, plain_side
 
 Choices = Mapping[str, Guarded]
@@ -88,6 +89,7 @@ def read_part(
     assert modules is not None
     if modules.mlp.experts.moe_config.is_lora_enabled:
         raise KernelError("its engine takes LoRA adapters")
+    check_layout()
     if part == "attention":
         return _read_attention(name, modules.attention)
     if part == "normed matrix":
@@ -125,8 +127,6 @@ def _read_attention(name: str, module: Any) -> AttentionLayer:
         value = getattr(inner, attribute, None)
         if isinstance(value, torch.Tensor) or value:
             raise KernelError(reason)
-    if str(inner.kv_cache_dtype) not in ("auto", "bfloat16"):
-        raise KernelError(f"its KV cache is {inner.kv_cache_dtype}, not bfloat16")
     if getattr(inner, "dcp_world_size", 1) > 1:
         raise KernelError("its context is spread over ranks")
     if type(rotary).__name__ not in _ROTATIONS:
@@ -146,7 +146,32 @@ def _read_attention(name: str, module: Any) -> AttentionLayer:
         bool(rotary.is_neox_style),
         q_norm,
         k_norm,
+        _cache_scales(attention),
     )
+
+
+def _cache_scales(attention: Any) -> tuple[float, float] | None:
+    """Those of keys and values in an E4M3 cache, None for a bfloat16 one.
+
+    While a checkpoint's are parameters, what vLLM will make of them: -1 is one that it lacks.
+    """
+    kind = str(attention.impl.kv_cache_dtype)
+    if kind in ("auto", "bfloat16"):
+        return None
+    if kind not in ("fp8", "fp8_e4m3"):
+        raise KernelError(f"its KV cache is {kind}, neither bfloat16 nor E4M3")
+    if getattr(attention, "calculate_kv_scales", False):  # until 0.31
+        raise KernelError("the first step computes the scales of its KV cache")
+    read = hasattr(attention, "k_scale")
+    found = [getattr(attention, f"{'' if read else '_'}{which}_scale") for which in "kv"]
+    if any(scale.numel() != 1 for scale in found):
+        raise KernelError("its KV cache has a scale for each head")
+    k, v = (float(scale) for scale in found)
+    if read and min(k, v) < 0:
+        k = v = max(k, v) if max(k, v) > 0 else 1.0
+    if not (0 < k < math.inf and 0 < v < math.inf):
+        raise KernelError(f"the scales of its KV cache are {k:g} and {v:g}")
+    return k, v
 
 
 def _cos_sin(rotary: Any) -> torch.Tensor:

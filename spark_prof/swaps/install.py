@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_prof.profiler.ranges import wrap_method
 from spark_prof.swaps import layer_dispatch
-from spark_prof.swaps.build import Swapped, build_all
+from spark_prof.swaps.build import Swapped, SwapPoint, build_all
 from spark_prof.swaps.decoder_layer import (
     PARTS,
     SPLITTING,
@@ -64,7 +64,7 @@ def rows_of(state: Installed) -> list[dict[str, Any]]:
             "why": guarded.why,
             "bits": built.bits if built else "",
             "bytes": built.bytes if built else 0,
-            "line": built.line if built else "",
+            "line": _said_of(place.point, built.line) if built else "",
             "layer_error": asdict(guarded.error) if guarded.error else None,
             "calls": dict(guarded.calls),
         }
@@ -72,6 +72,11 @@ def rows_of(state: Installed) -> list[dict[str, Any]]:
         for side, guarded in place.choices.items()
         for built in (guarded.replacement,)
     ]
+
+
+def _said_of(point: SwapPoint, line: str) -> str:
+    """What a replacement says of itself, behind the part of a decoder layer that it is."""
+    return f"{point.kind}: {line}".removesuffix(": ") if point.kind in PARTS else line
 
 
 def second_copy(state: Installed) -> int:
@@ -92,7 +97,16 @@ def summarize(state: Installed) -> None:
                 failed.setdefault(why, []).append(place.point.name)
         live = len(places) - sum(map(len, failed.values()))
         text = f"{swap.slot}={swap.kernel}"
-        logger.info("%s runs in %d of %d layers (side %s)", text, live, len(places), side)
+        off: dict[str, float] = {}
+        for place in places:
+            error, kind = place.choices[side].error, place.point.kind
+            if error is not None and kind in PARTS:
+                off[kind] = max(off.get(kind, 0.0), error.relative_l2)
+        said = ", ".join(f"{part} {error:.2%}" for part, error in off.items())
+        logger.info(
+            "%s runs in %d of %d layers (side %s)%s",
+            text, live, len(places), side, f"; at most off on trial: {said}" if said else "",
+        )  # fmt: skip
         for why, names in failed.items():
             logger.warning(
                 "%s: vLLM's own kernel runs in %d layers, from %s on: %s",

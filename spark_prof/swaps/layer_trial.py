@@ -11,10 +11,11 @@ import torch
 from spark_prof.kernels.candidate import AttentionLayer
 from spark_prof.kernels.check.attention_cases import AttentionCase, judge_attention
 from spark_prof.kernels.check.inputs import copies
-from spark_prof.kernels.check.verdict import judge
+from spark_prof.kernels.check.oracles import Expected
+from spark_prof.kernels.check.verdict import Judgement, judge
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.decoder_layer import LayerModules, part_body, product_of, read_part
-from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline
+from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, LayerError, deadline
 from spark_prof.swaps.trial_work import ALIKE, LARGE, PLAIN, Rows, Work, made_tokens
 
 _CLEAR = 2.0**-4
@@ -69,6 +70,9 @@ def _clear(modules: LayerModules, make: Callable[[int, str], Rows], count: int, 
     return tuple(each[index[at]].expand(count, -1).contiguous() for each in rows)
 
 
+_SMALLEST = 1e-12
+"""Of the norm of a row: a padded request's is 0, and so has its result to be."""
+
 _CONTEXTS = ((1,), (2, 17), (130, 1, 300, 0), tuple(range(250, 266)))
 """Of requests that are tried together, the tokens of each; 0 pads a CUDA graph."""
 
@@ -76,15 +80,18 @@ _CONTEXTS = ((1,), (2, 17), (130, 1, 300, 0), tuple(range(250, 266)))
 def try_attention(guarded: Guarded, point: SwapPoint, seconds: float) -> None:
     """Turns attention off that is not what its definition says, on a KV cache that is made up.
 
-    vLLM's own wants more of an engine than there is while a model is loaded.
+    vLLM's own wants more of an engine than there is while a model is loaded. The error that is kept
+    is that of the row furthest from the definition.
     """
     layer = read_part(point.name, point.module, "attention")
     assert isinstance(layer, AttentionLayer)
     device = layer.cos_sin.device
+    errors: list[LayerError] = []
     for lengths in _CONTEXTS:
         case = AttentionCase(
-            layer.heads, layer.kv_heads, layer.size, lengths, window=layer.window, page=16
-        )
+            layer.heads, layer.kv_heads, layer.size, lengths, window=layer.window, page=16,
+            fp8=layer.fp8_scales is not None, codes=1 / min(layer.fp8_scales or (1,)),
+        )  # fmt: skip
         given = case.arguments(str(device))
         before = tuple(copies(given))
         with deadline(seconds, f"{guarded.label} has not ended"):
@@ -93,7 +100,21 @@ def try_attention(guarded: Guarded, point: SwapPoint, seconds: float) -> None:
                 torch.cuda.synchronize()
         if out is NOT_TAKEN:
             return
-        said = judge_attention(layer, before, (out, *given[2:4]), judge).detail
+        judged = partial(_judged, errors, case.label)
+        said = judge_attention(layer, before, (out, *given[2:4]), judged).detail
         if said:
             guarded.fail(f"on trial with {len(lengths)} requests: {said}", quiet=True)
             return
+    guarded.error = max(errors, key=lambda error: error.relative_l2)
+
+
+def _judged(
+    errors: list[LayerError], label: str, result: torch.Tensor, expected: Expected
+) -> Judgement:
+    """`judge`, which keeps the error of a result, and not that of new keys and values."""
+    if result.ndim == 2:
+        off = (result.double() - expected.value).norm(dim=-1)
+        relative = off / expected.value.norm(dim=-1).clamp(min=_SMALLEST)
+        row = int(relative.argmax())
+        errors.append(LayerError(float(relative[row]), row, label, beyond=False))
+    return judge(result, expected)

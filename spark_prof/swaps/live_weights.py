@@ -318,11 +318,11 @@ def read_layer(name: str, module: Any, slot: str) -> Layer:
         return read_router(name, module)
     if slot == "norm":
         return read_norm(name, module)
-    _check_layout()
+    check_layout()
     return read_experts(name, module) if slot == "moe" else read_linear(name, module, slot)
 
 
-def _check_layout() -> None:
+def check_layout() -> None:
     """Refuses weights out of vLLM's cache (since 0.31), which have the names of raw ones."""
     utils = sys.modules.get("vllm.model_executor.utils")
     if getattr(utils, "is_weights_pre_processed", lambda: False)():

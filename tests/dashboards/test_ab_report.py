@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from spark_prof.ab.accuracy_gate import Figures
-from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, from_json, read_result
+from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, TrialError, from_json, read_result
 from spark_prof.dashboards.ab_answer import agreement, answer, doubts, headline
 from spark_prof.dashboards.ab_report import render_ab
 from tests.docs.pages import ROOT
@@ -54,6 +55,19 @@ def test_a_side_of_many_swaps_is_called_by_its_letter() -> None:
     a, b = FASTER.sides
     many = replace(FASTER, sides=(a, replace(b, name=",".join(["moe=spark_prof"] * 4))))
     assert answer(many) == answer(FASTER).replace("moe=spark_prof", "b", 1)
+
+
+def test_parts_of_a_layer_say_how_far_off_they_were_on_trial() -> None:
+    [rank] = FASTER.swaps
+    error = partial(TrialError, row=0, tokens="", beyond=False)
+    parts = tuple(
+        replace(swap, slot="layer", line=f"{part}: mxfp4", layer_error=error(off))
+        for layer, swap in enumerate(rank.swaps)
+        for part, off in (("attention", 0.001), ("experts", 0.01 + layer / 1e3))
+    )
+    text = render_ab(replace(FASTER, swaps=(replace(rank, swaps=parts),)), "md")
+    assert "attention: mxfp4, on trial at most 0.001 off (4 x)" in text
+    assert "experts: mxfp4, on trial at most 0.013 off (4 x)" in text
 
 
 def test_a_slower_side_is_not_faster() -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.findings.measured_steps import measured_step
 from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends
 from spark_prof.analyzers.findings.rule import runs_eagerly, runs_graphs
 from spark_prof.analyzers.model import Report
@@ -33,6 +34,7 @@ _ROUTED = ("router", "experts")
 _SAME_BYTES = 0.02
 """How far two weights of one shape may be apart in bytes: padding and factors are among them."""
 _MOST_TOKENS = 16
+_ROUNDS = " It rounds weights to 4 bits: compare answers."
 _LONGEST = 1000  # characters of a command that somebody copies
 _NARROWING = ("bf16-weights-dominate", "lm-head-not-quantized")
 """Findings whose BF16 weights a kernel of this package can quantize to MXFP4 at load."""
@@ -69,6 +71,10 @@ def _kernels(finding: Finding, report: Report) -> _Answer:
     """Kernels of this package, where they were measured to be faster for these layers."""
     kernel = "mxfp4" if finding.id in _NARROWING else "spark_prof"
     small = finding.id == "small-kernels"
+    step = measured_step(finding.components, report, kernel)
+    if step is not None and report.run.command:
+        text = step.text + (_ROUNDS if finding.id in _NARROWING else "")
+        return _ab(report, f"--b {step.side}"), text
     gains = {
         gain.slot: gain
         for component in finding.components
@@ -81,7 +87,7 @@ def _kernels(finding: Finding, report: Report) -> _Answer:
     machines = ", ".join(dict.fromkeys(gain.machine for gain in gains.values()))
     text = f"Measured on {machines}: {_said(list(gains.values()), briefly=small)}."
     if finding.id in _NARROWING:
-        text += " It rounds weights to 4 bits: compare answers."
+        text += _ROUNDS
     if small:
         text = f"moe=spark_prof routes, multiplies and sums in 3 kernels a layer. {text}"
     return _ab(report, f"--b {side}"), text

@@ -77,6 +77,9 @@ class RooflineRow:
     amplification: float | None = None  # bytes read over those that had to be, where counted
     role: str = ""  # path of their module, without its layer; empty where it is not known
     owner_basis: str = "none"  # of component and role: the weakest of the bases of its calls
+    # How long before its time a call was seen to start while the kernel before it ran: what it read
+    # by then is not known. From a twentieth of the call on, neither are bandwidth and shares.
+    ahead_us: float = 0.0
 
     @property
     def place(self) -> Place:

@@ -91,6 +91,9 @@ _LONGEST_EMPTY_US = 2.0
 The shortest kernels of the H100 recordings in tests/data last 0.9 us.
 """
 
+_AHEAD = 0.05
+"""Share of a call that may lie before its own time without its bandwidth being called unknown."""
+
 _COUNTED_FROM = 1 << 20
 """Bytes of a call below which a cache keeps too much for counters to be held against them."""
 
@@ -136,22 +139,23 @@ def rows_of(
         .groupby(["component", "role", "name"], observed=True)
         .agg(
             us=("us", "sum"),
+            ahead=("ahead_us", "sum"),
             calls=("calls", "sum"),
             typical=("step_calls", "sum"),
             weakest=("weakest", "max"),
         )
     )
     found = [
-        (Place(str(component), str(role), str(name)), us, typical, calls / steps, BASES[basis])
-        for (component, role, name), us, calls, typical, basis in totals.itertuples(name=None)
+        (Place(str(component), str(role), str(name)), us, ahead, typical, calls / steps, BASES[own])
+        for (component, role, name), us, ahead, calls, typical, own in totals.itertuples(name=None)
         if calls and typical
     ]
     smallest = ceilings.smallest_kernel_us
     if smallest is None:
-        smallest = min((us / calls for _, us, calls, *_ in found), default=0.0)
+        smallest = min((us / calls for _, us, _, calls, *_ in found), default=0.0)
         smallest = min(smallest, _LONGEST_EMPTY_US)
     rows = []  # what they need is known of a mean step, by its calls
-    for place, us, calls, mean, basis in found:
+    for place, us, ahead, calls, mean, basis in found:
         need, each = sums.get(place, Sum()), us / calls
         total = (need.streamed + need.other) / mean if place in sums else None
         operations = need.operations / mean
@@ -159,7 +163,9 @@ def rows_of(
         on_cuda_cores = kernel is not None and kernel.engine == "cuda-core"
         peak = ceilings.peak("fp32" if on_cuda_cores else kernel.precision if kernel else None)
         floor, limiter = _floor(total, operations, peak, ceilings, smallest)
-        rate = total / each * 1e6 if total is not None and each else None
+        # What it reads before its own time nobody sees: it may wait, or bring its weights ahead.
+        seen = ahead <= _AHEAD * (us + ahead)
+        rate = total / each * 1e6 if total is not None and each and seen else None
         left = max(each - floor, 0.0) * calls if floor is not None else None
         read, expected_read, by = moved.get(place, (None, 0.0, ""))
         comparable = expected_read >= _COUNTED_FROM and not need.expected
@@ -187,6 +193,7 @@ def rows_of(
             amplification=read / expected_read if read is not None and comparable else None,
             role=place.role,
             owner_basis=basis,
+            ahead_us=ahead / calls,
         )
         rows.append(row)
     return tuple(sorted(rows, key=lambda row: (-(row.left_us or 0.0), -row.us * row.calls)))
@@ -215,10 +222,11 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
         known = [value * row.calls for row in rows if (value := getattr(row, name)) is not None]
         return sum(known) / calls if known else None
 
-    names = ("us", "needed_bytes", "streamed_bytes", "operations", "floor_us")
+    names = ("us", "needed_bytes", "streamed_bytes", "operations", "floor_us", "ahead_us")
     means: dict[str, Any] = {name: mean(name) for name in names}
     us, needed = means["us"], means["needed_bytes"]
-    rate = needed / us * 1e6 if needed is not None and us else None
+    seen = means["ahead_us"] <= _AHEAD * (us + means["ahead_us"]) if us else False
+    rate = needed / us * 1e6 if needed is not None and us and seen else None
 
     def share(name: str) -> float | None:
         known = (row.bandwidth / of for row in rows if row.bandwidth and (of := getattr(row, name)))

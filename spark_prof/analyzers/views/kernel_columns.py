@@ -22,7 +22,7 @@ _HIGHEST_LAYER = (1 << 15) - 1
 
 @dataclass(frozen=True)
 class KernelColumns:
-    """The rows of a rank's `kernels` table in order of start; the arrays have one length.
+    """The rows of a rank's `kernels` table from their own starts on; the arrays have one length.
 
     The arrays are not to be written to: all who look share them. Where nothing tells when kernels
     ran (`Prepared.timed`), each instance has its mean duration, and begins where the one before

@@ -49,6 +49,7 @@ class AttentionCase:
     padding: tuple[int, ...] = ()  # requests without a slot, as those of length 0
     elsewhere: bool = False  # slots are not the next places of their requests' pages
     fp8: bool = False  # a cache of E4M3 codes
+    codes: float = 60.0  # their standard deviation
     nan: bool = False  # among what the first request reads
     may_refuse: bool = False
 
@@ -136,7 +137,7 @@ class AttentionCase:
             for cache in (keys, values):
                 numbers = torch.randn(shape, generator=generator)
                 at = mine[cached // page], cached % page
-                codes = coded(numbers * 60).view(torch.uint8)
+                codes = coded(numbers * self.codes).view(torch.uint8)
                 cache[at] = codes if self.fp8 else numbers.to(torch.bfloat16)
             if self.nan and request == 0:
                 keys[mine[first // page], first % page, 0, self.size // 2] = torch.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import spark_prof
 from spark_prof.ab.sides import choose_mode, parse_side
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.findings.measured_steps import MEASURED_STEPS, measured_step
 from spark_prof.analyzers.findings.next_command import (
     engine_words,
     measured_gain,
@@ -23,8 +25,10 @@ from spark_prof.kernels.tuning import known_runs
 from spark_prof.rules.backends import BACKENDS
 from tests.rows import each_row
 
-DATA = Path(__file__).parents[2] / "data"
+ROOT = Path(__file__).parents[3]
+DATA = ROOT / "tests/data"
 QWEN = DATA / "h100-qwen3-30b-a3b-nvfp4-graphs"
+GPT = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,53 @@ def test_kernels_are_named_only_where_they_were_measured_to_win(qwen: Report) ->
     assert measured_gain("lm_head", qwen, "mxfp4") is not None
     wide = tuple(replace(m, bytes=m.bytes * 2) for m in qwen.modules)
     assert measured_gain("experts", replace(qwen, modules=wide)) is None
+
+
+def test_a_layer_is_offered_where_its_step_was_measured(qwen: Report) -> None:
+    gpt = spark_prof.report(GPT)
+    asked = {found.id: found for found in gpt.findings}
+    kept, rounded = asked["small-kernels"], asked["bf16-weights-dominate"]
+    assert "--b layer=spark_prof,o=spark_prof,lm_head=spark_prof -- " in kept.command
+    assert "on NVIDIA H200, gpt-oss-20b, 1 token: a step of 1.58 ms, stock 2.86" in kept.measured
+    assert "--b layer=mxfp4,o=mxfp4,lm_head=mxfp4 -- " in rounded.command
+    assert "rounds weights" in rounded.measured
+    assert "--b lm_head=mxfp4 -- " in asked["lm-head-not-quantized"].command
+    assert measured_step(("router",), qwen) is None
+
+    assert gpt.roofline is not None
+    phases = tuple(replace(phase, tokens=8) for phase in gpt.roofline.phases)
+    eight, own = replace(gpt.roofline, phases=phases), replace(gpt.kernels[0], name="attention")
+    others = {
+        "another GPU": replace(gpt, gpu=replace(gpt.gpu, compute_capability="12.1")),
+        "more tokens": replace(gpt, roofline=eight),
+        "two GPUs": replace(gpt, ranks=(*gpt.ranks, *gpt.ranks)),
+        "these kernels": replace(gpt, kernels=(*gpt.kernels, own)),
+        "fewer layers": replace(gpt, modules=tuple(replace(m, count=4) for m in gpt.modules)),
+        "another attention": replace(
+            gpt,
+            modules=tuple(
+                replace(m, kernel="TritonAttentionImpl") if m.component == "attention" else m
+                for m in gpt.modules
+            ),
+        ),
+    }
+    assert measured_step(("router",), gpt) is not None
+    for what, report in others.items():
+        assert measured_step(("router",), report) is None, what
+
+
+def test_measured_steps_are_those_that_are_stored() -> None:
+    stored = json.loads((ROOT / "benchmarks/results/engine-steps-h200.json").read_text())
+    for row in MEASURED_STEPS:
+        sides = {
+            each["side"].replace("!", ""): each["batches"][str(row.tokens)]
+            for each in stored
+            if each["model"] == row.model and each["gpu"] == row.machine
+        }
+        both = sides["stock"], sides[row.side]
+        assert row.wall_ms == tuple(round(each["wall_ms"], 3) for each in both)
+        assert row.device_ms == tuple(round(each["device_ms"], 3) for each in both)
+        assert row.kernels == tuple(each["kernels"] for each in both)
 
 
 def test_what_is_set_already_is_not_advised(qwen: Report) -> None:
