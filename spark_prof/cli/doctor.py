@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, OutOption, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -117,12 +117,14 @@ def doctor(
     ] = None,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
     fail_on_findings: Annotated[
         bool, typer.Option("--fail-on-findings", help="Exit with 1 if anything was found.")
     ] = False,
 ) -> None:
     """Say which kernels were chosen and why, what is set to no effect, and what would be faster."""
-    drawn_as = page(format, out)
+    drawn_as = page(format, out, limit, section)
     from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
     from spark_prof.rules.gpus import find_gpu
     from spark_prof.traces.checkpoint import model_folder

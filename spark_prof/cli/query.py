@@ -60,7 +60,7 @@ def query(
     from spark_prof.datasets.sql_query import query as run
     from spark_prof.files import write_whole
 
-    with _opened_bundles(sources[:-1]) as bundles, run(bundles, sources[-1]) as result:
+    with opened_bundles(sources[:-1]) as bundles, run(bundles, sources[-1]) as result:
         if out is None:
             for text in WRITERS[chosen.value](result.columns, result.rows()):
                 show(text.removesuffix("\n"))
@@ -77,7 +77,7 @@ def query(
 
 
 @contextmanager
-def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
+def opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
     """All bundles and traces that the sources hold, by name; one that is broken is told."""
     from spark_prof.datasets.opened import opened
     from spark_prof.traces.resolve import find_members

@@ -9,7 +9,7 @@ from typing import Any
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import Document, Section, document, table
+from spark_prof.dashboards.section import WHOLE, Bounds, Document, Section, document, table
 from spark_prof.dashboards.sections.kernel_section import products, ran_on
 from spark_prof.dashboards.units import count, shorten
 
@@ -17,10 +17,22 @@ _LONGEST_TITLE = 120
 
 
 def render_classification(
-    source: str, rows: Sequence[Classified], kind: str, width: int = 100, color: bool = False
+    source: str,
+    rows: Sequence[Classified],
+    kind: str,
+    width: int = 100,
+    color: bool = False,
+    bounds: Bounds = WHOLE,
 ) -> str:
     """Draws the kernels of a source in a format."""
-    return draw(lambda: _document(source, rows), lambda: [*map(_record, rows)], kind, width, color)
+    return draw(
+        lambda: _document(source, rows),
+        lambda: [*map(_record, rows)],
+        kind,
+        width,
+        color,
+        bounds=bounds,
+    )
 
 
 def _document(source: str, rows: Sequence[Classified]) -> Document:

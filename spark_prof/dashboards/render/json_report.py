@@ -21,6 +21,8 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.step_accounting import Books
+from spark_prof.dashboards.render.limits import bounded_record
+from spark_prof.dashboards.section import WHOLE, Bounds
 
 SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
 
@@ -59,10 +61,10 @@ def record_of(report: Report) -> dict[str, Any]:
     return {"schema": SCHEMA, **parts}
 
 
-def write(record: Any) -> str:
+def write(record: Any, bounds: Bounds = WHOLE) -> str:
     """Writes dataclasses, mappings and sequences as JSON that says nothing that JSON can't."""
     # ASCII only: half of a surrogate pair in a kernel's name could not be written as UTF-8.
-    return json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
+    return json.dumps(bounded_record(_plain(record), bounds), indent=2, allow_nan=False) + "\n"
 
 
 def _time(report: Report) -> dict[str, float | None]:
