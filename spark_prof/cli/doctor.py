@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -138,7 +139,9 @@ def doctor(
     if source is not None:
         audit, findings = _of_source(source, rank, read)
     elif read is not None:
-        audit, findings = _of_log(read, named)
+        words = ["spark-prof", "doctor", "--log", str(log)]
+        again = shlex.join([*words, *(("--gpu", named.short) if named else ())])
+        audit, findings = _of_log(read, named, again)
     question = question_of(batch, context, drafts, accepted, ranks)
     measured = _measured() if measure else None
     first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
@@ -213,12 +216,13 @@ def _of_source(
     return report.audit, report.findings
 
 
-def _of_log(log: EngineLog, gpu: Gpu | None) -> tuple[Audit, tuple[Finding, ...]]:
+def _of_log(log: EngineLog, gpu: Gpu | None, verify: str) -> tuple[Audit, tuple[Finding, ...]]:
     from spark_prof.analyzers.fallbacks.audit import audit_of_log
+    from spark_prof.analyzers.finding import keyed
     from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 
     audit = audit_of_log(log, gpu.name if gpu else "", gpu.compute_capability if gpu else "")
-    return audit, findings_of_audit(audit)
+    return audit, keyed(findings_of_audit(audit), verify)
 
 
 def _measured() -> Measured:

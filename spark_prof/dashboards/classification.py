@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import draw
@@ -91,6 +92,7 @@ def _record(row: Classified) -> dict[str, Any]:
         "fused_conversion", "load_time",
     )  # fmt: skip
     record: dict[str, Any] = {key: getattr(row, key) for key in keys}
+    record["kernel_id"] = kernel_id(row.name)
     if row.us is not None:
         record["us"] = row.us
     if row.compiled_from:

@@ -221,4 +221,5 @@ def _sides(recordings: Sequence[Side]) -> dict[str, Any]:
         "coverage": report.coverage,
         "conversions_share": report.conversions.share,
         "findings": [each.id for each in report.findings],
+        "finding_keys": [each.key for each in report.findings],
     }
