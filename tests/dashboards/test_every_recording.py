@@ -19,6 +19,7 @@ from spark_prof.dashboards.short_report import short_report
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASES, COPIES
+from tests.analyzers.findings.test_verify import right
 from tests.analyzers.test_invariants import sources
 
 MOST_LINES = 70
@@ -38,6 +39,7 @@ def test_the_rows_add_up_to_the_decode_step_s_kernels_and_the_report_fits_one_sc
                         with_roles += adds_up(name, found)
                         looked_at += 1
                     fits_one_screen(name, found.report)
+                    right(found.report.findings, found.report.run.model)
         except CommandError:
             assert name.startswith("shared/"), name
     assert (looked_at, with_roles) >= (20, 20)
