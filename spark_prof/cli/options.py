@@ -112,9 +112,14 @@ def say(line: str) -> None:
     print(f"spark-prof: {one_line(line)}", file=sys.stderr, flush=True)
 
 
-def next_report(folder: Path | str) -> str:
+def report_command(folder: Path | str) -> str:
     """The command to go on with once there is a bundle."""
-    return f"next: spark-prof report {shlex.quote(str(folder))}"
+    return f"spark-prof report {shlex.quote(str(folder))}"
+
+
+def next_report(folder: Path | str) -> str:
+    """The same as a line for a person."""
+    return f"next: {report_command(folder)}"
 
 
 def check_folder(folder: Path) -> None:

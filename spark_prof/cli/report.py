@@ -20,6 +20,7 @@ from spark_prof.cli.options import (
     put,
     say,
 )
+from spark_prof.cli.written import told
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError, os_errors
 
@@ -68,7 +69,7 @@ def report(
     """Show where the time of a recording went: steps, components, layers, kernels."""
     drawn_as = page(format, out, limit, section)
     if share:
-        share_recording(source, share)
+        share_recording(source, share, drawn_as.kind)
         return
     put(drawn_report(source, drawn_as, all_sections, layer, rank, bench, measured, engine), out)
 
@@ -139,7 +140,7 @@ def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -
     )  # fmt: skip
 
 
-def share_recording(source: str, out: Path) -> None:
+def share_recording(source: str, out: Path, kind: str) -> None:
     """Writes what somebody else may see of a recording, and says how to look at it."""
     from spark_prof.datasets.opened import opened
     from spark_prof.exporters.shared_recording import share
@@ -149,6 +150,8 @@ def share_recording(source: str, out: Path) -> None:
     check_folder(out.absolute().parent)
     with os_errors(f"cannot write {out}"), opened(source) as bundle:
         share(bundle, out)
+    if told(kind, "report", out, "zip"):
+        return
     say(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB, without prompts, paths, hosts and keys")
     say(next_report(out))
 

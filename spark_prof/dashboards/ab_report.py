@@ -13,9 +13,9 @@ from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_js
 from spark_prof.dashboards import ab_attribution, ab_sections, section
 from spark_prof.dashboards.ab_answer import answer, doubts, headline
 from spark_prof.dashboards.chart_compare import ab_figures
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.render.limits import bounded_record
-from spark_prof.dashboards.section import WHOLE, Bounds, Document, Section
+from spark_prof.dashboards.section import Document, Section
 
 
 def render_ab(

@@ -9,8 +9,8 @@ from typing import Any
 from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import WHOLE, Bounds, Document, Section, document, table
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.section import Document, Section, document, table
 from spark_prof.dashboards.sections.kernel_section import products, ran_on
 from spark_prof.dashboards.units import count, shorten
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_prof.analyzers.clients.client_comparison import client_row
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
-from spark_prof.dashboards.section import WHOLE, Bounds, document
+from spark_prof.dashboards.section import document
 from spark_prof.dashboards.sections import client_section
 from spark_prof.dashboards.units import shorten
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult

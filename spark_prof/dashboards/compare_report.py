@@ -21,8 +21,8 @@ from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.chart_compare import compare_figures
 from spark_prof.dashboards.compare_gate import LETTERS, Names, by_share, by_us, reason, shown_part
-from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import WHOLE, Bounds, Document, Section
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds, shorten
 
 _GAPS = (LAUNCH_GAPS, HOST)

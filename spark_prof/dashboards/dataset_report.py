@@ -7,17 +7,9 @@ from typing import NamedTuple
 
 from spark_prof.analyzers.dataset import Dataset, RankFigures, Recording
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
-from spark_prof.dashboards.section import (
-    WHOLE,
-    Bounds,
-    Column,
-    Document,
-    Section,
-    document,
-    table,
-)
+from spark_prof.dashboards.section import Column, Document, Section, document, table
 from spark_prof.dashboards.units import counted, difference, figure, shorten
 
 _LONGEST_NAME = 80

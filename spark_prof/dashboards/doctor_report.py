@@ -10,18 +10,9 @@ from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.analyzers.finding import Finding
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
-from spark_prof.dashboards.section import (
-    WHOLE,
-    Bounds,
-    Document,
-    Section,
-    document,
-    listed,
-    pairs,
-    table,
-)
+from spark_prof.dashboards.section import Document, Section, document, listed, pairs, table
 from spark_prof.dashboards.sections import audit_section, ceiling_section, run_section
 from spark_prof.dashboards.units import MISSING, bandwidth, microseconds, operations, shorten
 from spark_prof.traces.measured import Measured

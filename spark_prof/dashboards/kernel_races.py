@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.recorded_work import RecordedRun
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import WHOLE, Bounds, Section, document, table
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.section import Section, document, table
 from spark_prof.dashboards.units import MISSING, bandwidth, count, counted, microseconds
 from spark_prof.kernels.bench.shapes import DenseShape, Piece, Recorded
 from spark_prof.kernels.tuning import Work

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import WHOLE, Bounds, Section, document, table
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.section import Section, document, table
 from spark_prof.dashboards.units import MISSING, count, counted
 from spark_prof.kernels.registry import ARCHITECTURES, ReplacementKernel
 from spark_prof.kernels.tuning import Run, Work

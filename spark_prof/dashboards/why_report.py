@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from spark_prof.analyzers.why import Part, Side, Why
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import draw
-from spark_prof.dashboards.section import (
-    WHOLE,
-    Bounds,
-    Column,
-    Document,
-    Section,
-    document,
-    listed,
-    table,
-)
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
 from spark_prof.dashboards.short_report import elsewhere
 from spark_prof.dashboards.units import bandwidth
 

@@ -12,7 +12,9 @@ from typing import Any
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.charts import Plot
 from spark_prof.dashboards.render.limits import bounded
-from spark_prof.dashboards.section import WHOLE, Bounds, Document
+from spark_prof.dashboards.section import WHOLE as WHOLE
+from spark_prof.dashboards.section import Bounds as Bounds
+from spark_prof.dashboards.section import Document
 
 
 def draw(
