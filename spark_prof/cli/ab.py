@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import Format, say, terminal_width, whole_numbers
+from spark_prof.cli.options import Format, Limit, Section, say, terminal_width, whole_numbers
+from spark_prof.dashboards.section import Bounds
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def ab(
         Path | None,
         typer.Option("--out", "-o", help="The run's folder; by default named by the time."),
     ] = None,
+    limit: Limit = None,
+    section: Section = None,
     apply: Annotated[
         bool,
         typer.Option(
@@ -152,7 +155,8 @@ def ab(
         say,
         lambda found: render_ab(found, "html"),
     )
-    print(render_ab(result, kind.value, terminal_width()))
+    bounds = Bounds(limit, tuple(section or ()))
+    print(render_ab(result, kind.value, terminal_width(), bounds=bounds))
     say(f"result.json and report.html are in {folder}")
     if result.failure:
         say(result.failure)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, OutOption, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ def classify(
     ] = None,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
     arch: Annotated[
         str | None,
         typer.Option(
@@ -34,7 +36,7 @@ def classify(
     """Say of each kernel: tensor cores or CUDA cores, which precision, on what evidence."""
     if (source is None) == (not name):
         raise CommandError("give either a source or --name KERNEL_NAME; see spark-prof classify -h")
-    drawn_as = page(format, out)
+    drawn_as = page(format, out, limit, section)
     from spark_prof.dashboards.classification import render_classification
 
     rows, lost = _of_names(name) if name else _of_source(source or "", arch)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, OutOption, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
+    from spark_prof.analyzers.comparing.threshold_expression import Expression
     from spark_prof.dashboards.compare_report import Compared
 
 _MOST = 25
@@ -28,6 +30,8 @@ def compare(
     others: Annotated[list[str], typer.Argument(metavar="B", help="What is compared with it.")],
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
     rank: Annotated[
         int | None, typer.Option(help="The rank to compare; by default the lowest.")
     ] = None,
@@ -45,14 +49,27 @@ def compare(
     """Show where the difference between recordings comes from: components, layers, kernels."""
     from spark_prof.analyzers.comparing.threshold_expression import parse
 
-    limits = [parse(text) for text in fail_on or ()]
-    drawn_as = page(format, out)
+    gates = [parse(text) for text in fail_on or ()]
+    drawn_as = page(format, out, limit, section)
+    from spark_prof.dashboards.compare_report import render_comparison
+
+    found = compared_of([reference, *others], rank, gates)
+    put(render_comparison(found, *drawn_as), out)
+    if _failed(found, strict):
+        raise typer.Exit(1)
+
+
+def compared_of(
+    sources: Sequence[str], rank: int | None = None, limits: Sequence[Expression] = ()
+) -> Compared:
+    """What `compare` finds: the first source, or several engine starts A1,A2, is the reference."""
+    reference, *others = sources
     if len(others) > _MOST:
         raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
     from spark_prof.analyzers.comparing.comparison import side_names
     from spark_prof.analyzers.comparing.thresholds import check
-    from spark_prof.dashboards.compare_report import Compared, render_comparison
+    from spark_prof.dashboards.compare_report import Compared
     from spark_prof.datasets.compared import read_side, recordings_of
 
     sides = [recordings_of(source) for source in (reference, *others)]
@@ -66,10 +83,7 @@ def compare(
         compare_sides(a, side, (first, name)) for side, name in zip(rest, names, strict=True)
     )
     gate = tuple(check(each, limits) for each in found) if limits else ()
-    compared = Compared(found, gate)
-    put(render_comparison(compared, *drawn_as), out)
-    if _failed(compared, strict):
-        raise typer.Exit(1)
+    return Compared(found, gate)
 
 
 def _failed(compared: Compared, strict: bool) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, OutOption, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -117,12 +118,14 @@ def doctor(
     ] = None,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
     fail_on_findings: Annotated[
         bool, typer.Option("--fail-on-findings", help="Exit with 1 if anything was found.")
     ] = False,
 ) -> None:
     """Say which kernels were chosen and why, what is set to no effect, and what would be faster."""
-    drawn_as = page(format, out)
+    drawn_as = page(format, out, limit, section)
     from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
     from spark_prof.rules.gpus import find_gpu
     from spark_prof.traces.checkpoint import model_folder
@@ -136,7 +139,9 @@ def doctor(
     if source is not None:
         audit, findings = _of_source(source, rank, read)
     elif read is not None:
-        audit, findings = _of_log(read, named)
+        words = ["spark-prof", "doctor", "--log", str(log)]
+        again = shlex.join([*words, *(("--gpu", named.short) if named else ())])
+        audit, findings = _of_log(read, named, again)
     question = question_of(batch, context, drafts, accepted, ranks)
     measured = _measured() if measure else None
     first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
@@ -211,12 +216,13 @@ def _of_source(
     return report.audit, report.findings
 
 
-def _of_log(log: EngineLog, gpu: Gpu | None) -> tuple[Audit, tuple[Finding, ...]]:
+def _of_log(log: EngineLog, gpu: Gpu | None, verify: str) -> tuple[Audit, tuple[Finding, ...]]:
     from spark_prof.analyzers.fallbacks.audit import audit_of_log
+    from spark_prof.analyzers.finding import keyed
     from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 
     audit = audit_of_log(log, gpu.name if gpu else "", gpu.compute_capability if gpu else "")
-    return audit, findings_of_audit(audit)
+    return audit, keyed(findings_of_audit(audit), verify)
 
 
 def _measured() -> Measured:

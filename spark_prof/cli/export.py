@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from spark_prof.cli.options import check_folder, say, whole_numbers
+from spark_prof.cli.written import told
 from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ def export(
     ranks: Annotated[
         str | None, typer.Option(metavar="R,R...", help="Only these ranks, such as 0,3.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Say what was written as JSON; --format is the file's.")
+    ] = False,
 ) -> None:
     """Write a trace that opens in ui.perfetto.dev, or the tables as CSV or Parquet."""
     chosen = format or _format_of(out)
@@ -63,7 +67,8 @@ def export(
         else:
             with staged(out) as staging, opened(source) as bundle:
                 write_tables(bundle, selection, staging, chosen.value)
-    say(f"wrote {out}")
+    if not told("json" if as_json else "", "export", out, chosen.value, then=""):
+        say(f"wrote {out}")
 
 
 def _format_of(out: Path) -> Format:

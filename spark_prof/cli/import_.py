@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
+from spark_prof.cli.written import Answer, AnswerOption, told, told_bundle
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError
 
@@ -37,10 +38,11 @@ def import_traces(
     engine: Annotated[
         Engine, typer.Option(help="Where the recordings of --each are imported.")
     ] = Engine.LOCAL,
+    kind: AnswerOption = Answer.TEXT,
 ) -> None:
     """Make a bundle of what nsys, PyTorch's profiler, Proton, ncu or a load generator wrote."""
     if each:
-        _import_each(files, out, like, engine)
+        _import_each(files, out, like, engine, kind)
         return
     if engine is not Engine.LOCAL:
         raise CommandError("--engine spreads many imports over a cluster: give --each with it")
@@ -54,6 +56,8 @@ def import_traces(
         claim = stack.enter_context(Claim(out))
         paths = [stack.enter_context(fetched_path(file)) for file in files]
         bundle = import_files(paths, claim, like)
+    if told_bundle(kind, "import", out, bundle, bundle.meta.lost):
+        return
     ranks = ", ".join(map(str, bundle.ranks))
     words = f"ranks {ranks}" if len(bundle.ranks) > 1 else f"rank {ranks}"
     say(f"{words} in {out}; {next_report(out)}")
@@ -61,15 +65,20 @@ def import_traces(
         say(line)
 
 
-def _import_each(files: list[str], out: Path, like: Path | None, engine: Engine) -> None:
+def _import_each(
+    files: list[str], out: Path, like: Path | None, engine: Engine, kind: Answer
+) -> None:
     from spark_prof.datasets.every_recording import import_each
 
     if len(files) != 1:
         raise CommandError("--each wants one folder of recordings")
     done = import_each(files[0], out, like, engine)
     failed = [(name, outcome.reason) for name, outcome in done if outcome.value is None]
-    for name, reason in failed:
-        say(f"{name}: {reason}")
+    notes = [f"{name}: {reason}" for name, reason in failed]
+    for line in notes:
+        say(line)
     if len(failed) == len(done):
         raise CommandError(f"none of the {len(done)} recordings in {files[0]} could be imported")
+    if told(kind, "import", out, "bundles", notes):
+        return
     say(f"{len(done) - len(failed)} of {len(done)} recordings in {out}; {next_report(out)}")

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, OutOption, check_folder, page, put, say
+from spark_prof.cli.options import (
+    FormatOption,
+    Limit,
+    OutOption,
+    Section,
+    check_folder,
+    page,
+    put,
+    say,
+)
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -77,9 +86,11 @@ def _commands(context: typer.Context) -> None:
 def list_kernels(
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
 ) -> None:
     """List the kernels: slots, formats, sizes, what each is held against."""
-    drawn_as = page(format, out)
+    drawn_as = page(format, out, limit, section)
     from spark_prof.dashboards.replacement_kernels import render_kernels
     from spark_prof.kernels.registry import KERNELS
     from spark_prof.kernels.tuning import known_runs
@@ -111,9 +122,11 @@ def check(
     ] = Device.AUTO,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
 ) -> None:
     """Check here that kernels compute what they should; exit with 1 if not."""
-    drawn_as = page(format, out)
+    drawn_as = page(format, out, limit, section)
     own = own_slot(name, slot)
     verdicts: list[Verdict] = []
     kernels: Sequence[ReplacementKernel] = ()

@@ -18,7 +18,7 @@ from spark_prof.cli.kernels import (
     own_slot,
     place_of,
 )
-from spark_prof.cli.options import FormatOption, OutOption, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -61,9 +61,11 @@ def bench(
     ] = False,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
 ) -> None:
     """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
-    drawn_as = page(format, out)
+    drawn_as = page(format, out, limit, section)
     own = own_slot(name, slot)
     if own and (tune or save):
         raise CommandError("--tune and --save are for kernels of the list; leave out --slot")

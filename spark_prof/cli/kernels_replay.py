@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,8 @@ import typer
 
 from spark_prof.cli.kernels import Device, group, place_of
 from spark_prof.cli.kernels_bench import FromOption, ModelOption, asked
-from spark_prof.cli.options import check_folder, put
+from spark_prof.cli.options import check_folder, say, write_whole
+from spark_prof.cli.written import Answer, AnswerOption, told
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def replay(
     tokens: Annotated[
         int | None, typer.Option(min=1, max=16, help="Rows of activations; default 1.")
     ] = None,
+    kind: AnswerOption = Answer.TEXT,
 ) -> None:
     """Write a program that times one kernel and checks it, with the ncu line that profiles it."""
     from spark_prof.kernels.registry import find
@@ -74,7 +77,11 @@ def replay(
         from spark_prof.dashboards.kernel_races import recorded_names
 
         note = f"The recording took {ran.us:.2f} us a call for it: {recorded_names(ran)}."
-    put(replay_file(kernel, piece, count, out.name, *_where(recorded), note), out)
+    text = replay_file(kernel, piece, count, out.name, *_where(recorded), note)
+    write_whole(out, text)
+    run = f"python {shlex.quote(str(out))}"
+    if not told(kind, "kernels replay", out, "program", [note] if note else (), run):
+        say(f"wrote {out}")
 
 
 def _one_of(

@@ -17,7 +17,7 @@ from spark_prof.cli.kernels_bench import (
     on_gpu,
     raced_kernels,
 )
-from spark_prof.cli.options import FormatOption, OutOption, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
 
 _TOKENS = (1, 8, 16)
 """The dispatcher knows what lies between two measured numbers too."""
@@ -36,9 +36,11 @@ def tune(
     ] = 4.5,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
 ) -> None:
     """Time kernels on this GPU, search better configurations, and keep them for this machine."""
-    drawn_as = page(format, out)
+    drawn_as = page(format, out, limit, section)
     listed = raced_kernels(name)
     on_gpu(listed)
     request, recorded = asked(listed, models or (), tokens or (), source, name)

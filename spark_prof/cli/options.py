@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
+from spark_prof.dashboards.section import WHOLE, Bounds
 from spark_prof.errors import CommandError, one_line, os_errors
 
 Kind = TypeVar("Kind")
@@ -41,23 +42,34 @@ FormatOption = Annotated[
 OutOption = Annotated[
     Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
 ]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most so many rows of each table.")]
+Section = Annotated[
+    list[str] | None, typer.Option(help="Only this section, such as kernels; repeatable.")
+]
 
 
 class Page(NamedTuple):
-    """How to draw: the format, and of text the columns and whether it is coloured."""
+    """How to draw: the format, of text the columns and whether it is coloured, and how much."""
 
     kind: str
     width: int
     color: bool
+    bounds: Bounds = WHOLE
 
 
-def page(format: Format | None, out: Path | None) -> Page:  # noqa: A002
+def page(
+    format: Format | None,  # noqa: A002
+    out: Path | None,
+    limit: int | None = None,
+    section: Sequence[str] | None = None,
+) -> Page:
     """How to draw what was asked for; refuses a missing folder before any work is done."""
     kind = format or format_by_ending(out, ENDINGS)
     if out is not None:
         check_folder(out.absolute().parent)
     on_terminal = out is None and sys.stdout.isatty()
-    return Page(kind.value, terminal_width() if on_terminal else 100, takes_color(out))
+    width = terminal_width() if on_terminal else 100
+    return Page(kind.value, width, takes_color(out), Bounds(limit, tuple(section or ())))
 
 
 def put(drawn: str, out: Path | None) -> None:
@@ -100,9 +112,14 @@ def say(line: str) -> None:
     print(f"spark-prof: {one_line(line)}", file=sys.stderr, flush=True)
 
 
-def next_report(folder: Path | str) -> str:
+def report_command(folder: Path | str) -> str:
     """The command to go on with once there is a bundle."""
-    return f"next: spark-prof report {shlex.quote(str(folder))}"
+    return f"spark-prof report {shlex.quote(str(folder))}"
+
+
+def next_report(folder: Path | str) -> str:
+    """The same as a line for a person."""
+    return f"next: {report_command(folder)}"
 
 
 def check_folder(folder: Path) -> None:

@@ -6,12 +6,18 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import check_folder, format_by_ending, say, show
+from spark_prof.cli.options import (
+    Limit,
+    OutOption,
+    check_folder,
+    format_by_ending,
+    say,
+    show,
+)
 from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
@@ -44,9 +50,8 @@ def query(
         Format | None,
         typer.Option(help="How to write the rows; by default text, or what OUT's ending says."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to this file, not to the terminal.")
-    ] = None,
+    out: OutOption = None,
+    limit: Limit = None,
 ) -> None:
     """Ask the tables of bundles in SQL; docs/query.md names the tables and their columns."""
     if len(sources) < 2:
@@ -54,15 +59,17 @@ def query(
     chosen = format or format_by_ending(out, _ENDINGS)
     if chosen is Format.PARQUET and out is None:
         raise CommandError("Parquet is no text; say with -o which file to write")
+    if chosen is Format.PARQUET and limit is not None:
+        raise CommandError("Parquet gets all rows; say LIMIT in the query instead of --limit")
     if out is not None:
         check_folder(out.absolute().parent)
     from spark_prof.dashboards.query_result import WRITERS
     from spark_prof.datasets.sql_query import query as run
     from spark_prof.files import write_whole
 
-    with _opened_bundles(sources[:-1]) as bundles, run(bundles, sources[-1]) as result:
+    with opened_bundles(sources[:-1]) as bundles, run(bundles, sources[-1]) as result:
         if out is None:
-            for text in WRITERS[chosen.value](result.columns, result.rows()):
+            for text in WRITERS[chosen.value](result.columns, result.rows(), limit):
                 show(text.removesuffix("\n"))
             return
         with os_errors(f"cannot write {out}"):
@@ -71,13 +78,13 @@ def query(
                 with open(written, "rb") as source:
                     write_whole(out, lambda file: shutil.copyfileobj(source, file))
             else:
-                texts = WRITERS[chosen.value](result.columns, result.rows())
+                texts = WRITERS[chosen.value](result.columns, result.rows(), limit)
                 write_whole(out, lambda file: file.writelines(text.encode() for text in texts))
     say(f"wrote {out}")
 
 
 @contextmanager
-def _opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
+def opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
     """All bundles and traces that the sources hold, by name; one that is broken is told."""
     from spark_prof.datasets.opened import opened
     from spark_prof.traces.resolve import find_members

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say, whole_numbers
+from spark_prof.cli.written import Answer, AnswerOption, stdout_is_ours, told_bundle
 from spark_prof.errors import CommandError
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 
@@ -76,6 +77,7 @@ def record(
         str | None,
         typer.Option(metavar="URL", help="Record the server that listens there instead."),
     ] = None,
+    answer: AnswerOption = Answer.TEXT,
 ) -> int:
     """Run COMMAND, record every step of its vLLM engine, and write a bundle."""
     if bool(command) == bool(attach):
@@ -128,10 +130,13 @@ def record(
     else:
         from spark_prof.profiler.launcher import record as record_command
 
-        bundle, code = record_command(command or [], settings, say)
+        with stdout_is_ours(answer):
+            bundle, code = record_command(command or [], settings, say)
+    shown = out or folder.name
+    if told_bundle(answer, "record", shown, bundle, bundle.meta.lost, code):
+        return 1 if code else 0
     steps_found = sum(n for name, n in bundle.meta.tables.items() if name.startswith("steps-"))
     ranks = len(bundle.ranks)
-    shown = out or folder.name
     say(
         f"{steps_found // max(ranks, 1)} steps"
         + (f" on each of {ranks} ranks" if ranks > 1 else "")

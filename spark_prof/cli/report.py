@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,14 +10,17 @@ import typer
 
 from spark_prof.cli.options import (
     FormatOption,
+    Limit,
     OutOption,
     Page,
+    Section,
     check_folder,
     next_report,
     page,
     put,
     say,
 )
+from spark_prof.cli.written import told
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError, os_errors
 
@@ -37,10 +41,8 @@ def report(
     all_sections: Annotated[
         bool, typer.Option("--all", help="Every section, not the one screen.")
     ] = False,
-    section: Annotated[
-        list[str] | None,
-        typer.Option(help="This section, such as kernels; repeatable."),
-    ] = None,
+    section: Section = None,
+    limit: Limit = None,
     share: Annotated[
         Path | None,
         typer.Option(help="Write the recording to this .zip, without what is private, to send it."),
@@ -65,7 +67,24 @@ def report(
     ] = Engine.LOCAL,
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels."""
-    drawn_as = page(format, out)
+    drawn_as = page(format, out, limit, section)
+    if share:
+        share_recording(source, share, drawn_as.kind)
+        return
+    put(drawn_report(source, drawn_as, all_sections, layer, rank, bench, measured, engine), out)
+
+
+def drawn_report(
+    source: str,
+    drawn_as: Page,
+    whole: bool = False,
+    layer: int | None = None,
+    rank: int | None = None,
+    bench: Sequence[Path] | None = None,
+    measured: Path | None = None,
+    engine: Engine = Engine.LOCAL,
+) -> str:
+    """What `report` prints of a source, as its options say."""
     from spark_prof.traces.resolve import AbResult, Folder, LoadTest, fetched, resolve
 
     named = resolve(source)
@@ -77,13 +96,11 @@ def report(
                 f"{source} holds {held}; --rank, --layer, --bench and --measured need one recording"
             )
         if isinstance(named, Folder):
-            put(report_dataset(named, drawn_as, engine), out)
-        else:
-            from spark_prof.ab.result import read_result
-            from spark_prof.dashboards.ab_report import render_ab
+            return report_dataset(named, drawn_as, engine)
+        from spark_prof.ab.result import read_result
+        from spark_prof.dashboards.ab_report import render_ab
 
-            put(render_ab(read_result(named.file), *drawn_as), out)
-        return
+        return render_ab(read_result(named.file), *drawn_as)
     from spark_prof.analyzers.summary import summarize, with_clients
     from spark_prof.dashboards.render import render_report
     from spark_prof.datasets.opened import ceilings_for, opened
@@ -94,21 +111,16 @@ def report(
         if isinstance(found, LoadTest):
             from spark_prof.dashboards.client_report import render_clients
 
-            put(render_clients([read_benchmark(found.path), *results], *drawn_as), out)
-            return
+            return render_clients([read_benchmark(found.path), *results], *drawn_as)
         with opened(found) as bundle:
-            if share:
-                share_recording(bundle, share)
-                return
             if bundle.imported:
                 bundle.named = source
             if layer is not None:
-                put(report_layer(bundle, rank, layer, drawn_as), out)
-                return
+                return report_layer(bundle, rank, layer, drawn_as)
             ceilings = ceilings_for(bundle, rank, measured)
             report = summarize(bundle, rank, measured=ceilings)
             summary = with_clients(report, bundle, rank, results)
-    put(render_report(summary, *drawn_as, sections=None if all_sections else section or ()), out)
+    return render_report(summary, *drawn_as, whole=whole)
 
 
 def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -> str:
@@ -121,18 +133,25 @@ def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -
     summary = summary_of(bundle, rank)
     found = layer_of(summary, layer)
     title = run_section.title(summary.report)
-    return draw(lambda: layer_section.one_layer(found, title), lambda: found, *drawn_as)
+    kind, width, color, bounds = drawn_as
+    return draw(
+        lambda: layer_section.one_layer(found, title), lambda: found, kind, width, color,
+        bounds=bounds,
+    )  # fmt: skip
 
 
-def share_recording(bundle: Bundle, out: Path) -> None:
+def share_recording(source: str, out: Path, kind: str) -> None:
     """Writes what somebody else may see of a recording, and says how to look at it."""
+    from spark_prof.datasets.opened import opened
     from spark_prof.exporters.shared_recording import share
 
     if out.suffix != ".zip":
         raise CommandError(f"{out} is a zip file; let its name end in .zip")
     check_folder(out.absolute().parent)
-    with os_errors(f"cannot write {out}"):
+    with os_errors(f"cannot write {out}"), opened(source) as bundle:
         share(bundle, out)
+    if told(kind, "report", out, "zip"):
+        return
     say(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB, without prompts, paths, hosts and keys")
     say(next_report(out))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
+from spark_prof.cli.written import Answer, AnswerOption, told_bundle
 from spark_prof.dashboards.units import counted
 
 if TYPE_CHECKING:
@@ -18,12 +19,16 @@ def salvage(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder that a killed recording wrote into.")
     ],
+    kind: AnswerOption = Answer.TEXT,
 ) -> None:
     """Make a bundle of everything that a killed recording had flushed."""
     from spark_prof.profiler.launcher import quarters
     from spark_prof.traces.assemble import salvage as salvage_folder
 
     found = salvage_folder(folder, progress=quarters(say))
+    missing = [line for rank in found.ranks for line in rank.missing]
+    if told_bundle(kind, "salvage", folder, found.bundle, [*missing, *found.missing]):
+        return
     for line in _lines(found):
         print(line)
     if found.made:

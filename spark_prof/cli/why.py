@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_prof.cli.doctor import gpu_named, question_of
-from spark_prof.cli.options import FormatOption, OutOption, page, put
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.model import Report
+    from spark_prof.analyzers.why import Why
     from spark_prof.traces.checkpoint import Checkpoint
 
 _DEFAULT_GPU = "gb10"
@@ -33,9 +34,18 @@ def why(
     ] = 1,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
 ) -> None:
     """Say why one checkpoint decodes faster than another: bytes, lower bound, kernel, precision."""
-    drawn_as = page(format, out)
+    drawn_as = page(format, out, limit, section)
+    from spark_prof.dashboards.why_report import render_why
+
+    put(render_why(why_of(sources, gpu, batch), *drawn_as), out)
+
+
+def why_of(sources: list[str], gpu: str | None = None, batch: int = 1) -> Why:
+    """What `why` finds of checkpoints and recordings."""
     if len(sources) > _MOST:
         raise CommandError(f"{len(sources)} sides are too many; give at most {_MOST}")
     from spark_prof.analyzers.why import (
@@ -47,7 +57,6 @@ def why(
         side_of_recording,
         what_ifs,
     )
-    from spark_prof.dashboards.why_report import render_why
     from spark_prof.rules.gpus import find_gpu
     from spark_prof.traces.checkpoint import Checkpoint
 
@@ -71,7 +80,7 @@ def why(
             sides.append(side_of_recording(each[0], name, shown, each[1]))
     findings = [() if isinstance(each, Checkpoint) else each[0].findings for each in found]
     speed, said_by = bandwidth_of(shown)
-    answer = Why(
+    return Why(
         shown.name,
         speed,
         said_by,
@@ -80,7 +89,6 @@ def why(
         tuple(answer_of(sides, shown)),
         next_of(sides, findings, sources),
     )
-    put(render_why(answer, *drawn_as), out)
 
 
 def _read(source: str) -> tuple[Report, Mapping[str, Any]] | Checkpoint:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -12,28 +13,31 @@ from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_js
 from spark_prof.dashboards import ab_attribution, ab_sections, section
 from spark_prof.dashboards.ab_answer import answer, doubts, headline
 from spark_prof.dashboards.chart_compare import ab_figures
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import Document, Section
 
 
-def render_ab(result: Result, kind: str, width: int = 100, color: bool = False) -> str:
+def render_ab(
+    result: Result, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
+) -> str:
     """Draws a result, of a run that finished or did not, in a format."""
     if kind == "json":
-        return _json(result)
+        encoded = msgspec.json.encode(bounded_record(_record(result), bounds))
+        return msgspec.json.format(encoded, indent=2).decode() + "\n"
     drawn = partial(document, result, each_layer=kind == "html")
-    return draw(drawn, dict, kind, width, color, lambda: ab_figures(result))
+    return draw(drawn, dict, kind, width, color, lambda: ab_figures(result), bounds=bounds)
 
 
-def _json(result: Result) -> str:
+def _record(result: Result) -> dict[str, Any]:
     """The result as its file holds it, by the rule of this version, and what it comes to."""
     runs = tuple(with_detectable(run, result.aa) for run in result.runs)
-    record = msgspec.json.decode(to_json(replace(result, runs=runs)))
-    record |= {
+    record: dict[str, Any] = msgspec.json.decode(to_json(replace(result, runs=runs)))
+    return record | {
         "answer": answer(result),
         "outcome": outcome_of(result),
         "exit_code": exit_code(result),
     }
-    return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
 
 
 def document(result: Result, *, each_layer: bool) -> Document:

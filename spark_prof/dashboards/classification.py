@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.section import Document, Section, document, table
 from spark_prof.dashboards.sections.kernel_section import products, ran_on
 from spark_prof.dashboards.units import count, shorten
@@ -17,10 +18,22 @@ _LONGEST_TITLE = 120
 
 
 def render_classification(
-    source: str, rows: Sequence[Classified], kind: str, width: int = 100, color: bool = False
+    source: str,
+    rows: Sequence[Classified],
+    kind: str,
+    width: int = 100,
+    color: bool = False,
+    bounds: Bounds = WHOLE,
 ) -> str:
     """Draws the kernels of a source in a format."""
-    return draw(lambda: _document(source, rows), lambda: [*map(_record, rows)], kind, width, color)
+    return draw(
+        lambda: _document(source, rows),
+        lambda: [*map(_record, rows)],
+        kind,
+        width,
+        color,
+        bounds=bounds,
+    )
 
 
 def _document(source: str, rows: Sequence[Classified]) -> Document:
@@ -79,6 +92,7 @@ def _record(row: Classified) -> dict[str, Any]:
         "fused_conversion", "load_time",
     )  # fmt: skip
     record: dict[str, Any] = {key: getattr(row, key) for key in keys}
+    record["kernel_id"] = kernel_id(row.name)
     if row.us is not None:
         record["us"] = row.us
     if row.compiled_from:

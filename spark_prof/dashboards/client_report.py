@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_prof.analyzers.clients.client_comparison import client_row
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
 from spark_prof.dashboards.section import document
 from spark_prof.dashboards.sections import client_section
@@ -14,7 +14,11 @@ from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 
 
 def render_clients(
-    results: Sequence[BenchmarkResult], kind: str, width: int = 100, color: bool = False
+    results: Sequence[BenchmarkResult],
+    kind: str,
+    width: int = 100,
+    color: bool = False,
+    bounds: Bounds = WHOLE,
 ) -> str:
     """Draws what load generators measured: at least one result."""
     rows = [client_row(run) for result in results for run in result.runs]
@@ -24,4 +28,6 @@ def render_clients(
     record = {"schema": SCHEMA, "sources": sources, "clients": rows, "lost": lost}
     title = f"spark-prof: {shorten(', '.join(sources), 120)}"
     sections = (client_section.runs(rows), client_section.remarks(rows, lost))
-    return draw(lambda: document(title, (), sections), lambda: record, kind, width, color)
+    return draw(
+        lambda: document(title, (), sections), lambda: record, kind, width, color, bounds=bounds
+    )

@@ -21,7 +21,7 @@ from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.chart_compare import compare_figures
 from spark_prof.dashboards.compare_gate import LETTERS, Names, by_share, by_us, reason, shown_part
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds, shorten
 
@@ -38,10 +38,14 @@ class Compared:
     """For each of them what became of the limits; empty without limits."""
 
 
-def render_comparison(compared: Compared, kind: str, width: int = 100, color: bool = False) -> str:
+def render_comparison(
+    compared: Compared, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
+) -> str:
     """Draws a comparison in a format."""
     drawn, record = partial(document, compared), partial(_record, compared)
-    return draw(drawn, record, kind, width, color, lambda: compare_figures(compared.found))
+    return draw(
+        drawn, record, kind, width, color, lambda: compare_figures(compared.found), bounds=bounds
+    )
 
 
 def document(compared: Compared) -> Document:
@@ -217,4 +221,5 @@ def _sides(recordings: Sequence[Side]) -> dict[str, Any]:
         "coverage": report.coverage,
         "conversions_share": report.conversions.share,
         "findings": [each.id for each in report.findings],
+        "finding_keys": [each.key for each in report.findings],
     }

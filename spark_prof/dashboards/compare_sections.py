@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import attrgetter, itemgetter, or_
+from operator import attrgetter, itemgetter
 from statistics import fmean
 
 from spark_prof.analyzers.comparing.comparison import (
@@ -100,18 +98,13 @@ def findings(found: Comparison, names: Names) -> Section:
     sides = ((names.a, *found.sides), (names.b, *found.sides[::-1]))
     rows = []
     for name, side, other in sides:
-        # Each id as often as the recording of the side has it that has it most.
-        known = reduce(or_, (Counter(f.id for f in each.report.findings) for each in other))
-        told: set[str] = set()
-        for recording in side:
-            left = known.copy()
-            for each in recording.report.findings:
-                if left[each.id] or each.id in told:
-                    left[each.id] -= 1
-                    continue
-                cost = microseconds(1e3 * each.ms_per_token) if each.ms_per_token else MISSING
-                rows.append((f"only {name}", cost, each.text, each.id))
-            told |= {each.id for each in recording.report.findings}
+        told = {each.key for recording in other for each in recording.report.findings}
+        for each in (found for recording in side for found in recording.report.findings):
+            if each.key in told:
+                continue
+            cost = microseconds(1e3 * each.ms_per_token) if each.ms_per_token else MISSING
+            rows.append((f"only {name}", cost, each.text, each.key))
+            told.add(each.key)
     columns = (
         Column("Side"),
         *numbers("Per token"),

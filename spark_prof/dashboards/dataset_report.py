@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from spark_prof.analyzers.dataset import Dataset, RankFigures, Recording
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
 from spark_prof.dashboards.section import Column, Document, Section, document, table
 from spark_prof.dashboards.units import counted, difference, figure, shorten
@@ -35,7 +35,9 @@ _FIGURES = (
 )
 
 
-def render_dataset(dataset: Dataset, kind: str, width: int = 100, color: bool = False) -> str:
+def render_dataset(
+    dataset: Dataset, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
+) -> str:
     """Draws a dataset in a format."""
     record = {
         "schema": SCHEMA,
@@ -43,7 +45,7 @@ def render_dataset(dataset: Dataset, kind: str, width: int = 100, color: bool = 
         "recordings": dataset.recordings,
         "failures": dataset.failures,
     }
-    return draw(lambda: document_of(dataset), lambda: record, kind, width, color)
+    return draw(lambda: document_of(dataset), lambda: record, kind, width, color, bounds=bounds)
 
 
 def document_of(dataset: Dataset) -> Document:

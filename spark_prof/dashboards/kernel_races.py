@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.recorded_work import RecordedRun
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.section import Section, document, table
 from spark_prof.dashboards.units import MISSING, bandwidth, count, counted, microseconds
 from spark_prof.kernels.bench.shapes import DenseShape, Piece, Recorded
@@ -26,7 +26,12 @@ _MOST_NAMES = 2
 
 
 def render_work(
-    request: Request, run: RecordedRun | None, kind: str, width: int = 100, color: bool = False
+    request: Request,
+    run: RecordedRun | None,
+    kind: str,
+    width: int = 100,
+    color: bool = False,
+    bounds: Bounds = WHOLE,
 ) -> str:
     """Draws what a request would time, and of a recording what it ran for it."""
     rows = [(piece, tokens) for piece in request.pieces() for tokens in request.tokens]
@@ -55,7 +60,7 @@ def render_work(
         ],
         "not_raced": [] if run is None else [each._asdict() for each in run.left_out],
     }
-    return draw(lambda: drawn, lambda: record, kind, width, color)
+    return draw(lambda: drawn, lambda: record, kind, width, color, bounds=bounds)
 
 
 def _not_raced(run: RecordedRun) -> Section:
@@ -96,6 +101,7 @@ def render_bench(
     kind: str,
     width: int = 100,
     color: bool = False,
+    bounds: Bounds = WHOLE,
     run: RecordedRun | None = None,  # whose layers were timed
 ) -> str:
     """Draws a run of the benchmark in a format."""
@@ -110,7 +116,7 @@ def render_bench(
         sections.append(_not_raced(run))
         record["not_raced"] = [each._asdict() for each in run.left_out]
     drawn = document(f"spark-prof kernels bench: {found.machine.name}", headline, sections)
-    return draw(lambda: drawn, lambda: record, kind, width, color)
+    return draw(lambda: drawn, lambda: record, kind, width, color, bounds=bounds)
 
 
 def _times(kind: str, found: Report) -> Section:

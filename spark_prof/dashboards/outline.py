@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.charts import Plot
@@ -22,7 +22,6 @@ from spark_prof.dashboards.sections import (
     waterfall_section,
 )
 from spark_prof.dashboards.short_report import changes
-from spark_prof.errors import CommandError
 
 FIGURES: Mapping[str, Callable[[Report], Plot]] = {
     "waterfall": waterfall_section.floor_waterfall,
@@ -33,9 +32,7 @@ FIGURES: Mapping[str, Callable[[Report], Plot]] = {
 """By the section of the report in which each stands."""
 
 
-def outline(
-    report: Report, *, layer_columns: int | None = None, only: Collection[str] | None = None
-) -> Document:
+def outline(report: Report, *, layer_columns: int | None = None) -> Document:
     """Turns a report into the document that every renderer draws.
 
     Sections without rows and columns without figures are left out.
@@ -43,7 +40,6 @@ def outline(
     Args:
         layer_columns: how many components get a column of their own in the table of the layers;
             None gives one to each.
-        only: the ids of the sections to have; None for all.
     """
     # A source of sums has nothing but components.
     parts_of_a_token = (waterfall_section.waterfall(report),) if report.tokens else ()
@@ -83,14 +79,6 @@ def outline(
         run_section.notes(report),
     )
     shown = [without_empty_columns(section) for section in sections if section.rows]
-    if only is not None:
-        names = dict.fromkeys(section.id.partition("-")[0] for section in shown)
-        if unknown := [name for name in only if name not in names]:
-            raise CommandError(
-                f"{report.run.source} has no section {unknown[0]}; it has {', '.join(names)}"
-            )
-        shown = [section for section in shown if section.id.partition("-")[0] in only]
-        return Document(run_section.title(report), (), tuple(shown))
     return Document(
         run_section.title(report),
         run_section.headline(report),

@@ -21,13 +21,17 @@ _WIDEST_CELL = 60
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 Row = Sequence[Any]
-Writer = Callable[[Sequence[str], Iterable[Row]], Iterator[str]]
+Limit = int | None  # how many rows at most
+Writer = Callable[[Sequence[str], Iterable[Row], Limit], Iterator[str]]
 
 
-def as_text(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+def as_text(columns: Sequence[str], rows: Iterable[Row], limit: Limit = None) -> Iterator[str]:
     """A table for a terminal: cells of a foreign trace can neither move its cursor nor break it."""
     waiting = iter(rows)
-    shown = [[_cell(value) for value in row] for row in islice(waiting, MOST_LINES)]
+    shown = [
+        [_cell(value) for value in row]
+        for row in islice(waiting, min(limit or MOST_LINES, MOST_LINES))
+    ]
     titles = [shorten(name, _WIDEST_CELL) for name in columns]
     widths = [max(map(cell_len, cells)) for cells in zip(titles, *shown, strict=True)]
     right = [bool(shown) and all(_is_number(row[i]) for row in shown) for i in range(len(titles))]
@@ -41,12 +45,12 @@ def as_text(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
         yield f"{count(left)} more rows; --format csv, json or parquet has all of them\n"
 
 
-def as_csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+def as_csv(columns: Sequence[str], rows: Iterable[Row], limit: Limit = None) -> Iterator[str]:
     """CSV; a text that a spreadsheet would take for a formula gets a ' before it."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
     writer.writerow([_safe(name) for name in columns])
-    for row in rows:
+    for row in islice(rows, limit):
         writer.writerow([_safe(value) for value in row])
         if buffer.tell() > 1 << 20:
             yield buffer.getvalue()
@@ -55,14 +59,20 @@ def as_csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     yield buffer.getvalue()
 
 
-def as_json(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """A list of objects; what JSON has no number for is null."""
-    last = "["
-    for row in rows:
+def as_json(columns: Sequence[str], rows: Iterable[Row], limit: Limit = None) -> Iterator[str]:
+    """A list of objects; with a limit they are `rows`, and `left_out` says how many more there are.
+
+    What JSON has no number for is null.
+    """
+    waiting, last = iter(rows), "["
+    if limit is not None:
+        yield '{"rows": '
+    for row in islice(waiting, limit):
         yield last + ("\n" if last == "[" else ",\n")
         record = {name: _plain(value) for name, value in zip(columns, row, strict=True)}
         last = json.dumps(record, default=str, allow_nan=False)
-    yield "[]\n" if last == "[" else f"{last}\n]\n"
+    end = "" if limit is None else f', "left_out": {sum(1 for _ in waiting)}}}'
+    yield f"[]{end}\n" if last == "[" else f"{last}\n]{end}\n"
 
 
 WRITERS: Mapping[str, Writer] = {"text": as_text, "csv": as_csv, "json": as_json}

@@ -61,6 +61,17 @@ class Document:
     caveats: tuple[str, ...] = ()  # what does not hold, a sentence each, beside the headline
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """How much of a document is wanted."""
+
+    limit: int | None = None  # rows of each table and list at most; None for all
+    sections: tuple[str, ...] = ()  # by id, or by key of the JSON; none for all
+
+
+WHOLE = Bounds()
+
+
 def table(
     name: str,
     title: str,

@@ -69,13 +69,16 @@ def changes(findings: Sequence[Finding], longest: int | None = None) -> Iterator
         if found.ms_per_token is not None:
             gain = f"at most {microseconds(1000 * found.ms_per_token)} of each token"
         texts = [found.text, found.fix, found.measured]
+        commands = [found.command]
+        if longest is None and found.verify != found.command:
+            commands.append(f"{found.verify}  # whether a change helped")
         if longest is not None:
             texts = [abridged(text, longest) for text in (texts[0], texts[2] or texts[1])]
         yield Section(
             f"findings-{number}",
-            f"{number}. {found.id}: {gain}",
+            f"{number}. {found.key}: {gain}",
             (Column("", "command"),),
-            ((found.command,),) if found.command else (),
+            tuple((command,) for command in commands if command),
             tuple(filter(None, texts)),
         )
         if not told and (note := elsewhere(found.command)):

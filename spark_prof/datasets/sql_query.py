@@ -174,6 +174,8 @@ def create_views(
 ) -> None:
     """Creates a view a table with `bundle` and `rank` first, the computed ones, and `bundles`.
 
+    `kernel_id(name)` is the id that a kernel has in every document.
+
     The empty folder must stay as long as the database. Computed views that are not wanted have no
     rows.
     """
@@ -195,6 +197,7 @@ def create_views(
                 _write(_place(place, number, rank), found)
         _view(database, name, [Column(f.name, f.type, "") for f in fields], place)
     database.execute(f"CREATE VIEW launches AS {LAUNCHES}")
+    database.execute("CREATE MACRO kernel_id(name) AS left(sha256(name), 10)")
 
 
 def _link(table: Table, bundles: Sequence[Bundle], folder: Path) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,6 +124,7 @@ def serve(
     allowed: Sequence[str] = (),
     token: str | None = None,
     show: bool = False,
+    told: Callable[[str], None] | None = None,
 ) -> None:
     """Serves the explorer until SIGINT or SIGTERM ends it, and the process with it.
 
@@ -132,6 +133,7 @@ def serve(
         allowed: names of a proxy or a tunnel by which it may be addressed as well.
         token: that whoever reads has to have, None if nobody has to.
         show: opens the page in the desktop's browser.
+        told: is given the address, with its token, once there is something to see.
     """
     # The script's, as `streamlit run` would set them.
     sys.argv = [str(_SCRIPT), ",".join(map(str, ranks)), *sources]
@@ -170,6 +172,8 @@ def serve(
         known = f"/?token={token}" if token else ""
         with suppress(OSError):
             print(f"spark-prof: {url}{known} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        if told is not None:
+            told(f"{url}{known}")
         if show:
             # Everybody here can read a browser's arguments: they never have the token.
             webbrowser.open(f"{url}/?ticket={access.ticket()}" if token else url)

@@ -46,7 +46,7 @@ Draw = Callable[[str, str], str]
 
 def whole(report: Report, kind: str) -> str:
     """Every section of a report."""
-    return render_report(report, kind, sections=None)
+    return render_report(report, kind, whole=True)
 
 
 def _checks(text: str, kind: str) -> str:

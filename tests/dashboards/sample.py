@@ -17,7 +17,7 @@ from spark_prof.analyzers.breakdown import (
     LayerRow,
 )
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
-from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.model import (
     ClockRow,
     CollectiveRow,
@@ -197,14 +197,14 @@ def _mixture_of_experts() -> Report:
                       "bfloat16", "201088x2880", 1, 1_158_266_880),
         ),
         ranks=(),
-        findings=(
+        findings=keyed((
             Finding("weight-only-experts", 0.21,
                     "MXFP4 experts run on Marlin, which computes in bf16: the FP4 tensor cores of "
                     "this GPU idle.",
                     "Set VLLM_MXFP4_USE_MARLIN=0 and check that the engine starts."),
             Finding("lm-head-bf16", None, "lm_head reads 1.08 GiB of bf16 weights in every step.",
                     "Try a checkpoint whose lm_head is quantized."),
-        ),
+        )),
         notes=("12 kernel records were lost while the buffers were full.",),
         copies=Copies(books[0].copies_us, 3 << 20, books[0].copies_us / books[0].busy_us, (
             CopyRow("Memcpy HtoD (Pinned -> Device)", "memcpy", 204, 0.9 * books[0].copies_us,
@@ -393,7 +393,7 @@ def _hostile(report: Report) -> Report:
         conversions=replace(report.conversions, items=spoiled),
         copies=Copies(1.0, 1, 1.0, (CopyRow(endless, bad, 1, 1.0, 1),)),
         modules=(ModuleRow(bad, endless, bad, endless, bad, bad, 1, 1),),
-        findings=(Finding(bad, 1.0, endless, bad),),
+        findings=(Finding(bad, 1.0, endless, bad, key=bad),),
         notes=(endless, bad),
         ranks=(RankRow(0, 1, 1.0, 1.0, 0.0), RankRow(1, 1, 1.0, 1.0, 0.0)),
         collectives=Collectives(

@@ -12,11 +12,14 @@ from spark_prof.analyzers.step_time import step_weights
 from spark_prof.analyzers.summary import Summary, summary_of
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render import render_report
+from spark_prof.dashboards.render.limits import bounded
+from spark_prof.dashboards.section import Bounds
 from spark_prof.dashboards.sections import roofline_section
 from spark_prof.dashboards.short_report import short_report
 from spark_prof.datasets.opened import opened
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASES, COPIES
+from tests.analyzers.findings.test_verify import right
 from tests.analyzers.test_invariants import sources
 
 MOST_LINES = 70
@@ -36,6 +39,7 @@ def test_the_rows_add_up_to_the_decode_step_s_kernels_and_the_report_fits_one_sc
                         with_roles += adds_up(name, found)
                         looked_at += 1
                     fits_one_screen(name, found.report)
+                    right(found.report.findings, found.report.run.model)
         except CommandError:
             assert name.startswith("shared/"), name
     assert (looked_at, with_roles) >= (20, 20)
@@ -49,7 +53,7 @@ def fits_one_screen(name: str, report: Report) -> None:
         assert not re.search(r"(\.\.\.|…)$", drawn, re.M), (name, width)
     for words in (shlex.split(found.command) for found in report.findings):
         if "--section" in words:
-            outline(report, only=[words[words.index("--section") + 1]])
+            bounded(outline(report), Bounds(sections=(words[words.index("--section") + 1],)))
     shown = [s for s in short_report(report).sections if s.id.startswith("findings-")]
     commands = [section.rows for section in shown if section.rows]
     assert len(shown) <= 3

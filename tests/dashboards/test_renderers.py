@@ -81,7 +81,7 @@ def test_only_html_imports_plotly() -> None:
 @each_row("width", [60, 80, 100, 200])
 @each_row("sample", SAMPLES)
 def test_text_fits_the_terminal_and_cuts_no_figure(sample: str, width: int) -> None:
-    rendered = render_report(SAMPLES[sample], "text", width, sections=None)
+    rendered = render_report(SAMPLES[sample], "text", width, whole=True)
     lines = [line for line in rendered.splitlines() if not line.startswith("$ ")]
     assert max(map(cell_len, lines)) <= width
     assert width == 60 or "hostile" in sample or "…" not in rendered

@@ -232,5 +232,8 @@ def written(page: Path) -> str:
 
 
 if __name__ == "__main__":
+    from tests.docs import schemas
+
     for path in GENERATED:
         path.write_text(written(path), encoding="utf-8")
+    schemas.write_all()

@@ -9,6 +9,8 @@ from typing import Any
 
 _LONG = 70
 _INLINE = 200
+_DERIVED = "kernel_id"
+"""A hash of the name beside it, which is not written."""
 
 
 def plain(value: Any, long: dict[str, str], path: str = "") -> Iterator[str]:
@@ -32,7 +34,7 @@ def _objects(value: Any) -> bool:
 
 
 def _table(rows: list[dict[str, Any]], long: dict[str, str], path: str) -> Iterator[str]:
-    keys = list(dict.fromkeys(key for row in rows for key in row))
+    keys = list(dict.fromkeys(key for row in rows for key in row if key != _DERIVED))
     columns = {key: [_cell(row[key], long) if key in row else "" for row in rows] for key in keys}
     below = []
     for key, cells in columns.items():

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 
 from spark_prof.rules.kernel_names import IN_ARGUMENTS, IN_NAME, NAME_LIMIT, RULES, Rule
 from spark_prof.rules.number_formats import arithmetic_in, stored_in
@@ -240,6 +241,11 @@ def short_name(name: str) -> str:
 
 
 _MOST_ARGUMENTS = 4
+
+
+def kernel_id(name: str) -> str:
+    """The first ten digits of its full name's SHA-256: the same wherever the kernel is named."""
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:10]
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.rules.environment import UNKNOWN, SettingRow, version_of
 
 _FIRST_WITH_FAMILIES = 10  # major compute capability from which code can be built for a family
@@ -60,13 +60,14 @@ class Machine:
 
 def machine_findings(machine: Machine) -> tuple[Finding, ...]:
     """What on this machine makes vLLM choose slower kernels than its GPU has."""
-    return (
+    found = (
         *_flashinfer(machine),
         *_toolkit(machine),
         *_plain_builds(machine),
         *_missing_code(machine),
         *_settings(machine),
     )
+    return keyed(found, "spark-prof doctor")
 
 
 def _flashinfer(machine: Machine) -> Iterator[Finding]:
@@ -97,6 +98,7 @@ def _flashinfer(machine: Machine) -> Iterator[Finding]:
                 f"{name} {version} does not fit flashinfer-python {python}: FlashInfer refuses it "
                 "or compiles anew.",
                 f"pip install {_pinned(name, python)}",
+                subject=name,
             )  # fmt: skip
 
 
@@ -128,6 +130,7 @@ def _plain_builds(machine: Machine) -> Iterator[Finding]:
                 "no conversion to FP4 in hardware: 129 instructions for two numbers instead of 14 "
                 "(assembled with ptxas 13.0 for sm_121 and sm_121a).",
                 "Build it for 12.0f or 12.1a (TORCH_CUDA_ARCH_LIST or FLASHINFER_CUDA_ARCH_LIST).",
+                subject=library.path.rpartition("/")[2],
             )  # fmt: skip
 
 
@@ -143,6 +146,7 @@ def _missing_code(machine: Machine) -> Iterator[Finding]:
                 f"{library.path} has no code for compute capability {machine.capability}, and no "
                 "PTX that the driver could compile.",
                 "Install a wheel for this GPU, or build it with TORCH_CUDA_ARCH_LIST.",
+                subject=library.path.rpartition("/")[2],
             )  # fmt: skip
 
 
@@ -162,4 +166,5 @@ def _settings(machine: Machine) -> Iterator[Finding]:
             f"{row.name} is set and the installed vLLM {machine.version('vllm')} does not read it: "
             f"{row.why}.",
             f"Use {row.instead} instead." if row.instead else "Unset it.",
+            subject=row.name,
         )  # fmt: skip

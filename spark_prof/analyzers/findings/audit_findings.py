@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
 from spark_prof.analyzers.fallbacks.causes import FIRST_WITH, capability_of
-from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.findings.engine_setup import LINES, SETUP
 from spark_prof.analyzers.findings.rule import Rule, Told, ms_per_token, rule
 from spark_prof.analyzers.model import Report
@@ -79,6 +79,7 @@ def _of_cause(
                 fix.format(fix=_capital(better)),
                 _evidence(rows),
                 tuple(dict.fromkeys(row.layer for row in rows if row.modules)),
+                names,
             )  # fmt: skip
 
     return Rule(name, looks_for, look)
@@ -110,6 +111,8 @@ def _conflicts(audit: Audit) -> Iterator[Told]:
             "Believe the trace for what ran. A log names kernels for kinds of layers and for draft "
             "models too; make sure that recording and log are of one run.",
             _evidence(disputed) or ("What both say of the engine's configuration was compared.",),
+            (),
+            conflict.partition(":")[0],
         )  # fmt: skip
 
 
@@ -161,7 +164,7 @@ _AUDIT_RULES: tuple[Rule[Audit], ...] = (
 
 def findings_of_audit(audit: Audit) -> tuple[Finding, ...]:
     """What the rules find in an audit alone, without a recording's times."""
-    return tuple(found for rule in _AUDIT_RULES for found in rule.find(audit))
+    return keyed(found for rule in _AUDIT_RULES for found in rule.find(audit))
 
 
 def _in_report(rule: Rule[Audit]) -> Rule[Report]:
@@ -172,13 +175,14 @@ def _in_report(rule: Rule[Audit]) -> Rule[Report]:
         if report.audit is None or report.run.units == "op":
             return
         gap = report.steps.host_gap_us
-        for per_token, text, fix, evidence, *_ in rule.look(report.audit):
+        for per_token, text, fix, evidence, *rest in rule.look(report.audit):
+            subject = rest[1] if rest[1:] else ""
             if rule.id == "eager-mode" and gap is not None and report.steps.decode:
                 per_token = ms_per_token(report, gap.median * report.steps.decode)
             if rule.id in ("weight-only-fp4", "weight-only-fp8", "marlin-forced"):
                 layers = {row.layer for row in report.audit.rows if "A16" in row.executed}
                 evidence = (*evidence, *achieved_bandwidth(report, layers))
-            yield per_token, text, fix, evidence
+            yield per_token, text, fix, evidence, (), str(subject)
 
     return Rule(rule.id, rule.looks_for, look, rule.page)
 

@@ -93,7 +93,7 @@ def _ignored(audit: Audit) -> Iterator[Told]:
             text = f"{row.name} does nothing in {version}: {row.why}."
         fix = f"Use {row.instead} instead." if row.instead else "Unset it."
         given = f"{row.name}={row.value}" if row.value else row.name
-        yield None, text, fix, (f"The run had {given}.",)
+        yield None, text, fix, (f"The run had {given}.",), (), row.name
 
 
 SETUP = (_eager, _graph_sizes, _graph_mode, _prefix_caching, _ignored)
@@ -120,7 +120,8 @@ def _lines(
                 f"Line {said.line} of the log, {said.count} times: {said.text[:_LONGEST]}"
                 for said in lines[:_MOST_LINES]
             )
-            yield None, f"{means} The log: {lines[0].text[:_LONGEST]}{more}", advice, evidence
+            text = f"{means} The log: {lines[0].text[:_LONGEST]}{more}"
+            yield None, text, advice, evidence, (), lines[0].id
 
     return Rule(name, fires, look, page)
 

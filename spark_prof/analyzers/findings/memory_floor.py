@@ -65,6 +65,7 @@ def _far_from_floor(report: Report) -> Iterator[Told]:
                 "What a perfect reader would save: no kernel brings all of it.",
             ),
             (row.component,),
+            _subject(row),
         )  # fmt: skip
 
 
@@ -136,7 +137,14 @@ def _read_again(report: Report) -> Iterator[Told]:
             + _other_kernel(report, row, "try"),
             (f"Read: {row.read_by}. Needed: {row.basis}.",),
             (row.component,),
+            _subject(row),
         )  # fmt: skip
+
+
+def _subject(row: RooflineRow) -> str:
+    """Which of its component's products a kernel computes, such as `experts w2`."""
+    part, _, more = row.what.partition(":")
+    return f"{row.component} {part}" if more else row.component
 
 
 def _decode(report: Report) -> tuple[RooflinePhase | None, float]:

@@ -1,4 +1,4 @@
-"""What to type next about a finding: one command, filled in from the recorded command line."""
+"""What to type next about a finding, and what after the change, from the recorded command line."""
 
 from __future__ import annotations
 
@@ -50,6 +50,26 @@ class Gain(NamedTuple):
 
 def with_next_command(finding: Finding, report: Report, page: str) -> Finding:
     """The finding with the command that takes it further, and what is known of its gain."""
+    found = _with_command(finding, report, page)
+    return replace(found, verify=_verify(found, report))
+
+
+def _verify(finding: Finding, report: Report) -> str:
+    """What shows whether the change helped: the A/B of both, else another recording beside this.
+
+    The new folder is called after; what is new on a machine is seen by the doctor.
+    """
+    if finding.command.startswith("spark-prof ab "):
+        return finding.command
+    if finding.id in _MACHINE:
+        return "spark-prof doctor"
+    compare = f"spark-prof compare {shlex.quote(report.run.source)} after"
+    again = _record(report, f"{_RECORD.get(finding.id, '')} -o after".strip())
+    both = f"{again} && {compare}" if again else compare
+    return both if len(both) <= _LONGEST else compare
+
+
+def _with_command(finding: Finding, report: Report, page: str) -> Finding:
     for answer in (_kernels, _options, _again):
         found = answer(finding, report)
         if found is not None and len(found[0]) <= _LONGEST:
@@ -135,13 +155,18 @@ def _backend(finding: Finding, report: Report) -> str:
 def _again(finding: Finding, report: Report) -> _Answer:
     """Another recording, where this one cannot tell more."""
     options = _RECORD.get(finding.id)
-    if options is None or not report.run.command:
-        return None
+    return (_record(report, options), "") if options and report.run.command else None
+
+
+def _record(report: Report, options: str) -> str:
+    """The command that records the same engine; empty where nothing tells how it was started."""
+    if not report.run.command:
+        return ""
     words = engine_words(report.run.command, report.run.model)
     starts = report.run.command
     if words == shlex.split(starts) and words[0] != "vllm":  # as `ab` records: a model, no program
         starts = f"vllm serve {starts}"
-    return f"spark-prof record {options} -- {starts}", ""
+    return f"spark-prof record {options} -- {starts}"
 
 
 _OPTION = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import ModuleType
 
-from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.findings import (
     format_conversions,
     fp4_builds,
@@ -41,4 +41,4 @@ PAGES = {rule.id: rule.page for rule in RULES}
 def findings_of(report: Report) -> tuple[Finding, ...]:
     """What the rules find, the largest gain first and what nobody can put a figure on last."""
     found = [with_next_command(f, report, rule.page) for rule in RULES for f in rule.find(report)]
-    return tuple(sorted(found, key=lambda f: (f.ms_per_token is None, -(f.ms_per_token or 0.0))))
+    return keyed(sorted(found, key=lambda f: (f.ms_per_token is None, -(f.ms_per_token or 0.0))))

@@ -86,9 +86,10 @@ def has_qk_norm(modules: Iterable[ModuleRow]) -> bool:
 Told = (
     tuple[float | None, str, str, tuple[str, ...]]
     | tuple[float | None, str, str, tuple[str, ...], tuple[str, ...]]
+    | tuple[float | None, str, str, tuple[str, ...], tuple[str, ...], str]
 )
-"""What a rule found, but for its id: ms per token, text, fix, evidence and, where it is about
-kernels, their components, as in `Finding`."""
+"""What a rule found, but for its id: ms per token, text, fix, evidence, where it is about kernels
+their components and, where a rule finds several things, its subject, as in `Finding`."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.lookup import positions
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
@@ -94,13 +95,16 @@ def search(
 ) -> tuple[KernelFacts, ...]:
     """Those that are looked for, in their order; what is empty does not matter.
 
-    The words of the text all stand in name, component, roles or conversion, in any case.
+    The words of the text all stand in name, id, component, roles or conversion, in any case.
     """
     words = text.casefold().split()
 
     def fits(facts: KernelFacts) -> bool:
         row = facts.row
-        told = (row.name, row.component, facts.role, *row.roles, row.conversion or "")
+        told = (
+            row.name, kernel_id(row.name), row.component, facts.role, *row.roles,
+            row.conversion or "",
+        )  # fmt: skip
         known = " ".join(told).casefold()
         return (
             engine in ("", row.engine)

@@ -5,12 +5,15 @@ Plotly takes most of a second to import, and only HTML needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.charts import Plot
+from spark_prof.dashboards.render.limits import bounded
+from spark_prof.dashboards.section import WHOLE as WHOLE
+from spark_prof.dashboards.section import Bounds as Bounds
 from spark_prof.dashboards.section import Document
 
 
@@ -21,26 +24,32 @@ def draw(
     width: int = 100,
     color: bool = False,
     figures: Callable[[], Mapping[str, Plot]] = dict,
+    *,
+    bounds: Bounds = WHOLE,
 ) -> str:
     """Draws a document as text, md or html, or what JSON has of it.
 
     The text has `width` columns; HTML has the figures, by the section in which each stands.
+
+    Raises:
+        CommandError: one of the sections that are wanted is not there.
     """
     if kind == "json":
         from spark_prof.dashboards.render import json_report
 
-        return json_report.write(record())
+        return json_report.write(record(), bounds)
+    found = bounded(document(), bounds)
     if kind == "html":
         from spark_prof.dashboards.render import html_page
 
-        return html_page.draw(document(), figures())
+        return html_page.draw(found, figures())
     if kind == "md":
         from spark_prof.dashboards.render import markdown
 
-        return markdown.draw(document())
+        return markdown.draw(found)
     from spark_prof.dashboards.render import terminal
 
-    return terminal.draw(document(), width, color)
+    return terminal.draw(found, width, color)
 
 
 def render_report(
@@ -48,14 +57,15 @@ def render_report(
     kind: str,
     width: int = 100,
     color: bool = False,
+    bounds: Bounds = WHOLE,
     *,
-    sections: Collection[str] | None = (),
+    whole: bool = False,
 ) -> str:
     """Draws a report in a format; of text below 100 columns tables lose their least columns.
 
     Args:
-        sections: the ids of those to have, but in JSON; None for all, none for the short report,
-            for which HTML has all.
+        whole: every section; without it, and where none is asked for, text and Markdown have the
+            short report.
     """
     from spark_prof.dashboards import outline
     from spark_prof.dashboards.render import json_report
@@ -64,14 +74,16 @@ def render_report(
     columns = max((width - 50) // 10, 2) if kind == "text" else None
 
     def document() -> Document:
-        if kind != "html" and sections is not None and not sections:
-            return short_report(report)
-        return outline.outline(report, layer_columns=columns, only=sections or None)
+        if kind == "html" or whole or bounds.sections:
+            return outline.outline(report, layer_columns=columns)
+        return short_report(report)
 
     def record() -> dict[str, Any]:
         return json_report.record_of(report)
 
-    return draw(document, record, kind, width, color, lambda: outline.figures(report))
+    return draw(
+        document, record, kind, width, color, lambda: outline.figures(report), bounds=bounds
+    )
 
 
 RENDERERS: Mapping[str, Callable[[Report], str]] = {

@@ -13,14 +13,19 @@ from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from spark_prof.analyzers.breakdown import KernelRow
+from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.clients.client_rows import Comparison, beside_clients
 from spark_prof.analyzers.comparing.comparison import KernelPart
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.counters.counter_rows import WeightRow
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.one_layer import LayerKernel
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.analyzers.step_accounting import Books
+from spark_prof.dashboards.render.limits import bounded_record
+from spark_prof.dashboards.section import WHOLE, Bounds
 
 SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
 
@@ -34,6 +39,9 @@ _DERIVED: Mapping[type, tuple[str, ...]] = {
     WeightRow: ("ratio",),
 }
 """What records have in JSON beside their fields."""
+
+_KERNELS = (KernelPart, KernelRow, LayerKernel)
+"""Those that are a kernel of a component, which have its `kernel_id` as well."""
 
 
 _KEYS = (
@@ -59,10 +67,10 @@ def record_of(report: Report) -> dict[str, Any]:
     return {"schema": SCHEMA, **parts}
 
 
-def write(record: Any) -> str:
+def write(record: Any, bounds: Bounds = WHOLE) -> str:
     """Writes dataclasses, mappings and sequences as JSON that says nothing that JSON can't."""
     # ASCII only: half of a surrogate pair in a kernel's name could not be written as UTF-8.
-    return json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
+    return json.dumps(bounded_record(_plain(record), bounds), indent=2, allow_nan=False) + "\n"
 
 
 def _time(report: Report) -> dict[str, float | None]:
@@ -96,6 +104,8 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         names = [*(field.name for field in fields(value)), *_DERIVED.get(type(value), ())]
         record = {name: _plain(getattr(value, name)) for name in names}
+        if isinstance(value, _KERNELS):
+            record["kernel_id"] = kernel_id(value.name)
         return record | {"peaks": dict(record["peaks"])} if isinstance(value, Ceilings) else record
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}

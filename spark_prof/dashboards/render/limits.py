@@ -1,16 +1,106 @@
-"""Keeps what is drawn below a size: long tables end early, and say so."""
+"""Keeps what is drawn below a size: long tables end early, and say so, as do lists of JSON."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
-from spark_prof.dashboards.section import Cell, Column, Document, Section
+from spark_prof.dashboards.section import WHOLE, Bounds, Cell, Column, Document, Section
 from spark_prof.dashboards.units import count, shorten
+from spark_prof.errors import CommandError
 
 _MOST_ROWS = 400  # of a table; nobody reads more on a page
 _SHORT_TEXT = 200  # characters of a text where not even one row of each table fits
+
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "batch_sizes": ("tokens",),
+    "client_runs": ("clients",),
+    "clocks": ("collectives",),
+    "counter_weights": ("counters",),
+    "engine": ("audit",),
+    "floors": ("roofline",),
+    "log": ("audit",),
+    "machine": ("machine_code",),
+    "other_conversions": ("conversions",),
+    "recording": ("run", "gpu"),
+    "slow_steps": ("collectives",),
+    "streamed_weights": ("roofline",),
+    "waterfall": ("tokens",),
+}
+"""The keys of JSON that hold a section which is called otherwise there."""
+
+
+def bounded(document: Document, bounds: Bounds) -> Document:
+    """The document with the sections that are wanted, and so many rows of each.
+
+    Raises:
+        CommandError: there is no such section.
+    """
+    if bounds.sections:
+        _known(bounds.sections, dict.fromkeys(map(_group, document.sections)))
+        kept = tuple(each for each in document.sections if _group(each) in bounds.sections)
+        document = Document(document.title, (), kept)
+    return document if bounds.limit is None else _with_rows(document, bounds.limit)
+
+
+def bounded_record(record: Any, bounds: Bounds) -> Any:
+    """The same of what JSON has, already plain; `left_out` says how many rows of which list.
+
+    A document that is a list becomes one with `rows`. With sections, what is no list or object
+    stays too.
+
+    Raises:
+        CommandError: there is no such section.
+    """
+    if bounds == WHOLE:
+        return record
+    left_out: Counter[str] = Counter()
+    if isinstance(record, list):
+        _known(bounds.sections, ("rows", "kernels"))
+        return {"rows": _first(record, bounds.limit, "", left_out), "left_out": left_out.total()}
+    wanted = {key for name in bounds.sections for key in (name, *_KEYS.get(name, ()))}
+    if bounds.sections:
+        named = [each for each, keys in _KEYS.items() if record.keys() & {*keys}]
+        _known(bounds.sections, [*_parts(record), *named])
+        record = {
+            key: value for key, value in record.items() if key in wanted or not _is_part(value)
+        }
+    return {**_first(record, bounds.limit, "", left_out), "left_out": dict(left_out)}
+
+
+def _first(value: Any, limit: int | None, path: str, left_out: Counter[str]) -> Any:
+    """The value with the first rows of each list in it; lists of numbers stay whole."""
+    if isinstance(value, dict):
+        return {
+            key: _first(inner, limit, f"{path}.{key}".lstrip("."), left_out)
+            for key, inner in value.items()
+        }
+    if not isinstance(value, list):
+        return value
+    if limit is not None and len(value) > limit and not isinstance(value[0], int | float):
+        left_out[path] += len(value) - limit
+        value = value[:limit]
+    return [_first(inner, limit, path, left_out) for inner in value]
+
+
+def _group(section: Section) -> str:
+    return section.id.partition("-")[0]
+
+
+def _parts(record: Mapping[str, Any]) -> list[str]:
+    return [key for key, value in record.items() if _is_part(value)]
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, dict | list)
+
+
+def _known(asked: Collection[str], known: Collection[str]) -> None:
+    if unknown := [name for name in asked if name not in known]:
+        raise CommandError(f"there is no section {unknown[0]}; there are {', '.join(known)}")
 
 
 def shortened(document: Document, fits: Callable[[Document], bool]) -> Document:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from operator import attrgetter
 
+from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.dashboards import about_cells, cells
@@ -81,6 +82,7 @@ def kernels(report: Report) -> Section:
             "Execution unit", lambda row: MISSING if cpu else ran_on(row.engine, row.precision)
         ),
         cells.Text("Evidence", lambda row: MISSING if cpu else row.evidence, optional=True),
+        cells.Text("Id", lambda row: kernel_id(row.name), optional=True),
         cells.Name("Operator" if cpu else "Kernel", lambda row: called[row.name]),
     )
     intro = [f"In the typical one of {counted(decode, 'decode step')}."] if decode else []

@@ -8,7 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from spark_prof.analyzers.breakdown import KernelRow
-from spark_prof.analyzers.classify.classifier import find_rule, short_name
+from spark_prof.analyzers.classify.classifier import find_rule, kernel_id, short_name
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
@@ -39,6 +39,7 @@ def facts(found: KernelFacts) -> Section:
         "kernel",
         "What it is",
         (
+            ("Id", kernel_id(row.name)),
             ("Component", row.component),
             ("Role", ", ".join(row.roles) or MISSING),
             ("Runs on", ran_on(row.engine, row.precision)),

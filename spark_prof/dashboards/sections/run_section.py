@@ -139,7 +139,7 @@ def findings(found: Sequence[Finding]) -> Section:
         cells.Time("Per token", lambda one: one.ms_per_token and 1000 * one.ms_per_token),
         cells.Prose("Finding", "text", longest=_LONGEST_PROSE),
         cells.Prose("What to do", "fix", longest=_LONGEST_PROSE),
-        cells.Text("Id", "id", optional=True),
+        cells.Text("Id", "key", optional=True),
     )
     return table("findings", f"Findings ({count(len(found))})", found, columns)
 

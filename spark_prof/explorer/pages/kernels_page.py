@@ -357,7 +357,7 @@ def _text() -> None:
         state.keep(text=st.session_state["kernels-text"] or None)
 
     st.text_input("Search", key="kernels-text", on_change=changed, max_chars=200,
-                  placeholder="words of the name, component, role or conversion")  # fmt: skip
+                  placeholder="words of the name, id, component, role or conversion")  # fmt: skip
 
 
 def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
