@@ -119,6 +119,10 @@ class Engines:
         if live is not None:
             live.stack.close()
 
+    def holds(self, combination: Combination) -> bool:
+        """Whether the engine that runs has it as a side."""
+        return self._live is not None and combination in self._live.sides
+
     def together(
         self,
         stage: Stage,

@@ -37,8 +37,10 @@ from spark_prof.tune.trial import (
 
 _ROUNDS = (1.0, 2.0, 4.0)
 """Time of each round on a candidate that is still open, in those of the first."""
-_MOST_SIDES = 12
+_MOST_SIDES = 16
 """Of one engine: each takes a second or two for CUDA graphs of its own."""
+_SMALL = 1.005
+"""A gain that is below it for sure gets no more time."""
 _MOST_STARTS = 3
 _WORTH = 1.01
 """Engine starts of one side are up to a per cent apart, so that a gain below is none before its
@@ -46,6 +48,7 @@ interval says so."""
 _SHORTEST_S, _LONGEST_S = 0.5, 10.0
 _CONFIRM_S = 20.0
 _CONFIRM_STARTS = 4
+_SLACK = 1.15  # of starts, which take as long as others did
 
 
 class TimeUpError(Exception):
@@ -81,6 +84,9 @@ class Measure(Protocol):
     @property
     def start_s(self) -> float:
         """What an engine takes from its start to its end, as far as that is known."""
+
+    def holds(self, combination: Combination) -> bool:
+        """Whether the engine that runs has it as a side."""
 
     def together(
         self,
@@ -179,22 +185,25 @@ class Search:
         return self._joined(sorted(won, key=lambda c: -self._gains[c].value), 2 * each)
 
     def _joined(self, won: Sequence[Combination], each: float) -> Combination:
-        """Adds one after another to the best, and keeps what makes it faster."""
-        best = BASE
-        for place, (words,) in enumerate(won):
-            if not best:
-                best = (words,)
-                continue
+        """Adds one after another to the best, and keeps what makes it faster.
+
+        Of those that are left the fastest is next; but first those that need no other engine.
+        """
+        best, rest = (won[0], [words for (words,) in won[1:]]) if won else (BASE, [])
+        while rest:
+            held = (w for w in rest if self._measure.holds(self._ordered((*best, w))))
+            words = next(held, rest[0])
+            rest.remove(words)
+            wanted = self._ordered((*best, words))
             if not fits(best, words):
                 self._why[words] = f"{name_of(best)} is faster in its place"
                 continue
-            if not self._time_for(each):
+            if not self._time_for(each + (0 if self._measure.holds(wanted) else self._cost)):
                 self._why[words] = f"no time was left to try it with {name_of(best)}"
                 continue
-            wanted = self._ordered((*best, words))
-            rest = [other for (other,) in won[place:]]
-            self._tell(f"{name_of(wanted)} over {name_of(best)}", len(won) - place)
-            self._together(0, [Pair(wanted, best)], family(best, rest, _MOST_SIDES), each)
+            also = map(self._ordered, family(best, [words, *rest], _MOST_SIDES))
+            self._tell(f"{name_of(wanted)} over {name_of(best)}", len(rest) + 1)
+            self._together(0, [Pair(wanted, best)], list(also), each)
             trial = self._last(wanted, best)
             gain = over_batches(trial.times) if trial and trial.outcome == "measured" else None
             if gain and self._claims(gain) == "faster":
@@ -436,7 +445,7 @@ class Search:
         if not self._lasting(combination):
             return False
         if self._effect(combination) != "faster":
-            return True
+            return self._gains[combination].high > _SMALL
         own = self._gains[combination]
         return any(
             rivals(other, combination[0]) and self._lasting((other,)) and gain.high > own.low
@@ -464,7 +473,7 @@ class Search:
 
     def _reserve(self, *, options: bool = False) -> float:
         """What confirming takes: one engine of both sides, or two starts."""
-        return self._cost * (2 if options else 1)
+        return self._cost * (2 if options else 1) * _SLACK + 4.0 * self._measure.batches
 
     def _time_for(self, seconds: float) -> bool:
         return self._measure.left > seconds * self._measure.batches + self._reserve()
