@@ -206,7 +206,11 @@ def _generations(
     for shape in shapes:
         if shape.phase == "decode":
             setting.say(f"comparing what the sides say at batch size {shape.requests}")
-            yield shape, gate_batch(setting.options.gate_tokens, shape, facts), setting.logits(shape.requests)
+            yield (
+                shape,
+                gate_batch(setting.options.gate_tokens, shape, facts),
+                setting.logits(shape.requests),
+            )
 
 
 def _measure(

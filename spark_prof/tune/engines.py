@@ -12,6 +12,7 @@ from pathlib import Path
 from spark_prof.ab.accuracy_gate import Depth, Position, judge
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits
 from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sampler, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads
@@ -168,15 +169,20 @@ class Engines:
             self.close()
             self._started[-1] = time.monotonic() - begun
 
-    def record(self, folder: Path) -> tuple[Bundle, tuple[Trial, ...]]:
-        """A recording of the base, and its start as a trial."""
+    def record(self, folder: Path) -> tuple[Bundle | None, tuple[Trial, ...]]:
+        """A recording of the base, None where it cannot be recorded, and its first start."""
         with self._told([BASE]):
             live = self._begin("search", [BASE], self.left)
             trial = self._timed(live, "search", 0, BASE)
             self._say(f"recording the engine as it is into {folder}")
             command = self._command.text
             shape = live.shapes[0]
-            bundle = record_side(live.engine, "a", shape, folder, command, self._say)
+            bundle = None
+            try:
+                bundle = record_side(live.engine, "a", shape, folder, command, self._say)
+            except CommandError as error:
+                live.engine.check_alive()
+                self._say(f"it was not recorded: {error}")
             self.close()
         return bundle, (trial,)
 
@@ -199,7 +205,7 @@ class Engines:
         settings = SwapSettings(
             {name: side_of(each).swaps for each, name in sides.items()}, hang_seconds=hang
         )
-        arguments = self._command.arguments + first.options
+        arguments = with_options(self._command.arguments, first.options)
         command = replace(self._command, arguments=arguments)
         environment = {**dict(first.environment), SWAPS_ENVIRONMENT: settings.to_json()}
         log = self._wanted.folder.absolute() / f"engine-{self._count}.log"

@@ -150,17 +150,19 @@ class Search:
 
     def run(self) -> Found:
         """Searches and confirms, as far as the time goes."""
-        answer: tuple[Combination, tuple[Timed, ...]] = BASE, ()
-        best = BASE
         try:
             swapped = self._swaps()
             best = self._engines(swapped)
-            answer = self._confirmed(dict.fromkeys((best, swapped)))
+            return self.found(*self._confirmed(dict.fromkeys((best, swapped))))
         except TimeUpError:
             self._line = "the time was up before a winner was confirmed"
-        verdicts = {words: self._verdict(words, answer[0]) for words in self._order}
-        line = "" if answer[0] or not (best or self._line) else self._line
-        return Found(*answer, tuple(self._trials), verdicts, line)
+        return self.found()
+
+    def found(self, answer: Combination = BASE, times: tuple[Timed, ...] = ()) -> Found:
+        """What is known, of a search that ended early too."""
+        verdicts = {words: self._verdict(words, answer) for words in self._order}
+        line = "" if answer else self._line
+        return Found(answer, times, tuple(self._trials), verdicts, line)
 
     # Swaps, in one engine.
 
@@ -356,7 +358,11 @@ class Search:
             for each in (BASE, combination) if number % 2 == 0 else (combination, BASE):
                 if number and self._measure.left < self._cost:
                     continue
-                self._start("confirmation", number, [each])
+                try:
+                    self._start("confirmation", number, [each])
+                except TimeUpError:
+                    if not number:
+                        raise
                 if each in self._bad and each:
                     return ()
         fresh = [t for t in self._starts.get(combination, ()) if t.stage == "confirmation"]

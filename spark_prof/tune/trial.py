@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.sides import OPTION_OF_SLOT, Side, parse_side
 from spark_prof.ab.statistics import Estimate, Interval
 from spark_prof.errors import CommandError
@@ -49,11 +50,7 @@ def sets_of(words: str) -> frozenset[str]:
     slots = {swap.slot for swap in side.swaps}
     if "layer" in slots:
         slots |= {*INSIDE_LAYER}
-    options = {
-        word.partition("=")[0].replace("--no-", "--")
-        for word in side.options
-        if word.startswith("-") and not word[1:2].isdigit()
-    }
+    options = {name.replace("--no-", "--") for name in set_options(side.options)}
     # A backend of the experts is no use where they are swapped.
     if OPTION_OF_SLOT["moe"] in options:
         slots.add("moe")
