@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ _PERMISSIONS = {
 _GONE = ("VLLM_USE_FLASHINFER_MOE", "VLLM_FLASHINFER_MOE", "VLLM_MXFP4", "VLLM_NVFP4",
     "VLLM_ATTENTION_BACKEND")  # fmt: skip
 """Variables that posts about vLLM still advise."""
+_ONE_VALUE = re.compile(r"([\w.-]+=)(\w+)")
 _LONGEST = 200
 
 
@@ -68,7 +70,7 @@ def candidates_of(
     rows += table_rows(report, facts, traits, TUNABLES)
     rows += _told(report.findings)
     candidates: dict[object, Candidate] = {}
-    left: dict[object, LeftOut] = {}
+    left: dict[str, LeftOut] = {}
     for row in rows:
         if isinstance(row, LeftOut):
             left.setdefault(row.words, row)
@@ -80,7 +82,7 @@ def candidates_of(
         if not why and permission and not getattr(allowed, permission.replace("-", "_")):
             why = _PERMISSIONS[permission]
         if why:
-            left.setdefault(key, LeftOut(row.words, row.source, why))
+            left.setdefault(row.words, LeftOut(row.words, row.source, why))
             continue
         row = replace(row, changes_model=row.changes_model or quantizes)
         known = candidates.get(key)
@@ -91,13 +93,22 @@ def candidates_of(
         elif row.finding and not known.finding:
             candidates[key] = replace(known, finding=row.finding)
     ordered = sorted(candidates.values(), key=lambda row: -(row.expected_ms or 0.0))
-    words = {row.words for row in ordered}
+    taken = {row.words for row in ordered}
     alike: dict[tuple[str, str], list[str]] = {}
-    for key, row in left.items():
-        if key not in candidates and row.words not in words:
-            alike.setdefault((row.source, row.why), []).append(row.words)
-    lines = (LeftOut(", ".join(names), *about) for about, names in alike.items())
+    for words, one in left.items():
+        if words not in taken:
+            alike.setdefault((one.source, one.why), []).append(words)
+    lines = (LeftOut(_together(names), *about) for about, names in alike.items())
     return CandidateTable(tuple(ordered), tuple(lines))
+
+
+def _together(words: Sequence[str]) -> str:
+    """Words in a row; values of one option with bars between them."""
+    values: dict[str, list[str]] = {}
+    for word in words:
+        one = _ONE_VALUE.fullmatch(word)
+        values.setdefault(one[1] if one else word, []).append(one[2] if one else "")
+    return ", ".join(name + "|".join(found) for name, found in values.items())
 
 
 def table_rows(
@@ -107,7 +118,7 @@ def table_rows(
     version = version_of(facts.vllm)
     for row in table:
         sizes = {
-            "{sizes}": ",".join(map(str, traits.captured)),
+            "{sizes}": ",".join(map(str, traits.captured or traits.sizes)),
             "{graphs}": " ".join(map(str, sorted({*traits.sizes, *traits.graphs}))),
         }
         words = row.words

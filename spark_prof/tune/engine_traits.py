@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from spark_prof.analyzers.findings.other_backends import stored_format
 from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.rules.environment import version_of
@@ -107,7 +108,7 @@ def _of_model(report: Report) -> Iterator[str]:
             yield "deepgemm"
         if "FlashInfer" in row.kernel and "Block" in row.kernel:
             yield "flashinfer-blocks"
-        if "Marlin" in row.kernel and row.component != "experts" and _is_small(row):
+        if "Marlin" in row.kernel and row.component != "experts" and _is_small(row, report):
             yield "small-marlin"
     if has_qk_norm(modules):
         yield "qk-norm"
@@ -122,10 +123,10 @@ def _of_model(report: Report) -> Iterator[str]:
                 yield "o-quantizes"
 
 
-def _is_small(row: ModuleRow) -> bool:
+def _is_small(row: ModuleRow, report: Report) -> bool:
     """Whether Marlin may sum such a weight with atomic additions."""
     sides = row.shape.split("x")
-    codes = _CODES.get(row.format)
+    codes = _CODES.get(stored_format(report, row.component))
     if len(sides) != 2 or codes is None or not all(map(str.isdecimal, sides)):
         return False
     columns, rows = int(sides[0]) * 16, int(sides[1]) * codes // 16

@@ -12,7 +12,8 @@ from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends
 from spark_prof.analyzers.findings.rule import ms_per_token
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.tuning import known_runs
-from spark_prof.rules import backends as known_backends
+from spark_prof.rules.backends import BACKENDS as KNOWN
+from spark_prof.rules.backends import backends_for, choice_of
 from spark_prof.rules.environment import version_of
 from spark_prof.rules.tuning import FOREIGN, LAYER_MODELS, SWAPS, Swap
 from spark_prof.tune.candidate import Candidate, LeftOut
@@ -21,7 +22,8 @@ from spark_prof.tune.machine_facts import MachineFacts
 
 Row: TypeAlias = Candidate | LeftOut
 
-_KERNELS = "kernels"
+_KERNELS, _BACKENDS = "kernels", "backends"
+_NO_WEIGHTS = "--attention-backend"
 _UNTOLD = "the recording does not tell the model's layers; spark-prof record does"
 _EVERY = ", ".join(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
 _IN_LAYER = ("moe", "router", "qkv")
@@ -77,7 +79,8 @@ def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
         condition = f"measured {gains[0].text} on {gains[0].machine}"
     else:
         words += "!"
-        condition = f"was not measured to be faster for such {'/'.join(sorted(formats))} weights on such a GPU"
+        told = "/".join(sorted(formats))
+        condition = f"runs, but was not measured to be faster on such {told} weights and GPU"
     found, ms = most_promising(report, _about(held, report), held)
     return Candidate(words, _KERNELS, condition, found, ms)
 
@@ -142,63 +145,72 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
     for option in dict.fromkeys(OPTIONS.values()):
         parts = tuple(part for part, of in OPTIONS.items() if of == option)
         held = _held(parts, report)
-        if not held:
-            why = "the model has no such layer"
-            yield LeftOut(option, "backends", why if report.modules else _UNTOLD)
-            continue
         others = [found for part in held if (found := other_backends(report, part))]
-        tried: dict[str, str] = {}
-        for found in others:
-            for value in found.values:
-                tried.setdefault(value, f"{found.stored} weights")
-        for value, of in tried.items():
-            of = "this attention" if option == "--attention-backend" else of
-            condition = f"vLLM has it for {of} on compute capability {facts.capability}"
-            finding, ms = most_promising(report, _about(held, report), held)
-            yield Candidate(f"{option}={value}", "backends", condition, finding, ms)
-        formats = {found.stored for found in others} - {"bf16" if len(others) > 1 else ""}
-        yield from _not_tried(option, tried, formats, report, facts)
+        stored = {found.stored for found in others} - {""}
+        if option == "--linear-backend":
+            stored -= {"bf16"}
+        why = ""
+        if not held:
+            why = "the model has no such layer" if report.modules else _UNTOLD
+        elif not facts.capability:
+            why = "it needs a GPU"
+        elif not stored:
+            why = "the format of its layers is not told"
+            if {found.stored for found in others} == {"bf16"}:
+                why = "it chooses kernels of quantized layers, and these are BF16"
+        if why:
+            yield LeftOut(option, _BACKENDS, why)
+            continue
+        tried = tuple(dict.fromkeys(value for found in others for value in found.values))
+        what = (
+            "this attention" if option == _NO_WEIGHTS else f"{' and '.join(sorted(stored))} weights"
+        )
+        finding, ms = most_promising(report, _about(held, report), held)
+        for value in tried:
+            condition = f"vLLM has it for {what} on compute capability {facts.capability}"
+            yield Candidate(f"{option}={value}", _BACKENDS, condition, finding, ms)
+        known = any(found.known for found in others)
+        yield from _not_tried(option, tried, stored if known else set(), what, report, facts)
 
 
 def _not_tried(
-    option: str, tried: Mapping[str, str], formats: set[str], report: Report, facts: MachineFacts
-) -> Iterator[LeftOut]:
-    """The other values of an option, one line for all that have the same reason."""
-    rows = [row for row in known_backends.BACKENDS if row.option == option]
-    version = version_of(facts.vllm)
-    values = [*BACKENDS.get(option, ()), *(row.value for row in rows)]
-    ran = {
-        choice.family for row in (report.audit.rows if report.audit else ())
-        for witness in row.witnesses if witness.who == "engine"
-        if OPTIONS.get(row.layer) == option and (choice := known_backends.choice_of(witness.kernel))
+    option: str, tried: Sequence[str], stored: set[str], what: str, report: Report,
+    facts: MachineFacts,
+) -> Iterator[LeftOut]:  # fmt: skip
+    """The other values of an option."""
+    rows = [row for row in KNOWN if row.option == option]
+    version = version_of(facts.vllm)[:2]
+    here = {
+        row.value for form in stored
+        for row in backends_for(option, form, float(facts.capability), version)
     }  # fmt: skip
-    attention = {row.kernel for row in report.modules if row.component == "attention"} - {""}
-    what = f"{' or '.join(sorted(formats - {''})) or 'these'} weights"
+    elsewhere = {row.value for row in rows if stored & {*row.stored.split()}}
+    kernels = {row.kernel for row in report.modules} - {""}
+    ran = {row.value for row in rows if row.implementation in kernels} | {
+        value
+        for layers in (report.audit.rows if report.audit else ())
+        for witness in layers.witnesses
+        if witness.who == "engine" and OPTIONS.get(layers.layer) == option
+        for value in here
+        if (choice := choice_of(value)) and choice.family == witness.family
+    }
     foreign = {value: why for names, why in FOREIGN.items() for value in names.split()}
-    for value in dict.fromkeys(values):
+    for value in dict.fromkeys((*BACKENDS.get(option, ()), *(row.value for row in rows))):
         if value in tried or value == "auto":
             continue
-        own = [row for row in rows if row.value == value and formats & {*row.stored.split()}]
-        here = [
-            row for row in own
-            if row in known_backends.backends_for(
-                option, next(iter(formats & {*row.stored.split()})), _number(facts), version[:2])
-        ]  # fmt: skip
-        choice = known_backends.choice_of(value)
-        runs = here and choice and choice.family in ran
         if value in foreign:
             why = foreign[value]
-        elif runs or any(row.implementation in attention for row in rows if row.value == value):
+        elif not stored:
+            why = "what runs now is not known to be one of its kernels, nor what else could"
+        elif value in ran:
             why = "it is what runs"
-        elif here:
-            why = "it would quantize activations, which this checkpoint does not ask for"
-        elif own and facts.capability:
-            why = f"vLLM has it for {what} on other GPUs than compute capability {facts.capability}"
-        elif not facts.capability:
-            why = "it needs a GPU"
+        elif value in here:
+            why = "it computes with narrower activations than this checkpoint is for"
+        elif value in elsewhere:
+            why = f"vLLM has it for {what}, but not on compute capability {facts.capability}"
         else:
-            why = f"it is not known to run {what} in vLLM {facts.vllm} here"
-        yield LeftOut(f"{option}={value}", "backends", why)
+            why = f"that it runs {what} on this GPU in vLLM {facts.vllm} is not known"
+        yield LeftOut(f"{option}={value}", _BACKENDS, why)
 
 
 def most_promising(
@@ -234,10 +246,3 @@ def _is_measured(facts: MachineFacts) -> bool:
     """Whether any kernel of this package was measured on the GPU's architecture."""
     here = f"sm_{facts.capability.replace('.', '')}"
     return any(run.architecture.rstrip("af") == here for run in known_runs())
-
-
-def _number(facts: MachineFacts) -> float | None:
-    try:
-        return float(facts.capability)
-    except ValueError:
-        return None
