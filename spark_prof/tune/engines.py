@@ -44,7 +44,7 @@ _LEAST_SILENCE_S = 60.0
 _START_SECONDS = 4.0  # of steps at each batch size in an engine of one side
 _LONGEST_HANG_S, _SHORTEST_HANG_S = 120.0, 20.0
 _LOG_TAIL = 1 << 20
-_DOING = re.compile(r"(?:building|trying) (\S+=\S+)$|\bruns in \d+ of \d+ layers", re.M)
+_DOING = re.compile(r"(building|trying) (\S+=\S+)$|\bruns in \d+ of \d+ layers", re.M)
 
 
 @dataclass(frozen=True)
@@ -242,8 +242,9 @@ class Engines:
             self.close()
             if self.left <= 0:
                 raise TimeUpError from error
-            why = str(error).partition("; its log is ")[0]
-            raise EngineEndedError(one_line(why), _blamed(self._log, combinations)) from error
+            why = one_line(str(error).partition("; its log is ")[0])
+            doing, blamed = _blamed(self._log, combinations)
+            raise EngineEndedError(f"while {doing} it {why}" if blamed else why, blamed) from error
         except BaseException:
             self.close()
             raise
@@ -353,16 +354,14 @@ class Engines:
             floors[shape] = compare_logits(live.engine, "a", batch, path, text, disturbed=True)
 
 
-def _blamed(log: Path, combinations: Sequence[Combination]) -> list[Combination]:
-    """The candidates whose kernel was the last that the log says something of; none for nobody."""
+def _blamed(log: Path, combinations: Sequence[Combination]) -> tuple[str, list[Combination]]:
+    """What the engine was doing last by its log, and the candidates with whose kernel, if any."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _LOG_TAIL))
             text = file.read().decode("utf-8", "replace")
     except OSError:
-        return []
-    doing = _DOING.findall(text)
-    if not doing or not doing[-1]:
-        return []
+        return "", []
+    doing, kernel = (_DOING.findall(text) or [("", "")])[-1]
     singles = dict.fromkeys((words,) for each in combinations for words in each)
-    return [c for c in singles if doing[-1] in format_swaps(side_of(c).swaps).split(",")]
+    return doing, [c for c in singles if kernel in format_swaps(side_of(c).swaps).split(",")]

@@ -21,6 +21,7 @@ from itertools import combinations
 from typing import Literal, Protocol
 
 from spark_prof.ab.statistics import Interval, claimed, compare_starts
+from spark_prof.swaps.swap_settings import Swap
 from spark_prof.tune.candidate import Candidate
 from spark_prof.tune.trial import (
     BASE,
@@ -32,6 +33,7 @@ from spark_prof.tune.trial import (
     name_of,
     over_batches,
     rivals,
+    side_of,
     swaps_only,
 )
 
@@ -138,6 +140,9 @@ class Search:
         together = [w for w in self._order if swaps_only((w,)) and w not in alone]
         self._swapped = together
         self._others = [words for words in self._order if words not in together]
+        # Several swaps in one candidate, each of which is one itself, are no rival of them.
+        every = {swap for w in together if len(_swaps_of(w)) == 1 for swap in _swaps_of(w)}
+        self._bundles = {w for w in together if len(_swaps_of(w)) > 1 and _swaps_of(w) <= every}
         self._measure, self._say, self._journal = measure, say, keep
         self._trials: list[Trial] = []
         self._gains: dict[Combination, Interval] = {}  # over the base
@@ -170,7 +175,8 @@ class Search:
         singles = [(words,) for words in self._swapped]
         if not singles:
             return BASE
-        also = family(BASE, self._swapped, _MOST_SIDES - len(singles))
+        apart = [words for words in self._swapped if words not in self._bundles]
+        also = family(BASE, apart, _MOST_SIDES - len(singles))
         reserve = self._reserve(options=bool(self._others)) + self._cost * bool(self._others)
         rounds = sum(_ROUNDS) / 2 + 1  # few are open in the last one; then they are put together
         spare = self._measure.left - self._cost - reserve
@@ -184,7 +190,29 @@ class Search:
             self._together(number, [Pair(c) for c in alive], also, each * more)
             alive = [c for c in alive if self._is_open(c)]
         won = [c for c in singles if self._lasting(c) and self._effect(c) == "faster"]
-        return self._joined(sorted(won, key=lambda c: -self._gains[c].value), 2 * each)
+        won.sort(key=lambda c: -self._gains[c].value)
+        bundles = [c for c in won if c[0] in self._bundles]
+        best = self._joined([c for c in won if c not in bundles], 2 * each)
+        return self._or_bundle(best, bundles, 2 * each)
+
+    def _or_bundle(
+        self, best: Combination, bundles: Sequence[Combination], each: float
+    ) -> Combination:
+        """The fastest bundle, where it is faster than what was put together."""
+        for bundle in bundles[:1]:
+            (words,) = bundle
+            if {*_swaps_of(words)} == {s for w in best for s in _swaps_of(w)}:
+                self._why[words] = f"the same as {name_of(best)}"
+            elif not best or self._gains[bundle].value > self._gains[best].value:
+                if best and self._time_for(each):
+                    self._together(0, [Pair(bundle, best)], [], each)
+                    trial = self._last(bundle, best)
+                    gain = over_batches(trial.times) if trial else None
+                    if not gain or self._claims(gain) != "faster":
+                        self._why[words] = f"no faster than {name_of(best)}"
+                        continue
+                best = bundle
+        return best
 
     def _joined(self, won: Sequence[Combination], each: float) -> Combination:
         """Adds one after another to the best, and keeps what makes it faster.
@@ -438,7 +466,9 @@ class Search:
             (
                 other
                 for (other,), known in self._gains_of_one()
-                if known.low > gain.high and any(rivals(other, words) for words in combination)
+                if known.low > gain.high
+                and not self._bundles & {other, *combination}
+                and any(rivals(other, words) for words in combination)
             ),
             "",
         )
@@ -456,7 +486,7 @@ class Search:
         return any(
             rivals(other, combination[0]) and self._lasting((other,)) and gain.high > own.low
             for (other,), gain in self._gains_of_one()
-            if (other,) != combination
+            if (other,) != combination and not self._bundles & {other, *combination}
         )
 
     def _worth(self, combination: Combination) -> bool:
@@ -507,6 +537,10 @@ class Search:
         if effect == "faster" and not why:
             why = "not in the answer, which was confirmed without it" if answer else self._line
         return effect, why
+
+
+def _swaps_of(words: str) -> frozenset[Swap]:
+    return frozenset(side_of((words,)).swaps)
 
 
 _ENDED = {

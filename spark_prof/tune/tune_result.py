@@ -93,7 +93,8 @@ def with_found(
     side = side_of(found.answer)
     confirmed = [t for t in found.trials if _is_of(t, found.answer, "confirmation")]
     environment = redacted_value(exports_of(side)) if found.answer else {}
-    serve = with_options(command.text, side.options)
+    text = ("vllm", "serve", *command.text) if command.form == "model" else command.text
+    serve = with_options(text, side.options)
     return replace(
         result,
         answer=tuple(name_of((words,)) for words in found.answer),

@@ -172,7 +172,7 @@ class _Run:
         found = CandidateTable((), ())
         if bundle is not None:
             report = summarize(bundle, measured=ceilings_for(bundle, None))
-            facts = recorded_facts(bundle)
+            facts = replace(recorded_facts(bundle), batch_sizes=self._wanted.batch_sizes)
             found = candidates_of(report, self._command, facts, self._asked.allowed)
         self.table = _with_sides(found, self._asked.sides)
         self.result = replace(self.result, left_out=left_out(self.table))
@@ -214,7 +214,10 @@ def _with_sides(table: CandidateTable, sides: Sequence[str]) -> CandidateTable:
 
 def _version(command: EngineCommand) -> str:
     """Of vLLM in the command's Python; empty where that does not tell."""
-    code = "from importlib.metadata import version; print(version('vllm'))"
+    code = (
+        "import importlib.metadata as m; "
+        "print(m.version((m.packages_distributions().get('vllm') or ['vllm'])[0]))"
+    )
     argv = [*command.prefix, command.python, "-c", code]
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)

@@ -52,8 +52,9 @@ class Simulated:
         self.start_s = self.boots_s + 4 * self.batches
 
     def truth(self, combination: Combination) -> float:
-        gain = self.joined.get(frozenset(combination))
-        return gain or math.prod(self.gains.get(words, 1.0) for words in combination)
+        alone = [word for words in combination for word in words.split(",")]
+        gain = self.joined.get(frozenset(alone))
+        return gain or math.prod(self.gains.get(word, 1.0) for word in alone)
 
     def spend(self, seconds: float) -> None:
         self.left -= seconds
