@@ -336,11 +336,14 @@ class Search:
         return best
 
     def _start(self, stage: Stage, number: int, alike: Sequence[Combination]) -> None:
-        within = self._measure.left - (self._reserve(options=True) if stage == "search" else 0)
+        kept_s = self._reserve(options=True) if stage == "search" else 0.0
         try:
-            for trial in self._measure.start(stage, number, alike, within):
+            for trial in self._measure.start(stage, number, alike, self._measure.left - kept_s):
                 self._keep(trial)
         except EngineEndedError as error:
+            if self._measure.left <= kept_s and alike[0]:
+                self._why[alike[0][-1]] = "no time was left while its engine started"
+                return
             self._fail(stage, number, alike[0], str(error), paired=False)
 
     # The answer.
