@@ -26,10 +26,13 @@ from spark_prof.ab.setting import Setting
 from spark_prof.errors import CommandError
 
 
-def describe(engine: Engine) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, ...]]:
+def describe(
+    engine: Engine, side: str = ""
+) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, ...]]:
     """What became of the swaps, a rank each, and each live one that was tried by itself.
 
-    A module and kernel that both sides have is told once.
+    A module and kernel that several sides have is told once. With a side only that one's are
+    among the layers.
     """
     answers = engine.ask(DescribeSwaps(), Rows, "telling what is swapped").rows
     ranks = tuple(msgspec.convert(answer, RankSwaps) for answer in answers)
@@ -37,7 +40,7 @@ def describe(engine: Engine) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, .
     for rank in ranks:
         for swap in rank.swaps:
             error = swap.layer_error
-            if not swap.live or error is None:
+            if not swap.live or error is None or side not in ("", swap.side):
                 continue
             found[rank.rank, swap.slot, swap.name, swap.kernel] = judge_layer(
                 swap.name if len(ranks) == 1 else f"{swap.name} of rank {rank.rank}",
@@ -53,9 +56,8 @@ def describe(engine: Engine) -> tuple[tuple[RankSwaps, ...], tuple[LayerError, .
 _FEWEST_TOKENS = 32
 
 
-def gate_batch(setting: Setting, shape: Shape, facts: Facts) -> Batch:
-    """The prompts of the gate, and how many tokens each request generates."""
-    tokens = setting.options.gate_tokens
+def gate_batch(tokens: int | None, shape: Shape, facts: Facts) -> Batch:
+    """The prompts of the gate, of which each request generates so many tokens, or enough."""
     if tokens is None:
         wanted = max(_FEWEST_TOKENS, -(-ENOUGH_POSITIONS // shape.requests))
         tokens = max(1, min(wanted, facts.longest - shape.prompt_tokens - 1))

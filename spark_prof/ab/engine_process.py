@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -62,6 +63,7 @@ _DRIVER = ("-m", "spark_prof.ab.driver")
 _POLL_SECONDS = 0.5
 _END_SECONDS = 30.0
 _ENDING = Patience(0.0, 0.0, ((signal.SIGINT, 10.0), (signal.SIGTERM, 10.0)), 10.0)
+_AT_ONCE = Patience(0.0, 0.0, ((signal.SIGTERM, 2.0),), 2.0)
 
 _Kind = TypeVar("_Kind", bound=Answer)
 
@@ -75,11 +77,13 @@ class Engine:
         environment: Mapping[str, str],  # variables beyond this process's own
         log: Path,  # the file that takes what it prints
         silence: float,  # seconds after which an engine that neither answers nor logs is given up
+        until: float = math.inf,  # the moment of time.monotonic() at which it is given up
     ) -> None:
         self._command = command
         self._environment = dict(environment)
         self._log = log
         self._silence = silence
+        self.until = until
         self._temporary = ExitStack()
         self._child: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -149,6 +153,8 @@ class Engine:
                 return line
             if (now := self._log_size()) != size:
                 since, size = time.monotonic(), now
+            if time.monotonic() > self.until:
+                raise CommandError(f"the engine has used its time while {doing}")
             if time.monotonic() - since > self._silence:
                 raise CommandError(
                     f"the engine has been silent for {self._silence:.0f} s while {doing}; the last "
@@ -227,7 +233,7 @@ class Engine:
                     send(self._connection, Shutdown())
                     if receive(self._connection, _END_SECONDS) is not None:
                         child.wait(_END_SECONDS)
-            end_child(child, _ENDING, family)
+            end_child(child, _ENDING if time.monotonic() < self.until else _AT_ONCE, family)
         if self._connection is not None:
             self._connection.close()
         self._temporary.close()

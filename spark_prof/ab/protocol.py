@@ -19,6 +19,7 @@ from typing import Literal
 from spark_prof.ab.accuracy_gate import LayerError, Position
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
 from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sampler, check_memory, free_bytes, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads
@@ -205,7 +206,11 @@ def _generations(
     for shape in shapes:
         if shape.phase == "decode":
             setting.say(f"comparing what the sides say at batch size {shape.requests}")
-            yield shape, gate_batch(setting, shape, facts), setting.logits(shape.requests)
+            yield (
+                shape,
+                gate_batch(setting.options.gate_tokens, shape, facts),
+                setting.logits(shape.requests),
+            )
 
 
 def _measure(
@@ -297,7 +302,7 @@ class _Starts:
         first_of_side = name not in self._bundles
         with setting.engine(side, swaps, f"engine-{number + 1}-{name}.log") as engine:
             if number == 0:
-                arguments = setting.command.arguments + setting.b.options
+                arguments = with_options(setting.command.arguments, setting.b.options)
                 doing = "reading the arguments of side b"
                 engine.ask(Check(setting.command.form, arguments), Rows, doing)
             facts = engine.start()

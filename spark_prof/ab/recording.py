@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spark_prof.ab.engine_process import Engine
@@ -30,7 +30,7 @@ def record(setting: Setting, engine: Engine, side: str, name: str, shape: Shape)
     folder = setting.options.folder / f"recording-{side}-{shape.requests}"
     setting.say(f"recording side {side} at batch size {shape.requests}")
     try:
-        bundle = _recorded(setting, engine, name, shape, folder)
+        bundle = record_side(engine, name, shape, folder, setting.command.text, setting.say)
     except CommandError as error:
         engine.check_alive()
         setting.keeper.miss(f"side {side} was not recorded: {error}")
@@ -40,7 +40,14 @@ def record(setting: Setting, engine: Engine, side: str, name: str, shape: Shape)
     return bundle
 
 
-def _recorded(setting: Setting, engine: Engine, side: str, shape: Shape, folder: Path) -> Bundle:
+def record_side(
+    engine: Engine,
+    side: str,
+    shape: Shape,
+    folder: Path,
+    command: Sequence[str],
+    say: Callable[[str], None],
+) -> Bundle:
     """Records steps that decode, all of them watched; what was written before a failure stays."""
     settings = Settings(
         str(folder.absolute()), steps=_STEPS, warmup_steps=_WARM_STEPS, decode_only=True
@@ -49,7 +56,7 @@ def _recorded(setting: Setting, engine: Engine, side: str, shape: Shape, folder:
     if not processes:
         raise CommandError("no process of the engine can be recorded; see the engine's log")
     engine.ask(Switch(side), Rows, f"switching to side {side}")
-    with requested(processes, settings, setting.command.text, setting.say) as (watcher, _):
+    with requested(processes, settings, command, say) as (watcher, _):
         # Everybody has taken the request when the ranks and the scheduler have said who they are.
         watcher.wait(lambda: _all_there(watcher), _BEGIN_SECONDS)
         watcher.check()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sample
 from spark_prof.ab.measuring import Shape
@@ -106,7 +107,8 @@ class Setting:
 
     def engine(self, side: Side, swaps: SwapSettings, log: str) -> Engine:
         """An engine with a side's options and environment."""
-        command = replace(self.command, arguments=self.command.arguments + side.options)
+        arguments = with_options(self.command.arguments, side.options)
+        command = replace(self.command, arguments=arguments)
         environment = {**dict(side.environment), SWAPS_ENVIRONMENT: swaps.to_json()}
         path = self.options.folder / log
         return Engine(command, environment, path, self.options.timeout)

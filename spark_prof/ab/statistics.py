@@ -225,16 +225,20 @@ def compare(quads: Sequence[Quad], dropped: Sequence[Dropped] = ()) -> Estimate:
     return _with_detectable(found)
 
 
-def compare_starts(a_us: Sequence[float], b_us: Sequence[float], steps: int) -> Estimate:
+def compare_starts(
+    a_us: Sequence[float], b_us: Sequence[float], steps: int, fewest: int = 2
+) -> Estimate:
     """The gain where each side needs an engine of its own: each start counts as one value.
 
     Engines differ from start to start by more than steps do, so the interval rests on the starts
     alone: Student's t on the logarithms, with one variance for both sides. Four starts give a wide
-    one; that is what four starts know.
+    one; that is what four starts know. `fewest` 1 lets one side be started once, where the other
+    side's starts tell how far apart starts are.
     """
     starts = len(a_us) + len(b_us)
     means = [math.exp(float(np.log(side).mean())) if len(side) else None for side in (a_us, b_us)]
-    if min(len(a_us), len(b_us)) < 2 or means[0] is None or means[1] is None:
+    few = min(len(a_us), len(b_us)) < fewest or starts < 3
+    if few or means[0] is None or means[1] is None:
         missing = "an engine was started once for a side; give each side two starts or more"
         return Estimate(means[0], means[1], None, None, None, starts, steps, (), "", missing)
     free = starts - 2

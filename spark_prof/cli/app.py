@@ -20,6 +20,7 @@ from spark_prof.cli.query import query
 from spark_prof.cli.record import record
 from spark_prof.cli.report import report
 from spark_prof.cli.salvage import salvage
+from spark_prof.cli.tune import tune
 from spark_prof.cli.why import why
 
 app = typer.Typer(
@@ -43,6 +44,8 @@ _COMMANDS = (
     (compare, "Where the difference between recordings comes from.", "compare before after"),
     (ab, "Measure a change in the live engine, and prove its gain.",
      "ab --b moe=spark_prof -- vllm serve MODEL"),
+    (tune, "Search what makes an engine faster, measured and confirmed.",
+     "tune --minutes 20 -- vllm serve MODEL"),
     (doctor, "Kernels chosen and why, settings without effect, limits.",
      "doctor serve.log --gpu gb10"),
     (classify, "Tensor cores or not, in which precision, on what evidence.",
@@ -62,7 +65,7 @@ for command, line, example in _COMMANDS:
         "import" if command is import_traces else None,
         short_help=line,
         epilog=f"Example: spark-prof {example}",
-        context_settings=_OF_A_COMMAND if command in (record, ab) else None,
+        context_settings=_OF_A_COMMAND if command in (record, ab, tune) else None,
     )(command)
 _TAKES = {
     "gpu": "GPU", "host": "ADDRESS", "model": "MODEL", "section": "NAME", "slot": "SLOT",

@@ -33,7 +33,7 @@ def report(
     source: Annotated[
         str,
         typer.Argument(
-            help="A bundle, a trace, a folder of them, the URL of one, or a result of ab."
+            help="A bundle, a trace, a folder of them, the URL of one, or a result of ab or tune."
         ),
     ],
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
@@ -85,18 +85,23 @@ def drawn_report(
     engine: Engine = Engine.LOCAL,
 ) -> str:
     """What `report` prints of a source, as its options say."""
-    from spark_prof.traces.resolve import AbResult, Folder, LoadTest, fetched, resolve
+    from spark_prof.traces.resolve import AbResult, Folder, LoadTest, TuneFile, fetched, resolve
 
     named = resolve(source)
     of_ab = isinstance(named, AbResult)
     if isinstance(named, AbResult | Folder):
         if rank is not None or layer is not None or bench or measured:
-            held = "a result of spark-prof ab" if of_ab else "several recordings"
+            held = "a result of spark-prof ab or tune" if of_ab else "several recordings"
             raise CommandError(
                 f"{source} holds {held}; --rank, --layer, --bench and --measured need one recording"
             )
         if isinstance(named, Folder):
             return report_dataset(named, drawn_as, engine)
+        if isinstance(named, TuneFile):
+            from spark_prof.dashboards.tune_report import render_tune
+            from spark_prof.tune.tune_result import read_tune
+
+            return render_tune(read_tune(named.file), *drawn_as)
         from spark_prof.ab.result import read_result
         from spark_prof.dashboards.ab_report import render_ab
 

@@ -115,10 +115,15 @@ def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[Swapped
     Its weights are loaded but not laid out anew.
     """
     found = []
+    seen: set[Swap] = set()
     for point in find_points(model):
         wanted = {
             side: swap for side, swaps in sides.items() for swap in swaps if swap.slot == point.slot
         }
+        # Where the process ends in a builder, the log's last line says in which.
+        for swap in {*wanted.values()} - seen:
+            seen.add(swap)
+            logger.info("building %s=%s", swap.slot, swap.kernel)
         if wanted:
             built = {swap: _built(point, swap) for swap in dict.fromkeys(wanted.values())}
             choices = {side: built[swap] for side, swap in wanted.items()}

@@ -15,7 +15,7 @@ from spark_prof.errors import CommandError
 
 SLOTS = ("layer", "qkv", "o", "mlp", "moe", "router", "norm", "lm_head")
 
-_INSIDE_LAYER = ("qkv", "moe", "router", "norm")
+INSIDE_LAYER = ("qkv", "moe", "router", "norm")
 """Slots whose layers `layer` has in it; o and lm_head it has not."""
 
 _LAYER_BOUNDS = {"kept": 2.0**-6, "changed": 0.3}
@@ -60,7 +60,7 @@ def parse_swaps(text: str) -> tuple[Swap, ...]:
         if slot in swaps:
             raise CommandError(f"{text}: {slot} is given twice; give it one kernel")
         swaps[slot] = Swap(slot, kernel)
-    inside = [slot for slot in _INSIDE_LAYER if slot in swaps and "layer" in swaps]
+    inside = [slot for slot in INSIDE_LAYER if slot in swaps and "layer" in swaps]
     if inside:
         raise CommandError(f"{text}: layer has {' and '.join(inside)} in it; leave that out")
     return tuple(swaps.values())
@@ -130,9 +130,8 @@ class SwapSettings:
             return cls({"a": parse_swaps(text)}, serve=True)
         try:
             value = json.loads(text)
-            sides = {"a": parse_swaps(value.pop("a"))}
-            if "b" in value:
-                sides["b"] = parse_swaps(value.pop("b"))
+            names = ["a", *(name for name, swaps in value.items() if isinstance(swaps, str))]
+            sides = {name: parse_swaps(value.pop(name)) for name in dict.fromkeys(names)}
             return cls(sides, **value)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CommandError(f"{SWAPS_ENVIRONMENT} is damaged: {error}") from error

@@ -79,6 +79,8 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
     seen = set()
     for at, (guarded, point, works, key) in enumerate(found):
         extended = key not in seen or at == last[key]
+        if key not in seen:
+            logger.info("trying %s", guarded.kernel)
         seen.add(key)
         with _blamed(guarded), torch.inference_mode():
             before = fingerprint(point.module)

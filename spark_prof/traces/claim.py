@@ -20,14 +20,17 @@ _TRIES = 100
 
 
 class Claim:
-    """An empty folder that nobody else writes into, until `release`. A context manager."""
+    """An empty folder that nobody else writes into, until `release`. A context manager.
 
-    def __init__(self, folder: Path) -> None:
+    With `again` it may hold what an earlier run of the same has left.
+    """
+
+    def __init__(self, folder: Path, *, again: bool = False) -> None:
         self.folder = folder.absolute()
         self._made = False
         try:
             self._descriptor = self._locked()
-            if any(self.folder.iterdir()):
+            if not again and any(self.folder.iterdir()):
                 self.release()
                 raise _occupied(folder)
         except OSError as error:

@@ -32,8 +32,8 @@ _CAPTURES = "capture_traces"
 _CAPTURE_FILE = "graph_capture_rank"
 """Folder and files with what vLLM and SGLang recorded while they captured CUDA graphs."""
 
-RESULT_FILE = "result.json"  # a result of `spark-prof ab`, in the folder of its run
-_RESULT_MARK = b'"kind": "spark-prof ab"'
+RESULT_FILE = "result.json"  # a result of `spark-prof ab` or `tune`, in the folder of its run
+_RESULT_MARK = re.compile(rb'"kind": "spark-prof (ab|tune)"')
 _RESULT_HEAD = 256
 
 _WHOLE = ".steps.npy"  # written last of all files of a piece
@@ -104,6 +104,11 @@ class AbResult(Source):
 
 
 @dataclass(frozen=True)
+class TuneFile(AbResult):
+    """The result of `spark-prof tune`, in this file."""
+
+
+@dataclass(frozen=True)
 class MachineCode(Source):
     """A cubin, a folder of them, a library or an executable."""
 
@@ -120,7 +125,7 @@ def resolve(source: str) -> Source:
         return Folder(source, members) if members else Remote(source)
     path = Path(source)
     if result := find_result(path):
-        return AbResult(source, result)
+        return (TuneFile if command_of_result(result) == "tune" else AbResult)(source, result)
     if is_bundle(path):
         going_on = not (path / META_FILE).exists() and being_recorded(pieces_folder(path))
         return RecordingInProgress(source) if going_on else BundleFolder(source)
@@ -151,17 +156,23 @@ def fetched_path(source: str) -> Iterator[Path]:
 
 
 def find_result(path: Path) -> Path | None:
-    """The file of a result of `spark-prof ab`, named itself or by its folder; None for neither.
+    """The file of a result of ab or tune, named itself or by its folder; None for neither."""
+    with suppress(OSError, ValueError):
+        path = path / RESULT_FILE if path.is_dir() else path
+        if path.is_file() and command_of_result(path):
+            return path
+    return None
+
+
+def command_of_result(path: Path) -> str:
+    """The command whose result a file is, `ab` or `tune`; empty for none.
 
     Only the first bytes are looked at: the file may be damaged further on.
     """
-    with suppress(OSError, ValueError):
-        path = path / RESULT_FILE if path.is_dir() else path
-        if path.is_file():
-            with open(path, "rb") as file:
-                if _RESULT_MARK in file.read(_RESULT_HEAD):
-                    return path
-    return None
+    with suppress(OSError), open(path, "rb") as file:
+        if found := _RESULT_MARK.search(file.read(_RESULT_HEAD)):
+            return found[1].decode()
+    return ""
 
 
 def _several(source: str) -> tuple[Member, ...]:

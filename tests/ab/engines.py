@@ -46,16 +46,20 @@ def fake_vllm(folder: Path) -> Path:
 
 
 def run(
-    folder: Path, *options: str, model: dict[str, Any] | None = None, words: str = "serve m"
+    folder: Path,
+    *options: str,
+    model: dict[str, Any] | None = None,
+    words: str = "serve m",
+    command: tuple[str, ...] = ("ab", "--seconds", "0.1", "--no-record"),
 ) -> Done:
-    """Runs `spark-prof ab` against the fake engine; its folder is `folder`/run."""
+    """Runs `spark-prof ab` or another command against the fake engine, in `folder`/run."""
     environment = {
         "PATH": f"{fake_vllm(folder / 'bin')}:{os.environ['PATH']}",
         "FAKE_ENGINE": json.dumps(model or {}),
     }
     out = folder / "run"
-    quick = ["--seconds", "0.1", "--no-record", "-o", str(out)]
-    argv = ["spark-prof", "ab", *quick, *options, "--", "vllm", *words.split()]
+    named = () if "--resume" in options else ("-o", str(out))
+    argv = ["spark-prof", *command, *named, *options, "--", "vllm", *words.split()]
     shown, errors = StringIO(), StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,

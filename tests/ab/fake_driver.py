@@ -3,12 +3,14 @@
 usage: python fake_driver.py SOCKET
 
 The variable FAKE_ENGINE is JSON: gain (of side b), noise, wrong (side b's logits differ by so many
-nats), hidden (bits of b's swaps), die, hang and fail (at the request of that name), capture.
+nats), hidden (bits of b's swaps), die, hang and fail (at the request of that name), capture; and
+by words of a side, which may be options: gains, wrong_in, dies_with, hangs_with, falls_back.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import sys
@@ -39,7 +41,8 @@ from spark_prof.ab.messages import (
 MODEL: dict[str, Any] = json.loads(os.environ.get("FAKE_ENGINE", "{}"))
 SWAPS: dict[str, Any] = json.loads(os.environ["SPARK_PROF_SWAPS"])
 RANDOM = random.Random(MODEL.get("seed", 1))
-SIDES = [side for side in ("a", "b") if side in SWAPS] + (["a2"] if SWAPS.get("twin") else [])
+NAMED = [side for side, swaps in SWAPS.items() if isinstance(swaps, str)]
+SIDES = NAMED + (["a2"] if SWAPS.get("twin") else [])
 
 
 def main() -> None:
@@ -66,6 +69,11 @@ def main() -> None:
 
 def answer(request: Request) -> Answer:
     if isinstance(request, Start):
+        ARGUMENTS[:] = request.arguments
+        if ends_with("dies_with"):
+            os._exit(9)
+        if ends_with("hangs_with"):
+            time.sleep(3600)
         return facts(list(request.arguments))
     if isinstance(request, DescribeSwaps):
         return Rows([swaps()])
@@ -76,6 +84,17 @@ def answer(request: Request) -> Answer:
     if isinstance(request, Switch) and request.side not in SIDES:
         return Failed(f"CommandError: there is no side {request.side}")
     return Rows()
+
+
+def words_of(side: str) -> list[str]:
+    """Swaps of a side, and what the whole engine has."""
+    swaps = SWAPS.get(side, "")
+    own = [name for name in MODEL.get("variables", ()) if os.environ.get(name)]
+    return [*filter(None, swaps.split(",")), *ARGUMENTS, *own]
+
+
+def ends_with(key: str) -> bool:
+    return any(word in MODEL.get(key, ()) for side in NAMED for word in words_of(side))
 
 
 def facts(arguments: list[str]) -> Facts:
@@ -93,10 +112,10 @@ def facts(arguments: list[str]) -> Facts:
 
 def swaps() -> dict[str, Any]:
     rows = []
-    for side in ("a", "b"):
+    for side in NAMED:
         for word in filter(None, SWAPS.get(side, "").split(",")):
             slot, _, kernel = word.partition("=")
-            why = MODEL.get("fell_back", "")
+            why = MODEL.get("fell_back", "") or MODEL.get("falls_back", {}).get(word, "")
             rows += [
                 {
                     "slot": slot, "name": f"model.layers.{layer}.{slot}", "kernel": kernel,
@@ -127,7 +146,9 @@ def times(request: Generate) -> list[Any]:
     for block, (side, steps) in enumerate(request.plan):
         faster = side == "b" or (len(SIDES) == 1 and is_b)
         for index in range(steps):
-            mean = base / (MODEL.get("gain", 1.0) if faster else 1.0) + 20 * place
+            gain = MODEL.get("gain", 1.0) if faster else 1.0
+            gain *= math.prod(MODEL.get("gains", {}).get(word, 1.0) for word in words_of(side))
+            mean = base / gain + 20 * place
             duration = int(mean * RANDOM.gauss(1, MODEL.get("noise", 0.001)))
             now += duration
             context = requests * (request.batch.prompt_tokens + place)
@@ -152,6 +173,8 @@ def compared(request: Compare) -> Answer:
     wrong = MODEL.get("wrong", 0.0) if request.side == "b" else 0.0
     if len(SIDES) == 1 and os.environ.get("FAKE_SIDE") == "b":
         wrong = MODEL.get("wrong", 0.0)
+    if any(word in MODEL.get("wrong_in", ()) for word in words_of(request.side)):
+        wrong = 5.0
     rows = [
         {
             "step": step, "row": row, "token_a": 5, "token_b": 6 if wrong else 5,

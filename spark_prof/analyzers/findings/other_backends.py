@@ -42,7 +42,7 @@ def other_backends(report: Report, component: str, kernel: str = "") -> Others |
         return None
     capability = report.gpu.compute_capability or ""
     attention = component == "attention"
-    stored = _attention(report) if attention else _stored(report, component)
+    stored = _attention(report) if attention else stored_format(report, component)
     try:
         number = float(capability)
     except ValueError:
@@ -74,7 +74,7 @@ def advice(others: Others, first: str = "Try") -> str:
     return f"{first} {option}={values[0]}, which vLLM has for {where}{more}."
 
 
-def _stored(report: Report, component: str) -> str:
+def stored_format(report: Report, component: str) -> str:
     """The one format of a component's weights; empty where there are several or none."""
     weights = report.roofline.weights if report.roofline else ()
     found = {row.dtype for row in weights if row.component == component}

@@ -1,20 +1,28 @@
-"""The page of a result of `spark-prof ab`: the document and the figures of its report."""
+"""The page of a result of `spark-prof ab` or `tune`: the document and figures of its report."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import streamlit as st
 
 from spark_prof.ab.result import read_result
-from spark_prof.dashboards import ab_report, chart_compare
+from spark_prof.dashboards import ab_report, chart_compare, tune_report
+from spark_prof.dashboards.charts import Plot
 from spark_prof.explorer import widgets
+from spark_prof.traces.resolve import command_of_result
+from spark_prof.tune.tune_result import read_tune
 
 
 def show(path: Path) -> None:
-    result = read_result(path)
-    drawn = ab_report.document(result, each_layer=True)
-    figures = chart_compare.ab_figures(result)
+    figures: Mapping[str, Plot] = {}
+    if command_of_result(path) == "tune":
+        drawn = tune_report.document(read_tune(path))
+    else:
+        result = read_result(path)
+        drawn = ab_report.document(result, each_layer=True)
+        figures = chart_compare.ab_figures(result)
     st.subheader(widgets.plain(drawn.title), anchor="answer")
     widgets.facts(drawn.headline, max(len(drawn.headline), 1))
     for section in drawn.sections:

@@ -1,0 +1,94 @@
+"""vLLM's options in a command line: which are set, and how more of them are added.
+
+vLLM takes a configuration as JSON, ``--compilation-config '{"mode": 3}'``, or by its fields,
+``--compilation-config.mode=3``, and where both stand in one command it drops the JSON without a
+word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_SHORT: Mapping[str, str] = {
+    "-cc": "--compilation-config",
+    "-ac": "--attention-config",
+    "-sc": "--speculative-config",
+    "-tp": "--tensor-parallel-size",
+    "-O": "--optimization-level",
+}
+_NUMBER = re.compile(r"-[\d.]+")
+
+
+def set_options(words: Sequence[str]) -> dict[str, str]:
+    """What the words of a command line set: an option's name, as vLLM documents it, and its value.
+
+    A field of a configuration has its path as name, however it was given; a switch has no value.
+
+        set_options(["-O1", "-cc", '{"mode": 0}']) ==
+            {"--optimization-level": "1", "--compilation-config.mode": "0"}
+    """
+    found: dict[str, str] = {}
+    for name, values, _ in _options(words):
+        value = " ".join(values)
+        held = _object(value)
+        if held is None:
+            found[name] = value
+        else:
+            found.update({f"{name}.{path}": text for path, text in _fields(held)})
+    return found
+
+
+def with_options(arguments: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
+    """The arguments with further options behind them, which count before theirs.
+
+    A configuration that the arguments give as JSON and the options by its fields is written by
+    its fields.
+    """
+    roots = {name.partition(".")[0] for name, _, _ in _options(options) if "." in name}
+    kept: list[str] = []
+    at = 0
+    for name, values, place in _options(arguments):
+        held = _object(" ".join(values)) if name in roots else None
+        if held is not None:
+            end = place + 1 + ("=" not in arguments[place])
+            fields = (f"{name}.{key}={json.dumps(value)}" for key, value in held.items())
+            kept += [*arguments[at:place], *fields]
+            at = end
+    return (*kept, *arguments[at:], *options)
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str], int]]:
+    """Each option's name, its values and its place."""
+    for place, word in enumerate(words):
+        if not word.startswith("-") or _NUMBER.fullmatch(word):
+            continue
+        name, equals, value = word.partition("=")
+        if re.fullmatch(r"-O\d", name):
+            name, equals, value = "-O", "=", name[2:]
+        root, dot, field = name.partition(".")
+        root = _SHORT.get(root, root.replace("_", "-"))
+        values = [value] if equals else []
+        for following in words[place + 1 :] if not equals else ():
+            if following.startswith("-") and not _NUMBER.fullmatch(following):
+                break
+            values.append(following)
+        yield f"{root}{dot}{field.removesuffix('+')}", values, place
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        held = json.loads(text) if text.startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    return held if isinstance(held, dict) else None
+
+
+def _fields(held: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in held.items():
+        if isinstance(value, dict):
+            yield from _fields(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value if isinstance(value, str) else json.dumps(value)

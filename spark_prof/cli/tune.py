@@ -1,0 +1,100 @@
+"""`spark-prof tune`: tries what may make an engine faster, and says what does."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spark_prof.cli.options import Format, say, terminal_width, whole_numbers
+from spark_prof.errors import CommandError
+
+_MOST = 1_000_000
+
+
+def tune(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND...", help="As for ab: vllm serve MODEL, or a model."),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(min=1, help="Time to spend in all, which is kept.")
+    ] = 20.0,
+    batch_sizes: Annotated[
+        str, typer.Option(metavar="N,N", help="Batch sizes that matter.")
+    ] = "1,8",
+    context: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 128,
+    recording: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="SOURCE", help="A recording of the engine; else one is made."
+        ),
+    ] = "",
+    sides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try", metavar="SIDE", help="Also try this, written as for ab --b; repeatable."
+        ),
+    ] = None,
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Weights may be quantized at load.")
+    ] = False,
+    allow_kv_dtype: Annotated[
+        bool, typer.Option("--allow-kv-dtype", help="The KV cache may get another format.")
+    ] = False,
+    only_list: Annotated[
+        bool,
+        typer.Option("--list", help="Try nothing: print what would be tried, and why not more."),
+    ] = False,
+    text: Annotated[
+        Path | None, typer.Option(help="A text that answers are held to, as for ab.")
+    ] = None,
+    gate_tokens: Annotated[
+        int | None,
+        typer.Option(min=8, max=4096, help="Tokens of each request whose answers are compared."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds of silence after which an engine is given up.")
+    ] = 600.0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Go on with a tune that ended early."),
+    ] = None,
+    kind: Annotated[Format, typer.Option("--format", help="How to show it.")] = Format.TEXT,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The run's folder; by default named by the time."),
+    ] = None,
+) -> int:
+    """Search what makes an engine faster per token, measured and confirmed."""
+    from spark_prof.ab.command import engine_command
+    from spark_prof.dashboards.tune_report import render_candidates, render_tune
+    from spark_prof.tune.candidates import Allowed
+    from spark_prof.tune.engines import Wanted
+    from spark_prof.tune.tune_run import Asked, run_tune
+
+    if not (math.isfinite(minutes) and math.isfinite(timeout)):
+        raise CommandError("--minutes and --timeout are finite numbers; give --minutes 20, say")
+    if text and not text.is_file():
+        raise CommandError(f"--text {text}: there is no such file")
+    if resume and out:
+        raise CommandError("--resume names the folder; leave out --out")
+    folder = resume or out or Path(time.strftime("spark-prof-tune-%Y%m%d-%H%M%S"))
+    sizes = whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
+    wanted = Wanted(folder, minutes, sizes, context, gate_tokens, text, timeout)
+    allowed = Allowed(allow_requantize, allow_kv_dtype)
+    asked = Asked(allowed, tuple(sides or ()), recording, resume is not None, only_list)
+    result, table = run_tune(
+        engine_command(command or []), wanted, asked, say, lambda found: render_tune(found, "html")
+    )
+    if only_list and not result.failure:
+        print(render_candidates(table, kind.value, terminal_width()))
+        return 0
+    print(render_tune(result, kind.value, terminal_width()))
+    say(f"result.json and report.html are in {folder}")
+    if result.failure:
+        say(result.failure)
+    return 2 if result.failure else 0

@@ -1,0 +1,165 @@
+"""Draws the result of `spark-prof tune`, and the list of what it would try, in every format."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import msgspec
+
+from spark_prof.dashboards import cells, section
+from spark_prof.dashboards.ab_answer import agreement, interval, step_time
+from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
+from spark_prof.dashboards.units import counted, figure
+from spark_prof.tune.candidate import Candidate, CandidateTable
+from spark_prof.tune.trial import Answers, Timed, name_of
+from spark_prof.tune.tune_result import NotTried, Tried, TuneResult, left_out
+
+_LONGEST = 100_000  # characters of a command: all of it
+_Factor = cells.Quantity("number", lambda gain: figure(gain, ".3f", " x"))
+_StepTime = cells.Quantity("number", step_time)
+
+
+def render_tune(result: TuneResult, kind: str, width: int = 100, color: bool = False) -> str:
+    """Draws a result, of a tune that finished or did not, in a format."""
+    if kind == "json":
+        record = msgspec.to_builtins(result) | {"answer_line": answer_line(result)}
+        return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
+    return draw(partial(document, result), dict, kind, width, color)
+
+
+def render_candidates(table_: CandidateTable, kind: str, width: int = 100) -> str:
+    """Draws what a tune would try, and why not the rest."""
+    if kind == "json":
+        return msgspec.json.format(msgspec.json.encode(table_), indent=2).decode() + "\n"
+    title = f"{counted(len(table_.candidates), 'candidate')} to try"
+    sections = [_candidates(table_.candidates), _left_out(left_out(table_))]
+    return draw(lambda: section.document(title, (), sections), dict, kind, width)
+
+
+def answer_line(result: TuneResult) -> str:
+    """What helps, by how much, and whether the model says the same; or that nothing helps."""
+    if result.answer:
+        gains = ", ".join(_gain(timed) for timed in result.times)
+        line = f"{' '.join(result.answer)}: {gains}; {_says(result.answers)}"
+    elif not result.finished:
+        line = "nothing is confirmed yet"
+    else:
+        tried = [each for each in result.tried if each.source and each.verdict != "not tried"]
+        line = f"nothing helps, of {counted(len(tried), 'candidate')} tried"
+    if not result.answer and result.line:
+        line += f"; {result.line}"
+    if result.failure:
+        return f"{line} (ended early: {result.failure})"
+    return line if result.finished else f"{line} (not finished)"
+
+
+def document(result: TuneResult) -> Document:
+    """The document that text, Markdown and HTML draw; its title is the answer."""
+    headline = [
+        (f"per token at batch {timed.requests}", f"{timed.gain.value:.2f} x")
+        for timed in result.times
+        if timed.gain
+    ]
+    return section.document(answer_line(result), headline, _sections(result))
+
+
+def _gain(timed: Timed) -> str:
+    factor = f"{timed.gain.value:.2f} x" if timed.gain else "no gain told"
+    told = timed.gain is None or not timed.gain.low <= 1 <= timed.gain.high
+    return f"{factor} per token at batch {timed.requests}{'' if told else ' (no effect)'}"
+
+
+def _says(answers: Answers | None) -> str:
+    if answers is None:
+        return "what it says was not compared"
+    positions = counted(answers.positions, "position")
+    if not answers.decided:
+        return f"of its answers nothing is told by {positions}: random weights, or near ties"
+    if answers.agreement == 1:
+        return f"same answers on {positions}"
+    kept = "" if answers.bits == "kept" else ", it may compute something else"
+    return f"{agreement(answers.agreement)} of {positions} have the same answer{kept}"
+
+
+def _sections(result: TuneResult) -> Iterator[Section]:
+    yield _confirmed(result)
+    yield from _serve(result)
+    yield _tried(result.tried)
+    yield _left_out(result.left_out)
+    yield listed("tune_missing", "Not measured", result.missing)
+    rows = [
+        ("model", result.model),
+        ("command", shlex.join(result.engine)),
+        ("vLLM", result.vllm),
+        ("on", result.gpu),
+        ("time", f"{result.minutes:g} minutes from {result.taken}"),
+        ("prompts", f"of {result.context} tokens"),
+    ]
+    yield pairs("tune_setup", "Setup", rows, _LONGEST)
+
+
+def _confirmed(result: TuneResult) -> Section:
+    columns = (
+        cells.Text("Steps", lambda timed: f"batch {timed.requests}"),
+        _StepTime("As it is", "than_us"),
+        _StepTime("Tuned", "own_us"),
+        _Factor("Gain", "gain.value"),
+        cells.Text("95 %", lambda timed: interval(timed.gain)),
+    )
+    intro = (
+        "Time of a step, which gives each request one token, in fresh engines, apart from the "
+        "search: what a search finds best is in part luck.",
+    )
+    return table("tune_confirmed", "The answer, measured again", result.times, columns, intro)
+
+
+def _serve(result: TuneResult) -> Iterator[Section]:
+    if not result.answer:
+        return
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in result.environment.items()]
+    column = Column("", "command")
+    rows = tuple((line,) for line in (*lines, result.serve))
+    yield Section("tune_serve", "Serve it", (column,), rows)
+
+
+def _tried(tried: Sequence[Tried]) -> Section:
+    columns = (
+        cells.Text("Tried", "name"),
+        cells.Text("From", "source", optional=True),
+        cells.Text("Over", "than", optional=True),
+        cells.Text("Verdict", "verdict"),
+        _Factor("Gain", lambda each: each.gain.value if each.gain else each.one_start),
+        cells.Text("95 %", lambda each: interval(each.gain)),
+        cells.Prose("Why", "why"),
+    )
+    intro = (
+        "Gain per token over the engine as it is, or over what stands beside it: a geometric mean "
+        "of the batch sizes, whose interval is that of their ends.",
+    )
+    return table("tune_tried", "What was tried", tried, columns, intro)
+
+
+def _left_out(rows: Sequence[NotTried]) -> Section:
+    columns = (
+        cells.Text("Not tried", "name"),
+        cells.Text("From", "source", optional=True),
+        cells.Prose("Why not", "why"),
+    )
+    return table("tune_left_out", "Left out", rows, columns)
+
+
+def _candidates(candidates: Sequence[Candidate]) -> Section:
+    columns = (
+        cells.Text("Candidate", lambda each: name_of((each.words,))),
+        cells.Text("From", "source"),
+        cells.Prose("Applies", "condition"),
+        cells.Text("Finding", "finding", optional=True),
+        cells.Written(
+            "At most", lambda each: each.expected_ms and f"{each.expected_ms:.3f} ms", optional=True
+        ),
+        cells.Text("Model", lambda each: "changes" if each.changes_model else ""),
+    )
+    return table("tune_candidates", "Candidates", candidates, columns)

@@ -1,0 +1,204 @@
+"""What can be tried on a vLLM engine to make a token cheaper, and when: one rule table.
+
+Checked against the sources of vLLM 0.26 and against 0.32 itself by the table's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_prof.rules.environment import Version
+
+TRAITS: Mapping[str, str] = {
+    "gpu": "it does not run on an NVIDIA GPU",
+    "cpu": "it runs on a GPU",
+    "eager": "it does not run eagerly",
+    "compiled": "it runs without torch.compile; tune again with it",
+    "no-full-graphs": "full CUDA graphs run its decode steps already",
+    "uncaptured": "each of these batch sizes has a CUDA graph of its own",
+    "native-norms": "its norms are vLLM's hand-written kernels already",
+    "attention": "the model has no attention with a KV cache",
+    "wide-cache": "its KV cache is narrow already",
+    "fp8-unit": "GPUs compute FP8 from compute capability 8.9 on",
+    "qk-norm": "the model does not normalize q and k of each head",
+    "mla": "the model has no latent attention (MLA)",
+    "gdn": "the model has no gated delta net",
+    "attention-quantizes": "only Triton's and FlashInfer's attention can quantize what it writes",
+    "fp8-activations": "no linear layer quantizes its activations to FP8",
+    "mlp-quantizes": "no MLP outside of experts computes with FP8 or FP4 activations",
+    "o-quantizes": "the matrix behind attention computes with 16-bit activations",
+    "flashinfer-blocks": "FlashInfer multiplies no FP8 weights with a scale for each block",
+    "deepgemm": "DeepGEMM computes none of its layers",
+    "small-marlin": "no Marlin layer has fewer than 2,048 rows, where atomic sums can help",
+    "shared-experts": "the model has no shared experts",
+    "several-gpus": "one GPU: nothing is summed over GPUs",
+    "fused-sums": "vLLM fuses sums over GPUs on compute capability 9.0 and 10.x only",
+    "synchronous": "the scheduler works ahead of the GPU already",
+    "v1-runner": "it runs model runner V2 already",
+    "v2-runner": "it does not run model runner V2",
+}
+"""What a row may need of an engine, and what is said where that is not so."""
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """One thing to try."""
+
+    # A side of `spark-prof ab`; {sizes} are the batch sizes, {graphs} those and the captured ones.
+    words: str
+    source: str  # as `tune.candidate.Candidate` has it
+    condition: str  # when it can help, one line
+    needs: str  # traits that the engine must have, blanks between
+    example: str  # traits of an engine that it is for; its test
+    findings: tuple[str, ...] = ()  # ids of what it can answer
+    components: tuple[str, ...] = ()  # whose time is all that it can save; empty for any
+    since: Version = (0, 24)  # the first vLLM that has it
+    until: Version = (999, 0)  # the first that has not
+    permission: str = ""  # kv-dtype, where that must be allowed
+    never: str = ""  # why it is never tried, where it is not
+
+
+_CONFIG = "--compilation-config"
+_PASS = f"{_CONFIG}.pass_config"
+_GRAPHS = f"{_CONFIG}.cudagraph_mode"
+_WAITS = ("host-gaps", "scheduler-gaps", "idle-gpu")
+_NO_DECODE = "it changes how prompts are cut, not a step that only decodes, which is what is timed"
+_AMD = "vLLM has it on AMD's GPUs only"
+
+TUNABLES: tuple[Tunable, ...] = (
+    Tunable("--no-enforce-eager", "compilation",
+        "the engine runs eagerly: torch.compile fuses and, on a GPU, graphs launch for the host",
+        "eager", "gpu eager", ("eager-mode", *_WAITS, "small-kernels")),
+    Tunable(f"{_GRAPHS}=FULL_AND_PIECEWISE", "compilation",
+        "decode steps are launched in pieces: a full graph needs one launch a step",
+        "gpu no-full-graphs compiled", "gpu compiled no-full-graphs",
+        ("host-gaps", "graphs-downgraded")),
+    Tunable("--cudagraph-capture-sizes {graphs}", "compilation",
+        "steps of these batch sizes are padded to a larger graph, or have none",
+        "gpu compiled uncaptured", "gpu compiled uncaptured", ("graph-sizes-missing",)),
+    Tunable("--async-scheduling", "scheduler",
+        "the GPU waits while the host prepares each step", "gpu synchronous", "gpu synchronous",
+        ("scheduler-gaps", *_WAITS)),
+    Tunable("VLLM_USE_V2_MODEL_RUNNER=1", "scheduler",
+        "model runner V1 prepares the steps; V2 does more of that on the GPU",
+        "gpu v1-runner", "gpu v1-runner", _WAITS),
+    Tunable(f"{_PASS}.enable_qk_norm_rope_fusion=true", "fusion passes",
+        "norms of q and k, and the rotation, are kernels of their own", "gpu compiled qk-norm",
+        "gpu compiled qk-norm", ("small-kernels",), ("norm", "rope")),
+    Tunable(f"{_PASS}.fuse_norm_quant=true", "fusion passes",
+        "a norm and the quantization of its result to FP8 are two kernels",
+        "gpu compiled fp8-activations", "gpu compiled fp8-activations",
+        ("activations-quantized-apart", "small-kernels")),
+    Tunable(f"{_PASS}.fuse_act_quant=true", "fusion passes",
+        "an activation function and the quantization of its result are two kernels",
+        "gpu compiled mlp-quantizes", "gpu compiled mlp-quantizes",
+        ("activations-quantized-apart", "small-kernels")),
+    Tunable(f"{_PASS}.fuse_attn_quant=true", "fusion passes",
+        "attention and the quantization of its result are two kernels",
+        "gpu compiled o-quantizes attention-quantizes",
+        "gpu compiled o-quantizes attention-quantizes", ("activations-quantized-apart",)),
+    Tunable(f"{_PASS}.fuse_allreduce_rms=true", "fusion passes",
+        "GPUs sum, and then norm, in two kernels; FlashInfer's kernel does both",
+        "gpu compiled several-gpus fused-sums", "gpu compiled several-gpus fused-sums",
+        ("nccl-all-reduce",)),
+    Tunable(f"{_CONFIG}.use_inductor_graph_partition=true", "compilation",
+        "the rotation and the KV cache's update of MLA are two kernels, and one with it",
+        "gpu compiled mla", "gpu compiled mla", ("small-kernels",), ("rope", "attention"),
+        since=(0, 26)),
+    Tunable("'--compilation-config.compile_sizes=[{sizes}]'", "compilation",
+        "torch.compile makes one kernel for all batch sizes; these get their own",
+        "gpu compiled", "gpu compiled", ("small-kernels",), ("norm", "rope", "mlp")),
+    Tunable("--ir-op-priority.rms_norm=vllm_c --ir-op-priority.fused_add_rms_norm=vllm_c",
+        "compilation", "norms are Inductor's kernels; vLLM has hand-written ones",
+        "gpu compiled native-norms", "gpu compiled native-norms", ("small-kernels",), ("norm",),
+        since=(0, 26)),
+    Tunable(f"{_CONFIG}.custom_ops+=all", "compilation",
+        "activations, norms and rotations are Inductor's code; vLLM has hand-written ones",
+        "compiled", "cpu compiled", ("small-kernels",), ("norm", "rope", "mlp")),
+    Tunable(f"{_CONFIG}.mode=0", "compilation",
+        "a small model on a CPU may be faster without torch.compile", "cpu compiled",
+        "cpu compiled"),
+    Tunable("VLLM_CPU_ATTN_SPLIT_KV=0", "environment",
+        "attention splits its KV cache over cores, which a short context may not be worth",
+        "cpu attention", "cpu attention", since=(0, 26)),
+    Tunable("VLLM_MARLIN_USE_ATOMIC_ADD=1", "environment",
+        "Marlin sums parts of K with locks; narrow layers may do it with atomic additions",
+        "gpu small-marlin", "gpu small-marlin", ("grid-smaller-than-gpu",
+        "far-from-memory-floor")),
+    Tunable("VLLM_USE_DEEP_GEMM=0", "environment",
+        "DeepGEMM computes FP8 layers; without it CUTLASS or Triton do", "gpu deepgemm",
+        "gpu deepgemm", ("far-from-memory-floor", "grid-smaller-than-gpu")),
+    Tunable("VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER=0", "environment",
+        "FlashInfer multiplies FP8 blocks; without it another kernel does",
+        "gpu flashinfer-blocks", "gpu flashinfer-blocks", ("far-from-memory-floor",),
+        since=(0, 26)),
+    Tunable("VLLM_DISABLE_SHARED_EXPERTS_STREAM=1", "environment",
+        "shared experts run on a stream of their own, which small batches may not be worth",
+        "gpu shared-experts", "gpu shared-experts"),
+    Tunable("VLLM_GDN_DECODE_KERNEL=triton", "environment",
+        "gated delta nets decode with CUDA kernels; Triton's are the other choice", "gpu gdn",
+        "gpu gdn", since=(0, 32)),
+    Tunable("VLLM_USE_V2_MODEL_RUNNER=0", "scheduler",
+        "model runner V2 prepares the steps; V1 is the other choice", "gpu v2-runner",
+        "gpu v2-runner", _WAITS),
+    Tunable("--kv-cache-dtype=fp8", "KV cache", "attention reads half as many bytes",
+        "gpu attention wide-cache fp8-unit", "gpu attention wide-cache fp8-unit",
+        permission="kv-dtype"),
+    Tunable(f"{_GRAPHS}=FULL", "compilation", "", "gpu compiled", "gpu compiled",
+        never="a decode step replays the same full graph as with FULL_AND_PIECEWISE"),
+    Tunable(f"{_GRAPHS}=PIECEWISE", "compilation", "", "gpu compiled", "gpu compiled",
+        never="a decode step would launch each layer's attention apart from its graphs"),
+    Tunable("-O3", "compilation", "", "compiled", "compiled", never="it sets what -O2 does"),
+    Tunable(f"{_PASS}.enable_sp=true", "fusion passes", "", "gpu compiled several-gpus",
+        "gpu compiled several-gpus", since=(0, 26), until=(0, 27),
+        never="it splits sums of many tokens, as prompts have them, not those of decode steps"),
+    Tunable(f"{_PASS}.fuse_gemm_comms=true", "fusion passes", "", "gpu compiled several-gpus",
+        "gpu compiled several-gpus", since=(0, 26), until=(0, 27),
+        never="it splits sums of many tokens, as prompts have them, not those of decode steps"),
+    Tunable(f"{_PASS}.fuse_rope_kvcache=true", "fusion passes", "", "gpu compiled",
+        "gpu compiled", never=_AMD),
+    Tunable(f"{_PASS}.fuse_qk_norm_rope_kvcache=true", "fusion passes", "", "gpu compiled qk-norm",
+        "gpu compiled qk-norm", since=(0, 26), never=_AMD),
+    Tunable("--max-num-batched-tokens", "scheduler", "", "", "", never=_NO_DECODE),
+    Tunable("--no-enable-chunked-prefill", "scheduler", "", "", "", never=_NO_DECODE),
+    Tunable("--enable-prefix-caching", "scheduler", "", "", "",
+        never="no decode step reads less by it, and `spark-prof ab` times without it"),
+    Tunable("VLLM_USE_FLASHINFER_SAMPLER", "environment", "", "gpu", "gpu",
+        never="it is for top-k and top-p, and tokens are timed as the most probable ones"),
+)  # fmt: skip
+"""Of two that answer no finding the first is tried first."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A slot that kernels of this package can be put into."""
+
+    slot: str
+    components: tuple[str, ...]  # whose weights its layers hold
+    formats: tuple[str, ...]  # of weights that the kernels take as they are
+    quantizes: bool = False  # whether BF16 weights can be quantized at load
+
+
+_LINEAR = ("nvfp4", "mxfp4", "fp8", "int4", "bf16")
+
+SWAPS: tuple[Swap, ...] = (
+    Swap("moe", ("experts",), ("nvfp4", "mxfp4", "fp8", "bf16")),
+    Swap("router", ("router",), ("bf16", "fp32")),
+    Swap("qkv", ("qkv",), _LINEAR, quantizes=True),
+    Swap("o", ("o_proj",), _LINEAR, quantizes=True),
+    Swap("mlp", ("mlp", "shared_experts"), _LINEAR, quantizes=True),
+    Swap("lm_head", ("lm_head",), _LINEAR, quantizes=True),
+)
+"""As docs/kernels.md lists them."""
+
+LAYER_MODELS = ("GptOssForCausalLM", "Qwen3MoeForCausalLM")
+"""Models whose decoder layers slot `layer` knows."""
+
+FOREIGN: Mapping[str, str] = {
+    "aiter aiter_mega_moe aiter_triton_mxfp4_bf16 aiter_triton_mxfp4_mxfp4 flydsl rdna3":
+        "AMD's GPUs only",
+    "xpu xpu_woq": "Intel's GPUs only",
+    "emulation": "it computes in BF16 what the GPU has no unit for, to be checked, not to be fast",
+}  # fmt: skip
+"""Values of vLLM's backend options that are for other machines than this one."""

@@ -1,0 +1,225 @@
+"""What may be tried on a recorded engine: what `rules.tuning` has and what its findings say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_options import set_options
+from spark_prof.ab.sides import Side, parse_side
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.model import Report
+from spark_prof.errors import CommandError, one_line
+from spark_prof.rules.environment import UNKNOWN, VARIABLES, version_of
+from spark_prof.rules.tuning import TUNABLES, Tunable
+from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
+from spark_prof.tune.engine_traits import EngineTraits, traits_of
+from spark_prof.tune.machine_facts import MachineFacts
+from spark_prof.tune.slots_and_backends import Row, backend_rows, most_promising, swap_rows
+
+_CONFIGURATIONS = {
+    "--moe-backend": "kernel_config.moe_backend",
+    "--linear-backend": "kernel_config.linear_backend",
+    "--attention-backend": "attention_config.backend",
+    "--ir-op-priority": "kernel_config.ir_op_priority",
+    "--cudagraph-capture-sizes": "compilation_config.cudagraph_capture_sizes",
+    "--kv-cache-dtype": "cache_config.cache_dtype",
+    "--async-scheduling": "scheduler_config.async_scheduling",
+    "--enforce-eager": "model_config.enforce_eager",
+}
+"""Where vLLM keeps the value of an option that is no field of a configuration."""
+_PERMISSIONS = {
+    "requantize": "it quantizes BF16 weights at load, which changes the model; "
+    "--allow-requantize tries it",
+    "kv-dtype": "it narrows the KV cache, which changes the model; --allow-kv-dtype tries it",
+}
+_GONE = ("VLLM_USE_FLASHINFER_MOE", "VLLM_FLASHINFER_MOE", "VLLM_MXFP4", "VLLM_NVFP4",
+    "VLLM_ATTENTION_BACKEND")  # fmt: skip
+"""Variables that posts about vLLM still advise."""
+_ONE_VALUE = re.compile(r"([\w.-]+=)(\w+)")
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a person allows that changes the model."""
+
+    requantize: bool = False  # BF16 weights may be quantized at load
+    kv_dtype: bool = False  # the KV cache may get a narrower format
+
+
+def candidates_of(
+    report: Report, command: EngineCommand, facts: MachineFacts, allowed: Allowed
+) -> CandidateTable:
+    """What may be tried, what the findings promise most first, and what is left out.
+
+    Args:
+        report: of the recording (`analyzers.summary.summarize`); its findings give milliseconds.
+        command: the engine as the person starts it; what it sets is not proposed.
+        facts: `recorded_facts` of the same recording, with the batch sizes that matter.
+    """
+    given = set_options(command.arguments)
+    if any(name.startswith(("--speculative-config", "--spec-")) for name in given):
+        why = "the command drafts tokens, and a step with drafts gives no fixed number to time; "
+        return CandidateTable((), (LeftOut("all", "speculation", f"{why}tune it without"),))
+    traits = traits_of(report, facts)
+    rows = [*swap_rows(report, facts, traits), *backend_rows(report, facts)]
+    rows += table_rows(report, facts, traits, TUNABLES)
+    rows += _told(report.findings)
+    candidates: dict[object, Candidate] = {}
+    left: dict[str, LeftOut] = {}
+    for row in rows:
+        if isinstance(row, LeftOut):
+            left.setdefault(row.words, row)
+            continue
+        side = parse_side(row.words)
+        key, quantizes = _key(side), _quantizes(side)
+        permission = "requantize" if quantizes else "kv-dtype" if row.changes_model else ""
+        why = _is_set(side, command, given, facts)
+        if not why and permission and not getattr(allowed, permission.replace("-", "_")):
+            why = _PERMISSIONS[permission]
+        if why:
+            left.setdefault(row.words, LeftOut(row.words, row.source, why))
+            continue
+        row = replace(row, changes_model=row.changes_model or quantizes)
+        known = candidates.get(key)
+        if known is None:
+            candidates[key] = row
+        elif (row.expected_ms or 0.0) > (known.expected_ms or 0.0):
+            candidates[key] = replace(known, finding=row.finding, expected_ms=row.expected_ms)
+        elif row.finding and not known.finding:
+            candidates[key] = replace(known, finding=row.finding)
+    ordered = sorted(candidates.values(), key=lambda row: -(row.expected_ms or 0.0))
+    taken = {row.words for row in ordered}
+    alike: dict[tuple[str, str], list[str]] = {}
+    for words, one in left.items():
+        if words not in taken:
+            alike.setdefault((one.source, one.why), []).append(words)
+    lines = (LeftOut(_together(names), *about) for about, names in alike.items())
+    return CandidateTable(tuple(ordered), tuple(lines))
+
+
+def _together(words: Sequence[str]) -> str:
+    """Words in a row; values of one option with bars between them."""
+    values: dict[str, list[str]] = {}
+    for word in words:
+        one = _ONE_VALUE.fullmatch(word)
+        values.setdefault(one[1] if one else word, []).append(one[2] if one else "")
+    return ", ".join(name + "|".join(found) for name, found in values.items())
+
+
+def table_rows(
+    report: Report, facts: MachineFacts, traits: EngineTraits, table: Sequence[Tunable]
+) -> Iterator[Row]:
+    """The rows of a table as they apply to an engine."""
+    version = version_of(facts.vllm)
+    for row in table:
+        sizes = {
+            "{sizes}": ",".join(map(str, traits.captured or traits.sizes)),
+            "{graphs}": " ".join(map(str, sorted({*traits.sizes, *traits.graphs}))),
+        }
+        words = row.words
+        for name, value in sizes.items():
+            words = words.replace(name, value)
+        missing = next((trait for trait in row.needs.split() if trait not in traits.present), "")
+        if version == UNKNOWN:
+            why = "which vLLM this is is not known, and so not whether it has this"
+        elif not row.since <= version < row.until:
+            why = f"vLLM {facts.vllm} does not have it"
+        elif "{sizes}" in row.words and not traits.captured and not missing:
+            why = "none of these batch sizes has a CUDA graph"
+        else:
+            why = traits.why_not(missing) if missing else row.never
+        if why:
+            yield LeftOut(words, row.source, why)
+            continue
+        asked = [finding for finding in report.findings if finding.id in row.findings]
+        found, ms = most_promising(report, asked, row.components)
+        yield Candidate(words, row.source, row.condition, found, ms, bool(row.permission))
+    yield LeftOut("--speculative-config", "speculation",
+        "no drafter is given, and a step with drafts gives no fixed number of tokens to time",
+    )  # fmt: skip
+    gone = [v.name for v in VARIABLES if v.name.startswith(_GONE) and UNKNOWN < v.gone <= version]
+    if gone:
+        yield LeftOut(", ".join(gone), "environment", f"vLLM {facts.vllm} does not read them; "
+            "--moe-backend, --linear-backend and --attention-backend took their place",
+        )  # fmt: skip
+
+
+def _told(findings: Sequence[Finding]) -> Iterator[Candidate]:
+    """The sides that findings' own commands compare."""
+    for finding in findings:
+        try:
+            words = shlex.split(finding.command)
+        except ValueError:
+            continue
+        if words[:2] != ["spark-prof", "ab"]:
+            continue
+        sides = dict.fromkeys("ab", "stock")
+        asked = set_options(words[2 : words.index("--")] if "--" in words else [])
+        sides.update({name[2:]: value for name, value in asked.items() if name in ("--a", "--b")})
+        side = sides["b"]
+        if sides["a"] == "--enforce-eager" and side == "stock":
+            side = "--no-enforce-eager"
+        elif sides["a"] != "stock" or side == "stock":
+            continue
+        with_source = next((row.source for row in TUNABLES if row.words == side), "")
+        try:
+            source = with_source or _source(parse_side(side))
+        except CommandError:
+            continue
+        why = one_line(finding.measured or finding.text)[:_LONGEST]
+        yield Candidate(side, source, why, finding.id, finding.ms_per_token)
+
+
+def _source(side: Side) -> str:
+    if side.swaps:
+        return "kernels"
+    if side.environment:
+        return "environment"
+    names = " ".join(set_options(side.options))
+    for part, source in (("-backend", "backends"), ("pass_config", "fusion passes"),
+        ("scheduling", "scheduler"), ("cache", "KV cache")):  # fmt: skip
+        if part in names:
+            return source
+    return "compilation"
+
+
+def _key(side: Side) -> object:
+    """The same for sides that are the same, however they are written."""
+    options = frozenset(set_options(side.options).items())
+    return frozenset(side.swaps), options, frozenset(side.environment)
+
+
+def _quantizes(side: Side) -> bool:
+    return any(swap.kernel in ("mxfp4", "fp8") for swap in side.swaps)
+
+
+def _is_set(side: Side, command: EngineCommand, given: dict[str, str], facts: MachineFacts) -> str:
+    """Why a side would change nothing, or what the person chose; empty where it is neither."""
+    prefix = dict(word.split("=", 1) for word in command.prefix if "=" in word)
+    for name, _ in side.environment:
+        set_to = prefix.get(name, facts.environment.get(name))
+        if set_to is not None:
+            return f"{name}={set_to} is set already"
+    paths = {_path(name): name for name in given}
+    same = bool(side.options)
+    for name, value in set_options(side.options).items():
+        path, off = _path(name), name.startswith("--no-")
+        if name == "--no-enforce-eager" and "--enforce-eager" in given:
+            return ""
+        for other, spelt in paths.items():
+            if path == other or path.startswith(f"{other}.") or other.startswith(f"{path}."):
+                return f"the command sets {spelt} {given[spelt]}".rstrip()
+        now = facts.configuration.get(path, "")
+        same = same and now.lower() == (value or str(not off)).lower()
+    return "it is so in this run already" if same and not side.swaps else ""
+
+
+def _path(option: str) -> str:
+    """Where vLLM keeps an option's value."""
+    root, dot, field = option.replace("--no-", "--", 1).partition(".")
+    return _CONFIGURATIONS.get(root, root.removeprefix("--").replace("-", "_")) + dot + field

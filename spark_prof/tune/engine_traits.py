@@ -1,0 +1,133 @@
+"""What an engine has of what `rules.tuning.TRAITS` asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spark_prof.analyzers.findings.other_backends import stored_format
+from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly
+from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.rules.environment import version_of
+from spark_prof.rules.tuning import TRAITS
+from spark_prof.tune.machine_facts import MachineFacts
+
+_OF_LAYERS = frozenset({
+    "native-norms", "attention", "qk-norm", "mla", "gdn", "attention-quantizes", "fp8-activations",
+    "mlp-quantizes", "o-quantizes", "flashinfer-blocks", "deepgemm", "small-marlin",
+    "shared-experts",
+})  # fmt: skip
+"""Traits that only the model's layers tell."""
+_QUANTIZING_ATTENTION = ("TritonAttentionImpl", "FlashInferImpl")
+_FULL = ("FULL", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
+_ATOMIC_ROWS = 2048
+"""Marlin's own limit: marlin_utils.should_use_atomic_add_reduce of vLLM 0.26 and 0.32."""
+_CODES = {"nvfp4": 8, "mxfp4": 8, "int4": 8, "fp8": 4}
+"""Elements in a word of a weight as Marlin lays it out."""
+
+
+@dataclass(frozen=True)
+class EngineTraits:
+    """The traits that an engine has, and its batch sizes."""
+
+    present: frozenset[str]
+    told: bool  # whether the recording tells the model's layers
+    sizes: tuple[int, ...]  # batch sizes that matter, ascending
+    graphs: tuple[int, ...]  # of the CUDA graphs, ascending; empty where it has none
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """The batch sizes that have a CUDA graph of their own."""
+        return tuple(size for size in self.sizes if size in self.graphs)
+
+    def why_not(self, trait: str) -> str:
+        """What is said of a trait that it lacks."""
+        if trait in _OF_LAYERS and not self.told:
+            return "the recording does not tell the model's layers; spark-prof record does"
+        return TRAITS[trait]
+
+
+def traits_of(report: Report, facts: MachineFacts) -> EngineTraits:
+    """The traits of a recorded engine."""
+    engine = report.audit.engine if report.audit else None
+    batches = report.audit.batches if report.audit else ()
+    sizes = facts.batch_sizes or tuple(sorted({row.tokens for row in batches})) or (1,)
+    graphs = engine.graph_sizes if engine else ()
+    eager = runs_eagerly(report)
+    mode = facts.configuration.get("compilation_config.mode", "")
+    compiled = not eager and mode not in ("0", "CompilationMode.NONE", "NONE")
+    found = set(_of_model(report)) | set(_of_machine(report, facts))
+    found |= {"eager"} if eager else set()
+    found |= {"compiled"} if compiled else set()
+    if engine and engine.graph_mode not in _FULL:
+        found.add("no-full-graphs")
+    if graphs and not set(sizes) <= set(graphs):
+        found.add("uncaptured")
+    return EngineTraits(frozenset(found), bool(report.modules), sizes, graphs if not eager else ())
+
+
+def _of_machine(report: Report, facts: MachineFacts) -> Iterator[str]:
+    config = facts.configuration
+    on_gpu = report.gpu.vendor == "NVIDIA" or version_of(facts.capability) > (0, 0)
+    if on_gpu:
+        yield "gpu"
+    elif not report.gpu.compute_capability:
+        yield "cpu"
+    capability = version_of(facts.capability)
+    if capability >= (8, 9):
+        yield "fp8-unit"
+    if capability == (9, 0) or capability[0] == 10:
+        yield "fused-sums"
+    if config.get("parallel_config.tensor_parallel_size", "1") != "1":
+        yield "several-gpus"
+    if config.get("scheduler_config.async_scheduling") == "False":
+        yield "synchronous"
+    if facts.runner:
+        yield f"{facts.runner.lower()}-runner"
+    if config.get("cache_config.cache_dtype", "auto") in ("auto", "bfloat16", "float16"):
+        yield "wide-cache"
+    if "native" in config.get("kernel_config.ir_op_priority.rms_norm", "").split(",")[0]:
+        yield "native-norms"
+
+
+def _of_model(report: Report) -> Iterator[str]:
+    modules = report.modules
+    for row in modules:
+        if row.component == "attention" and row.type.endswith("Attention") and row.kernel:
+            yield "attention"
+        if row.kernel in _QUANTIZING_ATTENTION:
+            yield "attention-quantizes"
+        if row.component == "shared_experts":
+            yield "shared-experts"
+        if "MLAAttention" in row.type:
+            yield "mla"
+        if "GatedDeltaNet" in row.type:
+            yield "gdn"
+        if "DeepGemm" in row.kernel:
+            yield "deepgemm"
+        if "FlashInfer" in row.kernel and "Block" in row.kernel:
+            yield "flashinfer-blocks"
+        if "Marlin" in row.kernel and row.component != "experts" and _is_small(row, report):
+            yield "small-marlin"
+    if has_qk_norm(modules):
+        yield "qk-norm"
+    for layers in report.audit.rows if report.audit else ():
+        linear = layers.layer in ("qkv", "o_proj", "mlp", "shared_experts", "linear")
+        if linear and "A8 fp8" in layers.executed:
+            yield "fp8-activations"
+        if re.search(r"A[48]\b", layers.executed):
+            if layers.layer in ("mlp", "shared_experts"):
+                yield "mlp-quantizes"
+            if layers.layer == "o_proj":
+                yield "o-quantizes"
+
+
+def _is_small(row: ModuleRow, report: Report) -> bool:
+    """Whether Marlin may sum such a weight with atomic additions."""
+    sides = row.shape.split("x")
+    codes = _CODES.get(stored_format(report, row.component))
+    if len(sides) != 2 or codes is None or not all(map(str.isdecimal, sides)):
+        return False
+    columns, rows = int(sides[0]) * 16, int(sides[1]) * codes // 16
+    return rows < _ATOMIC_ROWS <= columns

@@ -1,0 +1,367 @@
+"""Measures combinations on real engines: what `spark_prof.tune.search` asks for."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from spark_prof.ab.accuracy_gate import Depth, Position, judge
+from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_options import with_options
+from spark_prof.ab.engine_process import Engine
+from spark_prof.ab.machine import Sampler, keep_steady
+from spark_prof.ab.measuring import Shape, impossible, time_quads
+from spark_prof.ab.messages import Facts
+from spark_prof.ab.recording import record_side
+from spark_prof.ab.result import decided
+from spark_prof.ab.statistics import CAPTURES_APART, compare
+from spark_prof.ab.timed_steps import AGAIN, SETTLE, Quad, make_quads, middle_mean
+from spark_prof.errors import CommandError, one_line
+from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, format_swaps
+from spark_prof.traces.bundle import Bundle
+from spark_prof.tune.journal import Journal
+from spark_prof.tune.search import EngineEndedError, Pair, TimeUpError
+from spark_prof.tune.trial import (
+    BASE,
+    Answers,
+    Combination,
+    Outcome,
+    Stage,
+    Timed,
+    Trial,
+    side_of,
+)
+
+_MARGIN_S = 10.0
+"""Kept of the minutes for ending engines and drawing the answer."""
+_SILENT_STARTS = 2.0
+_LEAST_SILENCE_S = 60.0
+_START_SECONDS = 4.0  # of steps at each batch size in an engine of one side
+_LONGEST_HANG_S, _SHORTEST_HANG_S = 120.0, 20.0
+_LOG_TAIL = 1 << 20
+_DOING = re.compile(r"(building|trying) (\S+=\S+)$|\bruns in \d+ of \d+ layers", re.M)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is measured, and how long that may take."""
+
+    folder: Path
+    minutes: float
+    batch_sizes: tuple[int, ...]
+    context: int  # tokens of each prompt
+    gate_tokens: int | None = None  # as of `spark_prof.ab.setting.Options`
+    text: Path | None = None
+    timeout: float = 600.0  # seconds of silence
+
+
+@dataclass
+class _Live:
+    """An engine that runs."""
+
+    engine: Engine
+    facts: Facts
+    stage: Stage
+    log: Path
+    sides: dict[Combination, str]
+    shapes: tuple[Shape, ...]
+    sampler: Sampler
+    stack: ExitStack
+    judged: dict[Combination, tuple[Outcome, str, Answers | None]] = field(default_factory=dict)
+    floors: dict[Shape, tuple[Position, ...]] = field(default_factory=dict)
+    quads: dict[tuple[Pair, Shape], list[Quad]] = field(default_factory=dict)
+
+
+class Engines:
+    """Engines of one command, one at a time; a context manager that has ended all afterwards."""
+
+    def __init__(
+        self,
+        command: EngineCommand,
+        wanted: Wanted,
+        journal: Journal,
+        say: Callable[[str], None],
+    ) -> None:
+        self._command, self._wanted, self._journal, self._say = command, wanted, journal, say
+        self._deadline = time.monotonic() + 60 * wanted.minutes - _MARGIN_S
+        self._live: _Live | None = None
+        self._count = len(list(wanted.folder.glob("engine-*.log")))
+        self._started: list[float] = []  # seconds that engines took from their start to their end
+        self._floors: dict[Shape, tuple[Position, ...]] = {}
+        self._log = Path()  # of the engine that was started last
+        self.facts: Facts | None = None  # of the last engine
+        self.floor = 0.0
+        self.batches = len(wanted.batch_sizes)
+
+    def __enter__(self) -> Engines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def left(self) -> float:
+        """Seconds until engines are ended."""
+        return self._deadline - time.monotonic()
+
+    @property
+    def start_s(self) -> float:
+        """Of the longest start until now; of none an eighth of the minutes."""
+        return max(self._started, default=60 * self._wanted.minutes / 8)
+
+    def close(self) -> None:
+        """Ends the engine that runs."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stack.close()
+
+    def holds(self, combination: Combination) -> bool:
+        """Whether the engine that runs has it as a side."""
+        return self._live is not None and combination in self._live.sides
+
+    def together(
+        self,
+        stage: Stage,
+        number: int,
+        pairs: Sequence[Pair],
+        also: Sequence[Combination],
+        seconds: float,
+        within: float,
+    ) -> Iterator[Trial]:
+        """See `search.Measure`."""
+        waiting = []
+        for pair in pairs:
+            if known := self._journal.find(stage, number, pair.combination, pair.than):
+                yield known
+            else:
+                waiting.append(pair)
+        if not waiting:
+            return
+        needed = dict.fromkeys([c for pair in waiting for c in (pair.than, pair.combination) if c])
+        with self._told([*needed, *also]):
+            live = self._live
+            if live is None or live.stage != stage or not needed.keys() <= live.sides.keys():
+                live = self._begin(stage, [BASE, *dict.fromkeys([*needed, *also])], within)
+            live.engine.until = min(self._deadline, time.monotonic() + within)
+            for pair in waiting:
+                yield self._paired(live, stage, number, pair, seconds)
+
+    def start(
+        self, stage: Stage, number: int, alike: Sequence[Combination], within: float
+    ) -> Iterator[Trial]:
+        """See `search.Measure`."""
+        known = [self._journal.find(stage, number, each, None) for each in alike]
+        # A base whose logits are gone is started again: others are compared with them.
+        if all(known) and (alike[0] or self._logits("base", self._shapes()[0]).exists()):
+            yield from filter(None, known)
+            return
+        begun = time.monotonic()
+        share = max(60 * self._wanted.minutes / 4, 2 * self.start_s)
+        with self._told(alike):
+            live = self._begin(stage, alike, min(within, share))
+            for combination in alike:
+                yield self._timed(live, stage, number, combination)
+            self.close()
+            self._started[-1] = time.monotonic() - begun
+
+    def record(self, folder: Path) -> tuple[Bundle | None, tuple[Trial, ...]]:
+        """A recording of the base, None where it cannot be recorded, and its first start."""
+        with self._told([BASE]):
+            live = self._begin("search", [BASE], self.left)
+            trial = self._timed(live, "search", 0, BASE)
+            self._say(f"recording the engine as it is into {folder}")
+            command = self._command.text
+            shape = live.shapes[0]
+            bundle = None
+            try:
+                bundle = record_side(live.engine, "a", shape, folder, command, self._say)
+            except CommandError as error:
+                live.engine.check_alive()
+                self._say(f"it was not recorded: {error}")
+            self.close()
+        return bundle, (trial,)
+
+    def forget(self) -> None:
+        """Removes what only further trials need."""
+        for path in self._wanted.folder.glob(".logits-*"):
+            with suppress(OSError):
+                path.unlink()
+
+    # Engines.
+
+    def _begin(self, stage: Stage, combinations: Sequence[Combination], within: float) -> _Live:
+        """Starts an engine whose sides differ in swaps only."""
+        self.close()
+        self._count += 1
+        first = side_of(combinations[0])
+        names = ["a", *(f"c{number}" for number in range(1, len(combinations)))]
+        sides = dict(zip(combinations, names, strict=True))
+        hang = min(max(5 * self._wanted.minutes, _SHORTEST_HANG_S), _LONGEST_HANG_S)
+        settings = SwapSettings(
+            {name: side_of(each).swaps for each, name in sides.items()}, hang_seconds=hang
+        )
+        arguments = with_options(self._command.arguments, first.options)
+        command = replace(self._command, arguments=arguments)
+        environment = {**dict(first.environment), SWAPS_ENVIRONMENT: settings.to_json()}
+        log = self._wanted.folder.absolute() / f"engine-{self._count}.log"
+        begun = time.monotonic()
+        silence = self._wanted.timeout
+        if self._started:
+            silence = min(silence, max(_SILENT_STARTS * self.start_s, _LEAST_SILENCE_S))
+        until = min(self._deadline, begun + within)
+        engine = Engine(command, environment, log, silence, until)
+        self._log = log
+        with ExitStack() as stack:
+            stack.enter_context(engine)
+            facts = self.facts = engine.start()
+            self.floor = max(self.floor, CAPTURES_APART if facts.gpu else 0.0)
+            why = {shape: impossible(shape, facts) for shape in self._shapes()}
+            if lines := [line for line in why.values() if line]:
+                raise CommandError(lines[0])
+            sampler = stack.enter_context(Sampler(facts.uuids))
+            took = time.monotonic() - begun
+            self._started.append(took)
+            live = _Live(engine, facts, stage, log, sides, tuple(why), sampler, stack.pop_all())
+        self._live = live
+        return live
+
+    @contextmanager
+    def _told(self, combinations: Sequence[Combination]) -> Iterator[None]:
+        """Says for whom the engine ended, and of no one where the time is up."""
+        if self.left <= 0:
+            raise TimeUpError
+        self._log = Path()
+        try:
+            yield
+        except CommandError as error:
+            self.close()
+            if self.left <= 0:
+                raise TimeUpError from error
+            why = one_line(str(error).partition("; its log is ")[0])
+            doing, blamed = _blamed(self._log, combinations)
+            raise EngineEndedError(f"while {doing} it {why}" if blamed else why, blamed) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _shapes(self) -> tuple[Shape, ...]:
+        sizes = self._wanted.batch_sizes
+        return tuple(Shape("decode", size, self._wanted.context) for size in sizes)
+
+    def _logits(self, of: str, shape: Shape) -> Path:
+        return self._wanted.folder.absolute() / f".logits-{of}-{shape.requests}"
+
+    # Trials.
+
+    def _paired(self, live: _Live, stage: Stage, number: int, pair: Pair, seconds: float) -> Trial:
+        begun = time.monotonic()
+        outcome, why, answers = self._judged(live, pair.combination)
+        times = []
+        own, than = live.sides[pair.combination], live.sides[pair.than]
+        names = (than, AGAIN if own == than else own)
+        for shape in live.shapes if outcome == "measured" else ():
+            steps = time_quads(live.engine, shape, live.facts, seconds, names)
+            quads, _ = make_quads(steps, names)
+            counted = live.quads.setdefault((pair, shape), [])
+            counted += keep_steady(quads, live.sampler.samples()).quads
+            times.append(Timed.of(shape.requests, compare(counted)))
+        took = time.monotonic() - begun
+        return Trial(
+            stage, number, pair.combination, pair.than, outcome, why, tuple(times), answers, took
+        )
+
+    def _timed(self, live: _Live, stage: Stage, number: int, combination: Combination) -> Trial:
+        begun = time.monotonic()
+        outcome, why, answers = self._judged(live, combination, alone=True)
+        side = live.sides[combination]
+        times = []
+        for shape in live.shapes if outcome == "measured" else ():
+            seconds = _START_SECONDS
+            steps = time_quads(live.engine, shape, live.facts, seconds, (side, side))
+            counted = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
+            own_us = middle_mean(counted) / 1e3 if counted else None
+            times.append(Timed(shape.requests, own_us, counted=1))
+        took = time.monotonic() - begun
+        return Trial(stage, number, combination, None, outcome, why, tuple(times), answers, took)
+
+    def _judged(
+        self, live: _Live, combination: Combination, *, alone: bool = False
+    ) -> tuple[Outcome, str, Answers | None]:
+        """Whether it runs, and says what the base says: asked once an engine."""
+        if combination not in live.judged:
+            live.judged[combination] = self._judge(live, combination, alone=alone)
+        return live.judged[combination]
+
+    def _judge(
+        self, live: _Live, combination: Combination, *, alone: bool
+    ) -> tuple[Outcome, str, Answers | None]:
+        wanted, side = side_of(combination), live.sides[combination]
+        floors = self._floors if alone else live.floors
+        if not combination or (not alone and not floors):
+            self._keep(live, "base" if alone else "own", floors)
+        if not combination:
+            return "measured", "", None
+        ranks, layers = describe(live.engine, side)
+        rows = [swap for rank in ranks for swap in rank.swaps if swap.side == side]
+        if wanted.swaps and not any(row.live for row in rows):
+            why = next((row.why for row in rows if row.why), "the model has no such layer")
+            return "not live", why, None
+        changed = wanted.options or wanted.environment or any(r.bits == "changed" for r in rows)
+        facts = live.facts
+        depth = None if facts.layers is None else Depth(facts.layers, facts.routed)
+        found = None
+        for shape in live.shapes:
+            path = self._logits("base" if alone else "own", shape)
+            batch = gate_batch(self._wanted.gate_tokens, shape, facts)
+            positions = compare_logits(live.engine, side, batch, path, self._wanted.text)
+            verdict = judge(
+                positions,
+                "changed" if changed else "kept",
+                floors.get(shape, ()),
+                layers,
+                depth,
+                text=self._wanted.text is not None,
+            )
+            figures = verdict.figures
+            answers = Answers(
+                len(positions),
+                figures.agreement if figures else None,
+                verdict.bits,
+                figures is not None and decided(figures) and not facts.dummy,
+                next(iter(verdict.notes), ""),
+            )
+            if not verdict.passed:
+                return "changes answers", verdict.reasons[0], answers
+            worse = found is None or (answers.agreement or 0.0) < (found.agreement or 0.0)
+            found = answers if worse else found
+        return "measured", "", found
+
+    def _keep(self, live: _Live, of: str, floors: dict[Shape, tuple[Position, ...]]) -> None:
+        """Keeps what the base says, and how far it is from itself."""
+        text = self._wanted.text
+        for shape in live.shapes:
+            path, batch = (
+                self._logits(of, shape),
+                gate_batch(self._wanted.gate_tokens, shape, live.facts),
+            )
+            path.unlink(missing_ok=True)
+            keep_logits(live.engine, "a", batch, path, text)
+            floors[shape] = compare_logits(live.engine, "a", batch, path, text, disturbed=True)
+
+
+def _blamed(log: Path, combinations: Sequence[Combination]) -> tuple[str, list[Combination]]:
+    """What the engine was doing last by its log, and the candidates with whose kernel, if any."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_TAIL))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return "", []
+    doing, kernel = (_DOING.findall(text) or [("", "")])[-1]
+    singles = dict.fromkeys((words,) for each in combinations for words in each)
+    return doing, [c for c in singles if kernel in format_swaps(side_of(c).swaps).split(",")]

@@ -1,0 +1,248 @@
+"""Which of this package's kernels, and of vLLM's own, may run the layers of a recorded model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from spark_prof.ab.sides import BACKENDS
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.findings.next_command import MOST_TOKENS, NARROWING, measured_gain
+from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends, stored_format
+from spark_prof.analyzers.findings.rule import ms_per_token
+from spark_prof.analyzers.model import Report
+from spark_prof.kernels.tuning import known_runs
+from spark_prof.rules.backends import BACKENDS as KNOWN
+from spark_prof.rules.backends import backends_for, choice_of
+from spark_prof.rules.environment import version_of
+from spark_prof.rules.tuning import FOREIGN, LAYER_MODELS, SWAPS, Swap
+from spark_prof.tune.candidate import Candidate, LeftOut
+from spark_prof.tune.engine_traits import EngineTraits
+from spark_prof.tune.machine_facts import MachineFacts
+
+Row: TypeAlias = Candidate | LeftOut
+
+_KERNELS, _BACKENDS = "kernels", "backends"
+_NO_WEIGHTS = "--attention-backend"
+_UNTOLD = "the recording does not tell the model's layers; spark-prof record does"
+_EVERY = ", ".join(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
+_IN_LAYER = ("moe", "router", "qkv")
+_OF_LAYER = ("qkv", "attention", "rope", "norm", "router", "experts")  # what slot layer computes
+_SETTLED = "the kernels of all these slots at once"
+
+
+def swap_rows(report: Report, facts: MachineFacts, traits: EngineTraits) -> Iterator[Row]:
+    """Swaps of this package's kernels: all at once, each by itself, and what quantizes at load."""
+    why = ""
+    if "gpu" not in traits.present:
+        why = "kernels of this package need an NVIDIA GPU"
+    elif traits.sizes[0] > MOST_TOKENS:
+        why = f"they take up to {MOST_TOKENS} tokens a step, and these batch sizes are larger"
+    elif not traits.told:
+        why = traits.why_not("attention")
+    if why:
+        yield LeftOut(_EVERY, _KERNELS, why)
+        return
+    rows: dict[str, Candidate] = {}
+    left: list[LeftOut] = []
+    for swap in SWAPS:
+        row = _swap(swap, report, facts)
+        if isinstance(row, Candidate):
+            rows[swap.slot] = row
+        else:
+            left.append(row)
+    layer = _layer(report, facts, traits)
+    yield from _sets(rows, layer, report)
+    yield layer
+    yield from rows.values()
+    yield from left
+    for swap in SWAPS:
+        if swap.quantizes:
+            yield from _quantized(swap, report)
+
+
+def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
+    held = _held(swap.components, report)
+    words = f"{swap.slot}=spark_prof"
+    if not held:
+        return LeftOut(words, _KERNELS, "the model has no such layer")
+    formats = {stored_format(report, component) for component in held}
+    if not formats <= {*swap.formats}:
+        told = ", ".join(sorted(formats - {*swap.formats}))
+        why = f"the kernels take no {told} weights there" if told else "its weights' formats differ"
+        return LeftOut(words, _KERNELS, why)
+    gains = [gain for part in held if (gain := measured_gain(part, report))]
+    if swap.slot == "router":
+        condition = "choosing experts is a few small kernels, and one of this package"
+        words += "" if _is_measured(facts) else "!"
+    elif len(gains) == len(held):
+        condition = f"measured {gains[0].text} on {gains[0].machine}"
+    else:
+        words += "!"
+        told = "/".join(sorted(formats))
+        condition = f"runs, but was not measured to be faster on such {told} weights and GPU"
+    found, ms = most_promising(report, _about(held, report), held)
+    return Candidate(words, _KERNELS, condition, found, ms)
+
+
+def _layer(report: Report, facts: MachineFacts, traits: EngineTraits) -> Row:
+    words = "layer=spark_prof"
+    attention = {row.kernel for row in report.modules if row.component == "attention"} - {""}
+    why = ""
+    if facts.architecture not in LAYER_MODELS:
+        why = "slot layer knows the decoder layers of gpt-oss and Qwen3-MoE only"
+    elif "several-gpus" in traits.present:
+        why = "slot layer is for one GPU"
+    elif attention != {"FlashAttentionImpl"}:
+        why = "slot layer is for vLLM's FlashAttention"
+    elif "wide-cache" not in traits.present:
+        why = "slot layer is for a KV cache of 16 bits"
+    if why:
+        return LeftOut(words, _KERNELS, why)
+    found, ms = most_promising(report, _about(_OF_LAYER, report), _OF_LAYER)
+    return Candidate(
+        words + ("" if _is_measured(facts) else "!"), _KERNELS,
+        "norms, qkv, attention, router and experts of a layer run as 5 kernels", found, ms,
+    )  # fmt: skip
+
+
+def _sets(rows: Mapping[str, Candidate], layer: Row, report: Report) -> Iterator[Candidate]:
+    """Kernels of several slots together, those that were measured to be faster if there are any."""
+    measured = [slot for slot, row in rows.items() if not row.words.endswith("!")]
+    slots = measured if set(measured) - {"router"} else list(rows)
+    outside = [slot for slot in slots if slot not in _IN_LAYER]
+    for words, names in (
+        ([layer.words] if isinstance(layer, Candidate) else [], outside),
+        ([], slots),
+    ):
+        taken = [*words, *(rows[slot].words for slot in names)]
+        if len(taken) > 1 and (words or names is slots):
+            parts = tuple(c for swap in SWAPS if swap.slot in names for c in swap.components)
+            parts += _OF_LAYER if words else ()
+            found, ms = most_promising(report, _about(parts, report), parts)
+            yield Candidate(",".join(taken), _KERNELS, _SETTLED, found, ms)
+
+
+def _quantized(swap: Swap, report: Report) -> Iterator[Row]:
+    held = _held(swap.components, report)
+    wide = bool(held) and {stored_format(report, part) for part in held} == {"bf16"}
+    for kernel in ("mxfp4", "fp8"):
+        words = f"{swap.slot}={kernel}"
+        if not wide:
+            why = "its weights are narrow already" if held else "the model has no such layer"
+            yield LeftOut(words, _KERNELS, why)
+            continue
+        condition = f"BF16 weights; as {kernel} fewer bytes are read"
+        gains = [measured_gain(part, report, kernel) for part in held]
+        if gains[0] is not None:
+            condition += f": measured {gains[0].text} on {gains[0].machine}"
+        found, ms = most_promising(report, _about(held, report, narrowing=True), held)
+        yield Candidate(words, _KERNELS, condition, found, ms, changes_model=True)
+
+
+def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
+    """VLLM's own kernels that are known to run here beside those that ran."""
+    for option in dict.fromkeys(OPTIONS.values()):
+        parts = tuple(part for part, of in OPTIONS.items() if of == option)
+        held = _held(parts, report)
+        others = [found for part in held if (found := other_backends(report, part))]
+        stored = {found.stored for found in others} - {""}
+        if option == "--linear-backend":
+            stored -= {"bf16"}
+        why = ""
+        if not held:
+            why = "the model has no such layer" if report.modules else _UNTOLD
+        elif not facts.capability:
+            why = "it needs a GPU"
+        elif not stored:
+            why = "the format of its layers is not told"
+            if {found.stored for found in others} == {"bf16"}:
+                why = "it chooses kernels of quantized layers, and these are BF16"
+        if why:
+            yield LeftOut(option, _BACKENDS, why)
+            continue
+        tried = tuple(dict.fromkeys(value for found in others for value in found.values))
+        what = (
+            "this attention" if option == _NO_WEIGHTS else f"{' and '.join(sorted(stored))} weights"
+        )
+        finding, ms = most_promising(report, _about(held, report), held)
+        for value in tried:
+            condition = f"vLLM has it for {what} on compute capability {facts.capability}"
+            yield Candidate(f"{option}={value}", _BACKENDS, condition, finding, ms)
+        known = any(found.known for found in others)
+        yield from _not_tried(option, tried, stored if known else set(), what, report, facts)
+
+
+def _not_tried(
+    option: str, tried: Sequence[str], stored: set[str], what: str, report: Report,
+    facts: MachineFacts,
+) -> Iterator[LeftOut]:  # fmt: skip
+    """The other values of an option."""
+    rows = [row for row in KNOWN if row.option == option]
+    version = version_of(facts.vllm)[:2]
+    here = {
+        row.value for form in stored
+        for row in backends_for(option, form, float(facts.capability), version)
+    }  # fmt: skip
+    elsewhere = {row.value for row in rows if stored & {*row.stored.split()}}
+    kernels = {row.kernel for row in report.modules} - {""}
+    ran = {row.value for row in rows if row.implementation in kernels} | {
+        value
+        for layers in (report.audit.rows if report.audit else ())
+        for witness in layers.witnesses
+        if witness.who == "engine" and OPTIONS.get(layers.layer) == option
+        for value in here
+        if (choice := choice_of(value)) and choice.family == witness.family
+    }
+    foreign = {value: why for names, why in FOREIGN.items() for value in names.split()}
+    for value in dict.fromkeys((*BACKENDS.get(option, ()), *(row.value for row in rows))):
+        if value in tried or value == "auto":
+            continue
+        if value in foreign:
+            why = foreign[value]
+        elif not stored:
+            why = "what runs now is not known to be one of its kernels, nor what else could"
+        elif value in ran:
+            why = "it is what runs"
+        elif value in here:
+            why = "it computes with narrower activations than this checkpoint is for"
+        elif value in elsewhere:
+            why = f"vLLM has it for {what}, but not on compute capability {facts.capability}"
+        else:
+            why = f"that it runs {what} on this GPU in vLLM {facts.vllm} is not known"
+        yield LeftOut(f"{option}={value}", _BACKENDS, why)
+
+
+def most_promising(
+    report: Report, findings: Sequence[Finding], components: tuple[str, ...] = ()
+) -> tuple[str, float | None]:
+    """The finding that promises most, and its ms per token; no more than components take."""
+    best = max(findings, key=lambda finding: finding.ms_per_token or 0.0, default=None)
+    if best is None:
+        return "", None
+    spent = sum(row.decode_us for row in report.components if row.name in components)
+    most = ms_per_token(report, spent) if components else None
+    if best.ms_per_token is None or most is None:
+        return best.id, best.ms_per_token
+    return best.id, min(best.ms_per_token, most)
+
+
+def _about(
+    components: tuple[str, ...], report: Report, *, narrowing: bool = False
+) -> list[Finding]:
+    """The findings about kernels of these components."""
+    return [
+        finding
+        for finding in report.findings
+        if set(finding.components) & set(components) and (finding.id in NARROWING) is narrowing
+    ]
+
+
+def _held(components: tuple[str, ...], report: Report) -> tuple[str, ...]:
+    return tuple(part for part in components if any(m.component == part for m in report.modules))
+
+
+def _is_measured(facts: MachineFacts) -> bool:
+    """Whether any kernel of this package was measured on the GPU's architecture."""
+    here = f"sm_{facts.capability.replace('.', '')}"
+    return any(run.architecture.rstrip("af") == here for run in known_runs())

@@ -1,0 +1,136 @@
+"""One trial of a tune: what was on, what it was compared with, and what came out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from spark_prof.ab.engine_options import set_options
+from spark_prof.ab.sides import OPTION_OF_SLOT, Side, parse_side
+from spark_prof.ab.statistics import Estimate, Interval
+from spark_prof.errors import CommandError
+from spark_prof.swaps.swap_settings import INSIDE_LAYER
+
+Combination = tuple[str, ...]
+"""Words of the candidates that are on together; none is the engine as its command starts it."""
+
+BASE: Combination = ()
+
+Stage = Literal["search", "confirmation"]
+
+Outcome = Literal["measured", "changes answers", "not live", "failed"]
+"""Not live: vLLM's own kernel runs in all of it. Failed: it crashed, hung, was refused."""
+
+
+@lru_cache(maxsize=1024)
+def side_of(combination: Combination) -> Side:
+    """The side of an A/B that a combination is; CommandError where a word is none."""
+    return parse_side(" ".join(combination))
+
+
+def name_of(combination: Combination) -> str:
+    """What a combination is called; values of secret variables are hidden."""
+    return side_of(combination).name
+
+
+def swaps_only(combination: Combination) -> bool:
+    """Whether it can live in one engine with the base, switched between steps."""
+    side = side_of(combination)
+    inside = all(swap.slot != "layer" for swap in side.swaps)
+    return inside and not side.options and not side.environment
+
+
+@lru_cache(maxsize=1024)
+def sets_of(words: str) -> frozenset[str]:
+    """What a candidate sets: slots, options of vLLM's and variables, each once in an engine."""
+    side = side_of((words,))
+    slots = {swap.slot for swap in side.swaps}
+    if "layer" in slots:
+        slots |= {*INSIDE_LAYER}
+    options = {name.replace("--no-", "--") for name in set_options(side.options)}
+    # A backend of the experts is no use where they are swapped.
+    if OPTION_OF_SLOT["moe"] in options:
+        slots.add("moe")
+    return frozenset({*slots, *options, *(name for name, _ in side.environment)})
+
+
+def rivals(one: str, other: str) -> bool:
+    """Whether two candidates cannot be on together."""
+    return bool(sets_of(one) & sets_of(other))
+
+
+def fits(combination: Combination, words: str) -> bool:
+    """Whether a candidate can be added."""
+    return not any(rivals(words, other) for other in combination)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A step at one batch size."""
+
+    requests: int
+    own_us: float | None  # of the combination
+    than_us: float | None = None  # of what it is compared with; None in an engine of its own
+    gain: Interval | None = None  # of the combination over that
+    counted: int = 0  # quads in one engine, or starts
+
+    @classmethod
+    def of(cls, requests: int, found: Estimate) -> Timed:
+        """What an A/B found."""
+        return cls(requests, found.b_us, found.a_us, found.gain, found.quads)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Whether a combination says what the base says."""
+
+    positions: int
+    agreement: float | None  # share of them with the same most likely token
+    bits: Literal["kept", "changed"]
+    decided: bool  # more than rounding decides most of the positions, and weights are real
+    line: str = ""  # what the gate states beside it
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one trial."""
+
+    stage: Stage
+    number: int  # how often the same was measured in that stage before
+    combination: Combination
+    than: Combination | None  # compared with that in one engine; None: one start of an own engine
+    outcome: Outcome
+    why: str = ""  # one line where it was not measured
+    times: tuple[Timed, ...] = ()
+    answers: Answers | None = None
+    seconds: float = 0.0  # that it took
+
+    @property
+    def key(self) -> tuple[str, int, Combination, Combination | None]:
+        """What tells it from every other trial of a tune."""
+        return self.stage, self.number, self.combination, self.than
+
+
+def over_batches(times: Sequence[Timed]) -> Interval | None:
+    """The gain over all batch sizes: geometric means of values and of ends, so never too narrow."""
+    gains = [timed.gain for timed in times if timed.gain is not None]
+    if not gains or len(gains) < len(times):
+        return None
+    return Interval(
+        *(
+            math.exp(math.fsum(math.log(max(end, 1e-9)) for end in ends) / len(gains))
+            for ends in zip(*((gain.value, gain.low, gain.high) for gain in gains), strict=True)
+        )
+    )
+
+
+def is_side(words: str) -> bool:
+    """Whether the words of a candidate can be read here."""
+    try:
+        side_of((words,))
+    except CommandError:
+        return False
+    return True

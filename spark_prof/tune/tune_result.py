@@ -1,0 +1,197 @@
+"""The result of `spark-prof tune`, and its file: what was tried, what helps, how to serve it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from spark_prof.ab.apply import exports_of
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_options import with_options
+from spark_prof.ab.statistics import Interval
+from spark_prof.errors import CommandError
+from spark_prof.redact import redacted, redacted_value
+from spark_prof.tune.candidate import Candidate, CandidateTable
+from spark_prof.tune.search import Found, Verdict, of_starts
+from spark_prof.tune.trial import (
+    BASE,
+    Answers,
+    Combination,
+    Timed,
+    Trial,
+    name_of,
+    over_batches,
+    side_of,
+)
+
+_LARGEST_FILE = 64 << 20
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate, or a combination of several, and what came of it."""
+
+    name: str  # values of secret variables are hidden
+    source: str  # of the candidate; empty for a combination
+    finding: str  # id of the finding that it answers; empty for none
+    verdict: Verdict
+    why: str = ""  # one line
+    than: str = ""  # what it was compared with; empty for the engine as it is
+    gain: Interval | None = None  # over all batch sizes
+    one_start: float | None = None  # the gain of one engine start each, which has no interval
+    times: tuple[Timed, ...] = ()  # one a batch size
+    answers: Answers | None = None
+
+
+@dataclass(frozen=True)
+class NotTried:
+    """What the table leaves out."""
+
+    name: str
+    source: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneResult:
+    """Everything that a tune found until now."""
+
+    # Others tell the file by its first bytes.
+    kind: Literal["spark-prof tune"] = "spark-prof tune"
+    schema: Literal[1] = 1  # of the file
+    model: str  # name or folder
+    engine: tuple[str, ...]  # the command that was given; secret values are hidden
+    minutes: float  # that it may take
+    batch_sizes: tuple[int, ...]
+    context: int  # tokens of each prompt
+    taken: str  # when it began, ISO 8601 in UTC
+    gpu: str = ""  # name; of a CPU engine the processor's
+    vllm: str = ""  # its version
+    answer: tuple[str, ...] = ()  # what helps, confirmed; none where nothing does
+    times: tuple[Timed, ...] = ()  # of the answer, measured in fresh engines, apart from the search
+    answers: Answers | None = None  # of the answer, at its worst batch size
+    line: str = ""  # why nothing was confirmed though something was faster in the search
+    environment: dict[str, str] = field(default_factory=dict)  # to serve the answer
+    serve: str = ""  # the command line for that
+    tried: tuple[Tried, ...] = ()  # candidates in the order of the table, then combinations
+    left_out: tuple[NotTried, ...] = ()
+    missing: tuple[str, ...] = ()  # what could not be measured, one line each
+    failure: str = ""  # why it ended early, one line; empty if it did not
+    finished: bool = False
+
+
+def with_found(
+    result: TuneResult, found: Found, table: CandidateTable, command: EngineCommand
+) -> TuneResult:
+    """The result with what a search came to."""
+    side = side_of(found.answer)
+    confirmed = [t for t in found.trials if _is_of(t, found.answer, "confirmation")]
+    environment = redacted_value(exports_of(side)) if found.answer else {}
+    text = ("vllm", "serve", *command.text) if command.form == "model" else command.text
+    serve = with_options(text, side.options)
+    return replace(
+        result,
+        answer=tuple(name_of((words,)) for words in found.answer),
+        times=tuple(_known(timed) for timed in found.times),
+        answers=_worst(confirmed),
+        line=found.line,
+        environment=environment,
+        serve=shlex.join(redacted(list(serve))) if found.answer else "",
+        tried=tuple(_tried(found, table.candidates)),
+    )
+
+
+def left_out(table: CandidateTable) -> tuple[NotTried, ...]:
+    """What a table leaves out, for a result."""
+    return tuple(
+        NotTried(" ".join(redacted(each.words.split())), each.source, each.why)
+        for each in table.left_out
+    )
+
+
+def _tried(found: Found, candidates: Sequence[Candidate]) -> Iterator[Tried]:
+    combinations: dict[tuple[Combination, Combination | None], None] = {}
+    for trial in found.trials:
+        if trial.stage == "search" and len(trial.combination) > 1:
+            combinations.setdefault((trial.combination, trial.than))
+    for candidate in candidates:
+        verdict, why = found.verdicts[candidate.words]
+        of = _figures(found.trials, (candidate.words,))
+        name = name_of((candidate.words,))
+        yield replace(
+            of, name=name, source=candidate.source, finding=candidate.finding,
+            verdict=verdict, why=why,
+        )  # fmt: skip
+    for combination, than in combinations:
+        of = _figures(found.trials, combination, than)
+        bad = next((t for t in found.trials if _is_of(t, combination) and t.why), None)
+        verdict = "not told"
+        if bad and bad.outcome != "measured":
+            verdict = bad.outcome
+        elif combination == found.answer:
+            verdict = "chosen"
+        elif of.gain:
+            verdict = "faster" if of.gain.low > 1 else "slower" if of.gain.high < 1 else "no effect"
+        yield replace(of, name=name_of(combination), verdict=verdict, why=bad.why if bad else "")
+
+
+def _figures(
+    trials: Sequence[Trial], combination: Combination, than: Combination | None = BASE
+) -> Tried:
+    """What the search has measured of a combination."""
+    own = [t for t in trials if _is_of(t, combination)]
+    paired = [t for t in own if t.than == than and t.than is not None and t.times]
+    starts = [t for t in own if t.than is None and t.times]
+    times = paired[-1].times if paired else ()
+    if not paired and starts:
+        base = [t for t in trials if not t.combination and t.than is None]
+        times = of_starts(base, starts)
+    gain = over_batches(times)
+    known = gain is not None and gain.high < math.inf
+    return Tried(
+        "", "", "", "not tried",
+        than=name_of(than) if than else "",
+        gain=gain if known else None,
+        one_start=gain.value if gain and not known else None,
+        times=tuple(map(_known, times)),
+        answers=_worst(own),
+    )  # fmt: skip
+
+
+def _is_of(trial: Trial, combination: Combination, stage: str = "search") -> bool:
+    return trial.combination == combination and trial.stage == stage
+
+
+def _known(timed: Timed) -> Timed:
+    """Without the interval of anything, which is none and has no figures in JSON."""
+    unknown = timed.gain is not None and timed.gain.high == math.inf
+    return replace(timed, gain=None) if unknown else timed
+
+
+def _worst(trials: Sequence[Trial]) -> Answers | None:
+    answers = [trial.answers for trial in trials if trial.answers]
+    return min(answers, key=lambda each: each.agreement or 0.0, default=None)
+
+
+def to_json(result: TuneResult) -> bytes:
+    """Writes a result as JSON, the kind first."""
+    return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
+
+
+def read_tune(path: Path) -> TuneResult:
+    """Reads what `to_json` wrote."""
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(_LARGEST_FILE), type=TuneResult)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandError(
+            f"{path} is no result of spark-prof tune of this version; run tune again ({error})"
+        ) from error

@@ -1,0 +1,239 @@
+"""A run of `spark-prof tune`, from the command of an engine to the result."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_options import set_options
+from spark_prof.ab.machine import check_memory, free_bytes
+from spark_prof.ab.sides import Side
+from spark_prof.analyzers.summary import summarize
+from spark_prof.datasets.opened import ceilings_for, opened
+from spark_prof.errors import CommandError, one_line, os_errors
+from spark_prof.files import write_whole
+from spark_prof.profiler.facts import nvml_gpu, processor
+from spark_prof.profiler.launcher import terminated_as_interrupt
+from spark_prof.redact import redacted
+from spark_prof.traces.bundle import META_FILE, Bundle
+from spark_prof.traces.claim import Claim
+from spark_prof.traces.resolve import RESULT_FILE
+from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
+from spark_prof.tune.candidates import Allowed, candidates_of
+from spark_prof.tune.engines import Engines, Wanted
+from spark_prof.tune.journal import Journal, Subject
+from spark_prof.tune.machine_facts import recorded_facts
+from spark_prof.tune.search import EngineEndedError, Search, TimeUpError
+from spark_prof.tune.trial import Trial, is_side, side_of, swaps_only
+from spark_prof.tune.tune_result import TuneResult, left_out, to_json, with_found
+
+_RECORDING = "recording"
+_PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person wants tried, and may be changed."""
+
+    allowed: Allowed
+    sides: tuple[str, ...] = ()  # further candidates, as `spark-prof ab --b` takes them
+    recording: str = ""  # of the engine, in place of one that is made
+    resume: bool = False  # goes on with what the folder holds
+    only_list: bool = False  # nothing is tried
+
+
+def run_tune(
+    command: EngineCommand,
+    wanted: Wanted,
+    asked: Asked,
+    say: Callable[[str], None],
+    draw: Callable[[TuneResult], str],
+) -> tuple[TuneResult, CandidateTable]:
+    """Records, searches, confirms. What was found before a failure is kept, with its line.
+
+    Raises:
+        CommandError: the folder or a side cannot be; nothing was started.
+        KeyboardInterrupt: after what was found has been kept.
+    """
+    for words in asked.sides:
+        side_of((words,))
+    journal = Journal(wanted.folder)
+    if asked.only_list and asked.recording:
+        run = _Run(command, wanted, asked, journal, say)
+        run.list_of(asked.recording)
+        return run.result, run.table
+    if asked.resume:
+        journal.read()
+    subject = Subject(
+        tuple(redacted(list(command.text))),
+        wanted.batch_sizes,
+        wanted.context,
+        _version(command),
+        _gpu(),
+    )
+    with Claim(wanted.folder, again=asked.resume):
+        journal.begin(subject)
+        run = _Run(command, wanted, asked, journal, say)
+        try:
+            with terminated_as_interrupt(), Engines(command, wanted, journal, say) as engines:
+                run.go(engines)
+                if run.result.finished:
+                    engines.forget()
+        except CommandError as error:
+            run.result = replace(run.result, failure=str(error))
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            why = "it was stopped" if stopped else one_line(f"{type(error).__name__}: {error}")
+            run.result = replace(run.result, failure=f"{why}; --resume goes on with it")
+            raise
+        finally:
+            if not asked.only_list:
+                _put(wanted.folder / RESULT_FILE, to_json(run.result))
+                _put(wanted.folder / _PAGE, draw(run.result).encode("utf-8", "backslashreplace"))
+    return run.result, run.table
+
+
+class _Run:
+    """One tune: its result until now."""
+
+    def __init__(
+        self,
+        command: EngineCommand,
+        wanted: Wanted,
+        asked: Asked,
+        journal: Journal,
+        say: Callable[[str], None],
+    ) -> None:
+        self._command, self._wanted, self._asked = command, wanted, asked
+        self._journal, self._say = journal, say
+        self.table = CandidateTable((), ())
+        subject = journal.subject
+        self.result = TuneResult(
+            model=command.model,
+            engine=tuple(redacted(list(command.text))),
+            minutes=wanted.minutes,
+            batch_sizes=wanted.batch_sizes,
+            context=wanted.context,
+            taken=datetime.now(UTC).isoformat(timespec="seconds"),
+            gpu=subject.gpu if subject else "",
+            vllm=subject.vllm if subject else "",
+        )
+
+    def go(self, engines: Engines) -> None:
+        """Records, makes the table, searches."""
+        with self._recording(engines) as (bundle, first):
+            self._make_table(bundle)
+        if self._asked.only_list:
+            return
+        alone = self._too_large()
+        search = Search(
+            self.table.candidates, engines, self._say, first, alone, keep=self._journal.add
+        )
+        try:
+            found_now = search.run()
+        except BaseException:
+            self.result = with_found(self.result, search.found(), self.table, self._command)
+            raise
+        self.result = with_found(self.result, found_now, self.table, self._command)
+        self.result = replace(self.result, finished=True)
+
+    @contextmanager
+    def _recording(self, engines: Engines) -> Iterator[tuple[Bundle | None, tuple[Trial, ...]]]:
+        made = sorted(self._wanted.folder.glob(f"{_RECORDING}*"))
+        whole = [str(path) for path in made if (path / META_FILE).is_file()]
+        if source := self._asked.recording or next(iter(whole), ""):
+            with opened(source) as found:
+                yield found, ()
+            return
+        folder = self._wanted.folder / (f"{_RECORDING}-{len(made) + 1}" if made else _RECORDING)
+        self._say("starting the engine as it is, to record it")
+        try:
+            bundle, first = engines.record(folder)
+        except (EngineEndedError, TimeUpError) as error:
+            why = str(error) or "the time was up"
+            raise CommandError(f"the engine as it is cannot be measured: {why}") from error
+        if bundle is None:
+            line = "the engine was not recorded, so that only --try is tried"
+            self.result = replace(self.result, missing=(*self.result.missing, line))
+        yield bundle, first
+
+    def list_of(self, recording: str) -> None:
+        """Makes the table of a recording, and starts nothing."""
+        with opened(recording) as bundle:
+            self._make_table(bundle)
+
+    def _make_table(self, bundle: Bundle | None) -> None:
+        found = CandidateTable((), ())
+        if bundle is not None:
+            report = summarize(bundle, measured=ceilings_for(bundle, None))
+            facts = replace(recorded_facts(bundle), batch_sizes=self._wanted.batch_sizes)
+            found = candidates_of(report, self._command, facts, self._asked.allowed)
+        self.table = _with_sides(found, self._asked.sides)
+        self.result = replace(self.result, left_out=left_out(self.table))
+
+    def _too_large(self) -> frozenset[str]:
+        """Swaps for whose copies of weights there is no room beside the others'."""
+        free, kept, alone = free_bytes(), Side(), set()
+        for candidate in self.table.candidates:
+            if not swaps_only((candidate.words,)):
+                continue
+            more = Side(kept.swaps + side_of((candidate.words,)).swaps)
+            if check_memory(self._command, Side(), more, free)[0] is False:
+                alone.add(candidate.words)
+            else:
+                kept = more
+        return frozenset(alone)
+
+
+_DRAFTS = ("--speculative-config", "--spec-method", "--spec-model", "--speculative-model")
+
+
+def _with_sides(table: CandidateTable, sides: Sequence[str]) -> CandidateTable:
+    """The table with a person's own candidates first, without what no trial can measure."""
+    own = [Candidate(words, "yours", "given with --try", "", None) for words in sides]
+    candidates: list[Candidate] = []
+    left = list(table.left_out)
+    for each in {c.words: c for c in (*own, *table.candidates)}.values():
+        why = ""
+        if not is_side(each.words):
+            why = "spark-prof ab of this version cannot read it"
+        elif any(name.startswith(_DRAFTS) for name in set_options(side_of((each.words,)).options)):
+            why = "a step with drafts gives no fixed number of tokens, so no trial can compare it"
+        if why:
+            left.append(LeftOut(each.words, each.source, why))
+        else:
+            candidates.append(each)
+    return CandidateTable(tuple(candidates), tuple(left))
+
+
+def _version(command: EngineCommand) -> str:
+    """Of vLLM in the command's Python; empty where that does not tell."""
+    code = (
+        "import importlib.metadata as m; "
+        "print(m.version((m.packages_distributions().get('vllm') or ['vllm'])[0]))"
+    )
+    argv = [*command.prefix, command.python, "-c", code]
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+        return one_line(done.stdout.strip())[:40]
+    return ""
+
+
+def _gpu() -> str:
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    with suppress(Exception):  # absent package, or no driver
+        nvml, handle = nvml_gpu(first or "0")
+        name = nvml.nvmlDeviceGetName(handle)
+        return name.decode() if isinstance(name, bytes) else str(name)
+    return processor()
+
+
+def _put(path: Path, content: bytes) -> None:
+    with os_errors(f"cannot write {path}"):
+        write_whole(path, content)

@@ -1,0 +1,89 @@
+"""A whole `spark-prof tune` on a real vLLM engine on the CPU, whose norm a plugin has made slow."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spark_prof.tune.tune_result import TuneResult, read_tune
+from tests.engine.conftest import ROOT, SPARK_PROF
+from tests.tune.slow_norm import installed
+
+KERNELS = ROOT / "tests" / "tune" / "kernels" / "planted.py"
+ENGINE = [
+    "--load-format", "dummy", "--max-model-len", "256", "--max-num-seqs", "4",
+    "--gpu-memory-utilization", "0.3", "--enforce-eager",
+]  # fmt: skip
+SLOTS = {"fast": "norm", "slow": "o", "wrong": "mlp", "crashes": "qkv", "hangs": "lm_head"}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run of the command."""
+
+    code: int
+    output: str
+    errors: str
+    folder: Path
+
+    @property
+    def result(self) -> TuneResult:
+        return read_tune(self.folder / "result.json")
+
+
+@pytest.fixture(scope="module")
+def done(
+    models: dict[str, Path], environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Done:
+    """A right norm, which undoes what the plugin does, beside four planted kernels."""
+    folder = tmp_path_factory.mktemp("tune")
+    plugin = installed(folder / "plugin")
+    sides = [f"--try={slot}={KERNELS}:{name}" for name, slot in SLOTS.items()]
+    argv = [
+        *SPARK_PROF, "tune", "--minutes", "5.5", "--batch-sizes", "1", "--context", "16",
+        "--gate-tokens", "8", "-o", str(folder / "run"), *sides,
+        "--", str(models["tiny-dense"]), *ENGINE,
+    ]  # fmt: skip
+    variables = {**environment, "PYTHONPATH": f"{ROOT}:{plugin}"}
+    found = subprocess.run(argv, env=variables, capture_output=True, text=True, cwd=ROOT)
+    return Done(found.returncode, found.stdout, found.stderr, folder / "run")
+
+
+def test_the_slow_norm_is_found_and_its_removal_confirmed(done: Done) -> None:
+    assert done.code == 0, done.errors[-4000:]
+    assert done.result.finished
+    assert done.result.answer == (f"norm={KERNELS}:fast",)
+    [timed] = done.result.times
+    assert timed.gain is not None
+    assert timed.gain.low > 1.2
+    assert done.result.environment == {"SPARK_PROF_SWAPS": f"norm={KERNELS}:fast"}
+
+
+def test_what_is_planted_is_told_and_not_chosen(done: Done) -> None:
+    told = {each.name.rpartition(":")[2]: each for each in done.result.tried}
+    verdicts = {name: told[name].verdict for name in SLOTS}
+    assert verdicts == {
+        "fast": "chosen", "slow": "slower", "wrong": "changes answers", "crashes": "failed",
+        "hangs": "failed",
+    }  # fmt: skip
+    assert "building" in told["crashes"].why
+    assert "has not ended" in told["hangs"].why
+
+
+def test_the_engine_was_recorded_and_its_own_candidates_listed(
+    done: Done, environment: dict[str, str]
+) -> None:
+    recording = done.folder / "recording"
+    argv = [*SPARK_PROF, "tune", "--list", "--from", str(recording), "--", "a/model"]
+    listed = subprocess.run(argv, env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert listed.returncode == 0, listed.stderr
+    assert "Left out" in listed.stdout
+    assert all(each.why for each in done.result.left_out)
+
+
+def test_one_command_serves_the_answer(done: Done) -> None:
+    assert done.result.serve.startswith("vllm serve ")
+    assert f"export SPARK_PROF_SWAPS=norm={KERNELS}:fast" in done.output

@@ -1,0 +1,195 @@
+"""The search of a tune on simulated engines: what it finds, refuses, drops and keeps within."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.ab_power import NOISES
+from spark_prof.tune.search import Search, family
+from spark_prof.tune.trial import BASE, Trial, fits, rivals, sets_of
+from tests.tune.simulated import Simulated, candidate, search
+
+MOE, ROUTER, QKV, OUT, HEAD = (f"{s}=spark_prof" for s in ("moe", "router", "qkv", "o", "lm_head"))
+GAINS = {MOE: 1.3, ROUTER: 1.03, QKV: 1.0, OUT: 0.9, HEAD: 1.05, "moe=fp8": 1.1}
+X, Y = "--max-num-seqs 4", "VLLM_USE_X=1"
+
+
+def test_the_best_combination_is_found_and_confirmed_in_eight_minutes() -> None:
+    measure = Simulated(GAINS)
+    found = search(measure, *GAINS)
+    assert set(found.answer) == {MOE, ROUTER, HEAD}
+    for timed in found.times:
+        assert timed.gain is not None
+        assert timed.gain.low <= 1.3 * 1.03 * 1.05 <= timed.gain.high
+    assert found.verdicts["moe=fp8"] == ("faster", f"{MOE} is faster in its place")
+    assert found.verdicts[OUT][0] == "slower"
+    assert found.verdicts[QKV][0] == "no effect"
+    assert [t.stage for t in found.trials].count("confirmation") == 2
+    assert measure.starts <= 3  # search, confirmation, and one more for an unforeseen combination
+
+
+def test_what_two_bring_together_is_measured() -> None:
+    worse = Simulated({MOE: 1.2, HEAD: 1.1}, joined={frozenset({MOE, HEAD}): 1.15})
+    found = search(worse, MOE, HEAD)
+    assert found.answer == (MOE,)
+    assert found.verdicts[HEAD] == ("faster", f"brings nothing beside {MOE}")
+
+
+def test_several_swaps_in_one_candidate_are_held_against_the_best_of_them() -> None:
+    bundle = ",".join((MOE, OUT, HEAD))
+    assert set(search(Simulated(GAINS), bundle, *GAINS).answer) == {MOE, ROUTER, HEAD}
+    only_together = Simulated({MOE: 1.1, OUT: 1.0}, joined={frozenset({MOE, OUT}): 1.3})
+    assert search(only_together, f"{MOE},{OUT}", MOE, OUT).answer == (f"{MOE},{OUT}",)
+
+
+def test_planted_candidates_are_told_and_not_chosen() -> None:
+    """10 % slower, a crash, a hang, other answers and noise, beside a right one."""
+    words = [MOE, OUT, QKV, ROUTER, HEAD, "norm=spark_prof"]
+    for tells_who in (True, False):
+        measure = Simulated(
+            {MOE: 1.2, OUT: 0.9, QKV: 1.0},
+            ends={ROUTER: "changes answers"},
+            crashes=frozenset({HEAD}),
+            hangs=frozenset({"norm=spark_prof"}),
+            tells_who=tells_who,
+            seconds=1200,
+        )
+        found = search(measure, *words)
+        assert found.answer == (MOE,)
+        verdicts = {w: verdict for w, (verdict, _) in found.verdicts.items()}
+        assert verdicts == {
+            MOE: "chosen", OUT: "slower", QKV: "no effect", ROUTER: "changes answers",
+            HEAD: "failed", "norm=spark_prof": "failed",
+        }  # fmt: skip
+        for bad in (ROUTER, HEAD, "norm=spark_prof"):
+            assert found.verdicts[bad][1], bad
+
+
+def test_planted_options_are_told_and_not_chosen() -> None:
+    measure = Simulated(
+        {X: 1.2, Y: 1.0, "--a 1": 0.9},
+        ends={"--b 1": "changes answers"},
+        crashes=frozenset({"--c 1"}),
+        hangs=frozenset({"--d 1"}),
+        seconds=3600,
+    )
+    found = search(measure, X, Y, *(f"--{letter} 1" for letter in "abcd"))
+    assert found.answer == (X,)
+    verdicts = {w: verdict for w, (verdict, _) in found.verdicts.items()}
+    assert verdicts.pop("--b 1") == "changes answers"
+    assert (verdicts["--c 1"], verdicts["--d 1"]) == ("failed", "failed")
+    assert {verdicts[Y], verdicts["--a 1"]} <= {"no effect", "slower", "not told"}
+
+
+def test_options_are_tried_on_top_of_the_swaps_that_won() -> None:
+    found = search(Simulated({MOE: 1.3, X: 1.15}, seconds=1800), MOE, X)
+    assert set(found.answer) == {MOE, X}
+    for timed in found.times:
+        assert timed.gain is not None
+        assert timed.gain.low <= 1.3 * 1.15 <= timed.gain.high
+    useless = Simulated({MOE: 1.3, X: 1.15}, joined={frozenset({MOE, X}): 1.29}, seconds=1800)
+    assert search(useless, MOE, X).answer == (MOE,)
+
+
+def test_an_option_fits_into_eight_minutes_beside_a_first_start_of_the_base() -> None:
+    measure = Simulated({MOE: 1.2, X: 1.3}, seconds=470)
+    [first] = measure.start("search", 0, [BASE], 470)
+    found = search(measure, MOE, X, first=[first])
+    assert set(found.answer) == {MOE, X}
+    assert measure.left > 0
+
+
+@pytest.mark.slow
+def test_nothing_helps_where_nothing_does() -> None:
+    """Of 100 runs without an effect at most 5 claim a gain."""
+    recorded = [name for name in NOISES if name.startswith("H100")]
+    false = 0
+    for seed in range(100):
+        measure = Simulated({}, noise=recorded[seed % len(recorded)], seed=seed, batches=1)
+        found = search(measure, MOE, ROUTER, QKV, OUT, HEAD)
+        false += bool(found.answer)
+    for seed in range(100):
+        found = search(Simulated({}, seed=seed, seconds=1500), X, Y, "--a 1", "--b 1")
+        false += bool(found.answer)
+    assert false <= 10
+
+
+def test_luck_in_the_search_is_not_confirmed() -> None:
+    """What the search saw by chance, fresh engines do not see again."""
+    found = search(Simulated({MOE: 1.0}, lucky=1.02), MOE)
+    assert found.answer == BASE
+    assert found.line.startswith(f"{MOE} was faster in the search, and not in fresh engines")
+    assert found.verdicts[MOE][0] == "faster"
+
+
+def test_the_time_is_kept_and_what_was_found_stays() -> None:
+    for seconds in (30, 90, 150, 200, 300):
+        measure = Simulated({**GAINS, X: 1.4}, seconds=seconds)
+        found = search(measure, *GAINS, X)
+        assert set(found.verdicts) == {*GAINS, X}
+        if not found.answer:
+            assert found.line or all(
+                v in ("not tried", "not told") for v, _ in found.verdicts.values()
+            )
+    assert search(Simulated(GAINS, seconds=30), *GAINS).verdicts[MOE][0] == "not tried"
+
+
+def test_an_engine_that_does_not_start_is_a_result() -> None:
+    found = search(Simulated({}, crashes=frozenset({MOE}), tells_who=False), MOE)
+    assert found.verdicts[MOE] == ("failed", "the engine ended with exit code 9")
+
+
+def test_a_resumed_search_measures_only_what_is_missing() -> None:
+    words = (*GAINS, X)
+    first = Simulated({**GAINS, X: 1.2}, seconds=300)
+    known: dict[object, Trial] = {}
+    Search(
+        [candidate(w) for w in words], first, lambda _: None,
+        keep=lambda trial: known.setdefault(trial.key, trial) and None,
+    ).run()  # fmt: skip
+    again = Simulated({**GAINS, X: 1.2}, seconds=1800, known=known, seed=2)
+    found = search(again, *words)
+    assert set(found.answer) == {MOE, ROUTER, HEAD, X}
+    before = {(trial.stage, trial.combination, trial.than) for trial in known.values()}
+    assert not [asked for asked in again.asked if asked in before and asked[0] == "search"]
+
+
+def test_rivals_share_a_slot_an_option_or_a_variable() -> None:
+    assert rivals(MOE, "moe=fp8")
+    assert rivals(MOE, "moe=marlin")  # a backend of vLLM's for the same experts
+    assert rivals("layer=spark_prof", QKV)
+    assert rivals("--async-scheduling", "--no-async-scheduling")
+    assert rivals("VLLM_A=1", "VLLM_A=0")
+    assert not rivals(MOE, ROUTER)
+    assert not rivals("--compilation-config.mode=0", "--compilation-config.custom_ops+=all")
+    assert fits((MOE,), QKV)
+    assert "--max-num-seqs" in sets_of(X)
+
+
+def test_the_family_begins_with_what_keeps_all() -> None:
+    found = family(BASE, [MOE, ROUTER, QKV], 10)
+    assert found[:2] == [(MOE, ROUTER), (MOE, ROUTER, QKV)]
+    assert set(found) == {(MOE, ROUTER), (MOE, ROUTER, QKV), (ROUTER, QKV), (MOE, QKV)}
+    assert family(BASE, [MOE, "moe=fp8"], 10) == []
+    assert len(family(BASE, [MOE, ROUTER, QKV, OUT, HEAD], 6)) == 6
+
+
+def test_a_machine_that_is_not_steady_raises_what_counts() -> None:
+    """Where the base over itself is no 1, a gain within that reach is no answer."""
+    measure = Simulated({MOE: 1.02})
+    paired = measure.paired
+
+    def unsteady(stage, number, pair, seconds):  # type: ignore[no-untyped-def]
+        trial = paired(stage, number, pair, seconds)
+        if pair.combination:
+            return trial
+        times = tuple(
+            replace(t, gain=t.gain and replace(t.gain, value=1.04, low=1.03, high=1.05))
+            for t in trial.times
+        )
+        return replace(trial, times=times)
+
+    measure.paired = unsteady  # type: ignore[method-assign]
+    assert search(measure, MOE).answer == BASE
