@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -29,12 +30,15 @@ def mcp(
     ] = False,
 ) -> None:
     """Serve recordings to an agent: a Model Context Protocol server on stdin and stdout."""
-    if importlib.util.find_spec("mcp") is None or importlib.util.find_spec("mcp_types") is None:
+    if importlib.util.find_spec("mcp") is None:
         raise CommandError("mcp needs the extra: pip install 'spark-prof[mcp]'")
+    # Stdout is the protocol's alone: whatever a library prints goes to stderr.
+    protocol = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     from spark_prof.mcp_server.allowed_folders import AllowedFolders
 
     allowed = AllowedFolders.of(folders or [Path()])
     from spark_prof.mcp_server.stdio_session import serve
 
     say(f"serving {', '.join(map(str, allowed.roots))} over stdio")
-    serve(allowed, allow_run=allow_run)
+    serve(allowed, protocol, allow_run=allow_run)

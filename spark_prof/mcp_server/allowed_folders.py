@@ -33,7 +33,7 @@ class AllowedFolders:
     def source(self, named: str) -> str:
         """The path of a recording, trace or checkpoint; refuses what lies or leads elsewhere."""
         for path in self._candidates(named):
-            if os.path.lexists(path):
+            if os.path.exists(path):
                 self._check(path, named)
                 return str(path)
         raise CommandError(f"{named:.200} is not in the folders of this server; ask recordings")

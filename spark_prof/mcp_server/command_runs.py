@@ -80,8 +80,7 @@ class CommandRuns:
                     await _end(process)
                     await process.aclose()
         if ended.code is not None and ended.code not in codes:
-            last = ended.said[-1] if ended.said else f"exit code {ended.code}"
-            raise CommandError(last.removeprefix("spark-prof: "))
+            raise CommandError(ended.said[-1] if ended.said else f"exit code {ended.code}")
         return ended
 
 
@@ -106,7 +105,8 @@ async def _read_errors(process: anyio.abc.Process, ended: Ended, tell: Tell | No
     async for chunk in process.stderr:
         *lines, rest = (rest + chunk.decode("utf-8", "replace"))[-_MOST_BYTES:].split("\n")
         for line in filter(None, map(str.strip, lines)):
-            ended.said[:] = [*ended.said, one_line(line)][-_MOST_LINES_KEPT:]
+            line = one_line(line.removeprefix("spark-prof: "))
+            ended.said[:] = [*ended.said, line][-_MOST_LINES_KEPT:]
             if tell is not None:
                 await tell(ended.said[-1])
 

@@ -131,7 +131,8 @@ def comparison(record: Json) -> tuple[Json, list[Json]]:
     [found] = record["comparisons"]
     phases = found["phases"]
     phase = _decode(phases) or next(iter(phases), None)
-    data: Json = {"a": _side(record["reference"]), "b": _side(found["other"])}
+    data: Json = {"answer": found["answer"]}
+    data |= {"a": _side(record["reference"]), "b": _side(found["other"])}
     rows: list[Json] = []
     if phase:
         changes = [phase["like"] or phase["whole"], phase["whole"], phase["typical"]]

@@ -6,7 +6,7 @@ import sys
 import traceback
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TextIO
 
 import anyio
 import mcp_types as types
@@ -76,12 +76,12 @@ def build_server(folders: AllowedFolders, *, allow_run: bool) -> Server[Any]:
     )
 
 
-def serve(folders: AllowedFolders, *, allow_run: bool) -> None:
-    """Serves until stdin ends."""
+def serve(folders: AllowedFolders, protocol: TextIO, *, allow_run: bool) -> None:
+    """Serves until stdin ends; answers go to `protocol`."""
 
     async def served() -> None:
         server = build_server(folders, allow_run=allow_run)
-        async with stdio_server() as (read, write):
+        async with stdio_server(stdout=anyio.wrap_file(protocol)) as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
     anyio.run(served)

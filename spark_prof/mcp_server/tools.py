@@ -78,7 +78,8 @@ async def _summary(desk: Desk, asked: Asked) -> Answer:
     found = await desk.any_report(asked)
     if not views.is_report(found):
         data, rows = part_of(found, "")
-        return Answer(data, _next(asked, "details", "its parts", part=next(iter(found), "")), rows)
+        large = next((key for key, value in found.items() if isinstance(value, list)), "")
+        return Answer(data, _next(asked, "details", "a part of it", part=large), rows)
     tool, why = ("findings", "what to change") if found["findings"] else ("kernels", "the time")
     return Answer(views.summary(found), _next(asked, tool, why))
 
@@ -187,13 +188,13 @@ async def _run(desk: Desk, asked: Asked, command: str) -> Answer:
         tell=desk.tell,
         codes=(0, 1),  # 1 tells of a check that failed, which is a result
     )
+    if not Path(out).exists():
+        raise CommandError(ended.said[-1] if ended.said else "nothing was written")
     lines = ended.output.decode("utf-8", "replace").splitlines()
     data: views.Json = {"recording": desk.folders.shown(out), "exit_code": ended.code}
     data |= {"printed": lines[:_SAID], "said": ended.said}
-    after = Call("recordings", {}, "nothing was written")
-    if Path(out).exists():
-        after = Call("summary", {"recording": data["recording"]}, "what was measured")
     left = f"{len(lines) - _SAID} lines that it printed" if len(lines) > _SAID else ""
+    after = Call("summary", {"recording": data["recording"]}, "what was measured")
     return Answer(data, after, left_out=left)
 
 
