@@ -32,12 +32,12 @@ def mcp(
     """Serve recordings to an agent: a Model Context Protocol server on stdin and stdout."""
     if importlib.util.find_spec("mcp") is None:
         raise CommandError("mcp needs the extra: pip install 'spark-prof[mcp]'")
-    # Stdout is the protocol's alone: whatever a library prints goes to stderr.
-    protocol = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     from spark_prof.mcp_server.allowed_folders import AllowedFolders
 
     allowed = AllowedFolders.of(folders or [Path()])
+    # Stdout is the protocol's alone: whatever a library prints goes to stderr.
+    protocol = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     from spark_prof.mcp_server.stdio_session import serve
 
     say(f"serving {', '.join(map(str, allowed.roots))} over stdio")
