@@ -68,7 +68,8 @@ def kernel_rows(report: Json, asked: Mapping[str, Any]) -> list[Json]:
         short, part = shorts[row["name"]], asked.get("name", "").lower()
         if asked.get("component", row["component"]) != row["component"]:
             continue
-        if part not in row["name"].lower() and part not in short.lower():
+        names = (row["name"].lower(), short.lower(), row.get("kernel_id", ""))
+        if not any(part in each for each in names):
             continue
         if asked.get("conversions") and not row["conversion"]:
             continue
@@ -141,9 +142,6 @@ def comparison(record: Json) -> tuple[Json, list[Json]]:
         data["sizes"] = [{"size": s["size"], **_change(s["median"])} for s in phase["sizes"][:6]]
         parts = sorted(phase["parts"], key=lambda part: -abs(part["change"]["us"] or 0.0))
         rows = [{"part": part["name"], **_change(part["change"])} for part in parts]
-        for row, part in zip(rows, parts, strict=True):
-            if part["engines_a"] != part["engines_b"] and _first(part, "a") != _first(part, "b"):
-                row |= {"ran_on": {"a": _first(part, "a"), "b": _first(part, "b")}}
     data["set_up"] = [_chosen(row, ("name", "a", "b")) for row in found["setup"][:6]]
     data["notes"] = found["notes"]
     if record["gate"]:
@@ -155,11 +153,6 @@ def _side(side: Json) -> Json:
     return {"gpu": side["gpu"]["name"], "steps": side["steps"]} | _chosen(
         side["run"], ("source", "model", "vllm", "execution")
     )
-
-
-def _first(part: Json, side: str) -> Any:
-    """What most of a part ran on."""
-    return next((engine for engine, _ in part[f"engines_{side}"]), None)
 
 
 def _change(change: Json | None) -> Json:

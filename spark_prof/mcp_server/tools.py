@@ -16,10 +16,11 @@ from spark_prof.mcp_server.bounded_answer import Answer, Call, page_of, part_of
 from spark_prof.mcp_server.command_runs import CommandRuns, Tell
 from spark_prof.traces.resolve import source_state
 
+_MINUTE = 60.0
 _READ_SECONDS = 600.0
 _QUERY_SECONDS = 120.0
 _TUNE_SECONDS = 600.0  # that a tune may take beyond its own minutes, to confirm what it found
-_KEPT_REPORTS = 16
+_KEPT_BYTES = 32_000_000  # of JSON that commands wrote
 _SAID = 20  # lines of a run's output
 
 Asked = Mapping[str, Any]
@@ -32,7 +33,7 @@ class Desk:
     folders: AllowedFolders
     runs: CommandRuns
     tell: Tell | None = None  # is given each line that a measurement says
-    kept: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    kept: dict[tuple[str, ...], tuple[Any, int]] = field(default_factory=dict)
 
     async def record(self, words: Sequence[str], sources: Sequence[str]) -> Any:
         """The JSON that a command writes of sources, read once while none of them changes."""
@@ -41,10 +42,10 @@ class Desk:
             command = [*words, "--format", "json", "--", *sources]
             # 1 tells of a limit that was not kept.
             ended = await self.runs.run(command, _READ_SECONDS, codes=(0, 1))
-            self.kept[key] = json.loads(ended.output)
-            for oldest in list(self.kept)[:-_KEPT_REPORTS]:
-                del self.kept[oldest]
-        return self.kept[key]
+            self.kept[key] = json.loads(ended.output), len(ended.output)
+            while len(self.kept) > 1 and sum(n for _, n in self.kept.values()) > _KEPT_BYTES:
+                del self.kept[next(iter(self.kept))]
+        return self.kept[key][0]
 
     async def any_report(self, asked: Asked, *more: str) -> Any:
         """The JSON of `report`, whatever it is of."""
@@ -178,15 +179,17 @@ async def _why(desk: Desk, asked: Asked) -> Answer:
 async def _run(desk: Desk, asked: Asked, command: str) -> Answer:
     """Runs a measurement into a new folder, and shows what it said."""
     out, minutes = desk.folders.new_folder(asked["out"]), asked.get("minutes", 30)
-    named = ("a", "b", "steps", "warmup_steps", "batch_sizes", "seconds")
-    words = [f"--{name.replace('_', '-')}={asked[name]}" for name in named if name in asked]
-    words += [f"--minutes={minutes}"] if command == "tune" else []
-    seconds = 60.0 * minutes + (_TUNE_SECONDS if command == "tune" else 0.0)
+    words = [command, f"--out={out}"] + ([f"--minutes={minutes}"] if command == "tune" else [])
+    if "recording" in asked:
+        words.append(f"--from={desk.folders.source(asked['recording'])}")
+    for name, value in asked.items():
+        if name not in ("command", "out", "minutes", "recording") and value is not False:
+            option = f"--{name.replace('_', '-')}"
+            words.append(option if value is True else f"{option}={value}")
+    seconds = _MINUTE * minutes + (_TUNE_SECONDS if command == "tune" else 0.0)
+    # 1 tells of a check that failed; what a command measured before its time was over counts too.
     ended = await desk.runs.run(
-        [command, *words, f"--out={out}", "--", *asked["command"]],
-        seconds,
-        tell=desk.tell,
-        codes=(0, 1),  # 1 tells of a check that failed, which is a result
+        [*words, "--", *asked["command"]], seconds, tell=desk.tell, codes=(0, 1, None)
     )
     if not Path(out).exists():
         raise CommandError(ended.said[-1] if ended.said else "nothing was written")
@@ -230,13 +233,18 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "batch": _count("sequences at a time, of checkpoints", 1_000_000, 1),
     "cursor": _count("next_cursor of the answer before", 10_000_000),
     "limit": _count("rows at most", 200, 1),
-    "command": _texts("words that start vLLM, such as vllm serve MODEL", 200),
+    "command": _texts(
+        "words that start vLLM; recorded, vllm serve runs until minutes are over", 200
+    ),
     "out": _text("a new folder for the result"),
     "minutes": _count("after which it is ended; by default 30", 480, 1),
     "steps": _count("to record", 1_000_000, 1),
     "warmup_steps": _count("to let pass before", 1_000_000),
     "batch_sizes": _text("such as 1,8"),
+    "context": _count("tokens of each prompt", 1_000_000, 1),
     "seconds": _count("of each measurement", 3_600, 1),
+    "allow_requantize": {"type": "boolean", "description": "weights may be quantized at load"},
+    "allow_kv_dtype": {"type": "boolean", "description": "the KV cache may get another format"},
 }
 """An argument means the same in all tools, but that `ab` takes changes, not recordings."""
 _CHANGES = {"a": _text("by default stock"), "b": _text("the change, such as moe=spark_prof")}
@@ -313,11 +321,14 @@ TOOLS = (
     ),
     ToolRow(
         "ab", "Measure a change in the live engine against the engine without it.",
-        partial(_run, command="ab"), "command! out! b! a minutes batch_sizes seconds", starts=True,
+        partial(_run, command="ab"), "command! out! b! a minutes batch_sizes context seconds",
+        starts=True,
     ),
     ToolRow(
         "tune", "Search for the settings with which a vLLM command is fastest.",
-        partial(_run, command="tune"), "command! out! minutes batch_sizes", starts=True,
+        partial(_run, command="tune"),
+        "command! out! minutes batch_sizes context recording allow_requantize allow_kv_dtype",
+        starts=True,
     ),
 )  # fmt: skip
 """Those that start engines are neither listed nor run without --allow-run."""

@@ -240,6 +240,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "if 'fail' in words: sys.exit('spark-prof: no GPU')\n"
         f"shutil.copytree({str(DATA / AWQ)!r}, out)\n"
         "print(words)\n"
+        "if 'late' in words: time.sleep(600)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
     (tmp_path / "runs").mkdir()
@@ -247,10 +248,11 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 RUNS: list[tuple[str, dict[str, Any], list[str]]] = [
-    ("record", {"steps": 9, "warmup_steps": 2}, ["record", "--steps=9", "--warmup-steps=2"]),
+    ("record", {"steps": 9, "warmup_steps": 2}, ["--steps=9", "--warmup-steps=2"]),
     ("ab", {"b": "moe=spark_prof", "batch_sizes": "1,8"},
-     ["ab", "--b=moe=spark_prof", "--batch-sizes=1,8"]),
-    ("tune", {"minutes": 8}, ["tune", "--minutes=8"]),
+     ["--b=moe=spark_prof", "--batch-sizes=1,8"]),
+    ("tune", {"minutes": 8, "allow_requantize": True, "allow_kv_dtype": False, "context": 9},
+     ["--allow-requantize", "--context=9"]),
 ]  # fmt: skip
 
 
@@ -270,7 +272,8 @@ def test_a_measurement_is_run_and_shown(
             result = await client.call_tool(tool, given, progress_callback=on_progress)
             found = json.loads(result.content[0].text)
             [printed] = found["data"]["printed"]
-            command = [*words, f"--out={fake / tool}", "--", "vllm", "serve", "--x; rm"]
+            begins = [tool, f"--out={fake / tool}", *(["--minutes=8"] if tool == "tune" else [])]
+            command = [*begins, *words, "--", "vllm", "serve", "--x; rm"]
             assert printed == str(command)
             assert found["next"]["arguments"] == {"recording": tool}
             again = await error_of(client, tool, given)
@@ -302,6 +305,21 @@ def test_a_measurement_that_is_cancelled_is_ended(fake: Path) -> None:
                 await anyio.sleep(0.1)
             assert not process.is_running()
             assert (await client.list_tools()).tools
+
+    asyncio.run(talk())
+
+
+def test_a_measurement_whose_time_is_over_is_shown(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tools, "_MINUTE", 0.03)
+
+    async def talk() -> None:
+        async with Client(build_server(AllowedFolders.of([fake]), allow_run=True)) as client:
+            given = {"command": ["late"], "out": "late", "minutes": 30}
+            data = (await Asked(client)("record", **given))["data"]
+            assert data["exit_code"] is None
+            assert data["said"] == ["the server is up", "record was ended after 1 seconds"]
 
     asyncio.run(talk())
 
