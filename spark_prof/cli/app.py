@@ -15,6 +15,7 @@ from spark_prof.cli.doctor import doctor
 from spark_prof.cli.explore import demo, explore
 from spark_prof.cli.export import export
 from spark_prof.cli.import_ import import_traces
+from spark_prof.cli.mcp import mcp
 from spark_prof.cli.merge import merge
 from spark_prof.cli.query import query
 from spark_prof.cli.record import record
@@ -51,6 +52,7 @@ _COMMANDS = (
     (classify, "Tensor cores or not, in which precision, on what evidence.",
      "classify my-run"),
     (import_traces, "Make a bundle of another tool's trace.", "import trace.json.gz -o my-run"),
+    (mcp, "Let an agent ask recordings: a server of the Model Context Protocol.", "mcp my-runs"),
     (merge, "Join the ranks of one run, recorded on several hosts.",
      "merge host-1 host-2 -o my-run"),
     (salvage, "Make a bundle of what a killed recording had flushed.", "salvage my-run"),

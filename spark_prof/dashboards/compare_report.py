@@ -184,6 +184,7 @@ def _record(compared: Compared) -> dict[str, Any]:
         "comparisons": [
             {
                 "side": letter,
+                "answer": answer(found),
                 "other": _sides(found.sides[1]),
                 "assumed_start_share": found.assumed or None,
                 "phases": found.phases,

@@ -236,7 +236,7 @@ def _in_folder(folder: Path, source: str) -> list[Member]:
             name = str(PurePosixPath(prefix, entry.name))
             if entry.is_dir(follow_symlinks=False):
                 (bundles if is_bundle(folder / name) else folders).append(name)
-            elif entry.is_file() and (named_as_trace(name) or _holds_trace(folder / name)):
+            elif _is_file(entry) and (named_as_trace(name) or _holds_trace(folder / name)):
                 traces.append(name)
         if seen > _MOST_ENTRIES:
             raise CommandError(f"{source} holds more than {_MOST_ENTRIES:,} files; give one below")
@@ -283,6 +283,13 @@ def _walked(source: str, base: str, look: Callable[[str], _Below]) -> list[Membe
             found += [member(name) for name in traces if not _captured(name)]
             waiting += [name for name in folders if name.count("/") < _DEPTH - 1]
     return found
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def _holds_trace(path: Path) -> bool:

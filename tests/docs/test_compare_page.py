@@ -73,39 +73,17 @@ def _run_lines() -> list[str]:
     return [line for line in lines if line.startswith("spark-prof ")]
 
 
-def test_the_workflow_s_commands_are_real() -> None:
+def parsed(words: list[str]) -> dict[str, Any]:
     group: Any = typer.main.get_command(app)
-    ours = [shlex.split(line)[1:] for line in _run_lines()]
-    assert [words[0] for words in ours] == ["record", "compare", "compare"]
-    for words in ours:
-        with group.make_context("spark-prof", list(words)) as context:
-            name, command, rest = group.resolve_command(context, list(words))
-            with command.make_context(name, rest, parent=context) as parsed:
-                for limit in parsed.params.get("fail_on") or ():
-                    parse(limit)
+    with group.make_context("spark-prof", list(words)) as context:
+        name, command, rest = group.resolve_command(context, list(words))
+        with command.make_context(name, rest, parent=context) as inner:
+            return dict(inner.params)
 
 
-@pytest.mark.slow
-def test_the_workflow_s_steps_compare_and_fail(
-    tmp_path: Path, starts: tuple[Path, Path, Path]
-) -> None:
-    """The compare step as the runner runs it: bash, ending with the first command that fails."""
-    reference, same, slow = starts
-    (tmp_path / "reference").symlink_to(reference)
-    lines = [line for line in _run_lines() if line.startswith("spark-prof compare")]
-    for recordings, code in ((same, 0), (slow, 1)):
-        (tmp_path / "now").unlink(missing_ok=True)
-        (tmp_path / "now").symlink_to(recordings)
-        script = "\n".join(line.replace("spark-prof", f"{_OURS}") for line in lines)
-        done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", script], cwd=tmp_path, capture_output=True,
-            text=True,
-        )  # fmt: skip
-        assert done.returncode == code, done.stderr
-        assert "undecided" not in done.stderr
-        assert (tmp_path / "comparison.html").stat().st_size < 6_000_000
-        answer = "slower than" if code else "# no difference between"
-        assert answer in (tmp_path / "comparison.md").read_text().splitlines()[0]
+def test_the_workflow_s_commands_are_real() -> None:
+    [words] = [shlex.split(line)[1:] for line in _run_lines()]
+    assert parsed(words)["warmup_steps"] == 100
 
 
 _OURS = f"{shlex.quote(sys.executable)} -m spark_prof.cli.main"

@@ -94,6 +94,13 @@ def test_json_counts_by_what_it_holds(tmp_path: Path) -> None:
     assert [member.name for member in find_members(str(tmp_path))] == ["profile.json"]
 
 
+def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "meta.json").write_text("{}")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert [member.name for member in find_members(str(tmp_path))] == ["run"]
+
+
 def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "meta.json").write_text("{}")

@@ -1,0 +1,91 @@
+"""Which files an agent may name: those in the folders that the person gave, links followed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_prof.errors import CommandError
+from spark_prof.traces.remote import is_url
+from spark_prof.traces.resolve import NoMembersError, find_members, is_bundle
+
+_LONGEST_PATH = 1_000
+_MOST_ENTRIES = 100_000
+
+
+@dataclass(frozen=True)
+class AllowedFolders:
+    """The folders, links resolved; a relative path is looked for in each, one after the other."""
+
+    roots: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, folders: list[Path]) -> AllowedFolders:
+        """Those folders; refuses one that is not there."""
+        if missing := [folder for folder in folders if not folder.is_dir()]:
+            raise CommandError(f"{missing[0]} is no folder; give folders that hold recordings")
+        return cls(tuple(folder.resolve() for folder in folders))
+
+    def source(self, named: str) -> str:
+        """The path of a recording, trace or checkpoint; refuses what lies or leads elsewhere."""
+        for path in self._candidates(named):
+            if os.path.exists(path):
+                self._check(path, named)
+                return str(path)
+        raise CommandError(f"{named:.200} is not in the folders of this server; ask recordings")
+
+    def new_folder(self, named: str) -> str:
+        """The path of a folder that does not exist yet, in the first of the folders it fits."""
+        for path in self._candidates(named):
+            if not os.path.lexists(path) and path.parent.is_dir():
+                return str(path)
+        raise CommandError(f"out {named:.200}: name a new folder in the folders of this server")
+
+    def shown(self, path: str) -> str:
+        """The path as `source` takes it, as short as may be."""
+        for root in self.roots:
+            with suppress(ValueError):
+                short = str(Path(path).relative_to(root))
+                if next(self._candidates(short), None) == Path(path):
+                    return short
+        return path
+
+    def recordings(self) -> list[dict[str, Any]]:
+        """All recordings and traces, the latest first."""
+        found: dict[str, dict[str, Any]] = {}
+        for root in self.roots:
+            with suppress(NoMembersError):
+                for member in find_members(str(root)):
+                    with suppress(CommandError, OSError):
+                        path = self.source(member.source)
+                        kind = "recording" if is_bundle(Path(path)) else "trace"
+                        row = {"recording": self.shown(path), "kind": kind}
+                        found[path] = row | {"changed": int(os.stat(path).st_mtime)}
+        return sorted(found.values(), key=lambda row: (-row["changed"], row["recording"]))
+
+    def _candidates(self, named: str) -> Iterator[Path]:
+        """Where that may be, links resolved, inside the folders only."""
+        if not named or len(named) > _LONGEST_PATH or "\0" in named or is_url(named):
+            raise CommandError(f"{named!r:.80} is no path of a recording; ask recordings")
+        for root in self.roots:
+            path = Path(os.path.realpath(root / named))
+            if any(path.is_relative_to(each) for each in self.roots):
+                yield path
+
+    def _check(self, path: Path, named: str) -> None:
+        """Refuses a folder in which a link leads out of all the folders."""
+        seen = 0
+        for place, folders, files in os.walk(path):
+            seen += len(folders) + len(files)
+            if seen > _MOST_ENTRIES:
+                raise CommandError(f"{named:.200} holds too many files; name one recording in it")
+            for name in (*folders, *files):
+                entry = os.path.join(place, name)
+                if os.path.islink(entry):
+                    real = Path(os.path.realpath(entry))
+                    if not any(real.is_relative_to(root) for root in self.roots):
+                        raise CommandError(f"{named:.200}: a link in it leads out of the folders")

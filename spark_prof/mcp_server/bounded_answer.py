@@ -1,0 +1,145 @@
+"""What a tool answers, as JSON text of less than 8 kB: strings cleaned, rows paged, losses told.
+
+Everything of a recording stands under `data`; what stands beside it is written here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_prof.dashboards.units import shorten
+from spark_prof.errors import CommandError
+
+MOST_BYTES = 8_000
+_LONGEST = (600, 160, 60, 20)  # of a string, until it fits
+_MOST_ENTRIES = 40  # of a list or mapping inside a row
+_OF_HEAD = 6_000  # bytes that leave room for rows
+_SMALL = 500  # bytes up to which a part is shown within another
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool of this server."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    why: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool found."""
+
+    data: Mapping[str, Any]
+    next: Call
+    rows: Sequence[Any] | None = None  # from `first` on, at most a page of them; None for none
+    first: int = 0
+    total: int | None = None  # of all rows; None where more may follow than anybody counted
+    more: bool = False  # whether rows follow that are not in `rows`
+    left_out: str = ""
+
+
+def written(answer: Answer) -> str:
+    """The answer as JSON; what does not fit is told, and `next_cursor` goes on behind it."""
+    head, lost = _fitted(answer.data, _OF_HEAD)
+    call = {"tool": answer.next.tool, "arguments": answer.next.arguments, "why": answer.next.why}
+    record: dict[str, Any] = {"data": head}
+    told = [text for text in (answer.left_out, lost) if text]
+    rows: list[Any] = []
+    if answer.rows is not None:
+        head["rows"] = rows
+        room = MOST_BYTES - 300 - _size(record) - _size(call) - _size(told)
+        for row in answer.rows:
+            fitted, lost = _fitted(row, min(room, MOST_BYTES // 2) if not rows else room)
+            if lost and rows:
+                break
+            told += [lost] if lost else []
+            room -= _size(fitted) + 1
+            rows.append(fitted)
+        behind = answer.first + len(rows)
+        if answer.more or len(rows) < len(answer.rows):
+            of = "" if answer.total is None else f" of {answer.total}"
+            told.append(f"rows from {behind} on{of}: call again with cursor {behind}")
+            record["next_cursor"] = behind
+    if told:
+        record["left_out"] = told
+    return _text(record | {"next": call})
+
+
+def page_of(rows: Sequence[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an answer with the rows that a call's `cursor` and `limit` ask for."""
+    first, limit = arguments.get("cursor", 0), arguments.get("limit", 50)
+    more = len(rows) > first + limit
+    shown = rows[first : first + limit]
+    return {"rows": shown, "first": first, "total": len(rows), "more": more}
+
+
+def part_of(record: Any, path: str) -> tuple[dict[str, Any], list[Any] | None]:
+    """A part of a record by its path, such as `roofline.phases.0.rows`: its data, and its rows.
+
+    What is large within it is replaced by the path under which it can be asked for.
+    """
+    found, names = record, [name for name in path.split(".") if name]
+    for name in names:
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        elif isinstance(found, dict) and name in found:
+            found = found[name]
+        else:
+            known = ", ".join(found) if isinstance(found, dict) else "numbers from 0"
+            raise CommandError(f"no part {name!r:.60} in {path!r:.200}; there is {known}")
+    at = ".".join(names)
+    if isinstance(found, list):
+        return {"part": at}, [_brief(row, f"{at}.{n}") for n, row in enumerate(found)]
+    if isinstance(found, dict):
+        return {
+            "part": at,
+            **{k: _brief(v, f"{at}.{k}".lstrip(".")) for k, v in found.items()},
+        }, None
+    return {"part": at, "value": found}, None
+
+
+def _brief(value: Any, at: str) -> Any:
+    if _size(value) <= _SMALL:
+        return value
+    if isinstance(value, dict):
+        return {name: _brief(entry, f"{at}.{name}") for name, entry in value.items()}
+    return f"{len(value)} entries: part {at}" if isinstance(value, list) else value
+
+
+def _fitted(value: Any, room: int) -> tuple[Any, str]:
+    """The value cleaned, as long as may be; and what had to go, empty where nothing had to."""
+    for longest in _LONGEST:
+        found = _cleaned(value, longest)
+        if _size(found) <= room:
+            return found, "" if longest == _LONGEST[0] else f"texts beyond {longest} characters"
+    return {} if isinstance(value, Mapping) else None, "an entry too large for an answer"
+
+
+def _cleaned(value: Any, longest: int) -> Any:
+    if isinstance(value, str):
+        return shorten(value, longest)
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        kept = list(value.items())[:_MOST_ENTRIES]
+        return {shorten(str(name), longest): _cleaned(entry, longest) for name, entry in kept}
+    if isinstance(value, list | tuple):
+        found = [_cleaned(entry, longest) for entry in value[:_MOST_ENTRIES]]
+        left = len(value) - _MOST_ENTRIES
+        return [*found, f"and {left} more"] if left > 0 else found
+    return value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _size(value: Any) -> int:
+    return len(
+        json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    )

@@ -1,0 +1,132 @@
+"""Runs a command of spark-prof as a process of its own, which ends with the call that wants it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.abc
+import psutil
+
+from spark_prof.errors import CommandError, one_line
+
+_GRACE_SECONDS = 15.0  # for what it records to be written and its engine to end
+_MOST_BYTES = 64_000_000
+_MOST_LINES_KEPT = 12
+_AT_A_TIME = 2
+
+Tell = Callable[[str], Awaitable[None]]
+
+
+@dataclass
+class Ended:
+    """What a command printed."""
+
+    code: int | None = None  # None where enough was read before it ended
+    output: bytes = b""
+    said: list[str] = field(default_factory=list)  # its last lines on stderr
+
+
+class CommandRuns:
+    """Runs commands, a few at a time."""
+
+    def __init__(self) -> None:
+        self._limit = anyio.CapacityLimiter(_AT_A_TIME)
+
+    async def run(
+        self,
+        words: Sequence[str],
+        seconds: float,
+        *,
+        most_lines: int | None = None,
+        tell: Tell | None = None,
+        codes: tuple[int | None, ...] = (0,),
+    ) -> Ended:
+        """Runs `spark-prof WORDS...`; whatever cuts it short ends the process and its children.
+
+        Args:
+            most_lines: of its output, after which it is ended.
+            tell: is given each line of its stderr.
+            codes: exit codes that are no error; None where it may take longer than that.
+        """
+        ended = Ended()
+        async with self._limit:
+            # -P: the folder where this server was started may hold files of anybody.
+            process = await anyio.open_process(
+                [sys.executable, "-P", "-m", "spark_prof.cli.main", *words],
+                stdin=subprocess.DEVNULL,
+            )
+            try:
+                with anyio.fail_after(seconds):
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(_read_errors, process, ended, tell)
+                        whole = await _read_output(process, ended, most_lines)
+                        if not whole:
+                            group.cancel_scope.cancel()
+                    if whole:
+                        ended.code = await process.wait()
+                    elif len(ended.output) > _MOST_BYTES:
+                        raise CommandError("the answer is too large to read; ask for less")
+            except TimeoutError:
+                late = f"{words[0]} was ended after {seconds:,.0f} seconds"
+                if None not in codes:
+                    raise CommandError(late) from None
+                ended.said.append(late)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await _end(process)
+                    await process.aclose()
+        if ended.code is not None and ended.code not in codes:
+            raise CommandError(ended.said[-1] if ended.said else f"exit code {ended.code}")
+        return ended
+
+
+async def _read_output(process: anyio.abc.Process, ended: Ended, most_lines: int | None) -> bool:
+    """Reads to the end, or as much as is wanted; whether it was the end."""
+    assert process.stdout is not None
+    chunks, size, lines = [], 0, 0
+    whole = True
+    async for chunk in process.stdout:
+        chunks.append(chunk)
+        size, lines = size + len(chunk), lines + chunk.count(b"\n")
+        if size > _MOST_BYTES or (most_lines is not None and lines >= most_lines):
+            whole = False
+            break
+    ended.output = b"".join(chunks)
+    return whole
+
+
+async def _read_errors(process: anyio.abc.Process, ended: Ended, tell: Tell | None) -> None:
+    assert process.stderr is not None
+    rest = ""
+    async for chunk in process.stderr:
+        *lines, rest = (rest + chunk.decode("utf-8", "replace"))[-_MOST_BYTES:].split("\n")
+        for line in filter(None, map(str.strip, lines)):
+            line = one_line(line.removeprefix("spark-prof: "))
+            ended.said[:] = [*ended.said, line][-_MOST_LINES_KEPT:]
+            if tell is not None:
+                await tell(ended.said[-1])
+
+
+async def _end(process: anyio.abc.Process) -> None:
+    """Asks it to end, and kills what is left of it and of its children."""
+    if process.returncode is not None:
+        return
+    family: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        family = psutil.Process(process.pid).children(recursive=True)
+    with suppress(ProcessLookupError):
+        process.terminate()
+    with anyio.move_on_after(_GRACE_SECONDS):
+        await process.wait()
+    for each in family:
+        with suppress(psutil.Error):
+            each.kill()
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,190 @@
+"""What tools show of the JSON that the commands write: the figures of one question, few bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from spark_prof.analyzers.classify.classifier import short_names
+
+Json = dict[str, Any]
+
+_CODE = ("architecture", "precisions", "products", "registers", "local_loads", "local_stores")
+_ROOF = (
+    "needed_bytes", "bandwidth", "of_reached", "floor_us", "limiter", "left_ms_per_token", "what",
+    "basis",
+)  # fmt: skip
+_SHAPE = ("grid", "block", "waves", "busy", "occupancy", "tile", "tile_waste")
+
+
+def is_report(record: Any) -> bool:
+    """Whether the JSON is the report of one recording."""
+    return isinstance(record, dict) and {"run", "steps", "kernels", "layers"} <= record.keys()
+
+
+def summary(report: Json) -> Json:
+    """How fast, where the time of a token goes, how far from the bound, and what is not known."""
+    token = _decode(report["tokens"])
+    roof = _decode((report["roofline"] or {}).get("phases", ()))
+    calls = [kernel.get("decode_calls_per_step") or 0.0 for kernel in report["kernels"]]
+    found: Json = {
+        "run": report["run"],
+        "gpu": report["gpu"]["name"],
+        "steps": {name: figure for name, figure in report["steps"].items() if figure},
+    }
+    if token:
+        rows = sorted(token["rows"], key=lambda row: -row["charged_us"])
+        found["decode_token"] = {
+            "ms": token["ms_per_token"],
+            "kernels_per_step": round(sum(calls)),
+            "parts": [
+                {"part": row["name"], "us": row["charged_us"], "share": row["share"]}
+                for row in rows
+            ],
+        }
+    else:
+        found["parts"] = [_chosen(row, ("name", "us", "share")) for row in report["components"]]
+    if roof:
+        found["memory_bound"] = {
+            "bound_us": roof["floor_us"], "step_us": roof["step_us"], "share": roof["of_floor"],
+            "placed_us": roof["placed_us"], "of_kernels_us": roof["kernels_us"],
+        }  # fmt: skip
+    failed = [row["text"] for row in report["invariants"] if row["ok"] is False]
+    owners = ("proven", "derived", "guessed", "unknown")
+    return found | {
+        "answers": [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]],
+        "findings": [row["id"] for row in report["findings"]],
+        "owner_of_kernel_time": _chosen(report["coverage"], owners),
+        "not_known": [*report["notes"], *(report["roofline"] or {}).get("notes", ()), *failed],
+    }
+
+
+def kernel_rows(report: Json, asked: Mapping[str, Any]) -> list[Json]:
+    """The kernels that are asked for by component, part of a name or conversion."""
+    shorts = short_names(row["name"] for row in report["kernels"])
+    found = []
+    for row in report["kernels"]:
+        short, part = shorts[row["name"]], asked.get("name", "").lower()
+        if asked.get("component", row["component"]) != row["component"]:
+            continue
+        names = (row["name"].lower(), short.lower(), row.get("kernel_id", ""))
+        if not any(part in each for each in names):
+            continue
+        if asked.get("conversions") and not row["conversion"]:
+            continue
+        shown = {"kernel": short} | {k: v for k, v in row.items() if v is not None and k != "name"}
+        if asked.get("details"):
+            shown |= _details(report, row["name"])
+        found.append(shown)
+    return found
+
+
+def _details(report: Json, name: str) -> Json:
+    """What its machine code, its bytes and its launches say of a kernel, each the largest row."""
+    shapes = (report["shapes"] or {}).get("rows", ())
+    roof = _decode((report["roofline"] or {}).get("phases", ())) or {"rows": ()}
+    parts = (
+        ("machine_code", report["machine_code"], _CODE), ("roofline", roof["rows"], _ROOF),
+        ("launch", shapes, _SHAPE), ("conflict", report["conflicts"], ()),
+    )  # fmt: skip
+    found: Json = {}
+    for part, rows, keys in parts:
+        if own := next((row for row in rows if row.get("name") == name), None):
+            found[part] = _chosen(own, keys) if keys else own
+    return found
+
+
+def layer_rows(report: Json, component: str | None) -> tuple[Json, list[Json]]:
+    """Each layer's time in a decode step, beside the median; or that of one of its components."""
+    decode = any(row["decode_us_per_step"] for row in report["layers"])
+    key = "decode_us_per_step" if decode else "us"
+    layers: dict[int, Json] = {}
+    outside: dict[str, float] = {}
+    for row in report["layers"]:
+        if row["layer"] is None:
+            outside[row["component"]] = row[key] or 0.0
+        elif component in (None, row["component"]):
+            own = layers.setdefault(row["layer"], {"layer": row["layer"], "us": 0.0, "parts": {}})
+            own["us"] += row[key] or 0.0
+            own["parts"][row["component"]] = round(row[key] or 0.0, 2)
+    middle = median(own["us"] for own in layers.values()) if layers else None
+    rows = [own | {"us": round(own["us"], 2)} for own in layers.values()]
+    slowest = sorted(rows, key=lambda own: -own["us"])[:3]
+    data: Json = {"unit": "us a decode step" if decode else "us in all", "median_us": middle}
+    data["slowest_layers"] = [own["layer"] for own in slowest]
+    return data | {"outside_of_layers": outside}, rows
+
+
+def one_layer(found: Json) -> tuple[Json, list[Json]]:
+    """A layer beside layers like it, and its kernels, the most different first."""
+    data = _chosen(found, ("layer", "phase", "steps", "us", "others_us"))
+    data["layers_like_it"] = len(found["others"])
+    if found["us"] and found["others_us"]:
+        data["against_others"] = found["us"] / found["others_us"] - 1
+    shorts = short_names(row["name"] for row in found["kernels"])
+    rows = [row | {"name": shorts[row["name"]]} for row in found["kernels"]]
+    return data, sorted(rows, key=lambda row: -abs(row["us"] - (row["others_us"] or row["us"])))
+
+
+def comparison(record: Json) -> tuple[Json, list[Json]]:
+    """Which side is faster and how sure that is; the parts of a step, the most changed first."""
+    [found] = record["comparisons"]
+    phases = found["phases"]
+    phase = _decode(phases) or next(iter(phases), None)
+    data: Json = {"answer": found["answer"]}
+    data |= {"a": _side(record["reference"]), "b": _side(found["other"])}
+    rows: list[Json] = []
+    if phase:
+        changes = [phase["like"] or phase["whole"], phase["whole"], phase["typical"]]
+        change = next(filter(None, changes), None)
+        data |= {"phase": phase["phase"], "unit": phase["unit"], "step": _change(change)}
+        data["sizes"] = [{"size": s["size"], **_change(s["median"])} for s in phase["sizes"][:6]]
+        parts = sorted(phase["parts"], key=lambda part: -abs(part["change"]["us"] or 0.0))
+        rows = [{"part": part["name"], **_change(part["change"])} for part in parts]
+    data["set_up"] = [_chosen(row, ("name", "a", "b")) for row in found["setup"][:6]]
+    data["notes"] = found["notes"]
+    if record["gate"]:
+        data["gate"] = record["gate"]
+    return data, rows
+
+
+def _side(side: Json) -> Json:
+    return {"gpu": side["gpu"]["name"], "steps": side["steps"]} | _chosen(
+        side["run"], ("source", "model", "vllm", "execution")
+    )
+
+
+def _change(change: Json | None) -> Json:
+    """A change with its 95 % interval, and which side is faster for certain."""
+    if change is None:
+        return {}
+    faster = "not certain" if not change["sure"] else "b" if (change["us"] or 0.0) < 0 else "a"
+    keys = ("a", "b", "us", "share", "share_low", "share_high")
+    return {"faster": faster, **_chosen(change, keys)}
+
+
+def why(record: Json) -> tuple[Json, list[Json]]:
+    """The answer of `why` with its sides, and the parts of each side."""
+    sides = record["sides"]
+    data = _chosen(record, ("gpu", "bandwidth", "source", "answer"))
+    data["command"] = record["next"]
+    data["sides"] = [
+        {
+            "name": side["name"], "measured": side["measured"], "us": side["us"],
+            "bytes": sum(part["bytes"] for part in side["parts"]),
+            "bound_us": sum(part["bound_us"] for part in side["parts"]),
+        }
+        for side in sides
+    ]  # fmt: skip
+    return data, [{"side": side["name"], **part} for side in sides for part in side["parts"]]
+
+
+def _decode(phases: Iterable[Json]) -> Json | None:
+    """The decode phase, of all batch sizes together."""
+    found = (each for each in phases if each["phase"] == "decode" and not each.get("batch_size"))
+    return next(found, None)
+
+
+def _chosen(row: Mapping[str, Any], keys: Sequence[str]) -> Json:
+    return {key: row[key] for key in keys if key in row}

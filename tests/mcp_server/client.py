@@ -1,0 +1,74 @@
+"""The SDK's own client, beside what its calls cost."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp import Client, StdioServerParameters
+
+from spark_prof.cli import main as cli
+from spark_prof.errors import CommandError
+from spark_prof.mcp_server.command_runs import CommandRuns, Ended
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
+
+
+def parameters(*words: object, **environment: str) -> StdioServerParameters:
+    """The server as a process of its own, with its stdin and stdout."""
+    command = ["-P", "-m", "spark_prof.cli.main", "mcp", *map(str, words)]
+    own = {"PYTHONPATH": str(ROOT)} | environment
+    return StdioServerParameters(command=sys.executable, args=command, env=own)
+
+
+@asynccontextmanager
+async def connected(*words: object) -> AsyncIterator[Client]:
+    async with Client(parameters(*words)) as client:
+        yield client
+
+
+@dataclass
+class Asked:
+    """Calls of one client, with the bytes of their answers."""
+
+    client: Client
+    calls: int = 0
+    bytes: int = 0
+
+    async def __call__(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        result = await self.client.call_tool(tool, arguments)
+        [content] = result.content
+        self.calls += 1
+        self.bytes += len(content.text.encode())
+        assert not result.is_error, content.text
+        found: dict[str, Any] = json.loads(content.text)
+        return found
+
+    async def next(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """What the answer itself says to call next."""
+        return await self(answer["next"]["tool"], **answer["next"]["arguments"])
+
+
+class InProcess(CommandRuns):
+    """Runs the commands here: a process each would take the sweep of all recordings minutes."""
+
+    def __init__(self) -> None: ...
+
+    async def run(self, words: Sequence[str], *_: Any, codes: Any = (0,), **__: Any) -> Ended:
+        out, err, given = io.StringIO(), io.StringIO(), sys.argv
+        try:
+            sys.argv = ["spark-prof", *words]
+            with redirect_stdout(out), redirect_stderr(err):
+                code = cli.main()
+        finally:
+            sys.argv = given
+        if code not in codes:
+            raise CommandError(err.getvalue().splitlines()[-1].removeprefix("spark-prof: "))
+        return Ended(code, out.getvalue().encode(), err.getvalue().splitlines())
