@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from spark_prof.cli.options import Format, say, terminal_width, whole_numbers
+from spark_prof.cli.options import Format, Limit, Section, say, terminal_width, whole_numbers
+from spark_prof.dashboards.section import Bounds
 from spark_prof.errors import CommandError
 
 _MOST = 1_000_000
@@ -68,6 +69,8 @@ def tune(
         Path | None,
         typer.Option("--out", "-o", help="The run's folder; by default named by the time."),
     ] = None,
+    limit: Limit = None,
+    section: Section = None,
 ) -> int:
     """Search what makes an engine faster per token, measured and confirmed."""
     from spark_prof.ab.command import engine_command
@@ -90,10 +93,11 @@ def tune(
     result, table = run_tune(
         engine_command(command or []), wanted, asked, say, lambda found: render_tune(found, "html")
     )
+    bounds = Bounds(limit, tuple(section or ()))
     if only_list and not result.failure:
-        print(render_candidates(table, kind.value, terminal_width()))
+        print(render_candidates(table, kind.value, terminal_width(), bounds=bounds))
         return 0
-    print(render_tune(result, kind.value, terminal_width()))
+    print(render_tune(result, kind.value, terminal_width(), bounds=bounds))
     say(f"result.json and report.html are in {folder}")
     if result.failure:
         say(result.failure)

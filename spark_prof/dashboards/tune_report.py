@@ -10,7 +10,8 @@ import msgspec
 
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time
-from spark_prof.dashboards.render import draw
+from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
 from spark_prof.tune.candidate import Candidate, CandidateTable
@@ -22,21 +23,28 @@ _Factor = cells.Quantity("number", lambda gain: figure(gain, ".3f", " x"))
 _StepTime = cells.Quantity("number", step_time)
 
 
-def render_tune(result: TuneResult, kind: str, width: int = 100, color: bool = False) -> str:
+def render_tune(
+    result: TuneResult, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
+) -> str:
     """Draws a result, of a tune that finished or did not, in a format."""
     if kind == "json":
         record = msgspec.to_builtins(result) | {"answer_line": answer_line(result)}
-        return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
-    return draw(partial(document, result), dict, kind, width, color)
+        encoded = msgspec.json.encode(bounded_record(record, bounds))
+        return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return draw(partial(document, result), dict, kind, width, color, bounds=bounds)
 
 
-def render_candidates(table_: CandidateTable, kind: str, width: int = 100) -> str:
+def render_candidates(
+    table_: CandidateTable, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
+) -> str:
     """Draws what a tune would try, and why not the rest."""
     if kind == "json":
-        return msgspec.json.format(msgspec.json.encode(table_), indent=2).decode() + "\n"
+        record = bounded_record(msgspec.to_builtins(table_), bounds)
+        return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
     title = f"{counted(len(table_.candidates), 'candidate')} to try"
     sections = [_candidates(table_.candidates), _left_out(left_out(table_))]
-    return draw(lambda: section.document(title, (), sections), dict, kind, width)
+    document_ = section.document(title, (), sections)
+    return draw(lambda: document_, dict, kind, width, color, bounds=bounds)
 
 
 def answer_line(result: TuneResult) -> str:

@@ -43,6 +43,8 @@ from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.tuning import Work
 from spark_prof.traces.measured import Measured
+from spark_prof.tune.candidate import CandidateTable
+from spark_prof.tune.tune_result import TuneResult
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schema"
 _HEAD = (
@@ -123,7 +125,7 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
     "compare": ("compare --format json", {
         "schema": int, "kind": str, "reference": _SIDE,
         "comparisons": [{
-            "side": str, "other": _SIDE, "assumed_start_share": float,
+            "side": str, "answer": str, "other": _SIDE, "assumed_start_share": float,
             "phases": [PhaseComparison], "setup": [Setting], "notes": list[str]}],
         "gate": [{
             "limit": str, "side": str, "outcome": str, "kind": str, "change": Change | None,
@@ -133,6 +135,9 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
         **_hints(Result),
         "answer": Optional([str]), "outcome": Optional([str]), "exit_code": Optional([int]),
     }),
+    "tune": ("tune --format json, report RESULT --format json, and result.json",
+             (TuneResult, {"answer_line": Optional([str])})),
+    "tune-list": ("tune --list --format json", CandidateTable),
     "ab-apply": ("ab --apply --format json", {
         "environment": dict[str, str], "options": list[str], "serve": str}),
     "why": ("why --format json", Why),
