@@ -1,7 +1,7 @@
 """A decoder layer from attention to the next attention in one kernel, for up to four tokens.
 
-It is an experiment beside the single kernels, which no swap takes: `cuda/layer.cu` says how it works,
-`benchmarks/decoder_step.py --persistent` what it brings.
+It is an experiment beside the single kernels, which no swap takes: `cuda/layer.cu` says how it
+works, `benchmarks/decoder_step.py --persistent` what it brings.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def pack_layer(layer: LayerBetweenAttentions) -> PackedLayer:
         raise KernelError("this kernel is for experts with a gate that a softmax chooses")
     if o.rows != hidden or qkv.columns != hidden or hidden % STACK or qkv.rows % STACK:
         raise KernelError(
-            f"o {o.rows} x {o.columns}, experts of {hidden}, qkv {qkv.rows} x {qkv.columns}: they do"
-            f" not fit, or their rows are no multiples of {STACK}"
+            f"o {o.rows} x {o.columns}, experts of {hidden}, qkv {qkv.rows} x {qkv.columns}: they"
+            f" do not fit, or their rows are no multiples of {STACK}"
         )
     if choice.experts % 8:
         raise KernelError(f"{choice.experts} experts: this kernel takes multiples of 8")
@@ -205,8 +205,8 @@ def build(layer: Layer) -> Replacement:
     assert isinstance(layer, LayerBetweenAttentions)
     packed = pack_layer(layer)
 
-    def run(seen: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        got = persistent_layer(seen, residual, packed)
+    def run(x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        got = persistent_layer(x, residual, packed)
         o, made = (parts.sum(0).to(torch.bfloat16) for parts in (got.o_parts, got.down_parts))
         return got.qkv, got.stream, o, got.middle, made
 

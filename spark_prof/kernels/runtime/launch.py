@@ -70,10 +70,10 @@ def launch(
     It does not behind a kernel that is launched with the attribute and never waits, such as one of
     CUTLASS that was compiled without CUTLASS_ENABLE_GDC_FOR_SM90, whose wait is then empty.
 
-    Together: its blocks wait for each other, so a grid that the GPU does not hold at once is refused.
-    It is a cooperative launch, unless it is a dependent one: then its blocks come as those of the
-    kernel before leave, which waits for none of them, and before they have all begun none of the
-    kernel behind is let in.
+    Together: its blocks wait for each other, so that a grid which the GPU does not hold at once is
+    refused. It is a cooperative launch, unless it is a dependent one: then its blocks come as those
+    of the kernel before leave, which waits for none of them, and before they have all begun none of
+    the kernel behind is let in.
     """
     devices = {each.device for each in arguments if isinstance(each, torch.Tensor)}
     if len(devices) != 1:
