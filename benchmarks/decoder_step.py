@@ -117,7 +117,9 @@ def join(layers: list[Layer]) -> None:
         o, experts, _ = layer.parts
         normed = following.parts[2]
         layer.packed = pack_layer(
-            LayerBetweenAttentions(o, layer.o_bias, experts, normed, following.qkv_bias)
+            LayerBetweenAttentions(
+                experts.name, o, layer.o_bias, experts, normed, following.qkv_bias
+            )
         )
         layer.parts = None
     layers[-1].parts = None

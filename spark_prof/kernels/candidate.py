@@ -133,8 +133,9 @@ class AttentionLayer:
 
 @dataclass(frozen=True, eq=False)
 class LayerBetweenAttentions:
-    """A decoder layer from its attention on, with the next layer's norm and qkv."""
+    """A decoder layer from its attention on, with the next layer's norm and qkv: slot layer."""
 
+    name: str  # the path of the model's layer
     o: LinearLayer
     o_bias: torch.Tensor | None  # bfloat16 [H]
     experts: NormedExpertsLayer

@@ -26,7 +26,7 @@ LISTED = (
         "layer": "between attentions",
         "does": "from attention to the next: o, norm, router, experts, norm and qkv, an experiment",
         "formats": ("nvfp4", "mxfp4"),
-        "shapes": "H up to 4096; N, K, H and I multiples of 16, experts of 8",
+        "shapes": "H up to 3072; N, K, H and I multiples of 16, experts of 8",
         "operation": "persistent_layer",
         "reference": "normed_experts_oracle",
         "bytes": "those of its parts",
@@ -44,20 +44,20 @@ MOST_TOKENS = 4
 class PersistentConfig:
     """How `layer.cu` is compiled and launched; which is best depends on the model and the GPU."""
 
-    warps: int = 16
+    warps: int = 12
     min_blocks: int = 1  # blocks of a multiprocessor, all of which wait for each other
     # Units of 128 columns that a warp has in flight; 0 for as many as there are registers for.
     o_depth: int = 0
-    up_depth: int = 3
-    down_depth: int = 2
+    up_depth: int = 4
+    down_depth: int = 3
     qkv_depth: int = 0
     prefetch: int = 31  # what is asked for ahead to L2, as in layer.cu
     dependent: bool = True  # start while the kernel before runs; else a cooperative launch
     blocks: int = 0  # of the grid; 0 for as many as the GPU holds
 
     def depth_of(self, given: int, form: str) -> int:
-        """The depth of a matrix: units of bfloat16 take four times the registers."""
-        return given or (2 if form == "bf16" else 3)
+        """The depth of a matrix: units of bfloat16 take the most registers."""
+        return given or (3 if form == "bf16" else 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,5 +224,5 @@ def codes() -> Sequence[KernelCode]:
             (packed, (2880, 2880, 32), 4),
             (("nvfp4",) * 3, (2048, 768, 128), 8),
         )
-        for tokens in (1, 2, MOST_TOKENS)
+        for tokens in (1, MOST_TOKENS)
     ]

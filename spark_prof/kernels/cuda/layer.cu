@@ -106,6 +106,7 @@ INLINE Run equal_units(int stacks, int units) {
 INLINE void write_part(float* parts, const Run& block, int stack, int units, bool from_start,
                        int tokens) {
     const int end = (stack + 1) * units, part = block.first > stack * units;
+#pragma unroll 1
     for (int at = lane_id(); at < 16 * tokens; at += 32) {
         const int row = at & 15, token = at >> 4;
         float* const to = parts + (part * tokens + token) * HIDDEN + 16 * stack + row;
@@ -226,7 +227,6 @@ layer(const u16* seen, const u8* o_weights, const u8* o_scales, const float* o_r
 
     const o::Matrix o_matrix = {o_weights, o_scales, o_row_scale, o_bias};
     const qkv::Matrix qkv_matrix = {qkv_weights, qkv_scales, qkv_row_scale, qkv_bias};
-    const Run qkv_block = whole_stacks(qkv_rows / 16, qkv::UNITS);
     u32 come;
     {
         const Run block = equal_units(HIDDEN_STACKS, o::UNITS), run = run_of(block, warp_id());
@@ -257,7 +257,8 @@ layer(const u16* seen, const u8* o_weights, const u8* o_scales, const float* o_r
         if (inside) load_floats(factors, norm + column);
         if (inside && blockIdx.x < EXPERTS)
             row = load_once_16(gate + 1ll * blockIdx.x * HIDDEN + column);
-        if (PREFETCH & 8) qkv::prefetch(qkv_matrix, qkv_block, itself);
+        if (PREFETCH & 8) qkv::prefetch(qkv_matrix, whole_stacks(qkv_rows / 16, qkv::UNITS), itself);
+        if (blockIdx.x == 0 && threadIdx.x == 0) prefetch_to_l2(next_norm, 4 * HIDDEN);
         meet(counter, come);
         norm_rows(o_parts, residual, factors, middle, epsilon, tokens);
         make_logits(row, gate, gate_bias, logits, tokens);
@@ -280,6 +281,7 @@ layer(const u16* seen, const u8* o_weights, const u8* o_scales, const float* o_r
         if (PREFETCH & 2) up::prefetch(matrix, block, place);
         auto settle = [&](int item, bool from_start) {
             const int which = item / UP_STACKS, stack = item - which * UP_STACKS;
+#pragma unroll 1
             for (int at = lane_id(); at < 8 * tokens; at += 32) {
                 const int token = at >> 3, row = at & 7, end = (item + 1) * up::UNITS;
                 const float gate = sum_of(block, from_start, end, token, row);
@@ -336,21 +338,22 @@ layer(const u16* seen, const u8* o_weights, const u8* o_scales, const float* o_r
         come = arrive(counter);
     }
     {
-        const Run run = run_of(qkv_block, warp_id());
+        const Run block = whole_stacks(qkv_rows / 16, qkv::UNITS), run = run_of(block, warp_id());
         qkv::Unit ring[QKV_DEPTH];
         qkv::Ahead ahead = qkv::begin(ring, qkv_matrix, run, itself);
-        if (PREFETCH & 16) qkv::prefetch(qkv_matrix, qkv_block, itself);
-        float factors[8] = {};
-        if (inside) load_floats(factors, next_norm + column);
+        if (PREFETCH & 16) qkv::prefetch(qkv_matrix, block, itself);
         start_next_kernel();
         meet(counter, come);
+        float factors[8] = {};
+        if (inside) load_floats(factors, next_norm + column);
         norm_rows(down_parts, middle, factors, next_stream, next_epsilon, tokens);
         sync_block();
         auto settle = [&](int stack, bool from_start) {
+#pragma unroll 1
             for (int at = lane_id(); at < 16 * tokens; at += 32) {
                 const int row = at & 15, token = at >> 4, end = (stack + 1) * qkv::UNITS;
                 out[1ll * token * qkv_rows + 16 * stack + row] =
-                    float_to_bf16(sum_of(qkv_block, from_start, end, token, row));
+                    float_to_bf16(sum_of(block, from_start, end, token, row));
             }
         };
         qkv::stream(ring, ahead, qkv_matrix, run, itself,
@@ -358,6 +361,6 @@ layer(const u16* seen, const u8* o_weights, const u8* o_scales, const float* o_r
                     [&](int stack, const float (&sums)[4]) {
                         settle_or_keep(run, stack, qkv::UNITS, sums, settle);
                     });
-        settle_parts(qkv_block, run, qkv::UNITS, settle);
+        settle_parts(block, run, qkv::UNITS, settle);
     }
 }

@@ -42,6 +42,7 @@ INLINE Ahead begin(Unit (&ring)[DEPTH], const Matrix& matrix, const Run& run, Pl
 template <class Place>
 INLINE void prefetch(const Matrix& matrix, const Run& block, Place place) {
     if (block.first >= block.end) return;
+#pragma unroll 1
     for (int item = block.first / UNITS + threadIdx.x; item <= (block.end - 1) / UNITS;
          item += WARPS * 32) {
         const long long at = place(item);

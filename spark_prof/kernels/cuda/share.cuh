@@ -29,6 +29,7 @@ INLINE void put_aside(const float (&sums)[4], bool from_start) {
 // it have put aside. end: of the stack's units.
 INLINE float sum_of(const Run& block, bool from_start, int end, int token, int row) {
     float sum = corner[warp_id()][from_start][token][row];
+#pragma unroll 1
     for (int warp = warp_id() + 1; warp < WARPS; ++warp) {
         const Run run = run_of(block, warp);
         if (run.first >= end) break;
