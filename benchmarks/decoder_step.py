@@ -5,11 +5,7 @@ qkv, attention, o, norm and experts, and the lm_head. Beside it stands the time 
 reads the same weights, by a sum over as many bytes in the same run. No vLLM is needed.
 
 usage: python benchmarks/decoder_step.py [--model gpt-oss-20b|qwen3-30b-a3b-nvfp4] [--tokens M]
-           [--context N] [--layers L] [--qkv kept|mxfp4] [--kernels] [--persistent SETTING ...]
-
-With `--persistent` the same step follows with one kernel from attention to attention
-(`persistent_layer.py`), once for each setting, such as `prefetch=0,warps=12`, or `default`; its
-time is printed beside that of the single kernels, which are timed before and after it.
+           [--context N] [--layers L] [--qkv kept|mxfp4] [--kernels]
 """
 
 from __future__ import annotations
@@ -17,9 +13,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -32,7 +27,6 @@ from spark_prof.kernels.candidate import (
     Activation,
     AttentionLayer,
     ExpertsLayer,
-    LayerBetweenAttentions,
     LinearLayer,
     NormedExpertsLayer,
     NormedLinearLayer,
@@ -40,14 +34,7 @@ from spark_prof.kernels.candidate import (
     Replacement,
     RouterLayer,
 )
-from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4, quantize_mxfp4
-from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.persistent_layer import (
-    PackedLayer,
-    PersistentConfig,
-    pack_layer,
-    persistent_layer,
-)
+from spark_prof.kernels.formats import GlobalScale, MxFp4, NvFp4
 from spark_prof.swaps.builders import build_kept, build_quantized
 
 DEVICE = torch.device("cuda")
@@ -90,7 +77,8 @@ def packed(form: str, *shape: int) -> MxFp4 | NvFp4:
         scales = torch.full((*shape[:-1], shape[-1] // 32), 121, device=DEVICE, dtype=torch.uint8)
         return MxFp4(codes, scales)
     scales = torch.full((*shape[:-1], shape[-1] // 16), 0.25, device=DEVICE)
-    value = torch.full((shape[0], 1, 1) if len(shape) == 3 else (), 0.06, device=DEVICE)
+    value = torch.full(shape[:-2], 0.06, device=DEVICE) if len(shape) == 3 else torch.tensor(0.06)
+    value = value.to(DEVICE)
     return NvFp4(codes, scales.to(torch.float8_e4m3fn), GlobalScale(value, "multiplies"))
 
 
@@ -105,30 +93,10 @@ class Layer:
     qkv_bias: torch.Tensor | None
     o_bias: torch.Tensor | None
     cache: torch.Tensor
-    parts: tuple[LinearLayer, NormedExpertsLayer, NormedLinearLayer] | None
-    packed: PackedLayer | None = field(default=None)  # with the next layer's norm and qkv
 
 
-def join(layers: list[Layer]) -> None:
-    """Packs each layer but the last with the next one's norm and qkv."""
-    for layer, following in pairwise(layers):
-        assert layer.parts is not None
-        assert following.parts is not None
-        o, experts, _ = layer.parts
-        normed = following.parts[2]
-        layer.packed = pack_layer(
-            LayerBetweenAttentions(
-                experts.name, o, layer.o_bias, experts, normed, following.qkv_bias
-            )
-        )
-        layer.parts = None
-    layers[-1].parts = None
-
-
-def make_layer(
-    model: Model, number: int, pages: int, quantized: bool, joined: bool = False
-) -> Layer:
-    """One layer with weights of its own, with its parts where it is joined with the next."""
+def make_layer(model: Model, number: int, pages: int, quantized: bool) -> Layer:
+    """One layer with weights of its own."""
     hidden, name = model.hidden, f"layers.{number}"
     norm = NormLayer(name, torch.ones(hidden, device=DEVICE, dtype=torch.bfloat16), 1e-5)
     rows, width = (model.heads + 2 * model.kv_heads) * model.size, model.heads * model.size
@@ -160,31 +128,18 @@ def make_layer(
     gate_bias = plain(model.experts) if model.gpt_oss else None
     matrix = build_quantized(normed, "mxfp4") if quantized else build_kept(normed, insist=True)
     o_kernel = build_quantized(output, "mxfp4") if quantized else build_kept(output, insist=True)
-    whole = NormedExpertsLayer(name, norm, gate, gate_bias, experts)
-    parts = None
-    if joined and quantized:
-        assert isinstance(qkv, torch.Tensor)
-        assert isinstance(o, torch.Tensor)
-        fewer = LinearLayer(name, "qkv", quantize_mxfp4(qkv))
-        parts = LinearLayer(name, "o", quantize_mxfp4(o)), whole, replace(normed, linear=fewer)
-    elif joined:
-        parts = output, whole, normed
     return Layer(
-        matrix, build_kept(attention, insist=True), o_kernel, build_kept(whole, insist=True),
+        matrix, build_kept(attention, insist=True), o_kernel,
+        build_kept(NormedExpertsLayer(name, norm, gate, gate_bias, experts), insist=True),
         plain(rows) if model.gpt_oss else None, plain(hidden) if model.gpt_oss else None,
-        plain(pages, PAGE, model.kv_heads, 2 * model.size) * model.size**0.5, parts,
+        plain(pages, PAGE, model.kv_heads, 2 * model.size) * model.size**0.5,
     )  # fmt: skip
 
 
 def step_of(
-    model: Model,
-    layers: list[Layer],
-    head: Replacement,
-    tokens: int,
-    context: int,
-    persistent: PersistentConfig | None = None,
+    model: Model, layers: list[Layer], head: Replacement, tokens: int, context: int
 ) -> Callable[[], torch.Tensor]:
-    """A decode step of that many requests, if persistent with one kernel between attentions."""
+    """A decode step of that many requests."""
     each = -(-(context + 1) // PAGE)
     most = 4096 // PAGE if context < 4096 else each
     blocks = torch.zeros((tokens, most), dtype=torch.int32, device=DEVICE)
@@ -195,18 +150,12 @@ def step_of(
     x = torch.randn(tokens, model.hidden, device=DEVICE, dtype=torch.bfloat16)
 
     def step() -> torch.Tensor:
-        y, residual, qkv = x, x, None
+        y, residual = x, x
         for layer in layers:
-            if qkv is None:
-                qkv, residual = layer.matrix.run(y, residual, layer.qkv_bias)
+            qkv, residual = layer.matrix.run(y, residual, layer.qkv_bias)
             keys, values = layer.cache.chunk(2, dim=-1)
             seen = layer.attention.run(qkv, positions, keys, values, blocks, lengths, slots)
-            if persistent and layer.packed:
-                passed = persistent_layer(seen, residual, layer.packed, persistent)
-                qkv, residual = passed.qkv, passed.stream
-                continue
             y, residual = layer.experts.run(layer.o.run(seen, layer.o_bias), residual)
-            qkv = None
         out: torch.Tensor = head.run(y, None)
         return out
 
@@ -254,42 +203,6 @@ def timed(step: Callable[[], object], kernels: bool) -> float:
     return median(times)
 
 
-def setting_of(words: str) -> PersistentConfig:
-    """`prefetch=0,warps=12` as a configuration."""
-    if words == "default":
-        return PersistentConfig()
-    fields = dict(word.split("=") for word in words.split(","))
-    given = {name: int(value) for name, value in fields.items()}
-    if "dependent" in given:
-        given["dependent"] = bool(given["dependent"])
-    return PersistentConfig(**given)
-
-
-def compare(
-    settings: Sequence[str],
-    make: Callable[[PersistentConfig | None], Callable[[], torch.Tensor]],
-    single_ms: float,
-    kernels: bool,
-) -> None:
-    """Prints the step's time for each setting, beside the single kernels' before and after."""
-    single = make(None)
-    expected = single().float()
-    for words in settings:
-        try:
-            step = make(setting_of(words))
-            off = float((step().float() - expected).norm() / expected.norm())
-            ms = timed(step, kernels)
-        except KernelError as error:
-            print(f"  persistent {words}: refused: {error}", flush=True)
-            continue
-        print(
-            f"  persistent {words}: {ms:.3f} ms, {single_ms / ms:.3f} x the single kernels'"
-            f" {single_ms:.3f} ms (over 1: faster); results {off:.1e} apart",
-            flush=True,
-        )
-    print(f"  the single kernels again: {timed(single, False):.3f} ms", flush=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -302,7 +215,6 @@ def main() -> int:
         "--qkv", choices=("kept", "mxfp4"), default="kept", help="o and lm_head, too"
     )
     parser.add_argument("--kernels", action="store_true", help="print the time of each kernel")
-    parser.add_argument("--persistent", nargs="+", default=[], metavar="SETTING")
     options = parser.parse_args()
     model, quantized = MODELS[options.model], options.qkv == "mxfp4"
     pages = max(options.tokens) * -(-(options.context + 1) // PAGE)
@@ -310,10 +222,7 @@ def main() -> int:
     torch.manual_seed(1)
     read = measure_ceilings(DEVICE).read.median
     with torch.no_grad():
-        joined = bool(options.persistent)
-        layers = [make_layer(model, n, pages, quantized, joined) for n in range(count)]
-        if joined:
-            join(layers)
+        layers = [make_layer(model, n, pages, quantized) for n in range(count)]
         matrix = LinearLayer("lm_head", "lm_head", plain(model.vocabulary, model.hidden))
         head = build_quantized(matrix, "mxfp4") if quantized else build_kept(matrix, insist=True)
         for tokens in options.tokens:
@@ -329,15 +238,6 @@ def main() -> int:
                 f" {ms / floor:.2f} x the {floor:.3f} ms in which its weights are read",
                 flush=True,
             )
-            if options.persistent:
-                compare(
-                    options.persistent,
-                    lambda setting, tokens=tokens: step_of(
-                        model, layers, head, tokens, options.context, setting
-                    ),
-                    ms,
-                    options.kernels,
-                )
     return 0
 
 

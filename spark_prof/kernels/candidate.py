@@ -131,18 +131,6 @@ class AttentionLayer:
     fp8_scales: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class LayerBetweenAttentions:
-    """A decoder layer from its attention on, with the next layer's norm and qkv: slot layer."""
-
-    name: str  # the path of the model's layer
-    o: LinearLayer
-    o_bias: torch.Tensor | None  # bfloat16 [H]
-    experts: NormedExpertsLayer
-    following: NormedLinearLayer
-    qkv_bias: torch.Tensor | None  # bfloat16 [N]
-
-
 Layer = (
     LinearLayer
     | ExpertsLayer
@@ -151,7 +139,6 @@ Layer = (
     | NormedLinearLayer
     | NormedExpertsLayer
     | AttentionLayer
-    | LayerBetweenAttentions
 )
 
 
@@ -167,8 +154,6 @@ class Replacement:
     - norm: ``run(x [M, H], None) -> [M, H]``, with a residual [M, H] ``-> (y, x + residual)``
     - normed linear: ``run(x [M, K], residual [M, K] or None, bias) -> (y [M, N], x + residual)``
     - normed experts: ``run(x [M, H], residual [M, H] or None) -> (y [M, H], x + residual)``
-    - between attentions: ``run(heads [M, K], residual [M, H]) -> (qkv [M, N], its residual [M, H],
-      then o's result, its sum with the residual and the experts' result, each [M, H])``
     - attention: ``run(qkv [M, (H + 2 G) D], positions int64 [M], keys, values, blocks int32
       [M, B], lengths int32 [M], slots int64 [M]) -> [M, H D]``. It writes the new tokens' keys and
       values, ``[pages, tokens of a page, G, D]``, to `slots`: page * tokens of a page + which, -1

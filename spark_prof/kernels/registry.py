@@ -37,14 +37,7 @@ class ReplacementKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     module: str  # the path of the module that declares it
     # What it is built from; a choice is that of experts.
     layer: Literal[
-        "matrix",
-        "experts",
-        "choice",
-        "norm",
-        "normed matrix",
-        "attention",
-        "normed experts",
-        "between attentions",
+        "matrix", "experts", "choice", "norm", "normed matrix", "attention", "normed experts"
     ]
     does: str
     formats: tuple[str, ...]  # of the weights, or logits, that it reads

@@ -1,10 +1,8 @@
-// Launches one kernel on the CPU, block after block; CPU_LAUNCH(kernel) exports what does it. A block
-// that waits for others is put aside, and goes on when all have run as far as they get.
+// Launches one kernel on the CPU, block after block; CPU_LAUNCH(kernel) exports what does it.
 //
 // Shared memory starts each block as NaN (all bits set).
 #pragma once
 
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -44,7 +42,7 @@ UNCHECKED static void start_block(u32 x, u32 y, u32 z) {
     memset(__start_kernel_shared, 0xff, size_t(__stop_kernel_shared - __start_kernel_shared));
     launch.block_at = {x, y, z};
     launch.alive = launch.block_size.x;
-    launch.at_barrier = launch.ready_warps = launch.looking_warps = 0;
+    launch.at_barrier = launch.ready_warps = 0;
     launch.barrier_time = ++launch.time;
     for (u32 i = 0; i < launch.alive; ++i) launch.threads[i].has_waited = false;
     for (u32 warp = 0; warp < MOST_WARPS; ++warp) {
@@ -56,117 +54,42 @@ UNCHECKED static void start_block(u32 x, u32 y, u32 z) {
     }
 }
 
-UNCHECKED static size_t shared_size() {
-    return size_t(__stop_kernel_shared - __start_kernel_shared);
-}
-UNCHECKED static size_t memory_size() {
-    return launch.stacks_size + shared_size() * sizeof(Access);
-}
-
-// Threads for a block; false where there is no memory for them.
-UNCHECKED static bool make_threads() {
-    void* memory = mmap(nullptr, memory_size(), PROT_READ | PROT_WRITE,
+// Returns null, or what went wrong.
+UNCHECKED static const char* run(void (*kernel)(void**), void** arguments, const u32* grid,
+                                 u32 block, Range* ranges, u32 range_count, Order* order) {
+    size_t shared = size_t(__stop_kernel_shared - __start_kernel_shared);
+    size_t size = block * STACK + shared * sizeof(Access);
+    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return false;
+    if (memory == MAP_FAILED) return "no memory for the threads' stacks";
+    failure[0] = 0;
+    launch.grid = {grid[0], grid[1], grid[2]};
+    launch.block_size = {block, 1, 1};
+    launch.time = 0;
+    launch.ranges = ranges;
+    launch.range_count = range_count;
+    launch.order = {};
     launch.stacks = static_cast<unsigned char*>(memory);
+    launch.stacks_size = block * STACK;
     launch.accesses = reinterpret_cast<Access*>(launch.stacks + launch.stacks_size);
-    for (u32 i = 0; i < launch.block_size.x; ++i) {
+    launch.kernel = kernel;
+    launch.arguments = arguments;
+    for (u32 i = 0; i < block; ++i) {
         Thread& thread = launch.threads[i];
         thread.index = {i, 0, 0};
         thread.warp = i / WARP;
         thread.lane = i % WARP;
         create(thread, launch.stacks + i * STACK);
     }
-    return true;
-}
-
-// A block that waits for others: what is in `launch` and in shared memory while it runs.
-struct Parked {
-    Launch launch;
-    Parked* next;
-    unsigned char shared[];
-};
-
-UNCHECKED static void park(Parked* into) {
-    memcpy(&into->launch, &launch, sizeof launch);
-    memcpy(into->shared, __start_kernel_shared, shared_size());
-    launch.stacks = nullptr;
-}
-UNCHECKED static void unpark(Parked* from) {
-    u32 time = launch.time, changes = launch.changes;
-    Order order = launch.order;
-    memcpy(&launch, &from->launch, sizeof launch);
-    memcpy(__start_kernel_shared, from->shared, shared_size());
-    launch.time = time;
-    launch.changes = changes;
-    launch.order = order;
-    look_again();
-}
-
-UNCHECKED static void run_block() { run_from(launch.threads[next_of(launch.ready_warps) * WARP]); }
-
-// Goes round the blocks that wait, which go on once an atomic of another one lets them.
-UNCHECKED static void run_parked(Parked* first) {
-    for (u32 before; first && !failure[0];) {
-        bool ended = false;
-        before = launch.changes;
-        for (Parked** at = &first; *at && !failure[0];) {
-            Parked* block = *at;
-            unpark(block);
-            run_block();
-            if (failure[0]) break;
-            if (launch.alive) {
-                park(block);
-                at = &block->next;
-                continue;
+    for (u32 z = 0; z < grid[2] && !failure[0]; ++z) {
+        for (u32 y = 0; y < grid[1] && !failure[0]; ++y) {
+            for (u32 x = 0; x < grid[0] && !failure[0]; ++x) {
+                start_block(x, y, z);
+                run_from(launch.threads[next_of(launch.ready_warps) * WARP]);
             }
-            ended = true;
-            munmap(launch.stacks, memory_size());
-            launch.stacks = nullptr;
-            *at = block->next;
-            free(block);
-        }
-        if (!failure[0] && !ended && launch.changes == before) {
-            snprintf(failure, sizeof failure, "deadlock: all blocks that are left wait for others");
         }
     }
-    while (first) {
-        Parked* block = first;
-        first = block->next;
-        if (block->launch.stacks != launch.stacks) munmap(block->launch.stacks, memory_size());
-        free(block);
-    }
-}
-
-// Returns null, or what went wrong.
-UNCHECKED static const char* run(void (*kernel)(void**), void** arguments, const u32* grid,
-                                 u32 block, Range* ranges, u32 range_count, Order* order) {
-    failure[0] = 0;
-    launch.grid = {grid[0], grid[1], grid[2]};
-    launch.block_size = {block, 1, 1};
-    launch.time = launch.changes = 0;
-    launch.ranges = ranges;
-    launch.range_count = range_count;
-    launch.order = {};
-    launch.stacks = nullptr;
-    launch.stacks_size = block * STACK;
-    launch.kernel = kernel;
-    launch.arguments = arguments;
-    Parked *first = nullptr, **last = &first;
-    const u64 area = u64(grid[0]) * grid[1], blocks = area * grid[2];
-    for (u64 at = 0; at < blocks && !failure[0]; ++at) {
-        if (!launch.stacks && !make_threads()) return "no memory for the threads' stacks";
-        start_block(u32(at % grid[0]), u32(at / grid[0] % grid[1]), u32(at / area));
-        run_block();
-        if (failure[0] || !launch.alive) continue;
-        Parked* parked = static_cast<Parked*>(calloc(1, sizeof(Parked) + shared_size()));
-        if (!parked) return "no memory for a block that waits";
-        park(parked);
-        *last = parked;
-        last = &parked->next;
-    }
-    run_parked(first);
-    if (launch.stacks) munmap(launch.stacks, memory_size());
+    munmap(memory, size);
     *order = launch.order;
     return failure[0] ? failure : nullptr;
 }

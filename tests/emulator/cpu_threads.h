@@ -2,9 +2,8 @@
 //
 // Each CUDA thread has a stack of its own and runs until it waits: at a barrier, or at a collective
 // of its warp, which the last lane to arrive computes for all. Odd blocks run from their last
-// thread down. A wait that nobody ends stops the launch with a message. A thread that looks for what
-// another block writes lets others run between two looks (let_others_run), and if its block has nothing
-// else to do, other blocks; one that does not never ends.
+// thread down. A wait that nobody ends stops the launch with a message; a thread that spins on
+// memory without a barrier never ends.
 #pragma once
 
 #include <setjmp.h>
@@ -35,7 +34,7 @@ struct Thread {
 };
 
 struct Warp {
-    u32 alive, ready, at_barrier, arrived, looks;  // one bit a lane
+    u32 alive, ready, at_barrier, arrived;  // one bit a lane
     u32 sync_time;
     void (*combine)(Warp&);
     const char* collective;
@@ -64,8 +63,7 @@ struct Access {
 struct Launch {
     uint3 grid, block_at, block_size;
     u32 alive, at_barrier;
-    u32 ready_warps, looking_warps;  // one bit a warp
-    u32 changes;  // counts atomics, the one thing that a look waits for
+    u32 ready_warps;  // one bit a warp
     u32 time, barrier_time;  // counts what orders accesses; its value at the last barrier
     jmp_buf home;
     Range* ranges;
@@ -117,12 +115,11 @@ UNCHECKED static u32 next_of(u32 bits) {
     return launch.block_at.x & 1 ? 31 - __builtin_clz(bits) : __builtin_ctz(bits);
 }
 
-// The next thread to run: first the other lanes of the warp. Null if the block waits for others.
+// The next thread to run: first the other lanes of the warp.
 UNCHECKED static Thread* next_thread() {
     u32 warp = running->warp;
     if (!launch.warps[warp].ready) {
         launch.ready_warps &= ~(1u << warp);
-        if (!launch.ready_warps && launch.looking_warps) return nullptr;
         if (!launch.ready_warps) fail_with_deadlock();
         warp = next_of(launch.ready_warps);
     }
@@ -133,7 +130,6 @@ UNCHECKED static Thread* next_thread() {
 UNCHECKED static __attribute__((noinline)) void switch_thread() {
     Thread* next = next_thread();
     if (_setjmp(running->resume) == 0) {
-        if (!next) _longjmp(launch.home, 1);
         running = next;
         _longjmp(next->resume, 1);
     }
@@ -142,22 +138,6 @@ UNCHECKED static __attribute__((noinline)) void switch_thread() {
 UNCHECKED static void wake(u32 warp, u32 lanes) {
     launch.warps[warp].ready |= lanes;
     if (lanes) launch.ready_warps |= 1u << warp;
-}
-
-UNCHECKED static void wait_for_blocks() {
-    Warp& warp = launch.warps[running->warp];
-    warp.looks |= 1u << running->lane;
-    warp.ready &= ~(1u << running->lane);
-    launch.looking_warps |= 1u << running->warp;
-    switch_thread();
-}
-
-UNCHECKED static void look_again() {
-    for (u32 warp = 0; warp < MOST_WARPS; ++warp) {
-        wake(warp, launch.warps[warp].looks);
-        launch.warps[warp].looks = 0;
-    }
-    launch.looking_warps = 0;
 }
 
 UNCHECKED static void end_collective(Warp& warp) {

@@ -32,12 +32,6 @@ INLINE uint2 load_once_8_if(bool wanted, const void* from) {
     return wanted ? load_once_8(from) : uint2{};
 }
 INLINE uint4 load_16(const void* from) { return cpu_load<uint4>(from); }
-INLINE uint4 load_fresh_16(const void* from) { return cpu_load<uint4>(from); }
-INLINE void prefetch_to_l2(const void* from, u32 bytes) {
-    if (bytes % 16) cpu::fail("a prefetch of %u bytes", bytes);
-    cpu::check_load(from, 16);
-    cpu::check_load(static_cast<const u8*>(from) + bytes - 16, 16);
-}
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
 INLINE float bf16_to_float(u16 bits) { return float_of_bits(u32(bits) << 16); }
@@ -155,7 +149,6 @@ UNCHECKED static void start_next_kernel() {
 template <class T, class Change>
 UNCHECKED static T cpu_atomic(T* at, Change change) {
     cpu::check_access(at, sizeof(T), true, true);
-    ++cpu::launch.changes;
     T old = *at;
     *at = change(old);
     return old;
@@ -168,10 +161,4 @@ UNCHECKED static T cpu_atomic(T* at, Change change) {
 CPU_ATOMIC(atomicAdd, old + value)
 CPU_ATOMIC(atomicOr, old | value)
 INLINE u32 add_in_order(u32* at, u32 value) { return atomicAdd(at, value); }
-INLINE u32 load_in_order(const u32* at) {
-    cpu::check_access(at, sizeof *at, false, true);
-    return *static_cast<const volatile u32*>(at);
-}
-INLINE void let_others_run() { cpu::wait_for_blocks(); }
-INLINE void give_up() { cpu::fail("a wait for other blocks takes too long"); }
 #undef CPU_ATOMIC

@@ -15,7 +15,6 @@ from spark_prof.kernels.check.cases import Case, DenseCase, MoeCase, NormCase, R
 from spark_prof.kernels.check.inputs import Sizes
 from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
-from spark_prof.kernels.check.persistent_cases import PersistentCase
 from spark_prof.kernels.kernel_error import KernelError
 
 Attempts = Iterator[tuple[str, Callable[[], str]]]
@@ -58,9 +57,7 @@ def all_refusals(candidate: Candidate, device: str) -> Attempts:
         for label, run in refusals(lambda: routed, both, "logits"):
             yield f"with a correction, {label}", run
     for kind in candidate.formats:
-        case: Case | NormedCase | NormedExpertsCase | PersistentCase = DenseCase(
-            kind, (32, 64), 3, bias=True
-        )
+        case: Case | NormedCase | NormedExpertsCase = DenseCase(kind, (32, 64), 3, bias=True)
         names: tuple[str, ...] = ("x", "bias")
         if candidate.slot == "moe":
             case, names = MoeCase(kind, Sizes(4, 2, 64, 64), 3, "swiglu"), ("x", "logits")
@@ -68,9 +65,6 @@ def all_refusals(candidate: Candidate, device: str) -> Attempts:
             case, names = NormCase(3, 64, residual=True), ("x", "residual")
         elif candidate.name == "normed-experts":
             case, names = NormedExpertsCase(kind, Sizes(4, 2, 64, 64), 3), ("x", "residual")
-        elif candidate.name == "persistent":
-            experts = NormedExpertsCase(kind, Sizes(8, 2, 64, 64), 3)
-            case, names = PersistentCase(experts, kind, 64, 16), ("x", "residual")
         elif candidate.slot == "layer":
             case, names = NormedCase(kind, (32, 64), 3, bias=True), ("x", "residual", "bias")
         posed = case.pose(candidate, device)

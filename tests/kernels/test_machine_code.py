@@ -71,7 +71,6 @@ EXPECTED = (
     Expected("norm_route", (STREAMED,), threads=384),
     Expected("gate_up", (STREAMED, TENSOR_CORES)),
     Expected("down", (STREAMED, TENSOR_CORES)),
-    Expected("layer", (STREAMED, TENSOR_CORES, r"LDG\.E\.128\.STRONG\.GPU"), threads=384),
     *(
         Expected(
             "attention",

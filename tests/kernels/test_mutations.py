@@ -14,22 +14,13 @@ pytest.importorskip("torch")
 
 import torch
 
-from spark_prof.kernels import (
-    attention,
-    dense,
-    moe,
-    normed_experts,
-    normed_linear,
-    persistent_layer,
-    routing,
-)
+from spark_prof.kernels import attention, dense, moe, normed_experts, normed_linear, routing
 from spark_prof.kernels.candidate import Activation, ActivationName, ExpertsLayer, Format
 from spark_prof.kernels.check.attention_cases import AttentionCase
 from spark_prof.kernels.check.cases import DenseCase, MoeCase
 from spark_prof.kernels.check.inputs import Sizes, Weight
 from spark_prof.kernels.check.normed_cases import NormedCase
 from spark_prof.kernels.check.normed_experts_cases import NormedExpertsCase
-from spark_prof.kernels.check.persistent_cases import PersistentCase
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.formats import Fp8Rows, GlobalScale, NvFp4
 from spark_prof.kernels.pack import PackedLinear, pack_linear
@@ -201,39 +192,40 @@ class Mutant:
 
 
 OUTSIDE = "outside of every tensor"
-STUCK = "deadlock: all blocks"
 MUTANTS = [
     Mutant("no bias", "dense.cu", r"bf16_to_float\(bias\[row\]\)", "0.f"),
     Mutant("no scale of rows", "dense.cu", r"row_scale\[row\]", "1.f"),
     Mutant("no barrier", "dense.cu", r"sync_block\(\);", "", "a race"),
     Mutant("stores beyond", "dense.cu", r"row < rows && token < tokens", "true", OUTSIDE),
-    Mutant("a row's scale for another's", "units.cuh", r"\(pairs\[1\], lower", "(pairs[1], upper"),
+    Mutant(
+        "a row's scale for another's", "weights.cuh", r"\(pairs\[1\], lower", "(pairs[1], upper"
+    ),
     Mutant("a factor", "dense.cu", r"FORMAT == BF16 \? 1\.f", "FORMAT == BF16 ? 2.f", kind="bf16"),
-    Mutant("the upper row twice", "units.cuh", r"\(v & 1\) \* eighth", "0ll", kind="bf16"),
+    Mutant("the upper row twice", "weights.cuh", r"\(v & 1\) \* eighth", "0ll", kind="bf16"),
     Mutant(
         "rows swapped",
-        "units.cuh",
+        "weights.cuh",
         r"word_of\(below, 2 \* half\)",
         "word_of(above, 2 * half)",
         kind="bf16",
     ),
     Mutant(
         "another order of columns than the activations'",
-        "units.cuh",
+        "weights.cuh",
         r"2 \* \(column \+ part \* 32\)",
         "2 * (column + (part ^ 1) * 32)",
         kind="bf16",
     ),
     Mutant(
         "stacks too near",
-        "units.cuh",
+        "weights.cuh",
         r"FORMAT == BF16 \? 32 \*",
         "FORMAT == BF16 ? 16 *",
         kind="bf16",
     ),
     Mutant(
         "columns beyond the last",
-        "units.cuh",
+        "weights.cuh",
         r"< COLUMNS : part < 2",
         "< COLUMNS : part < 4",
         OUTSIDE,
@@ -256,12 +248,12 @@ MUTANTS = [
         "sums written over", "dense.cu", r"first \+ step < stacks\) sync", "false) sync", "a race"
     ),
     Mutant(
-        "no scale of blocks", "units.cuh", r"\* \(i < 2 \? upper : lower\)", "", kind="fp8_blocks"
+        "no scale of blocks", "weights.cuh", r"\* \(i < 2 \? upper : lower\)", "", kind="fp8_blocks"
     ),
-    Mutant("no zero points", "units.cuh", r"0x5410u", "0x1010u", kind="int4"),
+    Mutant("no zero points", "weights.cuh", r"0x5410u", "0x1010u", kind="int4"),
     Mutant(
         "zero points in the scales",
-        "units.cuh",
+        "weights.cuh",
         r"0xFFFF0000u : 0xFFFFFFFFu",
         "0xFFFFFFFFu : 0xFFFFFFFFu",
         kind="int4",
@@ -273,14 +265,14 @@ MUTANTS = [
         "scales + (place ^ 4) * SCALE_STRIDE",
         kind="fp8_blocks",
     ),
-    Mutant("no limit of gate", "activation.cuh", r"gate > limit \? limit : gate", "gate"),
-    Mutant("no lower limit of up", "activation.cuh", r"up < -limit \? -limit : up", "up"),
-    Mutant("no 1 beside up", "activation.cuh", r"\(up \+ 1\.f\)", "up"),
-    Mutant("no alpha", "activation.cuh", r"-alpha \* gate", "-gate"),
+    Mutant("no limit of gate", "gate_up.cu", r"gate > limit \? limit : gate", "gate"),
+    Mutant("no lower limit of up", "gate_up.cu", r"up < -limit \? -limit : up", "up"),
+    Mutant("no 1 beside up", "gate_up.cu", r"\(up \+ 1\.f\)", "up"),
+    Mutant("no alpha", "gate_up.cu", r"-alpha \* gate", "-gate"),
     Mutant("up for gate", "gate_up.cu", r"activate\(gate, up,", "activate(up, gate,"),
     Mutant("another expert's first weights", "gate_up.cu", r"expert \* stacks \+ min", "min"),
-    Mutant("no bound at 0", "activation.cuh", r"up < 0\.f \? 0\.f : up", "up", activation="relu2"),
-    Mutant("no square", "activation.cuh", r"up \* up", "up", activation="relu2"),
+    Mutant("no bound at 0", "gate_up.cu", r"up < 0\.f \? 0\.f : up", "up", activation="relu2"),
+    Mutant("no square", "gate_up.cu", r"up \* up", "up", activation="relu2"),
     Mutant("no weights of choices", "down.cu", r"choice_weight\[\w+\];", "1.f;"),
     Mutant("no bias", "down.cu", r"\+ offset\[i >> 1\]", ""),
     Mutant("a warp's sums left out", "down.cu", r"warp < WARPS;", "warp < WARPS - 1;"),
@@ -366,36 +358,12 @@ MUTANTS = [
     Mutant(
         "experts beyond the last", "router.cu", r"inside && first \+ i < EXPERTS", "inside", OUTSIDE
     ),
-    Mutant(
-        "a barrier less",
-        "layer.cu",
-        r"meet\(counter, come\);\n        norm_rows",
-        "norm_rows",
-        STUCK,
-    ),
-    Mutant(
-        "logits too early", "layer.cu", r"come = arrive\(counter\);\n +meet.*\n +choose", "choose"
-    ),
-    Mutant("one block's part alone", "layer.cu", r"own\[k\] \+= more\[k\];", ";"),
-    Mutant("the other part unwritten", "layer.cu", r"to\[tokens \* HIDDEN\] = 0\.f", "(void)to"),
-    Mutant(
-        "all for all tokens",
-        "layer.cu",
-        r" && wanted\[expert\] >> token & 1",
-        "",
-        "an index outside",
-    ),
-    Mutant("a block too few", "grid.cuh", r"\(gridDim\.x - 1\)", "gridDim.x", STUCK),
-    Mutant("a warp less", "share.cuh", r"warp < WARPS; ", "warp < WARPS - 1; "),
-    Mutant("no barrier", "share.cuh", r"sync_block\(\);", "", "a race"),
-    Mutant("a bias twice", "phase.cuh", r"matrix\.bias && unit == 0", "matrix.bias"),
     Mutant("the softmax of all", "choice.cuh", r"if \(renormalize\)", "if (false)"),
     Mutant("each choice the first", "choice.cuh", r"\+ choice_of\[\w+(\.x)?\]\[user\]", ""),
 ]
 
 
 ATTENTION = ("attention.cu", "heads.cuh", "cached.cuh")
-PERSISTENT = ("layer.cu", "grid.cuh", "phase.cuh", "share.cuh")
 
 
 def gate(file: str, kind: Format = "nvfp4", activation: ActivationName = "swiglu") -> str:
@@ -405,17 +373,14 @@ def gate(file: str, kind: Format = "nvfp4", activation: ActivationName = "swiglu
     if file in ATTENTION:
         attended = AttentionCase(4, 1, 64, (330, 20), 310, sinks=True, normed=True)
         return said(replace(attended, fp8=kind == "fp8"), attention.build)
-    if file in ("dense.cu", "rows.cuh", "units.cuh"):
+    if file in ("dense.cu", "rows.cuh", "weights.cuh"):
         case = DenseCase(kind, (48 if kind == "bf16" else 40, 448), 3, bias=True)
         normed = NormedCase(kind, (224, 1600), 3, bias=True, epsilon=0.5)
         return said(case, dense.build) or said(normed, normed_linear.build)
-    if file == "router.cu" or file in PERSISTENT:
+    if file == "router.cu":
         # What nobody writes is then no number of an expert, rather than the one from before.
         torch.use_deterministic_algorithms(True)
         try:
-            if file in PERSISTENT:
-                its = NormedExpertsCase("nvfp4", Sizes(8, 3, 208, 96), 3, "swiglu")
-                return said(PersistentCase(its, "nvfp4"), persistent_layer.build)
             case = NormedExpertsCase("nvfp4", ROUTED, 5, "swiglu", "ties", epsilon=0.5)
             return said(case, normed_experts.build)
         finally:
@@ -430,17 +395,15 @@ def launched_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = folder / code.source
         launch(replace(code, source=str(source)) if source.is_file() else code, *arguments, **named)
 
-    modules = (attention, dense, moe, normed_experts, normed_linear, persistent_layer, routing)
-    for module in modules:
+    for module in (attention, dense, moe, normed_experts, normed_linear, routing):
         monkeypatch.setattr(module, "launch", changed)
 
 
 def copies(folder: Path, file: str) -> Sequence[Path]:
     """Copies of a source and of those through which a kernel includes it."""
-    through: tuple[str, ...] = ("weights.cuh", "split.cuh", "rows.cuh", "dense.cu", "gate_up.cu")
+    through: tuple[str, ...] = ("split.cuh", "rows.cuh", "dense.cu")
     through = ("attention.cu",) if file in ATTENTION else through
     through = ("routing.cu",) if file == "choice.cuh" else through
-    through = ("layer.cu",) if file in PERSISTENT else through
     names = dict.fromkeys((file, *(() if file.endswith(".cu") else through)))
     for name in names:
         (folder / name).write_bytes((SOURCES / name).read_bytes())

@@ -66,7 +66,7 @@ class NormedExpertsCase:
         residual = None
         if self.residual:
             residual = surrounded(make_activations("plain", *kept, 5, device, self.layout))
-        layer = self.layer_of(x, residual, device)
+        layer = self._layer(x, residual, device)
 
         def judged(results: Results, judged: Judge) -> Judgement:
             expected, stream = normed_experts_oracle(x, residual, layer)
@@ -76,10 +76,9 @@ class NormedExpertsCase:
         kinds = ((kept, torch.bfloat16),) * 2
         return Posed(layer, (x, residual), kinds, judged)
 
-    def layer_of(
+    def _layer(
         self, x: torch.Tensor, residual: torch.Tensor | None, device: str
     ) -> NormedExpertsLayer:
-        """The layer, with a router's matrix that makes the case's logits of these."""
         count, top_k, hidden = self.sizes.experts, self.sizes.top_k, self.sizes.hidden
         norm = make_activations("with a common offset", 1, hidden, 6, device)[0]
         wanted = make_logits(self.logits, self.tokens, count, torch.float64, "cpu")

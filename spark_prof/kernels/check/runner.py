@@ -46,7 +46,6 @@ from spark_prof.kernels.check.normed_experts_cases import (
     NormedExpertsCase,
     normed_experts_cases,
 )
-from spark_prof.kernels.check.persistent_cases import PersistentCase, persistent_cases
 from spark_prof.kernels.check.verdict import (
     Judgement,
     Status,
@@ -106,13 +105,12 @@ def attempt(run: Callable[[], Judgement], own: bool) -> tuple[Status, Judgement]
     return "failed" if judgement.detail else "passed", judgement
 
 
-AnyCase = Case | NormedCase | NormedExpertsCase | AttentionCase | PersistentCase
+AnyCase = Case | NormedCase | NormedExpertsCase | AttentionCase
 
 LAYER_CASES: dict[str, Callable[[Candidate, str], Iterator[AnyCase]]] = {
     "normed": normed_cases,
     "attention": lambda _, device: attention_cases(device),
     "normed-experts": normed_experts_cases,
-    "persistent": persistent_cases,
 }
 """Of the slot `layer`, by what the registry's `check` says."""
 

@@ -4,9 +4,12 @@
 // the activation joins; without a gate it is 16 rows of up. Blocks go through all stacks of all
 // active experts, and load weights and activations ahead across their borders; for the rest see
 // split.cuh. BF16 is read where the model has it, all rows of an expert's gate before those of up.
-#include "activation.cuh"
+// ACTIVATION: 0 SiLU, 1 gpt-oss's SwiGLU, 2 the square of what is above 0, without a gate.
 #include "plan.cuh"
 #include "split.cuh"
+
+#define SWIGLU 1
+#define RELU2 2
 
 constexpr bool GATED = ACTIVATION != RELU2;
 constexpr int ROWS = GATED ? 8 : 16;  // of the result, that a stack makes
@@ -23,6 +26,21 @@ constexpr int OUTPUTS = 1;  // for all tokens
 INLINE int output_stack(int i) { return warp_id(); }
 INLINE int output_row(int i) { return lane_id() >> 2; }
 #endif
+
+INLINE float activate(float gate, float up, float alpha, float limit) {
+    if (ACTIVATION == SWIGLU) {
+        // Comparisons that a NaN fails leave it as it is.
+        gate = gate > limit ? limit : gate;
+        up = up > limit ? limit : up < -limit ? -limit : up;
+        return gate / (1.f + expf(-alpha * gate)) * (up + 1.f);
+    }
+    return gate / (1.f + expf(-gate)) * up;
+}
+
+INLINE float square_above_0(float up) {
+    up = up < 0.f ? 0.f : up;  // a NaN stays
+    return up * up;
+}
 
 KERNEL __launch_bounds__(WARPS * 32, MIN_BLOCKS)
 gate_up(const u16* x, const u8* weights, const u8* scales, const float* row_scale, const u16* bias,

@@ -61,20 +61,6 @@ INLINE uint2 load_once_8_if(bool wanted, const void* from) {
 // A load of what several warps read: through L1. Not for what another thread of this grid writes.
 INLINE uint4 load_16(const void* from) { return __ldg(reinterpret_cast<const uint4*>(from)); }
 
-// A load of what other blocks of this grid have written before a barrier of the grid: from L2.
-INLINE uint4 load_fresh_16(const void* from) {
-    uint4 got;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(got.x), "=r"(got.y), "=r"(got.z), "=r"(got.w) : "l"(from) : "memory");
-    return got;
-}
-// Asks for memory that is read soon; addresses and sizes are multiples of 16 bytes.
-INLINE void prefetch_to_l2(const void* from, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 INLINE float bf16_to_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
 INLINE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 INLINE u32 bits_of_float(float value) { return __float_as_uint(value); }
@@ -152,15 +138,6 @@ INLINE u32 add_in_order(u32* at, u32 value) {
                  : "=r"(before) : "l"(at), "r"(value) : "memory");
     return before;
 }
-// What `add_in_order` of other blocks has made of it; what they wrote before is seen as behind that.
-INLINE u32 load_in_order(const u32* at) {
-    u32 got;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(got) : "l"(at) : "memory");
-    return got;
-}
-// Between two looks at what another block will write; ends the launch with an error.
-INLINE void let_others_run() {}
-INLINE void give_up() { asm volatile("trap;"); }
 
 // Programmatic dependent launch: wait until the kernel before has written, or let the next start.
 // Without that launch attribute, and before sm_90, both do nothing.

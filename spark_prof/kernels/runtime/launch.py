@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -51,7 +51,6 @@ def launch(
     block: int,
     arguments: Sequence[Argument],  # what its parameters get, in order
     dependent: bool = False,
-    together: bool = False,
 ) -> None:
     """Launches a kernel on the device of its tensors.
 
@@ -69,11 +68,6 @@ def launch(
 
     It does not behind a kernel that is launched with the attribute and never waits, such as one of
     CUTLASS that was compiled without CUTLASS_ENABLE_GDC_FOR_SM90, whose wait is then empty.
-
-    Together: its blocks wait for each other, so that a grid which the GPU does not hold at once is
-    refused. It is a cooperative launch, unless it is a dependent one: then its blocks come as those
-    of the kernel before leave, which waits for none of them, and before they have all begun none of
-    the kernel behind is let in.
     """
     devices = {each.device for each in arguments if isinstance(each, torch.Tensor)}
     if len(devices) != 1:
@@ -81,7 +75,7 @@ def launch(
         raise KernelError(f"{code.label}: tensors on {names}")
     (device,) = devices
     if device.type == "cuda":
-        _launch_on_gpu(code, device.index, grid, block, arguments, dependent, together)
+        _launch_on_gpu(code, device.index, grid, block, arguments, dependent)
     elif device.type in RUNNERS:
         RUNNERS[device.type](code, grid, block, arguments, dependent)
     else:
@@ -158,7 +152,6 @@ class _Loaded:
     function: Any
     context: Any
     signature: Signature
-    room: dict[int, int] = field(default_factory=dict)  # for blocks of so many threads, on the GPU
 
 
 class _Thread(threading.local):
@@ -166,7 +159,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.slots = ArgumentSlots()
-        self.settings: dict[tuple[Grid, int, bool, bool], Any] = {}
+        self.settings: dict[tuple[tuple[int, int, int], int, bool], Any] = {}
 
 
 _loaded: dict[tuple[KernelCode, int], _Loaded] = {}
@@ -181,14 +174,11 @@ def _launch_on_gpu(
     block: int,
     arguments: Sequence[Argument],
     dependent: bool,
-    together: bool,
 ) -> None:
     kernel = _loaded.get((code, index)) or _load(code, index, _cubin(code, index))
     kernel.signature.write(arguments, _thread.slots)
     dependent = dependent and torch.cuda.is_current_stream_capturing()
-    if together:
-        _check_room(kernel, index, grid, block)
-    asked = (grid, block, dependent, together and not dependent)
+    asked = (grid, block, dependent)
     settings = _thread.settings.get(asked)
     if settings is None:
         settings = _thread.settings[asked] = _launch_settings(*asked)
@@ -205,32 +195,15 @@ def _launch_on_gpu(
     _check(kernel.label, result)
 
 
-def _check_room(kernel: _Loaded, index: int, grid: Grid, block: int) -> None:
-    """Refuses a grid whose blocks cannot all be on the GPU at once."""
-    if block not in kernel.room:
-        answer = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.function, block, 0)
-        each = int(_check(kernel.label, *answer))
-        kernel.room[block] = each * torch.cuda.get_device_properties(index).multi_processor_count
-    if grid[0] * grid[1] * grid[2] > kernel.room[block]:
-        raise KernelError(
-            f"{kernel.label}: its blocks wait for each other, and of a grid of {grid} the GPU holds"
-            f" {kernel.room[block]} at a time"
-        )
-
-
-def _launch_settings(grid: Grid, block: int, dependent: bool, cooperative: bool) -> Any:
+def _launch_settings(grid: tuple[int, int, int], block: int, dependent: bool) -> Any:
     settings = driver.CUlaunchConfig()
     settings.gridDimX, settings.gridDimY, settings.gridDimZ = grid
     settings.blockDimX, settings.blockDimY, settings.blockDimZ = block, 1, 1
-    if dependent or cooperative:
+    if dependent:
         names = driver.CUlaunchAttributeID
         attribute = driver.CUlaunchAttribute()
-        if dependent:
-            attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-        else:
-            attribute.id = names.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-            attribute.value.cooperative = 1
+        attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
         settings.attrs = [attribute]
         settings.numAttrs = 1
     return settings
