@@ -192,6 +192,8 @@ def on_device(events: Any) -> dict[str, Any]:
         if name == longest[2] and end - begin > least
     ]
     steps = len(cuts) - 2
+    if not 0 < steps <= PROFILED:  # a step has several such kernels: nothing tells steps apart
+        return {"device_ms": None, "kernels": None}
     spans = spans[cuts[1] : cuts[-1]]
     busy = gaps = 0.0
     last = spans[0][0]
@@ -216,15 +218,16 @@ def show(sides: list[dict[str, Any]]) -> None:
         first = next(each for each in sides if each["model"] == side["model"])
         for count, step in side["batches"].items():
             base = first.get("batches", {}).get(count) if side is not first else None
-            wall, device = (
-                f" ({base[key] / step[key]:.2f} x)" if base else ""
-                for key in ("wall_ms", "device_ms")
-            )
-            print(
-                f"{side['model']}, {side['side']}, batch {count}, {side['gpu']}:"
-                f" {step['wall_ms']:.3f} ms a step{wall},"
-                f" {step['device_ms']:.3f} ms on the device{device}, {step['kernels']:.0f} kernels"
-            )
+            figures = [
+                f"{step[key]:.3f} ms {where}"
+                + (f" ({base[key] / step[key]:.2f} x)" if base and base[key] else "")
+                for key, where in (("wall_ms", "a step"), ("device_ms", "on the device"))
+                if step[key]
+            ]
+            if step["kernels"]:
+                figures.append(f"{step['kernels']:.0f} kernels")
+            name = f"{side['model']}, {side['side']}, batch {count}, {side['gpu']}"
+            print(f"{name}: {', '.join(figures) or 'not measured'}")
 
 
 if __name__ == "__main__":

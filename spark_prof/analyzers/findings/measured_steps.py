@@ -40,11 +40,16 @@ _GPT_OSS = ("gpt-oss-20b", "GptOssForCausalLM", 24, 425_615_360)
 MEASURED_STEPS = (
     MeasuredStep(
         *(*_GPT_OSS, 1, "NVIDIA H200", "9.0", "layer=spark_prof,o=spark_prof,lm_head=spark_prof"),
-        *((2.861, 1.577), (2.840, 1.481), (496, 161)),
+        *((2.861, 1.838), (2.841, 1.464), (496, 161)),
     ),
     MeasuredStep(
         *(*_GPT_OSS, 1, "NVIDIA H200", "9.0", "layer=mxfp4,o=mxfp4,lm_head=mxfp4"),
-        *((2.861, 1.719), (2.840, 1.117), (496, 161)),
+        *((2.861, 1.756), (2.841, 1.082), (496, 161)),
+    ),
+    MeasuredStep(
+        *("qwen3-30b-a3b-nvfp4", "Qwen3MoeForCausalLM", 48, 339_739_648, 1, "NVIDIA H200", "9.0"),
+        "layer=spark_prof,o=spark_prof,lm_head=spark_prof",
+        *((3.914, 1.653), (4.039, 1.491), (929, 306)),
     ),
 )
 """Of benchmarks/results/engine-steps-h200.json. Where that insisted (`spark_prof!`) the dispatcher
