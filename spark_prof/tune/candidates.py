@@ -18,7 +18,13 @@ from spark_prof.rules.tuning import TUNABLES, Tunable
 from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.engine_traits import EngineTraits, traits_of
 from spark_prof.tune.machine_facts import MachineFacts
-from spark_prof.tune.slots_and_backends import Row, backend_rows, most_promising, swap_rows
+from spark_prof.tune.slots_and_backends import (
+    Row,
+    backend_rows,
+    most_promising,
+    swap_rows,
+    why_no_swaps,
+)
 
 _CONFIGURATIONS = {
     "--moe-backend": "kernel_config.moe_backend",
@@ -78,7 +84,7 @@ def candidates_of(
         side = parse_side(row.words)
         key, quantizes = _key(side), _quantizes(side)
         permission = "requantize" if quantizes else "kv-dtype" if row.changes_model else ""
-        why = _is_set(side, command, given, facts)
+        why = why_no_swaps(traits) if side.swaps else _is_set(side, command, given, facts)
         if not why and permission and not getattr(allowed, permission.replace("-", "_")):
             why = _PERMISSIONS[permission]
         if why:
@@ -216,7 +222,7 @@ def _is_set(side: Side, command: EngineCommand, given: dict[str, str], facts: Ma
                 return f"the command sets {spelt} {given[spelt]}".rstrip()
         now = facts.configuration.get(path, "")
         same = same and now.lower() == (value or str(not off)).lower()
-    return "it is so in this run already" if same and not side.swaps else ""
+    return "it is so in this run already" if same else ""
 
 
 def _path(option: str) -> str:

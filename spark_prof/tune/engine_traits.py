@@ -19,6 +19,7 @@ _OF_LAYERS = frozenset({
     "shared-experts",
 })  # fmt: skip
 """Traits that only the model's layers tell."""
+UNTOLD = "the recording does not tell the model's layers; spark-prof record does"
 _QUANTIZING_ATTENTION = ("TritonAttentionImpl", "FlashInferImpl")
 _FULL = ("FULL", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
 _ATOMIC_ROWS = 2048
@@ -44,7 +45,7 @@ class EngineTraits:
     def why_not(self, trait: str) -> str:
         """What is said of a trait that it lacks."""
         if trait in _OF_LAYERS and not self.told:
-            return "the recording does not tell the model's layers; spark-prof record does"
+            return UNTOLD
         return TRAITS[trait]
 
 

@@ -17,14 +17,13 @@ from spark_prof.rules.backends import backends_for, choice_of
 from spark_prof.rules.environment import version_of
 from spark_prof.rules.tuning import FOREIGN, LAYER_MODELS, SWAPS, Swap
 from spark_prof.tune.candidate import Candidate, LeftOut
-from spark_prof.tune.engine_traits import EngineTraits
+from spark_prof.tune.engine_traits import UNTOLD, EngineTraits
 from spark_prof.tune.machine_facts import MachineFacts
 
 Row: TypeAlias = Candidate | LeftOut
 
 _KERNELS, _BACKENDS = "kernels", "backends"
 _NO_WEIGHTS = "--attention-backend"
-_UNTOLD = "the recording does not tell the model's layers; spark-prof record does"
 _EVERY = ", ".join(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
 _IN_LAYER = ("moe", "router", "qkv")
 _OF_LAYER = ("qkv", "attention", "rope", "norm", "router", "experts")  # what slot layer computes
@@ -33,14 +32,7 @@ _SETTLED = "the kernels of all these slots at once"
 
 def swap_rows(report: Report, facts: MachineFacts, traits: EngineTraits) -> Iterator[Row]:
     """Swaps of this package's kernels: all at once, each by itself, and what quantizes at load."""
-    why = ""
-    if "gpu" not in traits.present:
-        why = "kernels of this package need an NVIDIA GPU"
-    elif traits.sizes[0] > MOST_TOKENS:
-        why = f"they take up to {MOST_TOKENS} tokens a step, and these batch sizes are larger"
-    elif not traits.told:
-        why = traits.why_not("attention")
-    if why:
+    if why := why_no_swaps(traits):
         yield LeftOut(_EVERY, _KERNELS, why)
         return
     rows: dict[str, Candidate] = {}
@@ -61,6 +53,15 @@ def swap_rows(report: Report, facts: MachineFacts, traits: EngineTraits) -> Iter
             yield from _quantized(swap, report)
 
 
+def why_no_swaps(traits: EngineTraits) -> str:
+    """Why no kernel of this package can run on an engine; empty where some may."""
+    if "gpu" not in traits.present:
+        return "kernels of this package need an NVIDIA GPU"
+    if traits.sizes[0] > MOST_TOKENS:
+        return f"they take up to {MOST_TOKENS} tokens a step, and these batch sizes are larger"
+    return "" if traits.told else UNTOLD
+
+
 def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
     held = _held(swap.components, report)
     words = f"{swap.slot}=spark_prof"
@@ -79,8 +80,9 @@ def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
         condition = f"measured {gains[0].text} on {gains[0].machine}"
     else:
         words += "!"
-        told = "/".join(sorted(formats))
-        condition = f"runs, but was not measured to be faster on such {told} weights and GPU"
+        condition = "was not measured to be faster on weights like these"
+        if not _is_measured(facts):
+            condition = f"nothing was measured on compute capability {facts.capability} yet"
     found, ms = most_promising(report, _about(held, report), held)
     return Candidate(words, _KERNELS, condition, found, ms)
 
@@ -151,7 +153,7 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
             stored -= {"bf16"}
         why = ""
         if not held:
-            why = "the model has no such layer" if report.modules else _UNTOLD
+            why = "the model has no such layer" if report.modules else UNTOLD
         elif not facts.capability:
             why = "it needs a GPU"
         elif not stored:
