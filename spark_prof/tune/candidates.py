@@ -42,11 +42,11 @@ _PERMISSIONS = {
     "--allow-requantize tries it",
     "kv-dtype": "it narrows the KV cache, which changes the model; --allow-kv-dtype tries it",
 }
-_GONE = ("VLLM_USE_FLASHINFER_MOE", "VLLM_FLASHINFER_MOE", "VLLM_MXFP4", "VLLM_NVFP4",
-    "VLLM_ATTENTION_BACKEND")  # fmt: skip
-"""Variables that posts about vLLM still advise."""
+_GONE = {"MXFP4": "mxfp4", "NVFP4": "nvfp4", "FP4": "nvfp4", "FP8": "fp8"}
+"""Parts of the names of old variables, which posts still advise, by the format they are for."""
 _ONE_VALUE = re.compile(r"([\w.-]+=)(\w+)")
 _LONGEST = 200
+_WIDEST = 60
 
 
 @dataclass(frozen=True)
@@ -104,17 +104,22 @@ def candidates_of(
     for words, one in left.items():
         if words not in taken:
             alike.setdefault((one.source, one.why), []).append(words)
-    lines = (LeftOut(_together(names), *about) for about, names in alike.items())
+    lines = (LeftOut(line, *about) for about, names in alike.items() for line in _together(names))
     return CandidateTable(tuple(ordered), tuple(lines))
 
 
-def _together(words: Sequence[str]) -> str:
-    """Words in a row; values of one option with bars between them."""
-    values: dict[str, list[str]] = {}
+def _together(words: Sequence[str]) -> Iterator[str]:
+    """Words in lines that a table has room for; values of one option with bars between them."""
+    line, before = "", ""
     for word in words:
-        one = _ONE_VALUE.fullmatch(word)
-        values.setdefault(one[1] if one else word, []).append(one[2] if one else "")
-    return ", ".join(name + "|".join(found) for name, found in values.items())
+        found = _ONE_VALUE.fullmatch(word)
+        name, value = (found[1], found[2]) if found else ("", word)
+        more = f"{line}|{value}" if name and name == before else f"{line}, {word}" if line else word
+        if line and len(more) > _WIDEST:
+            yield line
+            more = word
+        line, before = more, name
+    yield line
 
 
 def table_rows(
@@ -148,11 +153,12 @@ def table_rows(
     yield LeftOut("--speculative-config", "speculation",
         "no drafter is given, and a step with drafts gives no fixed number of tokens to time",
     )  # fmt: skip
-    gone = [v.name for v in VARIABLES if v.name.startswith(_GONE) and UNKNOWN < v.gone <= version]
-    if gone:
-        yield LeftOut(", ".join(gone), "environment", f"vLLM {facts.vllm} does not read them; "
-            "--moe-backend, --linear-backend and --attention-backend took their place",
-        )  # fmt: skip
+    held = {row.dtype for row in report.roofline.weights} if report.roofline else set()
+    why = f"vLLM {facts.vllm} does not read it; --moe-backend and the like took its place"
+    for old in VARIABLES:
+        formats = [of for part, of in _GONE.items() if part in old.name.split("_")]
+        if UNKNOWN < old.gone <= version and set(formats) & held:
+            yield LeftOut(old.name, "environment", why)
 
 
 def _told(findings: Sequence[Finding]) -> Iterator[Candidate]:
@@ -184,14 +190,9 @@ def _told(findings: Sequence[Finding]) -> Iterator[Candidate]:
 def _source(side: Side) -> str:
     if side.swaps:
         return "kernels"
-    if side.environment:
-        return "environment"
     names = " ".join(set_options(side.options))
-    for part, source in (("-backend", "backends"), ("pass_config", "fusion passes"),
-        ("scheduling", "scheduler"), ("cache", "KV cache")):  # fmt: skip
-        if part in names:
-            return source
-    return "compilation"
+    sources = {"-backend": "backends", "pass_config": "fusion passes", "scheduling": "scheduler"}
+    return next((source for part, source in sources.items() if part in names), "compilation")
 
 
 def _key(side: Side) -> object:

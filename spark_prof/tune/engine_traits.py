@@ -20,6 +20,7 @@ _OF_LAYERS = frozenset({
 })  # fmt: skip
 """Traits that only the model's layers tell."""
 UNTOLD = "the recording does not tell the model's layers; spark-prof record does"
+_RMS_NORM = "RMSNorm"  # the one class that vLLM's passes and its kernels of norms know
 _QUANTIZING_ATTENTION = ("TritonAttentionImpl", "FlashInferImpl")
 _FULL = ("FULL", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
 _ATOMIC_ROWS = 2048
@@ -88,7 +89,8 @@ def _of_machine(report: Report, facts: MachineFacts) -> Iterator[str]:
         yield f"{facts.runner.lower()}-runner"
     if config.get("cache_config.cache_dtype", "auto") in ("auto", "bfloat16", "float16"):
         yield "wide-cache"
-    if "native" in config.get("kernel_config.ir_op_priority.rms_norm", "").split(",")[0]:
+    first = config.get("kernel_config.ir_op_priority.rms_norm", "").split(",")[0]
+    if "native" in first and any(row.type == _RMS_NORM for row in report.modules):
         yield "native-norms"
 
 
@@ -111,7 +113,7 @@ def _of_model(report: Report) -> Iterator[str]:
             yield "flashinfer-blocks"
         if "Marlin" in row.kernel and row.component != "experts" and _is_small(row, report):
             yield "small-marlin"
-    if has_qk_norm(modules):
+    if has_qk_norm(m for m in modules if m.component != "norm" or m.type == _RMS_NORM):
         yield "qk-norm"
     for layers in report.audit.rows if report.audit else ():
         linear = layers.layer in ("qkv", "o_proj", "mlp", "shared_experts", "linear")

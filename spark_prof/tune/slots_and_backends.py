@@ -24,7 +24,7 @@ Row: TypeAlias = Candidate | LeftOut
 
 _KERNELS, _BACKENDS = "kernels", "backends"
 _NO_WEIGHTS = "--attention-backend"
-_EVERY = ", ".join(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
+_EVERY = tuple(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
 _IN_LAYER = ("moe", "router", "qkv")
 _OF_LAYER = ("qkv", "attention", "rope", "norm", "router", "experts")  # what slot layer computes
 _SETTLED = "the kernels of all these slots at once"
@@ -33,7 +33,7 @@ _SETTLED = "the kernels of all these slots at once"
 def swap_rows(report: Report, facts: MachineFacts, traits: EngineTraits) -> Iterator[Row]:
     """Swaps of this package's kernels: all at once, each by itself, and what quantizes at load."""
     if why := why_no_swaps(traits):
-        yield LeftOut(_EVERY, _KERNELS, why)
+        yield from (LeftOut(words, _KERNELS, why) for words in _EVERY)
         return
     rows: dict[str, Candidate] = {}
     left: list[LeftOut] = []

@@ -103,3 +103,24 @@ def test_traits_and_findings_exist() -> None:
     assert {name for row in TUNABLES for name in row.findings} <= known
     assert len({row.words for row in TUNABLES}) == len(TUNABLES)
     assert all(bool(row.condition) is not bool(row.never) for row in TUNABLES)
+
+
+def test_vllms_parser_takes_the_words() -> None:
+    arguments = pytest.importorskip("vllm.engine.arg_utils").EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser: Any = arguments.add_cli_args(FlexibleArgumentParser())
+    taken = {}
+    for row in TUNABLES:
+        side = parse_side(row.words.format(sizes="1,2", graphs="1 2"))
+        if side.options and not row.never:
+            taken[row.words] = parser.parse_args(list(side.options))
+    graphs = taken["--cudagraph-capture-sizes {graphs}"]
+    assert graphs.cudagraph_capture_sizes == [1, 2]
+    [sized] = [found for words, found in taken.items() if "compile_sizes" in words]
+    assert sized.compilation_config.compile_sizes == [1, 2]
+    [native] = [found for words, found in taken.items() if "custom_ops" in words]
+    assert native.compilation_config.custom_ops == ["all"]
+    [norms] = [found for words, found in taken.items() if "ir-op" in words]
+    assert norms.ir_op_priority.rms_norm == ["vllm_c"]
+    assert not taken["--no-enforce-eager"].enforce_eager
