@@ -170,6 +170,10 @@ def test_gpt_oss_on_an_h100() -> None:
     assert "BF16" in _why(table, "--linear-backend")
     more = set(_words(_table(_GPT, allowed=_ALL))) - {*words}
     assert {"lm_head=mxfp4", "qkv=fp8", "--kv-cache-dtype=fp8"} <= more
+    assert {"layer=mxfp4,o=mxfp4,lm_head=mxfp4",
+        "moe=spark_prof,router=spark_prof,qkv=mxfp4,o=mxfp4,lm_head=mxfp4"} <= more  # fmt: skip
+    narrow = set(_words(_table(_QWEN, allowed=_ALL)))
+    assert "layer=spark_prof,o=spark_prof,lm_head=mxfp4" in narrow  # its qkv is narrow already
 
 
 def test_what_the_command_sets_is_left_to_it() -> None:
