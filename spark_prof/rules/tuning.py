@@ -55,7 +55,7 @@ class Tunable:
     components: tuple[str, ...] = ()  # whose time is all that it can save; empty for any
     since: Version = (0, 24)  # the first vLLM that has it
     until: Version = (999, 0)  # the first that has not
-    permission: str = ""  # kv-dtype, where that must be allowed
+    narrows_cache: bool = False  # and so must be allowed
     never: str = ""  # why it is never tried, where it is not
 
 
@@ -144,7 +144,7 @@ TUNABLES: tuple[Tunable, ...] = (
         "gpu v2-runner", _WAITS),
     Tunable("--kv-cache-dtype=fp8", "KV cache", "attention reads half as many bytes",
         "gpu attention wide-cache fp8-unit", "gpu attention wide-cache fp8-unit",
-        permission="kv-dtype"),
+        narrows_cache=True),
     Tunable(f"{_GRAPHS}=FULL", "compilation", "", "gpu compiled", "gpu compiled",
         never="a decode step replays the same full graph as with FULL_AND_PIECEWISE"),
     Tunable(f"{_GRAPHS}=PIECEWISE", "compilation", "", "gpu compiled", "gpu compiled",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +11,7 @@ from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.sides import Side, parse_side
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
-from spark_prof.errors import CommandError, one_line
+from spark_prof.errors import one_line
 from spark_prof.rules.environment import UNKNOWN, VARIABLES, version_of
 from spark_prof.rules.tuning import TUNABLES, Tunable
 from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
@@ -26,22 +25,22 @@ from spark_prof.tune.slots_and_backends import (
     why_no_swaps,
 )
 
+_SIZES = "--cudagraph-capture-sizes"
 _CONFIGURATIONS = {
     "--moe-backend": "kernel_config.moe_backend",
     "--linear-backend": "kernel_config.linear_backend",
     "--attention-backend": "attention_config.backend",
     "--ir-op-priority": "kernel_config.ir_op_priority",
-    "--cudagraph-capture-sizes": "compilation_config.cudagraph_capture_sizes",
+    _SIZES: "compilation_config.cudagraph_capture_sizes",
     "--kv-cache-dtype": "cache_config.cache_dtype",
     "--async-scheduling": "scheduler_config.async_scheduling",
     "--enforce-eager": "model_config.enforce_eager",
 }
 """Where vLLM keeps the value of an option that is no field of a configuration."""
-_PERMISSIONS = {
-    "requantize": "it quantizes BF16 weights at load, which changes the model; "
-    "--allow-requantize tries it",
-    "kv-dtype": "it narrows the KV cache, which changes the model; --allow-kv-dtype tries it",
-}
+_REQUANTIZES = (
+    "it quantizes BF16 weights at load, which changes the model; --allow-requantize tries it"
+)
+_NARROWS = "it narrows the KV cache, which changes the model; --allow-kv-dtype tries it"
 _GONE = {"MXFP4": "mxfp4", "NVFP4": "nvfp4", "FP4": "nvfp4", "FP8": "fp8"}
 """Parts of the names of old variables, which posts still advise, by the format they are for."""
 _ONE_VALUE = re.compile(r"([\w.-]+=)(\w+)")
@@ -82,30 +81,34 @@ def candidates_of(
             left.setdefault(row.words, row)
             continue
         side = parse_side(row.words)
-        key, quantizes = _key(side), _quantizes(side)
-        permission = "requantize" if quantizes else "kv-dtype" if row.changes_model else ""
+        quantizes = any(swap.kernel in ("mxfp4", "fp8") for swap in side.swaps)
         why = why_no_swaps(traits) if side.swaps else _is_set(side, command, given, facts)
-        if not why and permission and not getattr(allowed, permission.replace("-", "_")):
-            why = _PERMISSIONS[permission]
+        if quantizes and not allowed.requantize:
+            why = why or _REQUANTIZES
+        elif row.changes_model and not quantizes and not allowed.kv_dtype:
+            why = why or _NARROWS
         if why:
             left.setdefault(row.words, LeftOut(row.words, row.source, why))
             continue
-        row = replace(row, changes_model=row.changes_model or quantizes)
-        known = candidates.get(key)
-        if known is None:
-            candidates[key] = row
-        elif (row.expected_ms or 0.0) > (known.expected_ms or 0.0):
+        options = frozenset(set_options(side.options).items())
+        key = (frozenset(side.swaps), options, frozenset(side.environment))
+        known = candidates.setdefault(
+            key, replace(row, changes_model=row.changes_model or quantizes)
+        )
+        if (row.expected_ms or 0.0, row.finding) > (known.expected_ms or 0.0, known.finding):
             candidates[key] = replace(known, finding=row.finding, expected_ms=row.expected_ms)
-        elif row.finding and not known.finding:
-            candidates[key] = replace(known, finding=row.finding)
     ordered = sorted(candidates.values(), key=lambda row: -(row.expected_ms or 0.0))
-    taken = {row.words for row in ordered}
     alike: dict[tuple[str, str], list[str]] = {}
-    for words, one in left.items():
-        if words not in taken:
-            alike.setdefault((one.source, one.why), []).append(words)
+    taken = {row.words for row in ordered}
+    for one in left.values():
+        if one.words not in taken:
+            alike.setdefault((one.source, one_line(one.why)[:_LONGEST]), []).append(one.words)
     lines = (LeftOut(line, *about) for about, names in alike.items() for line in _together(names))
     return CandidateTable(tuple(ordered), tuple(lines))
+
+
+def _promise(row: Candidate) -> tuple[float, bool]:
+    return row.expected_ms or 0.0, bool(row.finding)
 
 
 def _together(words: Sequence[str]) -> Iterator[str]:
@@ -127,14 +130,10 @@ def table_rows(
 ) -> Iterator[Row]:
     """The rows of a table as they apply to an engine."""
     version = version_of(facts.vllm)
+    sizes = ",".join(map(str, traits.captured or traits.sizes))
+    graphs = " ".join(map(str, sorted({*traits.sizes, *traits.graphs})))
     for row in table:
-        sizes = {
-            "{sizes}": ",".join(map(str, traits.captured or traits.sizes)),
-            "{graphs}": " ".join(map(str, sorted({*traits.sizes, *traits.graphs}))),
-        }
-        words = row.words
-        for name, value in sizes.items():
-            words = words.replace(name, value)
+        words = row.words.replace("{sizes}", sizes).replace("{graphs}", graphs)
         missing = next((trait for trait in row.needs.split() if trait not in traits.present), "")
         if version == UNKNOWN:
             why = "which vLLM this is is not known, and so not whether it has this"
@@ -148,8 +147,8 @@ def table_rows(
             yield LeftOut(words, row.source, why)
             continue
         asked = [finding for finding in report.findings if finding.id in row.findings]
-        found, ms = most_promising(report, asked, row.components)
-        yield Candidate(words, row.source, row.condition, found, ms, bool(row.permission))
+        promised = most_promising(report, asked, row.components)
+        yield Candidate(words, row.source, row.condition, *promised, row.narrows_cache)
     yield LeftOut("--speculative-config", "speculation",
         "no drafter is given, and a step with drafts gives no fixed number of tokens to time",
     )  # fmt: skip
@@ -164,27 +163,14 @@ def table_rows(
 def _told(findings: Sequence[Finding]) -> Iterator[Candidate]:
     """The sides that findings' own commands compare."""
     for finding in findings:
-        try:
-            words = shlex.split(finding.command)
-        except ValueError:
-            continue
-        if words[:2] != ["spark-prof", "ab"]:
-            continue
-        sides = dict.fromkeys("ab", "stock")
-        asked = set_options(words[2 : words.index("--")] if "--" in words else [])
-        sides.update({name[2:]: value for name, value in asked.items() if name in ("--a", "--b")})
-        side = sides["b"]
-        if sides["a"] == "--enforce-eager" and side == "stock":
+        command = finding.command.partition(" -- ")[0]
+        side = command.removeprefix("spark-prof ab --b").lstrip(" =")
+        if command == "spark-prof ab --a=--enforce-eager --b stock":
             side = "--no-enforce-eager"
-        elif sides["a"] != "stock" or side == "stock":
-            continue
-        with_source = next((row.source for row in TUNABLES if row.words == side), "")
-        try:
-            source = with_source or _source(parse_side(side))
-        except CommandError:
+        elif side == command or side.lstrip("'").startswith(_SIZES):  # sizes have a row
             continue
         why = one_line(finding.measured or finding.text)[:_LONGEST]
-        yield Candidate(side, source, why, finding.id, finding.ms_per_token)
+        yield Candidate(side, _source(parse_side(side)), why, finding.id, finding.ms_per_token)
 
 
 def _source(side: Side) -> str:
@@ -193,16 +179,6 @@ def _source(side: Side) -> str:
     names = " ".join(set_options(side.options))
     sources = {"-backend": "backends", "pass_config": "fusion passes", "scheduling": "scheduler"}
     return next((source for part, source in sources.items() if part in names), "compilation")
-
-
-def _key(side: Side) -> object:
-    """The same for sides that are the same, however they are written."""
-    options = frozenset(set_options(side.options).items())
-    return frozenset(side.swaps), options, frozenset(side.environment)
-
-
-def _quantizes(side: Side) -> bool:
-    return any(swap.kernel in ("mxfp4", "fp8") for swap in side.swaps)
 
 
 def _is_set(side: Side, command: EngineCommand, given: dict[str, str], facts: MachineFacts) -> str:

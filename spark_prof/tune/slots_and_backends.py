@@ -137,7 +137,7 @@ def _quantized(swap: Swap, report: Report) -> Iterator[Row]:
 
 
 def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
-    """VLLM's own kernels that are known to run here beside those that ran."""
+    """Kernels of vLLM that are known to run here beside those that ran."""
     for option in dict.fromkeys(OPTIONS.values()):
         parts = tuple(part for part, of in OPTIONS.items() if of == option)
         held = _held(parts, report)

@@ -133,7 +133,7 @@ def test_each_row_is_reached_by_its_example(row: Tunable) -> None:
         assert found.why == row.never
     else:
         assert isinstance(found, Candidate)
-        assert found.changes_model is bool(row.permission)
+        assert found.changes_model is row.narrows_cache
         parse_side(found.words)
     for trait in row.needs.split():
         missing = _reached(row, example - {trait})
