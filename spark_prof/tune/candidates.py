@@ -83,6 +83,8 @@ def candidates_of(
         side = parse_side(row.words)
         quantizes = any(swap.kernel in ("mxfp4", "fp8") for swap in side.swaps)
         why = why_no_swaps(traits) if side.swaps else _is_set(side, command, given, facts)
+        if facts.flashinfer == "" and "flashinfer" in row.words.lower():
+            why = why or "FlashInfer is not installed"
         if quantizes and not allowed.requantize:
             why = why or _REQUANTIZES
         elif row.changes_model and not quantizes and not allowed.kv_dtype:

@@ -149,7 +149,7 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
         if not held:
             why = "the model has no such layer" if report.modules else UNTOLD
         elif not facts.capability:
-            why = "it needs a GPU"
+            why = "it chooses among kernels for GPUs"
         elif not stored:
             why = "the format of its layers is not told"
             if {found.stored for found in others} == {"bf16"}:

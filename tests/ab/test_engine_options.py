@@ -6,7 +6,6 @@ import pytest
 
 from spark_prof.ab.engine_options import set_options, with_options
 
-
 _CC = "--compilation-config"
 
 

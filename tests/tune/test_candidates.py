@@ -215,6 +215,9 @@ def test_what_no_side_can_do_is_said_once() -> None:
     assert not drafts.candidates
     assert [row.source for row in drafts.left_out] == ["speculation"]
     report, facts = _recorded(_GPT)
+    without = candidates_of(report, _command(("m",)), replace(facts, flashinfer=""), _NONE)
+    assert _why(without, "--moe-backend=flashinfer_cutlass") == "FlashInfer is not installed"
+    assert "--moe-backend=marlin" in _words(without)
     untold = candidates_of(replace(report, modules=()), _command(("m",)), facts, _ALL)
     assert "does not tell" in _why(untold, "moe=spark_prof")
     assert "does not tell" in _why(untold, "VLLM_USE_DEEP_GEMM=0")
