@@ -149,7 +149,7 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
         if not held:
             why = "the model has no such layer" if report.modules else UNTOLD
         elif not facts.capability:
-            why = "it chooses among kernels for GPUs"
+            why = "it chooses among kernels for GPUs, and the recording tells of none"
         elif not stored:
             why = "the format of its layers is not told"
             if {found.stored for found in others} == {"bf16"}:

@@ -212,6 +212,7 @@ def test_a_gpu_that_nothing_was_measured_on_is_insisted() -> None:
 
 def test_what_no_side_can_do_is_said_once() -> None:
     assert "up to 16 tokens" in _why(_table(_GPT, sizes=(64,)), "moe=spark_prof")
+    assert "moe=spark_prof" in _words(_table(_GPT, sizes=(64, 1)))
     assert "NVIDIA GPU" in _why(_table(_CPU), "moe=spark_prof")
     drafts = _table(_GPT, """vllm serve m -sc '{"method": "ngram"}'""")
     assert not drafts.candidates
