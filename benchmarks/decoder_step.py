@@ -77,7 +77,7 @@ def packed(form: str, *shape: int) -> MxFp4 | NvFp4:
         scales = torch.full((*shape[:-1], shape[-1] // 32), 121, device=DEVICE, dtype=torch.uint8)
         return MxFp4(codes, scales)
     scales = torch.full((*shape[:-1], shape[-1] // 16), 0.25, device=DEVICE)
-    value = torch.full(shape[:-2], 0.06, device=DEVICE) if len(shape) == 3 else torch.tensor(0.06)
+    value = torch.full((shape[0], 1, 1) if len(shape) == 3 else (), 0.06, device=DEVICE)
     value = value.to(DEVICE)
     return NvFp4(codes, scales.to(torch.float8_e4m3fn), GlobalScale(value, "multiplies"))
 

@@ -87,7 +87,10 @@ def test_a_layer_is_offered_where_its_step_was_measured(qwen: Report) -> None:
     assert "--b layer=mxfp4,o=mxfp4,lm_head=mxfp4 -- " in rounded.command
     assert "rounds weights" in rounded.measured
     assert "--b lm_head=mxfp4 -- " in asked["lm-head-not-quantized"].command
-    assert measured_step(("router",), qwen) is None
+    of_qwen = measured_step(("router",), qwen)
+    assert of_qwen is not None
+    assert of_qwen.model == "qwen3-30b-a3b-nvfp4"
+    assert measured_step(("router",), qwen, "mxfp4") is None
 
     assert gpt.roofline is not None
     phases = tuple(replace(phase, tokens=8) for phase in gpt.roofline.phases)
