@@ -49,18 +49,19 @@ def bounded(document: Document, bounds: Bounds) -> Document:
 def bounded_record(record: Any, bounds: Bounds) -> Any:
     """The same of what JSON has, already plain; `left_out` says how many rows of which list.
 
-    A document that is a list becomes one with `rows`. With sections, what is no list or object
-    stays too.
+    It is `rows_left_out` where the document has a `left_out` of its own. A document that is a list
+    becomes one with `rows`. With sections, what is no list or object stays too.
 
     Raises:
         CommandError: there is no such section.
     """
     if bounds == WHOLE:
         return record
-    left_out: Counter[str] = Counter()
     if isinstance(record, list):
         _known(bounds.sections, ("rows", "kernels"))
-        return {"rows": _first(record, bounds.limit, "", left_out), "left_out": left_out.total()}
+        rows = record[: bounds.limit]
+        return {"rows": rows, "left_out": len(record) - len(rows)}
+    left_out: Counter[str] = Counter()
     wanted = {key for name in bounds.sections for key in (name, *_KEYS.get(name, ()))}
     if bounds.sections:
         named = [each for each, keys in _KEYS.items() if record.keys() & {*keys}]
@@ -68,7 +69,8 @@ def bounded_record(record: Any, bounds: Bounds) -> Any:
         record = {
             key: value for key, value in record.items() if key in wanted or not _is_part(value)
         }
-    return {**_first(record, bounds.limit, "", left_out), "left_out": dict(left_out)}
+    told = "rows_left_out" if "left_out" in record else "left_out"
+    return {**_first(record, bounds.limit, "", left_out), told: dict(left_out)}
 
 
 def _first(value: Any, limit: int | None, path: str, left_out: Counter[str]) -> Any:
