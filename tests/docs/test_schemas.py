@@ -171,7 +171,7 @@ def test_bounds(name: str, words: list[str], printed: Any) -> None:
     assert only[part] == whole[part]
     assert only["left_out"] == {}
     rest = only.keys() - {part, "left_out"}
-    assert not any(isinstance(only[key], dict | list) for key in rest)
+    assert not any(only[key] is None or isinstance(only[key], dict | list) for key in rest)
 
 
 def longest(value: Any) -> int:

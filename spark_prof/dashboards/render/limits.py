@@ -97,7 +97,7 @@ def _parts(record: Mapping[str, Any]) -> list[str]:
 
 
 def _is_part(value: Any) -> bool:
-    return isinstance(value, dict | list)
+    return value is None or isinstance(value, dict | list)
 
 
 def _known(asked: Collection[str], known: Collection[str]) -> None:
