@@ -185,8 +185,7 @@ _EXIT_CODES = (
 _DRAWING = (
     "| `--limit` | At most so many rows of each table |",
     "| `--section` | Only this section, such as kernels; repeatable |",
-    "| `--format` | How to say what was written: JSON goes to stdout; default text |",
-    "| `--format` | JSON prints the address on stdout once it serves; default text |",
+    "| `--format` | How to say what came of it; JSON goes to stdout; default text |",
     "| `--format` | How to draw it; by default text, or what OUT's ending says |",
     "| `--out`, `-o` | Write to this file, not to the terminal |",
 )
