@@ -79,14 +79,14 @@ def explore(
             f"anybody who reaches {host}:{listening.getsockname()[1]}{key} can read this; "
             "it is not encrypted"
         )
+
+    def tell(address: str) -> None:
+        say_json({"schema": 1, "address": address})
+
     serve(
         sources, rank or (), host, listening, allowed=allowed, token=token,
-        show=_on_desktop() if show is None else show, told=_told if kind is Answer.JSON else None,
+        show=_on_desktop() if show is None else show, told=tell if kind is Answer.JSON else None,
     )  # fmt: skip
-
-
-def _told(address: str) -> None:
-    say_json({"schema": 1, "address": address})
 
 
 def _names(given: Sequence[str]) -> Sequence[str]:

@@ -123,7 +123,7 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
     "compare": ("compare --format json", {
         "schema": int, "kind": str, "reference": _SIDE,
         "comparisons": [{
-            "side": str, "other": _SIDE, "assumed_start_share": float,
+            "side": str, "answer": Optional([str]), "other": _SIDE, "assumed_start_share": float,
             "phases": [PhaseComparison], "setup": [Setting], "notes": list[str]}],
         "gate": [{
             "limit": str, "side": str, "outcome": str, "kind": str, "change": Change | None,
