@@ -151,12 +151,12 @@ def commands_page(_: str = "") -> str:
         "## For programs\n",
         "`--format json` prints one document on stdout; `docs/schema` has the schema of each, and "
         "[written](schema/written.schema.json) is of commands that write something (`export "
-        "--json`). What a recorded command prints goes to stderr then. `explore` prints its "
-        "address and serves. Keys may be added, none goes. With `--limit` or `--section` there is "
-        "`left_out`, rows by list; a document that is a list becomes `rows` and `left_out`.\n",
-        "A finding's `key` (`rule:subject`) is its own in a document, and the same in every format "
-        "and in `compare`; `verify` is what to type after the change. A kernel's `kernel_id` "
-        "hashes its name; in SQL it is `kernel_id(name)`.\n",
+        "--json`): what a recorded command prints goes to stderr then. `explore` prints its "
+        "address. Keys may be added, none goes. With `--limit` or `--section` there is "
+        "`left_out`, rows by list; a document that is a list has `rows` and `left_out`.\n",
+        "A finding's `key` is its own in a document and the same in every format; `verify` is what "
+        "to type after the change. A kernel's `kernel_id` hashes its name, as `kernel_id(name)` "
+        "does in SQL.\n",
         "## Exit codes\n",
         "\n".join(["| code | meaning |", "| --- | --- |", *_EXIT_CODES]) + "\n",
     ]
@@ -175,11 +175,10 @@ def commands_page(_: str = "") -> str:
 
 _EXIT_CODES = (
     "| 0 | it is done, whatever was found |",
-    "| 1 | what was to be checked failed: a limit of `compare --fail-on`, any finding with "
-    "`doctor --fail-on-findings`, the gate of `ab`, a kernel of `kernels check`, `bench` or "
-    "`tune`; or the command that `record` ran, whose bundle is whole |",
+    "| 1 | what was checked failed: `compare --fail-on`, `doctor --fail-on-findings`, the gate of "
+    "`ab`, a kernel of `kernels`; or the command that `record` ran, whose bundle is whole |",
     "| 2 | the input or an option is not usable, nothing was recorded or could be checked, or an "
-    "engine of `ab` ended early; one line on stderr says why |",
+    "engine of `ab` ended; stderr has one line |",
     "| 130, 143 | Ctrl-C, SIGTERM |",
 )
 _DRAWING = (
