@@ -30,16 +30,14 @@ class Finding:
 
 def keyed(found: Iterable[Finding], verify: str = "") -> tuple[Finding, ...]:
     """The findings with their keys, and with this way to verify them where they have no other."""
-    made = []
-    for each in found:
+    made, taken, keys = tuple(found), Counter[str](), {}
+    # Figures change from run to run, and the order with them; texts begin with names.
+    for number, each in sorted(enumerate(made), key=lambda pair: pair[1].text):
         subject = re.sub(r"[^A-Za-z0-9_.]+", "-", each.subject).strip("-")[:_LONGEST]
         key = f"{each.id}:{subject}" if subject else each.id
-        made.append(replace(each, key=key, verify=each.verify or verify))
-    # Figures change from run to run, and the order with them; texts begin with names.
-    taken: Counter[str] = Counter()
-    keys = {}
-    for number in sorted(range(len(made)), key=lambda number: made[number].text):
-        key = made[number].key
         taken[key] += 1
         keys[number] = f"{key}.{taken[key]}" if taken[key] > 1 else key
-    return tuple(replace(each, key=keys[number]) for number, each in enumerate(made))
+    return tuple(
+        replace(each, key=keys[number], verify=each.verify or verify)
+        for number, each in enumerate(made)
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +10,6 @@ from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.analyzers.comparing.threshold_expression import Expression
     from spark_prof.dashboards.compare_report import Compared
 
 _MOST = 25
@@ -51,25 +49,12 @@ def compare(
 
     gates = [parse(text) for text in fail_on or ()]
     drawn_as = page(format, out, limit, section)
-    from spark_prof.dashboards.compare_report import render_comparison
-
-    found = compared_of([reference, *others], rank, gates)
-    put(render_comparison(found, *drawn_as), out)
-    if _failed(found, strict):
-        raise typer.Exit(1)
-
-
-def compared_of(
-    sources: Sequence[str], rank: int | None = None, limits: Sequence[Expression] = ()
-) -> Compared:
-    """What `compare` finds: the first source, or several engine starts A1,A2, is the reference."""
-    reference, *others = sources
     if len(others) > _MOST:
         raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
     from spark_prof.analyzers.comparing.comparison import side_names
     from spark_prof.analyzers.comparing.thresholds import check
-    from spark_prof.dashboards.compare_report import Compared
+    from spark_prof.dashboards.compare_report import Compared, render_comparison
     from spark_prof.datasets.compared import read_side, recordings_of
 
     sides = [recordings_of(source) for source in (reference, *others)]
@@ -82,8 +67,11 @@ def compared_of(
     found = tuple(
         compare_sides(a, side, (first, name)) for side, name in zip(rest, names, strict=True)
     )
-    gate = tuple(check(each, limits) for each in found) if limits else ()
-    return Compared(found, gate)
+    gate = tuple(check(each, gates) for each in found) if gates else ()
+    compared = Compared(found, gate)
+    put(render_comparison(compared, *drawn_as), out)
+    if _failed(compared, strict):
+        raise typer.Exit(1)
 
 
 def _failed(compared: Compared, strict: bool) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
-from spark_prof.cli.written import Answer, say_json
+from spark_prof.cli.written import Answer, AnswerOption, say_json
 from spark_prof.errors import CommandError
 
 TOKEN = "SPARK_PROF_TOKEN"
@@ -22,9 +22,6 @@ TOKEN = "SPARK_PROF_TOKEN"
 _Port = Annotated[
     int | None,
     typer.Option(min=1, max=65535, help="To listen on; by default 8501 or the next free one."),
-]
-AddressOption = Annotated[
-    Answer, typer.Option("--format", help="JSON prints the address on stdout once it serves.")
 ]
 _Show = Annotated[
     bool | None,
@@ -60,7 +57,7 @@ def explore(
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Whoever reaches the port may read.")
     ] = False,
-    kind: AddressOption = Answer.TEXT,
+    kind: AnswerOption = Answer.TEXT,
 ) -> None:
     """Look at recordings in the browser: where each token's time goes, down to single kernels."""
     if importlib.util.find_spec("streamlit") is None:
@@ -82,14 +79,14 @@ def explore(
             f"anybody who reaches {host}:{listening.getsockname()[1]}{key} can read this; "
             "it is not encrypted"
         )
+
+    def tell(address: str) -> None:
+        say_json({"schema": 1, "address": address})
+
     serve(
         sources, rank or (), host, listening, allowed=allowed, token=token,
-        show=_on_desktop() if show is None else show, told=_told if kind is Answer.JSON else None,
+        show=_on_desktop() if show is None else show, told=tell if kind is Answer.JSON else None,
     )  # fmt: skip
-
-
-def _told(address: str) -> None:
-    say_json({"schema": 1, "address": address})
 
 
 def _names(given: Sequence[str]) -> Sequence[str]:
@@ -130,7 +127,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "example.zip"
 def demo(
     port: _Port = None,
     show: _Show = None,
-    kind: AddressOption = Answer.TEXT,
+    kind: AnswerOption = Answer.TEXT,
 ) -> None:
     """Look at a recording of Qwen3-30B-A3B NVFP4 on an H100, without GPU, vLLM or model."""
     say("Qwen3-30B-A3B NVFP4 on an H100, 94 decode steps, random weights")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
-from spark_prof.cli.written import Answer, AnswerOption, told, told_bundle
+from spark_prof.cli.written import Answer, AnswerOption, told
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError
 
@@ -56,7 +56,7 @@ def import_traces(
         claim = stack.enter_context(Claim(out))
         paths = [stack.enter_context(fetched_path(file)) for file in files]
         bundle = import_files(paths, claim, like)
-    if told_bundle(kind, "import", out, bundle, bundle.meta.lost):
+    if told(kind, "import", out, "bundle", bundle.meta.lost, bundle=bundle):
         return
     ranks = ", ".join(map(str, bundle.ranks))
     words = f"ranks {ranks}" if len(bundle.ranks) > 1 else f"rank {ranks}"

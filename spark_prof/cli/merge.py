@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
-from spark_prof.cli.written import Answer, AnswerOption, told_bundle
+from spark_prof.cli.written import Answer, AnswerOption, told
 from spark_prof.errors import CommandError
 
 
@@ -45,7 +45,7 @@ def merge(
             f"times {done}"
         )
     notes += lost
-    if told_bundle(kind, "merge", out, open_bundle(out), notes):
+    if told(kind, "merge", out, "bundle", notes, bundle=open_bundle(out)):
         return
     ranks = ", ".join(map(str, bundle.ranks))
     say(f"ranks {ranks} in {out}; {next_report(out)}")

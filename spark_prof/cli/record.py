@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say, whole_numbers
-from spark_prof.cli.written import Answer, AnswerOption, stdout_is_ours, told_bundle
+from spark_prof.cli.written import Answer, AnswerOption, stdout_is_ours, told
 from spark_prof.errors import CommandError
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 
@@ -133,7 +133,7 @@ def record(
         with stdout_is_ours(answer):
             bundle, code = record_command(command or [], settings, say)
     shown = out or folder.name
-    if told_bundle(answer, "record", shown, bundle, bundle.meta.lost, code):
+    if told(answer, "record", shown, "bundle", bundle.meta.lost, None, bundle, code):
         return 1 if code else 0
     steps_found = sum(n for name, n in bundle.meta.tables.items() if name.startswith("steps-"))
     ranks = len(bundle.ranks)

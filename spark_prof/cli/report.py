@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,7 +32,7 @@ def report(
     source: Annotated[
         str,
         typer.Argument(
-            help="A bundle, a trace, a folder of them, the URL of one, or a result of ab or tune."
+            help="A bundle, a trace, a folder of them, the URL of one, or a result of ab."
         ),
     ],
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
@@ -68,23 +67,6 @@ def report(
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels."""
     drawn_as = page(format, out, limit, section)
-    if share:
-        share_recording(source, share, drawn_as.kind)
-        return
-    put(drawn_report(source, drawn_as, all_sections, layer, rank, bench, measured, engine), out)
-
-
-def drawn_report(
-    source: str,
-    drawn_as: Page,
-    whole: bool = False,
-    layer: int | None = None,
-    rank: int | None = None,
-    bench: Sequence[Path] | None = None,
-    measured: Path | None = None,
-    engine: Engine = Engine.LOCAL,
-) -> str:
-    """What `report` prints of a source, as its options say."""
     from spark_prof.traces.resolve import AbResult, Folder, LoadTest, TuneFile, fetched, resolve
 
     named = resolve(source)
@@ -96,16 +78,18 @@ def drawn_report(
                 f"{source} holds {held}; --rank, --layer, --bench and --measured need one recording"
             )
         if isinstance(named, Folder):
-            return report_dataset(named, drawn_as, engine)
-        if isinstance(named, TuneFile):
+            put(report_dataset(named, drawn_as, engine), out)
+        elif isinstance(named, TuneFile):
             from spark_prof.dashboards.tune_report import render_tune
             from spark_prof.tune.tune_result import read_tune
 
-            return render_tune(read_tune(named.file), *drawn_as)
-        from spark_prof.ab.result import read_result
-        from spark_prof.dashboards.ab_report import render_ab
+            put(render_tune(read_tune(named.file), *drawn_as), out)
+        else:
+            from spark_prof.ab.result import read_result
+            from spark_prof.dashboards.ab_report import render_ab
 
-        return render_ab(read_result(named.file), *drawn_as)
+            put(render_ab(read_result(named.file), *drawn_as), out)
+        return
     from spark_prof.analyzers.summary import summarize, with_clients
     from spark_prof.dashboards.render import render_report
     from spark_prof.datasets.opened import ceilings_for, opened
@@ -116,16 +100,21 @@ def drawn_report(
         if isinstance(found, LoadTest):
             from spark_prof.dashboards.client_report import render_clients
 
-            return render_clients([read_benchmark(found.path), *results], *drawn_as)
+            put(render_clients([read_benchmark(found.path), *results], *drawn_as), out)
+            return
         with opened(found) as bundle:
+            if share:
+                share_recording(bundle, share, drawn_as.kind)
+                return
             if bundle.imported:
                 bundle.named = source
             if layer is not None:
-                return report_layer(bundle, rank, layer, drawn_as)
+                put(report_layer(bundle, rank, layer, drawn_as), out)
+                return
             ceilings = ceilings_for(bundle, rank, measured)
             report = summarize(bundle, rank, measured=ceilings)
             summary = with_clients(report, bundle, rank, results)
-    return render_report(summary, *drawn_as, whole=whole)
+    put(render_report(summary, *drawn_as, whole=all_sections), out)
 
 
 def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -> str:
@@ -137,23 +126,19 @@ def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -
 
     summary = summary_of(bundle, rank)
     found = layer_of(summary, layer)
-    title = run_section.title(summary.report)
+    drawn = layer_section.one_layer(found, run_section.title(summary.report))
     kind, width, color, bounds = drawn_as
-    return draw(
-        lambda: layer_section.one_layer(found, title), lambda: found, kind, width, color,
-        bounds=bounds,
-    )  # fmt: skip
+    return draw(lambda: drawn, lambda: found, kind, width, color, bounds=bounds)
 
 
-def share_recording(source: str, out: Path, kind: str) -> None:
+def share_recording(bundle: Bundle, out: Path, kind: str) -> None:
     """Writes what somebody else may see of a recording, and says how to look at it."""
-    from spark_prof.datasets.opened import opened
     from spark_prof.exporters.shared_recording import share
 
     if out.suffix != ".zip":
         raise CommandError(f"{out} is a zip file; let its name end in .zip")
     check_folder(out.absolute().parent)
-    with os_errors(f"cannot write {out}"), opened(source) as bundle:
+    with os_errors(f"cannot write {out}"):
         share(bundle, out)
     if told(kind, "report", out, "zip"):
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli.options import next_report, say
-from spark_prof.cli.written import Answer, AnswerOption, told_bundle
+from spark_prof.cli.written import Answer, AnswerOption, told
 from spark_prof.dashboards.units import counted
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def salvage(
 
     found = salvage_folder(folder, progress=quarters(say))
     missing = [line for rank in found.ranks for line in rank.missing]
-    if told_bundle(kind, "salvage", folder, found.bundle, [*missing, *found.missing]):
+    if told(kind, "salvage", folder, "bundle", [*missing, *found.missing], bundle=found.bundle):
         return
     for line in _lines(found):
         print(line)

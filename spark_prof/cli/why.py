@@ -14,7 +14,6 @@ from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.model import Report
-    from spark_prof.analyzers.why import Why
     from spark_prof.traces.checkpoint import Checkpoint
 
 _DEFAULT_GPU = "gb10"
@@ -39,13 +38,6 @@ def why(
 ) -> None:
     """Say why one checkpoint decodes faster than another: bytes, lower bound, kernel, precision."""
     drawn_as = page(format, out, limit, section)
-    from spark_prof.dashboards.why_report import render_why
-
-    put(render_why(why_of(sources, gpu, batch), *drawn_as), out)
-
-
-def why_of(sources: list[str], gpu: str | None = None, batch: int = 1) -> Why:
-    """What `why` finds of checkpoints and recordings."""
     if len(sources) > _MOST:
         raise CommandError(f"{len(sources)} sides are too many; give at most {_MOST}")
     from spark_prof.analyzers.why import (
@@ -57,6 +49,7 @@ def why_of(sources: list[str], gpu: str | None = None, batch: int = 1) -> Why:
         side_of_recording,
         what_ifs,
     )
+    from spark_prof.dashboards.why_report import render_why
     from spark_prof.rules.gpus import find_gpu
     from spark_prof.traces.checkpoint import Checkpoint
 
@@ -80,7 +73,7 @@ def why_of(sources: list[str], gpu: str | None = None, batch: int = 1) -> Why:
             sides.append(side_of_recording(each[0], name, shown, each[1]))
     findings = [() if isinstance(each, Checkpoint) else each[0].findings for each in found]
     speed, said_by = bandwidth_of(shown)
-    return Why(
+    answer = Why(
         shown.name,
         speed,
         said_by,
@@ -89,6 +82,7 @@ def why_of(sources: list[str], gpu: str | None = None, batch: int = 1) -> Why:
         tuple(answer_of(sides, shown)),
         next_of(sides, findings, sources),
     )
+    put(render_why(answer, *drawn_as), out)
 
 
 def _read(source: str) -> tuple[Report, Mapping[str, Any]] | Checkpoint:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -31,7 +31,7 @@ class Answer(StrEnum):
 
 
 AnswerOption = Annotated[
-    Answer, typer.Option("--format", help="How to say what was written: JSON goes to stdout.")
+    Answer, typer.Option("--format", help="How to say what came of it; JSON goes to stdout.")
 ]
 Kind = Literal["bundle", "bundles", "zip", "perfetto", "csv", "parquet", "program"]
 
@@ -56,39 +56,30 @@ class Written:
 
 def told(
     answer: str, command: str, path: Path | str, kind: Kind, notes: Sequence[str] = (),
-    then: str | None = None,
+    then: str | None = None, bundle: Bundle | None = None, exit_code: int | None = None,
 ) -> bool:  # fmt: skip
     """Prints what was written where JSON is the answer; whether it did.
 
     Args:
         then: what to type next, by default `report`.
+        bundle: what was written, whose figures are told too.
     """
-    then = report_command(path) if then is None else then
-    if answer == Answer.JSON:
-        say_json(Written(command, str(path), kind, then, tuple(notes)))
-    return answer == Answer.JSON
-
-
-def told_bundle(
-    answer: str, command: str, path: Path | str, bundle: Bundle, notes: Sequence[str],
-    exit_code: int | None = None,
-) -> bool:  # fmt: skip
-    """The same of a bundle, with what it holds."""
     if answer != Answer.JSON:
         return False
-    from spark_prof.analyzers.summary import summarize
+    then = report_command(path) if then is None else then
+    found = Written(command, str(path), kind, then, tuple(notes), exit_code=exit_code)
+    if bundle is not None:
+        from spark_prof.analyzers.summary import summarize
 
-    steps, kernels = (
-        sum(n for name, n in bundle.meta.tables.items() if name.startswith(f"{table}-"))
-        for table in ("steps", "kernels")
-    )
-    coverage = summarize(bundle).coverage if kernels else None
-    say_json(
-        Written(
-            command, str(path), "bundle", report_command(path), tuple(notes), bundle.meta.state,
-            tuple(bundle.ranks), steps, kernels, coverage, exit_code,
+        steps, kernels = (
+            sum(n for name, n in bundle.meta.tables.items() if name.startswith(table))
+            for table in ("steps-", "kernels-")
         )
-    )  # fmt: skip
+        found = replace(
+            found, state=bundle.meta.state, ranks=tuple(bundle.ranks), steps=steps, kernels=kernels,
+            coverage=summarize(bundle).coverage if kernels else None,
+        )  # fmt: skip
+    say_json(found)
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from spark_prof.analyzers.classify.classifier import kernel_id
@@ -18,22 +19,12 @@ _LONGEST_TITLE = 120
 
 
 def render_classification(
-    source: str,
-    rows: Sequence[Classified],
-    kind: str,
-    width: int = 100,
-    color: bool = False,
+    source: str, rows: Sequence[Classified], kind: str, width: int = 100, color: bool = False,
     bounds: Bounds = WHOLE,
-) -> str:
+) -> str:  # fmt: skip
     """Draws the kernels of a source in a format."""
-    return draw(
-        lambda: _document(source, rows),
-        lambda: [*map(_record, rows)],
-        kind,
-        width,
-        color,
-        bounds=bounds,
-    )
+    drawn = partial(_document, source, rows)
+    return draw(drawn, lambda: [*map(_record, rows)], kind, width, color, bounds=bounds)
 
 
 def _document(source: str, rows: Sequence[Classified]) -> Document:

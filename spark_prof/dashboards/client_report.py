@@ -14,12 +14,9 @@ from spark_prof.traces.benchmarks.load_test import BenchmarkResult
 
 
 def render_clients(
-    results: Sequence[BenchmarkResult],
-    kind: str,
-    width: int = 100,
-    color: bool = False,
+    results: Sequence[BenchmarkResult], kind: str, width: int = 100, color: bool = False,
     bounds: Bounds = WHOLE,
-) -> str:
+) -> str:  # fmt: skip
     """Draws what load generators measured: at least one result."""
     rows = [client_row(run) for result in results for run in result.runs]
     sources = [result.source for result in results]
@@ -28,6 +25,5 @@ def render_clients(
     record = {"schema": SCHEMA, "sources": sources, "clients": rows, "lost": lost}
     title = f"spark-prof: {shorten(', '.join(sources), 120)}"
     sections = (client_section.runs(rows), client_section.remarks(rows, lost))
-    return draw(
-        lambda: document(title, (), sections), lambda: record, kind, width, color, bounds=bounds
-    )
+    drawn = document(title, (), sections)
+    return draw(lambda: drawn, lambda: record, kind, width, color, bounds=bounds)

@@ -43,9 +43,8 @@ def render_comparison(
 ) -> str:
     """Draws a comparison in a format."""
     drawn, record = partial(document, compared), partial(_record, compared)
-    return draw(
-        drawn, record, kind, width, color, lambda: compare_figures(compared.found), bounds=bounds
-    )
+    figures = partial(compare_figures, compared.found)
+    return draw(drawn, record, kind, width, color, figures, bounds=bounds)
 
 
 def document(compared: Compared) -> Document:

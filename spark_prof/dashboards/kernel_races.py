@@ -26,13 +26,9 @@ _MOST_NAMES = 2
 
 
 def render_work(
-    request: Request,
-    run: RecordedRun | None,
-    kind: str,
-    width: int = 100,
-    color: bool = False,
+    request: Request, run: RecordedRun | None, kind: str, width: int = 100, color: bool = False,
     bounds: Bounds = WHOLE,
-) -> str:
+) -> str:  # fmt: skip
     """Draws what a request would time, and of a recording what it ran for it."""
     rows = [(piece, tokens) for piece in request.pieces() for tokens in request.tokens]
 

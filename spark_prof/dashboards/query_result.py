@@ -28,10 +28,8 @@ Writer = Callable[[Sequence[str], Iterable[Row], Limit], Iterator[str]]
 def as_text(columns: Sequence[str], rows: Iterable[Row], limit: Limit = None) -> Iterator[str]:
     """A table for a terminal: cells of a foreign trace can neither move its cursor nor break it."""
     waiting = iter(rows)
-    shown = [
-        [_cell(value) for value in row]
-        for row in islice(waiting, min(limit or MOST_LINES, MOST_LINES))
-    ]
+    most = min(limit or MOST_LINES, MOST_LINES)
+    shown = [[_cell(value) for value in row] for row in islice(waiting, most)]
     titles = [shorten(name, _WIDEST_CELL) for name in columns]
     widths = [max(map(cell_len, cells)) for cells in zip(titles, *shown, strict=True)]
     right = [bool(shown) and all(_is_number(row[i]) for row in shown) for i in range(len(titles))]

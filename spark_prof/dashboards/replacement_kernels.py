@@ -27,25 +27,15 @@ _LETTERS = (
 
 
 def render_kernels(
-    kernels: Sequence[ReplacementKernel],
-    runs: Sequence[Run],
-    kind: str,
-    width: int = 100,
-    color: bool = False,
-    bounds: Bounds = WHOLE,
-) -> str:
+    kernels: Sequence[ReplacementKernel], runs: Sequence[Run], kind: str, width: int = 100,
+    color: bool = False, bounds: Bounds = WHOLE,
+) -> str:  # fmt: skip
     """Draws the list of replacement kernels, and what was measured of them."""
     number = [("kernels", count(len(kernels)))]
     drawn = (_kernels(kernels, runs), _proofs(kernels))
     found = document("spark-prof: replacement kernels", number, drawn)
-    return draw(
-        lambda: found,
-        lambda: [_listed(k, runs) for k in kernels],
-        kind,
-        width,
-        color,
-        bounds=bounds,
-    )
+    record = [_listed(kernel, runs) for kernel in kernels]
+    return draw(lambda: found, lambda: record, kind, width, color, bounds=bounds)
 
 
 def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from spark_prof.profiler import launcher as record_module
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 from spark_prof.traces.bundle import Bundle
 from tests.cli.conftest import Refuses, Run
+from tests.docs.test_schemas import faults
 from tests.support import Recorded, eager_decode
 
 COMMAND = "record"
@@ -97,3 +99,8 @@ def test_bad_options_are_told_in_one_line(refuses: Refuses, wanted: list[Setting
 def test_a_bundle_s_number_of_steps_is_told(run: Run, wanted: list[Settings]) -> None:
     said = run("-o", "b", *PROGRAM)[2]
     assert "2 steps in b; next: spark-prof report b" in said
+    told = json.loads(run("-o", "b", "--format", "json", *PROGRAM)[1])
+    assert faults("written", told) == []
+    assert (told["path"], told["next"]) == ("b", "spark-prof report b")
+    assert (told["steps"], told["ranks"], told["exit_code"]) == (2, [0], 0)
+    assert told["coverage"]["component"] > 0

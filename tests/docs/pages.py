@@ -29,6 +29,7 @@ from spark_prof.cli.app import app
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.kernels.registry import KERNELS
 from spark_prof.traces.tables import TABLES
+from tests.docs.schemas import write_all
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -142,12 +143,22 @@ def commands_page(_: str = "") -> str:
     group: Any = typer.main.get_command(app)
     parts = [
         "# Commands\n",
-        "Every option, as `--help` tells it; written by `python -m tests.docs.pages`. Exit codes: "
-        "0 it is done, 1 a check that was asked for failed, 2 the input or an option is not "
-        "usable, with one line on stderr, 130 Ctrl-C, 143 SIGTERM.\n",
+        "Every option, as `--help` tells it; written by `python -m tests.docs.pages`.\n",
         "Commands that draw something also have `--format` (by default text, or what OUT's ending "
-        "says) and `--out`, `-o` (write to this file, not to the terminal). A file that is there "
-        "is replaced, a folder has to be new or empty.\n",
+        "says), `--out`, `-o` (write to this file, not to the terminal), `--section` (only this "
+        "section, by its id or key; repeatable) and `--limit` (rows of each table at most). A "
+        "file that is there is replaced, a folder has to be new or empty.\n",
+        "## For programs\n",
+        "`--format json` prints one document on stdout; `docs/schema` has the schema of each, and "
+        "[written](schema/written.schema.json) is of commands that write something (`export "
+        "--json`): what a recorded command prints goes to stderr then. `explore` prints its "
+        "address. Keys may be added, none goes. With `--limit` or `--section` there is "
+        "`left_out`, rows by list; a document that is a list has `rows` and `left_out`.\n",
+        "A finding's `key` is its own in a document and the same in every format; `verify` is what "
+        "to type after the change. A kernel's `kernel_id` hashes its name, as `kernel_id(name)` "
+        "does in SQL.\n",
+        "## Exit codes\n",
+        "\n".join(["| code | meaning |", "| --- | --- |", *_EXIT_CODES]) + "\n",
     ]
     for name, command in sorted(group.commands.items()):
         found = getattr(command, "commands", None) or {"": command}
@@ -162,7 +173,18 @@ def commands_page(_: str = "") -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+_EXIT_CODES = (
+    "| 0 | it is done, whatever was found |",
+    "| 1 | what was checked failed: `compare --fail-on`, `doctor --fail-on-findings`, the gate of "
+    "`ab`, a kernel of `kernels`; or the command that `record` ran, whose bundle is whole |",
+    "| 2 | the input or an option is not usable, nothing was recorded or could be checked, or an "
+    "engine of `ab` ended; stderr has one line |",
+    "| 130, 143 | Ctrl-C, SIGTERM |",
+)
 _DRAWING = (
+    "| `--limit` | At most so many rows of each table |",
+    "| `--section` | Only this section, such as kernels; repeatable |",
+    "| `--format` | How to say what came of it; JSON goes to stdout; default text |",
     "| `--format` | How to draw it; by default text, or what OUT's ending says |",
     "| `--out`, `-o` | Write to this file, not to the terminal |",
 )
@@ -232,8 +254,6 @@ def written(page: Path) -> str:
 
 
 if __name__ == "__main__":
-    from tests.docs import schemas
-
     for path in GENERATED:
         path.write_text(written(path), encoding="utf-8")
-    schemas.write_all()
+    write_all()

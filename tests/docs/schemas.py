@@ -125,7 +125,7 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
     "compare": ("compare --format json", {
         "schema": int, "kind": str, "reference": _SIDE,
         "comparisons": [{
-            "side": str, "answer": str, "other": _SIDE, "assumed_start_share": float,
+            "side": str, "answer": Optional([str]), "other": _SIDE, "assumed_start_share": float,
             "phases": [PhaseComparison], "setup": [Setting], "notes": list[str]}],
         "gate": [{
             "limit": str, "side": str, "outcome": str, "kind": str, "change": Change | None,
@@ -320,9 +320,10 @@ def written(name: str) -> str:
         made = schema_of(kind)
         _keep_words(made, before)
         if name not in ("written", "explore", "ab-apply"):
-            made["properties"]["left_out"] = _LEFT_OUT
+            told = "rows_left_out" if "left_out" in made["properties"] else "left_out"
+            made["properties"][told] = _LEFT_OUT
             # With --section keys are missing.
-            made["anyOf"] = [{"required": made.pop("required")}, {"required": ["left_out"]}]
+            made["anyOf"] = [{"required": made.pop("required")}, {"required": [told]}]
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"spark-prof {commands}",

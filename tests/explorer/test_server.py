@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -49,6 +50,15 @@ def url_of(process: subprocess.Popen[str]) -> str:
         if found := re.search(r"http://\S+", line):
             return found[0]
     raise AssertionError("it ended")
+
+
+@pytest.mark.slow
+def test_json_is_the_address() -> None:
+    with running(BUNDLE, "--no-open", "--format", "json") as process:
+        url = url_of(process)
+        assert process.stdout
+        lines = iter(process.stdout.readline, "}\n")
+        assert json.loads("".join(lines) + "}") == {"schema": 1, "address": url}
 
 
 def wait_for_handlers(process: subprocess.Popen[str]) -> None:

@@ -78,12 +78,9 @@ def render_report(
             return outline.outline(report, layer_columns=columns)
         return short_report(report)
 
-    def record() -> dict[str, Any]:
-        return json_report.record_of(report)
-
-    return draw(
-        document, record, kind, width, color, lambda: outline.figures(report), bounds=bounds
-    )
+    record = partial(json_report.record_of, report)
+    figures = partial(outline.figures, report)
+    return draw(document, record, kind, width, color, figures, bounds=bounds)
 
 
 RENDERERS: Mapping[str, Callable[[Report], str]] = {

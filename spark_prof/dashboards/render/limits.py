@@ -40,8 +40,10 @@ def bounded(document: Document, bounds: Bounds) -> Document:
         CommandError: there is no such section.
     """
     if bounds.sections:
-        _known(bounds.sections, dict.fromkeys(map(_group, document.sections)))
-        kept = tuple(each for each in document.sections if _group(each) in bounds.sections)
+        groups = [each.id.partition("-")[0] for each in document.sections]
+        _known(bounds.sections, dict.fromkeys(groups))
+        pairs = zip(groups, document.sections, strict=True)
+        kept = tuple(each for group, each in pairs if group in bounds.sections)
         document = Document(document.title, (), kept)
     return document if bounds.limit is None else _with_rows(document, bounds.limit)
 
@@ -49,53 +51,40 @@ def bounded(document: Document, bounds: Bounds) -> Document:
 def bounded_record(record: Any, bounds: Bounds) -> Any:
     """The same of what JSON has, already plain; `left_out` says how many rows of which list.
 
-    A document that is a list becomes one with `rows`. With sections, what is no list or object
-    stays too.
+    It is `rows_left_out` where the document has a `left_out` of its own. A document that is a list
+    becomes one with `rows`. With sections, what is no list or object stays too.
 
     Raises:
         CommandError: there is no such section.
     """
     if bounds == WHOLE:
         return record
-    left_out: Counter[str] = Counter()
     if isinstance(record, list):
         _known(bounds.sections, ("rows", "kernels"))
-        return {"rows": _first(record, bounds.limit, "", left_out), "left_out": left_out.total()}
-    wanted = {key for name in bounds.sections for key in (name, *_KEYS.get(name, ()))}
+        rows = record[: bounds.limit]
+        return {"rows": rows, "left_out": len(record) - len(rows)}
+    left_out: Counter[str] = Counter()
     if bounds.sections:
-        named = [each for each, keys in _KEYS.items() if record.keys() & {*keys}]
-        _known(bounds.sections, [*_parts(record), *named])
-        record = {
-            key: value for key, value in record.items() if key in wanted or not _is_part(value)
-        }
-    return {**_first(record, bounds.limit, "", left_out), "left_out": dict(left_out)}
+        parts = [key for key in record if isinstance(record[key], dict | list | None)]
+        aliases = [each for each, keys in _KEYS.items() if keys[0] in parts]
+        _known(bounds.sections, [*parts, *aliases])
+        wanted = {key for name in bounds.sections for key in (name, *_KEYS.get(name, ()))}
+        record = {key: record[key] for key in record if key in wanted or key not in parts}
+    told = "rows_left_out" if "left_out" in record else "left_out"
+    return {**_first(record, bounds.limit, "", left_out), told: dict(left_out)}
 
 
 def _first(value: Any, limit: int | None, path: str, left_out: Counter[str]) -> Any:
     """The value with the first rows of each list in it; lists of numbers stay whole."""
     if isinstance(value, dict):
-        return {
-            key: _first(inner, limit, f"{path}.{key}".lstrip("."), left_out)
-            for key, inner in value.items()
-        }
+        inner = f"{path}." if path else ""
+        return {key: _first(value[key], limit, f"{inner}{key}", left_out) for key in value}
     if not isinstance(value, list):
         return value
     if limit is not None and len(value) > limit and not isinstance(value[0], int | float):
         left_out[path] += len(value) - limit
         value = value[:limit]
     return [_first(inner, limit, path, left_out) for inner in value]
-
-
-def _group(section: Section) -> str:
-    return section.id.partition("-")[0]
-
-
-def _parts(record: Mapping[str, Any]) -> list[str]:
-    return [key for key, value in record.items() if _is_part(value)]
-
-
-def _is_part(value: Any) -> bool:
-    return isinstance(value, dict | list)
 
 
 def _known(asked: Collection[str], known: Collection[str]) -> None:
