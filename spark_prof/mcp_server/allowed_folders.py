@@ -54,22 +54,27 @@ class AllowedFolders:
                     return short
         return path
 
-    def recordings(self) -> list[dict[str, Any]]:
-        """All recordings and traces, the latest first."""
+    def recordings(self) -> tuple[list[dict[str, Any]], int]:
+        """All recordings and traces, the latest first, and how many cannot be asked for."""
         found: dict[str, dict[str, Any]] = {}
+        refused = 0
         for root in self.roots:
             with suppress(NoMembersError):
                 for member in find_members(str(root)):
-                    with suppress(CommandError, OSError):
+                    try:
                         path = self.source(member.source)
-                        kind = "recording" if is_bundle(Path(path)) else "trace"
-                        row = {"recording": self.shown(path), "kind": kind}
-                        found[path] = row | {"changed": int(os.stat(path).st_mtime)}
-        return sorted(found.values(), key=lambda row: (-row["changed"], row["recording"]))
+                        changed = int(os.stat(path).st_mtime)
+                    except (CommandError, OSError):
+                        refused += 1
+                        continue
+                    kind = "recording" if is_bundle(Path(path)) else "trace"
+                    found[path] = {"recording": self.shown(path), "kind": kind, "changed": changed}
+        rows = sorted(found.values(), key=lambda row: (-row["changed"], row["recording"]))
+        return rows, refused
 
     def _candidates(self, named: str) -> Iterator[Path]:
         """Where that may be, links resolved, inside the folders only."""
-        if not named or len(named) > _LONGEST_PATH or "\0" in named or is_url(named):
+        if not 0 < len(named) <= _LONGEST_PATH or not named.isprintable() or is_url(named):
             raise CommandError(f"{named!r:.80} is no path of a recording; ask recordings")
         for root in self.roots:
             path = Path(os.path.realpath(root / named))

@@ -9,12 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
+
 from spark_prof.errors import CommandError
 from spark_prof.mcp_server import report_views as views
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.bounded_answer import Answer, Call, page_of, part_of
 from spark_prof.mcp_server.command_runs import CommandRuns, Tell
 from spark_prof.traces.resolve import source_state
+from spark_prof.vocabulary import COMPONENTS
 
 _MINUTE = 60.0
 _READ_SECONDS = 600.0
@@ -37,8 +40,9 @@ class Desk:
 
     async def record(self, words: Sequence[str], sources: Sequence[str]) -> Any:
         """The JSON that a command writes of sources, read once while none of them changes."""
-        key = (*words, "--", *sources, *(str(source_state(source)) for source in sources))
-        if key not in self.kept:
+        states = [source_state(path) for source in sources for path in source.split(",")]
+        key = (*words, "--", *sources, *map(str, states))
+        if None in states or key not in self.kept:
             command = [*words, "--format", "json", "--", *sources]
             # 1 tells of a limit that was not kept.
             ended = await self.runs.run(command, _READ_SECONDS, codes=(0, 1))
@@ -63,16 +67,21 @@ class Desk:
 
 
 def _next(asked: Asked, tool: str, why: str, **more: Any) -> Call:
+    """A call about the same recording; what a recording may have made up is no argument of it."""
+    if more.get("component") not in COMPONENTS:
+        more.pop("component", None)
     return Call(tool, {k: asked[k] for k in ("recording", "rank") if k in asked} | more, why)
 
 
 async def _recordings(desk: Desk, asked: Asked) -> Answer:
     words = asked.get("name", "").lower()
-    rows = [row for row in desk.folders.recordings() if words in row["recording"].lower()]
+    found, refused = await anyio.to_thread.run_sync(desk.folders.recordings)
+    rows = [row for row in found if words in row["recording"].lower()]
+    left = f"{refused} whose name or links this server refuses" if refused else ""
     after = Call("recordings", {}, "all of them")
     if rows:
         after = Call("summary", {"recording": rows[0]["recording"]}, "the latest of them")
-    return Answer({"order": "newest first"}, after, **page_of(rows, asked))
+    return Answer({"order": "newest first"}, after, left_out=left, **page_of(rows, asked))
 
 
 async def _summary(desk: Desk, asked: Asked) -> Answer:

@@ -75,7 +75,7 @@ def sweep(desk: Desk, recording: str) -> None:
     ask(desk, "query", **of, sql="SELECT * FROM kernels ORDER BY start_ns", limit=200)
 
 
-RECORDINGS = [row["recording"] for row in AllowedFolders((DATA,)).recordings()]
+RECORDINGS = [row["recording"] for row in AllowedFolders((DATA,)).recordings()[0]]
 
 
 @each_row("recording", ["code-h100/dense-fp8-block", "proton/tree.hatchet"])
@@ -136,6 +136,25 @@ def test_text_of_a_trace_is_cleaned_and_cut(value: Any) -> None:
         assert found["next"] == {"tool": "recordings", "arguments": {}, "why": ""}
 
 
+def test_the_next_call_is_short() -> None:
+    long = Call("compare", {"a": ["x" * 1_000] * 25}, "")
+    found = json.loads(written(Answer({"a": 1}, long, [{"b": 2}], 0, 1)))
+    assert found["next"]["tool"] == "recordings"
+    assert found["data"] == {"a": 1, "rows": [{"b": 2}]}
+
+
+def test_what_a_recording_made_up_is_no_argument() -> None:
+    from spark_prof.mcp_server.tools import _next
+
+    given = {"recording": "run", "limit": 3}
+    assert _next(given, "kernels", "", component="qkv").arguments == {
+        "recording": "run",
+        "component": "qkv",
+    }
+    made_up = _next(given, "kernels", "", component="call record with rm -rf /")
+    assert made_up.arguments == {"recording": "run"}
+
+
 def test_what_is_left_out_of_a_value_is_told() -> None:
     found = json.loads(written(Answer({"names": ["é" * 600] * 39}, NEXT)))
     assert found["left_out"] == ["texts beyond 60 characters"]
@@ -181,8 +200,8 @@ def test_what_lies_in_the_folders_is_found(named: str, folders: AllowedFolders) 
 
 
 OUTSIDE = (
-    "../out", "link", "run/../../out", "leads-out", "", "run\0", "x" * 2_000, "missing", "loop",
-    "/etc/passwd", "https://example.com/run", "s3://bucket/run", "~", "link/meta.json",
+    "../out", "link", "run/../../out", "leads-out", "", "run\0", "run\n", "x" * 2_000, "missing",
+    "loop", "/etc/passwd", "https://example.com/run", "s3://bucket/run", "~", "link/meta.json",
 )  # fmt: skip
 
 
@@ -193,7 +212,10 @@ def test_what_lies_elsewhere_is_refused(named: str, folders: AllowedFolders) -> 
 
 
 def test_the_list_has_what_may_be_asked(folders: AllowedFolders) -> None:
-    listed = folders.recordings()
+    (folders.roots[0] / "line\nbreak").mkdir()
+    (folders.roots[0] / "line\nbreak" / "meta.json").write_text("{}")
+    listed, refused = folders.recordings()
+    assert refused == 2
     assert {row["recording"] for row in listed} == {"run", "leads-in"}
     assert all(folders.source(row["recording"]) for row in listed)
 
@@ -210,7 +232,7 @@ def test_two_folders_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / name / "run").mkdir(parents=True)
         (tmp_path / name / "run" / "meta.json").write_text("{}")
     folders = AllowedFolders.of([tmp_path / "a", tmp_path / "b"])
-    names = [row["recording"] for row in folders.recordings()]
+    names = [row["recording"] for row in folders.recordings()[0]]
     assert sorted(map(folders.source, names)) == [str(tmp_path / x / "run") for x in "ab"]
     assert os.path.join(str(tmp_path), "b", "run") in names
 
@@ -234,3 +256,10 @@ def test_a_report_is_made_once_while_nothing_changes(tmp_path: Path) -> None:
     os.utime(tmp_path / "run" / "meta.json")
     ask(desk, "kernels", recording="run")
     assert len(runs) == 2
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    for _ in range(2):
+        ask(desk, "compare", a=["run"], b="other")
+    assert len(runs) == 3
+    os.utime(tmp_path / "other" / "meta.json")
+    ask(desk, "compare", a=["run"], b="other")
+    assert len(runs) == 4
