@@ -196,10 +196,13 @@ async def _run(desk: Desk, asked: Asked, command: str) -> Answer:
             option = f"--{name.replace('_', '-')}"
             words.append(option if value is True else f"{option}={value}")
     seconds = _MINUTE * minutes + (_TUNE_SECONDS if command == "tune" else 0.0)
-    # 1 tells of a check that failed; what a command measured before its time was over counts too.
-    ended = await desk.runs.run(
-        [*words, "--", *asked["command"]], seconds, tell=desk.tell, codes=(0, 1, None)
-    )
+    if desk.runs.measuring.locked():
+        raise CommandError("a measurement is running: two at a time would disturb each other")
+    async with desk.runs.measuring:
+        # 1 tells of a check that failed; what was measured before the time was over counts too.
+        ended = await desk.runs.run(
+            [*words, "--", *asked["command"]], seconds, tell=desk.tell, codes=(0, 1, None)
+        )
     if not Path(out).exists():
         raise CommandError(ended.said[-1] if ended.said else "nothing was written")
     lines = ended.output.decode("utf-8", "replace").splitlines()

@@ -298,6 +298,8 @@ def test_a_measurement_that_is_cancelled_is_ended(fake: Path) -> None:
                 while not pid.exists() or not pid.read_text():
                     await anyio.sleep(0.05)
                 process = psutil.Process(int(pid.read_text()))
+                said = await error_of(client, "record", {"command": ["true"], "out": "other"})
+                assert said.startswith("a measurement is running")
                 group.cancel_scope.cancel()
             for _ in range(200):
                 if not process.is_running():
@@ -366,12 +368,14 @@ def test_the_command_says_what_it_lacks(
     monkeypatch.setattr(sys, "argv", ["spark-prof", "mcp", str(tmp_path / "none")])
     assert cli.main() == 2
     assert "is no folder" in capsys.readouterr().err
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
-    monkeypatch.setattr(sys, "argv", ["spark-prof", "mcp", str(tmp_path)])
-    assert cli.main() == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "pip install 'spark-prof[mcp]'" in said.err
+    for missing in ("mcp", "mcp_types"):
+        there = {name: True for name in ("mcp", "mcp_types") if name != missing}
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, there=there: there.get(name))
+        monkeypatch.setattr(sys, "argv", ["spark-prof", "mcp", str(tmp_path)])
+        assert cli.main() == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert "pip install 'spark-prof[mcp]'" in said.err
 
 
 def test_the_example_can_be_asked(tmp_path: Path) -> None:
