@@ -17,7 +17,8 @@ from spark_prof.errors import CommandError
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.bounded_answer import MOST_BYTES, Answer, Call, part_of, written
 from spark_prof.mcp_server.command_runs import Ended
-from spark_prof.mcp_server.tools import TOOLS, Desk
+from spark_prof.mcp_server.tool_calls import ANSWERS, Desk, _next
+from spark_prof.mcp_server.tools import TOOLS
 from tests.mcp_server.client import DATA, InProcess
 from tests.rows import each_row
 
@@ -34,7 +35,7 @@ def ask(desk: Desk, tool: str, **arguments: Any) -> dict[str, Any]:
     """A tool's answer, which has to be small, of one line, and to lead somewhere."""
 
     async def answered() -> str:
-        return written(await BY_NAME[tool].run(desk, arguments))
+        return written(await ANSWERS[tool](desk, arguments))
 
     text = asyncio.run(answered())
     assert len(text.encode()) < MOST_BYTES, (tool, arguments)
@@ -136,6 +137,10 @@ def test_text_of_a_trace_is_cleaned_and_cut(value: Any) -> None:
         assert found["next"] == {"tool": "recordings", "arguments": {}, "why": ""}
 
 
+def test_every_tool_is_answered() -> None:
+    assert list(ANSWERS) == [row.name for row in TOOLS]
+
+
 def test_the_next_call_is_short() -> None:
     long = Call("compare", {"a": ["x" * 1_000] * 25}, "")
     found = json.loads(written(Answer({"a": 1}, long, [{"b": 2}], 0, 1)))
@@ -144,8 +149,6 @@ def test_the_next_call_is_short() -> None:
 
 
 def test_what_a_recording_made_up_is_no_argument() -> None:
-    from spark_prof.mcp_server.tools import _next
-
     given = {"recording": "run", "limit": 3}
     assert _next(given, "kernels", "", component="qkv").arguments == {
         "recording": "run",
