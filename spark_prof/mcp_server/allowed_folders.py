@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.traces.remote import is_url
 from spark_prof.traces.resolve import NoMembersError, find_members, is_bundle
 
@@ -83,14 +83,16 @@ class AllowedFolders:
 
     def _check(self, path: Path, named: str) -> None:
         """Refuses a folder in which a link leads out of all the folders."""
-        seen = 0
-        for place, folders, files in os.walk(path):
-            seen += len(folders) + len(files)
-            if seen > _MOST_ENTRIES:
+        waiting, seen, entries = [path] if path.is_dir() else [], {path}, 0
+        while waiting:
+            with os_errors(f"cannot look into {named:.200}"):
+                for entry in os.scandir(waiting.pop()):
+                    entries += 1
+                    here = Path(os.path.realpath(entry.path) if entry.is_symlink() else entry.path)
+                    if not any(here.is_relative_to(root) for root in self.roots):
+                        raise CommandError(f"{named:.200}: a link leads out of the folders")
+                    if here not in seen and here.is_dir():
+                        seen.add(here)
+                        waiting.append(here)
+            if entries > _MOST_ENTRIES:
                 raise CommandError(f"{named:.200} holds too many files; name one recording in it")
-            for name in (*folders, *files):
-                entry = os.path.join(place, name)
-                if os.path.islink(entry):
-                    real = Path(os.path.realpath(entry))
-                    if not any(real.is_relative_to(root) for root in self.roots):
-                        raise CommandError(f"{named:.200}: a link in it leads out of the folders")

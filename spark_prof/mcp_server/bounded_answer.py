@@ -98,12 +98,10 @@ def part_of(record: Any, path: str) -> tuple[dict[str, Any], list[Any] | None]:
     at = ".".join(names)
     if isinstance(found, list):
         return {"part": at}, [_brief(row, f"{at}.{n}") for n, row in enumerate(found)]
-    if isinstance(found, dict):
-        return {
-            "part": at,
-            **{k: _brief(v, f"{at}.{k}".lstrip(".")) for k, v in found.items()},
-        }, None
-    return {"part": at, "value": found}, None
+    if not isinstance(found, dict):
+        return {"part": at, "value": found}, None
+    parts = {name: _brief(entry, f"{at}.{name}".lstrip(".")) for name, entry in found.items()}
+    return {"part": at} | parts, None
 
 
 def _brief(value: Any, at: str) -> Any:
@@ -139,10 +137,8 @@ def _cleaned(value: Any, longest: int) -> Any:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _size(value: Any) -> int:
-    return len(
-        json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    )
+    return len(_text(value).encode("utf-8", "replace"))

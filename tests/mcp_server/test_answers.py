@@ -194,6 +194,9 @@ def folders(tmp_path: Path) -> AllowedFolders:
     (inside / "leads-out" / "kernels-rank0.parquet").symlink_to(outside / "meta.json")
     (inside / "leads-in" / "again").symlink_to(inside / "run")
     (inside / "same").symlink_to(inside / "run")
+    (inside / "twice" / "deep").mkdir(parents=True)
+    (inside / "twice" / "deep" / "pieces").symlink_to(inside / "leads-out")
+    (inside / "run" / "round").symlink_to(inside / "run")
     return AllowedFolders.of([inside])
 
 
@@ -204,7 +207,8 @@ def test_what_lies_in_the_folders_is_found(named: str, folders: AllowedFolders) 
 
 OUTSIDE = (
     "../out", "link", "run/../../out", "leads-out", "", "run\0", "run\n", "x" * 2_000, "missing",
-    "loop", "/etc/passwd", "https://example.com/run", "s3://bucket/run", "~", "link/meta.json",
+    "loop", "twice", "/etc/passwd", "https://example.com/run", "s3://bucket/run", "~",
+    "link/meta.json",
 )  # fmt: skip
 
 
@@ -218,7 +222,7 @@ def test_the_list_has_what_may_be_asked(folders: AllowedFolders) -> None:
     (folders.roots[0] / "line\nbreak").mkdir()
     (folders.roots[0] / "line\nbreak" / "meta.json").write_text("{}")
     listed, refused = folders.recordings()
-    assert refused == 2
+    assert refused == 3
     assert {row["recording"] for row in listed} == {"run", "leads-in"}
     assert all(folders.source(row["recording"]) for row in listed)
 
