@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 pytest.importorskip("mcp")
 
+from spark_prof.cli.app import app
 from spark_prof.errors import CommandError
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.bounded_answer import MOST_BYTES, Answer, Call, part_of, written
@@ -139,6 +141,19 @@ def test_text_of_a_trace_is_cleaned_and_cut(value: Any) -> None:
 
 def test_every_tool_is_answered() -> None:
     assert list(ANSWERS) == [row.name for row in TOOLS]
+
+
+@each_row("tool", [row.name for row in TOOLS if row.starts])
+def test_what_a_measurement_takes_are_options_of_its_command(tool: str) -> None:
+    group: Any = typer.main.get_command(app)
+    if tool not in group.commands:
+        pytest.skip(f"no command {tool}")
+    options = {opt for each in group.commands[tool].params for opt in each.opts}
+    special = {"command": "--out", "minutes": "--out", "recording": "--from"}
+    if tool == "tune":
+        special["minutes"] = "--minutes"
+    taken = BY_NAME[tool].schema["properties"]
+    assert {special.get(name, f"--{name.replace('_', '-')}") for name in taken} <= options
 
 
 def test_the_next_call_is_short() -> None:
