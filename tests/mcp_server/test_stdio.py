@@ -80,7 +80,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("summary", {"recording": AWQ, "rank": 7}, "has no rank 7"),
     ("summary", {"recording": "../../README.md"}, "not in the folders"),
     ("summary", {"recording": "logs/dense-fp8-block.log"}, ""),
-    ("kernels", {"recording": "architectures"}, "no single recording"),
+    ("kernels", {"recording": "architectures/starcoder2"}, "no single recording"),
     ("kernels", {"recording": AWQ, "limit": 10_000}, "maximum"),
     ("layers", {"recording": AWQ, "layer": 999}, "layer"),
     ("details", {"recording": AWQ, "part": "run.\x1b[31m"}, "no part"),
