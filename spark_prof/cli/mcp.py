@@ -30,8 +30,9 @@ def mcp(
     ] = False,
 ) -> None:
     """Serve recordings to an agent: a Model Context Protocol server on stdin and stdout."""
-    if importlib.util.find_spec("mcp") is None:
-        raise CommandError("mcp needs the extra: pip install 'spark-prof[mcp]'")
+    # Version 1 of the SDK, which older vLLMs bring, has no mcp_types.
+    if any(importlib.util.find_spec(name) is None for name in ("mcp", "mcp_types")):
+        raise CommandError("this needs version 2 of the MCP SDK: pip install 'spark-prof[mcp]'")
     from spark_prof.mcp_server.allowed_folders import AllowedFolders
 
     allowed = AllowedFolders.of(folders or [Path()])

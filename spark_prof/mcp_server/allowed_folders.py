@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.traces.remote import is_url
 from spark_prof.traces.resolve import NoMembersError, find_members, is_bundle
 
@@ -54,22 +54,27 @@ class AllowedFolders:
                     return short
         return path
 
-    def recordings(self) -> list[dict[str, Any]]:
-        """All recordings and traces, the latest first."""
+    def recordings(self) -> tuple[list[dict[str, Any]], int]:
+        """All recordings and traces, the latest first, and how many cannot be asked for."""
         found: dict[str, dict[str, Any]] = {}
+        refused = 0
         for root in self.roots:
             with suppress(NoMembersError):
                 for member in find_members(str(root)):
-                    with suppress(CommandError, OSError):
+                    try:
                         path = self.source(member.source)
-                        kind = "recording" if is_bundle(Path(path)) else "trace"
-                        row = {"recording": self.shown(path), "kind": kind}
-                        found[path] = row | {"changed": int(os.stat(path).st_mtime)}
-        return sorted(found.values(), key=lambda row: (-row["changed"], row["recording"]))
+                        changed = int(os.stat(path).st_mtime)
+                    except (CommandError, OSError):
+                        refused += 1
+                        continue
+                    kind = "recording" if is_bundle(Path(path)) else "trace"
+                    found[path] = {"recording": self.shown(path), "kind": kind, "changed": changed}
+        rows = sorted(found.values(), key=lambda row: (-row["changed"], row["recording"]))
+        return rows, refused
 
     def _candidates(self, named: str) -> Iterator[Path]:
         """Where that may be, links resolved, inside the folders only."""
-        if not named or len(named) > _LONGEST_PATH or "\0" in named or is_url(named):
+        if not 0 < len(named) <= _LONGEST_PATH or not named.isprintable() or is_url(named):
             raise CommandError(f"{named!r:.80} is no path of a recording; ask recordings")
         for root in self.roots:
             path = Path(os.path.realpath(root / named))
@@ -78,14 +83,16 @@ class AllowedFolders:
 
     def _check(self, path: Path, named: str) -> None:
         """Refuses a folder in which a link leads out of all the folders."""
-        seen = 0
-        for place, folders, files in os.walk(path):
-            seen += len(folders) + len(files)
-            if seen > _MOST_ENTRIES:
+        waiting, seen, entries = [path] if path.is_dir() else [], {path}, 0
+        while waiting:
+            with os_errors(f"cannot look into {named:.200}"):
+                for entry in os.scandir(waiting.pop()):
+                    entries += 1
+                    here = Path(os.path.realpath(entry.path) if entry.is_symlink() else entry.path)
+                    if not any(here.is_relative_to(root) for root in self.roots):
+                        raise CommandError(f"{named:.200}: a link leads out of the folders")
+                    if here not in seen and here.is_dir():
+                        seen.add(here)
+                        waiting.append(here)
+            if entries > _MOST_ENTRIES:
                 raise CommandError(f"{named:.200} holds too many files; name one recording in it")
-            for name in (*folders, *files):
-                entry = os.path.join(place, name)
-                if os.path.islink(entry):
-                    real = Path(os.path.realpath(entry))
-                    if not any(real.is_relative_to(root) for root in self.roots):
-                        raise CommandError(f"{named:.200}: a link in it leads out of the folders")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from spark_prof.dashboards.units import shorten
@@ -17,7 +17,8 @@ from spark_prof.errors import CommandError
 MOST_BYTES = 8_000
 _LONGEST = (600, 160, 60, 20)  # of a string, until it fits
 _MOST_ENTRIES = 40  # of a list or mapping inside a row
-_OF_HEAD = 6_000  # bytes that leave room for rows
+_OF_HEAD = 5_500  # bytes that leave room for rows
+_OF_NEXT = 1_500  # bytes of the next call
 _SMALL = 500  # bytes up to which a part is shown within another
 
 
@@ -26,7 +27,7 @@ class Call:
     """A call of a tool of this server."""
 
     tool: str
-    arguments: Mapping[str, Any]
+    arguments: dict[str, Any]
     why: str
 
 
@@ -46,7 +47,9 @@ class Answer:
 def written(answer: Answer) -> str:
     """The answer as JSON; what does not fit is told, and `next_cursor` goes on behind it."""
     head, lost = _fitted(answer.data, _OF_HEAD)
-    call = {"tool": answer.next.tool, "arguments": answer.next.arguments, "why": answer.next.why}
+    call = asdict(answer.next)
+    if _size(call) > _OF_NEXT:
+        call = asdict(Call("recordings", {}, "the call that follows is too long to be written"))
     record: dict[str, Any] = {"data": head}
     told = [text for text in (answer.left_out, lost) if text]
     rows: list[Any] = []
@@ -95,12 +98,10 @@ def part_of(record: Any, path: str) -> tuple[dict[str, Any], list[Any] | None]:
     at = ".".join(names)
     if isinstance(found, list):
         return {"part": at}, [_brief(row, f"{at}.{n}") for n, row in enumerate(found)]
-    if isinstance(found, dict):
-        return {
-            "part": at,
-            **{k: _brief(v, f"{at}.{k}".lstrip(".")) for k, v in found.items()},
-        }, None
-    return {"part": at, "value": found}, None
+    if not isinstance(found, dict):
+        return {"part": at, "value": found}, None
+    parts = {name: _brief(entry, f"{at}.{name}".lstrip(".")) for name, entry in found.items()}
+    return {"part": at} | parts, None
 
 
 def _brief(value: Any, at: str) -> Any:
@@ -136,10 +137,8 @@ def _cleaned(value: Any, longest: int) -> Any:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _size(value: Any) -> int:
-    return len(
-        json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    )
+    return len(_text(value).encode("utf-8", "replace"))

@@ -17,7 +17,7 @@ from spark_prof.errors import CommandError, one_line
 _GRACE_SECONDS = 15.0  # for what it records to be written and its engine to end
 _MOST_BYTES = 64_000_000
 _MOST_LINES_KEPT = 12
-_AT_A_TIME = 2
+_AT_A_TIME = 3
 
 Tell = Callable[[str], Awaitable[None]]
 
@@ -27,15 +27,16 @@ class Ended:
     """What a command printed."""
 
     code: int | None = None  # None where enough was read before it ended
-    output: bytes = b""
+    output: bytearray = field(default_factory=bytearray)
     said: list[str] = field(default_factory=list)  # its last lines on stderr
 
 
 class CommandRuns:
-    """Runs commands, a few at a time."""
+    """Runs commands, a few at a time; who holds `measuring` may run one that measures."""
 
     def __init__(self) -> None:
         self._limit = anyio.CapacityLimiter(_AT_A_TIME)
+        self.measuring = anyio.Lock()
 
     async def run(
         self,
@@ -88,16 +89,13 @@ class CommandRuns:
 async def _read_output(process: anyio.abc.Process, ended: Ended, most_lines: int | None) -> bool:
     """Reads to the end, or as much as is wanted; whether it was the end."""
     assert process.stdout is not None
-    chunks, size, lines = [], 0, 0
-    whole = True
+    lines = 0
     async for chunk in process.stdout:
-        chunks.append(chunk)
-        size, lines = size + len(chunk), lines + chunk.count(b"\n")
-        if size > _MOST_BYTES or (most_lines is not None and lines >= most_lines):
-            whole = False
-            break
-    ended.output = b"".join(chunks)
-    return whole
+        ended.output += chunk
+        lines += chunk.count(b"\n")
+        if len(ended.output) > _MOST_BYTES or (most_lines is not None and lines >= most_lines):
+            return False
+    return True
 
 
 async def _read_errors(process: anyio.abc.Process, ended: Ended, tell: Tell | None) -> None:
@@ -122,7 +120,12 @@ async def _end(process: anyio.abc.Process) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
     with anyio.move_on_after(_GRACE_SECONDS):
-        await process.wait()
+        async with anyio.create_task_group() as group:
+            # What it still says must not fill a pipe that nobody reads.
+            group.start_soon(_read_output, process, Ended(), None)
+            group.start_soon(_read_errors, process, Ended(), None)
+            await process.wait()
+            group.cancel_scope.cancel()
     for each in family:
         with suppress(psutil.Error):
             each.kill()

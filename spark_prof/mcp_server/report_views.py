@@ -10,6 +10,8 @@ from spark_prof.analyzers.classify.classifier import short_names
 
 Json = dict[str, Any]
 
+_FEW = 6
+_BOUND = ("floor_us", "step_us", "of_floor", "placed_us", "kernels_us")
 _CODE = ("architecture", "precisions", "products", "registers", "local_loads", "local_stores")
 _ROOF = (
     "needed_bytes", "bandwidth", "of_reached", "floor_us", "limiter", "left_ms_per_token", "what",
@@ -26,38 +28,24 @@ def is_report(record: Any) -> bool:
 def summary(report: Json) -> Json:
     """How fast, where the time of a token goes, how far from the bound, and what is not known."""
     token = _decode(report["tokens"])
-    roof = _decode((report["roofline"] or {}).get("phases", ()))
-    calls = [kernel.get("decode_calls_per_step") or 0.0 for kernel in report["kernels"]]
-    found: Json = {
-        "run": report["run"],
-        "gpu": report["gpu"]["name"],
-        "steps": {name: figure for name, figure in report["steps"].items() if figure},
-    }
+    roofline = report["roofline"] or {"phases": (), "notes": ()}
+    found: Json = {key: report[key] for key in ("run", "gpu", "steps", "coverage")}
     if token:
-        rows = sorted(token["rows"], key=lambda row: -row["charged_us"])
+        calls = (kernel["decode_calls_per_step"] or 0.0 for kernel in report["kernels"])
+        parts = sorted(token["rows"], key=lambda row: -row["charged_us"])
         found["decode_token"] = {
-            "ms": token["ms_per_token"],
+            "ms_per_token": token["ms_per_token"],
             "kernels_per_step": round(sum(calls)),
-            "parts": [
-                {"part": row["name"], "us": row["charged_us"], "share": row["share"]}
-                for row in rows
-            ],
+            "parts": [_chosen(row, ("name", "charged_us", "share")) for row in parts],
         }
     else:
         found["parts"] = [_chosen(row, ("name", "us", "share")) for row in report["components"]]
-    if roof:
-        found["memory_bound"] = {
-            "bound_us": roof["floor_us"], "step_us": roof["step_us"], "share": roof["of_floor"],
-            "placed_us": roof["placed_us"], "of_kernels_us": roof["kernels_us"],
-        }  # fmt: skip
+    if roof := _decode(roofline["phases"]):
+        found["memory_bound"] = _chosen(roof, _BOUND)
+    found["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]
+    found["findings"] = [row["id"] for row in report["findings"]]
     failed = [row["text"] for row in report["invariants"] if row["ok"] is False]
-    owners = ("proven", "derived", "guessed", "unknown")
-    return found | {
-        "answers": [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]],
-        "findings": [row["id"] for row in report["findings"]],
-        "owner_of_kernel_time": _chosen(report["coverage"], owners),
-        "not_known": [*report["notes"], *(report["roofline"] or {}).get("notes", ()), *failed],
-    }
+    return found | {"not_known": [*report["notes"], *roofline["notes"], *failed]}
 
 
 def kernel_rows(report: Json, asked: Mapping[str, Any]) -> list[Json]:
@@ -90,8 +78,8 @@ def _details(report: Json, name: str) -> Json:
     )  # fmt: skip
     found: Json = {}
     for part, rows, keys in parts:
-        if own := next((row for row in rows if row.get("name") == name), None):
-            found[part] = _chosen(own, keys) if keys else own
+        if own := [row for row in rows if row.get("name") == name]:
+            found[part] = (_chosen(own[0], keys) if keys else own[0]) | {"of_rows": len(own)}
     return found
 
 
@@ -139,20 +127,26 @@ def comparison(record: Json) -> tuple[Json, list[Json]]:
         changes = [phase["like"] or phase["whole"], phase["whole"], phase["typical"]]
         change = next(filter(None, changes), None)
         data |= {"phase": phase["phase"], "unit": phase["unit"], "step": _change(change)}
-        data["sizes"] = [{"size": s["size"], **_change(s["median"])} for s in phase["sizes"][:6]]
+        sizes = [{"size": each["size"], **_change(each["median"])} for each in phase["sizes"]]
+        data["sizes"] = _few(sizes, f"comparisons.0.phases.{phases.index(phase)}.sizes")
         parts = sorted(phase["parts"], key=lambda part: -abs(part["change"]["us"] or 0.0))
         rows = [{"part": part["name"], **_change(part["change"])} for part in parts]
-    data["set_up"] = [_chosen(row, ("name", "a", "b")) for row in found["setup"][:6]]
+    set_up = [_chosen(row, ("name", "a", "b")) for row in found["setup"]]
+    data["set_up"] = _few(set_up, "comparisons.0.setup")
     data["notes"] = found["notes"]
     if record["gate"]:
         data["gate"] = record["gate"]
     return data, rows
 
 
+def _few(rows: list[Json], path: str) -> list[Any]:
+    left = len(rows) - _FEW
+    return [*rows[:_FEW], *([f"and {left} more: part {path}"] if left > 0 else [])]
+
+
 def _side(side: Json) -> Json:
-    return {"gpu": side["gpu"]["name"], "steps": side["steps"]} | _chosen(
-        side["run"], ("source", "model", "vllm", "execution")
-    )
+    run = _chosen(side["run"], ("source", "model", "vllm", "execution"))
+    return run | {"gpu": side["gpu"]["name"], "steps": side["steps"]}
 
 
 def _change(change: Json | None) -> Json:
@@ -166,18 +160,10 @@ def _change(change: Json | None) -> Json:
 
 def why(record: Json) -> tuple[Json, list[Json]]:
     """The answer of `why` with its sides, and the parts of each side."""
-    sides = record["sides"]
-    data = _chosen(record, ("gpu", "bandwidth", "source", "answer"))
-    data["command"] = record["next"]
-    data["sides"] = [
-        {
-            "name": side["name"], "measured": side["measured"], "us": side["us"],
-            "bytes": sum(part["bytes"] for part in side["parts"]),
-            "bound_us": sum(part["bound_us"] for part in side["parts"]),
-        }
-        for side in sides
-    ]  # fmt: skip
-    return data, [{"side": side["name"], **part} for side in sides for part in side["parts"]]
+    data = _chosen(record, ("gpu", "bandwidth", "source", "answer", "next"))
+    data["sides"] = [_chosen(side, ("name", "measured", "us", "eager")) for side in record["sides"]]
+    rows = [{"side": side["name"], **part} for side in record["sides"] for part in side["parts"]]
+    return data, rows
 
 
 def _decode(phases: Iterable[Json]) -> Json | None:

@@ -20,7 +20,8 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.bounded_answer import written
 from spark_prof.mcp_server.command_runs import CommandRuns
-from spark_prof.mcp_server.tools import TOOLS, Desk, ToolRow
+from spark_prof.mcp_server.tool_calls import ANSWERS, Desk
+from spark_prof.mcp_server.tools import TOOLS, ToolRow
 
 _LONGEST = 400  # of an error
 _INSTRUCTIONS = """\
@@ -55,9 +56,9 @@ def build_server(folders: AllowedFolders, *, allow_run: bool) -> Server[Any]:
         try:
             if params.name not in tools:
                 raise CommandError(f"no tool {params.name!r:.60}; there are {', '.join(tools)}")
-            row, arguments = tools[params.name], params.arguments or {}
-            _check(row, arguments)
-            return _result(written(await row.run(replace(desk, tell=tell), arguments)))
+            answer, arguments = ANSWERS[params.name], params.arguments or {}
+            _check(tools[params.name], arguments)
+            return _result(written(await answer(replace(desk, tell=tell), arguments)))
         except CommandError as error:
             return _result(str(error)[:_LONGEST], is_error=True)
         except Exception as error:

@@ -1,204 +1,10 @@
-"""The tools of the server, a row each: what it is for, its arguments, and what answers it."""
+"""The tools of the server, a row each: what an agent reads of it, and its arguments."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from spark_prof.errors import CommandError
-from spark_prof.mcp_server import report_views as views
-from spark_prof.mcp_server.allowed_folders import AllowedFolders
-from spark_prof.mcp_server.bounded_answer import Answer, Call, page_of, part_of
-from spark_prof.mcp_server.command_runs import CommandRuns, Tell
-from spark_prof.traces.resolve import source_state
-
-_MINUTE = 60.0
-_READ_SECONDS = 600.0
-_QUERY_SECONDS = 120.0
-_TUNE_SECONDS = 600.0  # that a tune may take beyond its own minutes, to confirm what it found
-_KEPT_BYTES = 32_000_000  # of JSON that commands wrote
-_SAID = 20  # lines of a run's output
-
-Asked = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Desk:
-    """What a call works with: the folders, and the commands with what they said before."""
-
-    folders: AllowedFolders
-    runs: CommandRuns
-    tell: Tell | None = None  # is given each line that a measurement says
-    kept: dict[tuple[str, ...], tuple[Any, int]] = field(default_factory=dict)
-
-    async def record(self, words: Sequence[str], sources: Sequence[str]) -> Any:
-        """The JSON that a command writes of sources, read once while none of them changes."""
-        key = (*words, "--", *sources, *(str(source_state(source)) for source in sources))
-        if key not in self.kept:
-            command = [*words, "--format", "json", "--", *sources]
-            # 1 tells of a limit that was not kept.
-            ended = await self.runs.run(command, _READ_SECONDS, codes=(0, 1))
-            self.kept[key] = json.loads(ended.output), len(ended.output)
-            while len(self.kept) > 1 and sum(n for _, n in self.kept.values()) > _KEPT_BYTES:
-                del self.kept[next(iter(self.kept))]
-        return self.kept[key][0]
-
-    async def any_report(self, asked: Asked, *more: str) -> Any:
-        """The JSON of `report`, whatever it is of."""
-        rank = [f"--rank={asked['rank']}"] if "rank" in asked else []
-        return await self.record(
-            ["report", *rank, *more], [self.folders.source(asked["recording"])]
-        )
-
-    async def report(self, asked: Asked) -> views.Json:
-        """The report of one recording; refuses what is something else."""
-        found: views.Json = await self.any_report(asked)
-        if not views.is_report(found):
-            raise CommandError(f"{asked['recording']} is no single recording; ask details of it")
-        return found
-
-
-def _next(asked: Asked, tool: str, why: str, **more: Any) -> Call:
-    return Call(tool, {k: asked[k] for k in ("recording", "rank") if k in asked} | more, why)
-
-
-async def _recordings(desk: Desk, asked: Asked) -> Answer:
-    words = asked.get("name", "").lower()
-    rows = [row for row in desk.folders.recordings() if words in row["recording"].lower()]
-    after = Call("recordings", {}, "all of them")
-    if rows:
-        after = Call("summary", {"recording": rows[0]["recording"]}, "the latest of them")
-    return Answer({"order": "newest first"}, after, **page_of(rows, asked))
-
-
-async def _summary(desk: Desk, asked: Asked) -> Answer:
-    found = await desk.any_report(asked)
-    if not views.is_report(found):
-        data, rows = part_of(found, "")
-        large = next((key for key, value in found.items() if isinstance(value, list)), "")
-        return Answer(data, _next(asked, "details", "a part of it", part=large), rows)
-    tool, why = ("findings", "what to change") if found["findings"] else ("kernels", "the time")
-    return Answer(views.summary(found), _next(asked, tool, why))
-
-
-async def _findings(desk: Desk, asked: Asked) -> Answer:
-    rows = [{k: v for k, v in row.items() if v} for row in (await desk.report(asked))["findings"]]
-    page = page_of(rows, asked)
-    about = next((row["components"][0] for row in page["rows"] if row.get("components")), None)
-    after = _next(asked, "layers", "whether one layer is slower than others")
-    if about:
-        after = _next(asked, "kernels", "kernels of the first finding", component=about)
-    return Answer({"order": "by what a change saves at most"}, after, **page)
-
-
-async def _kernels(desk: Desk, asked: Asked) -> Answer:
-    report = await desk.report(asked)
-    rows = views.kernel_rows(report, asked)
-    data: views.Json = {}
-    if asked.get("conversions"):
-        parts, _ = part_of(report["conversions"], "")
-        data = {k: parts[k] for k in ("us_per_token", "share", "fused", "load_time") if k in parts}
-    after = _next(asked, "findings", "what to change")
-    if rows and asked.get("details"):
-        after = _next(asked, "layers", "in each layer", component=rows[0]["component"])
-    elif rows:
-        top = {"component": rows[0]["component"], "details": True}
-        after = _next(asked, "kernels", "machine code, bytes and launches", **top)
-    return Answer(data, after, **page_of(rows, {"limit": 15} | dict(asked)))
-
-
-async def _layers(desk: Desk, asked: Asked) -> Answer:
-    if "layer" in asked:
-        data, rows = views.one_layer(await desk.any_report(asked, f"--layer={asked['layer']}"))
-        part = {"component": rows[0]["component"]} if rows else {}
-        return Answer(data, _next(asked, "kernels", "them", **part), **page_of(rows, asked))
-    data, rows = views.layer_rows(await desk.report(asked), asked.get("component"))
-    after = _next(asked, "kernels", "its kernels are placed in no layer")
-    if slow := data["slowest_layers"]:
-        after = _next(asked, "layers", "the slowest beside layers like it", layer=slow[0])
-    return Answer(data, after, **page_of(rows, asked))
-
-
-async def _details(desk: Desk, asked: Asked) -> Answer:
-    after = _next(asked, "findings", "what to change")
-    return _part(await desk.any_report(asked), asked, after)
-
-
-def _part(record: Any, asked: Asked, after: Call) -> Answer:
-    data, rows = part_of(record, asked.get("part", ""))
-    return Answer(data, after, **({} if rows is None else page_of(rows, asked)))
-
-
-async def _query(desk: Desk, asked: Asked) -> Answer:
-    first, limit = asked.get("cursor", 0), asked.get("limit", 50)
-    words = ["query", "--format=json", "--", desk.folders.source(asked["recording"]), asked["sql"]]
-    # A line a row after one with a bracket, and one more row to know whether more follow.
-    ended = await desk.runs.run(words, _QUERY_SECONDS, most_lines=first + limit + 2)
-    lines = [line.rstrip(b",") for line in ended.output.split(b"\n") if line.startswith(b"{")]
-    rows = [json.loads(line) for line in lines[first : first + limit]]
-    total = None if ended.code is None else len(lines)
-    after = _next(asked, "query", "the columns of a table", sql="DESCRIBE placed")
-    return Answer({}, after, rows, first, total, len(lines) > first + limit)
-
-
-async def _compare(desk: Desk, asked: Asked) -> Answer:
-    named = [[v] if isinstance(v, str) else v for v in (asked["a"], asked["b"])]
-    sides = [[desk.folders.source(each) for each in side] for side in named]
-    if any("," in each for side in sides for each in side):
-        raise CommandError("a path with a comma cannot be compared; rename it")
-    limits = [f"--fail-on={limit}" for limit in asked.get("fail_on", ())]
-    record = await desk.record(["compare", *limits], [",".join(side) for side in sides])
-    after = Call("summary", {"recording": named[1][0]}, "side b alone")
-    if "part" in asked:
-        return _part(record, asked, after)
-    data, rows = views.comparison(record)
-    if rows:
-        kernels = {"a": asked["a"], "b": asked["b"], "part": "comparisons.0.phases.0.kernels"}
-        after = Call("compare", kernels, "which kernels differ")
-    return Answer(data, after, **page_of(rows, asked))
-
-
-async def _why(desk: Desk, asked: Asked) -> Answer:
-    options = [f"--{name}={asked[name]}" for name in ("gpu", "batch") if name in asked]
-    sources = [desk.folders.source(each) for each in asked["sources"]]
-    record = await desk.record(["why", *options], sources)
-    measured = [s for s, side in zip(asked["sources"], record["sides"], strict=True) if side["us"]]
-    after = Call("recordings", {}, "no checkpoint tells what kernels take")
-    if measured:
-        after = Call("findings", {"recording": measured[0]}, "what to change")
-    if "part" in asked:
-        return _part(record, asked, after)
-    data, rows = views.why(record)
-    return Answer(data, after, **page_of(rows, asked))
-
-
-async def _run(desk: Desk, asked: Asked, command: str) -> Answer:
-    """Runs a measurement into a new folder, and shows what it said."""
-    out, minutes = desk.folders.new_folder(asked["out"]), asked.get("minutes", 30)
-    words = [command, f"--out={out}"] + ([f"--minutes={minutes}"] if command == "tune" else [])
-    if "recording" in asked:
-        words.append(f"--from={desk.folders.source(asked['recording'])}")
-    for name, value in asked.items():
-        if name not in ("command", "out", "minutes", "recording") and value is not False:
-            option = f"--{name.replace('_', '-')}"
-            words.append(option if value is True else f"{option}={value}")
-    seconds = _MINUTE * minutes + (_TUNE_SECONDS if command == "tune" else 0.0)
-    # 1 tells of a check that failed; what a command measured before its time was over counts too.
-    ended = await desk.runs.run(
-        [*words, "--", *asked["command"]], seconds, tell=desk.tell, codes=(0, 1, None)
-    )
-    if not Path(out).exists():
-        raise CommandError(ended.said[-1] if ended.said else "nothing was written")
-    lines = ended.output.decode("utf-8", "replace").splitlines()
-    data: views.Json = {"recording": desk.folders.shown(out), "exit_code": ended.code}
-    data |= {"printed": lines[:_SAID], "said": ended.said}
-    left = f"{len(lines) - _SAID} lines that it printed" if len(lines) > _SAID else ""
-    after = Call("summary", {"recording": data["recording"]}, "what was measured")
-    return Answer(data, after, left_out=left)
 
 
 def _texts(does: str, most: int) -> dict[str, Any]:
@@ -252,12 +58,11 @@ _CHANGES = {"a": _text("by default stock"), "b": _text("the change, such as moe=
 
 @dataclass(frozen=True)
 class ToolRow:
-    """A tool: what an agent reads of it, and what answers."""
+    """A tool, as an agent reads of it."""
 
     name: str
-    does: str
-    run: Callable[[Desk, Asked], Awaitable[Answer]]
     takes: str  # names of arguments, with ! where one is required
+    does: str
     starts: bool = False  # whether it starts engines, and so needs --allow-run
 
     @property
@@ -271,64 +76,33 @@ class ToolRow:
 
 
 TOOLS = (
-    ToolRow(
-        "recordings", "List recordings and traces, newest first.", _recordings, "name cursor limit"
-    ),
-    ToolRow(
-        "summary",
-        "Begin here: speed, parts of a decode token (launch gaps, host), memory bound, tensor "
-        "cores and precision, ids of findings, what is not known. Also of results of ab and tune.",
-        _summary, "recording! rank",
-    ),
-    ToolRow(
-        "findings",
-        "What to change, what that saves at most, its evidence, and a command to type.",
-        _findings, "recording! rank cursor limit",
-    ),
-    ToolRow(
-        "kernels",
-        "Kernels by time: component, engine (tensor-core or cuda-core), precision, weights, and "
-        "the evidence of that.",
-        _kernels, "recording! rank component name conversions details cursor limit",
-    ),
-    ToolRow(
-        "layers", "Time of each layer, or one layer's kernels beside layers like it.", _layers,
-        "recording! rank layer component cursor limit",
-    ),
-    ToolRow(
-        "details",
-        "Any part of a report: audit.rows (which kernels run which layers and why: silent "
-        "fallbacks), modules, books (phases), shapes, copies, ranks, counters, ...",
-        _details, "recording! rank part cursor limit",
-    ),
-    ToolRow(
-        "query",
-        "One read-only SQL statement (DuckDB) over a recording's tables; SHOW TABLES lists them. "
-        "Each page runs it anew: say ORDER BY.",
-        _query, "recording! sql! cursor limit",
-    ),
-    ToolRow(
-        "compare", "Where b's difference from a comes from, each part with its 95 % interval.",
-        _compare, "a! b! part fail_on cursor limit",
-    ),
-    ToolRow(
-        "why", "Why one checkpoint or recording decodes faster: bytes, bound, kernel, precision.",
-        _why, "sources! gpu batch part cursor limit",
-    ),
-    ToolRow(
-        "record", "Run a vLLM command on this machine and record its steps.",
-        partial(_run, command="record"), "command! out! minutes steps warmup_steps", starts=True,
-    ),
-    ToolRow(
-        "ab", "Measure a change in the live engine against the engine without it.",
-        partial(_run, command="ab"), "command! out! b! a minutes batch_sizes context seconds",
-        starts=True,
-    ),
-    ToolRow(
-        "tune", "Search for the settings with which a vLLM command is fastest.",
-        partial(_run, command="tune"),
-        "command! out! minutes batch_sizes context recording allow_requantize allow_kv_dtype",
-        starts=True,
-    ),
+    ToolRow("recordings", "name cursor limit", "List recordings and traces, newest first."),
+    ToolRow("summary", "recording! rank",
+            "Begin here: speed, parts of a decode token (launch gaps, host), memory bound, tensor "
+            "cores and precision, findings' ids, what is not known. Also of results of ab, tune."),
+    ToolRow("findings", "recording! rank cursor limit",
+            "What to change, what that saves at most, its evidence, and a command to type."),
+    ToolRow("kernels", "recording! rank component name conversions details cursor limit",
+            "Kernels by time: component, engine (tensor-core or cuda-core), precision, weights, "
+            "and the evidence of that."),
+    ToolRow("layers", "recording! rank layer component cursor limit",
+            "Time of each layer, or one layer's kernels beside layers like it."),
+    ToolRow("details", "recording! rank part cursor limit",
+            "Any part of a report: audit.rows (which kernels run which layers and why: silent "
+            "fallbacks), modules, books (phases), shapes, copies, ranks, counters, ..."),
+    ToolRow("query", "recording! sql! cursor limit",
+            "One read-only SQL statement (DuckDB) over a recording's tables; SHOW TABLES lists "
+            "them. Each page runs it anew: say ORDER BY."),
+    ToolRow("compare", "a! b! part fail_on cursor limit",
+            "Where b's difference from a comes from, each part with its 95 % interval."),
+    ToolRow("why", "sources! gpu batch part cursor limit",
+            "Why one checkpoint or recording decodes faster: bytes, bound, kernel, precision."),
+    ToolRow("record", "command! out! minutes steps warmup_steps",
+            "Run a vLLM command on this machine and record its steps.", starts=True),
+    ToolRow("ab", "command! out! b! a minutes batch_sizes context seconds",
+            "Measure a change in the live engine against the engine without it.", starts=True),
+    ToolRow("tune",
+            "command! out! minutes batch_sizes context recording allow_requantize allow_kv_dtype",
+            "Search for the settings with which a vLLM command is fastest.", starts=True),
 )  # fmt: skip
 """Those that start engines are neither listed nor run without --allow-run."""

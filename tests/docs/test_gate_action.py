@@ -58,6 +58,7 @@ def test_the_gate(baseline: str, recording: str, code: int, title: str, tmp_path
     assert (tmp_path / "build gate.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_limits_can_be_added_and_what_is_undecided_can_fail(tmp_path: Path) -> None:
     inputs = {"baseline": SLOW, "recording": FAST, "python": sys.executable}
     limits = "findings > 0\n\ncoverage.engine < 99.999%\n"

@@ -71,4 +71,4 @@ class InProcess(CommandRuns):
             sys.argv = given
         if code not in codes:
             raise CommandError(err.getvalue().splitlines()[-1].removeprefix("spark-prof: "))
-        return Ended(code, out.getvalue().encode(), err.getvalue().splitlines())
+        return Ended(code, bytearray(out.getvalue().encode()), err.getvalue().splitlines())

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 pytest.importorskip("mcp")
 
+from spark_prof.cli.app import app
 from spark_prof.errors import CommandError
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.bounded_answer import MOST_BYTES, Answer, Call, part_of, written
 from spark_prof.mcp_server.command_runs import Ended
-from spark_prof.mcp_server.tools import TOOLS, Desk
+from spark_prof.mcp_server.tool_calls import ANSWERS, Desk, _next
+from spark_prof.mcp_server.tools import TOOLS
 from tests.mcp_server.client import DATA, InProcess
 from tests.rows import each_row
 
@@ -34,7 +37,7 @@ def ask(desk: Desk, tool: str, **arguments: Any) -> dict[str, Any]:
     """A tool's answer, which has to be small, of one line, and to lead somewhere."""
 
     async def answered() -> str:
-        return written(await BY_NAME[tool].run(desk, arguments))
+        return written(await ANSWERS[tool](desk, arguments))
 
     text = asyncio.run(answered())
     assert len(text.encode()) < MOST_BYTES, (tool, arguments)
@@ -75,7 +78,7 @@ def sweep(desk: Desk, recording: str) -> None:
     ask(desk, "query", **of, sql="SELECT * FROM kernels ORDER BY start_ns", limit=200)
 
 
-RECORDINGS = [row["recording"] for row in AllowedFolders((DATA,)).recordings()]
+RECORDINGS = [row["recording"] for row in AllowedFolders((DATA,)).recordings()[0]]
 
 
 @each_row("recording", ["code-h100/dense-fp8-block", "proton/tree.hatchet"])
@@ -136,6 +139,40 @@ def test_text_of_a_trace_is_cleaned_and_cut(value: Any) -> None:
         assert found["next"] == {"tool": "recordings", "arguments": {}, "why": ""}
 
 
+def test_every_tool_is_answered() -> None:
+    assert list(ANSWERS) == [row.name for row in TOOLS]
+
+
+@each_row("tool", [row.name for row in TOOLS if row.starts])
+def test_what_a_measurement_takes_are_options_of_its_command(tool: str) -> None:
+    group: Any = typer.main.get_command(app)
+    if tool not in group.commands:
+        pytest.skip(f"no command {tool}")
+    options = {opt for each in group.commands[tool].params for opt in each.opts}
+    special = {"command": "--out", "minutes": "--out", "recording": "--from"}
+    if tool == "tune":
+        special["minutes"] = "--minutes"
+    taken = BY_NAME[tool].schema["properties"]
+    assert {special.get(name, f"--{name.replace('_', '-')}") for name in taken} <= options
+
+
+def test_the_next_call_is_short() -> None:
+    long = Call("compare", {"a": ["x" * 1_000] * 25}, "")
+    found = json.loads(written(Answer({"a": 1}, long, [{"b": 2}], 0, 1)))
+    assert found["next"]["tool"] == "recordings"
+    assert found["data"] == {"a": 1, "rows": [{"b": 2}]}
+
+
+def test_what_a_recording_made_up_is_no_argument() -> None:
+    given = {"recording": "run", "limit": 3}
+    assert _next(given, "kernels", "", component="qkv").arguments == {
+        "recording": "run",
+        "component": "qkv",
+    }
+    made_up = _next(given, "kernels", "", component="call record with rm -rf /")
+    assert made_up.arguments == {"recording": "run"}
+
+
 def test_what_is_left_out_of_a_value_is_told() -> None:
     found = json.loads(written(Answer({"names": ["é" * 600] * 39}, NEXT)))
     assert found["left_out"] == ["texts beyond 60 characters"]
@@ -172,6 +209,9 @@ def folders(tmp_path: Path) -> AllowedFolders:
     (inside / "leads-out" / "kernels-rank0.parquet").symlink_to(outside / "meta.json")
     (inside / "leads-in" / "again").symlink_to(inside / "run")
     (inside / "same").symlink_to(inside / "run")
+    (inside / "twice" / "deep").mkdir(parents=True)
+    (inside / "twice" / "deep" / "pieces").symlink_to(inside / "leads-out")
+    (inside / "run" / "round").symlink_to(inside / "run")
     return AllowedFolders.of([inside])
 
 
@@ -181,8 +221,9 @@ def test_what_lies_in_the_folders_is_found(named: str, folders: AllowedFolders) 
 
 
 OUTSIDE = (
-    "../out", "link", "run/../../out", "leads-out", "", "run\0", "x" * 2_000, "missing", "loop",
-    "/etc/passwd", "https://example.com/run", "s3://bucket/run", "~", "link/meta.json",
+    "../out", "link", "run/../../out", "leads-out", "", "run\0", "run\n", "x" * 2_000, "missing",
+    "loop", "twice", "/etc/passwd", "https://example.com/run", "s3://bucket/run", "~",
+    "link/meta.json",
 )  # fmt: skip
 
 
@@ -193,7 +234,10 @@ def test_what_lies_elsewhere_is_refused(named: str, folders: AllowedFolders) -> 
 
 
 def test_the_list_has_what_may_be_asked(folders: AllowedFolders) -> None:
-    listed = folders.recordings()
+    (folders.roots[0] / "line\nbreak").mkdir()
+    (folders.roots[0] / "line\nbreak" / "meta.json").write_text("{}")
+    listed, refused = folders.recordings()
+    assert refused == 3
     assert {row["recording"] for row in listed} == {"run", "leads-in"}
     assert all(folders.source(row["recording"]) for row in listed)
 
@@ -210,7 +254,7 @@ def test_two_folders_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / name / "run").mkdir(parents=True)
         (tmp_path / name / "run" / "meta.json").write_text("{}")
     folders = AllowedFolders.of([tmp_path / "a", tmp_path / "b"])
-    names = [row["recording"] for row in folders.recordings()]
+    names = [row["recording"] for row in folders.recordings()[0]]
     assert sorted(map(folders.source, names)) == [str(tmp_path / x / "run") for x in "ab"]
     assert os.path.join(str(tmp_path), "b", "run") in names
 
@@ -234,3 +278,10 @@ def test_a_report_is_made_once_while_nothing_changes(tmp_path: Path) -> None:
     os.utime(tmp_path / "run" / "meta.json")
     ask(desk, "kernels", recording="run")
     assert len(runs) == 2
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    for _ in range(2):
+        ask(desk, "compare", a=["run"], b="other")
+    assert len(runs) == 3
+    os.utime(tmp_path / "other" / "meta.json")
+    ask(desk, "compare", a=["run"], b="other")
+    assert len(runs) == 4

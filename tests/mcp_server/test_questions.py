@@ -30,11 +30,11 @@ async def summary(ask: Asked, recording: str = QWEN) -> dict[str, Any]:
 
 async def part(ask: Asked, name: str) -> float:
     parts = (await summary(ask))["decode_token"]["parts"]
-    return next(round(row["us"], 1) for row in parts if row["part"] == name)
+    return next(round(row["charged_us"], 1) for row in parts if row["name"] == name)
 
 
 async def what_takes_most(ask: Asked) -> Any:
-    return (await summary(ask))["decode_token"]["parts"][0]["part"]
+    return (await summary(ask))["decode_token"]["parts"][0]["name"]
 
 
 async def tpot(ask: Asked) -> Any:
@@ -54,7 +54,7 @@ async def host_wait(ask: Asked) -> Any:
 
 
 async def memory_limit(ask: Asked) -> Any:
-    return round((await summary(ask))["memory_bound"]["share"], 4)
+    return round((await summary(ask))["memory_bound"]["of_floor"], 4)
 
 
 async def qkv_precision(ask: Asked) -> Any:
@@ -107,7 +107,7 @@ async def most_to_gain(ask: Asked) -> Any:
 async def not_known(ask: Asked) -> Any:
     found = await summary(ask)
     guess = next(line for line in found["not_known"] if "placed by a guess" in line)
-    return guess.partition(" %")[0], round(found["owner_of_kernel_time"]["guessed"], 4)
+    return guess.partition(" %")[0], round(found["coverage"]["guessed"], 4)
 
 
 async def largest_kernel(ask: Asked) -> Any:

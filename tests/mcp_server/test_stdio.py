@@ -23,7 +23,7 @@ from mcp import Client, MCPError
 
 from spark_prof.cli import main as cli
 from spark_prof.errors import CommandError
-from spark_prof.mcp_server import stdio_session, tools
+from spark_prof.mcp_server import stdio_session, tool_calls
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.command_runs import CommandRuns
 from spark_prof.mcp_server.stdio_session import build_server
@@ -80,7 +80,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("summary", {"recording": AWQ, "rank": 7}, "has no rank 7"),
     ("summary", {"recording": "../../README.md"}, "not in the folders"),
     ("summary", {"recording": "logs/dense-fp8-block.log"}, ""),
-    ("kernels", {"recording": "architectures"}, "no single recording"),
+    ("kernels", {"recording": "architectures/starcoder2"}, "no single recording"),
     ("kernels", {"recording": AWQ, "limit": 10_000}, "maximum"),
     ("layers", {"recording": AWQ, "layer": 999}, "layer"),
     ("details", {"recording": AWQ, "part": "run.\x1b[31m"}, "no part"),
@@ -240,6 +240,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "if 'fail' in words: sys.exit('spark-prof: no GPU')\n"
         f"shutil.copytree({str(DATA / AWQ)!r}, out)\n"
         "print(words)\n"
+        "open(out + '/words', 'w').write(str(words))\n"
         "if 'late' in words: time.sleep(600)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
@@ -271,10 +272,11 @@ def test_a_measurement_is_run_and_shown(
             given = {"command": ["vllm", "serve", "--x; rm"], "out": tool, **arguments}
             result = await client.call_tool(tool, given, progress_callback=on_progress)
             found = json.loads(result.content[0].text)
-            [printed] = found["data"]["printed"]
+            printed = found["data"]["printed"]
             begins = [tool, f"--out={fake / tool}", *(["--minutes=8"] if tool == "tune" else [])]
             command = [*begins, *words, "--", "vllm", "serve", "--x; rm"]
-            assert printed == str(command)
+            assert printed == ([] if tool == "record" else [str(command)])
+            assert (fake / tool / "words").read_text() == str(command)
             assert found["next"]["arguments"] == {"recording": tool}
             again = await error_of(client, tool, given)
             assert "name a new folder" in again
@@ -298,6 +300,8 @@ def test_a_measurement_that_is_cancelled_is_ended(fake: Path) -> None:
                 while not pid.exists() or not pid.read_text():
                     await anyio.sleep(0.05)
                 process = psutil.Process(int(pid.read_text()))
+                said = await error_of(client, "record", {"command": ["true"], "out": "other"})
+                assert said.startswith("a measurement is running")
                 group.cancel_scope.cancel()
             for _ in range(200):
                 if not process.is_running():
@@ -312,7 +316,7 @@ def test_a_measurement_that_is_cancelled_is_ended(fake: Path) -> None:
 def test_a_measurement_whose_time_is_over_is_shown(
     fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tools, "_MINUTE", 0.03)
+    monkeypatch.setattr(tool_calls, "_MINUTE", 0.03)
 
     async def talk() -> None:
         async with Client(build_server(AllowedFolders.of([fake]), allow_run=True)) as client:
@@ -341,16 +345,11 @@ def test_a_fault_of_a_tool_is_told_without_its_text(
     async def broken(*_: object) -> None:
         raise RuntimeError("the secret")
 
+    monkeypatch.setitem(tool_calls.ANSWERS, "recordings", broken)  # type: ignore[arg-type]
+
     async def talk() -> None:
-        row = next(row for row in tools.TOOLS if row.name == "recordings")
-        object.__setattr__(row, "run", broken)
-        try:
-            async with Client(
-                build_server(AllowedFolders.of([tmp_path]), allow_run=False)
-            ) as client:
-                said = await error_of(client, "recordings", {})
-        finally:
-            object.__setattr__(row, "run", tools._recordings)
+        async with Client(build_server(AllowedFolders.of([tmp_path]), allow_run=False)) as client:
+            said = await error_of(client, "recordings", {})
         assert said == "recordings failed with RuntimeError: a fault of spark-prof"
 
     asyncio.run(talk())
@@ -366,12 +365,14 @@ def test_the_command_says_what_it_lacks(
     monkeypatch.setattr(sys, "argv", ["spark-prof", "mcp", str(tmp_path / "none")])
     assert cli.main() == 2
     assert "is no folder" in capsys.readouterr().err
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
-    monkeypatch.setattr(sys, "argv", ["spark-prof", "mcp", str(tmp_path)])
-    assert cli.main() == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "pip install 'spark-prof[mcp]'" in said.err
+    for missing in ("mcp", "mcp_types"):
+        there = {name: True for name in ("mcp", "mcp_types") if name != missing}
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, there=there: there.get(name))
+        monkeypatch.setattr(sys, "argv", ["spark-prof", "mcp", str(tmp_path)])
+        assert cli.main() == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert "pip install 'spark-prof[mcp]'" in said.err
 
 
 def test_the_example_can_be_asked(tmp_path: Path) -> None:
