@@ -41,6 +41,8 @@ def with_own_starts(rows: pd.DataFrame) -> pd.DataFrame:
     """
     start, stream = (rows[name].to_numpy(np.int64) for name in ("start_ns", "stream"))
     end = np.maximum(rows["end_ns"].to_numpy(np.int64), start)
+    if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
+        return rows
     order = np.argsort(stream, kind="stable")
     reached = np.empty_like(start)
     for own in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):

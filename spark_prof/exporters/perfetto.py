@@ -305,8 +305,9 @@ def _kernels(prepared: Prepared, part: slice, ahead_ns: int) -> pd.DataFrame:
         _COPY if copy else known.get(text, _UNKNOWN)
         for text, copy in zip(names, copies.tolist(), strict=True)
     ]
-    return launches.assign(
-        start_ns=columns.start_ns[part] - ahead_ns,
+    seen = columns.start_ns[part] - (0 if columns.ahead_ns is None else columns.ahead_ns[part])
+    found = launches.assign(
+        start_ns=seen - ahead_ns,
         end_ns=columns.end_ns[part] - ahead_ns,
         kind=pd.Categorical(np.where(copies[name], "memcpy", "kernel")),
         name=pd.Categorical.from_codes(name, pd.Index(names)),
@@ -320,3 +321,5 @@ def _kernels(prepared: Prepared, part: slice, ahead_ns: int) -> pd.DataFrame:
             for said in ("engine", "precision", "evidence", "conversion")
         },
     )
+    # A window shows when kernels were seen, also those that wait.
+    return found.sort_values("start_ns", kind="stable", ignore_index=True)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.architecture_table import ARCHITECTURES, config_of
+from spark_prof.rules.components import role_of
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, parse_swaps
 from tests.engine.conftest import ROOT
 from tests.engine.swapped_engine import PROMPTS, TOKENS
@@ -167,3 +169,38 @@ def test_a_compiled_layer_of_parts_says_what_vllm_says(
     assert states == {"qkv_proj": "live", "attn": "fell back", "experts": "fell back"}
     calls = found.swaps["layer", "model.layers.1.self_attn.qkv_proj"]["calls"]
     assert calls["b"] >= TOKENS - 1
+
+
+ARCHITECTURE_SLOTS = {
+    "deepseek-v2": {
+        "qkv": {"self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"},
+        "o": {"self_attn.o_proj"},
+        "mlp": {f"mlp.{of}{half}" for of in ("", "shared_experts.")
+                for half in ("gate_up_proj", "down_proj")},
+    },
+    # vLLM's CPU engine has no experts without a gate: of Mamba, attention and MLP.
+    "nemotron-h": {
+        "qkv": {"mixer.in_proj", "mixer.qkv_proj"},
+        "o": {"mixer.out_proj", "mixer.o_proj"},
+        "mlp": {"mixer.up_proj", "mixer.down_proj"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE_SLOTS)
+def test_slots_of_other_architectures(
+    name: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    (row,) = (row for row in ARCHITECTURES if row.name == name)
+    config = config_of(row, small=True) | {"hybrid_override_pattern": "M*-M*-"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    swaps = ",".join(_kernel(slot, "right") for slot in ("qkv", "o", "mlp", "lm_head"))
+    settings = SwapSettings({"a": (), "b": parse_swaps(swaps)}).to_json()
+    found = _answer(environment, tmp_path, "eager", settings, "b")
+    live: dict[str, set[str]] = {}
+    for swap in found.told["swaps"]:
+        assert swap["state"] == "live", swap
+        assert swap["calls"]["b"] >= TOKENS
+        live.setdefault(swap["slot"], set()).add(role_of(swap["name"]))
+    assert live == ARCHITECTURE_SLOTS[name] | {"lm_head": {"lm_head"}}
+    assert found.told["fault"] == ""

@@ -49,9 +49,12 @@ def test_time_per_module_of_an_eager_run_on_b200():
     total = sum(truth.values())
     for name, us in truth.items():
         assert abs(found[name] - us) / total < 0.001, name
+    # 74 of 768 kernels start before the one before them on their stream has ended: what they wait
+    # is in the trace's sum, and in no figure of a report, whose sum is the union.
     books = report.books[0]
-    assert books.kernels_us == pytest.approx(10_862.916, abs=0.001)
-    assert sum(row.us for row in report.components) == pytest.approx(10_862.916, abs=0.001)
+    assert kernels["us"].sum() == pytest.approx(10_862.916, abs=0.001)
+    assert books.kernels_us == books.union_us == pytest.approx(10_793.638, abs=0.001)
+    assert sum(row.us for row in report.components) == pytest.approx(10_793.638, abs=0.001)
     share = {row.name: row.share for row in report.components}
     assert share["experts"] + share["router"] == pytest.approx(0.707, abs=0.005)
     assert share["qkv"] == pytest.approx(0.026, abs=0.005)

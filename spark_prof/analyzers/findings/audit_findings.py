@@ -12,6 +12,7 @@ from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.findings.engine_setup import LINES, SETUP
 from spark_prof.analyzers.findings.rule import Rule, Told, ms_per_token, rule
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.roofline.roofline_rows import starts_early
 from spark_prof.rules.gpus import find_gpu
 
 _AVOIDABLE = ("order", "disabled", "install", "refused", "unknown")
@@ -197,10 +198,13 @@ _WHOLE = ("qkv", "o_proj", "mlp", "shared_experts", "lm_head")
 def achieved_bandwidth(report: Report, components: Collection[str]) -> Iterator[str]:
     """A sentence for each of the components whose weights a decode step reads whole."""
     gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
+    decode = report.roofline.decode if report.roofline else None
+    rows = decode.rows if decode else ()
+    early = {row.component for row in rows if starts_early(row.us, row.ahead_us)}
     for row in report.components:
         size = sum(module.bytes for module in report.modules if module.component == row.name)
         whole = row.name in components and row.name in _WHOLE
-        if not whole or not size or not row.decode_us_per_step:
+        if not whole or not size or not row.decode_us_per_step or row.name in early:
             continue
         reached = size / row.decode_us_per_step * 1e6
         share = ""

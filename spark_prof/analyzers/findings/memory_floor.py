@@ -41,6 +41,7 @@ def _far_from_floor(report: Report) -> Iterator[Told]:
         for row in sorted(together(phase.rows).values(), key=lambda row: -(row.left_us or 0.0))
         if row.limiter == "memory"
         and row.floor_us
+        and row.bandwidth
         and not row.expected
         and row.us > _FAR * row.floor_us
         and (row.left_us or 0.0) > _MATTERS * step

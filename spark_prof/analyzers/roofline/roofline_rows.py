@@ -48,6 +48,11 @@ class Ceilings:
         return dict(self.peaks).get(precision or "")
 
 
+def starts_early(us: float, ahead_us: float) -> bool:
+    """Whether a twentieth of a call lies before its own time: what it reads there nobody sees."""
+    return ahead_us > 0.05 * (us + ahead_us)
+
+
 @dataclass(frozen=True)
 class RooflineRow:
     """All calls of one kernel in one role of a component, in the steps of one phase.
@@ -77,8 +82,8 @@ class RooflineRow:
     amplification: float | None = None  # bytes read over those that had to be, where counted
     role: str = ""  # path of their module, without its layer; empty where it is not known
     owner_basis: str = "none"  # of component and role: the weakest of the bases of its calls
-    # How long before its time a call was seen to start while the kernel before it ran: what it read
-    # by then is not known. From a twentieth of the call on, neither are bandwidth and shares.
+    # How long before its time a call was seen to start while the kernel before it ran. Where it
+    # `starts_early`, bandwidth and shares are not known.
     ahead_us: float = 0.0
 
     @property

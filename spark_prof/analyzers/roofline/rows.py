@@ -15,7 +15,12 @@ from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import spelling
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.roofline.needs import Work
-from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place, RooflineRow
+from spark_prof.analyzers.roofline.roofline_rows import (
+    Ceilings,
+    Place,
+    RooflineRow,
+    starts_early,
+)
 from spark_prof.vocabulary import BASES
 
 _METRIC = "dram__bytes_read.sum"
@@ -91,9 +96,6 @@ _LONGEST_EMPTY_US = 2.0
 The shortest kernels of the H100 recordings in tests/data last 0.9 us.
 """
 
-_AHEAD = 0.05
-"""Share of a call that may lie before its own time without its bandwidth being called unknown."""
-
 _COUNTED_FROM = 1 << 20
 """Bytes of a call below which a cache keeps too much for counters to be held against them."""
 
@@ -163,9 +165,8 @@ def rows_of(
         on_cuda_cores = kernel is not None and kernel.engine == "cuda-core"
         peak = ceilings.peak("fp32" if on_cuda_cores else kernel.precision if kernel else None)
         floor, limiter = _floor(total, operations, peak, ceilings, smallest)
-        # What it reads before its own time nobody sees: it may wait, or bring its weights ahead.
-        seen = ahead <= _AHEAD * (us + ahead)
-        rate = total / each * 1e6 if total is not None and each and seen else None
+        seen = bool(each) and not starts_early(us, ahead)
+        rate = total / each * 1e6 if total is not None and seen else None
         left = max(each - floor, 0.0) * calls if floor is not None else None
         read, expected_read, by = moved.get(place, (None, 0.0, ""))
         comparable = expected_read >= _COUNTED_FROM and not need.expected
@@ -225,8 +226,8 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
     names = ("us", "needed_bytes", "streamed_bytes", "operations", "floor_us", "ahead_us")
     means: dict[str, Any] = {name: mean(name) for name in names}
     us, needed = means["us"], means["needed_bytes"]
-    seen = means["ahead_us"] <= _AHEAD * (us + means["ahead_us"]) if us else False
-    rate = needed / us * 1e6 if needed is not None and us and seen else None
+    seen = bool(us) and not starts_early(us, means["ahead_us"])
+    rate = needed / us * 1e6 if needed is not None and seen else None
 
     def share(name: str) -> float | None:
         known = (row.bandwidth / of for row in rows if row.bandwidth and (of := getattr(row, name)))

@@ -40,6 +40,7 @@ class KernelColumns:
     # Of each name, whether it is a copy or a memset, which no sum of kernels contains.
     copies: tuple[bool, ...]
     launches: pd.DataFrame  # LAUNCH_COLUMNS, a row for each combination of them that occurs
+    ahead_ns: Int64s | None = None  # how much earlier each was seen to start; None if none was
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -79,6 +80,7 @@ def columns_of(
         names=names,
         copies=tuple(copies.tolist()),
         launches=shapes[list(LAUNCH_COLUMNS)].iloc[first].reset_index(drop=True),
+        ahead_ns=kernels["ahead_ns"].to_numpy(np.int64) if "ahead_ns" in kernels else None,
     )
 
 
