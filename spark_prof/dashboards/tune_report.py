@@ -48,7 +48,9 @@ def answer_line(result: TuneResult) -> str:
         line = "nothing is confirmed yet"
     else:
         tried = [each for each in result.tried if each.source and each.verdict != "not tried"]
-        line = f"nothing helps, of {counted(len(tried), 'candidate')} tried"
+        line = "no candidate could be tried in this time"
+        if tried or not result.tried:
+            line = f"nothing helps, of {counted(len(tried), 'candidate')} tried"
     if not result.answer and result.line:
         line += f"; {result.line}"
     if result.failure:

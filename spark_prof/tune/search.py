@@ -173,6 +173,9 @@ class Search:
 
     def _swaps(self) -> Combination:
         singles = [(words,) for words in self._swapped]
+        if self._measure.left < self._cost + self._reserve():
+            self._why |= dict.fromkeys(self._swapped, "no time was left; give more --minutes")
+            singles = []
         if not singles:
             return BASE
         apart = [words for words in self._swapped if words not in self._bundles]

@@ -43,7 +43,7 @@ def done(
     plugin = installed(folder / "plugin")
     sides = [f"--try={slot}={KERNELS}:{name}" for name, slot in SLOTS.items()]
     argv = [
-        *SPARK_PROF, "tune", "--minutes", "5.5", "--batch-sizes", "1", "--context", "16",
+        *SPARK_PROF, "tune", "--minutes", "12", "--batch-sizes", "1", "--context", "16",
         "--gate-tokens", "8", "-o", str(folder / "run"), *sides,
         "--", str(models["tiny-dense"]), *ENGINE,
     ]  # fmt: skip
