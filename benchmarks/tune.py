@@ -81,6 +81,7 @@ def main() -> int:
         model = str(write_model(name, Path(temporary) / name)) if name in MODELS else name
         os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         more = shlex.split(options.options)
+        command: tuple[str, ...]
         if options.model:
             command = (model, *DUMMY, "--compilation-config", GRAPHS)
         else:

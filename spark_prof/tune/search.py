@@ -300,10 +300,10 @@ class Search:
                     self._start("search", number, [BASE])
                     if len(self._starts.get(BASE, ())) <= number:
                         return swapped  # the base itself does not start any more
-                with_swaps = [self._ordered((*swapped, words))] if fits(swapped, words) else []
-                both = [(words,), *(c for c in with_swaps if swapped)]
+                beside = [other for other in swapped if not rivals(other, words)]
+                both = dict.fromkeys([(words,), self._ordered((*beside, words))])
                 self._tell(f"{name_of((words,))} in an engine of its own", len(alive) - len(tried))
-                self._start("search", number, both)
+                self._start("search", number, list(both))
                 tried.append(words)
             alive = self._promising(tried)
         return self._extended(swapped)
@@ -542,6 +542,8 @@ class Search:
             why = f"{name_of((other,))} is faster in its place"
         if effect == "faster" and not why:
             why = "not in the answer, which was confirmed without it" if answer else self._line
+            if taken := next((other for other in answer if rivals(other, words)), ""):
+                why = f"{name_of((taken,))} is in its place"
         return effect, why
 
 

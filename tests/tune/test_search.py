@@ -93,6 +93,13 @@ def test_options_are_tried_on_top_of_the_swaps_that_won() -> None:
     assert search(useless, MOE, X).answer == (MOE,)
 
 
+def test_what_needs_an_engine_of_its_own_is_tried_with_the_swaps_that_fit() -> None:
+    layer = "layer=spark_prof"
+    found = search(Simulated({layer: 1.4, MOE: 1.2, HEAD: 1.1}, seconds=1800), layer, MOE, HEAD)
+    assert set(found.answer) == {layer, HEAD}
+    assert found.verdicts[MOE] == ("faster", f"{layer} is faster in its place")
+
+
 def test_an_option_fits_into_eight_minutes_beside_a_first_start_of_the_base() -> None:
     measure = Simulated({MOE: 1.2, X: 1.3}, seconds=470)
     [first] = measure.start("search", 0, [BASE], 470)

@@ -1,0 +1,46 @@
+"""Engines of a tune: whose fault their end is, and that their time is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_process import Engine
+from spark_prof.errors import CommandError
+from spark_prof.tune.engines import _blamed
+from tests.ab.engines import fake_vllm
+
+LOG = """
+INFO building o=fp8
+INFO building qkv=fp8
+INFO trying o=fp8
+"""
+
+
+def test_the_last_kernel_that_the_log_names_is_blamed(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    every = [("o=fp8",), ("qkv=fp8",), ("o=fp8", "qkv=fp8"), ("o=fp8,mlp=fp8",)]
+    log.write_text(LOG)
+    assert _blamed(log, every) == ("trying", [("o=fp8",), ("o=fp8,mlp=fp8",)])
+    log.write_text(f"{LOG}INFO o=fp8 runs in 3 of 3 layers (side c1)\nRuntimeError: later\n")
+    assert _blamed(log, every)[1] == []
+    log.write_text("nothing")
+    assert _blamed(log, every)[1] == []
+    assert _blamed(tmp_path / "none", every)[1] == []
+
+
+def test_an_engine_is_given_up_at_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", json.dumps({"hang": "Start"}))
+    python = str(fake_vllm(tmp_path / "bin") / "python3")
+    command = EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
+    swaps = {"SPARK_PROF_SWAPS": '{"a": ""}'}
+    with Engine(command, swaps, tmp_path / "log", silence=math.inf) as engine:
+        engine.until = 0.0
+        with pytest.raises(CommandError, match="has used its time while starting"):
+            engine.start()
+        process = engine.process
+    assert not process.is_running()
