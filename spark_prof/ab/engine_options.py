@@ -45,12 +45,16 @@ def with_options(arguments: Sequence[str], options: Sequence[str]) -> tuple[str,
     """The arguments with further options behind them, which count before theirs.
 
     A configuration that the arguments give as JSON and the options by its fields is written by
-    its fields.
+    its fields; a switch that the options turn back is left out.
     """
+    turned = {_opposite(name) for name, _, _ in _options(options)}
     roots = {name.partition(".")[0] for name, _, _ in _options(options) if "." in name}
     kept: list[str] = []
     at = 0
     for name, values, place in _options(arguments):
+        if name in turned and not values:
+            kept += arguments[at:place]
+            at = place + 1
         held = _object(" ".join(values)) if name in roots else None
         if held is not None:
             end = place + 1 + ("=" not in arguments[place])
@@ -58,6 +62,10 @@ def with_options(arguments: Sequence[str], options: Sequence[str]) -> tuple[str,
             kept += [*arguments[at:place], *fields]
             at = end
     return (*kept, *arguments[at:], *options)
+
+
+def _opposite(name: str) -> str:
+    return name.replace("--no-", "--") if name.startswith("--no-") else f"--no-{name[2:]}"
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str], int]]:

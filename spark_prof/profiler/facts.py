@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from importlib import metadata
 from typing import Any
 
 from spark_prof.redact import is_secret, redacted_text
@@ -37,6 +38,7 @@ def engine_facts(worker: Any) -> dict[str, Any]:
         "vllm": vllm.__version__,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "flashinfer": _installed("flashinfer-python"),
         "model": str(model_config.model),
         "model_config": json.loads(hf_config.to_json_string(use_diff=False)) if hf_config else {},
         "engine_config": {name: _plain(getattr(config, name, None)) for name in _CONFIGS},
@@ -53,6 +55,13 @@ def engine_facts(worker: Any) -> dict[str, Any]:
         "environment": visible_environment(os.environ),
         "gpu": device_facts(),
     }
+
+
+def _installed(package: str) -> str:
+    """The version of a distribution; empty where it is not installed."""
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return ""
 
 
 def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -17,11 +17,11 @@ TRAITS: Mapping[str, str] = {
     "compiled": "it runs without torch.compile; tune again with it",
     "no-full-graphs": "full CUDA graphs run its decode steps already",
     "uncaptured": "each of these batch sizes has a CUDA graph of its own",
-    "native-norms": "its norms are vLLM's hand-written kernels already",
+    "native-norms": "it has no plain RMS norms that Inductor made",
     "attention": "the model has no attention with a KV cache",
     "wide-cache": "its KV cache is narrow already",
     "fp8-unit": "GPUs compute FP8 from compute capability 8.9 on",
-    "qk-norm": "the model does not normalize q and k of each head",
+    "qk-norm": "the model has no plain RMS norms of q and k",
     "mla": "the model has no latent attention (MLA)",
     "gdn": "the model has no gated delta net",
     "attention-quantizes": "only Triton's and FlashInfer's attention can quantize what it writes",
@@ -55,7 +55,7 @@ class Tunable:
     components: tuple[str, ...] = ()  # whose time is all that it can save; empty for any
     since: Version = (0, 24)  # the first vLLM that has it
     until: Version = (999, 0)  # the first that has not
-    permission: str = ""  # kv-dtype, where that must be allowed
+    narrows_cache: bool = False  # and so must be allowed
     never: str = ""  # why it is never tried, where it is not
 
 
@@ -144,7 +144,7 @@ TUNABLES: tuple[Tunable, ...] = (
         "gpu v2-runner", _WAITS),
     Tunable("--kv-cache-dtype=fp8", "KV cache", "attention reads half as many bytes",
         "gpu attention wide-cache fp8-unit", "gpu attention wide-cache fp8-unit",
-        permission="kv-dtype"),
+        narrows_cache=True),
     Tunable(f"{_GRAPHS}=FULL", "compilation", "", "gpu compiled", "gpu compiled",
         never="a decode step replays the same full graph as with FULL_AND_PIECEWISE"),
     Tunable(f"{_GRAPHS}=PIECEWISE", "compilation", "", "gpu compiled", "gpu compiled",
@@ -164,7 +164,7 @@ TUNABLES: tuple[Tunable, ...] = (
     Tunable("--no-enable-chunked-prefill", "scheduler", "", "", "", never=_NO_DECODE),
     Tunable("--enable-prefix-caching", "scheduler", "", "", "",
         never="no decode step reads less by it, and `spark-prof ab` times without it"),
-    Tunable("VLLM_USE_FLASHINFER_SAMPLER", "environment", "", "gpu", "gpu",
+    Tunable("VLLM_USE_FLASHINFER_SAMPLER=0", "environment", "", "gpu", "gpu",
         never="it is for top-k and top-p, and tokens are timed as the most probable ones"),
 )  # fmt: skip
 """Of two that answer no finding the first is tried first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,35 +11,41 @@ from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.sides import Side, parse_side
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
-from spark_prof.errors import CommandError, one_line
+from spark_prof.errors import one_line
 from spark_prof.rules.environment import UNKNOWN, VARIABLES, version_of
 from spark_prof.rules.tuning import TUNABLES, Tunable
 from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.engine_traits import EngineTraits, traits_of
 from spark_prof.tune.machine_facts import MachineFacts
-from spark_prof.tune.slots_and_backends import Row, backend_rows, most_promising, swap_rows
+from spark_prof.tune.slots_and_backends import (
+    Row,
+    backend_rows,
+    most_promising,
+    swap_rows,
+    why_no_swaps,
+)
 
+_SIZES = "--cudagraph-capture-sizes"
 _CONFIGURATIONS = {
     "--moe-backend": "kernel_config.moe_backend",
     "--linear-backend": "kernel_config.linear_backend",
     "--attention-backend": "attention_config.backend",
     "--ir-op-priority": "kernel_config.ir_op_priority",
-    "--cudagraph-capture-sizes": "compilation_config.cudagraph_capture_sizes",
+    _SIZES: "compilation_config.cudagraph_capture_sizes",
     "--kv-cache-dtype": "cache_config.cache_dtype",
     "--async-scheduling": "scheduler_config.async_scheduling",
     "--enforce-eager": "model_config.enforce_eager",
 }
 """Where vLLM keeps the value of an option that is no field of a configuration."""
-_PERMISSIONS = {
-    "requantize": "it quantizes BF16 weights at load, which changes the model; "
-    "--allow-requantize tries it",
-    "kv-dtype": "it narrows the KV cache, which changes the model; --allow-kv-dtype tries it",
-}
-_GONE = ("VLLM_USE_FLASHINFER_MOE", "VLLM_FLASHINFER_MOE", "VLLM_MXFP4", "VLLM_NVFP4",
-    "VLLM_ATTENTION_BACKEND")  # fmt: skip
-"""Variables that posts about vLLM still advise."""
+_REQUANTIZES = (
+    "it quantizes BF16 weights at load, which changes the model; --allow-requantize tries it"
+)
+_NARROWS = "it narrows the KV cache, which changes the model; --allow-kv-dtype tries it"
+_GONE = {"MXFP4": "mxfp4", "NVFP4": "nvfp4", "FP4": "nvfp4", "FP8": "fp8"}
+"""Parts of the names of old variables, which posts still advise, by the format they are for."""
 _ONE_VALUE = re.compile(r"([\w.-]+=)(\w+)")
 _LONGEST = 200
+_WIDEST = 60
 
 
 @dataclass(frozen=True)
@@ -76,39 +81,50 @@ def candidates_of(
             left.setdefault(row.words, row)
             continue
         side = parse_side(row.words)
-        key, quantizes = _key(side), _quantizes(side)
-        permission = "requantize" if quantizes else "kv-dtype" if row.changes_model else ""
-        why = _is_set(side, command, given, facts)
-        if not why and permission and not getattr(allowed, permission.replace("-", "_")):
-            why = _PERMISSIONS[permission]
+        quantizes = any(swap.kernel in ("mxfp4", "fp8") for swap in side.swaps)
+        why = why_no_swaps(traits) if side.swaps else _is_set(side, command, given, facts)
+        if facts.flashinfer == "" and "flashinfer" in row.words.lower():
+            why = why or "FlashInfer is not installed"
+        if quantizes and not allowed.requantize:
+            why = why or _REQUANTIZES
+        elif row.changes_model and not quantizes and not allowed.kv_dtype:
+            why = why or _NARROWS
         if why:
             left.setdefault(row.words, LeftOut(row.words, row.source, why))
             continue
-        row = replace(row, changes_model=row.changes_model or quantizes)
-        known = candidates.get(key)
-        if known is None:
-            candidates[key] = row
-        elif (row.expected_ms or 0.0) > (known.expected_ms or 0.0):
+        options = frozenset(set_options(side.options).items())
+        key = (frozenset(side.swaps), options, frozenset(side.environment))
+        known = candidates.setdefault(
+            key, replace(row, changes_model=row.changes_model or quantizes)
+        )
+        if (row.expected_ms or 0.0, row.finding) > (known.expected_ms or 0.0, known.finding):
             candidates[key] = replace(known, finding=row.finding, expected_ms=row.expected_ms)
-        elif row.finding and not known.finding:
-            candidates[key] = replace(known, finding=row.finding)
     ordered = sorted(candidates.values(), key=lambda row: -(row.expected_ms or 0.0))
-    taken = {row.words for row in ordered}
     alike: dict[tuple[str, str], list[str]] = {}
-    for words, one in left.items():
-        if words not in taken:
-            alike.setdefault((one.source, one.why), []).append(words)
-    lines = (LeftOut(_together(names), *about) for about, names in alike.items())
+    taken = {row.words for row in ordered}
+    for one in left.values():
+        if one.words not in taken:
+            alike.setdefault((one.source, one_line(one.why)[:_LONGEST]), []).append(one.words)
+    lines = (LeftOut(line, *about) for about, names in alike.items() for line in _together(names))
     return CandidateTable(tuple(ordered), tuple(lines))
 
 
-def _together(words: Sequence[str]) -> str:
-    """Words in a row; values of one option with bars between them."""
-    values: dict[str, list[str]] = {}
+def _promise(row: Candidate) -> tuple[float, bool]:
+    return row.expected_ms or 0.0, bool(row.finding)
+
+
+def _together(words: Sequence[str]) -> Iterator[str]:
+    """Words in lines that a table has room for; values of one option with bars between them."""
+    line, before = "", ""
     for word in words:
-        one = _ONE_VALUE.fullmatch(word)
-        values.setdefault(one[1] if one else word, []).append(one[2] if one else "")
-    return ", ".join(name + "|".join(found) for name, found in values.items())
+        found = _ONE_VALUE.fullmatch(word)
+        name, value = (found[1], found[2]) if found else ("", word)
+        more = f"{line}|{value}" if name and name == before else f"{line}, {word}" if line else word
+        if line and len(more) > _WIDEST:
+            yield line
+            more = word
+        line, before = more, name
+    yield line
 
 
 def table_rows(
@@ -116,14 +132,10 @@ def table_rows(
 ) -> Iterator[Row]:
     """The rows of a table as they apply to an engine."""
     version = version_of(facts.vllm)
+    sizes = ",".join(map(str, traits.captured or traits.sizes))
+    graphs = " ".join(map(str, sorted({*traits.sizes, *traits.graphs})))
     for row in table:
-        sizes = {
-            "{sizes}": ",".join(map(str, traits.captured or traits.sizes)),
-            "{graphs}": " ".join(map(str, sorted({*traits.sizes, *traits.graphs}))),
-        }
-        words = row.words
-        for name, value in sizes.items():
-            words = words.replace(name, value)
+        words = row.words.replace("{sizes}", sizes).replace("{graphs}", graphs)
         missing = next((trait for trait in row.needs.split() if trait not in traits.present), "")
         if version == UNKNOWN:
             why = "which vLLM this is is not known, and so not whether it has this"
@@ -137,65 +149,38 @@ def table_rows(
             yield LeftOut(words, row.source, why)
             continue
         asked = [finding for finding in report.findings if finding.id in row.findings]
-        found, ms = most_promising(report, asked, row.components)
-        yield Candidate(words, row.source, row.condition, found, ms, bool(row.permission))
+        promised = most_promising(report, asked, row.components)
+        yield Candidate(words, row.source, row.condition, *promised, row.narrows_cache)
     yield LeftOut("--speculative-config", "speculation",
         "no drafter is given, and a step with drafts gives no fixed number of tokens to time",
     )  # fmt: skip
-    gone = [v.name for v in VARIABLES if v.name.startswith(_GONE) and UNKNOWN < v.gone <= version]
-    if gone:
-        yield LeftOut(", ".join(gone), "environment", f"vLLM {facts.vllm} does not read them; "
-            "--moe-backend, --linear-backend and --attention-backend took their place",
-        )  # fmt: skip
+    held = {row.dtype for row in report.roofline.weights} if report.roofline else set()
+    why = f"vLLM {facts.vllm} does not read it; --moe-backend and the like took its place"
+    for old in VARIABLES:
+        formats = [of for part, of in _GONE.items() if part in old.name.split("_")]
+        if UNKNOWN < old.gone <= version and set(formats) & held:
+            yield LeftOut(old.name, "environment", why)
 
 
 def _told(findings: Sequence[Finding]) -> Iterator[Candidate]:
     """The sides that findings' own commands compare."""
     for finding in findings:
-        try:
-            words = shlex.split(finding.command)
-        except ValueError:
-            continue
-        if words[:2] != ["spark-prof", "ab"]:
-            continue
-        sides = dict.fromkeys("ab", "stock")
-        asked = set_options(words[2 : words.index("--")] if "--" in words else [])
-        sides.update({name[2:]: value for name, value in asked.items() if name in ("--a", "--b")})
-        side = sides["b"]
-        if sides["a"] == "--enforce-eager" and side == "stock":
+        command = finding.command.partition(" -- ")[0]
+        side = command.removeprefix("spark-prof ab --b").lstrip(" =")
+        if command == "spark-prof ab --a=--enforce-eager --b stock":
             side = "--no-enforce-eager"
-        elif sides["a"] != "stock" or side == "stock":
-            continue
-        with_source = next((row.source for row in TUNABLES if row.words == side), "")
-        try:
-            source = with_source or _source(parse_side(side))
-        except CommandError:
+        elif side == command or side.lstrip("'").startswith(_SIZES):  # sizes have a row
             continue
         why = one_line(finding.measured or finding.text)[:_LONGEST]
-        yield Candidate(side, source, why, finding.id, finding.ms_per_token)
+        yield Candidate(side, _source(parse_side(side)), why, finding.id, finding.ms_per_token)
 
 
 def _source(side: Side) -> str:
     if side.swaps:
         return "kernels"
-    if side.environment:
-        return "environment"
     names = " ".join(set_options(side.options))
-    for part, source in (("-backend", "backends"), ("pass_config", "fusion passes"),
-        ("scheduling", "scheduler"), ("cache", "KV cache")):  # fmt: skip
-        if part in names:
-            return source
-    return "compilation"
-
-
-def _key(side: Side) -> object:
-    """The same for sides that are the same, however they are written."""
-    options = frozenset(set_options(side.options).items())
-    return frozenset(side.swaps), options, frozenset(side.environment)
-
-
-def _quantizes(side: Side) -> bool:
-    return any(swap.kernel in ("mxfp4", "fp8") for swap in side.swaps)
+    sources = {"-backend": "backends", "pass_config": "fusion passes", "scheduling": "scheduler"}
+    return next((source for part, source in sources.items() if part in names), "compilation")
 
 
 def _is_set(side: Side, command: EngineCommand, given: dict[str, str], facts: MachineFacts) -> str:
@@ -216,7 +201,7 @@ def _is_set(side: Side, command: EngineCommand, given: dict[str, str], facts: Ma
                 return f"the command sets {spelt} {given[spelt]}".rstrip()
         now = facts.configuration.get(path, "")
         same = same and now.lower() == (value or str(not off)).lower()
-    return "it is so in this run already" if same and not side.swaps else ""
+    return "it is so in this run already" if same else ""
 
 
 def _path(option: str) -> str:

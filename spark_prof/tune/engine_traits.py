@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_prof.analyzers.findings.other_backends import stored_format
@@ -19,7 +19,22 @@ _OF_LAYERS = frozenset({
     "shared-experts",
 })  # fmt: skip
 """Traits that only the model's layers tell."""
+UNTOLD = "the recording does not tell the model's layers; spark-prof record does"
+_RMS_NORM = "RMSNorm"  # the one class that vLLM's passes and its kernels of norms know
 _QUANTIZING_ATTENTION = ("TritonAttentionImpl", "FlashInferImpl")
+_LINEAR = {
+    "qkv": "", "o_proj": "o-quantizes", "mlp": "mlp-quantizes", "shared_experts": "mlp-quantizes",
+}  # fmt: skip
+"""Linear layers that are alike in every model, and the trait of those that quantize what comes."""
+_OF_MODULES: Mapping[str, Callable[[ModuleRow], bool]] = {
+    "attention": lambda m: m.component == "attention" and bool(m.kernel),
+    "attention-quantizes": lambda m: m.kernel in _QUANTIZING_ATTENTION,
+    "shared-experts": lambda m: m.component == "shared_experts",
+    "mla": lambda m: "MLAAttention" in m.type,
+    "gdn": lambda m: "GatedDeltaNet" in m.type,
+    "deepgemm": lambda m: "DeepGemm" in m.kernel,
+    "flashinfer-blocks": lambda m: "FlashInfer" in m.kernel and "Block" in m.kernel,
+}
 _FULL = ("FULL", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
 _ATOMIC_ROWS = 2048
 """Marlin's own limit: marlin_utils.should_use_atomic_add_reduce of vLLM 0.26 and 0.32."""
@@ -44,7 +59,7 @@ class EngineTraits:
     def why_not(self, trait: str) -> str:
         """What is said of a trait that it lacks."""
         if trait in _OF_LAYERS and not self.told:
-            return "the recording does not tell the model's layers; spark-prof record does"
+            return UNTOLD
         return TRAITS[trait]
 
 
@@ -87,40 +102,24 @@ def _of_machine(report: Report, facts: MachineFacts) -> Iterator[str]:
         yield f"{facts.runner.lower()}-runner"
     if config.get("cache_config.cache_dtype", "auto") in ("auto", "bfloat16", "float16"):
         yield "wide-cache"
-    if "native" in config.get("kernel_config.ir_op_priority.rms_norm", "").split(",")[0]:
+    first = config.get("kernel_config.ir_op_priority.rms_norm", "").split(",")[0]
+    if "native" in first and any(row.type == _RMS_NORM for row in report.modules):
         yield "native-norms"
 
 
 def _of_model(report: Report) -> Iterator[str]:
     modules = report.modules
     for row in modules:
-        if row.component == "attention" and row.type.endswith("Attention") and row.kernel:
-            yield "attention"
-        if row.kernel in _QUANTIZING_ATTENTION:
-            yield "attention-quantizes"
-        if row.component == "shared_experts":
-            yield "shared-experts"
-        if "MLAAttention" in row.type:
-            yield "mla"
-        if "GatedDeltaNet" in row.type:
-            yield "gdn"
-        if "DeepGemm" in row.kernel:
-            yield "deepgemm"
-        if "FlashInfer" in row.kernel and "Block" in row.kernel:
-            yield "flashinfer-blocks"
+        yield from (trait for trait, holds in _OF_MODULES.items() if holds(row))
         if "Marlin" in row.kernel and row.component != "experts" and _is_small(row, report):
             yield "small-marlin"
-    if has_qk_norm(modules):
+    if has_qk_norm(m for m in modules if m.component != "norm" or m.type == _RMS_NORM):
         yield "qk-norm"
     for layers in report.audit.rows if report.audit else ():
-        linear = layers.layer in ("qkv", "o_proj", "mlp", "shared_experts", "linear")
-        if linear and "A8 fp8" in layers.executed:
+        if layers.layer in _LINEAR and "A8 fp8" in layers.executed:
             yield "fp8-activations"
-        if re.search(r"A[48]\b", layers.executed):
-            if layers.layer in ("mlp", "shared_experts"):
-                yield "mlp-quantizes"
-            if layers.layer == "o_proj":
-                yield "o-quantizes"
+        if layers.layer in _LINEAR and re.search(r"A[48]\b", layers.executed):
+            yield _LINEAR[layers.layer]
 
 
 def _is_small(row: ModuleRow, report: Report) -> bool:

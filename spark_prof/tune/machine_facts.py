@@ -23,6 +23,7 @@ class MachineFacts:
     vllm: str = ""  # its version
     architecture: str = ""  # the model's class, such as GptOssForCausalLM
     runner: str = ""  # model runner V1 or V2
+    flashinfer: str | None = None  # its version, empty if it is not installed; None if unknown
     # The configuration in effect by path, such as compilation_config.pass_config.fuse_act_quant.
     configuration: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)  # of the recorded engine
@@ -38,12 +39,14 @@ def recorded_facts(bundle: Bundle, rank: int | None = None) -> MachineFacts:
     gpu = mapping_in(facts, "gpu")
     architectures = mapping_in(facts, "model_config").get("architectures")
     known = architectures if isinstance(architectures, list) and architectures else [""]
+    flashinfer = facts.get("flashinfer")
     return MachineFacts(
         gpu=str(gpu.get("name") or ""),
         capability=str(gpu.get("compute_capability") or ""),
         vllm=str(facts.get("vllm") or ""),
         architecture=str(known[0]),
         runner=str(facts.get("model_runner") or ""),
+        flashinfer=flashinfer if isinstance(flashinfer, str) else None,
         configuration=dict(_paths(mapping_in(facts, "engine_config"))),
         environment={k: str(v) for k, v in mapping_in(facts, "environment").items()},
     )

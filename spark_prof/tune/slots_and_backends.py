@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from spark_prof.ab.sides import BACKENDS
@@ -17,48 +17,41 @@ from spark_prof.rules.backends import backends_for, choice_of
 from spark_prof.rules.environment import version_of
 from spark_prof.rules.tuning import FOREIGN, LAYER_MODELS, SWAPS, Swap
 from spark_prof.tune.candidate import Candidate, LeftOut
-from spark_prof.tune.engine_traits import EngineTraits
+from spark_prof.tune.engine_traits import UNTOLD, EngineTraits
 from spark_prof.tune.machine_facts import MachineFacts
 
 Row: TypeAlias = Candidate | LeftOut
 
 _KERNELS, _BACKENDS = "kernels", "backends"
 _NO_WEIGHTS = "--attention-backend"
-_UNTOLD = "the recording does not tell the model's layers; spark-prof record does"
-_EVERY = ", ".join(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
+_EVERY = tuple(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
 _IN_LAYER = ("moe", "router", "qkv")
 _OF_LAYER = ("qkv", "attention", "rope", "norm", "router", "experts")  # what slot layer computes
-_SETTLED = "the kernels of all these slots at once"
+_AT_ONCE = "the kernels of all these slots at once"
 
 
 def swap_rows(report: Report, facts: MachineFacts, traits: EngineTraits) -> Iterator[Row]:
-    """Swaps of this package's kernels: all at once, each by itself, and what quantizes at load."""
-    why = ""
-    if "gpu" not in traits.present:
-        why = "kernels of this package need an NVIDIA GPU"
-    elif traits.sizes[0] > MOST_TOKENS:
-        why = f"they take up to {MOST_TOKENS} tokens a step, and these batch sizes are larger"
-    elif not traits.told:
-        why = traits.why_not("attention")
-    if why:
-        yield LeftOut(_EVERY, _KERNELS, why)
+    """Swaps of this package's kernels: sets of them, each by itself, and what quantizes at load."""
+    if why := why_no_swaps(traits):
+        yield from (LeftOut(words, _KERNELS, why) for words in _EVERY)
         return
-    rows: dict[str, Candidate] = {}
-    left: list[LeftOut] = []
-    for swap in SWAPS:
-        row = _swap(swap, report, facts)
-        if isinstance(row, Candidate):
-            rows[swap.slot] = row
-        else:
-            left.append(row)
-    layer = _layer(report, facts, traits)
-    yield from _sets(rows, layer, report)
-    yield layer
-    yield from rows.values()
-    yield from left
-    for swap in SWAPS:
-        if swap.quantizes:
-            yield from _quantized(swap, report)
+    singles = [_layer(report, facts, traits), *(_swap(swap, report, facts) for swap in SWAPS)]
+    narrow = [row for swap in SWAPS if swap.quantizes for row in _quantized(swap, report)]
+    kernels, formats = (
+        {row.words.partition("=")[0]: row.words for row in rows if isinstance(row, Candidate)}
+        for rows in (singles, narrow[::2])  # MXFP4, of it and FP8 the one with fewer bytes
+    )
+    yield from _sets(kernels, formats, report)
+    yield from (*singles, *narrow)
+
+
+def why_no_swaps(traits: EngineTraits) -> str:
+    """Why no kernel of this package can run on an engine; empty where some may."""
+    if "gpu" not in traits.present:
+        return "kernels of this package need an NVIDIA GPU"
+    if traits.sizes[0] > MOST_TOKENS:
+        return f"they take up to {MOST_TOKENS} tokens a step, and these batch sizes are larger"
+    return "" if traits.told else UNTOLD
 
 
 def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
@@ -79,14 +72,14 @@ def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
         condition = f"measured {gains[0].text} on {gains[0].machine}"
     else:
         words += "!"
-        told = "/".join(sorted(formats))
-        condition = f"runs, but was not measured to be faster on such {told} weights and GPU"
-    found, ms = most_promising(report, _about(held, report), held)
-    return Candidate(words, _KERNELS, condition, found, ms)
+        condition = "was not measured to be faster on weights like these"
+        if not _is_measured(facts):
+            condition = f"nothing was measured on compute capability {facts.capability} yet"
+    found = most_promising(report, _about(held, report), held)
+    return Candidate(words, _KERNELS, condition, *found)
 
 
 def _layer(report: Report, facts: MachineFacts, traits: EngineTraits) -> Row:
-    words = "layer=spark_prof"
     attention = {row.kernel for row in report.modules if row.component == "attention"} - {""}
     why = ""
     if facts.architecture not in LAYER_MODELS:
@@ -95,32 +88,35 @@ def _layer(report: Report, facts: MachineFacts, traits: EngineTraits) -> Row:
         why = "slot layer is for one GPU"
     elif attention != {"FlashAttentionImpl"}:
         why = "slot layer is for vLLM's FlashAttention"
-    elif "wide-cache" not in traits.present:
-        why = "slot layer is for a KV cache of 16 bits"
+    words = "layer=spark_prof" + ("" if _is_measured(facts) else "!")
     if why:
         return LeftOut(words, _KERNELS, why)
-    found, ms = most_promising(report, _about(_OF_LAYER, report), _OF_LAYER)
-    return Candidate(
-        words + ("" if _is_measured(facts) else "!"), _KERNELS,
-        "norms, qkv, attention, router and experts of a layer run as 5 kernels", found, ms,
-    )  # fmt: skip
+    condition = "norms, qkv, attention, router and experts of a layer run as 5 kernels"
+    found = most_promising(report, _about(_OF_LAYER, report), _OF_LAYER)
+    return Candidate(words, _KERNELS, condition, *found)
 
 
-def _sets(rows: Mapping[str, Candidate], layer: Row, report: Report) -> Iterator[Candidate]:
-    """Kernels of several slots together, those that were measured to be faster if there are any."""
-    measured = [slot for slot, row in rows.items() if not row.words.endswith("!")]
-    slots = measured if set(measured) - {"router"} else list(rows)
-    outside = [slot for slot in slots if slot not in _IN_LAYER]
-    for words, names in (
-        ([layer.words] if isinstance(layer, Candidate) else [], outside),
-        ([], slots),
-    ):
-        taken = [*words, *(rows[slot].words for slot in names)]
-        if len(taken) > 1 and (words or names is slots):
-            parts = tuple(c for swap in SWAPS if swap.slot in names for c in swap.components)
-            parts += _OF_LAYER if words else ()
-            found, ms = most_promising(report, _about(parts, report), parts)
-            yield Candidate(",".join(taken), _KERNELS, _SETTLED, found, ms)
+def _sets(every: dict[str, str], four_bits: dict[str, str], report: Report) -> Iterator[Candidate]:
+    """Kernels of several slots together, as they are, and with BF16 weights as MXFP4.
+
+    Of kernels that keep the weights, those that were measured to be faster, if there are any.
+    """
+    kept = {slot: word for slot, word in every.items() if not word.endswith("!")}
+    kept = kept if set(kept) - {"router", "layer"} else every
+    if "layer" in kept and "qkv" in four_bits:
+        four_bits = {**four_bits, "layer": "layer=mxfp4"}
+    components = {swap.slot: swap.components for swap in SWAPS} | {"layer": _OF_LAYER}
+    for chosen in (kept, {**kept, **four_bits} if four_bits else {}):
+        for whole in (True, False):
+            slots = [s for s in chosen if s not in (_IN_LAYER if whole else ("layer",))]
+            if len(slots) < 2 or (whole and "layer" not in chosen):
+                continue
+            parts = tuple(part for slot in slots for part in components[slot])
+            about = [*_about(parts, report), *_about(parts, report, narrowing=chosen is not kept)]
+            yield Candidate(
+                ",".join(chosen[slot] for slot in slots), _KERNELS, _AT_ONCE,
+                *most_promising(report, about, parts),
+            )  # fmt: skip
 
 
 def _quantized(swap: Swap, report: Report) -> Iterator[Row]:
@@ -136,12 +132,12 @@ def _quantized(swap: Swap, report: Report) -> Iterator[Row]:
         gains = [measured_gain(part, report, kernel) for part in held]
         if gains[0] is not None:
             condition += f": measured {gains[0].text} on {gains[0].machine}"
-        found, ms = most_promising(report, _about(held, report, narrowing=True), held)
-        yield Candidate(words, _KERNELS, condition, found, ms, changes_model=True)
+        found = most_promising(report, _about(held, report, narrowing=True), held)
+        yield Candidate(words, _KERNELS, condition, *found, changes_model=True)
 
 
 def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
-    """VLLM's own kernels that are known to run here beside those that ran."""
+    """Kernels of vLLM that are known to run here beside those that ran."""
     for option in dict.fromkeys(OPTIONS.values()):
         parts = tuple(part for part, of in OPTIONS.items() if of == option)
         held = _held(parts, report)
@@ -151,9 +147,9 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
             stored -= {"bf16"}
         why = ""
         if not held:
-            why = "the model has no such layer" if report.modules else _UNTOLD
+            why = "the model has no such layer" if report.modules else UNTOLD
         elif not facts.capability:
-            why = "it needs a GPU"
+            why = "it chooses among kernels for GPUs"
         elif not stored:
             why = "the format of its layers is not told"
             if {found.stored for found in others} == {"bf16"}:
@@ -165,10 +161,10 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
         what = (
             "this attention" if option == _NO_WEIGHTS else f"{' and '.join(sorted(stored))} weights"
         )
-        finding, ms = most_promising(report, _about(held, report), held)
+        promised = most_promising(report, _about(held, report), held)
         for value in tried:
             condition = f"vLLM has it for {what} on compute capability {facts.capability}"
-            yield Candidate(f"{option}={value}", _BACKENDS, condition, finding, ms)
+            yield Candidate(f"{option}={value}", _BACKENDS, condition, *promised)
         known = any(found.known for found in others)
         yield from _not_tried(option, tried, stored if known else set(), what, report, facts)
 

@@ -6,7 +6,6 @@ import pytest
 
 from spark_prof.ab.engine_options import set_options, with_options
 
-
 _CC = "--compilation-config"
 
 
@@ -51,3 +50,15 @@ def test_what_needs_no_change_stays() -> None:
     given = ("m", "-cc", '{"mode": 0}', "--seed", "1")
     assert with_options(given, ("--moe-backend", "marlin")) == (*given, "--moe-backend", "marlin")
     assert with_options((), ("--a.b=1",)) == ("--a.b=1",)
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "kept"),
+    [
+        ("m --enforce-eager --seed 1", "--no-enforce-eager", "m --seed 1 --no-enforce-eager"),
+        ("m --no_async_scheduling", "--async-scheduling", "m --async-scheduling"),
+        ("m --no-cache x", "--cache", "m --no-cache x --cache"),  # has a value: no switch
+    ],
+)
+def test_a_switch_that_is_turned_back_is_left_out(given: str, option: str, kept: str) -> None:
+    assert with_options(given.split(), (option,)) == tuple(kept.split())

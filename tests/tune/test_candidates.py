@@ -1,0 +1,245 @@
+"""What may be tried: over every recording of the repository, and row by row of the table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_options import set_options, with_options
+from spark_prof.ab.sides import Side, parse_side
+from spark_prof.analyzers.findings.next_command import engine_words
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.summary import summarize
+from spark_prof.datasets.opened import opened
+from spark_prof.rules.tuning import SWAPS, TRAITS, TUNABLES, Tunable
+from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
+from spark_prof.tune.candidates import Allowed, candidates_of, table_rows
+from spark_prof.tune.engine_traits import EngineTraits
+from spark_prof.tune.machine_facts import MachineFacts, recorded_facts
+
+_DATA = Path(__file__).resolve().parents[1] / "data"
+_RECORDINGS = sorted(str(p.parent.relative_to(_DATA)) for p in _DATA.rglob("meta.json"))
+_GPT = "h100-gpt-oss-20b-mxfp4-graphs"
+_QWEN = "h100-qwen3-30b-a3b-nvfp4-graphs"
+_CPU = "benchmarks/vllm-serve-bundle"
+_NONE = Allowed()
+_ALL = Allowed(requantize=True, kv_dtype=True)
+
+
+@cache
+def _recorded(name: str) -> tuple[Report, MachineFacts]:
+    with opened(str(_DATA / name)) as bundle:
+        return summarize(bundle), recorded_facts(bundle)
+
+
+def _command(words: Sequence[str], prefix: tuple[str, ...] = ()) -> EngineCommand:
+    served = tuple(words[2:] if tuple(words[:2]) == ("vllm", "serve") else words)
+    return EngineCommand(tuple(words), prefix, sys.executable, "serve", served)
+
+
+def _table(
+    name: str,
+    words: str = "",
+    allowed: Allowed = _NONE,
+    sizes: tuple[int, ...] = (1, 8),
+    **changed: str,
+) -> CandidateTable:
+    report, facts = _recorded(name)
+    own = shlex.split(words) or engine_words(report.run.command, report.run.model)
+    facts = replace(facts, batch_sizes=sizes, **changed)
+    return candidates_of(report, _command(own), facts, allowed)
+
+
+def _words(table: CandidateTable) -> list[str]:
+    return [row.words for row in table.candidates]
+
+
+def _why(table: CandidateTable, words: str) -> str:
+    """Why words are left out, in whatever line they stand."""
+    for row in table.left_out:
+        for part in row.words.split(", "):
+            name, equals, values = part.rpartition("=")
+            if words in (part, *(f"{name}{equals}{value}" for value in values.split("|"))):
+                return row.why
+    return ""
+
+
+def _same(side: Side) -> object:
+    return frozenset(side.swaps), frozenset(side.options), frozenset(side.environment)
+
+
+@pytest.mark.parametrize("sizes", [(), (3, 32), (64,)])
+@pytest.mark.parametrize("name", _RECORDINGS)
+def test_every_recording(name: str, sizes: tuple[int, ...]) -> None:
+    report, _ = _recorded(name)
+    own = _command(engine_words(report.run.command, report.run.model)).arguments
+    for allowed in (_NONE, _ALL):
+        table = _table(name, allowed=allowed, sizes=sizes)
+        rows = table.candidates
+        sides = [parse_side(row.words) for row in rows]
+        assert len({_same(side) for side in sides}) == len(rows)
+        assert not [row.words for row in rows if _why(table, row.words)]
+        promised = [row.expected_ms or 0.0 for row in rows]
+        assert promised == sorted(promised, reverse=True)
+        assert allowed == _ALL or not any(row.changes_model for row in rows)
+        for side in sides:
+            twice = set(set_options(own)) & set(set_options(side.options))
+            assert not twice, side.name
+            applied = set(set_options(with_options(own, side.options)))
+            lost = set(set_options(own)) - applied
+            assert {name.replace("--", "--no-", 1) for name in lost} <= applied
+        for row in (*rows, *table.left_out):
+            text = row.condition if isinstance(row, Candidate) else row.why
+            assert text.isprintable()
+            assert 0 < len(text) <= 200
+        assert len({row.words for row in table.left_out}) == len(table.left_out)
+        known = {finding.id for finding in report.findings}
+        assert {row.finding for row in rows} <= known | {""}
+
+
+def test_findings_commands_are_candidates() -> None:
+    report, _ = _recorded(_GPT)
+    words = {row.words: row for row in _table(_GPT, allowed=_ALL).candidates}
+    told = [f for f in report.findings if f.command.startswith("spark-prof ab --b ")]
+    assert told
+    for finding in told:
+        side = shlex.split(finding.command)[3]
+        assert words[side].expected_ms >= finding.ms_per_token - 1e-9  # type: ignore[operator]
+        assert words[side].changes_model is ("mxfp4" in side)
+
+
+def _reached(row: Tunable, traits: set[str], version: str = "") -> Candidate | LeftOut:
+    report, facts = _recorded(_GPT)
+    newest = row.until if row.until < (1, 0) else (0, 33)
+    vllm = version or f"0.{max(row.since[1], min(newest[1] - 1, 26))}.0"
+    engine = EngineTraits(
+        frozenset(traits), True, (1, 8), (1, 8) if "uncaptured" not in traits else (1,)
+    )
+    found, *_ = table_rows(report, replace(facts, vllm=vllm), engine, [row])
+    return found
+
+
+@pytest.mark.parametrize("row", TUNABLES, ids=lambda row: row.words)
+def test_each_row_is_reached_by_its_example(row: Tunable) -> None:
+    example = set(row.example.split())
+    found = _reached(row, example)
+    if row.never:
+        assert isinstance(found, LeftOut)
+        assert found.why == row.never
+    else:
+        assert isinstance(found, Candidate)
+        assert found.changes_model is row.narrows_cache
+        parse_side(found.words)
+    for trait in row.needs.split():
+        missing = _reached(row, example - {trait})
+        assert isinstance(missing, LeftOut)
+        assert missing.why == TRAITS[trait]
+    for version in ("0.23.0", "nightly"):
+        assert isinstance(_reached(row, example, version), LeftOut)
+
+
+def test_traits_of_recorded_engines() -> None:
+    from spark_prof.tune.engine_traits import traits_of
+
+    found = {name: traits_of(*_recorded(name)).present for name in _RECORDINGS}
+    assert {"gpu", "compiled", "native-norms", "v1-runner", "attention"} <= found[_GPT]
+    assert "qk-norm" in found[_QWEN] - found[_GPT]
+    assert {"fp8-activations", "mlp-quantizes", "eager"} <= found["code-h100/dense-fp8-token"]
+    assert "mlp-quantizes" not in found["code-h100/dense-nvfp4"]  # Marlin: activations stay wide
+    assert {"mla", "deepgemm", "shared-experts"} <= found["architectures/deepseek-v3-mtp/default"]
+    assert "gdn" in found["architectures/qwen3-next/default"]
+    assert "attention" not in found["architectures/mamba2/default"]
+    assert {"cpu", "eager"} <= found[_CPU]
+    assert found[_CPU].isdisjoint({"gpu", "compiled", "fp8-unit"})
+
+
+def test_gpt_oss_on_an_h100() -> None:
+    table = _table(_GPT)
+    words = _words(table)
+    assert words[0] == "layer=spark_prof,o=spark_prof,lm_head=spark_prof"
+    assert {"moe=spark_prof", "--moe-backend=marlin", "VLLM_USE_V2_MODEL_RUNNER=1"} <= {*words}
+    assert _why(table, "--moe-backend=triton") == "it is what runs"
+    assert "not on compute capability 9.0" in _why(table, "--moe-backend=flashinfer_trtllm")
+    assert "--allow-requantize" in _why(table, "lm_head=mxfp4")
+    assert "--allow-kv-dtype" in _why(table, "--kv-cache-dtype=fp8")
+    assert "BF16" in _why(table, "--linear-backend")
+    more = set(_words(_table(_GPT, allowed=_ALL))) - {*words}
+    assert {"lm_head=mxfp4", "qkv=fp8", "--kv-cache-dtype=fp8"} <= more
+    assert {"layer=mxfp4,o=mxfp4,lm_head=mxfp4",
+        "moe=spark_prof,router=spark_prof,qkv=mxfp4,o=mxfp4,lm_head=mxfp4"} <= more  # fmt: skip
+    narrow = set(_words(_table(_QWEN, allowed=_ALL)))
+    assert "layer=spark_prof,o=spark_prof,lm_head=mxfp4" in narrow  # its qkv is narrow already
+
+
+def test_what_the_command_sets_is_left_to_it() -> None:
+    config = (
+        '{"cudagraph_capture_sizes": [1, 2], "pass_config": {"enable_qk_norm_rope_fusion": false}}'
+    )
+    table = _table(_QWEN, f"vllm serve m --moe-backend marlin -O2 -cc '{config}'")
+    fusion = "--compilation-config.pass_config.enable_qk_norm_rope_fusion=true"
+    assert _why(table, fusion).startswith("the command sets --compilation-config.pass_config")
+    assert _why(table, "--cudagraph-capture-sizes 1 2 4 8").startswith("the command sets")
+    assert _why(_table(_GPT, "vllm serve m --moe-backend triton"), "--moe-backend=marlin") == (
+        "the command sets --moe-backend triton"
+    )
+    eager = _table(_CPU)
+    assert _words(eager)[0] == "--no-enforce-eager"
+    report, facts = _recorded(_QWEN)
+    prefix = ("env", "VLLM_USE_V2_MODEL_RUNNER=0")
+    table = candidates_of(report, _command(("m",), prefix), facts, _NONE)
+    assert "set already" in _why(table, "VLLM_USE_V2_MODEL_RUNNER=1")
+
+
+def test_a_gpu_that_nothing_was_measured_on_is_insisted() -> None:
+    report, facts = _recorded(_QWEN)
+    report = replace(report, gpu=replace(report.gpu, compute_capability="12.1"), findings=())
+    facts = replace(facts, capability="12.1", gpu="NVIDIA GB10")
+    table = candidates_of(report, _command(("m",)), facts, _NONE)
+    swaps = {swap.kernel for row in table.candidates for swap in parse_side(row.words).swaps}
+    assert swaps == {"spark_prof!"}
+    moe = next(row for row in table.candidates if row.words == "moe=spark_prof!")
+    assert moe.condition == "nothing was measured on compute capability 12.1 yet"
+    assert {"--moe-backend=flashinfer_b12x", "--linear-backend=cutlass"} <= {*_words(table)}
+    assert "not on compute capability 12.1" in _why(table, "--moe-backend=flashinfer_trtllm")
+
+
+def test_what_no_side_can_do_is_said_once() -> None:
+    assert "up to 16 tokens" in _why(_table(_GPT, sizes=(64,)), "moe=spark_prof")
+    assert "NVIDIA GPU" in _why(_table(_CPU), "moe=spark_prof")
+    drafts = _table(_GPT, """vllm serve m -sc '{"method": "ngram"}'""")
+    assert not drafts.candidates
+    assert [row.source for row in drafts.left_out] == ["speculation"]
+    report, facts = _recorded(_GPT)
+    without = candidates_of(report, _command(("m",)), replace(facts, flashinfer=""), _NONE)
+    assert _why(without, "--moe-backend=flashinfer_cutlass") == "FlashInfer is not installed"
+    assert "--moe-backend=marlin" in _words(without)
+    untold = candidates_of(replace(report, modules=()), _command(("m",)), facts, _ALL)
+    assert "does not tell" in _why(untold, "moe=spark_prof")
+    assert "does not tell" in _why(untold, "VLLM_USE_DEEP_GEMM=0")
+
+
+def test_slots_are_those_that_can_be_swapped() -> None:
+    from spark_prof.kernels.quantize_at_load import DENSE_SLOTS
+    from spark_prof.swaps.swap_settings import SLOTS
+
+    assert {swap.slot for swap in SWAPS} == {*SLOTS} - {"layer", "norm"}
+    assert {swap.slot for swap in SWAPS if swap.quantizes} == {*DENSE_SLOTS}
+
+
+def test_models_of_slot_layer_have_a_form() -> None:
+    pytest.importorskip("vllm")
+    from vllm.model_executor.models import gpt_oss, qwen3_moe
+
+    from spark_prof.rules.tuning import LAYER_MODELS
+    from spark_prof.swaps.decoder_layer import FORMS
+
+    layers = {"GptOssForCausalLM": gpt_oss.TransformerBlock.__name__,
+        "Qwen3MoeForCausalLM": qwen3_moe.Qwen3MoeDecoderLayer.__name__}  # fmt: skip
+    assert {layers[name] for name in LAYER_MODELS} == set(FORMS)
