@@ -25,7 +25,7 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.tune.journal import Journal
-from spark_prof.tune.search import EngineEndedError, Pair, TimeUpError
+from spark_prof.tune.measure import EngineEndedError, Pair, TimeUpError
 from spark_prof.tune.trial import (
     BASE,
     Answers,
@@ -201,9 +201,10 @@ class Engines:
         first = side_of(combinations[0])
         names = ["a", *(f"c{number}" for number in range(1, len(combinations)))]
         sides = dict(zip(combinations, names, strict=True))
-        hang = min(max(5 * self._wanted.minutes, _SHORTEST_HANG_S), _LONGEST_HANG_S)
+        hang = min(2 * self.start_s, 5 * self._wanted.minutes, _LONGEST_HANG_S)
         settings = SwapSettings(
-            {name: side_of(each).swaps for each, name in sides.items()}, hang_seconds=hang
+            {name: side_of(each).swaps for each, name in sides.items()},
+            hang_seconds=max(hang, _SHORTEST_HANG_S),
         )
         arguments = with_options(self._command.arguments, first.options)
         command = replace(self._command, arguments=arguments)

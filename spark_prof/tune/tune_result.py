@@ -18,7 +18,8 @@ from spark_prof.ab.statistics import Interval
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted, redacted_value
 from spark_prof.tune.candidate import Candidate, CandidateTable
-from spark_prof.tune.search import Found, Verdict, of_starts
+from spark_prof.tune.evidence import Verdict, of_starts
+from spark_prof.tune.search import Found
 from spark_prof.tune.trial import (
     BASE,
     Answers,

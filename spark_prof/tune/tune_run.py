@@ -29,7 +29,8 @@ from spark_prof.tune.candidates import Allowed, candidates_of
 from spark_prof.tune.engines import Engines, Wanted
 from spark_prof.tune.journal import Journal, Subject
 from spark_prof.tune.machine_facts import recorded_facts
-from spark_prof.tune.search import EngineEndedError, Search, TimeUpError
+from spark_prof.tune.measure import EngineEndedError, TimeUpError
+from spark_prof.tune.search import Search
 from spark_prof.tune.trial import Trial, is_side, side_of, swaps_only
 from spark_prof.tune.tune_result import TuneResult, left_out, to_json, with_found
 
