@@ -13,9 +13,9 @@ from spark_prof.dashboards.ab_answer import agreement, interval, step_time
 from spark_prof.dashboards.render import draw
 from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
-from spark_prof.tune.candidate import Candidate, CandidateTable
+from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.trial import Answers, Timed, name_of
-from spark_prof.tune.tune_result import NotTried, Tried, TuneResult, left_out
+from spark_prof.tune.tune_result import Tried, TuneResult, left_out
 
 _LONGEST = 100_000  # characters of a command: all of it
 _Factor = cells.Quantity("number", lambda gain: figure(gain, ".3f", " x"))
@@ -144,9 +144,9 @@ def _tried(tried: Sequence[Tried]) -> Section:
     return table("tune_tried", "What was tried", tried, columns, intro)
 
 
-def _left_out(rows: Sequence[NotTried]) -> Section:
+def _left_out(rows: Sequence[LeftOut]) -> Section:
     columns = (
-        cells.Text("Not tried", "name"),
+        cells.Text("Not tried", "words"),
         cells.Text("From", "source", optional=True),
         cells.Prose("Why not", "why"),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_prof.ab.statistics import Interval
+from spark_prof.tune.candidate import LeftOut
 from spark_prof.tune.trial import Answers, Timed
-from spark_prof.tune.tune_result import NotTried, Tried, TuneResult
+from spark_prof.tune.tune_result import Tried, TuneResult
 
 TIMES = (
     Timed(1, 2000.0, 3220.0, Interval(1.61, 1.6, 1.62), 40),
@@ -35,7 +36,7 @@ TUNED = TuneResult(
         Tried("--y 1", "scheduler", "", "not told", "one start", "", None, 1.02),
         Tried("o=fp8", "kernels", "", "changes answers", "KL is 3 nats"),
     ),
-    left_out=(NotTried("--kv-cache-dtype=fp8", "KV cache", "needs --allow-kv-dtype"),),
+    left_out=(LeftOut("--kv-cache-dtype=fp8", "KV cache", "needs --allow-kv-dtype"),),
     missing=("clocks are not known",),
     finished=True,
 )  # fmt: skip
