@@ -192,6 +192,9 @@ SWAPS: tuple[Swap, ...] = (
 )
 """As docs/kernels.md lists them."""
 
+MOST_TOKENS = 16
+"""That a step may compute for its layers to run kernels of this package."""
+
 LAYER_MODELS = ("GptOssForCausalLM", "Qwen3MoeForCausalLM")
 """Models whose decoder layers slot `layer` knows."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spark_prof.analyzers.findings.other_backends import stored_format
 from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly
 from spark_prof.analyzers.model import ModuleRow, Report
-from spark_prof.rules.environment import version_of
+from spark_prof.rules.environment import UNKNOWN, version_of
 from spark_prof.rules.tuning import TRAITS
 from spark_prof.tune.machine_facts import MachineFacts
 
@@ -36,6 +36,7 @@ _OF_MODULES: Mapping[str, Callable[[ModuleRow], bool]] = {
     "flashinfer-blocks": lambda m: "FlashInfer" in m.kernel and "Block" in m.kernel,
 }
 _FULL = ("FULL", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
+_UNCOMPILED = ("0", "CompilationMode.NONE", "NONE")
 _ATOMIC_ROWS = 2048
 """Marlin's own limit: marlin_utils.should_use_atomic_add_reduce of vLLM 0.26 and 0.32."""
 _CODES = {"nvfp4": 8, "mxfp4": 8, "int4": 8, "fp8": 4}
@@ -67,14 +68,14 @@ def traits_of(report: Report, facts: MachineFacts) -> EngineTraits:
     """The traits of a recorded engine."""
     engine = report.audit.engine if report.audit else None
     batches = report.audit.batches if report.audit else ()
-    sizes = facts.batch_sizes or tuple(sorted({row.tokens for row in batches})) or (1,)
+    sizes = tuple(sorted({*(facts.batch_sizes or (row.tokens for row in batches))})) or (1,)
     graphs = engine.graph_sizes if engine else ()
     eager = runs_eagerly(report)
-    mode = facts.configuration.get("compilation_config.mode", "")
-    compiled = not eager and mode not in ("0", "CompilationMode.NONE", "NONE")
-    found = set(_of_model(report)) | set(_of_machine(report, facts))
-    found |= {"eager"} if eager else set()
-    found |= {"compiled"} if compiled else set()
+    found = {*_of_model(report), *_of_machine(report, facts)}
+    if eager:
+        found.add("eager")
+    elif facts.configuration.get("compilation_config.mode", "") not in _UNCOMPILED:
+        found.add("compiled")
     if engine and engine.graph_mode not in _FULL:
         found.add("no-full-graphs")
     if graphs and not set(sizes) <= set(graphs):
@@ -84,12 +85,11 @@ def traits_of(report: Report, facts: MachineFacts) -> EngineTraits:
 
 def _of_machine(report: Report, facts: MachineFacts) -> Iterator[str]:
     config = facts.configuration
-    on_gpu = report.gpu.vendor == "NVIDIA" or version_of(facts.capability) > (0, 0)
-    if on_gpu:
-        yield "gpu"
-    elif not report.gpu.compute_capability:
-        yield "cpu"
     capability = version_of(facts.capability)
+    if capability != UNKNOWN:
+        yield "gpu"
+    elif not facts.capability:
+        yield "cpu"
     if capability >= (8, 9):
         yield "fp8-unit"
     if capability == (9, 0) or capability[0] == 10:

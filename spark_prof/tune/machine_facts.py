@@ -27,7 +27,7 @@ class MachineFacts:
     # The configuration in effect by path, such as compilation_config.pass_config.fuse_act_quant.
     configuration: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)  # of the recorded engine
-    # That are to be made fast, ascending; the recording's where it is empty.
+    # That are to be made fast; the recording's where it is empty.
     batch_sizes: tuple[int, ...] = ()
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from spark_prof.ab.sides import BACKENDS
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.next_command import MOST_TOKENS, NARROWING, measured_gain
+from spark_prof.analyzers.findings.next_command import measured_gain, narrows
 from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends, stored_format
 from spark_prof.analyzers.findings.rule import ms_per_token
 from spark_prof.analyzers.model import Report
@@ -15,7 +15,7 @@ from spark_prof.kernels.tuning import known_runs
 from spark_prof.rules.backends import BACKENDS as KNOWN
 from spark_prof.rules.backends import backends_for, choice_of
 from spark_prof.rules.environment import version_of
-from spark_prof.rules.tuning import FOREIGN, LAYER_MODELS, SWAPS, Swap
+from spark_prof.rules.tuning import FOREIGN, LAYER_MODELS, MOST_TOKENS, SWAPS, Swap
 from spark_prof.tune.candidate import Candidate, LeftOut
 from spark_prof.tune.engine_traits import UNTOLD, EngineTraits
 from spark_prof.tune.machine_facts import MachineFacts
@@ -149,7 +149,7 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
         if not held:
             why = "the model has no such layer" if report.modules else UNTOLD
         elif not facts.capability:
-            why = "it chooses among kernels for GPUs"
+            why = "it chooses among kernels for GPUs, and the recording tells of none"
         elif not stored:
             why = "the format of its layers is not told"
             if {found.stored for found in others} == {"bf16"}:
@@ -230,7 +230,7 @@ def _about(
     return [
         finding
         for finding in report.findings
-        if set(finding.components) & set(components) and (finding.id in NARROWING) is narrowing
+        if set(finding.components) & set(components) and narrows(finding) is narrowing
     ]
 
 

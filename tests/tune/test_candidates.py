@@ -18,7 +18,7 @@ from spark_prof.analyzers.findings.next_command import engine_words
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import opened
-from spark_prof.rules.tuning import SWAPS, TRAITS, TUNABLES, Tunable
+from spark_prof.rules.tuning import MOST_TOKENS, SWAPS, TRAITS, TUNABLES, Tunable
 from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.candidates import Allowed, candidates_of, table_rows
 from spark_prof.tune.engine_traits import EngineTraits
@@ -212,6 +212,7 @@ def test_a_gpu_that_nothing_was_measured_on_is_insisted() -> None:
 
 def test_what_no_side_can_do_is_said_once() -> None:
     assert "up to 16 tokens" in _why(_table(_GPT, sizes=(64,)), "moe=spark_prof")
+    assert "moe=spark_prof" in _words(_table(_GPT, sizes=(64, 1)))
     assert "NVIDIA GPU" in _why(_table(_CPU), "moe=spark_prof")
     drafts = _table(_GPT, """vllm serve m -sc '{"method": "ngram"}'""")
     assert not drafts.candidates
@@ -226,9 +227,11 @@ def test_what_no_side_can_do_is_said_once() -> None:
 
 
 def test_slots_are_those_that_can_be_swapped() -> None:
+    from spark_prof.kernels.operands import LARGEST_BATCH
     from spark_prof.kernels.quantize_at_load import DENSE_SLOTS
     from spark_prof.swaps.swap_settings import SLOTS
 
+    assert MOST_TOKENS == LARGEST_BATCH
     assert {swap.slot for swap in SWAPS} == {*SLOTS} - {"layer", "norm"}
     assert {swap.slot for swap in SWAPS if swap.quantizes} == {*DENSE_SLOTS}
 

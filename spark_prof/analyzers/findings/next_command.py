@@ -32,9 +32,9 @@ _ROUTED = ("router", "experts")
 """Whose small kernels the package's experts take in: they route, activate and sum by themselves."""
 _SAME_BYTES = 0.02
 """How far two weights of one shape may be apart in bytes: padding and factors are among them."""
-MOST_TOKENS = 16
+_MOST_TOKENS = 16
 _LONGEST = 1000  # characters of a command that somebody copies
-NARROWING = ("bf16-weights-dominate", "lm-head-not-quantized")
+_NARROWING = ("bf16-weights-dominate", "lm-head-not-quantized")
 """Findings whose BF16 weights a kernel of this package can quantize to MXFP4 at load."""
 
 
@@ -67,7 +67,7 @@ _Answer = tuple[str, str] | None
 
 def _kernels(finding: Finding, report: Report) -> _Answer:
     """Kernels of this package, where they were measured to be faster for these layers."""
-    kernel = "mxfp4" if finding.id in NARROWING else "spark_prof"
+    kernel = "mxfp4" if finding.id in _NARROWING else "spark_prof"
     small = finding.id == "small-kernels"
     gains = {
         gain.slot: gain
@@ -80,7 +80,7 @@ def _kernels(finding: Finding, report: Report) -> _Answer:
     side = ",".join(f"{slot}={kernel}" for slot in gains)
     machines = ", ".join(dict.fromkeys(gain.machine for gain in gains.values()))
     text = f"Measured on {machines}: {_said(list(gains.values()), briefly=small)}."
-    if finding.id in NARROWING:
+    if finding.id in _NARROWING:
         text += " It rounds weights to 4 bits: compare answers."
     if small:
         text = f"moe=spark_prof routes, multiplies and sums in 3 kernels a layer. {text}"
@@ -210,6 +210,11 @@ def engine_words(command: str, model: str) -> list[str]:
     return [next((word for word in words if PurePath(word).name == name and name), name or "MODEL")]
 
 
+def narrows(finding: Finding) -> bool:
+    """Whether what it is about is mended by quantizing BF16 weights at load."""
+    return finding.id in _NARROWING
+
+
 def measured_gain(component: str, report: Report, kernel: str = "spark_prof") -> Gain | None:
     """What this package's kernel was measured to bring for all weights of a component.
 
@@ -226,7 +231,7 @@ def measured_gain(component: str, report: Report, kernel: str = "spark_prof") ->
     owner = "experts" if slot == "moe" else component
     modules = [m for m in report.modules if m.component == owner and m.bytes]
     tokens = report.roofline.decode.tokens
-    if not modules or tokens > MOST_TOKENS:
+    if not modules or tokens > _MOST_TOKENS:
         return None
     architecture = f"sm_{(report.gpu.compute_capability or '').replace('.', '')}"
     try:
