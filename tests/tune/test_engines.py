@@ -11,7 +11,9 @@ import pytest
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_process import Engine
 from spark_prof.errors import CommandError
-from spark_prof.tune.engines import _blamed
+from spark_prof.tune import engines
+from spark_prof.tune.engines import Engines, Wanted, _blamed
+from spark_prof.tune.journal import Journal
 from tests.ab.engines import fake_vllm
 
 LOG = """
@@ -44,3 +46,19 @@ def test_an_engine_is_given_up_at_its_time(tmp_path: Path, monkeypatch: pytest.M
             engine.start()
         process = engine.process
     assert not process.is_running()
+
+
+def test_an_engine_of_many_sides_captures_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def options(*arguments: str, free: int | None = 1) -> tuple[str, ...]:
+        monkeypatch.setattr(engines, "free_bytes", lambda: free)
+        command = EngineCommand((), (), "python", "model", ("m", *arguments))
+        wanted = Wanted(tmp_path, 1.0, (8, 1), 128)
+        return Engines(command, wanted, Journal(tmp_path), print)._few_graphs()
+
+    assert options() == ("--cudagraph-capture-sizes", "1", "8")
+    assert options(free=None) == ()
+    for decided in ("--enforce-eager", "-O0", "--compilation-config.cudagraph_mode=NONE"):
+        assert options(decided) == (), decided
+    assert options("--compilation-config", '{"cudagraph_capture_sizes": [4]}') == ()
