@@ -152,10 +152,11 @@ def test_a_resumed_search_measures_only_what_is_missing() -> None:
     words = (*GAINS, X)
     first = Simulated({**GAINS, X: 1.2}, seconds=300)
     known: dict[object, Trial] = {}
-    Search(
-        [candidate(w) for w in words], first, lambda _: None,
-        keep=lambda trial: known.setdefault(trial.key, trial) and None,
-    ).run()  # fmt: skip
+
+    def keep(trial: Trial) -> None:
+        known[trial.key] = trial
+
+    Search([candidate(w) for w in words], first, lambda _: None, keep=keep).run()
     again = Simulated({**GAINS, X: 1.2}, seconds=1800, known=known, seed=2)
     found = search(again, *words)
     assert set(found.answer) == {MOE, ROUTER, HEAD, X}
