@@ -14,9 +14,9 @@ from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
-from spark_prof.tune.candidate import Candidate, CandidateTable
+from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.trial import Answers, Timed, name_of
-from spark_prof.tune.tune_result import NotTried, Tried, TuneResult, left_out
+from spark_prof.tune.tune_result import Tried, TuneResult, left_out
 
 _LONGEST = 100_000  # characters of a command: all of it
 _Factor = cells.Quantity("number", lambda gain: figure(gain, ".3f", " x"))
@@ -56,7 +56,9 @@ def answer_line(result: TuneResult) -> str:
         line = "nothing is confirmed yet"
     else:
         tried = [each for each in result.tried if each.source and each.verdict != "not tried"]
-        line = f"nothing helps, of {counted(len(tried), 'candidate')} tried"
+        line = "no candidate could be tried in this time"
+        if tried or not result.tried:
+            line = f"nothing helps, of {counted(len(tried), 'candidate')} tried"
     if not result.answer and result.line:
         line += f"; {result.line}"
     if result.failure:
@@ -150,9 +152,9 @@ def _tried(tried: Sequence[Tried]) -> Section:
     return table("tune_tried", "What was tried", tried, columns, intro)
 
 
-def _left_out(rows: Sequence[NotTried]) -> Section:
+def _left_out(rows: Sequence[LeftOut]) -> Section:
     columns = (
-        cells.Text("Not tried", "name"),
+        cells.Text("Not tried", "words"),
         cells.Text("From", "source", optional=True),
         cells.Prose("Why not", "why"),
     )

@@ -12,9 +12,9 @@ from pathlib import Path
 from spark_prof.ab.accuracy_gate import Depth, Position, judge
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits
 from spark_prof.ab.command import EngineCommand
-from spark_prof.ab.engine_options import with_options
+from spark_prof.ab.engine_options import set_options, with_options
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.machine import Sampler, keep_steady
+from spark_prof.ab.machine import Sampler, free_bytes, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.recording import record_side
@@ -25,7 +25,7 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.tune.journal import Journal
-from spark_prof.tune.search import EngineEndedError, Pair, TimeUpError
+from spark_prof.tune.measure import EngineEndedError, Pair, TimeUpError
 from spark_prof.tune.trial import (
     BASE,
     Answers,
@@ -45,6 +45,10 @@ _START_SECONDS = 4.0  # of steps at each batch size in an engine of one side
 _LONGEST_HANG_S, _SHORTEST_HANG_S = 120.0, 20.0
 _LOG_TAIL = 1 << 20
 _DOING = re.compile(r"(building|trying) (\S+=\S+)$|\bruns in \d+ of \d+ layers", re.M)
+
+
+_GRAPHS = re.compile("cudagraph|enforce-eager|optimization-level")
+"""Options of vLLM's with which a person decides on CUDA graphs."""
 
 
 @dataclass(frozen=True)
@@ -201,11 +205,13 @@ class Engines:
         first = side_of(combinations[0])
         names = ["a", *(f"c{number}" for number in range(1, len(combinations)))]
         sides = dict(zip(combinations, names, strict=True))
-        hang = min(max(5 * self._wanted.minutes, _SHORTEST_HANG_S), _LONGEST_HANG_S)
+        hang = min(2 * self.start_s, 5 * self._wanted.minutes, _LONGEST_HANG_S)
         settings = SwapSettings(
-            {name: side_of(each).swaps for each, name in sides.items()}, hang_seconds=hang
+            {name: side_of(each).swaps for each, name in sides.items()},
+            hang_seconds=max(hang, _SHORTEST_HANG_S),
         )
-        arguments = with_options(self._command.arguments, first.options)
+        options = (*first.options, *(self._few_graphs() if len(sides) > 2 else ()))
+        arguments = with_options(self._command.arguments, options)
         command = replace(self._command, arguments=arguments)
         environment = {**dict(first.environment), SWAPS_ENVIRONMENT: settings.to_json()}
         log = self._wanted.folder.absolute() / f"engine-{self._count}.log"
@@ -229,6 +235,17 @@ class Engines:
             live = _Live(engine, facts, stage, log, sides, tuple(why), sampler, stack.pop_all())
         self._live = live
         return live
+
+    def _few_graphs(self) -> tuple[str, ...]:
+        """CUDA graphs of the measured batch sizes alone, for an engine of many sides.
+
+        By default a side has a hundred, which take ten seconds and a gigabyte.
+        """
+        given = set_options(self._command.arguments)
+        if free_bytes() is None or any(_GRAPHS.search(name) for name in given):
+            return ()
+        sizes = map(str, sorted(self._wanted.batch_sizes))
+        return ("--cudagraph-capture-sizes", *sizes)
 
     @contextmanager
     def _told(self, combinations: Sequence[Combination]) -> Iterator[None]:

@@ -14,15 +14,14 @@ Nothing here starts an engine: `Measure` does, or a simulation of it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, Protocol
 
-from spark_prof.ab.statistics import Interval, claimed, compare_starts
-from spark_prof.swaps.swap_settings import Swap
+from spark_prof.ab.statistics import Interval
 from spark_prof.tune.candidate import Candidate
+from spark_prof.tune.evidence import WORTH, Evidence, Verdict, of_starts, swaps_of
+from spark_prof.tune.measure import EngineEndedError, Measure, Pair, TimeUpError
 from spark_prof.tune.trial import (
     BASE,
     Combination,
@@ -33,7 +32,6 @@ from spark_prof.tune.trial import (
     name_of,
     over_batches,
     rivals,
-    side_of,
     swaps_only,
 )
 
@@ -41,76 +39,11 @@ _ROUNDS = (1.0, 2.0, 4.0)
 """Time of each round on a candidate that is still open, in those of the first."""
 _MOST_SIDES = 16
 """Of one engine: each takes a second or two for CUDA graphs of its own."""
-_SMALL = 1.005
-"""A gain that is below it for sure gets no more time."""
 _MOST_STARTS = 3
-_WORTH = 1.01
-"""Engine starts of one side are up to a per cent apart, so that a gain below is none before its
-interval says so."""
 _SHORTEST_S, _LONGEST_S = 0.5, 10.0
 _CONFIRM_S = 20.0
 _CONFIRM_STARTS = 4
 _SLACK = 1.15  # of starts, which take as long as others did
-
-
-class TimeUpError(Exception):
-    """No time is left; what was found until now is the result."""
-
-
-class EngineEndedError(Exception):
-    """The engine is gone, with the line why, and the combinations that the log blames for it."""
-
-    def __init__(self, why: str, blamed: Sequence[Combination] = ()) -> None:
-        super().__init__(why)
-        self.blamed = tuple(blamed)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """What is measured in one engine: a combination over another."""
-
-    combination: Combination
-    than: Combination = BASE
-
-
-class Measure(Protocol):
-    """What the search asks engines for. Trials that were kept from an earlier run come at once."""
-
-    floor: float  # gains up to it are not told apart from another capture of the same kernels
-    batches: int  # batch sizes that each trial is measured at
-
-    @property
-    def left(self) -> float:
-        """Seconds until the result has to be there."""
-
-    @property
-    def start_s(self) -> float:
-        """What an engine takes from its start to its end, as far as that is known."""
-
-    def holds(self, combination: Combination) -> bool:
-        """Whether the engine that runs has it as a side."""
-
-    def together(
-        self,
-        stage: Stage,
-        number: int,
-        pairs: Sequence[Pair],
-        also: Sequence[Combination],  # further sides of the engine, should it have to be started
-        seconds: float,  # for each pair at each batch size
-        within: float,  # seconds after which the engine is given up
-    ) -> Iterator[Trial]:
-        """Measures pairs in one engine: that of the same stage that runs, or a new one."""
-
-    def start(
-        self, stage: Stage, number: int, alike: Sequence[Combination], within: float
-    ) -> Iterator[Trial]:
-        """Starts an engine of its own for combinations that differ in swaps only."""
-
-
-Verdict = Literal[
-    "chosen", "faster", "no effect", "slower", "not told", "changes answers", "not live", "failed",
-    "not tried",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,15 +73,8 @@ class Search:
         together = [w for w in self._order if swaps_only((w,)) and w not in alone]
         self._swapped = together
         self._others = [words for words in self._order if words not in together]
-        # Several swaps in one candidate, each of which is one itself, are no rival of them.
-        every = {swap for w in together if len(_swaps_of(w)) == 1 for swap in _swaps_of(w)}
-        self._bundles = {w for w in together if len(_swaps_of(w)) > 1 and _swaps_of(w) <= every}
         self._measure, self._say, self._journal = measure, say, keep
-        self._trials: list[Trial] = []
-        self._gains: dict[Combination, Interval] = {}  # over the base
-        self._starts: dict[Combination, list[Trial]] = {}
-        self._bad: dict[Combination, Trial] = {}
-        self._why: dict[str, str] = {}
+        self._known = Evidence(together, measure.floor)
         self._line = ""
         for trial in first:
             self._keep(trial)
@@ -165,17 +91,20 @@ class Search:
 
     def found(self, answer: Combination = BASE, times: tuple[Timed, ...] = ()) -> Found:
         """What is known, of a search that ended early too."""
-        verdicts = {words: self._verdict(words, answer) for words in self._order}
+        verdicts = {words: self._known.verdict(words, answer, self._line) for words in self._order}
         line = "" if answer else self._line
-        return Found(answer, times, tuple(self._trials), verdicts, line)
+        return Found(answer, times, tuple(self._known.trials), verdicts, line)
 
     # Swaps, in one engine.
 
     def _swaps(self) -> Combination:
         singles = [(words,) for words in self._swapped]
+        if self._measure.left < self._cost + self._reserve():
+            self._known.why |= dict.fromkeys(self._swapped, "no time was left; give more --minutes")
+            singles = []
         if not singles:
             return BASE
-        apart = [words for words in self._swapped if words not in self._bundles]
+        apart = [words for words in self._swapped if words not in self._known.bundles]
         also = family(BASE, apart, _MOST_SIDES - len(singles))
         reserve = self._reserve(options=bool(self._others)) + self._cost * bool(self._others)
         rounds = sum(_ROUNDS) / 2 + 1  # few are open in the last one; then they are put together
@@ -188,10 +117,10 @@ class Search:
                 break
             self._tell(f"{len(alive)} swaps in one engine, {each * more:.1f} s each", len(alive))
             self._together(number, [Pair(c) for c in alive], also, each * more)
-            alive = [c for c in alive if self._is_open(c)]
-        won = [c for c in singles if self._lasting(c) and self._effect(c) == "faster"]
-        won.sort(key=lambda c: -self._gains[c].value)
-        bundles = [c for c in won if c[0] in self._bundles]
+            alive = [c for c in alive if self._known.is_open(c)]
+        won = [c for c in singles if self._known.lasting(c) and self._known.effect(c) == "faster"]
+        won.sort(key=lambda c: -self._known.gains[c].value)
+        bundles = [c for c in won if c[0] in self._known.bundles]
         best = self._joined([c for c in won if c not in bundles], 2 * each)
         return self._or_bundle(best, bundles, 2 * each)
 
@@ -201,15 +130,15 @@ class Search:
         """The fastest bundle, where it is faster than what was put together."""
         for bundle in bundles[:1]:
             (words,) = bundle
-            if {*_swaps_of(words)} == {s for w in best for s in _swaps_of(w)}:
-                self._why[words] = f"the same as {name_of(best)}"
-            elif not best or self._gains[bundle].value > self._gains[best].value:
+            if {*swaps_of(words)} == {s for w in best for s in swaps_of(w)}:
+                self._known.why[words] = f"the same as {name_of(best)}"
+            elif not best or self._known.gains[bundle].value > self._known.gains[best].value:
                 if best and self._time_for(each):
                     self._together(0, [Pair(bundle, best)], [], each)
-                    trial = self._last(bundle, best)
+                    trial = self._known.last(bundle, best)
                     gain = over_batches(trial.times) if trial else None
-                    if not gain or self._claims(gain) != "faster":
-                        self._why[words] = f"no faster than {name_of(best)}"
+                    if not gain or self._known.claims(gain) != "faster":
+                        self._known.why[words] = f"no faster than {name_of(best)}"
                         continue
                 best = bundle
         return best
@@ -226,21 +155,21 @@ class Search:
             rest.remove(words)
             wanted = self._ordered((*best, words))
             if not fits(best, words):
-                self._why[words] = f"{name_of(best)} is faster in its place"
+                self._known.why[words] = f"{name_of(best)} is faster in its place"
                 continue
             if not self._time_for(each + (0 if self._measure.holds(wanted) else self._cost)):
-                self._why[words] = f"no time was left to try it with {name_of(best)}"
+                self._known.why[words] = f"no time was left to try it with {name_of(best)}"
                 continue
             also = map(self._ordered, family(best, [words, *rest], _MOST_SIDES))
             self._tell(f"{name_of(wanted)} over {name_of(best)}", len(rest) + 1)
             self._together(0, [Pair(wanted, best)], list(also), each)
-            trial = self._last(wanted, best)
+            trial = self._known.last(wanted, best)
             gain = over_batches(trial.times) if trial and trial.outcome == "measured" else None
-            if gain and self._claims(gain) == "faster":
-                self._gains[wanted] = _times(self._gains[best], gain)
+            if gain and self._known.claims(gain) == "faster":
+                self._known.gains[wanted] = _times(self._known.gains[best], gain)
                 best = wanted
             else:
-                self._why[words] = f"brings nothing beside {name_of(best)}"
+                self._known.why[words] = f"brings nothing beside {name_of(best)}"
         return best
 
     def _together(
@@ -257,7 +186,7 @@ class Search:
             kept_s = self._reserve() if stage == "search" else 0.0
             if (within := self._measure.left - kept_s) <= 0:
                 return
-            some = [c for c in also if not self._holds_bad(c)]
+            some = [c for c in also if not self._known.holds_bad(c)]
             done = 0
             try:
                 for trial in self._measure.together(stage, number, waiting, some, each, within):
@@ -278,7 +207,7 @@ class Search:
                     self._together(number, waiting[:half], (), each, stage)
                     self._together(number, waiting[half:], (), each, stage)
                     return
-                waiting = [pair for pair in waiting if not self._holds_bad(pair.combination)]
+                waiting = [pair for pair in waiting if not self._known.holds_bad(pair.combination)]
 
     # Options and variables, an engine each.
 
@@ -287,52 +216,56 @@ class Search:
         for number in range(_MOST_STARTS):
             tried: list[str] = []
             for words in alive:
-                missing = 1 + (len(self._starts.get(BASE, ())) <= number)
+                missing = 1 + (len(self._known.starts.get(BASE, ())) <= number)
                 if self._measure.left < missing * self._cost + self._reserve(options=True):
                     if not number:
-                        self._why[words] = "no time for an engine of its own; give more --minutes"
+                        self._known.why[words] = (
+                            "no time for an engine of its own; give more --minutes"
+                        )
                     continue
                 if missing > 1:
                     self._tell("the engine as it is, once more", len(alive))
                     self._start("search", number, [BASE])
-                    if len(self._starts.get(BASE, ())) <= number:
+                    if len(self._known.starts.get(BASE, ())) <= number:
                         return swapped  # the base itself does not start any more
-                with_swaps = [self._ordered((*swapped, words))] if fits(swapped, words) else []
-                both = [(words,), *(c for c in with_swaps if swapped)]
+                beside = [other for other in swapped if not rivals(other, words)]
+                both = dict.fromkeys([(words,), self._ordered((*beside, words))])
                 self._tell(f"{name_of((words,))} in an engine of its own", len(alive) - len(tried))
-                self._start("search", number, both)
+                self._start("search", number, list(both))
                 tried.append(words)
             alive = self._promising(tried)
         return self._extended(swapped)
 
     def _promising(self, tried: Sequence[str]) -> list[str]:
         """The better half of those that are not told yet."""
-        found = [w for w in tried if self._lasting((w,)) and self._is_open((w,))]
-        found = [w for w in found if self._gains[w,].value > 1]
-        found.sort(key=lambda words: -self._gains[words,].value)
+        found = [w for w in tried if self._known.lasting((w,)) and self._known.is_open((w,))]
+        found = [w for w in found if self._known.gains[w,].value > 1]
+        found.sort(key=lambda words: -self._known.gains[words,].value)
         return found[: -(-len(tried) // 2)]
 
     def _extended(self, swapped: Combination) -> Combination:
         """The best that was measured, and what makes it better still."""
-        known = {c: g.value for c, g in self._gains.items() if c and self._worth(c)}
+        known = {c: g.value for c, g in self._known.gains.items() if c and self._known.worth(c)}
         best = max([*known, swapped], key=lambda c: known.get(c, 1.0))
-        if swapped and known.get(best, 1.0) < _WORTH * self._gains[swapped].value:
+        if swapped and known.get(best, 1.0) < WORTH * self._known.gains[swapped].value:
             best = swapped
-        rest = [w for w in self._order if w not in best and self._worth((w,)) and fits(best, w)]
-        for words in sorted(rest, key=lambda w: -self._gains[w,].value):
+        rest = [
+            w for w in self._order if w not in best and self._known.worth((w,)) and fits(best, w)
+        ]
+        for words in sorted(rest, key=lambda w: -self._known.gains[w,].value):
             wanted = self._ordered((*best, words))
-            if not fits(best, words) or wanted in self._gains or swaps_only(wanted):
+            if not fits(best, words) or wanted in self._known.gains or swaps_only(wanted):
                 continue
             if self._measure.left < self._cost + self._reserve(options=True):
-                self._why[words] = f"no time was left to try it with {name_of(best)}"
+                self._known.why[words] = f"no time was left to try it with {name_of(best)}"
                 continue
             self._tell(f"{name_of(wanted)} in an engine of its own", 1)
             self._start("search", 0, [wanted])
-            gain, before = self._gains.get(wanted), self._gains.get(best)
-            if gain and before and gain.value > _WORTH * before.value:
+            gain, before = self._known.gains.get(wanted), self._known.gains.get(best)
+            if gain and before and gain.value > WORTH * before.value:
                 best = wanted
             else:
-                self._why[words] = f"brings nothing beside {name_of(best)}"
+                self._known.why[words] = f"brings nothing beside {name_of(best)}"
         return best
 
     def _start(self, stage: Stage, number: int, alike: Sequence[Combination]) -> None:
@@ -342,7 +275,7 @@ class Search:
                 self._keep(trial)
         except EngineEndedError as error:
             if self._measure.left <= kept_s and alike[0]:
-                self._why[alike[0][-1]] = "no time was left while its engine started"
+                self._known.why[alike[0][-1]] = "no time was left while its engine started"
                 return
             self._fail(stage, number, alike[0], str(error), paired=False)
 
@@ -360,11 +293,11 @@ class Search:
             self._say(f"confirming {name_of(combination)} in fresh engines")
             times = self._paired(combination) if paired else self._started(combination)
             gain = over_batches(times)
-            if gain and self._claims(gain) == "faster":
+            if gain and self._known.claims(gain) == "faster":
                 return combination, times
             name = name_of(combination)
             self._line = f"{name} was faster in the search, and not in fresh engines"
-            bad = self._last(combination, BASE if paired else None, "confirmation")
+            bad = self._known.last(combination, BASE if paired else None, "confirmation")
             if bad and bad.why:
                 self._line += f": {bad.why}"
             elif gain:
@@ -377,10 +310,10 @@ class Search:
         each = min(max(each, _SHORTEST_S), _CONFIRM_S)
         pairs = [Pair(BASE), Pair(combination)]
         self._together(0, pairs, (), each, "confirmation")
-        itself = self._last(BASE, BASE, "confirmation")
+        itself = self._known.last(BASE, BASE, "confirmation")
         if itself and (gain := over_batches(itself.times)) and not gain.low <= 1 <= gain.high:
-            self._measure.floor = max(self._measure.floor, gain.high - 1, 1 - gain.low)
-        trial = self._last(combination, BASE, "confirmation")
+            self._known.floor = max(self._known.floor, gain.high - 1, 1 - gain.low)
+        trial = self._known.last(combination, BASE, "confirmation")
         return trial.times if trial and trial.outcome == "measured" else ()
 
     def _started(self, combination: Combination) -> tuple[Timed, ...]:
@@ -394,112 +327,27 @@ class Search:
                 except TimeUpError:
                     if not number:
                         raise
-                if each in self._bad and each:
+                if each in self._known.bad and each:
                     return ()
-        fresh = [t for t in self._starts.get(combination, ()) if t.stage == "confirmation"]
-        return of_starts(self._starts.get(BASE, ()), fresh)
-
-    # What is known.
+        fresh = [t for t in self._known.starts.get(combination, ()) if t.stage == "confirmation"]
+        return of_starts(self._known.starts.get(BASE, ()), fresh)
 
     def _keep(self, trial: Trial) -> None:
         self._journal(trial)
-        self._trials.append(trial)
-        combination = trial.combination
+        self._known.floor = max(self._known.floor, self._measure.floor)
+        self._known.add(trial)
+        name = name_of(trial.combination)
         if trial.outcome != "measured":
-            self._bad[combination] = trial
-            self._say(f"{name_of(combination)} {_ENDED[trial.outcome]}: {trial.why}")
-            return
-        if trial.than is None:
-            self._starts.setdefault(combination, []).append(trial)
-            if trial.stage == "search":
-                self._gains_of_starts()
-        elif trial.stage == "search" and trial.than == BASE and (gain := over_batches(trial.times)):
-            self._gains[combination] = gain
-        if combination and (gain := over_batches(trial.times)):
+            self._say(f"{name} {_ENDED[trial.outcome]}: {trial.why}")
+        elif trial.combination and (gain := over_batches(trial.times)):
             over = f" over {name_of(trial.than)}" if trial.than else ""
-            self._say(
-                f"{name_of(combination)}: {gain.value:.3f} x{over} "
-                f"(95 % {gain.low:.3f} to {gain.high:.3f})"
-            )
-
-    def _gains_of_starts(self) -> None:
-        """Each start of the base or of another changes what the starts say of all."""
-        base = self._starts.get(BASE, ())
-        for combination, starts in self._starts.items():
-            times = of_starts(base, [t for t in starts if t.stage == "search"])
-            if combination and (gain := over_batches(times)):
-                self._gains[combination] = gain
+            self._say(f"{name}: {gain.value:.3f} x{over} (95 % {gain.low:.3f} to {gain.high:.3f})")
 
     def _fail(
         self, stage: Stage, number: int, combination: Combination, why: str, *, paired: bool = True
     ) -> None:
         than = BASE if paired else None
         self._keep(Trial(stage, number, combination, than, "failed", why))
-
-    def _last(
-        self, combination: Combination, than: Combination | None, stage: Stage = "search"
-    ) -> Trial | None:
-        of = (stage, combination, than)
-        trials = (t for t in reversed(self._trials) if (t.stage, t.combination, t.than) == of)
-        return next(trials, None)
-
-    def _holds_bad(self, combination: Combination) -> bool:
-        """Whether it, or a candidate in it, ended badly; what changes answers does so anywhere."""
-        return combination in self._bad or any((words,) in self._bad for words in combination)
-
-    def _claims(self, gain: Interval) -> Literal["faster", "slower", "no effect"]:
-        faster, slower = claimed(gain.low, gain.high, self._measure.floor)
-        return "faster" if faster else "slower" if slower else "no effect"
-
-    def _effect(self, combination: Combination) -> Literal["faster", "slower", "no effect", ""]:
-        gain = self._gains.get(combination)
-        return self._claims(gain) if gain else ""
-
-    def _lasting(self, combination: Combination) -> bool:
-        """Whether it may still be part of the answer."""
-        gain = self._gains.get(combination)
-        if gain is None or combination in self._bad or gain.high <= 1:
-            return False
-        return not self._beaten_by(combination)
-
-    def _beaten_by(self, combination: Combination) -> str:
-        """A rival whose interval lies above; empty for none."""
-        gain = self._gains[combination]
-        return next(
-            (
-                other
-                for (other,), known in self._gains_of_one()
-                if known.low > gain.high
-                and not self._bundles & {other, *combination}
-                and any(rivals(other, words) for words in combination)
-            ),
-            "",
-        )
-
-    def _gains_of_one(self) -> list[tuple[tuple[str], Interval]]:
-        return [((c[0],), g) for c, g in self._gains.items() if len(c) == 1 and c not in self._bad]
-
-    def _is_open(self, combination: Combination) -> bool:
-        """Whether more time could tell more: against the base, or against a rival."""
-        if not self._lasting(combination):
-            return False
-        if self._effect(combination) != "faster":
-            return self._gains[combination].high > _SMALL
-        own = self._gains[combination]
-        return any(
-            rivals(other, combination[0]) and self._lasting((other,)) and gain.high > own.low
-            for (other,), gain in self._gains_of_one()
-            if (other,) != combination and not self._bundles & {other, *combination}
-        )
-
-    def _worth(self, combination: Combination) -> bool:
-        """Whether it may be in the answer, before anything is confirmed."""
-        gain = self._gains.get(combination)
-        if gain is None or self._holds_bad(combination) or gain.high <= 1:
-            return False
-        if all(words in self._swapped for words in combination):
-            return self._claims(gain) == "faster"
-        return gain.value > _WORTH
 
     def _ordered(self, combination: Combination) -> Combination:
         return tuple(sorted(combination, key=self._order.__getitem__))
@@ -518,32 +366,10 @@ class Search:
         return self._measure.left > seconds * self._measure.batches + self._reserve()
 
     def _tell(self, what: str, waiting: int) -> None:
-        best = max(self._gains.items(), key=lambda each: each[1].value, default=None)
+        best = max(self._known.gains.items(), key=lambda each: each[1].value, default=None)
         won = f"; best until now {name_of(best[0])}, {best[1].value:.2f} x" if best else ""
         left = self._measure.left / 60
         self._say(f"trying {what}{won}; {waiting} to go here, {left:.1f} min left")
-
-    def _verdict(self, words: str, answer: Combination) -> tuple[Verdict, str]:
-        why = self._why.get(words, "")
-        if words in answer:
-            return "chosen", ""
-        if bad := self._bad.get((words,)):
-            return ("failed" if bad.outcome == "measured" else bad.outcome), bad.why
-        gain = self._gains.get((words,))
-        if gain is None:
-            return "not tried", why or "the time was up"
-        if gain.high == math.inf:
-            return "not told", why or "one engine start each tells no interval"
-        effect = self._claims(gain)
-        if other := self._beaten_by((words,)):
-            why = f"{name_of((other,))} is faster in its place"
-        if effect == "faster" and not why:
-            why = "not in the answer, which was confirmed without it" if answer else self._line
-        return effect, why
-
-
-def _swaps_of(words: str) -> frozenset[Swap]:
-    return frozenset(side_of((words,)).swaps)
 
 
 _ENDED = {
@@ -571,27 +397,6 @@ def family(current: Combination, rest: Sequence[str], most: int) -> list[Combina
                 if len(found) >= most:
                     return list(found)[: max(most, 0)]
     return list(found)[: max(most, 0)]
-
-
-def of_starts(base: Sequence[Trial], own: Sequence[Trial]) -> tuple[Timed, ...]:
-    """The gain of engine starts at each batch size; without three starts anything may be."""
-    if not base or not own:
-        return ()
-    found = []
-    for timed in own[0].times:
-        than_us, own_us = (
-            [t.own_us for trial in trials for t in trial.times if t.requests == timed.requests]
-            for trials in (base, own)
-        )
-        estimate = compare_starts(
-            [us for us in than_us if us], [us for us in own_us if us], 0, fewest=1
-        )
-        times = Timed.of(timed.requests, estimate)
-        if times.gain is None and estimate.a_us and estimate.b_us:
-            value = estimate.a_us / estimate.b_us
-            times = replace(times, gain=Interval(value, 0.0, math.inf))
-        found.append(times)
-    return tuple(found)
 
 
 def _times(one: Interval, other: Interval) -> Interval:

@@ -11,7 +11,6 @@ from typing import Literal
 from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.sides import OPTION_OF_SLOT, Side, parse_side
 from spark_prof.ab.statistics import Estimate, Interval
-from spark_prof.errors import CommandError
 from spark_prof.swaps.swap_settings import INSIDE_LAYER
 
 Combination = tuple[str, ...]
@@ -125,12 +124,3 @@ def over_batches(times: Sequence[Timed]) -> Interval | None:
             for ends in zip(*((gain.value, gain.low, gain.high) for gain in gains), strict=True)
         )
     )
-
-
-def is_side(words: str) -> bool:
-    """Whether the words of a candidate can be read here."""
-    try:
-        side_of((words,))
-    except CommandError:
-        return False
-    return True

@@ -17,8 +17,9 @@ from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.statistics import Interval
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted, redacted_value
-from spark_prof.tune.candidate import Candidate, CandidateTable
-from spark_prof.tune.search import Found, Verdict, of_starts
+from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
+from spark_prof.tune.evidence import Verdict, of_starts
+from spark_prof.tune.search import Found
 from spark_prof.tune.trial import (
     BASE,
     Answers,
@@ -49,15 +50,6 @@ class Tried:
     answers: Answers | None = None
 
 
-@dataclass(frozen=True)
-class NotTried:
-    """What the table leaves out."""
-
-    name: str
-    source: str
-    why: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class TuneResult:
     """Everything that a tune found until now."""
@@ -80,7 +72,7 @@ class TuneResult:
     environment: dict[str, str] = field(default_factory=dict)  # to serve the answer
     serve: str = ""  # the command line for that
     tried: tuple[Tried, ...] = ()  # candidates in the order of the table, then combinations
-    left_out: tuple[NotTried, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()  # of the table, secrets hidden
     missing: tuple[str, ...] = ()  # what could not be measured, one line each
     failure: str = ""  # why it ended early, one line; empty if it did not
     finished: bool = False
@@ -107,11 +99,10 @@ def with_found(
     )
 
 
-def left_out(table: CandidateTable) -> tuple[NotTried, ...]:
+def left_out(table: CandidateTable) -> tuple[LeftOut, ...]:
     """What a table leaves out, for a result."""
     return tuple(
-        NotTried(" ".join(redacted(each.words.split())), each.source, each.why)
-        for each in table.left_out
+        replace(each, words=" ".join(redacted(each.words.split()))) for each in table.left_out
     )
 
 

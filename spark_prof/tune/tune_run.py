@@ -29,8 +29,9 @@ from spark_prof.tune.candidates import Allowed, candidates_of
 from spark_prof.tune.engines import Engines, Wanted
 from spark_prof.tune.journal import Journal, Subject
 from spark_prof.tune.machine_facts import recorded_facts
-from spark_prof.tune.search import EngineEndedError, Search, TimeUpError
-from spark_prof.tune.trial import Trial, is_side, side_of, swaps_only
+from spark_prof.tune.measure import EngineEndedError, TimeUpError
+from spark_prof.tune.search import Search
+from spark_prof.tune.trial import Trial, side_of, swaps_only
 from spark_prof.tune.tune_result import TuneResult, left_out, to_json, with_found
 
 _RECORDING = "recording"
@@ -200,12 +201,9 @@ def _with_sides(table: CandidateTable, sides: Sequence[str]) -> CandidateTable:
     candidates: list[Candidate] = []
     left = list(table.left_out)
     for each in {c.words: c for c in (*own, *table.candidates)}.values():
-        why = ""
-        if not is_side(each.words):
-            why = "spark-prof ab of this version cannot read it"
-        elif any(name.startswith(_DRAFTS) for name in set_options(side_of((each.words,)).options)):
+        options = set_options(side_of((each.words,)).options)
+        if any(name.startswith(_DRAFTS) for name in options):
             why = "a step with drafts gives no fixed number of tokens, so no trial can compare it"
-        if why:
             left.append(LeftOut(each.words, each.source, why))
         else:
             candidates.append(each)

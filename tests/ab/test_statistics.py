@@ -206,17 +206,18 @@ def test_a_side_against_itself_is_no_effect() -> None:
     assert "not known: 0 quads" in nothing.line
 
 
-@each_row("starts", [(2, 2), (2, 4)])
+@each_row("starts", [(2, 2), (2, 4), (2, 1), (1, 3)])
 def test_starts_are_a_95_percent_interval(starts: tuple[int, int]) -> None:
     random = np.random.default_rng(10)
     held = 0
     for _ in range(1000):
         a = 3000 * np.exp(random.normal(0, 0.01, starts[0]))
         b = 2400 * np.exp(random.normal(0, 0.01, starts[1]))
-        found = compare_starts(a.tolist(), b.tolist(), 1000).gain
+        found = compare_starts(a.tolist(), b.tolist(), 1000, min(starts)).gain
         assert found is not None
         held += found.low <= 1.25 <= found.high
     assert 0.93 <= held / 1000 <= 0.97
+    assert compare_starts([1.0], [1.0], 2, fewest=1).gain is None
 
 
 @each_row(

@@ -20,6 +20,7 @@ from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
 from spark_prof.dashboards.kernel_races import render_bench, render_work
 from spark_prof.dashboards.render import RENDERERS, render_report
 from spark_prof.dashboards.replacement_kernels import Checked, render_checks, render_kernels
+from spark_prof.dashboards.tune_report import render_tune
 from spark_prof.kernels.bench.request import Request
 from spark_prof.kernels.bench.results import Report as Bench
 from spark_prof.kernels.bench.shapes import DenseShape, Layer, Piece, Recorded
@@ -27,6 +28,7 @@ from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.registry import find
 from spark_prof.kernels.tuning import Run
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult
+from spark_prof.tune.tune_result import TuneResult
 
 from .filled import filled, filled_as
 from .sample import HOSTILE_NAME
@@ -69,6 +71,7 @@ DOCUMENTS: Mapping[str, Draw] = {
     "report": lambda text, kind: whole(filled(text), kind),
     "short report": lambda text, kind: RENDERERS[kind](filled(text)),
     "ab": lambda text, kind: render_ab(filled_as(Result, text), kind),
+    "tune": lambda text, kind: render_tune(filled_as(TuneResult, text), kind),
     "compare": lambda text, kind: render_comparison(filled_as(Compared, text), kind),
     "doctor": lambda text, kind: render_diagnosis(filled_as(Diagnosis, text), kind),
     "dataset": lambda text, kind: render_dataset(filled_as(Dataset, text), kind),

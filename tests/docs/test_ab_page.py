@@ -52,6 +52,16 @@ def test_what_is_shown_could_be_run(
     assert engine_command(found["command"]).python
 
 
+def test_what_the_page_of_tune_shows_could_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda word: f"/usr/bin/{word}")
+    shown = [w for w in commands(ROOT / "docs" / "tune.md") if w[0] == "tune"]
+    assert len(shown) >= 4
+    for words in shown:
+        found = parsed(tuple(words))
+        assert engine_command(found["command"]).arguments
+        assert all(parse_side(side).name for side in found["sides"] or ())
+
+
 def test_the_words_of_the_sides_are_known() -> None:
     [table] = tables(PAGE, "Sides")
     shown = [word.strip(" `") for row in table for word in row[0].split(",")]

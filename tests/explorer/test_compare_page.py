@@ -11,8 +11,10 @@ from spark_prof.dashboards.compare_report import answer
 from spark_prof.datasets.compared import read_side
 from spark_prof.datasets.prepared import prepare
 from spark_prof.explorer.page import Sources
+from spark_prof.tune.tune_result import to_json
 from tests.explorer.framed import DATA, one_page, texts
 from tests.rows import each_row
+from tests.tune.sample import TUNED
 
 AWQ, NVFP4 = (str(DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4"))
 KINETO = str(DATA / "kineto" / "gpt-oss-eager.json.gz")
@@ -64,3 +66,11 @@ def test_a_result_of_ab_is_drawn(name: str) -> None:
     text = said(one_page("ab", DATA / name / "result.json"))
     assert "Gain" in text
     assert "Side a against itself" in text
+
+
+def test_a_result_of_tune_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(to_json(TUNED))
+    text = said(one_page("ab", path))
+    assert "1.61 x per token at batch 1" in text
+    assert "What was tried" in text

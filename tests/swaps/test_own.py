@@ -178,6 +178,8 @@ def test_the_environment_says_one_side_or_both() -> None:
     assert one.serve
     both = SwapSettings({"a": (), "b": (Swap("o", "mine"),)}, twin=True)
     assert SwapSettings.from_text(both.to_json()) == both
+    many = SwapSettings({"a": (), "c1": (Swap("o", "mine"),), "c2": (Swap("moe", "fp8"),)})
+    assert SwapSettings.from_text(many.to_json()) == many
     assert not both.serve
     assert both.names == ("a", "b", "a2")
     assert SwapSettings.from_environment({}) is None

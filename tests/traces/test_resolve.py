@@ -154,11 +154,19 @@ def test_what_holds_several_or_a_bundle_further_down_is_a_folder(
     assert [member.name for member in found.members] == ["t.json.gz", "x/y"]
 
 
-def test_the_mark_of_a_result_of_ab_is_its_kind() -> None:
+def test_the_mark_of_a_result_is_its_kind(tmp_path: Path) -> None:
     from spark_prof.ab.result import Result
+    from spark_prof.tune.tune_result import to_json
+    from tests.tune.sample import TUNED
 
     [kind] = [each.default for each in fields(Result) if each.name == "kind"]
-    assert f'"kind": "{kind}"'.encode() == resolve._RESULT_MARK
+    assert resolve._RESULT_MARK.fullmatch(f'"kind": "{kind}"'.encode())
+    path = tmp_path / "result.json"
+    path.write_bytes(to_json(TUNED))
+    for named in (path, tmp_path):
+        assert resolve.resolve(str(named)) == resolve.TuneFile(str(named), path)
+    path.write_text('{"kind": "spark-prof other"}')
+    assert resolve.command_of_result(path) == ""
 
 
 def touched(path: Path) -> None:

@@ -193,10 +193,11 @@ def test_the_list_of_a_recording_starts_nothing(
     recording = Path(__file__).parents[1] / "data/h100-qwen3-30b-a3b-nvfp4-graphs"
     for kind in ("text", "json"):
         argv = ["spark-prof", "tune", "--list", "--from", str(recording), "--format", kind]
-        monkeypatch.setattr("sys.argv", [*argv, "--try=norm=spark_prof", "--", "a/model"])
+        sides = ["--try=norm=spark_prof", "--try=--speculative-config.method=ngram"]
+        monkeypatch.setattr("sys.argv", [*argv, *sides, "--", "a/model"])
         assert main() == 0
         shown = capsys.readouterr().out
         assert "norm=spark_prof" in shown
         assert "moe=spark_prof" in shown
-        assert "--speculative-config" in shown
+        assert "--speculative-config.method=ngram" in shown
     assert not list(tmp_path.iterdir())

@@ -93,6 +93,13 @@ def test_options_are_tried_on_top_of_the_swaps_that_won() -> None:
     assert search(useless, MOE, X).answer == (MOE,)
 
 
+def test_what_needs_an_engine_of_its_own_is_tried_with_the_swaps_that_fit() -> None:
+    layer = "layer=spark_prof"
+    found = search(Simulated({layer: 1.4, MOE: 1.2, HEAD: 1.1}, seconds=1800), layer, MOE, HEAD)
+    assert set(found.answer) == {layer, HEAD}
+    assert found.verdicts[MOE] == ("faster", f"{layer} is faster in its place")
+
+
 def test_an_option_fits_into_eight_minutes_beside_a_first_start_of_the_base() -> None:
     measure = Simulated({MOE: 1.2, X: 1.3}, seconds=470)
     [first] = measure.start("search", 0, [BASE], 470)
@@ -145,10 +152,11 @@ def test_a_resumed_search_measures_only_what_is_missing() -> None:
     words = (*GAINS, X)
     first = Simulated({**GAINS, X: 1.2}, seconds=300)
     known: dict[object, Trial] = {}
-    Search(
-        [candidate(w) for w in words], first, lambda _: None,
-        keep=lambda trial: known.setdefault(trial.key, trial) and None,
-    ).run()  # fmt: skip
+
+    def keep(trial: Trial) -> None:
+        known[trial.key] = trial
+
+    Search([candidate(w) for w in words], first, lambda _: None, keep=keep).run()
     again = Simulated({**GAINS, X: 1.2}, seconds=1800, known=known, seed=2)
     found = search(again, *words)
     assert set(found.answer) == {MOE, ROUTER, HEAD, X}

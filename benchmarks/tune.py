@@ -1,0 +1,166 @@
+"""What `spark-prof tune` finds on a model with dummy weights, in how long, and what is the best.
+
+Without --model a tiny model on this machine's CPU, whose norms a plugin makes slow, with planted
+candidates: a right norm, and kernels that are slow, wrong, crash and hang. --exhaustive then
+measures every combination of the swaps that were tried, and holds tune's answer against the best.
+
+usage: python benchmarks/tune.py FOLDER [--model NAME] [--minutes M] [--batch-sizes N,N]
+           [--exhaustive] [--seconds S] [--options="--try SIDE ..."] [--engine="--flag ..."]
+exit code: 1 if the minutes were not kept, a planted candidate was chosen, or the answer is more
+    than 3 % from the best
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from demo.models import MODELS, write_model  # noqa: E402
+from spark_prof.ab.command import engine_command  # noqa: E402
+from spark_prof.tune.engines import Engines, Wanted  # noqa: E402
+from spark_prof.tune.journal import Journal, Subject  # noqa: E402
+from spark_prof.tune.measure import EngineEndedError, Pair  # noqa: E402
+from spark_prof.tune.trial import (  # noqa: E402
+    Combination,
+    fits,
+    name_of,
+    over_batches,
+    side_of,
+    swaps_only,
+)
+from spark_prof.tune.tune_result import TuneResult, read_tune  # noqa: E402
+from tests.tune.slow_norm import installed  # noqa: E402
+
+KERNELS = ROOT / "tests/tune/kernels/planted.py"
+PLANTED = {"fast": "norm", "slow": "o", "wrong": "mlp", "crashes": "qkv", "hangs": "lm_head"}
+TINY = (
+    *("--load-format", "dummy", "--max-model-len", "256", "--max-num-seqs", "4"),
+    *("--gpu-memory-utilization", "0.3", "--enforce-eager"),
+)
+DUMMY = ("--load-format", "dummy", "--max-model-len", "2048", "--max-num-seqs", "16")
+GRAPHS = '{"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}'
+CPU = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+}
+WITHIN = 0.03  # bar: tune's answer is that near the best combination
+SPARE_S = 5.0  # after the minutes, for the answer to be drawn
+MOST_SIDES = 15
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", help="of demo.models, or a folder; by default the planted one")
+    parser.add_argument("--minutes", type=float, default=0.0, help="8, of the planted one 6")
+    parser.add_argument("--batch-sizes", default="", help="1,8, of the planted one 1")
+    parser.add_argument("--seconds", type=float, default=5.0, help="a combination, exhaustively")
+    parser.add_argument("--exhaustive", action="store_true", help="measure every combination")
+    parser.add_argument("--options", default="", help="more options of spark-prof tune")
+    parser.add_argument("--engine", default="", help="more options of vLLM")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    minutes = options.minutes or (8.0 if options.model else 6.0)
+    sizes = options.batch_sizes or ("1,8" if options.model else "1")
+    with tempfile.TemporaryDirectory() as temporary:
+        name = options.model or "tiny-dense"
+        model = str(write_model(name, Path(temporary) / name)) if name in MODELS else name
+        os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        more = shlex.split(options.options)
+        command: tuple[str, ...]
+        if options.model:
+            command = (model, *DUMMY, "--compilation-config", GRAPHS)
+        else:
+            plugin = installed(Path(temporary) / "plugin")
+            os.environ |= CPU | {"PYTHONPATH": f"{ROOT}:{plugin}"}
+            command = (model, *TINY)
+            more += [f"--try={slot}={KERNELS}:{kernel}" for kernel, slot in PLANTED.items()]
+            more += ["--context", "16", "--gate-tokens", "8"]
+        command = (*command, *shlex.split(options.engine))
+        run = options.folder / "tune"
+        argv = [
+            *(sys.executable, "-m", "spark_prof.cli.main", "tune", "--minutes", str(minutes)),
+            *("--batch-sizes", sizes, "-o", str(run), *more, "--", *command),
+        ]
+        begun = time.monotonic()
+        code = subprocess.run(argv, cwd=ROOT, check=False).returncode
+        took = time.monotonic() - begun
+        good = list(told(took, minutes, code, run / "result.json", planted=not options.model))
+        if options.exhaustive and (run / "result.json").exists():
+            where = options.folder / "exhaustive"
+            good.append(exhaustive(command, read_tune(run / "result.json"), where, options.seconds))
+    return int(not all(good))
+
+
+def told(took: float, minutes: float, code: int, path: Path, *, planted: bool) -> Iterator[bool]:
+    """Prints each bar with its figure; whether it is reached."""
+    kept = took <= 60 * minutes + SPARE_S
+    print(f"took {took:.0f} s of {60 * minutes:.0f}, exit code {code}{'' if kept else ' LATE'}")
+    yield kept and code == 0
+    if planted and path.exists():
+        result = read_tune(path)
+        verdicts = {each.name.rpartition(":")[2]: each.verdict for each in result.tried}
+        print("planted:", {kernel: verdicts.get(kernel) for kernel in PLANTED})
+        yield [kernel for kernel in PLANTED if verdicts.get(kernel) == "chosen"] == ["fast"]
+
+
+def exhaustive(command: Sequence[str], result: TuneResult, folder: Path, seconds: float) -> bool:
+    """Measures every combination of the swaps that ran; whether tune's answer is near the best."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {each.name: each for each in result.tried if each.source and each.gain}
+    words = [w for w in found if swaps_only((w,)) and len(side_of((w,)).swaps) == 1]
+    every = [c for size in range(1, len(words) + 1) for c in combinations(words, size) if fit(c)]
+    print(f"exhaustive: {len(every)} combinations of {', '.join(words)}")
+    wanted = Wanted(folder, 24 * 60.0, result.batch_sizes, result.context)
+    journal = Journal(folder)
+    if journal.path.exists():
+        journal.read()
+    subject = Subject(result.engine, result.batch_sizes, result.context, result.vllm, result.gpu)
+    journal.begin(subject)
+    gains: dict[Combination, float] = {}
+    with Engines(engine_command(command), wanted, journal, print) as engines:
+        for first in range(0, len(every), MOST_SIDES):
+            pairs = [Pair(each) for each in every[first : first + MOST_SIDES]]
+            try:
+                for trial in engines.together("search", 0, pairs, (), seconds, engines.left):
+                    journal.add(trial)
+                    if (gain := over_batches(trial.times)) and trial.outcome == "measured":
+                        gains[trial.combination] = gain.value
+            except EngineEndedError as error:
+                print(f"exhaustive: {error}")
+    for combination, value in sorted(gains.items(), key=lambda each: -each[1])[:10]:
+        print(f"  {value:.4f} x {name_of(combination)}")
+    best = max(gains.items(), key=lambda each: each[1], default=((), 1.0))
+    answer = {swap for w in result.answer for swap in side_of((w,)).swaps}
+    same = [v for c, v in gains.items() if {s for w in c for s in side_of((w,)).swaps} == answer]
+    confirmed = over_batches(result.times)
+    value = same[0] if same else confirmed.value if confirmed else 1.0
+    near = value >= (1 - WITHIN) * best[1]
+    print(
+        f"tune's answer {' '.join(result.answer) or 'nothing'}: {value:.4f} x; the best is "
+        f"{name_of(best[0])}, {best[1]:.4f} x{'' if near else '  NOT REACHED'}"
+    )
+    return near
+
+
+def fit(combination: Combination) -> bool:
+    """Whether all of it can be on together."""
+    return all(fits(combination[:place], w) for place, w in enumerate(combination))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

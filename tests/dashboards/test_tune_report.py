@@ -1,0 +1,55 @@
+"""The document of a result of `spark-prof tune`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_prof.dashboards.tune_report import answer_line, render_tune
+from spark_prof.errors import CommandError
+from spark_prof.tune.trial import Answers
+from spark_prof.tune.tune_result import read_tune, to_json
+from tests.tune.sample import NOTHING, SAME, STOPPED, TIMES, TUNED
+
+KINDS = ("text", "md", "html", "json")
+
+
+def test_the_answer_is_one_line() -> None:
+    told = "moe=spark_prof --x 1: 1.61 x per token at batch 1, 1.34 x per token at batch 8; "
+    assert answer_line(TUNED) == f"{told}same answers on 256 positions"
+    none = replace(TIMES[1], gain=TIMES[1].gain and replace(TIMES[1].gain, low=0.9))
+    assert "batch 8 (no effect)" in answer_line(replace(TUNED, times=(TIMES[0], none)))
+    assert answer_line(NOTHING).startswith("nothing helps, of 3 candidates tried; moe=spark_prof")
+    assert answer_line(STOPPED) == "nothing is confirmed yet (ended early: it was stopped)"
+
+
+def test_of_answers_no_more_is_said_than_is_known() -> None:
+    def says(answers: Answers | None) -> str:
+        return answer_line(replace(TUNED, answers=answers)).partition("; ")[2]
+
+    assert "nothing is told by 256 positions" in says(replace(SAME, decided=False))
+    assert says(replace(SAME, agreement=0.9843)).startswith("98.4 % of 256 positions")
+    assert "something else" in says(replace(SAME, agreement=0.9, bits="changed"))
+    assert says(None) == "what it says was not compared"
+
+
+def test_every_format_says_it() -> None:
+    for kind in KINDS:
+        drawn = " ".join(render_tune(TUNED, kind, 200).split())
+        for words in ("1.61", "vllm serve m --x 1", "KL is 3 nats", "needs --allow-kv-dtype"):
+            assert words in drawn, (kind, words)
+        assert "Serve it" not in render_tune(NOTHING, kind)
+    assert json.loads(render_tune(TUNED, "json"))["answer_line"] == answer_line(TUNED)
+
+
+def test_a_file_is_read_back_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    for result in (TUNED, NOTHING, STOPPED):
+        path.write_bytes(to_json(result))
+        assert read_tune(path) == result
+    path.write_bytes(to_json(TUNED)[:500])
+    with pytest.raises(CommandError, match="no result of spark-prof tune"):
+        read_tune(path)

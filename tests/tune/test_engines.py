@@ -1,0 +1,64 @@
+"""Engines of a tune: whose fault their end is, and that their time is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from spark_prof.ab.command import EngineCommand
+from spark_prof.ab.engine_process import Engine
+from spark_prof.errors import CommandError
+from spark_prof.tune import engines
+from spark_prof.tune.engines import Engines, Wanted, _blamed
+from spark_prof.tune.journal import Journal
+from tests.ab.engines import fake_vllm
+
+LOG = """
+INFO building o=fp8
+INFO building qkv=fp8
+INFO trying o=fp8
+"""
+
+
+def test_the_last_kernel_that_the_log_names_is_blamed(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    every = [("o=fp8",), ("qkv=fp8",), ("o=fp8", "qkv=fp8"), ("o=fp8,mlp=fp8",)]
+    log.write_text(LOG)
+    assert _blamed(log, every) == ("trying", [("o=fp8",), ("o=fp8,mlp=fp8",)])
+    log.write_text(f"{LOG}INFO o=fp8 runs in 3 of 3 layers (side c1)\nRuntimeError: later\n")
+    assert _blamed(log, every)[1] == []
+    log.write_text("nothing")
+    assert _blamed(log, every)[1] == []
+    assert _blamed(tmp_path / "none", every)[1] == []
+
+
+def test_an_engine_is_given_up_at_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", json.dumps({"hang": "Start"}))
+    python = str(fake_vllm(tmp_path / "bin") / "python3")
+    command = EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
+    swaps = {"SPARK_PROF_SWAPS": '{"a": ""}'}
+    with Engine(command, swaps, tmp_path / "log", silence=math.inf) as engine:
+        engine.until = 0.0
+        with pytest.raises(CommandError, match="has used its time while starting"):
+            engine.start()
+        process = engine.process
+    assert not process.is_running()
+
+
+def test_an_engine_of_many_sides_captures_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def options(*arguments: str, free: int | None = 1) -> tuple[str, ...]:
+        monkeypatch.setattr(engines, "free_bytes", lambda: free)
+        command = EngineCommand((), (), "python", "model", ("m", *arguments))
+        wanted = Wanted(tmp_path, 1.0, (8, 1), 128)
+        return Engines(command, wanted, Journal(tmp_path), print)._few_graphs()
+
+    assert options() == ("--cudagraph-capture-sizes", "1", "8")
+    assert options(free=None) == ()
+    for decided in ("--enforce-eager", "-O0", "--compilation-config.cudagraph_mode=NONE"):
+        assert options(decided) == (), decided
+    assert options("--compilation-config", '{"cudagraph_capture_sizes": [4]}') == ()
