@@ -71,28 +71,27 @@ STATISTICS = ("mean", "median", "p90", "p99", "std")
 # from the row above.
 _TABLES = """
 kernels: one row per GPU kernel, copy or memset; on a CPU engine one row per operator
-name         names    kernel name as the driver gives it, or operator name
+name         names    as the driver gives it, or the operator's
 kind         names    kernel, memcpy, memset or op
 start_ns     int64    start on the device
 end_ns       int64    end on the device
-part         int32    0 for a kernel and for an operator's first stretch; an operator that calls
-                      others has one row per stretch of its own work
+part         int32    an operator that calls others has one row per stretch of its own work,
+                      numbered from 0
 device       int32    GPU number, -1 for the CPU
 stream       int64    CUDA stream, or the thread that ran an operator
-correlation  int64    joins `host.correlation` of the same rank; -1 for none
+correlation  int64    joins `host.correlation` of the same rank
 graph_node   int64    CUDA graph node id; 0 outside graphs or where unknown
-step         int32    `steps.step` that launched it, -1 for none
-module       int32    `modules.module` open at its launch, or in a graph when its node was created;
-                      -1 for none
-layer        int32    decoder layer open then, -1 for none
+step         int32    `steps.step` that launched it
+module       int32    `modules.module` open at its launch, or in a graph when its node was created
+layer        int32    decoder layer open then
 grid         names    launch grid as `x,y,z`; empty for operators and copies
 block        names    threads per block as `x,y,z`; empty for operators and copies
 registers    int32    registers per thread, 0 where unknown
 shared_bytes int32    shared memory per block in bytes, 0 where unknown
 bytes        int64    bytes of a copy or memset, 0 where unknown
-cubin        names='' `cubins.hash` of its machine code, several where it ran one of them, or empty
-placed_by    names='' on what module and layer stand: empty where a range or graph node gave them,
-                      `aligned` where another trace did, `guess` where they repeat like layers
+cubin        names='' `cubins.hash` of its machine code; several where it ran one of them
+placed_by    names='' what gave module and layer: empty for a range or graph node, `aligned` for
+                      another trace, `guess` where they repeat like layers
 
 steps: one row per recorded engine iteration, as the rank's worker ran it
 step             int32     running number since the recording began to watch
@@ -106,8 +105,7 @@ decode_requests  int32     requests that generate
 decode_tokens    int32     their scheduled tokens, drafts included
 context_tokens   int64     tokens already in the KV cache, all requests
 piece            int32     flushed piece that holds the step's kernels
-watched          bool=True whether its kernels were recorded; the others were timed to learn what
-                           that costs
+watched          bool=True whether its kernels were recorded; others were only timed
 
 engine: one row per iteration as the scheduler's process saw it
 key              int64 fingerprint of the scheduled batch
@@ -123,22 +121,22 @@ module   int32 joins `modules.module`
 start_ns int64 entered
 end_ns   int64 left
 thread   int64 operating-system thread id
-step     int32 `steps.step`, -1 outside the recorded steps
+step     int32 `steps.step`
 
 modules: one row per instrumented module or function
 module    int32 number used by `ranges` and `kernels`
 path      text  path in the model, such as model.layers.0.self_attn.o_proj
 type      text  class name
 layer     int32 decoder layer, -1 for none or where calls share the module
-component names component that its kernels count to, empty for containers
+component names component that its kernels count to
 
 layers: one row per module with weights or a kernel choice, read from the live model
 path         text  path in the model
 type         text  class name
-layer        int32 decoder layer, -1 for none
-component    names component, empty for containers
+layer        int32 decoder layer
+component    names component
 quant_method text  class of the quantization method
-kernel       text  class of the kernel, expert or attention implementation that was really chosen
+kernel       text  class of the kernel, experts or attention really chosen
 weight_dtype text  storage type of the largest weight
 shape        text  shape of the largest weight as stored, such as 128x256
 bytes        int64 bytes of all its own parameters, scales included
@@ -157,31 +155,30 @@ original   int64 the node it is a clone of, itself where it is none
 graph      int64 id of the graph that holds it
 created_ns int64 when the original was created
 module     int32 `modules.module` open when the original was created
-layer      int32 decoder layer open then, -1 for none
-capture    int32 `captures.capture` that created it, -1 for none
+layer      int32 decoder layer open then
+capture    int32 `captures.capture` that created it
 
 captures: one row per capture of a CUDA graph while vLLM started
 capture  int32 running number
 start_ns int64 capture begins
 end_ns   int64 capture ends
 tokens   int32 tokens of the batch that it was captured for, 0 if unknown
-mode     names FULL or PIECEWISE, empty where unknown
+mode     names FULL or PIECEWISE
 
 tensors: one row per tensor of the live model, of its KV caches and states, and per segment of GPU
   memory, as they were when the model was loaded and its graphs were captured
 address   int64 where it begins on the device
-bytes     int64 how many bytes from there on are its own
+bytes     int64 its size
 kind      names weight, buffer, kv (KV cache), state (of Mamba and linear attention), memory (a
                 segment of PyTorch's allocator) or pool (one that belongs to CUDA graphs)
 name      text  its name in the module, such as w13_weight
 module    text  path of the module that holds it, empty for memory
 type      text  class name of the module
 layer     int32 decoder layer, -1 for none or for several
-component names component of the module, empty for none
+component names component of the module
 shape     text  shape as stored, such as 128x256
 dtype     text  storage type, such as uint8
-format    names what the stored bits mean: nvfp4, mxfp4, fp8, int4, bf16...; scale for the scales of
-                such a format; empty where nothing tells
+format    names what the bits mean: nvfp4, mxfp4, fp8, int4, bf16..., or scale
 
 arguments: one row per device address among the arguments of a kernel
 node        int64 `graph_nodes.original` that has it, 0 outside of graphs
@@ -192,27 +189,26 @@ size        int32 bytes of the argument or buffer; 8 for a plain pointer
 address     int64 the address
 
 cubins: one row per piece of GPU machine code that was loaded, kept in the bundle's folder `cubins`
-hash      text  first 16 hexadecimal digits of its SHA-256, the file's name
+hash      text  the file's name: 16 hexadecimal digits of its SHA-256
 bytes     int64 its size
 source    names driver, or the cache it was found in: triton, flashinfer...
 functions text  names of its kernels that ran, one a line
 
-functions: one row per function of machine code that ran, with the instructions that it is made of
+functions: one row per function of machine code that ran
 hash         text  `cubins.hash` of the file that holds it
 function     text  its symbol
 name         text  its name as `kernels.name` has it
 architecture names what it was compiled for, such as sm_120
-suffix       names a where for this architecture only, f for its family, plain for neither; empty
-                   where nothing tells
+suffix       names a for this architecture only, f for its family, plain for neither
 registers    int32 registers per thread, 0 where unknown
 instructions int64 how many there are
-opcodes      text  its opcodes, one a line, each with how often it stands there; LDL and STL are
-                   loads and stores of local memory
+opcodes      text  its opcodes, one a line, with their counts; LDL and STL are loads and stores of
+                   local memory
 
 counters: one row per interval in which the GPU's hardware counters were sampled
 start_ns         int64   interval begins
 end_ns           int64   interval ends
-dram_read_bytes  float64 bytes read from DRAM; NaN where not sampled
+dram_read_bytes  float64 bytes read from DRAM
 dram_write_bytes float64 bytes written to DRAM
 tensor_active    float64 share of cycles the tensor pipe was busy, 0 to 1
 sm_active        float64 share of cycles an SM had work, 0 to 1
@@ -225,38 +221,37 @@ end_ns   int64 ends
 
 markers: one row per NVTX range or mark of the recorded program
 name     names      its message
-domain   names      the library or part that set it, empty for the default domain
+domain   names      the library or part that set it, empty for the default
 start_ns int64      begins
 end_ns   int64      ends; a mark ends where it begins
-thread   int64      operating-system thread id where it began, -1 if unknown
-step     int32      `steps.step` in which it began, -1 for none
-nested   bool=False whether it is known to be a push/pop range, which lies inside the ones around it
+thread   int64      operating-system thread id where it began
+step     int32      `steps.step` in which it began
+nested   bool=False whether it is known to be a push/pop range, which lies inside those around it
 
 metrics: one row per metric of a kernel that Nsight Compute measured alone
 name   names   kernel name as Nsight Compute gives it
 launch int32   running number of the measured kernel
 metric names   name of the metric, such as sm__inst_executed_pipe_tensor.sum
-value  float64 its value, NaN where it could not be measured
+value  float64 its value
 unit   names   unit of the value, empty for a count or a ratio
 
 clients: one row per run of a load generator, whose result was imported with the trace
 run                int32   running number
 source             text    file of the result
 tool               names   what measured, such as vllm bench serve
-model              text    model as the tool names it, empty where unknown
+model              text    model as the tool names it
 label              text    what tells the run from the others of its file
 clock              names   what start times count from: epoch, monotonic or none
 start_ns           int64   begins, by `clock`; 0 where unknown
-local_end_ns       int64   ends by the client's wall clock, as if its time zone were UTC; 0 where
-                           unknown
-concurrency        int64   most requests at a time as asked for; -1 if unknown
-completed          int64   requests that were answered; -1 where unknown
-failed             int64   requests that were not; -1 where unknown
-input_tokens       int64   prompt tokens of all requests; -1 where unknown
-output_tokens      int64   generated tokens; -1 where unknown
-mean_concurrency   float64 mean requests at a time; NaN where unknown
+local_end_ns       int64   ends by the client's wall clock, taken as UTC; 0 where unknown
+concurrency        int64   most requests at a time as asked for
+completed          int64   requests that were answered
+failed             int64   requests that were not
+input_tokens       int64   prompt tokens of all requests
+output_tokens      int64   generated tokens
+mean_concurrency   float64 mean requests at a time
 request_rate       float64 requests per second as asked for; NaN for no limit
-duration_s         float64 how long it took, in seconds; NaN where unknown
+duration_s         float64 how long it took, in seconds
 request_throughput float64 answered requests per second
 output_throughput  float64 generated tokens per second
 total_throughput   float64 prompt and generated tokens per second
@@ -267,20 +262,20 @@ ttft_*_us          float64 * of the time to the first token
 tpot_*_us          float64 * of the time per output token after the first, of each request
 itl_*_us           float64 * of the time between two chunks of the stream
 e2e_*_us           float64 * of the time to the last token
-ttft_derived       names   how ttft was calculated; empty if given
-tpot_derived       names   how tpot was calculated; empty if given
-itl_derived        names   how itl was calculated; empty if given
-e2e_derived        names   how e2e was calculated; empty if given
+ttft_derived       names   how ttft was calculated, if it was not given
+tpot_derived       names   the same of tpot
+itl_derived        names   the same of itl
+e2e_derived        names   the same of e2e
 notes              text    what to know before comparing its figures, one a line
 
 requests: one row per request that a load generator sent
 run           int32   `clients.run` that sent it
 start_ns      int64   sent, by the run's clock; 0 where unknown
-ttft_us       float64 until its first token; NaN where unknown
-e2e_us        float64 until its last token; NaN where unknown
-input_tokens  int64   tokens of its prompt; -1 where unknown
-output_tokens int64   generated tokens; -1 where unknown
-chunks        int64   pieces of the stream with tokens; -1 where unknown
+ttft_us       float64 until its first token
+e2e_us        float64 until its last token
+input_tokens  int64   tokens of its prompt
+output_tokens int64   generated tokens
+chunks        int64   pieces of the stream with tokens
 failed        bool    whether it ended in an error
 
 log: what the recording itself had to say

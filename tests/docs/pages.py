@@ -28,7 +28,7 @@ from spark_prof.cli import main as cli
 from spark_prof.cli.app import app
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.kernels.registry import KERNELS
-from spark_prof.traces.tables import TABLES
+from spark_prof.traces.tables import STATISTICS, TABLES, Column
 from tests.docs.schemas import write_all
 
 ROOT = Path(__file__).parents[2]
@@ -70,9 +70,9 @@ def with_schemas(page: str) -> str:
     """docs/bundle.md with the schemas of today between its two markers."""
     parts = []
     for table in TABLES.values():
-        rows = [f"| `{c.name}` {_type(c.type)} | {c.meaning} |" for c in table.columns]
-        head = [f"### {table.name}\n", f"{_sentence(table.meaning)}\n", "| column | meaning |"]
-        parts.append("\n".join([*head, "| --- | --- |", *rows]) + "\n")
+        rows = list(dict.fromkeys(_column(column) for column in table.columns))
+        head = [f"### {table.name}\n", f"{_sentence(table.meaning)}\n"]
+        parts.append("\n".join([*head, *rows]) + "\n")
     return _between(page, "tables", "\n".join(parts))
 
 
@@ -143,17 +143,17 @@ def commands_page(_: str = "") -> str:
     group: Any = typer.main.get_command(app)
     parts = [
         "# Commands\n",
-        "Every option, as `--help` tells it; written by `python -m tests.docs.pages`.\n",
+        "Every option, as `--help` tells it.\n",
         "Commands that draw something also have `--format` (by default text, or what OUT's ending "
-        "says), `--out`, `-o` (write to this file, not to the terminal), `--section` (only this "
-        "section, by its id or key; repeatable) and `--limit` (rows of each table at most). A "
-        "file that is there is replaced, a folder has to be new or empty.\n",
+        "says), `--out`, `-o` (a file in place of the terminal), `--section` (only this one, by "
+        "its id or key; repeatable) and `--limit` (rows of each table at most). A file that is "
+        "there is replaced, a folder has to be new or empty.\n",
         "## For programs\n",
-        "`--format json` prints one document on stdout; `docs/schema` has the schema of each, and "
-        "[written](schema/written.schema.json) is of commands that write something (`export "
-        "--json`): what a recorded command prints goes to stderr then. `explore` prints its "
-        "address. Keys may be added, none goes. With `--limit` or `--section` there is "
-        "`left_out`, rows by list; a document that is a list has `rows` and `left_out`.\n",
+        "`--format json` prints one document on stdout; [schema](schema) has the schema of each. "
+        "Commands that write something (`export --json`) print "
+        "[written](schema/written.schema.json), and what a recorded command prints goes to stderr "
+        "then; `explore` prints its address. Keys may be added, none goes. With `--limit` or "
+        "`--section` there is `left_out`, rows by list; a list is `rows` then.\n",
         "A finding's `key` is its own in a document and the same in every format; `verify` is what "
         "to type after the change. A kernel's `kernel_id` hashes its name, as `kernel_id(name)` "
         "does in SQL.\n",
@@ -163,13 +163,19 @@ def commands_page(_: str = "") -> str:
     for name, command in sorted(group.commands.items()):
         found = getattr(command, "commands", None) or {"": command}
         parts.append(f"## {name}\n")
+        told: set[str] = set()
         for part, inner in found.items():
             shown = f"{_sentence(_words(inner.help)).rstrip('.')}."
             parts.append(f"`{name} {part}`: {shown}\n" if part else f"{shown}\n")
             rows = [_option(p) for p in inner.params if p.param_type_name == "option"]
             rows = [row for row in rows if row not in _DRAWING]
+            again = ", ".join(row.split(" | ")[0].removeprefix("| ") for row in rows if row in told)
+            rows = [row for row in rows if row not in told]
+            told.update(rows if part else ())
             if rows:
                 parts.append("\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n")
+            if again:
+                parts.append(f"As above: {again}.\n")
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -185,6 +191,7 @@ _DRAWING = (
     "| `--limit` | At most so many rows of each table |",
     "| `--section` | Only this section, such as kernels; repeatable |",
     "| `--format` | How to say what came of it; JSON goes to stdout; default text |",
+    "| `--format` | How to show it; default text |",
     "| `--format` | How to draw it; by default text, or what OUT's ending says |",
     "| `--out`, `-o` | Write to this file, not to the terminal |",
 )
@@ -215,6 +222,14 @@ def _between(page: str, what: str, text: str) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _column(column: Column) -> str:
+    """A column's row; the statistics of one latency are one row, with a * in their place."""
+    found = re.fullmatch(rf"(\w+_)({'|'.join(STATISTICS)})(_us)", column.name)
+    name = f"{found[1]}*{found[3]}" if found else column.name
+    meaning = column.meaning.replace(found[2], "*", 1) if found else column.meaning
+    return f"- `{name}` {_type(column.type)}: {meaning}"
 
 
 def _type(kind: pa.DataType) -> str:

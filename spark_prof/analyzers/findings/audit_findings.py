@@ -118,7 +118,7 @@ def _conflicts(audit: Audit) -> Iterator[Told]:
 
 
 @rule("misleading-fp4-warning", "fallbacks",
-      "the log says that a GPU with FP4 or FP8 tensor cores has none")  # fmt: skip
+      "the log: a GPU with FP4 or FP8 tensor cores has none")  # fmt: skip
 def _misleading(audit: Audit) -> Iterator[Told]:
     capability = capability_of(audit.engine)
     for said in audit.said("no-native-fp", "marlin-linear")[:1]:

@@ -57,7 +57,7 @@ def _graph_sizes(audit: Audit) -> Iterator[Told]:
 
 
 @rule("graphs-downgraded", "timeline",
-      "the log says that full CUDA graphs were replaced by piecewise or none")  # fmt: skip
+      "the log: full CUDA graphs were replaced by piecewise or none")  # fmt: skip
 def _graph_mode(audit: Audit) -> Iterator[Told]:
     for said in audit.said("graph-mode"):
         if said.value in ("PIECEWISE", "NONE") or said.format in ("none", "piecewise"):
@@ -127,7 +127,7 @@ def _lines(
 
 
 LINES = (
-    _lines("kernel-fallback", "the log says that a better kernel was not available",
+    _lines("kernel-fallback", "the log: a better kernel was not available",
         ("simulated-mx", "mxfp8-widened", "no-kernel", "no-moe-backend",
         "activations-not-quantized", "activations-ignored", "mxfp4-activations",
         "flashinfer-unavailable-moe", "marlin-fp4-moe", "int4-fallback", "transformers-model",
@@ -135,32 +135,32 @@ LINES = (
         "VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason; from 0.22 on --moe-backend and "
         "--linear-backend ask for another kernel."),
     _lines("setting-overridden",
-        "the log says that a backend or size that was asked for is not used",
+        "the log: a backend or size that was asked for is not used",
         ("backend-not-for-layer", "kernel-not-forced", "batch-invariant", "block-size"),
         "Leave the setting out where it does not apply, or ask for a backend that has a kernel for "
         "every format of the checkpoint."),
     _lines("library-missing",
-        "the log says that FlashInfer, nvcc or Triton's kernels are missing", ("flashinfer-missing",
+        "the log: FlashInfer, nvcc or Triton's kernels are missing", ("flashinfer-missing",
         "flashinfer-disabled", "nvcc-missing", "architecture-unknown", "triton-kernels-missing",
         "sampler-fallback"),
         "Install flashinfer-python and flashinfer-cubin of the version that vLLM pins, and a CUDA "
         "toolkit that knows the GPU (12.9 or later for compute capability 12.1)."),
     _lines("missing-moe-config",
-        "the log says that the Triton experts have no tuned configuration for the GPU",
+        "the log: the Triton experts have no tuned configuration for the GPU",
         ("default-moe-config",),
         "Make {detail} with vLLM's benchmarks/kernels/benchmark_moe.py --tune, and name its folder "
         "in VLLM_TUNED_CONFIG_FOLDER."),
-    _lines("default-block-config", "the log says so of the block-scaled Triton GEMM",
+    _lines("default-block-config", "the log: the same of the block-scaled Triton GEMM",
         ("default-block-config",),
         "Make {detail} with vLLM's benchmarks/kernels/benchmark_w8a8_block_fp8.py, or try another "
         "kernel with --linear-backend cutlass."),
     _lines("padded-weights",
-        "the log says that weights or activations are padded to fit a kernel",
+        "the log: weights or activations are padded to fit a kernel",
         ("marlin-padding", "hidden-padding", "intermediate-padding"),
         "Another tensor-parallel size or backend may need no padding; the conversions of a report "
         "show what padding and cutting take per token."),
     _lines("compiled-in-flight",
-        "the log says that a kernel was compiled while requests waited", ("compiled-in-flight",),
+        "the log: a kernel was compiled while requests waited", ("compiled-in-flight",),
         "Send requests of every size that you serve before you measure; its time is in no later "
         "step.",
         "steps"),

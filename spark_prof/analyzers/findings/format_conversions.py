@@ -80,7 +80,7 @@ def _kind(
             ),
         )  # fmt: skip
 
-    return Rule(name, f"{what}, {100 * least:g} % of the decode steps", look, "conversions")
+    return Rule(name, f"{what}, {100 * least:g} %", look, "conversions")
 
 
 CONVERSIONS = (
@@ -176,7 +176,7 @@ def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:
 
 
 @rule("lm-head-widened", "kernels",
-      "lm_head computes in FP32, 1 % of the decode steps, or is cast, 0.5 %")  # fmt: skip
+      "lm_head computes in FP32, 1 %, or is cast, 0.5 %")  # fmt: skip
 def _widened(report: Report) -> Iterator[Told]:
     whole = decode_steps_us(report)
     casts = [row for row in report.conversions.charged if row.kind == "cast"]

@@ -260,7 +260,7 @@ def _how_to_fuse(report: Report, components: Sequence[str]) -> str:
     return f"Fuse them: {'; '.join(advice)}."
 
 
-@rule("copies-in-decode", "timeline", "copies and memsets of 3 % of a decode step")
+@rule("copies-in-decode", "timeline", "copies and memsets of 3 %")
 def _copies(report: Report) -> Iterator[Told]:
     books = next((entry for entry in report.books if entry.phase == "decode"), None)
     whole = decode_steps_us(report)
@@ -285,7 +285,7 @@ def _copies(report: Report) -> Iterator[Told]:
     )  # fmt: skip
 
 
-@rule("sampler-cost", "kernels", "a sampler of 3 % of a decode step")
+@rule("sampler-cost", "kernels", "a sampler of 3 %")
 def _sampler(report: Report) -> Iterator[Told]:
     whole = decode_steps_us(report)
     own = (row.decode_us_per_step for row in report.components if row.name == "sampler")
