@@ -14,6 +14,7 @@ import torch
 
 from spark_prof.kernels.check.inputs import BAND, memory_of, surrounded
 from spark_prof.kernels.check.verdict import same_bits
+from spark_prof.swaps.activation_rounding import largest_input, rounded_by
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import LayerError
 from spark_prof.swaps.layer_dispatch import features_of_experts, first_size
@@ -82,7 +83,7 @@ def compare_rows(
     # What they should be; rows of it that are not finite are not asked for.
     expected: Sequence[torch.Tensor],
     floors: Sequence[float],
-    bound: float,  # the largest relative L2 error that is allowed
+    bounds: tuple[float, float],  # the largest error allowed: relative L2 of a row, an element's
     tokens: str,  # the call in words
 ) -> LayerError:
     """The error of the worst row of all results; ValueError where they are not comparable."""
@@ -98,13 +99,17 @@ def compare_rows(
         step = max(1, _AT_ONCE // max(1, right.shape[1]))
         for first in range(0, len(right), step):
             part = slice(first, first + step)
-            errors.append(_compare(mine[part], right[part], floor, bound, first))
+            errors.append(_compare(mine[part], right[part], floor, bounds, first))
     beyond, relative, row = max(errors, key=lambda error: error[:2])
     return LayerError(relative, row, tokens, beyond)
 
 
 def _compare(
-    mine: torch.Tensor, right: torch.Tensor, floor: float, bound: float, first: int
+    mine: torch.Tensor,
+    right: torch.Tensor,
+    floor: float,
+    bounds: tuple[float, float],
+    first: int,
 ) -> tuple[bool, float, int]:
     """Whether a row is beyond its bound; the error of the worst one, and its number."""
     sound = right.isfinite().all(-1)
@@ -114,7 +119,7 @@ def _compare(
     norms = exact.norm(dim=-1).clamp(min=floor)
     relative = off.norm(dim=-1) / torch.where(norms > 0, norms, 1.0)
     size = (norms / exact.shape[1] ** 0.5)[:, None] * _ELEMENT + exact.abs() * 4
-    beyond = broken | (relative > bound) | (off.abs() > bound * size).any(-1)
+    beyond = broken | (relative > bounds[0]) | (off.abs() > bounds[1] * size).any(-1)
     # Of rows that are beyond, the first: of a fault in all of them that is the same in all layers.
     score = torch.where(beyond, 1e300, relative)
     row = int(score.argmax())
@@ -200,11 +205,12 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
             ),
         )
     columns = first_size(module, "input_size_per_partition", "embedding_dim", "input_size")
+    made = partial(made_tokens, columns, dtype, device)
     bias = None if getattr(module, "skip_bias_add", False) else getattr(module, "bias", None)
     return (
         Work(
             (columns, *next(module.parameters()).shape, bias is None),
-            partial(made_tokens, columns, dtype, device),
+            partial(_within, largest_input(module, rounded_by(point)), made),
             (bias.detach() if isinstance(bias, torch.Tensor) else None,),
             lambda x, bias: module.quant_method.apply(module, x, bias),
         ),
@@ -256,6 +262,15 @@ def made_tokens(
     elif kind == ZEROS:
         value[:] = 0.0
     return (value.to(dtype),)
+
+
+def _within(largest: float | None, make: Callable[[int, str], Rows], count: int, kind: str) -> Rows:
+    """Tokens of a kind, those scaled down that are larger than vLLM's static scale can hold."""
+    rows = make(count, kind)
+    if largest is None:
+        return rows
+    top = rows[0].abs().amax(-1, keepdim=True).float()
+    return ((rows[0] * (largest / top).clamp(max=1)).to(rows[0].dtype),)
 
 
 def _logits(
