@@ -400,10 +400,8 @@ def _where(error: LayerError) -> str:
 def _notes(bits: Bits, figures: Figures | None, layers: Sequence[LayerError]) -> list[str]:
     notes = []
     for to, number in Counter(each.rounded for each in layers if each.rounded).items():
-        where = f"{number} layer{'s' * (number > 1)}"
-        notes.append(
-            f"vLLM rounds activations to {to.upper()} in {where}; the kernels here do not"
-        )
+        where = f"{to.upper()} in {number} layer{'s' * (number > 1)}"
+        notes.append(f"vLLM rounds activations to {where}; the kernels here do not")
     if figures is not None and figures.agreement is not None:
         if figures.worst == 0:
             notes.append("all logits are the same bit for bit")

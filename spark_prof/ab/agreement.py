@@ -69,8 +69,7 @@ def bits_of(setting: Setting) -> Bits:
     """Whether both sides compute with the same bits of the weights.
 
     What an option or a variable of vLLM's changes is not known: it may be a kernel that rounds
-    activations. Such sides are held to what is said of sides that quantize, and so are those of
-    which a swapped layer of vLLM's rounds them.
+    activations. Such sides, as where a layer's kernel does, are held as those that quantize.
     """
     a, b = setting.a, setting.b
     if a.options != b.options or dict(a.environment) != dict(b.environment):

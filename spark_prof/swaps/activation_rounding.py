@@ -1,11 +1,8 @@
-"""What vLLM's own layer rounds its activations to, told from the live module.
-
-A kernel that multiplies 16-bit activations with the same weights differs from it by that rounding,
-which its bound has to allow for. What is not known rounds nothing here: that bound is strict.
-"""
+"""What a live vLLM layer rounds activations to; what is not known does not: a strict bound."""
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from typing import Any
@@ -20,16 +17,14 @@ _FP8 = """
 CutlassFP8ScaledMM CutlassFp8BlockScaledMM FlashInferFP8ScaledMM FlashInferFp8BlockScaledMM
 FlashInferFp8DeepGEMMDynamicBlockScaled DeepGemmFp8BlockScaledMM TritonFP8ScaledMM
 TritonFp8BlockScaledMM PerTensorTorchFP8ScaledMM RowWiseTorchFP8ScaledMM
-ChannelWiseTorchFP8ScaledMM BlockWiseTorchFP8ScaledMM B12xTensorFP8ScaledMM B12xFp8BlockScaledMM
-"""
+ChannelWiseTorchFP8ScaledMM BlockWiseTorchFP8ScaledMM B12xTensorFP8ScaledMM B12xFp8BlockScaledMM"""
 _FP4 = """
 CutlassNvFp4 FbgemmNvFp4 FlashInferCuteDslNvFp4 FlashInferCutlassNvFp4 FlashInferTrtllmNvFp4
 FlashInferCudnnNvFp4 FlashInferB12xNvFp4 B12xNvFp4 TorchNvFp4 EmulationNvFp4 FlashInferMxFp4
-B12xMxFp4
-"""
-KERNELS: dict[str, Rounded] = dict.fromkeys(_FP8.split(), "fp8") | dict.fromkeys(
-    _FP4.split(), "fp4"
-)
+B12xMxFp4"""
+KERNELS: dict[str, Rounded] = {
+    **dict.fromkeys(_FP8.split(), "fp8"), **dict.fromkeys(_FP4.split(), "fp4"),
+}  # fmt: skip
 """vLLM's kernels for a matrix that round what they multiply, by their classes' names without
 `LinearKernel` or `Kernel` at the end; of versions 0.26 to 0.32."""
 
@@ -42,13 +37,11 @@ EXPERTS: dict[Any, Rounded] = {
 def rounded_by(point: SwapPoint) -> Rounded:
     """What the stock layer of a place, with its weights laid out, rounds activations to."""
     layer = LayerModules.of(point.module)
-    if point.kind == "experts":
-        return _of_experts(point.module.routed_experts)
-    if point.kind == "normed experts" and layer is not None:
-        return _of_experts(layer.mlp.experts.routed_experts)
-    if point.kind == "normed matrix" and layer is not None:
-        return _of_matrix(layer.attention.qkv_proj)
-    return _of_matrix(point.module) if point.kind == "matrix" else ""
+    if point.kind in ("experts", "normed experts"):
+        return _of_experts((layer.mlp.experts if layer else point.module).routed_experts)
+    if point.kind in ("matrix", "normed matrix"):
+        return _of_matrix(layer.attention.qkv_proj if layer else point.module)
+    return ""
 
 
 def _of_matrix(module: Any) -> Rounded:
@@ -69,15 +62,10 @@ def _of_experts(module: Any) -> Rounded:
     return EXPERTS.get(getattr(config, "quant_dtype", None), "")
 
 
-def largest_input(module: Any, rounded: Rounded) -> float | None:
-    """What a matrix's static scale can hold; None where it has none.
-
-    It was calibrated on what the model computes, and larger values are cut off.
-    """
-    scale = getattr(module, "input_scale", None)
-    if rounded == "fp8" and isinstance(scale, torch.Tensor):
-        return 448.0 * float(scale.min())
-    scale = getattr(module, "input_global_scale_inv", None)
-    if rounded == "fp4" and isinstance(scale, torch.Tensor):
-        return 6 * 448.0 / float(scale.max())
-    return None
+def largest_input(module: Any, rounded: Rounded) -> float:
+    """What a matrix's static scale holds, beyond which values are cut off; infinite without one."""
+    name = {"fp8": "input_scale", "fp4": "input_global_scale_inv"}.get(rounded, "")
+    scale = getattr(module, name, None)
+    if not isinstance(scale, torch.Tensor):
+        return math.inf
+    return 448 * (float(scale.min()) if rounded == "fp8" else 6 / float(scale.max()))

@@ -47,26 +47,20 @@ def rounding_error(mantissa: int) -> float:
 def layer_bound(bits: str, slot: str, name: str, rounded: Rounded = "") -> float:
     """The largest relative L2 error of a layer by itself: a place's slot and module path.
 
-    Where vLLM rounds activations a matrix has one such rounding and three times that is allowed;
-    experts have three: gate's and up's factor of their product, and what down is given.
+    Where vLLM rounds activations it is three times that rounding's error, of which experts have
+    three: in gate's and up's factor of their product, and in what down is given.
     """
     experts = slot == "moe" or (slot == "layer" and name.endswith("experts"))
     if bits == "kept" and rounded:
         error = rounding_error(_MANTISSA[rounded]) * math.sqrt(3 if experts else 1)
         return min(_MARGIN * error, _LAYER_BOUNDS["changed"])
-    if bits == "kept" and slot == "layer" and experts:
-        return _ROUTED_BOUND
-    return _LAYER_BOUNDS[bits]
+    routed = bits == "kept" and slot == "layer" and experts
+    return _ROUTED_BOUND if routed else _LAYER_BOUNDS[bits]
 
 
 def element_bound(bits: str, slot: str, name: str, rounded: Rounded = "") -> float:
-    """As `layer_bound`, in 1/16 of a row's root mean square, of an element.
-
-    16 of a rounding's errors are 8 deviations of an element, in a row that is off by twice the mean
-    row's error.
-    """
-    bound = layer_bound(bits, slot, name, rounded)
-    return bound / _MARGIN if bits == "kept" and rounded else bound
+    """Of an element, in 1/16 of its row's root mean square: 8 deviations in rows twice as bad."""
+    return layer_bound(bits, slot, name, rounded) / (_MARGIN if bits == "kept" and rounded else 1)
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,6 @@ class _Trial:
         count, index = len(index), index.to(reference.rows[0].device)
         what = f"{_rows(count)} ({reference.kind}{how})"
         expected = [each.index_select(0, index) for each in reference.expected]
-        # A replacement that is held to itself rounds as it does.
         of = (*self._what, self._guarded.rounded if reference.own else "")
         bounds = layer_bound(*of), element_bound(*of)
         try:

@@ -5,6 +5,7 @@ Tokens are made up; arguments lie between bands of NaN; vLLM's own kernel comput
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,7 @@ _AT_ONCE = 1 << 23
 """Elements that are compared at a time, which bounds the float64 copies."""
 
 Rows = tuple[torch.Tensor, ...]
+Bounds = tuple[float, float]  # `layer_bound` and `element_bound`
 
 
 class Fenced:
@@ -83,7 +85,7 @@ def compare_rows(
     # What they should be; rows of it that are not finite are not asked for.
     expected: Sequence[torch.Tensor],
     floors: Sequence[float],
-    bounds: tuple[float, float],  # the largest error allowed: relative L2 of a row, an element's
+    bounds: Bounds,  # the largest errors that are allowed
     tokens: str,  # the call in words
 ) -> LayerError:
     """The error of the worst row of all results; ValueError where they are not comparable."""
@@ -105,11 +107,7 @@ def compare_rows(
 
 
 def _compare(
-    mine: torch.Tensor,
-    right: torch.Tensor,
-    floor: float,
-    bounds: tuple[float, float],
-    first: int,
+    mine: torch.Tensor, right: torch.Tensor, floor: float, bounds: Bounds, first: int
 ) -> tuple[bool, float, int]:
     """Whether a row is beyond its bound; the error of the worst one, and its number."""
     sound = right.isfinite().all(-1)
@@ -205,12 +203,12 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
             ),
         )
     columns = first_size(module, "input_size_per_partition", "embedding_dim", "input_size")
-    made = partial(made_tokens, columns, dtype, device)
+    largest = largest_input(module, rounded_by(point))
     bias = None if getattr(module, "skip_bias_add", False) else getattr(module, "bias", None)
     return (
         Work(
             (columns, *next(module.parameters()).shape, bias is None),
-            partial(_within, largest_input(module, rounded_by(point)), made),
+            partial(made_tokens, columns, dtype, device, largest=largest),
             (bias.detach() if isinstance(bias, torch.Tensor) else None,),
             lambda x, bias: module.quant_method.apply(module, x, bias),
         ),
@@ -247,9 +245,10 @@ def _work_of_experts(point: SwapPoint, device: torch.device, dtype: torch.dtype)
 
 
 def made_tokens(
-    columns: int, dtype: torch.dtype, device: torch.device, count: int, kind: str, seed: int = 0
-) -> Rows:
-    """That many tokens of a kind, [count, columns]."""
+    columns: int, dtype: torch.dtype, device: torch.device, count: int, kind: str, seed: int = 0,
+    *, largest: float = math.inf,
+) -> Rows:  # fmt: skip
+    """That many tokens of a kind, [count, columns], scaled down to what is the largest value."""
     generator = torch.Generator(device).manual_seed(1000 * seed + len(kind))
     value = torch.randn((count, columns), generator=generator, device=device)
     if kind == MIXED:
@@ -261,16 +260,8 @@ def made_tokens(
         value[:] = value[0].clone()
     elif kind == ZEROS:
         value[:] = 0.0
+    value *= (largest / value.abs().amax(-1, keepdim=True)).clamp(max=1)
     return (value.to(dtype),)
-
-
-def _within(largest: float | None, make: Callable[[int, str], Rows], count: int, kind: str) -> Rows:
-    """Tokens of a kind, those scaled down that are larger than vLLM's static scale can hold."""
-    rows = make(count, kind)
-    if largest is None:
-        return rows
-    top = rows[0].abs().amax(-1, keepdim=True).float()
-    return ((rows[0] * (largest / top).clamp(max=1)).to(rows[0].dtype),)
 
 
 def _logits(

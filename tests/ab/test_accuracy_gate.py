@@ -21,8 +21,8 @@ from spark_prof.ab.accuracy_gate import (
 
 torch = pytest.importorskip("torch")
 
-from spark_prof.swaps.tap import compare_logits  # noqa: E402
 from spark_prof.swaps.swap_settings import Rounded, element_bound, layer_bound  # noqa: E402
+from spark_prof.swaps.tap import compare_logits  # noqa: E402
 from tests.ab.small_model import (  # noqa: E402
     OTHER,
     VOCABULARY,
