@@ -39,14 +39,15 @@ reason a single position of a model with experts may be as far off as one exchan
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import stdev
 from typing import Literal
 
-from spark_prof.swaps.swap_settings import layer_bound
+from spark_prof.swaps.swap_settings import Rounded, layer_bound, rounding_error
 
-_ROUNDING = 2.0**-7 / math.sqrt(12 * 1.5 / math.log(2))
+_ROUNDING = rounding_error(7)
 _IN_A_BLOCK = 6
 _THROUGH_A_BLOCK = 1.5
 _MARGIN = 2.0
@@ -214,6 +215,7 @@ class LayerError:
     bound: float | None  # at most; None where the loss is only stated
     passed: bool  # within the bound and finite
     where: str = ""  # the row and the call that `relative` is of: `row 1 of 2 rows (large tokens)`
+    rounded: Rounded = ""  # what vLLM rounds activations to there, where the swap does not
 
 
 @dataclass(frozen=True)
@@ -268,13 +270,14 @@ def judge_layer(
     where: str = "",
     *,
     beyond: bool = False,  # an element of it is too far off
+    rounded: Rounded = "",  # what vLLM's own layer rounds its activations to
 ) -> LayerError:
     """Whether one swapped layer is near enough to vLLM's own; see `LayerError`."""
-    bound = layer_bound(bits, slot, layer)
+    bound = layer_bound(bits, slot, layer, rounded)
     if relative is not None and not math.isfinite(relative):
         relative = None
     passed = relative is not None and relative <= bound and not beyond
-    return LayerError(layer, slot, bits, relative, bound, passed, where)
+    return LayerError(layer, slot, bits, relative, bound, passed, where, rounded)
 
 
 def _finite(positions: Sequence[Position]) -> list[Position]:
@@ -396,6 +399,9 @@ def _where(error: LayerError) -> str:
 
 def _notes(bits: Bits, figures: Figures | None, layers: Sequence[LayerError]) -> list[str]:
     notes = []
+    for to, number in Counter(each.rounded for each in layers if each.rounded).items():
+        where = f"{to.upper()} in {number} layer{'s' * (number > 1)}"
+        notes.append(f"vLLM rounds activations to {where}; the kernels here do not")
     if figures is not None and figures.agreement is not None:
         if figures.worst == 0:
             notes.append("all logits are the same bit for bit")

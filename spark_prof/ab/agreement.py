@@ -49,6 +49,7 @@ def describe(
                 error.relative_l2,
                 f"row {error.row} of {error.tokens}" if error.tokens else "",
                 beyond=error.beyond,
+                rounded=swap.rounded,
             )
     return ranks, tuple(found.values())
 
@@ -68,13 +69,13 @@ def bits_of(setting: Setting) -> Bits:
     """Whether both sides compute with the same bits of the weights.
 
     What an option or a variable of vLLM's changes is not known: it may be a kernel that rounds
-    activations, so such sides are held to what is said of sides that quantize.
+    activations. Such sides, as where a layer's kernel does, are held as those that quantize.
     """
     a, b = setting.a, setting.b
     if a.options != b.options or dict(a.environment) != dict(b.environment):
         return "changed"
     rows = (swap for rank in setting.keeper.result.swaps for swap in rank.swaps if swap.live)
-    return "changed" if any(swap.bits == "changed" for swap in rows) else "kept"
+    return "changed" if any(swap.bits == "changed" or swap.rounded for swap in rows) else "kept"
 
 
 def keep_verdict(

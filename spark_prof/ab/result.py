@@ -27,6 +27,7 @@ from spark_prof.ab.statistics import (
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import option_value
+from spark_prof.swaps.swap_settings import Rounded
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class SwappedModule:
     line: str = ""
     calls: dict[str, int] = field(default_factory=dict)
     """How often it was called from Python, by side; replays of CUDA graphs are no calls."""
+    rounded: Rounded = ""  # what vLLM's own layer rounds its activations to; empty for nothing
     layer_error: TrialError | None = None  # None where nothing was compared
 
     @property

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_prof.swaps.layers import Replacement
+from spark_prof.swaps.swap_settings import Rounded
 
 NOT_TAKEN = object()
 """What a guarded kernel answers when vLLM's own has to run."""
@@ -53,6 +54,7 @@ class Guarded:
         self.replacement = replacement
         self.why = ""  # why it does not run, empty as long as it does
         self.calls: Counter[str] = Counter()
+        self.rounded: Rounded = ""  # what vLLM's own layer rounds activations to, told on trial
         self.error: LayerError | None = None  # on trial; None where that was not compared
 
     @property

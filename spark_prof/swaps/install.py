@@ -65,6 +65,7 @@ def rows_of(state: Installed) -> list[dict[str, Any]]:
             "bits": built.bits if built else "",
             "bytes": built.bytes if built else 0,
             "line": _said_of(place.point, built.line) if built else "",
+            "rounded": guarded.rounded,
             "layer_error": asdict(guarded.error) if guarded.error else None,
             "calls": dict(guarded.calls),
         }
@@ -291,8 +292,8 @@ def _refuse_wrong(state: Installed) -> None:
         for guarded in place.choices.values():
             if guarded.replacement is None or guarded.error is None:
                 continue
-            bound = layer_bound(guarded.replacement.bits, place.point.slot, place.point.name)
-            error = guarded.error
+            bits, error = guarded.replacement.bits, guarded.error
+            bound = layer_bound(bits, place.point.slot, place.point.name, guarded.rounded)
             if error.beyond or not error.relative_l2 <= bound:
                 guarded.fail(
                     f"on trial row {error.row} of {error.tokens} is {error.relative_l2:.2%} from"

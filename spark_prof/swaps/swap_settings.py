@@ -7,9 +7,11 @@ Switching a side costs nothing: the dispatchers of eager layers and the CUDA gra
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from spark_prof.errors import CommandError
 
@@ -30,11 +32,35 @@ _ROUTED_BOUND = 2.0**-4
 two right kernels round one between 4 and 8 to neighbours, its expert's weight changes by 2^-5."""
 
 
-def layer_bound(bits: str, slot: str, name: str) -> float:
-    """The largest relative L2 error of a layer by itself: a place's slot and module path."""
-    if bits == "kept" and slot == "layer" and name.endswith("experts"):
-        return _ROUTED_BOUND
-    return _LAYER_BOUNDS[bits]
+Rounded = Literal["", "fp8", "fp4"]
+"""What vLLM's own layer rounds its activations to: nothing narrower than 16 bits, E4M3, E2M1."""
+
+_MANTISSA: dict[Rounded, int] = {"fp8": 3, "fp4": 1}
+_MARGIN = 3.0
+
+
+def rounding_error(mantissa: int) -> float:
+    """Of values rounded to that many bits, in their size: see `ab.accuracy_gate`."""
+    return 2.0**-mantissa / math.sqrt(12 * 1.5 / math.log(2))
+
+
+def layer_bound(bits: str, slot: str, name: str, rounded: Rounded = "") -> float:
+    """The largest relative L2 error of a layer by itself: a place's slot and module path.
+
+    Where vLLM rounds activations it is three times that rounding's error, of which experts have
+    three: in gate's and up's factor of their product, and in what down is given.
+    """
+    experts = slot == "moe" or (slot == "layer" and name.endswith("experts"))
+    if bits == "kept" and rounded:
+        error = rounding_error(_MANTISSA[rounded]) * math.sqrt(3 if experts else 1)
+        return min(_MARGIN * error, _LAYER_BOUNDS["changed"])
+    routed = bits == "kept" and slot == "layer" and experts
+    return _ROUTED_BOUND if routed else _LAYER_BOUNDS[bits]
+
+
+def element_bound(bits: str, slot: str, name: str, rounded: Rounded = "") -> float:
+    """Of an element, in 1/16 of its row's root mean square: 8 deviations in rows twice as bad."""
+    return layer_bound(bits, slot, name, rounded) / (_MARGIN if bits == "kept" and rounded else 1)
 
 
 @dataclass(frozen=True)

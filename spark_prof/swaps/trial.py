@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
+from spark_prof.swaps.activation_rounding import rounded_by
 from spark_prof.swaps.build import Swapped, SwapPoint
 from spark_prof.swaps.decoder_layer import PARTS
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline, logger
 from spark_prof.swaps.layer_trial import try_attention, works_of_part
 from spark_prof.swaps.layers import Replacement
-from spark_prof.swaps.swap_settings import SIDES, layer_bound
+from spark_prof.swaps.swap_settings import SIDES, element_bound, layer_bound
 from spark_prof.swaps.trial_work import (
     MIXED,
     PLAIN,
@@ -72,6 +73,7 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
     found: list[tuple[Guarded, SwapPoint, tuple[Work, ...], tuple[Any, ...]]] = []
     for guarded, point in _live(swapped):
         with _blamed(guarded):
+            guarded.rounded = rounded_by(point)
             works = works_of_part(point) if point.kind in PARTS else works_of(point)
             shapes = tuple(work.shape for work in works)
             found.append((guarded, point, works, (point.slot, point.kind, guarded.kernel, shapes)))
@@ -138,7 +140,7 @@ class _Trial:
     ) -> None:
         assert guarded.replacement is not None
         self._guarded, self._work, self._engine, self._extended = guarded, work, engine, extended
-        self._bound = layer_bound(guarded.replacement.bits, point.slot, point.name)
+        self._what = (guarded.replacement.bits, point.slot, point.name)
         self.counts = _counts(guarded.replacement, point, work, engine, extended=extended)
         self._error = guarded.error  # of another form of the same layer
 
@@ -282,13 +284,15 @@ class _Trial:
         count, index = len(index), index.to(reference.rows[0].device)
         what = f"{_rows(count)} ({reference.kind}{how})"
         expected = [each.index_select(0, index) for each in reference.expected]
+        of = (*self._what, self._guarded.rounded if reference.own else "")
+        bounds = layer_bound(*of), element_bound(*of)
         try:
-            error = compare_rows(result, expected, reference.floors, self._bound, what)
+            error = compare_rows(result, expected, reference.floors, bounds, what)
             if error.beyond and reference.own:
                 # Of as many rows vLLM's may be another kernel, such as one that quantizes them.
                 same = self.own(_pick(reference.rows, index))
                 if same is not None:
-                    error = compare_rows(result, same, reference.floors, self._bound, what)
+                    error = compare_rows(result, same, reference.floors, bounds, what)
         except ValueError as wrong:
             raise ValueError(f"with {what}: {wrong}") from wrong
         problem = fenced.problem(result)

@@ -5,6 +5,7 @@ Tokens are made up; arguments lie between bands of NaN; vLLM's own kernel comput
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ import torch
 
 from spark_prof.kernels.check.inputs import BAND, memory_of, surrounded
 from spark_prof.kernels.check.verdict import same_bits
+from spark_prof.swaps.activation_rounding import largest_input, rounded_by
 from spark_prof.swaps.build import SwapPoint
 from spark_prof.swaps.guard import LayerError
 from spark_prof.swaps.layer_dispatch import features_of_experts, first_size
@@ -29,6 +31,7 @@ _AT_ONCE = 1 << 23
 """Elements that are compared at a time, which bounds the float64 copies."""
 
 Rows = tuple[torch.Tensor, ...]
+Bounds = tuple[float, float]  # `layer_bound` and `element_bound`
 
 
 class Fenced:
@@ -82,7 +85,7 @@ def compare_rows(
     # What they should be; rows of it that are not finite are not asked for.
     expected: Sequence[torch.Tensor],
     floors: Sequence[float],
-    bound: float,  # the largest relative L2 error that is allowed
+    bounds: Bounds,  # the largest errors that are allowed
     tokens: str,  # the call in words
 ) -> LayerError:
     """The error of the worst row of all results; ValueError where they are not comparable."""
@@ -98,13 +101,13 @@ def compare_rows(
         step = max(1, _AT_ONCE // max(1, right.shape[1]))
         for first in range(0, len(right), step):
             part = slice(first, first + step)
-            errors.append(_compare(mine[part], right[part], floor, bound, first))
+            errors.append(_compare(mine[part], right[part], floor, bounds, first))
     beyond, relative, row = max(errors, key=lambda error: error[:2])
     return LayerError(relative, row, tokens, beyond)
 
 
 def _compare(
-    mine: torch.Tensor, right: torch.Tensor, floor: float, bound: float, first: int
+    mine: torch.Tensor, right: torch.Tensor, floor: float, bounds: Bounds, first: int
 ) -> tuple[bool, float, int]:
     """Whether a row is beyond its bound; the error of the worst one, and its number."""
     sound = right.isfinite().all(-1)
@@ -114,7 +117,7 @@ def _compare(
     norms = exact.norm(dim=-1).clamp(min=floor)
     relative = off.norm(dim=-1) / torch.where(norms > 0, norms, 1.0)
     size = (norms / exact.shape[1] ** 0.5)[:, None] * _ELEMENT + exact.abs() * 4
-    beyond = broken | (relative > bound) | (off.abs() > bound * size).any(-1)
+    beyond = broken | (relative > bounds[0]) | (off.abs() > bounds[1] * size).any(-1)
     # Of rows that are beyond, the first: of a fault in all of them that is the same in all layers.
     score = torch.where(beyond, 1e300, relative)
     row = int(score.argmax())
@@ -200,11 +203,12 @@ def works_of(point: SwapPoint) -> tuple[Work, ...]:
             ),
         )
     columns = first_size(module, "input_size_per_partition", "embedding_dim", "input_size")
+    largest = largest_input(module, rounded_by(point))
     bias = None if getattr(module, "skip_bias_add", False) else getattr(module, "bias", None)
     return (
         Work(
             (columns, *next(module.parameters()).shape, bias is None),
-            partial(made_tokens, columns, dtype, device),
+            partial(made_tokens, columns, dtype, device, largest=largest),
             (bias.detach() if isinstance(bias, torch.Tensor) else None,),
             lambda x, bias: module.quant_method.apply(module, x, bias),
         ),
@@ -241,9 +245,10 @@ def _work_of_experts(point: SwapPoint, device: torch.device, dtype: torch.dtype)
 
 
 def made_tokens(
-    columns: int, dtype: torch.dtype, device: torch.device, count: int, kind: str, seed: int = 0
-) -> Rows:
-    """That many tokens of a kind, [count, columns]."""
+    columns: int, dtype: torch.dtype, device: torch.device, count: int, kind: str, seed: int = 0,
+    *, largest: float = math.inf,
+) -> Rows:  # fmt: skip
+    """That many tokens of a kind, [count, columns], scaled down to what is the largest value."""
     generator = torch.Generator(device).manual_seed(1000 * seed + len(kind))
     value = torch.randn((count, columns), generator=generator, device=device)
     if kind == MIXED:
@@ -255,6 +260,7 @@ def made_tokens(
         value[:] = value[0].clone()
     elif kind == ZEROS:
         value[:] = 0.0
+    value *= (largest / value.abs().amax(-1, keepdim=True)).clamp(max=1)
     return (value.to(dtype),)
 
 

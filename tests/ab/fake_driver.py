@@ -121,7 +121,7 @@ def swaps() -> dict[str, Any]:
                     "slot": slot, "name": f"model.layers.{layer}.{slot}", "kernel": kernel,
                     "side": side, "state": "fell back" if why else "live", "why": why,
                     "bits": "" if why else MODEL.get("bits", "kept"), "bytes": 1 << 20,
-                    "line": "", "calls": {"a": 0, "b": 3},
+                    "rounded": MODEL.get("rounded", ""), "line": "", "calls": {"a": 0, "b": 3},
                     "layer_error": {
                         "relative_l2": MODEL.get("layer_error", 0.001), "row": 0, "tokens": "",
                         "beyond": False,

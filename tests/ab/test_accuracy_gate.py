@@ -21,6 +21,7 @@ from spark_prof.ab.accuracy_gate import (
 
 torch = pytest.importorskip("torch")
 
+from spark_prof.swaps.swap_settings import Rounded, element_bound, layer_bound  # noqa: E402
 from spark_prof.swaps.tap import compare_logits  # noqa: E402
 from tests.ab.small_model import (  # noqa: E402
     OTHER,
@@ -156,6 +157,42 @@ def test_a_layer_alone() -> None:
         error = layer_error(change, experts)
         assert not judge_layer("x", "moe", "kept", error).passed
         assert not judge_layer("x", "moe", "changed", error).passed
+
+
+@each_row(
+    ("slot", "path", "measured"),
+    [  # a trained model in FP8 on an H200, whose own kernels round activations to FP8
+        ("qkv", "self_attn.qkv_proj", (0.03597, 0.02350, 0.02441, 0.02619)),
+        ("o", "self_attn.o_proj", (0.02611, 0.02425, 0.02587, 0.02606)),
+        ("moe", "mlp.experts", (0.03425, 0.06068, 0.04594, 0.04279)),
+    ],
+)
+def test_a_layer_whose_activations_vllm_rounds(
+    slot: str, path: str, measured: tuple[float, ...]
+) -> None:
+    for layer, relative in enumerate(measured):
+        name = f"model.layers.{layer}.{path}"
+        assert not judge_layer(name, slot, "kept", relative).passed
+        found = judge_layer(name, slot, "kept", relative, rounded="fp8")
+        assert (found.passed, found.bits, found.rounded) == (True, "kept", "fp8")
+        assert not judge_layer(name, slot, "kept", 1.0, rounded="fp8").passed  # a doubled scale
+        assert not judge_layer(name, slot, "kept", relative, beyond=True, rounded="fp8").passed
+        verdict = judge([AGREEING] * 32, "changed", layers=[found], depth=ROUTED)
+        assert verdict.passed
+        assert verdict.notes[0] == (
+            "vLLM rounds activations to FP8 in 1 layer; the kernels here do not"
+        )
+
+
+@each_row(
+    ("slot", "rounded", "bound"),
+    [("o", "fp8", 0.074), ("moe", "fp8", 0.1275), ("o", "fp4", 0.294), ("moe", "fp4", 0.3)],
+)
+def test_the_bounds_of_rounded_activations(slot: str, rounded: Rounded, bound: float) -> None:
+    assert layer_bound("kept", slot, "x", rounded) == pytest.approx(bound, abs=5e-4)
+    assert element_bound("kept", slot, "x", rounded) == pytest.approx(bound / 3, abs=5e-4)
+    assert layer_bound("changed", slot, "x", rounded) == 0.3
+    assert layer_bound("kept", slot, "x") == element_bound("kept", slot, "x") == 2.0**-6
 
 
 def test_a_missing_bias_fails_alone() -> None:

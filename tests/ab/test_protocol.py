@@ -53,6 +53,23 @@ def test_a_known_gain_is_found_in_one_engine(tmp_path: Path) -> None:
     assert names == ["engine.log", "report.html", "result.json"]
 
 
+def test_where_vllm_rounds_activations_the_logits_are_stated(tmp_path: Path) -> None:
+    """The layers keep their bits, and their bound is that of the rounding."""
+    model = {"rounded": "fp8", "layer_error": 0.036}
+    done = run(tmp_path, *SWAP, *SMALL, model=model)
+    assert done.code == 0, done.errors
+    verdict = done.result.gates[0].verdict
+    assert (verdict.passed, verdict.bits) == (True, "changed")
+    assert {(each.bits, each.rounded) for each in verdict.layers} == {("kept", "fp8")}
+    said = "vLLM rounds activations to FP8 in 3 layers; the kernels here do not"
+    assert said in verdict.notes
+    assert said in (done.folder / "report.html").read_text()
+    wrong = run(tmp_path / "wrong", *SWAP, *SMALL, model=model | {"layer_error": 1.0})
+    assert not wrong.result.gates[0].verdict.passed
+    told = run(tmp_path / "told", *SWAP, *SMALL, model={"layer_error": 0.036})
+    assert not told.result.gates[0].verdict.passed
+
+
 def test_two_engines_are_started_in_turns(tmp_path: Path) -> None:
     """The sides differ in an option and a variable of vLLM's."""
     side = ("--b", "moe=marlin FAKE_SIDE=b", "--starts", "8")

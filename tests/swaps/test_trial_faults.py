@@ -7,16 +7,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from spark_prof.swaps import layer_dispatch
+from spark_prof.swaps.activation_rounding import EXPERTS, KERNELS
 from spark_prof.swaps.build import Kind, Swapped, SwapPoint
 from spark_prof.swaps.guard import HUNG, Guarded
 from spark_prof.swaps.install import Installed, _refuse_wrong
-from spark_prof.swaps.swap_settings import SIDES, SwapSettings
+from spark_prof.swaps.swap_settings import SIDES, Rounded, SwapSettings, layer_bound
 from spark_prof.swaps.trial import try_all, try_dispatch
 from tests.rows import each_row
 from tests.swaps.layers import Linear, Runner, TinyRMSNorm, replacing
@@ -379,6 +381,121 @@ def test_a_doubled_scale_shows_as_an_error_of_one(engine: Any) -> None:
     assert guarded.live
     assert guarded.error is not None
     assert guarded.error.relative_l2 == pytest.approx(1.0)
+
+
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def _rounded(x: torch.Tensor, to: str, width: int) -> torch.Tensor:
+    """Activations as vLLM's kernels round them: E4M3 with a scale of each row, E2M1 of 16."""
+    blocks = x.float().unflatten(-1, (-1, width))
+    top = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-12)
+    if to == "fp8":
+        values = (blocks / top * 448).to(torch.float8_e4m3fn).float() * top / 448
+    else:
+        scaled = blocks / top * 6
+        at = torch.bucketize(scaled.abs(), (_E2M1[1:] + _E2M1[:-1]) / 2)
+        values = _E2M1[at] * scaled.sign() * top / 6
+    return values.flatten(-2).to(x.dtype)
+
+
+def _rounds(slot: str, to: Rounded, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A place whose stock layer rounds what it is given, as it says itself."""
+    torch.manual_seed(7)
+    monkeypatch.setitem(KERNELS, "Rounds", to)
+    monkeypatch.setitem(EXPERTS, "rounds", to)
+    if slot == "moe":
+        place = _moe(monolithic=False)
+        experts = place.module.routed_experts
+        experts.quant_method.moe_quant_config = SimpleNamespace(quant_dtype="rounds")
+        plain = experts.forward_modular
+        experts.forward_modular = lambda x, **given: plain(x=_rounded(x, to, 20), **given)
+        return place
+    layer = Linear(96, 256)
+    layer.quant_method.kernel = type("RoundsLinearKernel", (), {})()
+    layer.quant_method.apply = lambda layer, x, bias=None: torch.nn.functional.linear(
+        _rounded(x, to, 16 if to == "fp4" else 256), layer.weight, bias
+    )
+    weight = layer.weight.detach().clone()
+    return Place(slot, "matrix", layer, lambda x, b: torch.nn.functional.linear(x, weight, b))
+
+
+def _swapped_experts(place: Place) -> Run:
+    weight = place.module.routed_experts.weight.detach()[:, :16, :16].clone()
+    return _experts(weight[[1, 0, *range(2, 8)]])
+
+
+ROUNDED: tuple[tuple[str, Rounded], ...] = (
+    ("qkv", "fp8"), ("qkv", "fp4"), ("o", "fp8"), ("moe", "fp8"), ("moe", "fp4"),
+)  # fmt: skip
+
+GROSS: dict[str, Fault] = {
+    "a doubled scale": _spoils(lambda y, _: y.mul_(2)),
+    "a wrong row": _spoils(lambda y, _: y[2].copy_(y[1].clone()), lambda rows: rows == 5),
+    "a doubled row": _spoils(lambda y, _: y[-1].mul_(2), lambda rows: rows == 16),
+    "one column": _spoils(lambda y, _: y[:, -1].add_(3 * y.square().mean().sqrt())),
+    "clamps large values": OF_TOKENS["clamps large values"],
+    "keeps the first result of a number of rows": _keeps(len),
+}
+
+
+@each_row(("slot", "to"), ROUNDED[:-1])  # 16 features are too few for that bound
+def test_a_right_kernel_passes_where_vllms_rounds_activations(
+    slot: str, to: Rounded, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = _rounds(slot, to, monkeypatch)
+    (guarded,) = _on_trial([place], [place.right], engine)
+    assert (guarded.why, guarded.rounded) == ("", to)
+    assert guarded.error is not None
+    assert 2.0**-6 < guarded.error.relative_l2 < layer_bound("kept", slot, "", to)
+    # Where that is not known it is a fault.
+    monkeypatch.setitem(KERNELS, "Rounds", "")
+    monkeypatch.setitem(EXPERTS, "rounds", "")
+    (guarded,) = _on_trial([place], [place.right], engine)
+    assert not guarded.live
+
+
+@each_row(("slot", "to"), ROUNDED)
+def test_gross_faults_are_found_where_vllms_rounds_activations(
+    slot: str, to: Rounded, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = []
+    for what, fault in GROSS.items():
+        place = _rounds(slot, to, monkeypatch)
+        (guarded,) = _on_trial([place], [fault(place.right)], engine)
+        if guarded.live:
+            left.append(what)
+    if slot == "moe":
+        place = _rounds(slot, to, monkeypatch)
+        (guarded,) = _on_trial([place], [_swapped_experts(place)], engine)
+        assert not guarded.live
+    assert left == []
+
+
+def test_a_static_scale_cuts_no_made_up_token_off(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = _rounds("qkv", "fp8", monkeypatch)
+    method, scale = place.module.quant_method, 1.5 / 448
+    place.module.input_scale = torch.tensor(scale)
+    method.apply = lambda layer, x, bias=None: torch.nn.functional.linear(
+        (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale, layer.weight, bias
+    )
+    (guarded,) = _on_trial([place], [place.right], engine)
+    assert guarded.why == ""
+    del place.module.input_scale  # then nothing says how much it holds
+    (guarded,) = _on_trial([place], [place.right], engine)
+    assert not guarded.live
+
+
+def test_a_kernel_that_is_held_to_itself_gets_no_allowance(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = _rounds("qkv", "fp8", monkeypatch)
+    place.module.quant_method.apply = None
+    wrong = _spoils(lambda y, _: y[-1].mul_(1.03), lambda rows: rows == 5)
+    (guarded,) = _on_trial([place], [wrong(place.right)], engine)
+    assert not guarded.live
 
 
 def _sleeps(x: torch.Tensor, _: Any) -> torch.Tensor:
