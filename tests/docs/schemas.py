@@ -96,9 +96,11 @@ _CHANGE = {
 _SPREAD = {"median": float, "p99": float, "mean": float}
 
 _WORDS = {
-    "a": "on side a", "b": "on side b", "calls": "how often it was called",
+    "a": "on side a", "answer_line": "what it found, in one line", "b": "on side b",
+    "batch_sizes": "requests at a time", "calls": "how often it was called",
     "component": "what it works for; docs/bundle.md has the words", "file": "the file",
-    "fix": "what to change", "highest": "the largest", "kernel_id": "its id in every document",
+    "finished": "whether it came to its end", "fix": "what to change",
+    "highest": "the largest", "kernel_id": "its id in every document",
     "layer": "the decoder layer", "left_out": "what is not counted", "lower": "the first quartile",
     "lowest": "the smallest", "mean": "the mean", "median": "the median", "name": "its name",
     "p90": "the 90th percentile", "p99": "the 99th percentile", "phase": "of the steps",

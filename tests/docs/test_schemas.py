@@ -18,14 +18,17 @@ from spark_prof.cli import main as cli
 from spark_prof.dashboards.kernel_races import render_bench
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.dashboards.replacement_kernels import Checked, render_checks
+from spark_prof.dashboards.tune_report import render_candidates, render_tune
 from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import Verdict
+from spark_prof.tune.candidates import Candidate, CandidateTable
 from tests.checkpoints import MODELS
 from tests.dashboards.sample import SAMPLES
 from tests.dashboards.test_kernels_reports import cell, report
 from tests.docs.pages import ROOT
 from tests.docs.schemas import DOCUMENTS, FOLDER, undescribed, written
 from tests.rows import each_row
+from tests.tune.sample import NOTHING, STOPPED, TUNED
 
 _DATA = ROOT / "tests" / "data"
 _GRAPHS = str(_DATA / "h100-qwen3-30b-a3b-nvfp4-graphs")
@@ -129,6 +132,8 @@ def test_every_schema_is_of_a_document_and_describes_every_key() -> None:
         "kernels-check",
         "kernels-bench",
         "explore",
+        "tune",
+        "tune-list",
     } == {*DOCUMENTS}
 
 
@@ -205,6 +210,16 @@ def test_what_needs_a_gpu() -> None:
     benched = report(cell(1, 5.0, 10.0, recorded=recorded), cell(4, None, 9.0))
     assert faults("kernels-bench", json.loads(render_bench(benched, "json"))) == []
     assert faults("explore", {"schema": 1, "address": "http://127.0.0.1:8501/?token=x"}) == []
+
+
+def test_what_needs_engines() -> None:
+    for result in (TUNED, NOTHING, STOPPED):
+        assert faults("tune", json.loads(render_tune(result, "json"))) == []
+    candidate = Candidate("moe=spark_prof", "kernels", "always", "small-kernels", 1.5)
+    table = CandidateTable((candidate,), TUNED.left_out)
+    listed = json.loads(render_candidates(table, "json"))
+    assert listed["candidates"]
+    assert faults("tune-list", listed) == []
 
 
 def wrong() -> Iterator[tuple[str, Any]]:
