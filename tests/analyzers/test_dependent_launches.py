@@ -40,6 +40,8 @@ def figures(report: Report) -> dict[str, object]:
     """All that a report says of times."""
     told = asdict(replace(report, notes=()))
     told.pop("run")  # has the bundle's path and when it was recorded
+    for found in told["findings"]:
+        found.pop("verify")  # names the bundle
     for phase in (told["roofline"] or {}).get("phases", ()):
         for row in phase["rows"]:
             for name in ("ahead_us", "bandwidth", "of_data_sheet", "of_reached"):

@@ -41,7 +41,7 @@ def test_a_cpu_engine_is_held_against_no_gpu(refuses: Refuses, tmp_path: Path) -
          "spark-prof ab --a=--enforce-eager --b stock -- /tmp/m/nvfp4"),
         # A checkpoint beside its own recording needs no other one.
         ((MODELS / "qwen3-30b-a3b-nvfp4", CODE / "qwen3-30b-a3b-nvfp4"),
-         "spark-prof ab --b moe=spark_prof -- /tmp/m/qwen"),
+         "spark-prof ab --b layer=spark_prof,o=spark_prof,lm_head=spark_prof -- /tmp/m/qwen"),
     ],
 )  # fmt: skip
 def test_the_last_line_is_one_command(run: Run, sides: tuple[Path, ...], command: str) -> None:
