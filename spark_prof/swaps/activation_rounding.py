@@ -33,6 +33,8 @@ EXPERTS: dict[Any, Rounded] = {
 }  # fmt: skip
 """The same of experts, by the `quant_dtype` of their config."""
 
+_UNIT = 4.0  # about the largest value of a token of unit size
+
 
 def rounded_by(point: SwapPoint) -> Rounded:
     """What the stock layer of a place, with its weights laid out, rounds activations to."""
@@ -63,9 +65,11 @@ def _of_experts(module: Any) -> Rounded:
 
 
 def largest_input(module: Any, rounded: Rounded) -> float:
-    """What a matrix's static scale holds, beyond which values are cut off; infinite without one."""
-    name = {"fp8": "input_scale", "fp4": "input_global_scale_inv"}.get(rounded, "")
-    scale = getattr(module, name, None)
-    if not isinstance(scale, torch.Tensor):
-        return math.inf
-    return 448 * (float(scale.min()) if rounded == "fp8" else 6 / float(scale.max()))
+    """What a static scale holds; of experts at most a token of unit size: down has a scale too."""
+    config = getattr(module.quant_method, "moe_quant_config", module)
+    names = {"fp8": ("input_scale", "a1_scale"), "fp4": ("input_global_scale_inv", "a1_gscale")}
+    for scale in (getattr(config, name, None) for name in names.get(rounded, ())):
+        if isinstance(scale, torch.Tensor):
+            most = 448 * (float(scale.min()) if rounded == "fp8" else 6 / float(scale.max()))
+            return most if config is module else min(most, _UNIT)
+    return math.inf

@@ -24,12 +24,7 @@ from spark_prof.swaps.decoder_layer import (
 )
 from spark_prof.swaps.guard import deadline, logger
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
-from spark_prof.swaps.swap_settings import (
-    SIDES,
-    SWAPS_ENVIRONMENT,
-    SwapSettings,
-    layer_bound,
-)
+from spark_prof.swaps.swap_settings import SIDES, SWAPS_ENVIRONMENT, SwapSettings, layer_bound
 
 
 @dataclass

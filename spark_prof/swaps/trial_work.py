@@ -233,7 +233,8 @@ def _work_of_experts(point: SwapPoint, device: torch.device, dtype: torch.dtype)
             lambda value: _dense_choice(value, experts),
             needed,
         )
-    tokens = partial(made_tokens, features, dtype, device)
+    largest = largest_input(runner.routed_experts, rounded_by(point))
+    tokens = partial(made_tokens, features, dtype, device, largest=largest)
     return Work(
         (features, experts),
         lambda count, kind: (*tokens(count, kind), logits(count, kind)),

@@ -33,7 +33,7 @@ EITHER = {"EmulationMxfp4"}
 BASES = {"TorchFP8ScaledMM", "Fp8BlockScaledDynamicMM"}
 """What kernels are made of."""
 
-QUANTIZES = re.compile(r"quant_fp8|fp4_quant|mxfp4_quantize|BlockScaledMMLinearKernel|emulations")
+QUANTIZES = re.compile(r"fp4_quant|mxfp4_quantize|ScaledMMLinearKernel|nvfp4_emulations")
 
 
 def short(name: str) -> str:
@@ -177,3 +177,13 @@ def test_a_static_scale_holds_so_much() -> None:
     module.input_global_scale_inv = torch.tensor(537.6, dtype=torch.float32)
     assert largest_input(module, "fp4") == pytest.approx(5.0)
     assert largest_input(module, "") == math.inf
+
+
+def test_static_scales_of_experts_hold_tokens_of_unit_size() -> None:
+    experts = Runner().routed_experts
+    assert largest_input(experts, "fp8") == math.inf
+    for scale, expected in ((None, math.inf), (1 / 448, 1.0), (1.0, 4.0)):
+        given = None if scale is None else torch.tensor([scale, 2.0], dtype=torch.float32)
+        experts.quant_method.moe_quant_config = SimpleNamespace(a1_scale=given, a1_gscale=None)
+        assert largest_input(experts, "fp8") == pytest.approx(expected)
+        assert largest_input(experts, "fp4") == math.inf
