@@ -89,7 +89,8 @@ def main() -> int:
             os.environ |= CPU | {"PYTHONPATH": f"{ROOT}:{plugin}"}
             command = (model, *TINY)
             more += [f"--try={slot}={KERNELS}:{kernel}" for kernel, slot in PLANTED.items()]
-            more += ["--context", "16", "--gate-tokens", "8"]
+            more += ["--context", "16", "--gate-tokens", "8", "--skip=--no-enforce-eager"]
+            more += ["--skip=VLLM_CPU_ATTN_SPLIT_KV=0"]
         command = (*command, *shlex.split(options.engine))
         run = options.folder / "tune"
         argv = [

@@ -40,6 +40,10 @@ def tune(
             "--try", metavar="SIDE", help="Also try this, written as for ab --b; repeatable."
         ),
     ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SIDE", help="Do not try this, by its words in --list; repeatable."),
+    ] = None,
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Weights may be quantized at load.")
     ] = False,
@@ -89,7 +93,9 @@ def tune(
     sizes = whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
     wanted = Wanted(folder, minutes, sizes, context, gate_tokens, text, timeout)
     allowed = Allowed(allow_requantize, allow_kv_dtype)
-    asked = Asked(allowed, tuple(sides or ()), recording, resume is not None, only_list)
+    asked = Asked(
+        allowed, tuple(sides or ()), tuple(skip or ()), recording, resume is not None, only_list
+    )
     result, table = run_tune(
         engine_command(command or []), wanted, asked, say, lambda found: render_tune(found, "html")
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -44,6 +44,7 @@ class Asked:
 
     allowed: Allowed
     sides: tuple[str, ...] = ()  # further candidates, as `spark-prof ab --b` takes them
+    skipped: tuple[str, ...] = ()  # candidates that are not tried
     recording: str = ""  # of the engine, in place of one that is made
     resume: bool = False  # goes on with what the folder holds
     only_list: bool = False  # nothing is tried
@@ -175,7 +176,7 @@ class _Run:
             report = summarize(bundle, measured=ceilings_for(bundle, None))
             facts = replace(recorded_facts(bundle), batch_sizes=self._wanted.batch_sizes)
             found = candidates_of(report, self._command, facts, self._asked.allowed)
-        self.table = _with_sides(found, self._asked.sides)
+        self.table = _with_sides(found, self._asked)
         self.result = replace(self.result, left_out=left_out(self.table))
 
     def _too_large(self) -> frozenset[str]:
@@ -195,9 +196,9 @@ class _Run:
 _DRAFTS = ("--speculative-config", "--spec-method", "--spec-model", "--speculative-model")
 
 
-def _with_sides(table: CandidateTable, sides: Sequence[str]) -> CandidateTable:
+def _with_sides(table: CandidateTable, asked: Asked) -> CandidateTable:
     """The table with a person's own candidates first, without what no trial can measure."""
-    own = [Candidate(words, "yours", "given with --try", "", None) for words in sides]
+    own = [Candidate(words, "yours", "given with --try", "", None) for words in asked.sides]
     candidates: list[Candidate] = []
     left = list(table.left_out)
     for each in {c.words: c for c in (*own, *table.candidates)}.values():
@@ -205,6 +206,8 @@ def _with_sides(table: CandidateTable, sides: Sequence[str]) -> CandidateTable:
         if any(name.startswith(_DRAFTS) for name in options):
             why = "a step with drafts gives no fixed number of tokens, so no trial can compare it"
             left.append(LeftOut(each.words, each.source, why))
+        elif each.words in asked.skipped:
+            left.append(LeftOut(each.words, each.source, "--skip names it"))
         else:
             candidates.append(each)
     return CandidateTable(tuple(candidates), tuple(left))

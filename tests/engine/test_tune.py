@@ -18,6 +18,8 @@ ENGINE = [
     "--load-format", "dummy", "--max-model-len", "256", "--max-num-seqs", "4",
     "--gpu-memory-utilization", "0.3", "--enforce-eager",
 ]  # fmt: skip
+OWN = ("--skip=--no-enforce-eager", "--skip=VLLM_CPU_ATTN_SPLIT_KV=0")
+"""What this machine would have tried too, which takes engines of their own."""
 SLOTS = {"fast": "norm", "slow": "o", "wrong": "mlp", "crashes": "qkv", "hangs": "lm_head"}
 
 
@@ -48,7 +50,7 @@ def done(
     sides = [f"--try={slot}={KERNELS}:{name}" for name, slot in SLOTS.items()]
     argv = [
         *SPARK_PROF, "tune", "--minutes", "25", "--batch-sizes", "1", "--context", "16",
-        "--gate-tokens", "8", "-o", str(folder / "run"), *sides,
+        "--gate-tokens", "8", "-o", str(folder / "run"), *sides, *OWN,
         "--", str(models["tiny-dense"]), *ENGINE,
     ]  # fmt: skip
     variables = {**environment, "PYTHONPATH": f"{ROOT}:{plugin}"}
@@ -59,8 +61,7 @@ def done(
 def test_the_slow_norm_is_found_and_its_removal_confirmed(done: Done) -> None:
     assert done.code == 0, done.errors[-4000:]
     assert done.result.finished
-    # A candidate of this machine's, such as vLLM's compiler, may help too.
-    assert f"norm={KERNELS}:fast" in done.result.answer
+    assert done.result.answer == (f"norm={KERNELS}:fast",)
     [timed] = done.result.times
     assert timed.gain is not None
     assert timed.gain.low > 1.2

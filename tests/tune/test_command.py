@@ -194,10 +194,12 @@ def test_the_list_of_a_recording_starts_nothing(
     for kind in ("text", "json"):
         argv = ["spark-prof", "tune", "--list", "--from", str(recording), "--format", kind]
         sides = ["--try=norm=spark_prof", "--try=--speculative-config.method=ngram"]
+        sides += ["--skip", "qkv=spark_prof"]
         monkeypatch.setattr("sys.argv", [*argv, *sides, "--", "a/model"])
         assert main() == 0
         shown = capsys.readouterr().out
         assert "norm=spark_prof" in shown
         assert "moe=spark_prof" in shown
         assert "--speculative-config.method=ngram" in shown
+        assert "--skip names it" in shown
     assert not list(tmp_path.iterdir())

@@ -110,17 +110,17 @@ def test_an_option_fits_into_eight_minutes_beside_a_first_start_of_the_base() ->
 
 @pytest.mark.slow
 def test_nothing_helps_where_nothing_does() -> None:
-    """Of 100 runs without an effect at most 5 claim a gain."""
+    """Of 100 runs without an effect at most 5 claim a gain: of swaps, and of options."""
     recorded = [name for name in NOISES if name.startswith("H100")]
-    false = 0
+    swaps = options = 0
     for seed in range(100):
         measure = Simulated({}, noise=recorded[seed % len(recorded)], seed=seed, batches=1)
         found = search(measure, MOE, ROUTER, QKV, OUT, HEAD)
-        false += bool(found.answer)
+        swaps += bool(found.answer)
     for seed in range(100):
         found = search(Simulated({}, seed=seed, seconds=1500), X, Y, "--a 1", "--b 1")
-        false += bool(found.answer)
-    assert false <= 10
+        options += bool(found.answer)
+    assert max(swaps, options) <= 5
 
 
 def test_luck_in_the_search_is_not_confirmed() -> None:
