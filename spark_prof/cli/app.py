@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from spark_prof.cli import kernels, kernels_bench, kernels_replay, kernels_tune  # noqa: F401 - its commands
+from spark_prof.cli import kernels, kernels_bench, kernels_replay  # noqa: F401 - its commands
 from spark_prof.cli.ab import ab
 from spark_prof.cli.classify import classify
 from spark_prof.cli.compare import compare
