@@ -55,10 +55,13 @@ def answer_line(result: TuneResult) -> str:
     elif not result.finished:
         line = "nothing is confirmed yet"
     else:
-        tried = [each for each in result.tried if each.source and each.verdict != "not tried"]
+        candidates = [each for each in result.tried if each.source]
+        tried = [each for each in candidates if each.verdict != "not tried"]
         line = "no candidate could be tried in this time"
         if tried or not result.tried:
             line = f"nothing helps, of {counted(len(tried), 'candidate')} tried"
+        if tried and len(tried) < len(candidates):
+            line += f"; {len(candidates) - len(tried)} were not tried in this time"
     if not result.answer and result.line:
         line += f"; {result.line}"
     if result.failure:

@@ -23,6 +23,12 @@ def test_the_answer_is_one_line() -> None:
     none = replace(TIMES[1], gain=TIMES[1].gain and replace(TIMES[1].gain, low=0.9))
     assert "batch 8 (no effect)" in answer_line(replace(TUNED, times=(TIMES[0], none)))
     assert answer_line(NOTHING).startswith("nothing helps, of 3 candidates tried; moe=spark_prof")
+    late = tuple(replace(each, verdict="not tried") for each in NOTHING.tried)
+    some = replace(NOTHING, line="", tried=(*NOTHING.tried[:1], *late[1:]))
+    told = "nothing helps, of 1 candidate tried; 2 were not tried in this time"
+    assert answer_line(some) == told
+    none = replace(some, tried=late)
+    assert answer_line(none) == "no candidate could be tried in this time"
     assert answer_line(STOPPED) == "nothing is confirmed yet (ended early: it was stopped)"
 
 
