@@ -14,8 +14,7 @@ from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
-from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
-from spark_prof.tune.trial import Answers, Timed, name_of
+from spark_prof.tune.trial import Answers, Candidate, CandidateTable, LeftOut, Timed, name_of
 from spark_prof.tune.tune_result import Tried, TuneResult, left_out
 
 _LONGEST = 100_000  # characters of a command: all of it

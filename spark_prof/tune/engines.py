@@ -25,14 +25,16 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.tune.journal import Journal
-from spark_prof.tune.measure import EngineEndedError, Pair, TimeUpError
 from spark_prof.tune.trial import (
     BASE,
     Answers,
     Combination,
+    EngineEndedError,
     Outcome,
+    Pair,
     Stage,
     Timed,
+    TimeUpError,
     Trial,
     side_of,
 )

@@ -19,14 +19,17 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from spark_prof.ab.statistics import Interval
-from spark_prof.tune.candidate import Candidate
 from spark_prof.tune.evidence import WORTH, Evidence, Verdict, of_starts, swaps_of
-from spark_prof.tune.measure import EngineEndedError, Measure, Pair, TimeUpError
 from spark_prof.tune.trial import (
     BASE,
+    Candidate,
     Combination,
+    EngineEndedError,
+    Measure,
+    Pair,
     Stage,
     Timed,
+    TimeUpError,
     Trial,
     fits,
     name_of,

@@ -16,9 +16,8 @@ from spark_prof.rules.backends import BACKENDS as KNOWN
 from spark_prof.rules.backends import backends_for, choice_of
 from spark_prof.rules.environment import version_of
 from spark_prof.rules.tuning import FOREIGN, LAYER_MODELS, MOST_TOKENS, SWAPS, Swap
-from spark_prof.tune.candidate import Candidate, LeftOut
-from spark_prof.tune.engine_traits import UNTOLD, EngineTraits
-from spark_prof.tune.machine_facts import MachineFacts
+from spark_prof.tune.engine_traits import UNTOLD, EngineTraits, MachineFacts
+from spark_prof.tune.trial import Candidate, LeftOut
 
 Row: TypeAlias = Candidate | LeftOut
 

@@ -17,13 +17,15 @@ from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.statistics import Interval
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted, redacted_value
-from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.evidence import Verdict, of_starts
 from spark_prof.tune.search import Found
 from spark_prof.tune.trial import (
     BASE,
     Answers,
+    Candidate,
+    CandidateTable,
     Combination,
+    LeftOut,
     Timed,
     Trial,
     name_of,

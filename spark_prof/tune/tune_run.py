@@ -24,14 +24,21 @@ from spark_prof.redact import redacted
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.resolve import RESULT_FILE
-from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.candidates import Allowed, candidates_of
+from spark_prof.tune.engine_traits import recorded_facts
 from spark_prof.tune.engines import Engines, Wanted
 from spark_prof.tune.journal import Journal, Subject
-from spark_prof.tune.machine_facts import recorded_facts
-from spark_prof.tune.measure import EngineEndedError, TimeUpError
 from spark_prof.tune.search import Search
-from spark_prof.tune.trial import Trial, side_of, swaps_only
+from spark_prof.tune.trial import (
+    Candidate,
+    CandidateTable,
+    EngineEndedError,
+    LeftOut,
+    TimeUpError,
+    Trial,
+    side_of,
+    swaps_only,
+)
 from spark_prof.tune.tune_result import TuneResult, left_out, to_json, with_found
 
 _RECORDING = "recording"
