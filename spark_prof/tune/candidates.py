@@ -108,10 +108,6 @@ def candidates_of(
     return CandidateTable(tuple(ordered), tuple(lines))
 
 
-def _promise(row: Candidate) -> tuple[float, bool]:
-    return row.expected_ms or 0.0, bool(row.finding)
-
-
 def _together(words: Sequence[str]) -> Iterator[str]:
     """Words in lines that a table has room for; values of one option with bars between them."""
     line, before = "", ""

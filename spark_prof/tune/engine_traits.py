@@ -66,11 +66,9 @@ class MachineFacts:
     batch_sizes: tuple[int, ...] = ()
 
 
-def recorded_facts(bundle: Bundle, rank: int | None = None) -> MachineFacts:
-    """The facts that a recording holds, of its lowest rank if none is given."""
-    if rank is None:
-        rank = min(bundle.ranks, default=0)
-    facts = bundle.facts(rank)
+def recorded_facts(bundle: Bundle) -> MachineFacts:
+    """The facts that a recording holds, of its lowest rank."""
+    facts = bundle.facts(min(bundle.ranks, default=0))
     gpu = mapping_in(facts, "gpu")
     architectures = mapping_in(facts, "model_config").get("architectures")
     known = architectures if isinstance(architectures, list) and architectures else [""]
