@@ -361,5 +361,7 @@ def _blamed(log: Path, combinations: Sequence[Combination]) -> tuple[str, list[C
     except OSError:
         return "", []
     doing, kernel = (_DOING.findall(text) or [("", "")])[-1]
+    if not kernel:
+        return "", []
     singles = dict.fromkeys((words,) for each in combinations for words in each)
     return doing, [c for c in singles if kernel in format_swaps(side_of(c).swaps).split(",")]

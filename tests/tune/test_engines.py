@@ -32,6 +32,7 @@ def test_the_last_kernel_that_the_log_names_is_blamed(tmp_path: Path) -> None:
     assert _blamed(log, every)[1] == []
     log.write_text("nothing")
     assert _blamed(log, every)[1] == []
+    assert _blamed(log, [("--max-num-seqs 4",)]) == ("", [])
     assert _blamed(tmp_path / "none", every)[1] == []
 
 
