@@ -186,6 +186,9 @@ SWAPS: tuple[Swap, ...] = (
 MOST_TOKENS = 16
 """That a step may compute for its layers to run kernels of this package."""
 
+IN_LAYER = ("qkv", "attention", "rope", "kv_write", "norm", "router", "experts")
+"""Components whose kernels the slot `layer` has."""
+
 LAYER_MODELS = ("GptOssForCausalLM", "Qwen3MoeForCausalLM")
 """Models whose decoder layers slot `layer` knows."""
 
