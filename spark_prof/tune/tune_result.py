@@ -62,7 +62,7 @@ class TuneResult:
     model: str  # name or folder
     engine: tuple[str, ...]  # the command that was given; secret values are hidden
     minutes: float  # that it may take
-    batch_sizes: tuple[int, ...]  # that were measured
+    batch_sizes: tuple[int, ...]
     context: int  # tokens of each prompt
     taken: str  # when it began, ISO 8601 in UTC
     gpu: str = ""  # name; of a CPU engine the processor's
@@ -77,7 +77,7 @@ class TuneResult:
     left_out: tuple[LeftOut, ...] = ()  # of the table, secrets hidden
     missing: tuple[str, ...] = ()  # what could not be measured, one line each
     failure: str = ""  # why it ended early, one line; empty if it did not
-    finished: bool = False  # whether the search came to its end
+    finished: bool = False
 
 
 def with_found(
