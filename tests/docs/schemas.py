@@ -97,7 +97,6 @@ _SPREAD = {"median": float, "p99": float, "mean": float}
 
 _WORDS = {
     "a": "on side a", "b": "on side b", "calls": "how often it was called",
-    "answer_line": "the first line of its report",
     "component": "what it works for; docs/bundle.md has the words", "file": "the file",
     "fix": "what to change", "highest": "the largest", "kernel_id": "its id in every document",
     "layer": "the decoder layer", "left_out": "what is not counted", "lower": "the first quartile",
