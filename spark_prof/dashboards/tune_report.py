@@ -34,13 +34,13 @@ def render_tune(
 
 
 def render_candidates(
-    table_: CandidateTable, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
+    table_: CandidateTable, kind: str, width: int = 100, bounds: Bounds = WHOLE
 ) -> str:
     """Draws what a tune would try, and why not the rest."""
     title = f"{counted(len(table_.candidates), 'candidate')} to try"
     sections = [_candidates(table_.candidates), _left_out(left_out(table_))]
-    document_ = section.document(title, (), sections)
-    return draw(lambda: document_, lambda: table_, kind, width, color, bounds=bounds)
+    drawn = section.document(title, (), sections)
+    return draw(lambda: drawn, lambda: table_, kind, width, bounds=bounds)
 
 
 def answer_line(result: TuneResult) -> str:
