@@ -65,7 +65,7 @@ TextOption = Annotated[
     Path | None,
     typer.Option(
         help="A text that the gate holds both sides to, for their perplexity; by default what "
-        "side a says to made-up prompts.",
+        "side a says to made-up prompts."
     ),
 ]
 Timeout = Annotated[

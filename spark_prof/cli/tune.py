@@ -57,8 +57,7 @@ def tune(
     gate_tokens: options.GateTokens = None,
     timeout: options.Timeout = 600.0,
     resume: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Go on with a tune that ended early."),
+        Path | None, typer.Option(metavar="FOLDER", help="Go on with a tune that ended early.")
     ] = None,
     kind: options.KindOption = options.Format.TEXT,
     out: options.FolderOption = None,

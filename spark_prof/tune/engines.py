@@ -85,11 +85,7 @@ class Engines:
     """Engines of one command, one at a time; a context manager that has ended all afterwards."""
 
     def __init__(
-        self,
-        command: EngineCommand,
-        wanted: Wanted,
-        journal: Journal,
-        say: Callable[[str], None],
+        self, command: EngineCommand, wanted: Wanted, journal: Journal, say: Callable[[str], None]
     ) -> None:
         self._command, self._wanted, self._journal, self._say = command, wanted, journal, say
         self._deadline = time.monotonic() + 60 * wanted.minutes - _MARGIN_S
