@@ -30,9 +30,10 @@ from demo.models import MODELS, write_model  # noqa: E402
 from spark_prof.ab.command import engine_command  # noqa: E402
 from spark_prof.tune.engines import Engines, Wanted  # noqa: E402
 from spark_prof.tune.journal import Journal, Subject  # noqa: E402
-from spark_prof.tune.measure import EngineEndedError, Pair  # noqa: E402
-from spark_prof.tune.trial import (  # noqa: E402
+from spark_prof.tune.trial import (  # noqa: E402  # noqa: E402
     Combination,
+    EngineEndedError,
+    Pair,
     fits,
     name_of,
     over_batches,

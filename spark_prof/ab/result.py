@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ from spark_prof.ab.statistics import (
     why_unknown,
 )
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
-from spark_prof.errors import CommandError
+from spark_prof.errors import CommandError, os_errors
 from spark_prof.profiler.commands import option_value
 from spark_prof.swaps.swap_settings import Rounded
 
@@ -220,14 +220,28 @@ def to_json(result: Result) -> bytes:
     return msgspec.json.format(msgspec.json.encode(_plain(asdict(result))), indent=2) + b"\n"
 
 
+Kind = TypeVar("Kind")
+_LARGEST_FILE = 64 << 20
+
+
 def from_json(text: bytes, source: str = "the result") -> Result:
     """Reads what `to_json` wrote."""
+    return decoded(text, Result, "ab", source)
+
+
+def decoded(text: bytes, kind: type[Kind], command: str, source: str) -> Kind:
+    """The result that a command wrote as JSON; CommandError where it is none."""
     try:
-        return msgspec.json.decode(text, type=Result)
+        return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CommandError(
-            f"{source} is no result of spark-prof ab of this version; run ab again ({error})"
-        ) from error
+        why = f"of this version; run {command} again ({error})"
+        raise CommandError(f"{source} is no result of spark-prof {command} {why}") from error
+
+
+def text_of(path: Path) -> bytes:
+    """What a file of results holds, bounded."""
+    with os_errors(f"cannot read {path}"), path.open("rb") as file:
+        return file.read(_LARGEST_FILE)
 
 
 def _plain(value: Any) -> Any:
@@ -239,17 +253,9 @@ def _plain(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-_LARGEST_FILE = 64 << 20
-
-
 def read_result(path: Path) -> Result:
     """Reads a result."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
-    return from_json(text, str(path))
+    return from_json(text_of(path), str(path))
 
 
 Effect = Literal["faster", "slower", "no effect", "not told"]

@@ -15,13 +15,11 @@ from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.result import RANDOM_WEIGHTS, Range, RankSwaps, Result, SideCosts, to_json
 from spark_prof.ab.sides import Side
-from spark_prof.errors import CommandError, one_line
+from spark_prof.errors import one_line, os_errors
 from spark_prof.files import write_whole
 from spark_prof.redact import redacted_value
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings
 from spark_prof.traces.resolve import RESULT_FILE
-
-_PAGE = "report.html"
 
 
 class Keeper:
@@ -51,18 +49,21 @@ class Keeper:
 
     def write_page(self) -> None:
         """Writes the page that stands alone beside the result."""
-        self._put(_PAGE, self._draw(self.result).encode("utf-8", "backslashreplace"))
+        put_page(self.folder, self._draw(self.result))
 
     def _write(self) -> None:
-        self._put(RESULT_FILE, to_json(self.result))
+        put(self.folder / RESULT_FILE, to_json(self.result))
 
-    def _put(self, name: str, content: bytes) -> None:
-        try:
-            write_whole(self.folder / name, content)
-        except OSError as error:
-            raise CommandError(
-                f"cannot write {self.folder / name}: {error.strerror or error}"
-            ) from error
+
+def put_page(folder: Path, drawn: str) -> None:
+    """Writes the page that stands alone beside a result."""
+    put(folder / "report.html", drawn.encode("utf-8", "backslashreplace"))
+
+
+def put(path: Path, content: bytes) -> None:
+    """Writes a file of a run whole; CommandError where that fails."""
+    with os_errors(f"cannot write {path}"):
+        write_whole(path, content)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import Format, Limit, Section, say, terminal_width, whole_numbers
+from spark_prof.cli import options
 from spark_prof.dashboards.section import Bounds
 from spark_prof.errors import CommandError
 
@@ -64,22 +62,9 @@ def ab(
     seconds: Annotated[
         float, typer.Option(min=0.1, help="Time to spend on each measurement.")
     ] = 20.0,
-    context: Annotated[
-        int, typer.Option(min=1, help="Tokens of each prompt when decoding is measured.")
-    ] = 128,
-    gate_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=8, max=4096, help="Tokens of each request in the gate; by default 256 in all."
-        ),
-    ] = None,
-    text: Annotated[
-        Path | None,
-        typer.Option(
-            help="A text that the gate holds both sides to, for their perplexity; by default what "
-            "side a says to made-up prompts.",
-        ),
-    ] = None,
+    context: options.ContextOption = 128,
+    gate_tokens: options.GateTokens = None,
+    text: options.TextOption = None,
     starts: Annotated[
         int, typer.Option(min=4, help="Engines to start with --mode two; a multiple of 4.")
     ] = 4,
@@ -90,17 +75,11 @@ def ab(
         bool,
         typer.Option("--time-anyway", help="Take times after a failed gate; they do not count."),
     ] = False,
-    timeout: Annotated[
-        float,
-        typer.Option(min=1, help="Seconds of silence after which an engine is given up."),
-    ] = 600.0,
-    kind: Annotated[Format, typer.Option("--format", help="How to show it.")] = Format.TEXT,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The run's folder; by default named by the time."),
-    ] = None,
-    limit: Limit = None,
-    section: Section = None,
+    timeout: options.Timeout = 600.0,
+    kind: options.KindOption = options.Format.TEXT,
+    out: options.FolderOption = None,
+    limit: options.Limit = None,
+    section: options.Section = None,
     apply: Annotated[
         bool,
         typer.Option(
@@ -124,55 +103,35 @@ def ab(
 
     if starts % 4:
         raise CommandError(f"--starts {starts}: give a multiple of 4, for the order A B B A")
-    if not (math.isfinite(seconds) and math.isfinite(timeout)):
-        raise CommandError("--seconds and --timeout are finite numbers; give --seconds 20, say")
-    if text and not text.is_file():
-        raise CommandError(f"--text {text}: there is no such file")
-    folder = out or Path(time.strftime("spark-prof-ab-%Y%m%d-%H%M%S"))
-    options = Options(
-        folder,
-        whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST),
-        ()
-        if prefill.strip() in ("", "none")
-        else whole_numbers(prefill, "--prefill 128", most=_MOST),
-        seconds,
-        context,
-        gate_tokens,
-        not no_record,
-        starts,
-        timeout,
-        time_anyway,
-        text,
-    )
+    folder = options.run_folder("ab", out, text, "seconds", seconds, timeout)
+    sizes = options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
+    none = prefill.strip() in ("", "none")
+    prompts = () if none else options.whole_numbers(prefill, "--prefill 128", most=_MOST)
+    wanted = Options(
+        folder, sizes, prompts, seconds, context, gate_tokens, not no_record, starts, timeout,
+        time_anyway, text,
+    )  # fmt: skip
     engine = engine_command(command or [])
     result = run_ab(
-        engine,
-        parse_side(a),
-        side,
-        mode,
-        options,
-        sys.argv[1:],
-        say,
+        engine, parse_side(a), side, mode, wanted, sys.argv[1:], options.say,
         lambda found: render_ab(found, "html"),
-    )
+    )  # fmt: skip
     bounds = Bounds(limit, tuple(section or ()))
-    print(render_ab(result, kind.value, terminal_width(), bounds=bounds))
-    say(f"result.json and report.html are in {folder}")
-    if result.failure:
-        say(result.failure)
+    drawn = render_ab(result, kind.value, options.terminal_width(), bounds=bounds)
+    options.show_run(drawn, folder, result.failure)
     return exit_code(result)
 
 
-def _apply(side: Side, words: list[str], kind: Format) -> int:
+def _apply(side: Side, words: list[str], kind: options.Format) -> int:
     from spark_prof.ab.apply import exports_of, lines_of, serve_line, side_of_result
 
     if len(words) > 1:
         raise CommandError("--apply takes --b, or one result.json of an earlier run")
-    if kind not in (Format.TEXT, Format.JSON):
+    if kind not in (options.Format.TEXT, options.Format.JSON):
         raise CommandError(f"--apply prints no {kind.value}; give --format json, or none")
     found = side_of_result(Path(words[0]), side) if words else side
     serve = serve_line(found)
-    if kind is Format.JSON:
+    if kind is options.Format.JSON:
         record = {
             "environment": exports_of(found),
             "options": found.options,
@@ -185,7 +144,7 @@ def _apply(side: Side, words: list[str], kind: Format) -> int:
         print(line)
     if serve:
         readable = serve.isprintable() and len(serve) <= _LONGEST_SERVE
-        say(
+        options.say(
             f"start it with: {serve}"
             if readable
             else "its options cannot be shown in a line; --format json has them"

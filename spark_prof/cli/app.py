@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from spark_prof.cli import kernels, kernels_bench, kernels_replay, kernels_tune  # noqa: F401 - its commands
+from spark_prof.cli import kernels, kernels_bench, kernels_replay  # noqa: F401 - its commands
 from spark_prof.cli.ab import ab
 from spark_prof.cli.classify import classify
 from spark_prof.cli.compare import compare
@@ -16,11 +16,10 @@ from spark_prof.cli.explore import demo, explore
 from spark_prof.cli.export import export
 from spark_prof.cli.import_ import import_traces
 from spark_prof.cli.mcp import mcp
-from spark_prof.cli.merge import merge
+from spark_prof.cli.merge import merge, salvage
 from spark_prof.cli.query import query
 from spark_prof.cli.record import record
 from spark_prof.cli.report import report
-from spark_prof.cli.salvage import salvage
 from spark_prof.cli.tune import tune
 from spark_prof.cli.why import why
 

@@ -107,8 +107,7 @@ def doctor(
         typer.Option("--tokens-per-step", help="Tokens that a step yields; by default all."),
     ] = None,
     ranks: Annotated[
-        int,
-        typer.Option("--tensor-parallel", min=1, max=_MOST, help="GPUs that share a model."),
+        int, typer.Option("--tensor-parallel", min=1, max=_MOST, help="GPUs that share a model.")
     ] = 1,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure this machine, which takes half a minute.")

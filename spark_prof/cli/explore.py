@@ -49,10 +49,7 @@ def explore(
     show: _Show = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name of a proxy or tunnel in front of it, repeatable.",
-        ),
+        typer.Option(metavar="NAME", help="Name of a proxy or tunnel in front of it, repeatable."),
     ] = None,
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Whoever reaches the port may read.")
@@ -124,11 +121,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "example.zip"
 """Qwen3-30B-A3B in NVFP4, 94 decode steps on an H100 with vLLM 0.26; random weights."""
 
 
-def demo(
-    port: _Port = None,
-    show: _Show = None,
-    kind: AnswerOption = Answer.TEXT,
-) -> None:
+def demo(port: _Port = None, show: _Show = None, kind: AnswerOption = Answer.TEXT) -> None:
     """Look at a recording of Qwen3-30B-A3B NVFP4 on an H100, without GPU, vLLM or model."""
     say("Qwen3-30B-A3B NVFP4 on an H100, 94 decode steps, random weights")
     say(next_report(EXAMPLE))

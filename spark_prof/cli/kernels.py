@@ -63,8 +63,7 @@ NameOption = Annotated[
     typer.Argument(help="A kernel of the list, by default all; with --slot FILE.py:FUNCTION."),
 ]
 SlotOption = Annotated[
-    Slot | None,
-    typer.Option(help="The slot that NAME is for, if it is a kernel of your own."),
+    Slot | None, typer.Option(help="The slot that NAME is for, if it is a kernel of your own.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""`spark-prof kernels bench`: how fast the kernels are, beside others and what a recording ran."""
+"""`spark-prof kernels bench` and `tune`: how fast kernels are beside others, and at their best."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ FromOption = Annotated[
     str | None,
     typer.Option("--from", help="Take the layers of this recording, and say what it ran there."),
 ]
+_TOKENS = (1, 8, 16)
+"""The dispatcher knows what lies between two measured numbers too."""
+_BESIDE_S = 20
+"""What measuring the machine, and ending what was begun, may take beside the search."""
 
 
 @group.command(short_help="Time kernels beside others on an idle GPU.")
@@ -74,9 +78,9 @@ def bench(
             f"bench times matrices and experts; what a {own.value} brings is told by"
             f" `spark-prof ab --b {own.value}=FILE.py:FUNCTION`"
         )
-    listed = () if own else raced_kernels(name)
+    listed = () if own else _raced_kernels(name)
     if not only_list:
-        on_gpu(listed)
+        _on_gpu(listed)
     request, recorded = asked(listed, models or (), tokens or (), source, name)
     if own:
         request = replace(request, own=own_candidate(str(name), own))
@@ -85,7 +89,7 @@ def bench(
     if only_list:
         put(render_work(request, recorded, *drawn_as), out)
         return
-    report, right = measured(replace(request, seconds=seconds, tune=tune))
+    report, right = _measured(replace(request, seconds=seconds, tune=tune))
     put(render_bench(report, *drawn_as, recorded), out)
     if save:
         from spark_prof.kernels.bench.results import keep
@@ -95,7 +99,43 @@ def bench(
         raise typer.Exit(1)
 
 
-def on_gpu(kernels: Sequence[ReplacementKernel]) -> None:
+@group.command(short_help="Find the best configurations on this GPU in minutes.")
+def tune(
+    name: NameOption = None,
+    models: ModelOption = None,
+    source: FromOption = None,
+    tokens: TokensOption = None,
+    minutes: Annotated[
+        float, typer.Option(min=0.5, max=600, help="How long all of it may take.")
+    ] = 4.5,
+    format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
+    out: OutOption = None,
+    limit: Limit = None,
+    section: Section = None,
+) -> None:
+    """Time kernels on this GPU, search better configurations, and keep them for this machine."""
+    drawn_as = page(format, out, limit, section)
+    listed = _raced_kernels(name)
+    _on_gpu(listed)
+    request, recorded = asked(listed, models or (), tokens or (), source, name)
+    if not tokens:
+        own = recorded.tokens if recorded else ()
+        request = replace(request, tokens=sorted({*own, *_TOKENS}))
+    seconds = 60 * minutes - _BESIDE_S
+    report, right = _measured(replace(request, seconds=seconds, seconds_each=0.05, tune=True))
+    from spark_prof.dashboards.kernel_races import render_bench
+    from spark_prof.kernels.bench.results import keep, run_of
+
+    put(render_bench(report, *drawn_as, recorded), out)
+    path = keep(report)
+    rows = run_of(report).rows
+    wins = sum(row.wins for row in rows)
+    say(f"wrote {path}: the dispatcher takes the kernels for {wins} of {len(rows)} on this GPU")
+    if not right:
+        raise typer.Exit(1)
+
+
+def _on_gpu(kernels: Sequence[ReplacementKernel]) -> None:
     """Makes sure of a GPU, and that kernels of the list compile for it.
 
     Raises:
@@ -107,7 +147,7 @@ def on_gpu(kernels: Sequence[ReplacementKernel]) -> None:
         )
 
 
-def raced_kernels(name: str | None) -> Sequence[ReplacementKernel]:
+def _raced_kernels(name: str | None) -> Sequence[ReplacementKernel]:
     """The kernel of the list of that name, or all, as far as there is something to race them with.
 
     Raises:
@@ -177,7 +217,7 @@ def asked(
     return request, found
 
 
-def measured(request: Request) -> tuple[Report, bool]:
+def _measured(request: Request) -> tuple[Report, bool]:
     """Times what was asked for, each line as soon as it is known.
 
     Returns:

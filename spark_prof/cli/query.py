@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import (
-    Limit,
-    OutOption,
-    check_folder,
-    format_by_ending,
-    say,
-    show,
-)
+from spark_prof.cli.options import Limit, OutOption, check_folder, format_by_ending, say, show
 from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:

@@ -98,7 +98,7 @@ def report(
     results = [read_benchmark(path) for path in bench or ()]
     with fetched(named) as found:
         if isinstance(found, LoadTest):
-            from spark_prof.dashboards.client_report import render_clients
+            from spark_prof.dashboards.dataset_report import render_clients
 
             put(render_clients([read_benchmark(found.path), *results], *drawn_as), out)
             return

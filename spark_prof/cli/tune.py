@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spark_prof.cli.options import Format, Limit, Section, say, terminal_width, whole_numbers
+from spark_prof.cli import options
 from spark_prof.dashboards.section import Bounds
 from spark_prof.errors import CommandError
 
@@ -27,7 +26,7 @@ def tune(
     batch_sizes: Annotated[
         str, typer.Option(metavar="N,N", help="Batch sizes that matter.")
     ] = "1,8",
-    context: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 128,
+    context: options.ContextOption = 128,
     recording: Annotated[
         str,
         typer.Option(
@@ -54,27 +53,16 @@ def tune(
         bool,
         typer.Option("--list", help="Try nothing: print what would be tried, and why not more."),
     ] = False,
-    text: Annotated[
-        Path | None, typer.Option(help="A text that answers are held to, as for ab.")
-    ] = None,
-    gate_tokens: Annotated[
-        int | None,
-        typer.Option(min=8, max=4096, help="Tokens of each request whose answers are compared."),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds of silence after which an engine is given up.")
-    ] = 600.0,
+    text: options.TextOption = None,
+    gate_tokens: options.GateTokens = None,
+    timeout: options.Timeout = 600.0,
     resume: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Go on with a tune that ended early."),
+        Path | None, typer.Option(metavar="FOLDER", help="Go on with a tune that ended early.")
     ] = None,
-    kind: Annotated[Format, typer.Option("--format", help="How to show it.")] = Format.TEXT,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The run's folder; by default named by the time."),
-    ] = None,
-    limit: Limit = None,
-    section: Section = None,
+    kind: options.KindOption = options.Format.TEXT,
+    out: options.FolderOption = None,
+    limit: options.Limit = None,
+    section: options.Section = None,
 ) -> int:
     """Search what makes an engine faster per token, measured and confirmed."""
     from spark_prof.ab.command import engine_command
@@ -83,28 +71,21 @@ def tune(
     from spark_prof.tune.engines import Wanted
     from spark_prof.tune.tune_run import Asked, run_tune
 
-    if not (math.isfinite(minutes) and math.isfinite(timeout)):
-        raise CommandError("--minutes and --timeout are finite numbers; give --minutes 20, say")
-    if text and not text.is_file():
-        raise CommandError(f"--text {text}: there is no such file")
     if resume and out:
         raise CommandError("--resume names the folder; leave out --out")
-    folder = resume or out or Path(time.strftime("spark-prof-tune-%Y%m%d-%H%M%S"))
-    sizes = whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
+    folder = options.run_folder("tune", resume or out, text, "minutes", minutes, timeout)
+    sizes = options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
     wanted = Wanted(folder, minutes, sizes, context, gate_tokens, text, timeout)
     allowed = Allowed(allow_requantize, allow_kv_dtype)
     asked = Asked(
         allowed, tuple(sides or ()), tuple(skip or ()), recording, resume is not None, only_list
     )
-    result, table = run_tune(
-        engine_command(command or []), wanted, asked, say, lambda found: render_tune(found, "html")
-    )
+    engine, draw = engine_command(command or []), partial(render_tune, kind="html")
+    result, table = run_tune(engine, wanted, asked, options.say, draw)
     bounds = Bounds(limit, tuple(section or ()))
     if only_list and not result.failure:
-        print(render_candidates(table, kind.value, terminal_width(), bounds=bounds))
+        print(render_candidates(table, kind.value, options.terminal_width(), bounds=bounds))
         return 0
-    print(render_tune(result, kind.value, terminal_width(), bounds=bounds))
-    say(f"result.json and report.html are in {folder}")
-    if result.failure:
-        say(result.failure)
+    drawn = render_tune(result, kind.value, options.terminal_width(), bounds=bounds)
+    options.show_run(drawn, folder, result.failure)
     return 2 if result.failure else 0

@@ -17,14 +17,7 @@ from spark_prof.ab.result import (
     outcome_of,
 )
 from spark_prof.ab.statistics import Interval
-from spark_prof.dashboards.units import (
-    MISSING,
-    clean,
-    count,
-    counted,
-    microseconds,
-    share,
-)
+from spark_prof.dashboards.units import MISSING, clean, count, counted, microseconds, share
 
 _LONGEST_REASON = 240
 _CLOSE = 0.02

@@ -168,17 +168,15 @@ def set_style(figure: Plot, title: str, height: int) -> None:
     figure.update_yaxes(axes | {"ticklabelstandoff": 4}, overwrite=True)
 
 
-def time_ticks(most_us: float, number: int = 5, least_us: float = 0.0) -> dict[str, object]:
-    """About so many ticks of an axis of microseconds, in the unit in which they have few digits."""
-    span = most_us - least_us
-    if not math.isfinite(span) or span <= 0:
+def time_ticks(most_us: float) -> dict[str, object]:
+    """About 5 ticks of an axis of microseconds, in the unit in which they have few digits."""
+    if not math.isfinite(most_us) or most_us <= 0:
         return {"tickvals": [0.0], "ticktext": ["0 us"], "tickangle": 0}
-    rough = span / number
+    rough = most_us / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.999 * rough)
     unit, name = next((u, n) for u, n in _UNITS if most_us >= u or u == 1.0)
-    first = math.ceil(least_us / step - 1e-9)
-    values = [step * place for place in range(first, math.floor(most_us / step + 1e-9) + 1)]
+    values = [step * place for place in range(math.floor(most_us / step + 1e-9) + 1)]
     texts = [f"{float(f'{value / unit:.6g}'):,g}" for value in values]
     # On a phone there is no room for the unit behind every number.
     texts[-1] += f" {name}"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time
 from spark_prof.dashboards.render import WHOLE, Bounds, draw
-from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
-from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
-from spark_prof.tune.trial import Answers, Timed, name_of
+from spark_prof.tune.trial import Answers, Candidate, CandidateTable, LeftOut, Timed, name_of
 from spark_prof.tune.tune_result import Tried, TuneResult, left_out
 
 _LONGEST = 100_000  # characters of a command: all of it
@@ -27,24 +26,21 @@ def render_tune(
     result: TuneResult, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
 ) -> str:
     """Draws a result, of a tune that finished or did not, in a format."""
-    if kind == "json":
-        record = msgspec.to_builtins(result) | {"answer_line": answer_line(result)}
-        encoded = msgspec.json.encode(bounded_record(record, bounds))
-        return msgspec.json.format(encoded, indent=2).decode() + "\n"
-    return draw(partial(document, result), dict, kind, width, color, bounds=bounds)
+
+    def record() -> dict[str, Any]:
+        return {**msgspec.to_builtins(result), "answer_line": answer_line(result)}
+
+    return draw(partial(document, result), record, kind, width, color, bounds=bounds)
 
 
 def render_candidates(
-    table_: CandidateTable, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
+    table_: CandidateTable, kind: str, width: int = 100, bounds: Bounds = WHOLE
 ) -> str:
     """Draws what a tune would try, and why not the rest."""
-    if kind == "json":
-        record = bounded_record(msgspec.to_builtins(table_), bounds)
-        return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
     title = f"{counted(len(table_.candidates), 'candidate')} to try"
     sections = [_candidates(table_.candidates), _left_out(left_out(table_))]
-    document_ = section.document(title, (), sections)
-    return draw(lambda: document_, dict, kind, width, color, bounds=bounds)
+    drawn = section.document(title, (), sections)
+    return draw(lambda: drawn, lambda: table_, kind, width, bounds=bounds)
 
 
 def answer_line(result: TuneResult) -> str:

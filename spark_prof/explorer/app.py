@@ -21,7 +21,7 @@ from spark_prof.errors import CommandError
 from spark_prof.explorer import cache, state, widgets
 from spark_prof.explorer.cache import Reading
 from spark_prof.explorer.entries import Entry, find_entries
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 
 _AGAIN = 2.0  # seconds between looks at a source that is still being recorded
 

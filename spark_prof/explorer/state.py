@@ -1,8 +1,14 @@
-"""The state of a page lives in the address: a link shows the same view."""
+"""What a page gets, and its state, which lives in the address: a link shows the same view."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
 import streamlit as st
+
+from spark_prof.datasets.prepared import Prepared
 
 SHARED = ("source", "rank", "step", "layer", "component", "kernel", "other")
 """What stays in the address when another page is opened; the rest belongs to one page."""
@@ -12,6 +18,18 @@ OF_A_RANK = ("kernel",)  # what means something else in another rank
 OF_A_SOURCE = ("rank", "step", *OF_A_RANK)  # what means something else in another source
 
 _LONGEST = 500
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What was opened."""
+
+    shown: Prepared
+    # A recording, by its place on the command line; CommandError where it cannot be read.
+    read: Callable[[int], Prepared]
+    labels: tuple[str, ...] = ()  # a short name of each recording; not to be drawn unescaped
+    place: int = 0
+    clients: tuple[Path, ...] = ()  # results of load generators that were named beside them
 
 
 def chosen(name: str, default: str = "", among: tuple[str, ...] | None = None) -> str:

@@ -47,16 +47,21 @@ class Tunable:
 
     # A side of `spark-prof ab`; {sizes} are the batch sizes, {graphs} those and the captured ones.
     words: str
-    source: str  # as `tune.candidate.Candidate` has it
+    source: str  # as `tune.trial.Candidate` has it
     condition: str  # when it can help, one line
     needs: str  # traits that the engine must have, blanks between
-    example: str  # traits of an engine that it is for; its test
     findings: tuple[str, ...] = ()  # ids of what it can answer
     components: tuple[str, ...] = ()  # whose time is all that it can save; empty for any
     since: Version = (0, 24)  # the first vLLM that has it
     until: Version = (999, 0)  # the first that has not
     narrows_cache: bool = False  # and so must be allowed
     never: str = ""  # why it is never tried, where it is not
+    also: str = ""  # traits, beside those, of the engine that is its example
+
+    @property
+    def example(self) -> str:
+        """Traits of an engine that it is for; its test."""
+        return f"{self.needs} {self.also}"
 
 
 _CONFIG = "--compilation-config"
@@ -69,102 +74,88 @@ _AMD = "vLLM has it on AMD's GPUs only"
 TUNABLES: tuple[Tunable, ...] = (
     Tunable("--no-enforce-eager", "compilation",
         "the engine runs eagerly: torch.compile fuses and, on a GPU, graphs launch for the host",
-        "eager", "gpu eager", ("eager-mode", *_WAITS, "small-kernels")),
+        "eager", ("eager-mode", *_WAITS, "small-kernels"), also="gpu"),
     Tunable(f"{_GRAPHS}=FULL_AND_PIECEWISE", "compilation",
         "decode steps are launched in pieces: a full graph needs one launch a step",
-        "gpu no-full-graphs compiled", "gpu compiled no-full-graphs",
-        ("host-gaps", "graphs-downgraded")),
+        "gpu no-full-graphs compiled", ("host-gaps", "graphs-downgraded")),
     Tunable("--cudagraph-capture-sizes {graphs}", "compilation",
         "steps of these batch sizes are padded to a larger graph, or have none",
-        "gpu compiled uncaptured", "gpu compiled uncaptured", ("graph-sizes-missing",)),
-    Tunable("--async-scheduling", "scheduler",
-        "the GPU waits while the host prepares each step", "gpu synchronous", "gpu synchronous",
-        ("scheduler-gaps", *_WAITS)),
+        "gpu compiled uncaptured", ("graph-sizes-missing",)),
+    Tunable("--async-scheduling", "scheduler", "the GPU waits while the host prepares each step",
+        "gpu synchronous", ("scheduler-gaps", *_WAITS)),
     Tunable("VLLM_USE_V2_MODEL_RUNNER=1", "scheduler",
-        "model runner V1 prepares the steps; V2 does more of that on the GPU",
-        "gpu v1-runner", "gpu v1-runner", _WAITS),
+        "model runner V1 prepares the steps; V2 does more of that on the GPU", "gpu v1-runner",
+        _WAITS),
     Tunable(f"{_PASS}.enable_qk_norm_rope_fusion=true", "fusion passes",
         "norms of q and k, and the rotation, are kernels of their own", "gpu compiled qk-norm",
-        "gpu compiled qk-norm", ("small-kernels",), ("norm", "rope")),
+        ("small-kernels",), ("norm", "rope")),
     Tunable(f"{_PASS}.fuse_norm_quant=true", "fusion passes",
         "a norm and the quantization of its result to FP8 are two kernels",
-        "gpu compiled fp8-activations", "gpu compiled fp8-activations",
-        ("activations-quantized-apart", "small-kernels")),
+        "gpu compiled fp8-activations", ("activations-quantized-apart", "small-kernels")),
     Tunable(f"{_PASS}.fuse_act_quant=true", "fusion passes",
         "an activation function and the quantization of its result are two kernels",
-        "gpu compiled mlp-quantizes", "gpu compiled mlp-quantizes",
-        ("activations-quantized-apart", "small-kernels")),
+        "gpu compiled mlp-quantizes", ("activations-quantized-apart", "small-kernels")),
     Tunable(f"{_PASS}.fuse_attn_quant=true", "fusion passes",
         "attention and the quantization of its result are two kernels",
-        "gpu compiled o-quantizes attention-quantizes",
         "gpu compiled o-quantizes attention-quantizes", ("activations-quantized-apart",)),
     Tunable(f"{_PASS}.fuse_allreduce_rms=true", "fusion passes",
         "GPUs sum, and then norm, in two kernels; FlashInfer's kernel does both",
-        "gpu compiled several-gpus fused-sums", "gpu compiled several-gpus fused-sums",
-        ("nccl-all-reduce",)),
+        "gpu compiled several-gpus fused-sums", ("nccl-all-reduce",)),
     Tunable(f"{_CONFIG}.use_inductor_graph_partition=true", "compilation",
         "the rotation and the KV cache's update of MLA are two kernels, and one with it",
-        "gpu compiled mla", "gpu compiled mla", ("small-kernels",), ("rope", "attention"),
-        since=(0, 26)),
+        "gpu compiled mla", ("small-kernels",), ("rope", "attention"), since=(0, 26)),
     Tunable("'--compilation-config.compile_sizes=[{sizes}]'", "compilation",
-        "torch.compile makes one kernel for all batch sizes; these get their own",
-        "gpu compiled", "gpu compiled", ("small-kernels",), ("norm", "rope", "mlp")),
+        "torch.compile makes one kernel for all batch sizes; these get their own", "gpu compiled",
+        ("small-kernels",), ("norm", "rope", "mlp")),
     Tunable("--ir-op-priority.rms_norm=vllm_c --ir-op-priority.fused_add_rms_norm=vllm_c",
         "compilation", "norms are Inductor's kernels; vLLM has hand-written ones",
-        "gpu compiled native-norms", "gpu compiled native-norms", ("small-kernels",), ("norm",),
-        since=(0, 26)),
+        "gpu compiled native-norms", ("small-kernels",), ("norm",), since=(0, 26)),
     Tunable(f"{_CONFIG}.custom_ops+=all", "compilation",
         "activations, norms and rotations are Inductor's code; vLLM has hand-written ones",
-        "compiled", "cpu compiled", ("small-kernels",), ("norm", "rope", "mlp")),
+        "compiled", ("small-kernels",), ("norm", "rope", "mlp"), also="cpu"),
     Tunable(f"{_CONFIG}.mode=0", "compilation",
-        "a small model on a CPU may be faster without torch.compile", "cpu compiled",
-        "cpu compiled"),
+        "a small model on a CPU may be faster without torch.compile", "cpu compiled"),
     Tunable("VLLM_CPU_ATTN_SPLIT_KV=0", "environment",
         "attention splits its KV cache over cores, which a short context may not be worth",
-        "cpu attention", "cpu attention", since=(0, 26)),
+        "cpu attention", since=(0, 26)),
     Tunable("VLLM_MARLIN_USE_ATOMIC_ADD=1", "environment",
         "Marlin sums parts of K with locks; narrow layers may do it with atomic additions",
-        "gpu small-marlin", "gpu small-marlin", ("grid-smaller-than-gpu",
-        "far-from-memory-floor")),
+        "gpu small-marlin", ("grid-smaller-than-gpu", "far-from-memory-floor")),
     Tunable("VLLM_USE_DEEP_GEMM=0", "environment",
         "DeepGEMM computes FP8 layers; without it CUTLASS or Triton do", "gpu deepgemm",
-        "gpu deepgemm", ("far-from-memory-floor", "grid-smaller-than-gpu")),
+        ("far-from-memory-floor", "grid-smaller-than-gpu")),
     Tunable("VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER=0", "environment",
-        "FlashInfer multiplies FP8 blocks; without it another kernel does",
-        "gpu flashinfer-blocks", "gpu flashinfer-blocks", ("far-from-memory-floor",),
-        since=(0, 26)),
+        "FlashInfer multiplies FP8 blocks; without it another kernel does", "gpu flashinfer-blocks",
+        ("far-from-memory-floor",), since=(0, 26)),
     Tunable("VLLM_DISABLE_SHARED_EXPERTS_STREAM=1", "environment",
         "shared experts run on a stream of their own, which small batches may not be worth",
-        "gpu shared-experts", "gpu shared-experts"),
+        "gpu shared-experts"),
     Tunable("VLLM_GDN_DECODE_KERNEL=triton", "environment",
         "gated delta nets decode with CUDA kernels; Triton's are the other choice", "gpu gdn",
-        "gpu gdn", since=(0, 32)),
+        since=(0, 32)),
     Tunable("VLLM_USE_V2_MODEL_RUNNER=0", "scheduler",
-        "model runner V2 prepares the steps; V1 is the other choice", "gpu v2-runner",
-        "gpu v2-runner", _WAITS),
+        "model runner V2 prepares the steps; V1 is the other choice", "gpu v2-runner", _WAITS),
     Tunable("--kv-cache-dtype=fp8", "KV cache", "attention reads half as many bytes",
-        "gpu attention wide-cache fp8-unit", "gpu attention wide-cache fp8-unit",
-        narrows_cache=True),
-    Tunable(f"{_GRAPHS}=FULL", "compilation", "", "gpu compiled", "gpu compiled",
+        "gpu attention wide-cache fp8-unit", narrows_cache=True),
+    Tunable(f"{_GRAPHS}=FULL", "compilation", "", "gpu compiled",
         never="a decode step replays the same full graph as with FULL_AND_PIECEWISE"),
-    Tunable(f"{_GRAPHS}=PIECEWISE", "compilation", "", "gpu compiled", "gpu compiled",
+    Tunable(f"{_GRAPHS}=PIECEWISE", "compilation", "", "gpu compiled",
         never="a decode step would launch each layer's attention apart from its graphs"),
-    Tunable("-O3", "compilation", "", "compiled", "compiled", never="it sets what -O2 does"),
+    Tunable("-O3", "compilation", "", "compiled", never="it sets what -O2 does"),
     Tunable(f"{_PASS}.enable_sp=true", "fusion passes", "", "gpu compiled several-gpus",
-        "gpu compiled several-gpus", since=(0, 26), until=(0, 27),
+        since=(0, 26), until=(0, 27),
         never="it splits sums of many tokens, as prompts have them, not those of decode steps"),
     Tunable(f"{_PASS}.fuse_gemm_comms=true", "fusion passes", "", "gpu compiled several-gpus",
-        "gpu compiled several-gpus", since=(0, 26), until=(0, 27),
+        since=(0, 26), until=(0, 27),
         never="it splits sums of many tokens, as prompts have them, not those of decode steps"),
-    Tunable(f"{_PASS}.fuse_rope_kvcache=true", "fusion passes", "", "gpu compiled",
-        "gpu compiled", never=_AMD),
+    Tunable(f"{_PASS}.fuse_rope_kvcache=true", "fusion passes", "", "gpu compiled", never=_AMD),
     Tunable(f"{_PASS}.fuse_qk_norm_rope_kvcache=true", "fusion passes", "", "gpu compiled qk-norm",
-        "gpu compiled qk-norm", since=(0, 26), never=_AMD),
-    Tunable("--max-num-batched-tokens", "scheduler", "", "", "", never=_NO_DECODE),
-    Tunable("--no-enable-chunked-prefill", "scheduler", "", "", "", never=_NO_DECODE),
-    Tunable("--enable-prefix-caching", "scheduler", "", "", "",
+        since=(0, 26), never=_AMD),
+    Tunable("--max-num-batched-tokens", "scheduler", "", "", never=_NO_DECODE),
+    Tunable("--no-enable-chunked-prefill", "scheduler", "", "", never=_NO_DECODE),
+    Tunable("--enable-prefix-caching", "scheduler", "", "",
         never="no decode step reads less by it, and `spark-prof ab` times without it"),
-    Tunable("VLLM_USE_FLASHINFER_SAMPLER=0", "environment", "", "gpu", "gpu",
+    Tunable("VLLM_USE_FLASHINFER_SAMPLER=0", "environment", "", "gpu",
         never="it is for top-k and top-p, and tokens are timed as the most probable ones"),
 )  # fmt: skip
 """Of two that answer no finding the first is tried first."""
@@ -194,6 +185,9 @@ SWAPS: tuple[Swap, ...] = (
 
 MOST_TOKENS = 16
 """That a step may compute for its layers to run kernels of this package."""
+
+IN_LAYER = ("qkv", "attention", "rope", "kv_write", "norm", "router", "experts")
+"""Components whose kernels the slot `layer` has."""
 
 LAYER_MODELS = ("GptOssForCausalLM", "Qwen3MoeForCausalLM")
 """Models whose decoder layers slot `layer` knows."""

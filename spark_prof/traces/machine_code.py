@@ -207,7 +207,7 @@ class MachineCode:
     lost: list[str] = field(default_factory=list)
 
 
-def machine_code_of(bundle: Bundle, seconds: float = MOST_SECONDS) -> MachineCode:
+def machine_code_of(bundle: Bundle) -> MachineCode:
     """The functions of a bundle that ran; those that its table lacks are read from its cubins."""
     known = bundle.frame("functions", 0)
     cubins = bundle.frame("cubins", 0, ["hash", "functions"])
@@ -218,7 +218,7 @@ def machine_code_of(bundle: Bundle, seconds: float = MOST_SECONDS) -> MachineCod
         path = bundle.path / CUBINS_FOLDER / f"{key}.cubin"
         if missing and _HASH.fullmatch(key) and path.is_file():
             wanted[path] = missing
-    found = read_machine_code(wanted, seconds)
+    found = read_machine_code(wanted)
     if len(found.rows):
         found.rows = pd.concat([known, found.rows], ignore_index=True) if len(known) else found.rows
     else:

@@ -14,9 +14,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.errors import one_line
 from spark_prof.rules.environment import UNKNOWN, VARIABLES, version_of
 from spark_prof.rules.tuning import TUNABLES, Tunable
-from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
-from spark_prof.tune.engine_traits import EngineTraits, traits_of
-from spark_prof.tune.machine_facts import MachineFacts
+from spark_prof.tune.engine_traits import EngineTraits, MachineFacts, traits_of
 from spark_prof.tune.slots_and_backends import (
     Row,
     backend_rows,
@@ -24,6 +22,7 @@ from spark_prof.tune.slots_and_backends import (
     swap_rows,
     why_no_swaps,
 )
+from spark_prof.tune.trial import Candidate, CandidateTable, LeftOut
 
 _SIZES = "--cudagraph-capture-sizes"
 _CONFIGURATIONS = {
@@ -107,10 +106,6 @@ def candidates_of(
             alike.setdefault((one.source, one_line(one.why)[:_LONGEST]), []).append(one.words)
     lines = (LeftOut(line, *about) for about, names in alike.items() for line in _together(names))
     return CandidateTable(tuple(ordered), tuple(lines))
-
-
-def _promise(row: Candidate) -> tuple[float, bool]:
-    return row.expected_ms or 0.0, bool(row.finding)
 
 
 def _together(words: Sequence[str]) -> Iterator[str]:

@@ -1,17 +1,19 @@
-"""What an engine has of what `rules.tuning.TRAITS` asks for."""
+"""A recorded engine and its machine, and what they have of what `rules.tuning.TRAITS` asks for."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from spark_prof.analyzers.findings.other_backends import stored_format
 from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.rules.environment import UNKNOWN, version_of
 from spark_prof.rules.tuning import TRAITS
-from spark_prof.tune.machine_facts import MachineFacts
+from spark_prof.traces.bundle import Bundle
 
 _OF_LAYERS = frozenset({
     "native-norms", "attention", "qk-norm", "mla", "gdn", "attention-quantizes", "fp8-activations",
@@ -41,6 +43,56 @@ _ATOMIC_ROWS = 2048
 """Marlin's own limit: marlin_utils.should_use_atomic_add_reduce of vLLM 0.26 and 0.32."""
 _CODES = {"nvfp4": 8, "mxfp4": 8, "int4": 8, "fp8": 4}
 """Elements in a word of a weight as Marlin lays it out."""
+
+
+_WRITTEN = re.compile(r"\w+\((.*)\)", re.S)
+_FIELD = re.compile(r"(\w+)=(\[[^\]]*\]|[^,()]+)")
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """The machine and the engine; empty where nothing tells."""
+
+    gpu: str = ""  # its name, of a CPU engine the processor's
+    capability: str = ""  # compute capability, such as 12.1; empty without a GPU
+    vllm: str = ""  # its version
+    architecture: str = ""  # the model's class, such as GptOssForCausalLM
+    runner: str = ""  # model runner V1 or V2
+    flashinfer: str | None = None  # its version, empty if it is not installed; None if unknown
+    # The configuration in effect by path, such as compilation_config.pass_config.fuse_act_quant.
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the recorded engine
+    # That are to be made fast; the recording's where it is empty.
+    batch_sizes: tuple[int, ...] = ()
+
+
+def recorded_facts(bundle: Bundle) -> MachineFacts:
+    """The facts that a recording holds, of its lowest rank."""
+    facts = bundle.facts(min(bundle.ranks, default=0))
+    gpu = mapping_in(facts, "gpu")
+    architectures = mapping_in(facts, "model_config").get("architectures")
+    known = architectures if isinstance(architectures, list) and architectures else [""]
+    flashinfer = facts.get("flashinfer")
+    return MachineFacts(
+        gpu=str(gpu.get("name") or ""),
+        capability=str(gpu.get("compute_capability") or ""),
+        vllm=str(facts.get("vllm") or ""),
+        architecture=str(known[0]),
+        runner=str(facts.get("model_runner") or ""),
+        flashinfer=flashinfer if isinstance(flashinfer, str) else None,
+        configuration=dict(_paths(mapping_in(facts, "engine_config"))),
+        environment={k: str(v) for k, v in mapping_in(facts, "environment").items()},
+    )
+
+
+def _paths(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for section in config:
+        for name, value in mapping_in(config, section).items():
+            text = str(value)
+            yield f"{section}.{name}", text
+            if written := _WRITTEN.fullmatch(text):  # a configuration in another, as Python has it
+                for inner, of in _FIELD.findall(written[1]):
+                    yield f"{section}.{name}.{inner}", of
 
 
 @dataclass(frozen=True)

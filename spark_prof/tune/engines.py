@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from spark_prof.ab.accuracy_gate import Depth, Position, judge
+from spark_prof.ab.accuracy_gate import Bits, Depth, Position, judge
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options, with_options
@@ -25,14 +25,16 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.tune.journal import Journal
-from spark_prof.tune.measure import EngineEndedError, Pair, TimeUpError
 from spark_prof.tune.trial import (
     BASE,
     Answers,
     Combination,
+    EngineEndedError,
     Outcome,
+    Pair,
     Stage,
     Timed,
+    TimeUpError,
     Trial,
     side_of,
 )
@@ -45,8 +47,6 @@ _START_SECONDS = 4.0  # of steps at each batch size in an engine of one side
 _LONGEST_HANG_S, _SHORTEST_HANG_S = 120.0, 20.0
 _LOG_TAIL = 1 << 20
 _DOING = re.compile(r"(building|trying) (\S+=\S+)$|\bruns in \d+ of \d+ layers", re.M)
-
-
 _GRAPHS = re.compile("cudagraph|enforce-eager|optimization-level")
 """Options of vLLM's with which a person decides on CUDA graphs."""
 
@@ -78,18 +78,14 @@ class _Live:
     stack: ExitStack
     judged: dict[Combination, tuple[Outcome, str, Answers | None]] = field(default_factory=dict)
     floors: dict[Shape, tuple[Position, ...]] = field(default_factory=dict)
-    quads: dict[tuple[Pair, Shape], list[Quad]] = field(default_factory=dict)
+    quads: dict[tuple[Combination, Combination, Shape], list[Quad]] = field(default_factory=dict)
 
 
 class Engines:
     """Engines of one command, one at a time; a context manager that has ended all afterwards."""
 
     def __init__(
-        self,
-        command: EngineCommand,
-        wanted: Wanted,
-        journal: Journal,
-        say: Callable[[str], None],
+        self, command: EngineCommand, wanted: Wanted, journal: Journal, say: Callable[[str], None]
     ) -> None:
         self._command, self._wanted, self._journal, self._say = command, wanted, journal, say
         self._deadline = time.monotonic() + 60 * wanted.minutes - _MARGIN_S
@@ -138,12 +134,9 @@ class Engines:
         within: float,
     ) -> Iterator[Trial]:
         """See `search.Measure`."""
-        waiting = []
-        for pair in pairs:
-            if known := self._journal.find(stage, number, pair.combination, pair.than):
-                yield known
-            else:
-                waiting.append(pair)
+        known = {p: self._journal.find(stage, number, p.combination, p.than) for p in pairs}
+        yield from filter(None, known.values())
+        waiting = [pair for pair in pairs if not known[pair]]
         if not waiting:
             return
         needed = dict.fromkeys([c for pair in waiting for c in (pair.than, pair.combination) if c])
@@ -153,7 +146,7 @@ class Engines:
                 live = self._begin(stage, [BASE, *dict.fromkeys([*needed, *also])], within)
             live.engine.until = min(self._deadline, time.monotonic() + within)
             for pair in waiting:
-                yield self._paired(live, stage, number, pair, seconds)
+                yield self._trial(live, stage, number, pair.combination, pair.than, seconds)
 
     def start(
         self, stage: Stage, number: int, alike: Sequence[Combination], within: float
@@ -169,7 +162,7 @@ class Engines:
         with self._told(alike):
             live = self._begin(stage, alike, min(within, share))
             for combination in alike:
-                yield self._timed(live, stage, number, combination)
+                yield self._trial(live, stage, number, combination)
             self.close()
             self._started[-1] = time.monotonic() - begun
 
@@ -177,7 +170,7 @@ class Engines:
         """A recording of the base, None where it cannot be recorded, and its first start."""
         with self._told([BASE]):
             live = self._begin("search", [BASE], self.left)
-            trial = self._timed(live, "search", 0, BASE)
+            trial = self._trial(live, "search", 0, BASE)
             self._say(f"recording the engine as it is into {folder}")
             command = self._command.text
             shape = live.shapes[0]
@@ -275,39 +268,33 @@ class Engines:
 
     # Trials.
 
-    def _paired(self, live: _Live, stage: Stage, number: int, pair: Pair, seconds: float) -> Trial:
+    def _trial(
+        self, live: _Live, stage: Stage, number: int, combination: Combination,
+        than: Combination | None = None, seconds: float = _START_SECONDS,
+    ) -> Trial:  # fmt: skip
+        """A combination over another side of the engine, or, over none, by itself."""
         begun = time.monotonic()
-        outcome, why, answers = self._judged(live, pair.combination)
+        outcome, why, answers = self._judged(live, combination, alone=than is None)
         times = []
-        own, than = live.sides[pair.combination], live.sides[pair.than]
-        names = (than, AGAIN if own == than else own)
+        own = live.sides[combination]
+        other = own if than is None else live.sides[than]
+        names = (other, AGAIN if combination == than else own)
         for shape in live.shapes if outcome == "measured" else ():
             steps = time_quads(live.engine, shape, live.facts, seconds, names)
+            if than is None:
+                settled = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
+                own_us = middle_mean(settled) / 1e3 if settled else None
+                times.append(Timed(shape.requests, own_us, counted=1))
+                continue
             quads, _ = make_quads(steps, names)
-            counted = live.quads.setdefault((pair, shape), [])
+            counted = live.quads.setdefault((combination, than, shape), [])
             counted += keep_steady(quads, live.sampler.samples()).quads
             times.append(Timed.of(shape.requests, compare(counted)))
         took = time.monotonic() - begun
-        return Trial(
-            stage, number, pair.combination, pair.than, outcome, why, tuple(times), answers, took
-        )
-
-    def _timed(self, live: _Live, stage: Stage, number: int, combination: Combination) -> Trial:
-        begun = time.monotonic()
-        outcome, why, answers = self._judged(live, combination, alone=True)
-        side = live.sides[combination]
-        times = []
-        for shape in live.shapes if outcome == "measured" else ():
-            seconds = _START_SECONDS
-            steps = time_quads(live.engine, shape, live.facts, seconds, (side, side))
-            counted = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
-            own_us = middle_mean(counted) / 1e3 if counted else None
-            times.append(Timed(shape.requests, own_us, counted=1))
-        took = time.monotonic() - begun
-        return Trial(stage, number, combination, None, outcome, why, tuple(times), answers, took)
+        return Trial(stage, number, combination, than, outcome, why, tuple(times), answers, took)
 
     def _judged(
-        self, live: _Live, combination: Combination, *, alone: bool = False
+        self, live: _Live, combination: Combination, *, alone: bool
     ) -> tuple[Outcome, str, Answers | None]:
         """Whether it runs, and says what the base says: asked once an engine."""
         if combination not in live.judged:
@@ -336,22 +323,14 @@ class Engines:
             path = self._logits("base" if alone else "own", shape)
             batch = gate_batch(self._wanted.gate_tokens, shape, facts)
             positions = compare_logits(live.engine, side, batch, path, self._wanted.text)
-            verdict = judge(
-                positions,
-                "changed" if changed else "kept",
-                floors.get(shape, ()),
-                layers,
-                depth,
-                text=self._wanted.text is not None,
-            )
+            floor, text = floors.get(shape, ()), self._wanted.text is not None
+            bits: Bits = "changed" if changed else "kept"
+            verdict = judge(positions, bits, floor, layers, depth, text=text)
             figures = verdict.figures
-            answers = Answers(
-                len(positions),
-                figures.agreement if figures else None,
-                verdict.bits,
-                figures is not None and decided(figures) and not facts.dummy,
-                next(iter(verdict.notes), ""),
-            )
+            agree = figures.agreement if figures else None
+            told = figures is not None and decided(figures) and not facts.dummy
+            note = next(iter(verdict.notes), "")
+            answers = Answers(len(positions), agree, verdict.bits, told, note)
             if not verdict.passed:
                 return "changes answers", verdict.reasons[0], answers
             worse = found is None or (answers.agreement or 0.0) < (found.agreement or 0.0)
@@ -362,10 +341,8 @@ class Engines:
         """Keeps what the base says, and how far it is from itself."""
         text = self._wanted.text
         for shape in live.shapes:
-            path, batch = (
-                self._logits(of, shape),
-                gate_batch(self._wanted.gate_tokens, shape, live.facts),
-            )
+            path = self._logits(of, shape)
+            batch = gate_batch(self._wanted.gate_tokens, shape, live.facts)
             path.unlink(missing_ok=True)
             keep_logits(live.engine, "a", batch, path, text)
             floors[shape] = compare_logits(live.engine, "a", batch, path, text, disturbed=True)

@@ -15,18 +15,21 @@ Nothing here starts an engine: `Measure` does, or a simulation of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import combinations
 
 from spark_prof.ab.statistics import Interval
-from spark_prof.tune.candidate import Candidate
 from spark_prof.tune.evidence import WORTH, Evidence, Verdict, of_starts, swaps_of
-from spark_prof.tune.measure import EngineEndedError, Measure, Pair, TimeUpError
 from spark_prof.tune.trial import (
     BASE,
+    Candidate,
     Combination,
+    EngineEndedError,
+    Measure,
+    Pair,
     Stage,
     Timed,
+    TimeUpError,
     Trial,
     fits,
     name_of,
@@ -166,7 +169,8 @@ class Search:
             trial = self._known.last(wanted, best)
             gain = over_batches(trial.times) if trial and trial.outcome == "measured" else None
             if gain and self._known.claims(gain) == "faster":
-                self._known.gains[wanted] = _times(self._known.gains[best], gain)
+                ends = zip(astuple(self._known.gains[best]), astuple(gain), strict=True)
+                self._known.gains[wanted] = Interval(*(one * other for one, other in ends))
                 best = wanted
             else:
                 self._known.why[words] = f"brings nothing beside {name_of(best)}"
@@ -338,7 +342,8 @@ class Search:
         self._known.add(trial)
         name = name_of(trial.combination)
         if trial.outcome != "measured":
-            self._say(f"{name} {_ENDED[trial.outcome]}: {trial.why}")
+            ended = "does not run here" if trial.outcome == "not live" else trial.outcome
+            self._say(f"{name} {ended}: {trial.why}")
         elif trial.combination and (gain := over_batches(trial.times)):
             over = f" over {name_of(trial.than)}" if trial.than else ""
             self._say(f"{name}: {gain.value:.3f} x{over} (95 % {gain.low:.3f} to {gain.high:.3f})")
@@ -372,13 +377,6 @@ class Search:
         self._say(f"trying {what}{won}; {waiting} to go here, {left:.1f} min left")
 
 
-_ENDED = {
-    "changes answers": "changes answers",
-    "not live": "does not run here",
-    "failed": "failed",
-}
-
-
 def family(current: Combination, rest: Sequence[str], most: int) -> list[Combination]:
     """Combinations that may be asked for when the rest is added one after another.
 
@@ -397,8 +395,3 @@ def family(current: Combination, rest: Sequence[str], most: int) -> list[Combina
                 if len(found) >= most:
                     return list(found)[: max(most, 0)]
     return list(found)[: max(most, 0)]
-
-
-def _times(one: Interval, other: Interval) -> Interval:
-    """A gain on top of a gain."""
-    return Interval(one.value * other.value, one.low * other.low, one.high * other.high)

@@ -15,10 +15,9 @@ from spark_prof.kernels.tuning import known_runs
 from spark_prof.rules.backends import BACKENDS as KNOWN
 from spark_prof.rules.backends import backends_for, choice_of
 from spark_prof.rules.environment import version_of
-from spark_prof.rules.tuning import FOREIGN, LAYER_MODELS, MOST_TOKENS, SWAPS, Swap
-from spark_prof.tune.candidate import Candidate, LeftOut
-from spark_prof.tune.engine_traits import UNTOLD, EngineTraits
-from spark_prof.tune.machine_facts import MachineFacts
+from spark_prof.rules.tuning import FOREIGN, IN_LAYER, LAYER_MODELS, MOST_TOKENS, SWAPS, Swap
+from spark_prof.tune.engine_traits import UNTOLD, EngineTraits, MachineFacts
+from spark_prof.tune.trial import Candidate, LeftOut
 
 Row: TypeAlias = Candidate | LeftOut
 
@@ -26,7 +25,6 @@ _KERNELS, _BACKENDS = "kernels", "backends"
 _NO_WEIGHTS = "--attention-backend"
 _EVERY = tuple(f"{name}=spark_prof" for name in ("layer", *(swap.slot for swap in SWAPS)))
 _IN_LAYER = ("moe", "router", "qkv")
-_OF_LAYER = ("qkv", "attention", "rope", "norm", "router", "experts")  # what slot layer computes
 _AT_ONCE = "the kernels of all these slots at once"
 
 
@@ -92,7 +90,7 @@ def _layer(report: Report, facts: MachineFacts, traits: EngineTraits) -> Row:
     if why:
         return LeftOut(words, _KERNELS, why)
     condition = "norms, qkv, attention, router and experts of a layer run as 5 kernels"
-    found = most_promising(report, _about(_OF_LAYER, report), _OF_LAYER)
+    found = most_promising(report, _about(IN_LAYER, report), IN_LAYER)
     return Candidate(words, _KERNELS, condition, *found)
 
 
@@ -105,7 +103,7 @@ def _sets(every: dict[str, str], four_bits: dict[str, str], report: Report) -> I
     kept = kept if set(kept) - {"router", "layer"} else every
     if "layer" in kept and "qkv" in four_bits:
         four_bits = {**four_bits, "layer": "layer=mxfp4"}
-    components = {swap.slot: swap.components for swap in SWAPS} | {"layer": _OF_LAYER}
+    components = {swap.slot: swap.components for swap in SWAPS} | {"layer": IN_LAYER}
     for chosen in (kept, {**kept, **four_bits} if four_bits else {}):
         for whole in (True, False):
             slots = [s for s in chosen if s not in (_IN_LAYER if whole else ("layer",))]

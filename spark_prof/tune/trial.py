@@ -1,17 +1,49 @@
-"""One trial of a tune: what was on, what it was compared with, and what came out."""
+"""What a tune may try, one trial of it, and what measures trials."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.sides import OPTION_OF_SLOT, Side, parse_side
 from spark_prof.ab.statistics import Estimate, Interval
 from spark_prof.swaps.swap_settings import INSIDE_LAYER
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One thing to try."""
+
+    words: str  # a side as `spark-prof ab --b` takes it; its id
+    # kernels, backends, compilation, fusion passes, KV cache, scheduler, speculation, environment
+    source: str
+    condition: str  # one line: when it applies
+    finding: str  # id of the finding that it answers; empty for none
+    expected_ms: float | None  # per token at most, by the finding; None where unknown
+    # Quantizing at load, KV dtype: needs --allow-requantize or --allow-kv-dtype.
+    changes_model: bool = False
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """One thing that is not tried."""
+
+    words: str
+    source: str
+    why: str  # one line
+
+
+@dataclass(frozen=True)
+class CandidateTable:
+    """What would be tried and what would not."""
+
+    candidates: tuple[Candidate, ...]  # cheapest and most promising first
+    left_out: tuple[LeftOut, ...]
+
 
 Combination = tuple[str, ...]
 """Words of the candidates that are on together; none is the engine as its command starts it."""
@@ -124,3 +156,57 @@ def over_batches(times: Sequence[Timed]) -> Interval | None:
             for ends in zip(*((gain.value, gain.low, gain.high) for gain in gains), strict=True)
         )
     )
+
+
+class TimeUpError(Exception):
+    """No time is left; what was found until now is the result."""
+
+
+class EngineEndedError(Exception):
+    """The engine is gone, with the line why, and the combinations that the log blames for it."""
+
+    def __init__(self, why: str, blamed: Sequence[Combination] = ()) -> None:
+        super().__init__(why)
+        self.blamed = tuple(blamed)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is measured in one engine: a combination over another."""
+
+    combination: Combination
+    than: Combination = BASE
+
+
+class Measure(Protocol):
+    """What the search asks engines for. Trials that were kept from an earlier run come at once."""
+
+    floor: float  # gains up to it are not told apart from another capture of the same kernels
+    batches: int  # batch sizes that each trial is measured at
+
+    @property
+    def left(self) -> float:
+        """Seconds until the result has to be there."""
+
+    @property
+    def start_s(self) -> float:
+        """What an engine takes from its start to its end, as far as that is known."""
+
+    def holds(self, combination: Combination) -> bool:
+        """Whether the engine that runs has it as a side."""
+
+    def together(
+        self,
+        stage: Stage,
+        number: int,
+        pairs: Sequence[Pair],
+        also: Sequence[Combination],  # further sides of the engine, should it have to be started
+        seconds: float,  # for each pair at each batch size
+        within: float,  # seconds after which the engine is given up
+    ) -> Iterator[Trial]:
+        """Measures pairs in one engine: that of the same stage that runs, or a new one."""
+
+    def start(
+        self, stage: Stage, number: int, alike: Sequence[Combination], within: float
+    ) -> Iterator[Trial]:
+        """Starts an engine of its own for combinations that differ in swaps only."""

@@ -14,24 +14,24 @@ import msgspec
 from spark_prof.ab.apply import exports_of
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
+from spark_prof.ab.result import decoded, text_of
 from spark_prof.ab.statistics import Interval
-from spark_prof.errors import CommandError
 from spark_prof.redact import redacted, redacted_value
-from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.evidence import Verdict, of_starts
 from spark_prof.tune.search import Found
 from spark_prof.tune.trial import (
     BASE,
     Answers,
+    Candidate,
+    CandidateTable,
     Combination,
+    LeftOut,
     Timed,
     Trial,
     name_of,
     over_batches,
     side_of,
 )
-
-_LARGEST_FILE = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,4 @@ def to_json(result: TuneResult) -> bytes:
 
 def read_tune(path: Path) -> TuneResult:
     """Reads what `to_json` wrote."""
-    try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_LARGEST_FILE), type=TuneResult)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CommandError(
-            f"{path} is no result of spark-prof tune of this version; run tune again ({error})"
-        ) from error
+    return decoded(text_of(path), TuneResult, "tune", str(path))

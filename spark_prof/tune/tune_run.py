@@ -8,34 +8,39 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.machine import check_memory, free_bytes
+from spark_prof.ab.setting import put, put_page
 from spark_prof.ab.sides import Side
 from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import ceilings_for, opened
-from spark_prof.errors import CommandError, one_line, os_errors
-from spark_prof.files import write_whole
+from spark_prof.errors import CommandError, one_line
 from spark_prof.profiler.facts import nvml_gpu, processor
 from spark_prof.profiler.launcher import terminated_as_interrupt
 from spark_prof.redact import redacted
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.resolve import RESULT_FILE
-from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.candidates import Allowed, candidates_of
+from spark_prof.tune.engine_traits import recorded_facts
 from spark_prof.tune.engines import Engines, Wanted
 from spark_prof.tune.journal import Journal, Subject
-from spark_prof.tune.machine_facts import recorded_facts
-from spark_prof.tune.measure import EngineEndedError, TimeUpError
 from spark_prof.tune.search import Search
-from spark_prof.tune.trial import Trial, side_of, swaps_only
+from spark_prof.tune.trial import (
+    Candidate,
+    CandidateTable,
+    EngineEndedError,
+    LeftOut,
+    TimeUpError,
+    Trial,
+    side_of,
+    swaps_only,
+)
 from spark_prof.tune.tune_result import TuneResult, left_out, to_json, with_found
 
 _RECORDING = "recording"
-_PAGE = "report.html"
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,8 @@ def run_tune(
             raise
         finally:
             if not asked.only_list:
-                _put(wanted.folder / RESULT_FILE, to_json(run.result))
-                _put(wanted.folder / _PAGE, draw(run.result).encode("utf-8", "backslashreplace"))
+                put(wanted.folder / RESULT_FILE, to_json(run.result))
+                put_page(wanted.folder, draw(run.result))
     return run.result, run.table
 
 
@@ -233,8 +238,3 @@ def _gpu() -> str:
         name = nvml.nvmlDeviceGetName(handle)
         return name.decode() if isinstance(name, bytes) else str(name)
     return processor()
-
-
-def _put(path: Path, content: bytes) -> None:
-    with os_errors(f"cannot write {path}"):
-        write_whole(path, content)

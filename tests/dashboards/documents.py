@@ -13,9 +13,8 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.recorded_work import LeftOut, RecordedRun
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.classification import render_classification
-from spark_prof.dashboards.client_report import render_clients
 from spark_prof.dashboards.compare_report import Compared, render_comparison
-from spark_prof.dashboards.dataset_report import render_dataset
+from spark_prof.dashboards.dataset_report import render_clients, render_dataset
 from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
 from spark_prof.dashboards.kernel_races import render_bench, render_work
 from spark_prof.dashboards.render import RENDERERS, render_report

@@ -18,7 +18,7 @@ from mcp import Client
 
 from spark_prof.cli import main as cli
 from spark_prof.mcp_server.bounded_answer import MOST_BYTES
-from spark_prof.mcp_server.tools import TOOLS
+from spark_prof.mcp_server.stdio_session import TOOLS
 from tests.docs.pages import ROOT, commands
 from tests.mcp_server.client import Asked, parameters
 

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer.app import PAGES
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 from tests.dashboards.page import Page
 
 DATA = Path(__file__).parents[1] / "data"

@@ -10,7 +10,7 @@ from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.dashboards.compare_report import answer
 from spark_prof.datasets.compared import read_side
 from spark_prof.datasets.prepared import prepare
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 from spark_prof.tune.tune_result import to_json
 from tests.explorer.framed import DATA, one_page, texts
 from tests.rows import each_row

@@ -19,8 +19,8 @@ from spark_prof.errors import CommandError
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.bounded_answer import MOST_BYTES, Answer, Call, part_of, written
 from spark_prof.mcp_server.command_runs import Ended
+from spark_prof.mcp_server.stdio_session import TOOLS
 from spark_prof.mcp_server.tool_calls import ANSWERS, Desk, _next
-from spark_prof.mcp_server.tools import TOOLS
 from tests.mcp_server.client import DATA, InProcess
 from tests.rows import each_row
 

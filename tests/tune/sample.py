@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_prof.ab.statistics import Interval
-from spark_prof.tune.candidate import LeftOut
-from spark_prof.tune.trial import Answers, Timed
+from spark_prof.tune.trial import Answers, LeftOut, Timed
 from spark_prof.tune.tune_result import Tried, TuneResult
 
 TIMES = (

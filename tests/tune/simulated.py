@@ -10,10 +10,20 @@ import numpy as np
 
 from benchmarks.ab_power import NOISES, quads_of
 from spark_prof.ab.statistics import compare
-from spark_prof.tune.candidate import Candidate
-from spark_prof.tune.measure import EngineEndedError, Pair, TimeUpError
 from spark_prof.tune.search import Found, Search
-from spark_prof.tune.trial import BASE, Answers, Combination, Outcome, Stage, Timed, Trial
+from spark_prof.tune.trial import (
+    BASE,
+    Answers,
+    Candidate,
+    Combination,
+    EngineEndedError,
+    Outcome,
+    Pair,
+    Stage,
+    Timed,
+    TimeUpError,
+    Trial,
+)
 
 STEP_S = 0.003
 

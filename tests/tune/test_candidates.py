@@ -19,10 +19,9 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import opened
 from spark_prof.rules.tuning import MOST_TOKENS, SWAPS, TRAITS, TUNABLES, Tunable
-from spark_prof.tune.candidate import Candidate, CandidateTable, LeftOut
 from spark_prof.tune.candidates import Allowed, candidates_of, table_rows
-from spark_prof.tune.engine_traits import EngineTraits
-from spark_prof.tune.machine_facts import MachineFacts, recorded_facts
+from spark_prof.tune.engine_traits import EngineTraits, MachineFacts, recorded_facts
+from spark_prof.tune.trial import Candidate, CandidateTable, LeftOut
 
 _DATA = Path(__file__).resolve().parents[1] / "data"
 _RECORDINGS = sorted(str(p.parent.relative_to(_DATA)) for p in _DATA.rglob("meta.json"))

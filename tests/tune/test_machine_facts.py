@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from spark_prof.traces.bundle import Bundle
-from spark_prof.tune.machine_facts import MachineFacts, recorded_facts
+from spark_prof.tune.engine_traits import MachineFacts, recorded_facts
 
 
 class _Told:

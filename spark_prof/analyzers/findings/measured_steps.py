@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.tuning import ELSEWHERE
+from spark_prof.rules.tuning import IN_LAYER
 
 
 class MeasuredStep(NamedTuple):
@@ -55,9 +56,6 @@ MEASURED_STEPS = (
 """Of benchmarks/results/engine-steps-h200.json. Where that insisted (`spark_prof!`) the dispatcher
 may leave a matrix to vLLM's kernel, which is as fast there."""
 
-_INSIDE = frozenset({"qkv", "attention", "rope", "kv_write", "norm", "router", "experts"})
-"""Components whose kernels the slot `layer` has."""
-
 
 def measured_step(
     components: tuple[str, ...], report: Report, kernel: str = "spark_prof"
@@ -72,7 +70,7 @@ def measured_step(
         kernel: spark_prof, or mxfp4 for BF16 weights that are quantized at load.
     """
     decode = report.roofline.decode if report.roofline else None
-    if decode is None or not _INSIDE.intersection(components) or len(report.ranks) > 1:
+    if decode is None or not {*IN_LAYER}.intersection(components) or len(report.ranks) > 1:
         return None
     attend = {m.kernel for m in report.modules if m.component == "attention" and m.kernel}
     if attend != {"FlashAttentionImpl"} or any(k.name == "attention" for k in report.kernels):

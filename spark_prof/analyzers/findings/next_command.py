@@ -18,22 +18,14 @@ from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, known_runs
 from spark_prof.rules.backends import BACKENDS
+from spark_prof.rules.tuning import MOST_TOKENS, SWAPS
 
-_SLOTS: Mapping[str, str] = {
-    "qkv": "qkv",
-    "o_proj": "o",
-    "mlp": "mlp",
-    "shared_experts": "mlp",
-    "experts": "moe",
-    "router": "moe",
-    "lm_head": "lm_head",
-}
+_SLOTS = {part: swap.slot for swap in SWAPS for part in swap.components} | {"router": "moe"}
 """The slot of `spark-prof ab` that holds the kernels of a component."""
 _ROUTED = ("router", "experts")
 """Whose small kernels the package's experts take in: they route, activate and sum by themselves."""
 _SAME_BYTES = 0.02
 """How far two weights of one shape may be apart in bytes: padding and factors are among them."""
-_MOST_TOKENS = 16
 _ROUNDS = " It rounds weights to 4 bits: compare answers."
 _LONGEST = 1000  # characters of a command that somebody copies
 _NARROWING = ("bf16-weights-dominate", "lm-head-not-quantized")
@@ -262,7 +254,7 @@ def measured_gain(component: str, report: Report, kernel: str = "spark_prof") ->
     owner = "experts" if slot == "moe" else component
     modules = [m for m in report.modules if m.component == owner and m.bytes]
     tokens = report.roofline.decode.tokens
-    if not modules or tokens > _MOST_TOKENS:
+    if not modules or tokens > MOST_TOKENS:
         return None
     architecture = f"sm_{(report.gpu.compute_capability or '').replace('.', '')}"
     try:

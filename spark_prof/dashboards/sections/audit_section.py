@@ -98,8 +98,7 @@ def batches(audit: Audit) -> Section:
         cells.Count("Steps", "steps"),
         cells.Count("Captured graph", "graph"),
         cells.Share(
-            "Padding",
-            lambda row: None if row.graph is None else 1 - row.tokens / max(row.graph, 1),
+            "Padding", lambda row: None if row.graph is None else 1 - row.tokens / max(row.graph, 1)
         ),
     )
     rows = audit.batches if audit.engine.graph_sizes else ()

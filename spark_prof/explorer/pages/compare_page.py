@@ -23,7 +23,7 @@ from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import state, widgets
 from spark_prof.explorer.cache import BY_RECORDING
 from spark_prof.explorer.links import clicked
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 
 _PARTS = "parts"
 _ONE_ONLY = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_prof.dashboards.sections import conversion_section
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 
 _COST, _BY_LAYER = "conversions", "conversions-by-layer"
 

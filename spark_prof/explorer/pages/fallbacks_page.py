@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_prof.dashboards.sections import audit_section, kernel_section
 from spark_prof.explorer import links, widgets
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 
 _ABOUT_ENGINE = (
     audit_section.settings,

@@ -41,7 +41,7 @@ from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import clean, count, counted, microseconds, share, spans
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, listing, state, widgets
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 from spark_prof.traces.resolve import is_bundle
 
 _BY_LAYER = "kernel-layers"

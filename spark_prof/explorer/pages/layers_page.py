@@ -30,7 +30,7 @@ from spark_prof.dashboards.units import clean, count, counted, microseconds
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, state, widgets
 from spark_prof.explorer.cache import BY_RECORDING
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 
 _MEASURES = {
     "median": "Median over the steps",

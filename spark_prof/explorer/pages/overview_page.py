@@ -12,7 +12,7 @@ from spark_prof.dashboards.sections.kernel_section import evidence_bars
 from spark_prof.dashboards.sections.waterfall_section import floor_waterfall
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 
 _TIME = "time-of-a-token"
 _FINDINGS = (

@@ -7,7 +7,7 @@ from spark_prof.dashboards.sections import rank_section
 from spark_prof.dashboards.units import microseconds, share
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, widgets
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 
 _RANKS, _WAITS = "ranks", "waits-for-ranks"
 

@@ -12,7 +12,7 @@ from spark_prof.dashboards.sections import client_section, time_section
 from spark_prof.dashboards.sections.client_section import clients_beside_steps
 from spark_prof.datasets.prepared import clients_beside
 from spark_prof.explorer import links, state, widgets
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 
 _FIGURES = _IN_ORDER, _BY_CONTEXT, _BY_PROMPT = (
     "steps-in-order", "steps-by-context", "steps-by-prompt",

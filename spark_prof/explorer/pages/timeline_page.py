@@ -16,7 +16,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.units import count, counted
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import cache, links, perfetto_ui, state, widgets
-from spark_prof.explorer.page import Sources
+from spark_prof.explorer.state import Sources
 from spark_prof.exporters.perfetto import Window, WindowTrace, window_around, window_trace
 from spark_prof.vocabulary import COMPONENTS
 
