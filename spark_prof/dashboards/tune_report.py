@@ -136,7 +136,7 @@ def _serve(result: TuneResult) -> Iterator[Section]:
 
 def _tried(tried: Sequence[Tried]) -> Section:
     columns = (
-        cells.Text("Tried", "name"),
+        cells.Prose("Tried", lambda each: _wrapped(each.name)),
         cells.Text("From", "source", optional=True),
         cells.Text("Over", "than", optional=True),
         cells.Text("Verdict", "verdict"),
@@ -151,9 +151,14 @@ def _tried(tried: Sequence[Tried]) -> Section:
     return table("tune_tried", "What was tried", tried, columns, intro)
 
 
+def _wrapped(words: str) -> str:
+    """A side that may be wrapped between its words, and is the same side then."""
+    return words if "[" in words else words.replace(",", ", ")
+
+
 def _left_out(rows: Sequence[LeftOut]) -> Section:
     columns = (
-        cells.Text("Not tried", "words"),
+        cells.Prose("Not tried", lambda each: _wrapped(each.words)),
         cells.Text("From", "source", optional=True),
         cells.Prose("Why not", "why"),
     )
@@ -162,7 +167,7 @@ def _left_out(rows: Sequence[LeftOut]) -> Section:
 
 def _candidates(candidates: Sequence[Candidate]) -> Section:
     columns = (
-        cells.Text("Candidate", lambda each: name_of((each.words,))),
+        cells.Prose("Candidate", lambda each: _wrapped(name_of((each.words,)))),
         cells.Text("From", "source"),
         cells.Prose("Applies", "condition"),
         cells.Text("Finding", "finding", optional=True),

@@ -190,6 +190,7 @@ def test_the_list_of_a_recording_starts_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     recording = Path(__file__).parents[1] / "data/h100-qwen3-30b-a3b-nvfp4-graphs"
     for kind in ("text", "json"):
         argv = ["spark-prof", "tune", "--list", "--from", str(recording), "--format", kind]
