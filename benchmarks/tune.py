@@ -28,9 +28,10 @@ sys.path.insert(0, str(ROOT))
 
 from demo.models import MODELS, write_model  # noqa: E402
 from spark_prof.ab.command import engine_command  # noqa: E402
-from spark_prof.tune.engines import Engines, Wanted  # noqa: E402
 from spark_prof.tune.journal import Journal, Subject  # noqa: E402
-from spark_prof.tune.trial import (  # noqa: E402  # noqa: E402
+from spark_prof.tune.tune_engines import Engines, Wanted  # noqa: E402
+from spark_prof.tune.tune_result import TuneResult, read_tune  # noqa: E402
+from spark_prof.tune.tune_trial import (  # noqa: E402  # noqa: E402
     Combination,
     EngineEndedError,
     Pair,
@@ -40,7 +41,6 @@ from spark_prof.tune.trial import (  # noqa: E402  # noqa: E402
     side_of,
     swaps_only,
 )
-from spark_prof.tune.tune_result import TuneResult, read_tune  # noqa: E402
 from tests.tune.slow_norm import installed  # noqa: E402
 
 KERNELS = ROOT / "tests/tune/kernels/planted.py"

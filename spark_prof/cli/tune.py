@@ -68,7 +68,7 @@ def tune(
     from spark_prof.ab.command import engine_command
     from spark_prof.dashboards.tune_report import render_candidates, render_tune
     from spark_prof.tune.candidates import Allowed
-    from spark_prof.tune.engines import Wanted
+    from spark_prof.tune.tune_engines import Wanted
     from spark_prof.tune.tune_run import Asked, run_tune
 
     if resume and out:

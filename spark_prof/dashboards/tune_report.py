@@ -14,8 +14,8 @@ from spark_prof.dashboards.ab_answer import agreement, interval, step_time
 from spark_prof.dashboards.render import WHOLE, Bounds, draw
 from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
-from spark_prof.tune.trial import Answers, Candidate, CandidateTable, LeftOut, Timed, name_of
 from spark_prof.tune.tune_result import Tried, TuneResult, left_out
+from spark_prof.tune.tune_trial import Answers, Candidate, CandidateTable, LeftOut, Timed, name_of
 
 _LONGEST = 100_000  # characters of a command: all of it
 _Factor = cells.Quantity("number", lambda gain: figure(gain, ".3f", " x"))

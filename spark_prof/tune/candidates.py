@@ -1,4 +1,4 @@
-"""What may be tried on a recorded engine: what `rules.tuning` has and what its findings say."""
+"""What may be tried on a recorded engine: rows of `rules.tune_candidates`, and its findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.errors import one_line
 from spark_prof.rules.environment import UNKNOWN, VARIABLES, version_of
-from spark_prof.rules.tuning import TUNABLES, Tunable
+from spark_prof.rules.tune_candidates import TUNABLES, Tunable
 from spark_prof.tune.engine_traits import EngineTraits, MachineFacts, traits_of
 from spark_prof.tune.slots_and_backends import (
     Row,
@@ -22,7 +22,7 @@ from spark_prof.tune.slots_and_backends import (
     swap_rows,
     why_no_swaps,
 )
-from spark_prof.tune.trial import Candidate, CandidateTable, LeftOut
+from spark_prof.tune.tune_trial import Candidate, CandidateTable, LeftOut
 
 _SIZES = "--cudagraph-capture-sizes"
 _CONFIGURATIONS = {

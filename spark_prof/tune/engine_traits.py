@@ -1,4 +1,4 @@
-"""A recorded engine and its machine, and what they have of what `rules.tuning.TRAITS` asks for."""
+"""A recorded engine and its machine, and what they have of `rules.tune_candidates.TRAITS`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.rules.environment import UNKNOWN, version_of
-from spark_prof.rules.tuning import TRAITS
+from spark_prof.rules.tune_candidates import TRAITS
 from spark_prof.traces.bundle import Bundle
 
 _OF_LAYERS = frozenset({

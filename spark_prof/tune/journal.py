@@ -16,7 +16,7 @@ import msgspec
 
 from spark_prof.errors import CommandError, os_errors
 from spark_prof.redact import redacted, redacted_value
-from spark_prof.tune.trial import Combination, Stage, Trial
+from spark_prof.tune.tune_trial import Combination, Stage, Trial
 
 JOURNAL_FILE = "journal.jsonl"
 _KIND = "spark-prof tune journal"

@@ -19,8 +19,8 @@ from dataclasses import astuple, dataclass
 from itertools import combinations
 
 from spark_prof.ab.statistics import Interval
-from spark_prof.tune.evidence import WORTH, Evidence, Verdict, of_starts, swaps_of
-from spark_prof.tune.trial import (
+from spark_prof.tune.known_gains import WORTH, Evidence, Verdict, of_starts, swaps_of
+from spark_prof.tune.tune_trial import (
     BASE,
     Candidate,
     Combination,

@@ -15,9 +15,16 @@ from spark_prof.kernels.tuning import known_runs
 from spark_prof.rules.backends import BACKENDS as KNOWN
 from spark_prof.rules.backends import backends_for, choice_of
 from spark_prof.rules.environment import version_of
-from spark_prof.rules.tuning import FOREIGN, IN_LAYER, LAYER_MODELS, MOST_TOKENS, SWAPS, Swap
+from spark_prof.rules.tune_candidates import (
+    FOREIGN,
+    IN_LAYER,
+    LAYER_MODELS,
+    MOST_TOKENS,
+    SWAPS,
+    Swap,
+)
 from spark_prof.tune.engine_traits import UNTOLD, EngineTraits, MachineFacts
-from spark_prof.tune.trial import Candidate, LeftOut
+from spark_prof.tune.tune_trial import Candidate, LeftOut
 
 Row: TypeAlias = Candidate | LeftOut
 

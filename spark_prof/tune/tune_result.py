@@ -17,9 +17,9 @@ from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.result import decoded, text_of
 from spark_prof.ab.statistics import Interval
 from spark_prof.redact import redacted, redacted_value
-from spark_prof.tune.evidence import Verdict, of_starts
+from spark_prof.tune.known_gains import Verdict, of_starts
 from spark_prof.tune.search import Found
-from spark_prof.tune.trial import (
+from spark_prof.tune.tune_trial import (
     BASE,
     Answers,
     Candidate,

@@ -25,10 +25,11 @@ from spark_prof.traces.claim import Claim
 from spark_prof.traces.resolve import RESULT_FILE
 from spark_prof.tune.candidates import Allowed, candidates_of
 from spark_prof.tune.engine_traits import recorded_facts
-from spark_prof.tune.engines import Engines, Wanted
 from spark_prof.tune.journal import Journal, Subject
 from spark_prof.tune.search import Search
-from spark_prof.tune.trial import (
+from spark_prof.tune.tune_engines import Engines, Wanted
+from spark_prof.tune.tune_result import TuneResult, left_out, to_json, with_found
+from spark_prof.tune.tune_trial import (
     Candidate,
     CandidateTable,
     EngineEndedError,
@@ -38,7 +39,6 @@ from spark_prof.tune.trial import (
     side_of,
     swaps_only,
 )
-from spark_prof.tune.tune_result import TuneResult, left_out, to_json, with_found
 
 _RECORDING = "recording"
 

@@ -10,8 +10,8 @@ import pytest
 
 from spark_prof.dashboards.tune_report import answer_line, render_tune
 from spark_prof.errors import CommandError
-from spark_prof.tune.trial import Answers
 from spark_prof.tune.tune_result import read_tune, to_json
+from spark_prof.tune.tune_trial import Answers
 from tests.tune.sample import NOTHING, SAME, STOPPED, TIMES, TUNED
 
 KINDS = ("text", "md", "html", "json")

@@ -43,8 +43,8 @@ from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.kernels.tuning import Work
 from spark_prof.traces.measured import Measured
-from spark_prof.tune.trial import CandidateTable
 from spark_prof.tune.tune_result import TuneResult
+from spark_prof.tune.tune_trial import CandidateTable
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schema"
 _HEAD = (

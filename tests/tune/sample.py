@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_prof.ab.statistics import Interval
-from spark_prof.tune.trial import Answers, LeftOut, Timed
 from spark_prof.tune.tune_result import Tried, TuneResult
+from spark_prof.tune.tune_trial import Answers, LeftOut, Timed
 
 TIMES = (
     Timed(1, 2000.0, 3220.0, Interval(1.61, 1.6, 1.62), 40),

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.ab_power import NOISES, quads_of
 from spark_prof.ab.statistics import compare
 from spark_prof.tune.search import Found, Search
-from spark_prof.tune.trial import (
+from spark_prof.tune.tune_trial import (
     BASE,
     Answers,
     Candidate,

@@ -18,10 +18,10 @@ from spark_prof.analyzers.findings.next_command import engine_words
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import opened
-from spark_prof.rules.tuning import MOST_TOKENS, SWAPS, TRAITS, TUNABLES, Tunable
+from spark_prof.rules.tune_candidates import MOST_TOKENS, SWAPS, TRAITS, TUNABLES, Tunable
 from spark_prof.tune.candidates import Allowed, candidates_of, table_rows
 from spark_prof.tune.engine_traits import EngineTraits, MachineFacts, recorded_facts
-from spark_prof.tune.trial import Candidate, CandidateTable, LeftOut
+from spark_prof.tune.tune_trial import Candidate, CandidateTable, LeftOut
 
 _DATA = Path(__file__).resolve().parents[1] / "data"
 _RECORDINGS = sorted(str(p.parent.relative_to(_DATA)) for p in _DATA.rglob("meta.json"))
@@ -239,7 +239,7 @@ def test_models_of_slot_layer_have_a_form() -> None:
     pytest.importorskip("vllm")
     from vllm.model_executor.models import gpt_oss, qwen3_moe
 
-    from spark_prof.rules.tuning import LAYER_MODELS
+    from spark_prof.rules.tune_candidates import LAYER_MODELS
     from spark_prof.swaps.decoder_layer import FORMS
 
     layers = {"GptOssForCausalLM": gpt_oss.TransformerBlock.__name__,

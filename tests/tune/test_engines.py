@@ -11,9 +11,9 @@ import pytest
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_process import Engine
 from spark_prof.errors import CommandError
-from spark_prof.tune import engines
-from spark_prof.tune.engines import Engines, Wanted, _blamed
+from spark_prof.tune import tune_engines as engines
 from spark_prof.tune.journal import Journal
+from spark_prof.tune.tune_engines import Engines, Wanted, _blamed
 from tests.ab.engines import fake_vllm
 
 LOG = """

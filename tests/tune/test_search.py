@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.ab_power import NOISES
 from spark_prof.tune.search import Search, family
-from spark_prof.tune.trial import BASE, Trial, fits, rivals, sets_of
+from spark_prof.tune.tune_trial import BASE, Trial, fits, rivals, sets_of
 from tests.tune.simulated import Simulated, candidate, search
 
 MOE, ROUTER, QKV, OUT, HEAD = (f"{s}=spark_prof" for s in ("moe", "router", "qkv", "o", "lm_head"))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.tuning import ELSEWHERE
-from spark_prof.rules.tuning import IN_LAYER
+from spark_prof.rules.tune_candidates import IN_LAYER
 
 
 class MeasuredStep(NamedTuple):

@@ -18,7 +18,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.tuning import Run, Tuned, known_runs
 from spark_prof.rules.backends import BACKENDS
-from spark_prof.rules.tuning import MOST_TOKENS, SWAPS
+from spark_prof.rules.tune_candidates import MOST_TOKENS, SWAPS
 
 _SLOTS = {part: swap.slot for swap in SWAPS for part in swap.components} | {"router": "moe"}
 """The slot of `spark-prof ab` that holds the kernels of a component."""

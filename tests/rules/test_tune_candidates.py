@@ -9,7 +9,7 @@ import pytest
 from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.sides import parse_side
 from spark_prof.analyzers.findings.ranking import RULES
-from spark_prof.rules.tuning import TRAITS, TUNABLES, Tunable
+from spark_prof.rules.tune_candidates import TRAITS, TUNABLES, Tunable
 
 _IN_026 = {
     "--compilation-config.pass_config": "fuse_norm_quant fuse_act_quant fuse_attn_quant enable_sp "

@@ -25,7 +25,7 @@ from spark_prof.errors import CommandError, one_line
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.tune.journal import Journal
-from spark_prof.tune.trial import (
+from spark_prof.tune.tune_trial import (
     BASE,
     Answers,
     Combination,

@@ -47,7 +47,7 @@ class Tunable:
 
     # A side of `spark-prof ab`; {sizes} are the batch sizes, {graphs} those and the captured ones.
     words: str
-    source: str  # as `tune.trial.Candidate` has it
+    source: str  # as `tune.tune_trial.Candidate` has it
     condition: str  # when it can help, one line
     needs: str  # traits that the engine must have, blanks between
     findings: tuple[str, ...] = ()  # ids of what it can answer

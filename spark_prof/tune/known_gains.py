@@ -9,7 +9,7 @@ from typing import Literal
 
 from spark_prof.ab.statistics import Interval, claimed, compare_starts
 from spark_prof.swaps.swap_settings import Swap
-from spark_prof.tune.trial import (
+from spark_prof.tune.tune_trial import (
     BASE,
     Combination,
     Stage,
