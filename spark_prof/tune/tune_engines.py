@@ -133,7 +133,7 @@ class Engines:
         seconds: float,
         within: float,
     ) -> Iterator[Trial]:
-        """See `search.Measure`."""
+        """See `tune_trial.Measure`."""
         known = {p: self._journal.find(stage, number, p.combination, p.than) for p in pairs}
         yield from filter(None, known.values())
         waiting = [pair for pair in pairs if not known[pair]]
@@ -151,7 +151,7 @@ class Engines:
     def start(
         self, stage: Stage, number: int, alike: Sequence[Combination], within: float
     ) -> Iterator[Trial]:
-        """See `search.Measure`."""
+        """See `tune_trial.Measure`."""
         known = [self._journal.find(stage, number, each, None) for each in alike]
         # A base whose logits are gone is started again: others are compared with them.
         if all(known) and (alike[0] or self._logits("base", self._shapes()[0]).exists()):

@@ -37,21 +37,15 @@ class MeasuredStep(NamedTuple):
 
 
 _GPT_OSS = ("gpt-oss-20b", "GptOssForCausalLM", 24, 425_615_360)
+_QWEN3 = ("qwen3-30b-a3b-nvfp4", "Qwen3MoeForCausalLM", 48, 339_739_648)
+_H200 = ("NVIDIA H200", "9.0")
+_KEPT = "layer=spark_prof,o=spark_prof,lm_head=spark_prof"
+_MXFP4 = "layer=mxfp4,o=mxfp4,lm_head=mxfp4"
 
 MEASURED_STEPS = (
-    MeasuredStep(
-        *(*_GPT_OSS, 1, "NVIDIA H200", "9.0", "layer=spark_prof,o=spark_prof,lm_head=spark_prof"),
-        *((2.861, 1.838), (2.841, 1.464), (496, 161)),
-    ),
-    MeasuredStep(
-        *(*_GPT_OSS, 1, "NVIDIA H200", "9.0", "layer=mxfp4,o=mxfp4,lm_head=mxfp4"),
-        *((2.861, 1.756), (2.841, 1.082), (496, 161)),
-    ),
-    MeasuredStep(
-        *("qwen3-30b-a3b-nvfp4", "Qwen3MoeForCausalLM", 48, 339_739_648, 1, "NVIDIA H200", "9.0"),
-        "layer=spark_prof,o=spark_prof,lm_head=spark_prof",
-        *((3.914, 1.653), (4.039, 1.491), (929, 306)),
-    ),
+    MeasuredStep(*_GPT_OSS, 1, *_H200, _KEPT, (2.861, 1.838), (2.841, 1.464), (496, 161)),
+    MeasuredStep(*_GPT_OSS, 1, *_H200, _MXFP4, (2.861, 1.756), (2.841, 1.082), (496, 161)),
+    MeasuredStep(*_QWEN3, 1, *_H200, _KEPT, (3.914, 1.653), (4.039, 1.491), (929, 306)),
 )
 """Of benchmarks/results/engine-steps-h200.json. Where that insisted (`spark_prof!`) the dispatcher
 may leave a matrix to vLLM's kernel, which is as fast there."""
