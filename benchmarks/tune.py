@@ -2,7 +2,8 @@
 
 Without --model a tiny model on this machine's CPU, whose norms a plugin makes slow, with planted
 candidates: a right norm, and kernels that are slow, wrong, crash and hang. --exhaustive then
-measures every combination of the swaps that were tried, and holds tune's answer against the best.
+measures every combination of the swaps that were tried, and holds tune's answer against the best:
+in pairs in one engine, those with slot `layer` in one of their own, over all starts of the base.
 
 usage: python benchmarks/tune.py FOLDER [--model NAME] [--minutes M] [--batch-sizes N,N]
            [--exhaustive] [--seconds S] [--options="--try SIDE ..."] [--engine="--flag ..."]
@@ -22,6 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
+from statistics import geometric_mean
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -31,10 +33,12 @@ from spark_prof.ab.command import engine_command  # noqa: E402
 from spark_prof.tune.journal import Journal, Subject  # noqa: E402
 from spark_prof.tune.tune_engines import Engines, Wanted  # noqa: E402
 from spark_prof.tune.tune_result import TuneResult, read_tune  # noqa: E402
-from spark_prof.tune.tune_trial import (  # noqa: E402  # noqa: E402
+from spark_prof.tune.tune_trial import (  # noqa: E402
+    BASE,
     Combination,
     EngineEndedError,
     Pair,
+    Timed,
     fits,
     name_of,
     over_batches,
@@ -123,10 +127,14 @@ def told(took: float, minutes: float, code: int, path: Path, *, planted: bool) -
 def exhaustive(command: Sequence[str], result: TuneResult, folder: Path, seconds: float) -> bool:
     """Measures every combination of the swaps that ran; whether tune's answer is near the best."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {each.name: each for each in result.tried if each.source and each.gain}
-    words = [w for w in found if swaps_only((w,)) and len(side_of((w,)).swaps) == 1]
+    found = {each.name: each for each in result.tried if each.source and each.times}
+    words = [w for w in found if is_swap(w)]
     every = [c for size in range(1, len(words) + 1) for c in combinations(words, size) if fit(c)]
-    print(f"exhaustive: {len(every)} combinations of {', '.join(words)}")
+    layered = [c for c in every if not swaps_only(c)]
+    every = [c for c in every if swaps_only(c)]
+    print(
+        f"exhaustive: {len(every)} + {len(layered)} combinations of {', '.join(words)}", flush=True
+    )
     wanted = Wanted(folder, 24 * 60.0, result.batch_sizes, result.context)
     journal = Journal(folder)
     if journal.path.exists():
@@ -144,6 +152,17 @@ def exhaustive(command: Sequence[str], result: TuneResult, folder: Path, seconds
                         gains[trial.combination] = gain.value
             except EngineEndedError as error:
                 print(f"exhaustive: {error}")
+        if layered:
+            starts: dict[Combination, tuple[Timed, ...]] = {}
+            for alike in ((BASE,), layered):
+                try:
+                    for trial in engines.start("search", 0, alike, engines.left):
+                        journal.add(trial)
+                        if trial.outcome == "measured":
+                            starts[trial.combination] = trial.times
+                except EngineEndedError as error:
+                    print(f"exhaustive: {error}")
+            gains |= dict(by_starts(starts))
     for combination, value in sorted(gains.items(), key=lambda each: -each[1])[:10]:
         print(f"  {value:.4f} x {name_of(combination)}")
     best = max(gains.items(), key=lambda each: each[1], default=((), 1.0))
@@ -157,6 +176,22 @@ def exhaustive(command: Sequence[str], result: TuneResult, folder: Path, seconds
         f"{name_of(best[0])}, {best[1]:.4f} x{'' if near else '  NOT REACHED'}"
     )
     return near
+
+
+def by_starts(starts: dict[Combination, tuple[Timed, ...]]) -> Iterator[tuple[Combination, float]]:
+    """The gain of each engine start over the base's: the geometric mean of batch sizes."""
+    base = starts.get(BASE, ())
+    for combination, times in starts.items():
+        pairs = [(a.own_us, b.own_us) for a, b in zip(base, times, strict=False)]
+        gains = [than / own for than, own in pairs if than and own]
+        if combination and gains:
+            yield combination, geometric_mean(gains)
+
+
+def is_swap(words: str) -> bool:
+    """Whether it is one swap and nothing else."""
+    side = side_of((words,))
+    return len(side.swaps) == 1 and not side.options and not side.environment
 
 
 def fit(combination: Combination) -> bool:

@@ -262,6 +262,9 @@ MODELS["llama-3.1-8b"] = MODELS["tiny-dense"] | {
     "rope_theta": 500000.0,
     "vocab_size": 128256,
 }
+MODELS["llama-3.1-8b-fp8"] = MODELS["llama-3.1-8b"] | {
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
+}
 
 
 def write_model(name: str, folder: Path) -> Path:
