@@ -163,6 +163,8 @@ _SEED = 20240607
 def main(path: str) -> int:
     """Answers the requests that come over the socket until one says to end."""
     connection = Client(path, "AF_UNIX")
+    with suppress(Exception):  # which the first request meets again
+        importlib.import_module("vllm.entrypoints.llm")  # takes long, and may before it is asked
     session = _Session()
     try:
         while True:
@@ -215,6 +217,7 @@ class _Session:
 
     def _start(self, request: Start) -> Facts:
         begin = time.monotonic()
+        os.environ |= request.environment
         arguments = engine_arguments(request.form, request.arguments)
         from vllm import LLM
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -81,13 +81,13 @@ class Engine:
     ) -> None:
         self._command = command
         self._environment = dict(environment)
-        self._log = log
-        self._silence = silence
+        self.log = log
+        self.silence = silence
         self.until = until
         self._temporary = ExitStack()
         self._child: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._idle = True
+        self._idle = False  # no engine yet that has to be ended in order
 
     def __enter__(self) -> Engine:
         try:
@@ -108,13 +108,21 @@ class Engine:
 
     def check_alive(self) -> None:
         """Raises CommandError if the process has ended."""
-        if self._child is None or self._child.poll() is not None:
+        if not self.alive:
             raise self._failed("running")
 
-    def start(self) -> Facts:
-        """Builds the engine."""
-        command = self._command
-        return self.ask(Start(command.form, command.arguments), Facts, "starting")
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._child is not None and self._child.poll() is None
+
+    def start(
+        self, arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+    ) -> Facts:
+        """Builds the engine, of the command's arguments or others, with further variables."""
+        arguments = self._command.arguments if arguments is None else arguments
+        request = Start(self._command.form, tuple(arguments), dict(environment or {}))
+        return self.ask(request, Facts, "starting")
 
     def ask(self, request: Request, kind: type[_Kind], doing: str) -> _Kind:
         """Sends a request and waits for its answer; CommandError where it failed or fell silent."""
@@ -135,7 +143,7 @@ class Engine:
         if isinstance(answer, Failed):
             raise CommandError(
                 f"the engine failed while {doing}: {with_advice(answer.reason, self._words())}; "
-                f"its log is {self._log}"
+                f"its log is {self.log}"
             )
         if not isinstance(answer, kind):
             raise CommandError(f"the engine answered {type(answer).__name__} while {doing}")
@@ -155,10 +163,10 @@ class Engine:
                 since, size = time.monotonic(), now
             if time.monotonic() > self.until:
                 raise CommandError(f"the engine has used its time while {doing}")
-            if time.monotonic() - since > self._silence:
+            if time.monotonic() - since > self.silence:
                 raise CommandError(
-                    f"the engine has been silent for {self._silence:.0f} s while {doing}; the last "
-                    f"line of its log: {self._words()}; its log is {self._log}; --timeout sets "
+                    f"the engine has been silent for {self.silence:.0f} s while {doing}; the last "
+                    f"line of its log: {self._words()}; its log is {self.log}; --timeout sets "
                     "how long to wait"
                 )
             assert self._child is not None
@@ -176,7 +184,7 @@ class Engine:
             command = self._command
             argv = [*command.prefix, command.python, *_DRIVER, str(path)]
             try:
-                with open(self._log, "ab") as log:
+                with open(self.log, "ab") as log:
                     self._child = subprocess.Popen(
                         argv,
                         env=self._variables(folder),
@@ -212,15 +220,15 @@ class Engine:
         how = "closed its connection" if code is None else f"ended with exit code {code}"
         words = self._words()
         return CommandError(
-            f"the engine {how} while {doing}: {with_advice(words, words)}; its log is {self._log}"
+            f"the engine {how} while {doing}: {with_advice(words, words)}; its log is {self.log}"
         )
 
     def _words(self) -> str:
-        return last_words(self._log)
+        return last_words(self.log)
 
     def _log_size(self) -> int:
         with suppress(OSError):
-            return self._log.stat().st_size
+            return self.log.stat().st_size
         return 0
 
     def _end(self) -> None:

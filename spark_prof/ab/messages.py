@@ -45,6 +45,8 @@ class Check(msgspec.Struct, tag=True, frozen=True):
 class Start(Check, tag=True, frozen=True):
     """Builds the engine; answered by `Facts`."""
 
+    environment: dict[str, str] = {}  # variables that nothing has read before
+
 
 class DescribeSwaps(msgspec.Struct, tag=True, frozen=True):
     """Asks what is swapped; answered by `Rows`."""

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_prof.ab.accuracy_gate import Bits, Depth, Position, judge
@@ -41,7 +41,9 @@ from spark_prof.tune.tune_trial import (
 
 _MARGIN_S = 10.0
 """Kept of the minutes for ending engines and drawing the answer."""
-_SILENT_STARTS = 2.0
+_WARM = 0.75
+"""Of what a first start takes: the next finds compiled graphs, and vLLM imported."""
+_SILENT_STARTS = 3.0
 _LEAST_SILENCE_S = 60.0
 _START_SECONDS = 4.0  # of steps at each batch size in an engine of one side
 _LONGEST_HANG_S, _SHORTEST_HANG_S = 120.0, 20.0
@@ -71,7 +73,6 @@ class _Live:
     engine: Engine
     facts: Facts
     stage: Stage
-    log: Path
     sides: dict[Combination, str]
     shapes: tuple[Shape, ...]
     sampler: Sampler
@@ -90,6 +91,7 @@ class Engines:
         self._command, self._wanted, self._journal, self._say = command, wanted, journal, say
         self._deadline = time.monotonic() + 60 * wanted.minutes - _MARGIN_S
         self._live: _Live | None = None
+        self._spare: Engine | None = None  # a process that has imported vLLM, for the next engine
         self._count = len(list(wanted.folder.glob("engine-*.log")))
         self._started: list[float] = []  # seconds that engines took from their start to their end
         self._floors: dict[Shape, tuple[Position, ...]] = {}
@@ -103,6 +105,9 @@ class Engines:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.__exit__()
 
     @property
     def left(self) -> float:
@@ -111,8 +116,12 @@ class Engines:
 
     @property
     def start_s(self) -> float:
-        """Of the longest start until now; of none an eighth of the minutes."""
-        return max(self._started, default=60 * self._wanted.minutes / 8)
+        """Of the longest start but the first, which fills caches: until then, a part of that one.
+
+        Of none an eighth of the minutes.
+        """
+        first, *others = self._started or [60 * self._wanted.minutes / 8 / _WARM]
+        return max(others, default=_WARM * first)
 
     def close(self) -> None:
         """Ends the engine that runs."""
@@ -194,7 +203,6 @@ class Engines:
     def _begin(self, stage: Stage, combinations: Sequence[Combination], within: float) -> _Live:
         """Starts an engine whose sides differ in swaps only."""
         self.close()
-        self._count += 1
         first = side_of(combinations[0])
         names = ["a", *(f"c{number}" for number in range(1, len(combinations)))]
         sides = dict(zip(combinations, names, strict=True))
@@ -205,19 +213,18 @@ class Engines:
         )
         options = (*first.options, *(self._few_graphs() if len(sides) > 2 else ()))
         arguments = with_options(self._command.arguments, options)
-        command = replace(self._command, arguments=arguments)
-        environment = {**dict(first.environment), SWAPS_ENVIRONMENT: settings.to_json()}
-        log = self._wanted.folder.absolute() / f"engine-{self._count}.log"
         begun = time.monotonic()
-        silence = self._wanted.timeout
-        if self._started:
-            silence = min(silence, max(_SILENT_STARTS * self.start_s, _LEAST_SILENCE_S))
-        until = min(self._deadline, begun + within)
-        engine = Engine(command, environment, log, silence, until)
-        self._log = log
         with ExitStack() as stack:
-            stack.enter_context(engine)
-            facts = self.facts = engine.start()
+            engine = self._launched(dict(first.environment), stack)
+            self._log = engine.log
+            engine.until = min(self._deadline, begun + within)
+            if self._started:
+                longest = max(_SILENT_STARTS * self.start_s, _LEAST_SILENCE_S)
+                engine.silence = min(engine.silence, longest)
+            if self._spare is None and self.left > 2 * self.start_s:
+                with suppress(CommandError):
+                    self._spare = self._new_engine({}).__enter__()
+            facts = self.facts = engine.start(arguments, {SWAPS_ENVIRONMENT: settings.to_json()})
             self.floor = max(self.floor, CAPTURES_APART if facts.gpu else 0.0)
             why = {shape: impossible(shape, facts) for shape in self._shapes()}
             if lines := [line for line in why.values() if line]:
@@ -225,9 +232,24 @@ class Engines:
             sampler = stack.enter_context(Sampler(facts.uuids))
             took = time.monotonic() - begun
             self._started.append(took)
-            live = _Live(engine, facts, stage, log, sides, tuple(why), sampler, stack.pop_all())
+            live = _Live(engine, facts, stage, sides, tuple(why), sampler, stack.pop_all())
         self._live = live
         return live
+
+    def _launched(self, environment: dict[str, str], stack: ExitStack) -> Engine:
+        """A process that can hold an engine: the spare, if that has the same variables."""
+        spare = self._spare
+        if spare is not None and not environment:
+            self._spare = None
+            stack.push(spare)
+            if spare.alive:
+                return spare
+        return stack.enter_context(self._new_engine(environment))
+
+    def _new_engine(self, environment: dict[str, str]) -> Engine:
+        self._count += 1
+        log = self._wanted.folder.absolute() / f"engine-{self._count}.log"
+        return Engine(self._command, environment, log, self._wanted.timeout)
 
     def _few_graphs(self) -> tuple[str, ...]:
         """CUDA graphs of the measured batch sizes alone, for an engine of many sides.

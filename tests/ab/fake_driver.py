@@ -39,10 +39,16 @@ from spark_prof.ab.messages import (
 )
 
 MODEL: dict[str, Any] = json.loads(os.environ.get("FAKE_ENGINE", "{}"))
-SWAPS: dict[str, Any] = json.loads(os.environ["SPARK_PROF_SWAPS"])
+SWAPS: dict[str, Any] = {}
 RANDOM = random.Random(MODEL.get("seed", 1))
-NAMED = [side for side, swaps in SWAPS.items() if isinstance(swaps, str)]
-SIDES = NAMED + (["a2"] if SWAPS.get("twin") else [])
+NAMED: list[str] = []
+SIDES: list[str] = []
+
+
+def read_sides() -> None:
+    SWAPS.update(json.loads(os.environ["SPARK_PROF_SWAPS"]))
+    NAMED[:] = [side for side, swaps in SWAPS.items() if isinstance(swaps, str)]
+    SIDES[:] = NAMED + (["a2"] if SWAPS.get("twin") else [])
 
 
 def main() -> None:
@@ -54,9 +60,12 @@ def main() -> None:
             return
         request = msgspec.json.decode(line or b"", type=Request)
         name = type(request).__name__
+        if isinstance(request, Start):
+            os.environ |= request.environment
+            read_sides()
         print(f"asked {name}", flush=True)
-        only = MODEL.get("die_in", SIDES[0])
-        if MODEL.get("die") == name and only in (SIDES[0], os.environ.get("FAKE_SIDE")):
+        only = MODEL.get("die_in", (SIDES or ["a"])[0])
+        if MODEL.get("die") == name and only in ((SIDES or ["a"])[0], os.environ.get("FAKE_SIDE")):
             print("ValueError: torch.OutOfMemoryError: CUDA out of memory", flush=True)
             os._exit(9)
         if MODEL.get("hang") == name:
