@@ -48,6 +48,10 @@ def answer_line(result: TuneResult) -> str:
     if result.answer:
         gains = ", ".join(_gain(timed) for timed in result.times)
         line = f"{' '.join(result.answer)}: {gains}; {_says(result.answers)}"
+    elif fastest := next((e for e in result.tried if e.name == result.unconfirmed), None):
+        gain = fastest.gain.value if fastest.gain else fastest.one_start
+        seen = f", {gain:.2f} x per token in the search" if gain else ""
+        line = f"not confirmed: {fastest.name}{seen}"
     elif not result.finished:
         line = "nothing is confirmed yet"
     else:

@@ -35,13 +35,16 @@ from spark_prof.tune.tune_trial import (
     name_of,
     over_batches,
     rivals,
+    side_of,
     swaps_only,
 )
 
 _ROUNDS = (1.0, 2.0, 4.0)
 """Time of each round on a candidate that is still open, in those of the first."""
-_MOST_SIDES = 16
-"""Of one engine: each takes a second or two for CUDA graphs of its own."""
+_MOST_SIDES = 10
+"""Of one engine: each takes two or three seconds for CUDA graphs of its own."""
+_SWAPS_COST = 1.6
+"""Of what an engine takes: all kernels are built and tried, and every side is captured."""
 _MOST_STARTS = 3
 _SHORTEST_S, _LONGEST_S = 0.5, 10.0
 _CONFIRM_S = 20.0
@@ -58,6 +61,7 @@ class Found:
     trials: tuple[Trial, ...]
     verdicts: dict[str, tuple[Verdict, str]]  # of each candidate's words, with one line or none
     line: str = ""  # why there is no answer though something was faster in the search
+    unconfirmed: Combination = BASE  # what that was, where the time was up
 
 
 class Search:
@@ -79,30 +83,46 @@ class Search:
         self._measure, self._say, self._journal = measure, say, keep
         self._known = Evidence(together, measure.floor)
         self._line = ""
+        self._unconfirmed = BASE
         for trial in first:
             self._keep(trial)
 
     def run(self) -> Found:
         """Searches and confirms, as far as the time goes."""
         try:
-            swapped = self._swaps()
-            best = self._engines(swapped)
+            if self._leads_alone():
+                best = self._engines(BASE)
+                swapped = BASE if best else self._swaps()
+            else:
+                swapped = self._swaps()
+                best = self._engines(swapped)
             return self.found(*self._confirmed(dict.fromkeys((best, swapped))))
         except TimeUpError:
-            self._line = "the time was up before a winner was confirmed"
+            self._line = "the time was up before it was confirmed; --resume goes on"
+            known = self._known.gains
+            worth = [c for c in known if c and self._known.worth(c)]
+            self._unconfirmed = max(worth, key=lambda c: known[c].value, default=BASE)
         return self.found()
 
     def found(self, answer: Combination = BASE, times: tuple[Timed, ...] = ()) -> Found:
         """What is known, of a search that ended early too."""
         verdicts = {words: self._known.verdict(words, answer, self._line) for words in self._order}
         line = "" if answer else self._line
-        return Found(answer, times, tuple(self._known.trials), verdicts, line)
+        unconfirmed = BASE if answer else self._unconfirmed
+        return Found(answer, times, tuple(self._known.trials), verdicts, line, unconfirmed)
+
+    def _leads_alone(self) -> bool:
+        """Whether what promises most needs an engine of its own, and time is short for both."""
+        first = next(iter(self._order), "")
+        alone = first in self._others and bool(swaps_of(first))
+        both = (_SWAPS_COST + 1) * self._cost + self._reserve(options=True)
+        return alone and self._measure.left < both
 
     # Swaps, in one engine.
 
     def _swaps(self) -> Combination:
         singles = [(words,) for words in self._swapped]
-        if self._measure.left < self._cost + self._reserve():
+        if self._measure.left < _SWAPS_COST * self._cost + self._reserve():
             self._known.why |= dict.fromkeys(self._swapped, "no time was left; give more --minutes")
             singles = []
         if not singles:
@@ -111,7 +131,7 @@ class Search:
         also = family(BASE, apart, _MOST_SIDES - len(singles))
         reserve = self._reserve(options=bool(self._others)) + self._cost * bool(self._others)
         rounds = sum(_ROUNDS) / 2 + 1  # few are open in the last one; then they are put together
-        spare = self._measure.left - self._cost - reserve
+        spare = self._measure.left - _SWAPS_COST * self._cost - reserve
         each = spare / (rounds * len(singles) * self._measure.batches)
         each = min(max(each, _SHORTEST_S), _LONGEST_S)
         alive = singles
@@ -219,24 +239,26 @@ class Search:
         alive = list(self._others)
         for number in range(_MOST_STARTS):
             tried: list[str] = []
-            for words in alive:
+            for group in _alike(alive):
                 missing = 1 + (len(self._known.starts.get(BASE, ())) <= number)
                 if self._measure.left < missing * self._cost + self._reserve(options=True):
                     if not number:
-                        self._known.why[words] = (
-                            "no time for an engine of its own; give more --minutes"
-                        )
+                        why = "no time for an engine of its own; give more --minutes"
+                        self._known.why |= dict.fromkeys(group, why)
                     continue
                 if missing > 1:
                     self._tell("the engine as it is, once more", len(alive))
                     self._start("search", number, [BASE])
                     if len(self._known.starts.get(BASE, ())) <= number:
                         return swapped  # the base itself does not start any more
-                beside = [other for other in swapped if not rivals(other, words)]
-                both = dict.fromkeys([(words,), self._ordered((*beside, words))])
-                self._tell(f"{name_of((words,))} in an engine of its own", len(alive) - len(tried))
+                both: dict[Combination, None] = {}
+                for words in group:
+                    beside = [other for other in swapped if not rivals(other, words)]
+                    both |= dict.fromkeys([(words,), self._ordered((*beside, words))])
+                names = " and ".join(name_of((words,)) for words in group)
+                self._tell(f"{names} in an engine of its own", len(alive) - len(tried))
                 self._start("search", number, list(both))
-                tried.append(words)
+                tried += group
             alive = self._promising(tried)
         return self._extended(swapped)
 
@@ -279,9 +301,18 @@ class Search:
                 self._keep(trial)
         except EngineEndedError as error:
             if self._measure.left <= kept_s and alike[0]:
-                self._known.why[alike[0][-1]] = "no time was left while its engine started"
+                why = "no time was left while its engine started"
+                self._known.why |= dict.fromkeys((c[-1] for c in alike if c), why)
                 return
-            self._fail(stage, number, alike[0], str(error), paired=False)
+            singles: list[Combination] = [c for c in alike if len(c) == 1]
+            if len(singles) > 1 and not error.blamed:
+                for combination in singles:
+                    self._start(stage, number, [combination])
+                return
+            for combination in error.blamed if len(singles) > 1 else [alike[0]]:
+                self._fail(stage, number, combination, str(error), paired=False)
+            if rest := [c for c in singles if not self._known.holds_bad(c)]:
+                self._start(stage, number, rest)
 
     # The answer.
 
@@ -291,8 +322,10 @@ class Search:
         """The first that is faster in fresh engines, too."""
         for combination in filter(None, wanted):
             paired = swaps_only(combination) and all(w in self._swapped for w in combination)
-            if self._measure.left < (1 if paired else 2) * self._cost:
-                self._line = f"no time was left to confirm {name_of(combination)}; --resume does"
+            # The longest start is one of swaps; of two to come one is the base's.
+            if self._measure.left < (1 if paired else 1 + 1 / _SWAPS_COST) * self._cost:
+                self._line = "no time was left to confirm it; --resume does"
+                self._unconfirmed = self._unconfirmed or combination
                 continue
             self._say(f"confirming {name_of(combination)} in fresh engines")
             times = self._paired(combination) if paired else self._started(combination)
@@ -310,7 +343,7 @@ class Search:
 
     def _paired(self, combination: Combination) -> tuple[Timed, ...]:
         batches = self._measure.batches
-        each = (self._measure.left - self._measure.start_s) / (3 * batches)
+        each = (self._measure.left - _SWAPS_COST * self._cost) / (3 * batches)
         each = min(max(each, _SHORTEST_S), _CONFIRM_S)
         pairs = [Pair(BASE), Pair(combination)]
         self._together(0, pairs, (), each, "confirmation")
@@ -375,6 +408,15 @@ class Search:
         won = f"; best until now {name_of(best[0])}, {best[1].value:.2f} x" if best else ""
         left = self._measure.left / 60
         self._say(f"trying {what}{won}; {waiting} to go here, {left:.1f} min left")
+
+
+def _alike(every: Sequence[str]) -> list[list[str]]:
+    """Candidates by what an engine has to be started with: those that differ in swaps share one."""
+    groups: dict[object, list[str]] = {}
+    for words in every:
+        side = side_of((words,))
+        groups.setdefault((side.options, side.environment), []).append(words)
+    return list(groups.values())
 
 
 def family(current: Combination, rest: Sequence[str], most: int) -> list[Combination]:

@@ -45,7 +45,7 @@ _WARM = 0.75
 """Of what a first start takes: the next finds compiled graphs, and vLLM imported."""
 _SILENT_STARTS = 3.0
 _LEAST_SILENCE_S = 60.0
-_START_SECONDS = 4.0  # of steps at each batch size in an engine of one side
+_START_SECONDS = 2.5  # of steps at each batch size in an engine of one side
 _LONGEST_HANG_S, _SHORTEST_HANG_S = 120.0, 20.0
 _LOG_TAIL = 1 << 20
 _DOING = re.compile(r"(building|trying) (\S+=\S+)$|\bruns in \d+ of \d+ layers", re.M)
@@ -116,12 +116,8 @@ class Engines:
 
     @property
     def start_s(self) -> float:
-        """Of the longest start but the first, which fills caches: until then, a part of that one.
-
-        Of none an eighth of the minutes.
-        """
-        first, *others = self._started or [60 * self._wanted.minutes / 8 / _WARM]
-        return max(others, default=_WARM * first)
+        """What `expected_start` says of the starts until now; of none an eighth of the minutes."""
+        return expected_start(self._started) or 60 * self._wanted.minutes / 8
 
     def close(self) -> None:
         """Ends the engine that runs."""
@@ -368,6 +364,14 @@ class Engines:
             path.unlink(missing_ok=True)
             keep_logits(live.engine, "a", batch, path, text)
             floors[shape] = compare_logits(live.engine, "a", batch, path, text, disturbed=True)
+
+
+def expected_start(started: Sequence[float]) -> float:
+    """Seconds of the longest start but the first, which fills caches; 0 of none.
+
+    Of the first alone it is a part.
+    """
+    return max(started[1:], default=_WARM * started[0]) if started else 0.0
 
 
 def _blamed(log: Path, combinations: Sequence[Combination]) -> tuple[str, list[Combination]]:

@@ -69,6 +69,7 @@ class TuneResult:
     times: tuple[Timed, ...] = ()  # of the answer, measured in fresh engines, apart from the search
     answers: Answers | None = None  # of the answer, at its worst batch size
     line: str = ""  # why nothing was confirmed though something was faster in the search
+    unconfirmed: str = ""  # what that was, where the time was up; a name in `tried`
     environment: dict[str, str] = field(default_factory=dict)  # to serve the answer
     serve: str = ""  # the command line for that
     tried: tuple[Tried, ...] = ()  # candidates in the order of the table, then combinations
@@ -93,6 +94,7 @@ def with_found(
         times=tuple(_known(timed) for timed in found.times),
         answers=_worst(confirmed),
         line=found.line,
+        unconfirmed=name_of(found.unconfirmed) if found.unconfirmed else "",
         environment=environment,
         serve=shlex.join(redacted(list(serve))) if found.answer else "",
         tried=tuple(_tried(found, table.candidates)),

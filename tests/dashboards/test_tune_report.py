@@ -29,6 +29,9 @@ def test_the_answer_is_one_line() -> None:
     assert answer_line(some) == told
     none = replace(some, tried=late)
     assert answer_line(none) == "no candidate could be tried in this time"
+    early = replace(NOTHING, unconfirmed="moe=spark_prof", line="the time was up")
+    seen = "not confirmed: moe=spark_prof, 1.50 x per token in the search; the time was up"
+    assert answer_line(early) == seen
     assert answer_line(STOPPED) == "nothing is confirmed yet (ended early: it was stopped)"
 
 

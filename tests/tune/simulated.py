@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks.ab_power import NOISES, quads_of
 from spark_prof.ab.statistics import compare
 from spark_prof.tune.search import Found, Search
+from spark_prof.tune.tune_engines import expected_start
 from spark_prof.tune.tune_trial import (
     BASE,
     Answers,
@@ -23,6 +24,7 @@ from spark_prof.tune.tune_trial import (
     Timed,
     TimeUpError,
     Trial,
+    side_of,
 )
 
 STEP_S = 0.003
@@ -46,6 +48,9 @@ class Simulated:
     spread: float = 0.003  # of engine starts
     seconds: float = 480.0
     boots_s: float = 72.0
+    first_s: float = 0.0  # more for the first start, which fills caches
+    builds_s: float = 0.0  # more for swaps, whose kernels are built and tried
+    captures_s: float = 0.0  # more for each side
     seed: int = 1
     floor: float = 0.0
     batches: int = 2
@@ -60,7 +65,11 @@ class Simulated:
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
         self.left = self.seconds
-        self.start_s = self.boots_s + 4 * self.batches
+        self.started: list[float] = []
+
+    @property
+    def start_s(self) -> float:
+        return expected_start(self.started) or self.boots_s + 4 * self.batches
 
     def truth(self, combination: Combination) -> float:
         alone = [word for words in combination for word in words.split(",")]
@@ -79,7 +88,14 @@ class Simulated:
         if stuck := words & self.hangs:
             self.spend(min(self.silence_s + self.boots_s, within))
             raise EngineEndedError("the engine has been silent", [(w,) for w in stuck])
-        self.spend(self.boots_s)
+        swapped = any(side_of(each).swaps for each in combinations)
+        took = self.boots_s + self.captures_s * len(combinations)
+        took += self.first_s * (self.starts == 1) + self.builds_s * swapped
+        if took > within:
+            self.spend(within)
+            raise EngineEndedError("the engine has used its time")
+        self.spend(took)
+        self.started.append(took)
         if dead := words & self.crashes:
             blamed = [(w,) for w in dead] if self.tells_who else []
             raise EngineEndedError("the engine ended with exit code 9", blamed)
@@ -139,6 +155,7 @@ class Simulated:
         if all(found):
             yield from filter(None, found)
             return
+        before = self.left
         self.begin(alike, within)
         own = math.exp(self.random.normal(0, self.spread))
         for each in alike:
@@ -147,10 +164,11 @@ class Simulated:
             if ended := self.ended(each):
                 yield replace(trial, outcome=ended, why=f"made to: {ended}")
                 continue
-            self.spend(4 * self.batches)
+            self.spend(6 * self.batches)
             us = 3000 * own / self.truth(each)
             times = tuple(Timed(size, us, counted=1) for size in range(1, self.batches + 1))
             yield replace(trial, times=times, answers=Answers(256, 1.0, "changed", decided=True))
+        self.started[-1] = before - self.left
 
 
 def search(measure: Simulated, *words: str, first: Sequence[Trial] = ()) -> Found:

@@ -108,6 +108,44 @@ def test_an_option_fits_into_eight_minutes_beside_a_first_start_of_the_base() ->
     assert measure.left > 0
 
 
+H200 = {"seconds": 470.0, "boots_s": 45.0, "first_s": 60.0, "builds_s": 40.0, "captures_s": 2.5}
+"""What starts of gpt-oss-20b took on an H200, vLLM 0.26, with vLLM imported ahead."""
+LAYER = "layer=spark_prof"
+IN_ALL = (f"{LAYER},{OUT}", LAYER, f"{LAYER},{OUT},{HEAD}")
+
+
+def test_what_promises_most_comes_first_where_time_is_short() -> None:
+    gains = {LAYER: 1.6, OUT: 1.08, HEAD: 1.04, MOE: 1.3, ROUTER: 1.03, QKV: 1.02}
+    words = (IN_ALL[0], f"{MOE},{ROUTER},{OUT}", *IN_ALL[1:], MOE, ROUTER, QKV, OUT, HEAD, X)
+    for seed in range(5):
+        measure = Simulated(gains, seed=seed, **H200)  # type: ignore[arg-type]
+        [first] = measure.start("search", 0, [BASE], measure.left)
+        found = search(measure, *words, first=[first])
+        assert found.answer == (IN_ALL[2],)
+        assert measure.starts == 4  # the base and all with layer, each once more
+    measure = Simulated(gains, **{**H200, "seconds": 1800.0})  # type: ignore[arg-type]
+    found = search(measure, *words)
+    assert {w for words in found.answer for w in words.split(",")} >= {LAYER, OUT, HEAD}
+    assert found.verdicts[MOE][0] == "faster"
+
+
+def test_one_of_those_that_share_an_engine_ends_it() -> None:
+    for tells_who in (True, False):
+        measure = Simulated(
+            {LAYER: 1.5}, crashes=frozenset({IN_ALL[2]}), tells_who=tells_who, seconds=3600
+        )
+        found = search(measure, *IN_ALL)
+        assert found.answer in {(IN_ALL[0],), (IN_ALL[1],)}
+        assert found.verdicts[IN_ALL[2]][0] == "failed"
+
+
+def test_what_no_time_was_left_to_confirm_is_said() -> None:
+    measure = Simulated({MOE: 1.3}, seconds=200, boots_s=60, captures_s=20)
+    found = search(measure, MOE)
+    assert (found.answer, found.unconfirmed) == (BASE, (MOE,))
+    assert "confirm" in found.line
+
+
 @pytest.mark.slow
 def test_nothing_helps_where_nothing_does() -> None:
     """Of 100 runs without an effect at most 5 claim a gain: of swaps, and of options."""

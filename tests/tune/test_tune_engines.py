@@ -14,6 +14,7 @@ from spark_prof.errors import CommandError
 from spark_prof.tune import tune_engines as engines
 from spark_prof.tune.journal import Journal
 from spark_prof.tune.tune_engines import Engines, Wanted, _blamed
+from spark_prof.tune.tune_trial import BASE
 from tests.ab.engines import fake_vllm
 
 LOG = """
@@ -47,6 +48,31 @@ def test_an_engine_is_given_up_at_its_time(tmp_path: Path, monkeypatch: pytest.M
             engine.start()
         process = engine.process
     assert not process.is_running()
+
+
+def test_the_next_engine_has_imported_vllm_while_this_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", "{}")
+    python = str(fake_vllm(tmp_path / "bin") / "python3")
+    command = EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
+    wanted = Wanted(tmp_path, 60.0, (1,), 16, gate_tokens=8)
+    with Engines(command, wanted, Journal(tmp_path), print) as found:
+        # What has variables needs a process of its own; a spare that ended is replaced.
+        numbers = []
+        for combination in (BASE, ("o=fp8",), ("X=1",), BASE, BASE):
+            live = found._begin("search", [combination], 600.0)
+            numbers.append(int(live.engine.log.stem.partition("-")[2]))
+            assert found._spare is not None
+            if numbers == [1, 2, 4]:
+                found._spare.process.kill()
+                found._spare.process.wait()
+        assert numbers == [1, 2, 4, 5, 6]
+        assert live.engine.alive
+        assert found._spare is not None
+        assert found._spare.alive
+        processes = [live.engine.process, found._spare.process]
+    assert not any(process.is_running() for process in processes)
 
 
 def test_an_engine_of_many_sides_captures_what_is_measured(
