@@ -31,6 +31,7 @@ _OVERLAP_NS = 1_000_000  # steps that overlap by less are left alone: the error 
 _APART_NS = 5_000_000
 """How far the clocks of host and GPU may be apart; sound ones show no early or late kernel."""
 
+_LATE_TIMES = 4
 _STALL_NS = 500_000_000
 _STALL_TIMES = 50
 """A step of this length, as many times the median of its phase, is told; one of a minute counts
@@ -245,6 +246,14 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     begin = np.maximum.accumulate(begin)
     finish = np.maximum.reduce([updated, device_done, begin])
     finish[:-1] = np.where(follows[1:], begin[1:], np.minimum(finish[:-1], begin[1:]))
+
+    # The update of a piece's last step may wait for the recording to be written: it follows the last
+    # kernel much later than others do, which then tell how long that takes.
+    tails = (begin[1:] - device_done[:-1])[follows[1:]]
+    longest = int(tails.max(initial=0))
+    late = ~np.append(follows[1:], False)[: len(steps)] & bool(len(tails))
+    late &= finish - device_done > max(_LATE_TIMES * longest, _OVERLAP_NS)
+    finish[late] = updated[late] = np.maximum(device_done + longest, begin)[late]
 
     period = np.where(follows, updated - np.append(0, updated[:-1]), updated - alone)
     engine = np.where(steps["update_ns"].notna(), period.astype(np.float64), np.nan)

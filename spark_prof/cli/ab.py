@@ -144,8 +144,11 @@ def _apply(side: Side, words: list[str], kind: options.Format) -> int:
         print(line)
     if serve:
         readable = serve.isprintable() and len(serve) <= _LONGEST_SERVE
+        names = (word.partition("=")[0] for word in found.options)
+        whole = next((name.partition(".")[0] for name in names if "." in name), "")
+        beside = f"; where you give {whole} yourself, put it into that" if whole else ""
         options.say(
-            f"start it with: {serve}"
+            f"start it with: {serve}{beside}"
             if readable
             else "its options cannot be shown in a line; --format json has them"
         )

@@ -14,6 +14,7 @@ Nothing here starts an engine: `Measure` does, or a simulation of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import combinations
@@ -333,8 +334,12 @@ class Search:
             if gain and self._known.claims(gain) == "faster":
                 return combination, times
             name = name_of(combination)
-            self._line = f"{name} was faster in the search, and not in fresh engines"
             bad = self._known.last(combination, BASE if paired else None, "confirmation")
+            if not (bad and bad.why) and (gain is None or gain.high == math.inf):
+                self._line = "no time was left for fresh engines enough; --resume starts them"
+                self._unconfirmed = self._unconfirmed or combination
+                continue
+            self._line = f"{name} was faster in the search, and not in fresh engines"
             if bad and bad.why:
                 self._line += f": {bad.why}"
             elif gain:

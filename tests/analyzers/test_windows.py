@@ -210,6 +210,17 @@ def test_the_end_of_the_last_step(
     assert spans(windows(tmp_path, [IN_TURN], {0: seen}, device))[-1][1] == end
 
 
+def test_the_last_update_may_wait_for_the_recording_to_be_written(tmp_path: Path) -> None:
+    steps = [step(n, 100 * n * MS + 10 * MS, 100 * n * MS + 80 * MS) for n in range(3)]
+    device = {n: (100 * n + 95) * MS for n in range(3)}
+    for last, end in ((310, 310), (900, 300)):  # other steps end 5 ms behind their last kernel
+        updates = [engine(n, 100 * n * MS, (100 * n + 110) * MS) for n in range(2)]
+        updates.append(engine(2, 200 * MS, last * MS))
+        found = windows(tmp_path / str(last), [steps], {0: updates}, device)
+        assert spans(found)[-1] == (200 * MS, end * MS)
+        assert found["engine_ns"].tolist()[1:] == [100 * MS, (end - 210) * MS]
+
+
 def test_a_rank_that_nobody_waits_for_may_run_on_after_the_update(tmp_path: Path) -> None:
     """The scheduler has its tokens from rank 0; on a busy machine rank 1 comes 11 ms later."""
     steps = [step(0, 10 * MS, 80 * MS), step(1, 110 * MS, 180 * MS), step(2, 210 * MS, 280 * MS)]
