@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import finishes_gemm, is_gemm
 from spark_prof.analyzers.lookup import mapping_in
+from spark_prof.analyzers.recorded_run import model_folder
 from spark_prof.analyzers.roofline.needs import Shape, ranks_of, shape_of
 from spark_prof.analyzers.roofline.step_roofline import streamed_weights
 from spark_prof.analyzers.roofline.weight_bytes import PRODUCTS, Weights
@@ -84,15 +85,13 @@ class RecordedRun:
     left_out: tuple[LeftOut, ...]
 
 
-def recorded_work(bundle: Bundle, rank: int | None = None) -> RecordedRun:
-    """What a rank of a recording computed, the lowest if None.
+def recorded_work(bundle: Bundle) -> RecordedRun:
+    """What the lowest rank of a recording computed.
 
     Raises:
-        CommandError: it has no such rank, no decode step of up to 16 tokens, or no work whose
-            shape is known.
+        CommandError: it has no decode step of up to 16 tokens, or no work whose shape is known.
     """
-    found = summary_of(bundle, rank)
-    rank = min(bundle.ranks, default=0) if rank is None else rank
+    found, rank = summary_of(bundle), min(bundle.ranks, default=0)
     facts = bundle.facts(rank)
     shape = shape_of(facts)
     steps = found.steps[found.steps["phase"] == "decode"]
@@ -119,7 +118,7 @@ def recorded_work(bundle: Bundle, rank: int | None = None) -> RecordedRun:
     taken = sum(map(len, numbers.values()))
     gpu = found.report.gpu
     return RecordedRun(
-        _model(facts),
+        model_folder(facts, "model"),
         gpu.name,
         gpu.compute_capability or "",
         int(mapping_in(facts, "gpu").get("multiprocessors") or 0),
@@ -161,12 +160,8 @@ def _pieces(
         products.sort(key=lambda weight: weight.order)
         for number, product in enumerate(products):
             place = _Place(component, layer, number, len(products))
-            found[_matrix(product, shape.hidden, _model(facts))].append(place)
+            found[_matrix(product, shape.hidden, model_folder(facts, "model"))].append(place)
     return found
-
-
-def _model(facts: Mapping[str, Any]) -> str:
-    return str(facts.get("model") or "model").rstrip("/").rsplit("/", 1)[-1]
 
 
 class _Launch(NamedTuple):
@@ -281,7 +276,7 @@ def _experts(
         return _Unknown("experts", why)
     activation: Any = "swiglu" if gpt_oss else "silu"
     sizes = (shape.experts, shape.chosen, shape.hidden, inner)
-    return ExpertsShape(_model(facts), form, *sizes, activation, gpt_oss), form
+    return ExpertsShape(model_folder(facts, "model"), form, *sizes, activation, gpt_oss), form
 
 
 def _left_out(

@@ -119,15 +119,9 @@ class Why:
     next: Next
 
 
-def bandwidth_of(gpu: Gpu) -> tuple[float, str]:
-    """What a kernel that reads reaches on a GPU, else its data sheet, and who says so."""
-    found = gpu.read_bandwidth or gpu.memory_bandwidth
-    return found.value, found.source
-
-
 def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Question) -> Side:
     """What a checkpoint will read in a decode step, and how its products are expected to run."""
-    bandwidth, _ = bandwidth_of(gpu)
+    bandwidth = gpu.bandwidth.value
     read: dict[str, float] = {}
     formats: dict[str, dict[str, None]] = {}
     for row in step_of(weights_of(checkpoint), question).rows:
@@ -180,7 +174,7 @@ def side_of_recording(
     Args:
         config: the model's, as Hugging Face writes it, where the recording has it.
     """
-    bandwidth, _ = bandwidth_of(gpu)
+    bandwidth = gpu.bandwidth.value
     ledger = report.decode_ledger
     weights = report.roofline.weights if report.roofline else ()
     sizes: dict[str, float] = {}
@@ -227,7 +221,7 @@ _FORMATS = (("FP8", "fp8"), ("INT4 (AWQ)", "int4"), ("NVFP4", "nvfp4"), ("MXFP4"
 
 def what_ifs(checkpoint: Checkpoint, gpu: Gpu, question: Question) -> Iterator[WhatIf]:
     """The checkpoint with its layers in each format, with attention and lm_head or without."""
-    bandwidth, _ = bandwidth_of(gpu)
+    bandwidth = gpu.bandwidth.value
     model = weights_of(checkpoint)
     seen: set[float] = set()
     plain = _in_format(model, "BF16", "bf16", _CHOICES[-1][1])

@@ -12,7 +12,8 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
+from spark_prof.analyzers.recorded_run import device_of
+from spark_prof.analyzers.roofline.device_ceilings import ceilings_of
 from spark_prof.analyzers.roofline.launches import (
     Group,
     Launch,

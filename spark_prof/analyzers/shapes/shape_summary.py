@@ -24,7 +24,7 @@ from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.lookup import NameColumn, mapping_in, positions
-from spark_prof.analyzers.roofline.device_ceilings import device_of
+from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.rules.gpus import SM_LIMITS, SmLimits, find_gpu
