@@ -17,10 +17,11 @@ from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import finishes_gemm, is_gemm
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_run import model_folder
+from spark_prof.analyzers.roofline.launches import Launch, launches_of
 from spark_prof.analyzers.roofline.needs import Shape, ranks_of, shape_of
 from spark_prof.analyzers.roofline.step_roofline import streamed_weights
 from spark_prof.analyzers.roofline.weight_bytes import PRODUCTS, Weights
-from spark_prof.analyzers.summary import Summary, summary_of
+from spark_prof.analyzers.summary import summary_of
 from spark_prof.errors import CommandError
 from spark_prof.kernels.bench.shapes import (
     DenseShape,
@@ -32,7 +33,6 @@ from spark_prof.kernels.bench.shapes import (
     WeightFormat,
 )
 from spark_prof.traces.bundle import Bundle
-from spark_prof.vocabulary import BASIS_CLASSES, COPIES
 
 _SLOTS: Mapping[tuple[str, int], Slot] = {
     ("qkv", 0): "qkv", ("o_proj", 0): "o", ("o_proj", 1): "o", ("router", 0): "router",
@@ -101,7 +101,8 @@ def recorded_work(bundle: Bundle) -> RecordedRun:
         raise CommandError(f"{source} has no decode step of 1 to {_MOST_TOKENS} tokens")
     tokens = tuple(count for count, _ in counts.most_common(_MOST_COUNTS))
     numbers = {count: steps.index[steps["decode_tokens"] == count] for count in tokens}
-    launches = {count: list(_launches(found, set(numbers[count]))) for count in tokens}
+    modules = bundle.frame("modules", rank)
+    launches = {count: launches_of(found.kernels, [*numbers[count]], modules) for count in tokens}
     by_place = {count: _by_place(of) for count, of in launches.items()}
     done: Counter[str] = Counter()
     work, unknown = [], dict[str, str]()
@@ -114,7 +115,8 @@ def recorded_work(bundle: Bundle) -> RecordedRun:
     if not work:
         why = "; ".join(f"{name}: {reason}" for name, reason in unknown.items())
         raise CommandError(f"{source} has no layer whose shape is known ({why or 'it has none'})")
-    of_all = Counter(launch.component for of in launches.values() for launch in of)
+    every = (its for of in launches.values() for its in of.values())
+    of_all = Counter(launch.component for its in every for launch in its)
     taken = sum(map(len, numbers.values()))
     gpu = found.report.gpu
     return RecordedRun(
@@ -164,36 +166,16 @@ def _pieces(
     return found
 
 
-class _Launch(NamedTuple):
-    step: int
-    component: str
-    layer: int
-    name: str
-    ns: int
-    proven: bool
-
-
-def _launches(found: Summary, steps: set[int]) -> Iterator[_Launch]:
-    """Kernels of those steps in order of start, copies left out."""
-    rows = found.kernels[found.kernels["step"].isin(steps) & (found.kernels["part"] == 0)]
-    rows = rows[~rows["kind"].isin(COPIES)].sort_values("start_ns", kind="stable")
-    columns = ("step", "component", "layer", "name", "basis")
-    durations = rows["end_ns"] - rows["start_ns"]
-    for *of, basis, ns in zip(*(rows[name] for name in columns), durations, strict=True):
-        step, component, layer, name = of
-        proven = basis in BASIS_CLASSES["proven"]
-        yield _Launch(int(step), str(component), int(layer), str(name), int(ns), proven)
-
-
-_ByPlace = Mapping[tuple[str, int], Mapping[int, Sequence[_Launch]]]
+_ByPlace = Mapping[tuple[str, int], Mapping[int, Sequence[Launch]]]
 """Kernels by component and layer, then by step; those between router and experts count to these."""
 
 
-def _by_place(launches: Iterable[_Launch]) -> _ByPlace:
-    found: dict[tuple[str, int], dict[int, list[_Launch]]] = defaultdict(lambda: defaultdict(list))
-    for launch in launches:
-        routes = launch.component == "router" and not _of_product(launch.name)
-        found["experts" if routes else launch.component, launch.layer][launch.step].append(launch)
+def _by_place(launches: Mapping[int, Iterable[Launch]]) -> _ByPlace:
+    found: dict[tuple[str, int], dict[int, list[Launch]]] = defaultdict(lambda: defaultdict(list))
+    for step, its in launches.items():
+        for launch in its:
+            routes = launch.component == "router" and not _of_product(launch.name)
+            found["experts" if routes else launch.component, launch.layer][step].append(launch)
     return found
 
 
@@ -224,11 +206,11 @@ def _ran(
         yield tokens, Recorded(usual, us, len(alike), proven)
 
 
-def _call(launches: Sequence[_Launch], place: _Place) -> list[_Launch]:
+def _call(launches: Sequence[Launch], place: _Place) -> list[Launch]:
     """The kernels of one call; none where it is not known which they are."""
     if not place.products:
         return list(launches)
-    groups: list[list[_Launch]] = []
+    groups: list[list[Launch]] = []
     for launch in launches:
         if is_gemm(launch.name):
             groups.append([launch])

@@ -17,10 +17,10 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.instants import Attributed, Work, attribute
-from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.analyzers.lookup import copies_in
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.arrays import Flags, Floats
-from spark_prof.vocabulary import COMPONENTS, COPIES, PHASES
+from spark_prof.vocabulary import COMPONENTS, PHASES
 
 LAUNCH_GAPS = "launch_gaps"
 """Row of the time in which nothing ran between the first and the last kernel of a step."""
@@ -208,7 +208,7 @@ class _Part:
 
 
 def _work(placed: pd.DataFrame) -> Work:
-    copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    copies = copies_in(placed)
     kind = placed["component"].cat.codes.to_numpy()
     if copies.any():
         kind = np.where(copies, np.int8(CODES["memcpy"]), kind)

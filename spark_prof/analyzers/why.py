@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,13 +123,10 @@ class Why:
 def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Question) -> Side:
     """What a checkpoint will read in a decode step, and how its products are expected to run."""
     bandwidth = gpu.bandwidth.value
-    read: dict[str, float] = {}
-    formats: dict[str, dict[str, None]] = {}
-    for row in step_of(weights_of(checkpoint), question).rows:
-        if row.format in (_KV, _STATE) or not row.read:
-            continue
-        read[row.component] = read.get(row.component, 0.0) + row.read
-        formats.setdefault(row.component, {})[row.format] = None
+    rows = (row for row in step_of(weights_of(checkpoint), question).rows if row.read)
+    read, formats = _by_component(
+        (row.component, row.format, row.read) for row in rows if row.format not in (_KV, _STATE)
+    )
     parts = [
         Part(
             component,
@@ -143,6 +141,18 @@ def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Qu
     ]
     parts = sorted(parts, key=lambda part: -part.bytes)
     return Side(name, False, tuple(parts), None, model=_model(checkpoint.config))
+
+
+def _by_component(
+    weights: Iterable[tuple[str, str, float]],
+) -> tuple[Mapping[str, float], Mapping[str, Mapping[str, None]]]:
+    """Bytes and formats of each component, of weights by component, format and bytes."""
+    sizes: dict[str, float] = defaultdict(float)
+    formats: dict[str, dict[str, None]] = defaultdict(dict)
+    for component, form, size in weights:
+        sizes[component] += size
+        formats[component][form] = None
+    return sizes, formats
 
 
 def _model(config: Mapping[str, Any], name: str = "") -> tuple[str, int, int]:
@@ -177,11 +187,9 @@ def side_of_recording(
     bandwidth = gpu.bandwidth.value
     ledger = report.decode_ledger
     weights = report.roofline.weights if report.roofline else ()
-    sizes: dict[str, float] = {}
-    formats: dict[str, dict[str, None]] = {}
-    for row in weights:
-        sizes[row.component] = sizes.get(row.component, 0.0) + row.bytes
-        formats.setdefault(row.component, {})[_SHORT.get(row.dtype, row.dtype)] = None
+    sizes, formats = _by_component(
+        (row.component, _SHORT.get(row.dtype, row.dtype), row.bytes) for row in weights
+    )
     names = dict.fromkeys([*sizes, *(row.name for row in (ledger.rows if ledger else ()))])
     parts = []
     for component in names:

@@ -13,12 +13,12 @@ from spark_prof.analyzers.recorded_work import (
     RecordedRun,
     _call,
     _experts,
-    _Launch,
     _matrix,
     _Place,
     _Unknown,
     recorded_work,
 )
+from spark_prof.analyzers.roofline.launches import Launch
 from spark_prof.analyzers.roofline.needs import Shape
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 from spark_prof.datasets.opened import opened
@@ -156,7 +156,7 @@ def test_experts(
 
 def test_products_that_are_more_than_the_weights_are_nobodys() -> None:
     def calls(*names: str, place: int = 0, products: int = 1) -> list[str]:
-        launches = [_Launch(0, "mlp", 0, name, 1, True) for name in names]
+        launches = [Launch(name, "mlp", 0, 1) for name in names]
         return [each.name for each in _call(launches, _Place("mlp", 0, place, products))]
 
     gemm, adds = "nvjet_sm90_tst_64x8", "void cublasLt::splitKreduce_kernel<32>"

@@ -176,7 +176,9 @@ def compare(
     a_names, b_names = ([_stable_names(each.kernels, stable) for each in side] for side in sides)
     found = (compare_phase(sides, (a_names, b_names), phase) for phase in _PHASES)
     phases = tuple(filter(None, found))
-    compared = Comparison(sides, phases, setup_differences(sides[0][0], sides[1][0]), (), (first, second))
+    compared = Comparison(
+        sides, phases, setup_differences(sides[0][0], sides[1][0]), (), (first, second)
+    )
     if not phases:
         ours, theirs = (
             " and ".join(sorted(frozenset[str]().union(*(each.phases for each in side)))) or "none"
