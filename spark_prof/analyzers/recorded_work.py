@@ -148,7 +148,6 @@ class _Place(NamedTuple):
 def _pieces(
     weights: Iterable[Weights], facts: Mapping[str, Any], shape: Shape
 ) -> Mapping[Piece | _Unknown, Sequence[_Place]]:
-    """Every shape with its format and the places that have it."""
     of_layers: dict[tuple[str, int], list[Weights]] = defaultdict(list)
     for weight in weights:
         if weight.elements and weight.component in PRODUCTS:
@@ -220,7 +219,6 @@ def _call(launches: Sequence[Launch], place: _Place) -> list[Launch]:
 
 
 def _matrix(weight: Weights, hidden: int, model: str) -> Piece | _Unknown:
-    """The shape of a weight with its format, or why it is not known."""
     form = {"bfloat16": "bf16"}.get(weight.dtype, weight.dtype)
     if form not in get_args(WeightFormat):
         return _Unknown(weight.component, f"no kernel is for {form or 'its format'}")
@@ -237,7 +235,6 @@ def _matrix(weight: Weights, hidden: int, model: str) -> Piece | _Unknown:
 def _experts(
     products: Sequence[Weights], facts: Mapping[str, Any], shape: Shape
 ) -> Piece | _Unknown:
-    """The experts of a layer, or why they are not known."""
     read = Config(mapping_in(facts, "model_config"))
     form: Any = products[0].dtype
     inner = read.expert_width // ranks_of(facts, "tensor")

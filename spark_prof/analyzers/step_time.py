@@ -230,7 +230,6 @@ def _parts(found: Attributed, chosen: Flags) -> tuple[_Part, ...]:
 
 
 def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
-    """In how many decoder layers each component ran in steps of that phase."""
     rows = sums[(sums["phase"] == phase) & (sums["layer"] >= 0)]
     counts = rows.groupby("component", observed=True)["layer"].nunique()
     return {str(name): int(count) for name, count in counts.items()}

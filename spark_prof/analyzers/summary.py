@@ -278,7 +278,6 @@ def notes_of(
 
 
 def _of_steps(placed: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Start and end of the kernels of those steps, copies left out."""
     own = positions(steps.index.to_numpy(), placed["step"].to_numpy()) >= 0
     own &= ~copies_in(placed)
     columns = placed[["start_ns", "end_ns"]]

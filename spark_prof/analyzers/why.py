@@ -407,7 +407,6 @@ def next_of(
 
 
 def _most_apart(a: Side, b: Side, figure: Callable[[Part], float]) -> str:
-    """The component of which `a` has most more than `b`."""
     names = dict.fromkeys(part.component for side in (a, b) for part in side.parts)
 
     def difference(name: str) -> float:

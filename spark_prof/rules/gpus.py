@@ -112,7 +112,6 @@ def _gpu(
     teraops: Mapping[str, float],
     read: Figure | None = None,
 ) -> Gpu:
-    """A row of the table."""
     size, bandwidth = memory
     multiprocessors, l2, clock = sizes
     return Gpu(

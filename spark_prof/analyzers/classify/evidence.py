@@ -123,7 +123,6 @@ class CountedKernels:
         return self._exact.get(name) or self._spelled.get(spelling(name))
 
     def _counted(self, values: dict[str, float]) -> Counted | None:
-        """What the highest values of a kernel's metrics say."""
         told: dict[str, str | None] = {}
         none: list[tuple[str, Counter]] = []
         for metric, value in values.items():
@@ -268,7 +267,6 @@ def evidence_of(bundle: Bundle, rank: int) -> Evidence:
 
 
 def _contradiction(label: Label, counted: Counted) -> str | None:
-    """What the counters say instead."""
     if counted.engine is None:
         wrong = label.engine == "tensor-core" and label.precision in counted.absent
         return "nothing of that" if wrong else None

@@ -212,7 +212,6 @@ def _times(*recordings: Taken) -> list[KernelTime]:
 def _changes(
     a: Recordings, b: Recordings, figures: Callable[[Taken], Sequence[Figure]]
 ) -> list[Change]:
-    """The change of each row, of which every recording has a figure."""
     sides = (zip(*map(figures, side), strict=True) for side in (a, b))
     return [change(*pair) for pair in zip(*sides, strict=True)]
 
@@ -257,7 +256,6 @@ class _Ran(NamedTuple):
 
 
 def _ran(side: Recordings, known: Int64s, row: Code) -> list[_Ran]:
-    """What a side ran of each of the known kernels."""
     calls = _calls(side, row, len(known))
     layers: dict[int, set[int]] = defaultdict(set)
     for time in _times(*side):

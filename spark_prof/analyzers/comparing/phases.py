@@ -134,7 +134,6 @@ def matching_steps(sides: Sides, phase: str) -> MatchingSteps | None:
 
 
 def _by_size(steps: pd.DataFrame, phase: str) -> dict[int, Int64s]:
-    """The steps of a phase by their size."""
     places = np.flatnonzero(steps["phase"].astype(str).to_numpy() == phase)
     if not SIZES[phase]:
         return {0: places} if len(places) else {}

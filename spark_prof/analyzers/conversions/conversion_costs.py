@@ -271,7 +271,6 @@ def _load_time(calls: pd.DataFrame) -> tuple[LoadTimeConversion, ...]:
 def _repeated(
     placed: pd.DataFrame, windows: pd.DataFrame, label_of: LabelOf
 ) -> tuple[RepeatedQuantization, ...]:
-    """What is quantized repeatedly in the decode step of median length."""
     kinds = {label_of(str(name)).conversion for name in placed["name"].cat.categories}
     decode = windows[windows["phase"] == "decode"]
     if "quantize" not in kinds or decode.empty:

@@ -121,7 +121,6 @@ def _row(
 def _rows_used(
     tile: Tile | None, name: str, component: str, tokens: float, config: Config
 ) -> tuple[float | None, bool]:
-    """Rows of the tile that hold tokens, and whether that is only to be expected."""
     if tile is None or not tile.token_rows or tokens <= 0 or not is_gemm(name):
         return None, False
     routed = component == "experts"
