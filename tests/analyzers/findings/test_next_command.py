@@ -133,17 +133,6 @@ def test_what_is_set_already_is_not_advised(qwen: Report) -> None:
     assert "cudagraph_mode=FULL" in with_next_command(finding, lesser, "timeline").command
 
 
-SOURCES = (
-    *sorted(path.parent.name for path in DATA.glob("*/meta.json")),
-    "ab-h100/recording-b-1",
-    "architectures/mamba2/default",
-    "code-h100/dense-fp8-block",
-    "kineto/gpt-oss-graphs",
-    "kineto/qwen3-eager.json.gz",
-    "ncu-h100/nvfp4.csv",
-)
-
-
 RAN = {
     "compare-h100/gpt-duty": {"--moe-backend": "triton", "--attention-backend": "FLASH_ATTN"},
     "code-h100/dense-awq": {"--linear-backend": "machete", "--attention-backend": "FLASH_ATTN"},
