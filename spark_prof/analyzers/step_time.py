@@ -19,7 +19,7 @@ from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.instants import Attributed, Work, attribute
 from spark_prof.analyzers.lookup import copies_in
 from spark_prof.analyzers.windows import tokens_per_sequence
-from spark_prof.arrays import Flags, Floats
+from spark_prof.arrays import Flags, Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
 LAUNCH_GAPS = "launch_gaps"
@@ -159,13 +159,18 @@ def token_ledgers(
     )
 
 
+def middle_half(length: Floats) -> Int64s:
+    """The places of steps of middle length; of fewer than four all."""
+    cut = len(length) // 4
+    return np.argsort(length, kind="stable")[cut : len(length) - cut]
+
+
 def typical_weights(length: Floats) -> Floats:
     """Weights of steps of these lengths whose weighted mean length is the median.
 
-    The middle half counts, of fewer than four steps all: a stall of the host swings nothing.
+    The middle half counts: a stall of the host swings nothing.
     """
-    cut = len(length) // 4
-    middle = np.argsort(length, kind="stable")[cut : len(length) - cut]
+    middle = middle_half(length)
     half = (len(middle) + 1) // 2
     lower, upper = middle[:half], middle[-half:]
     low, high = length[lower].mean(), length[upper].mean()

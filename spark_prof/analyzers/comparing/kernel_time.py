@@ -20,6 +20,7 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import spelling
+from spark_prof.analyzers.step_time import middle_half
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.rules.kernel_names import NAME_LIMIT
@@ -156,12 +157,6 @@ def typical_step(length: Floats, stretch: int = 1) -> TypicalStep:
     draws = places.reshape(_RESAMPLES, -1)[:, :count]
     resampled = np.zeros((count, _RESAMPLES))
     for column, draw in enumerate(draws):
-        chosen = draw[_middle_half(length[draw])]
+        chosen = draw[middle_half(length[draw])]
         resampled[:, column] = np.bincount(chosen, minlength=count) / len(chosen)
-    return TypicalStep(np.sort(_middle_half(length)), resampled)
-
-
-def _middle_half(length: Floats) -> Int64s:
-    order = np.argsort(length, kind="stable")
-    cut = len(length) // 4
-    return order[cut : len(length) - cut].astype(np.int64)
+    return TypicalStep(np.sort(middle_half(length)), resampled)
