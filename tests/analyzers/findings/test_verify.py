@@ -32,10 +32,18 @@ from spark_prof.cli.app import app
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render.limits import bounded
 from spark_prof.dashboards.section import Bounds
-from tests.analyzers.findings.test_next_command import SOURCES
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
+SOURCES = (
+    *sorted(path.parent.name for path in DATA.glob("*/meta.json")),
+    "ab-h100/recording-b-1",
+    "architectures/mamba2/default",
+    "code-h100/dense-fp8-block",
+    "kineto/gpt-oss-graphs",
+    "kineto/qwen3-eager.json.gz",
+    "ncu-h100/nvfp4.csv",
+)
 
 
 _ELSEWHERE = re.compile(r"^/.*")
