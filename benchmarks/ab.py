@@ -237,8 +237,9 @@ def told(case: Case, result: Result, code: int | None) -> Iterator[tuple[str, bo
             bool(found.adds_up),
         )
         moved = ", ".join(row.component for row in found.moved) or "nothing"
-        yield f"untouched components that moved 1 % or more: {moved}", found.nothing_else_moved
-        yield "every replacement ran in every layer that it claims", found.ran_everywhere
+        yield f"untouched components that moved 1 % or more: {moved}", not found.moved
+        ran = all(proof.ran == "ran" for proof in found.proofs)
+        yield "every replacement ran in every layer that it claims", ran
 
 
 def perplexity(gate: Gate) -> tuple[str, bool]:

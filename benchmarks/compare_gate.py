@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from spark_prof.analyzers.comparing.compare_sides import compare  # noqa: E402
 from spark_prof.analyzers.comparing.comparison import Side  # noqa: E402
-from spark_prof.analyzers.comparing.kernel_time import KernelTime, attributed_times  # noqa: E402
+from spark_prof.analyzers.comparing.kernel_time import KernelTime, stable_name  # noqa: E402
 from spark_prof.analyzers.comparing.noise import START, Figure, change, figure_of  # noqa: E402
 from spark_prof.analyzers.comparing.parts import taken_apart  # noqa: E402
 from spark_prof.analyzers.comparing.threshold_expression import parse  # noqa: E402
@@ -138,7 +138,7 @@ def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
     for path, batch in RECORDED[:4]:
         side = read_side(str(DATA / path))
         names: dict[str, int] = {}
-        charges = attributed_times(side.kernels, side.steps, names)
+        places_of = [names.setdefault(stable_name(n), len(names)) for n in side.kernels.names]
         chosen = (side.steps["phase"].astype(str) == "decode").to_numpy()
         places = np.flatnonzero(chosen & (side.steps["decode_requests"] == batch).to_numpy())
         divisor = np.ones(len(side.steps))
@@ -151,7 +151,7 @@ def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
         for _ in range(size):
             first = int(random.integers(0, len(places) - _TAKEN + 1))
             group = places[first : first + _TAKEN], 1.0
-            taken = taken_apart(charges, [group], divisor, side)
+            taken = taken_apart(side, np.array(places_of), [group], divisor)
             for name, code in codes.items():
                 found[name].append(taken.figures(code, rows[name]))
         for name, figures in found.items():

@@ -16,9 +16,9 @@ import pandas as pd
 from spark_prof.analyzers.classify.classifier import Label, classify
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import Evidence
-from spark_prof.analyzers.lookup import NameColumn, by_blocks, combined, positions
+from spark_prof.analyzers.lookup import by_blocks, combined, copies_in, positions
 from spark_prof.analyzers.step_time import Ledger, step_weights
-from spark_prof.vocabulary import BASIS_CLASSES, COPIES, PHASES
+from spark_prof.vocabulary import BASIS_CLASSES, PHASES
 
 _KEYS = ["placed", "basis", "component", "role", "layer", "name"]
 """What tells kernels apart beside their phase, what has the fewest values first."""
@@ -128,7 +128,7 @@ def sums_of(
     # What belongs to no analyzed step, or is no kernel, gets the phase behind the last one.
     phase = pd.Categorical(phase_of, categories=PHASES)
     in_phase = np.append(phase.codes.astype(np.int8), np.int8(len(PHASES)))[step]
-    in_phase[NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)] = len(PHASES)
+    in_phase[copies_in(kernels)] = len(PHASES)
     code, first = combined(in_phase, *(kernels[key] for key in _KEYS))
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     # As floats, which count whole nanoseconds up to a hundred days exactly.
@@ -272,7 +272,7 @@ def copies_of(kernels: pd.DataFrame, steps: pd.Index, busy_us: float | None) -> 
 
     In `busy_us` anything ran; None where nothing tells.
     """
-    found = NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
+    found = copies_in(kernels)
     copies = kernels.loc[found, ["name", "kind", "step", "start_ns", "end_ns", "bytes"]]
     copies = copies[copies["step"].isin(steps)]
     copies = copies.assign(ns=copies["end_ns"] - copies["start_ns"])

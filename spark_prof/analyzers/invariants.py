@@ -250,7 +250,6 @@ def _without_weights(report: Report, components: Collection[object]) -> Report:
 
 
 def _without_parts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
-    """The report without those step times, ledgers or tables."""
     books = tuple(b for b in report.books if ("books", b.phase) not in keys)
     if ("books", "all") in keys:
         books = ()

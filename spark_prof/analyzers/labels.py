@@ -38,7 +38,6 @@ def label_kernels(bundle: Bundle, rank: int) -> pd.DataFrame:
 
 
 def _phases(bundle: Bundle, rank: int, step: pd.Series) -> pd.Categorical:
-    """The phase of each row's step, empty for a row of no step."""
     steps = bundle.frame("steps", rank, ["step", "phase"]).drop_duplicates("step")
     words = ["", *PHASES]
     phase = pd.Categorical(steps["phase"].astype(str), words)

@@ -18,6 +18,7 @@ import pandas as pd
 
 from spark_prof.arrays import Flags
 from spark_prof.cores import cores
+from spark_prof.vocabulary import COPIES
 
 _BLOCK = 1 << 17
 _Result = TypeVar("_Result")
@@ -70,6 +71,11 @@ class NameColumn:
         if (table == table[-1]).all():
             return np.full(len(self._code), table[-1])
         return by_blocks(len(self._code), table.dtype, lambda block: table[self._code[block]])
+
+
+def copies_in(kernels: pd.DataFrame) -> Flags:
+    """Which rows of kernels are copies or memsets."""
+    return NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
 
 
 def positions(known: Integers, wanted: Integers) -> Positions:

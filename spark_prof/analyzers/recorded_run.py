@@ -102,9 +102,14 @@ def _recorded_at(bundle: Bundle, steps: pd.DataFrame) -> str:
 def _model_name(facts: Mapping[str, Any]) -> str:
     architectures = mapping_in(facts, "model_config").get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
-    path = str(facts.get("model") or "unknown model").rstrip("/").rsplit("/", 1)[-1]
+    path = model_folder(facts, "unknown model")
     known = [str(item) for item in (architecture, facts.get("quantization")) if item]
     return f"{path} ({', '.join(known)})" if known else path
+
+
+def model_folder(facts: Mapping[str, Any], otherwise: str) -> str:
+    """The last name of the model's path, as the engine was given it."""
+    return str(facts.get("model") or otherwise).rstrip("/").rsplit("/", 1)[-1]
 
 
 def _execution(facts: Mapping[str, Any]) -> str:
@@ -116,14 +121,20 @@ def _execution(facts: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
+def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The recorded GPU or processor by its driver's name, and its compute capability."""
+    gpu = mapping_in(facts, "gpu")
+    capability = gpu.get("compute_capability")
+    return str(gpu.get("name") or "unknown"), str(capability) if capability else None
+
+
 def gpu_of(facts: Mapping[str, Any]) -> Gpu:
     """The GPU of a rank, or the processor of a CPU engine, by what its worker said of itself."""
-    gpu = mapping_in(facts, "gpu")
-    name, capability = str(gpu.get("name") or "unknown"), gpu.get("compute_capability")
+    gpu, (name, capability) = mapping_in(facts, "gpu"), device_of(facts)
     vendor = gpu.get("vendor") or ("NVIDIA" if name.startswith("NVIDIA") else None)
     return Gpu(
         name,
-        str(capability) if capability else None,
+        capability,
         str(vendor) if vendor else None,
         _clocks(mapping_in(facts, "device_after_steps"), mapping_in(gpu, "clocks_mhz")),
     )

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple, get_args
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import finishes_gemm, is_gemm
 from spark_prof.analyzers.lookup import mapping_in
+from spark_prof.analyzers.recorded_run import model_folder
+from spark_prof.analyzers.roofline.launches import Launch, launches_of
 from spark_prof.analyzers.roofline.needs import Shape, ranks_of, shape_of
 from spark_prof.analyzers.roofline.step_roofline import streamed_weights
 from spark_prof.analyzers.roofline.weight_bytes import PRODUCTS, Weights
-from spark_prof.analyzers.summary import Summary, summary_of
+from spark_prof.analyzers.summary import summary_of
 from spark_prof.errors import CommandError
 from spark_prof.kernels.bench.shapes import (
     DenseShape,
@@ -31,7 +33,6 @@ from spark_prof.kernels.bench.shapes import (
     WeightFormat,
 )
 from spark_prof.traces.bundle import Bundle
-from spark_prof.vocabulary import BASIS_CLASSES, COPIES
 
 _SLOTS: Mapping[tuple[str, int], Slot] = {
     ("qkv", 0): "qkv", ("o_proj", 0): "o", ("o_proj", 1): "o", ("router", 0): "router",
@@ -84,15 +85,13 @@ class RecordedRun:
     left_out: tuple[LeftOut, ...]
 
 
-def recorded_work(bundle: Bundle, rank: int | None = None) -> RecordedRun:
-    """What a rank of a recording computed, the lowest if None.
+def recorded_work(bundle: Bundle) -> RecordedRun:
+    """What the lowest rank of a recording computed.
 
     Raises:
-        CommandError: it has no such rank, no decode step of up to 16 tokens, or no work whose
-            shape is known.
+        CommandError: it has no decode step of up to 16 tokens, or no work whose shape is known.
     """
-    found = summary_of(bundle, rank)
-    rank = min(bundle.ranks, default=0) if rank is None else rank
+    found, rank = summary_of(bundle), min(bundle.ranks, default=0)
     facts = bundle.facts(rank)
     shape = shape_of(facts)
     steps = found.steps[found.steps["phase"] == "decode"]
@@ -102,7 +101,8 @@ def recorded_work(bundle: Bundle, rank: int | None = None) -> RecordedRun:
         raise CommandError(f"{source} has no decode step of 1 to {_MOST_TOKENS} tokens")
     tokens = tuple(count for count, _ in counts.most_common(_MOST_COUNTS))
     numbers = {count: steps.index[steps["decode_tokens"] == count] for count in tokens}
-    launches = {count: list(_launches(found, set(numbers[count]))) for count in tokens}
+    modules = bundle.frame("modules", rank)
+    launches = {count: launches_of(found.kernels, [*numbers[count]], modules) for count in tokens}
     by_place = {count: _by_place(of) for count, of in launches.items()}
     done: Counter[str] = Counter()
     work, unknown = [], dict[str, str]()
@@ -115,11 +115,12 @@ def recorded_work(bundle: Bundle, rank: int | None = None) -> RecordedRun:
     if not work:
         why = "; ".join(f"{name}: {reason}" for name, reason in unknown.items())
         raise CommandError(f"{source} has no layer whose shape is known ({why or 'it has none'})")
-    of_all = Counter(launch.component for of in launches.values() for launch in of)
+    every = (its for of in launches.values() for its in of.values())
+    of_all = Counter(launch.component for its in every for launch in its)
     taken = sum(map(len, numbers.values()))
     gpu = found.report.gpu
     return RecordedRun(
-        _model(facts),
+        model_folder(facts, "model"),
         gpu.name,
         gpu.compute_capability or "",
         int(mapping_in(facts, "gpu").get("multiprocessors") or 0),
@@ -147,7 +148,6 @@ class _Place(NamedTuple):
 def _pieces(
     weights: Iterable[Weights], facts: Mapping[str, Any], shape: Shape
 ) -> Mapping[Piece | _Unknown, Sequence[_Place]]:
-    """Every shape with its format and the places that have it."""
     of_layers: dict[tuple[str, int], list[Weights]] = defaultdict(list)
     for weight in weights:
         if weight.elements and weight.component in PRODUCTS:
@@ -161,44 +161,20 @@ def _pieces(
         products.sort(key=lambda weight: weight.order)
         for number, product in enumerate(products):
             place = _Place(component, layer, number, len(products))
-            found[_matrix(product, shape.hidden, _model(facts))].append(place)
+            found[_matrix(product, shape.hidden, model_folder(facts, "model"))].append(place)
     return found
 
 
-def _model(facts: Mapping[str, Any]) -> str:
-    return str(facts.get("model") or "model").rstrip("/").rsplit("/", 1)[-1]
-
-
-class _Launch(NamedTuple):
-    step: int
-    component: str
-    layer: int
-    name: str
-    ns: int
-    proven: bool
-
-
-def _launches(found: Summary, steps: set[int]) -> Iterator[_Launch]:
-    """Kernels of those steps in order of start, copies left out."""
-    rows = found.kernels[found.kernels["step"].isin(steps) & (found.kernels["part"] == 0)]
-    rows = rows[~rows["kind"].isin(COPIES)].sort_values("start_ns", kind="stable")
-    columns = ("step", "component", "layer", "name", "basis")
-    durations = rows["end_ns"] - rows["start_ns"]
-    for *of, basis, ns in zip(*(rows[name] for name in columns), durations, strict=True):
-        step, component, layer, name = of
-        proven = basis in BASIS_CLASSES["proven"]
-        yield _Launch(int(step), str(component), int(layer), str(name), int(ns), proven)
-
-
-_ByPlace = Mapping[tuple[str, int], Mapping[int, Sequence[_Launch]]]
+_ByPlace = Mapping[tuple[str, int], Mapping[int, Sequence[Launch]]]
 """Kernels by component and layer, then by step; those between router and experts count to these."""
 
 
-def _by_place(launches: Iterable[_Launch]) -> _ByPlace:
-    found: dict[tuple[str, int], dict[int, list[_Launch]]] = defaultdict(lambda: defaultdict(list))
-    for launch in launches:
-        routes = launch.component == "router" and not _of_product(launch.name)
-        found["experts" if routes else launch.component, launch.layer][launch.step].append(launch)
+def _by_place(launches: Mapping[int, Iterable[Launch]]) -> _ByPlace:
+    found: dict[tuple[str, int], dict[int, list[Launch]]] = defaultdict(lambda: defaultdict(list))
+    for step, its in launches.items():
+        for launch in its:
+            routes = launch.component == "router" and not _of_product(launch.name)
+            found["experts" if routes else launch.component, launch.layer][step].append(launch)
     return found
 
 
@@ -229,11 +205,11 @@ def _ran(
         yield tokens, Recorded(usual, us, len(alike), proven)
 
 
-def _call(launches: Sequence[_Launch], place: _Place) -> list[_Launch]:
+def _call(launches: Sequence[Launch], place: _Place) -> list[Launch]:
     """The kernels of one call; none where it is not known which they are."""
     if not place.products:
         return list(launches)
-    groups: list[list[_Launch]] = []
+    groups: list[list[Launch]] = []
     for launch in launches:
         if is_gemm(launch.name):
             groups.append([launch])
@@ -243,7 +219,6 @@ def _call(launches: Sequence[_Launch], place: _Place) -> list[_Launch]:
 
 
 def _matrix(weight: Weights, hidden: int, model: str) -> Piece | _Unknown:
-    """The shape of a weight with its format, or why it is not known."""
     form = {"bfloat16": "bf16"}.get(weight.dtype, weight.dtype)
     if form not in get_args(WeightFormat):
         return _Unknown(weight.component, f"no kernel is for {form or 'its format'}")
@@ -260,7 +235,6 @@ def _matrix(weight: Weights, hidden: int, model: str) -> Piece | _Unknown:
 def _experts(
     products: Sequence[Weights], facts: Mapping[str, Any], shape: Shape
 ) -> Piece | _Unknown:
-    """The experts of a layer, or why they are not known."""
     read = Config(mapping_in(facts, "model_config"))
     form: Any = products[0].dtype
     inner = read.expert_width // ranks_of(facts, "tensor")
@@ -281,7 +255,7 @@ def _experts(
         return _Unknown("experts", why)
     activation: Any = "swiglu" if gpt_oss else "silu"
     sizes = (shape.experts, shape.chosen, shape.hidden, inner)
-    return ExpertsShape(_model(facts), form, *sizes, activation, gpt_oss), form
+    return ExpertsShape(model_folder(facts, "model"), form, *sizes, activation, gpt_oss), form
 
 
 def _left_out(

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, at_once, positions
+from spark_prof.analyzers.lookup import Integers, ascends, at_once, copies_in, positions
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.arrays import Int64s
-from spark_prof.vocabulary import COPIES, PHASES
+from spark_prof.vocabulary import PHASES
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     step = positions(windows.index.to_numpy(), kernels["step"].to_numpy())
-    copies = NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
+    copies = copies_in(kernels)
     begin, finish = windows["begin_ns"].to_numpy(), windows["finish_ns"].to_numpy()
     # Cut down to nothing, a copy takes no part in what only kernels add up to.
     ends = (end, np.where(copies, start, end)) if copies.any() else (end,)

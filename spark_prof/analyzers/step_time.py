@@ -17,10 +17,10 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.instants import Attributed, Work, attribute
-from spark_prof.analyzers.lookup import NameColumn
+from spark_prof.analyzers.lookup import copies_in
 from spark_prof.analyzers.windows import tokens_per_sequence
-from spark_prof.arrays import Flags, Floats
-from spark_prof.vocabulary import COMPONENTS, COPIES, PHASES
+from spark_prof.arrays import Flags, Floats, Int64s
+from spark_prof.vocabulary import COMPONENTS, PHASES
 
 LAUNCH_GAPS = "launch_gaps"
 """Row of the time in which nothing ran between the first and the last kernel of a step."""
@@ -149,7 +149,7 @@ def token_ledgers(
     return tuple(
         _ledger(
             kind,
-            _parts(found, chosen),
+            Attributed(*(times[chosen] for times in vars(found).values())),
             length[chosen],
             per_sequence[chosen] if kind.phase == "decode" else np.empty(0),
             _layers(sums, kind.phase),
@@ -159,13 +159,18 @@ def token_ledgers(
     )
 
 
+def middle_half(length: Floats) -> Int64s:
+    """The places of steps of middle length; of fewer than four all."""
+    cut = len(length) // 4
+    return np.argsort(length, kind="stable")[cut : len(length) - cut]
+
+
 def typical_weights(length: Floats) -> Floats:
     """Weights of steps of these lengths whose weighted mean length is the median.
 
-    The middle half counts, of fewer than four steps all: a stall of the host swings nothing.
+    The middle half counts: a stall of the host swings nothing.
     """
-    cut = len(length) // 4
-    middle = np.argsort(length, kind="stable")[cut : len(length) - cut]
+    middle = middle_half(length)
     half = (len(middle) + 1) // 2
     lower, upper = middle[:half], middle[-half:]
     low, high = length[lower].mean(), length[upper].mean()
@@ -197,18 +202,8 @@ def step_weights(phase_of: pd.Series, windows: pd.DataFrame | None = None) -> Fl
     return weights
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One part of each of some windows, in us."""
-
-    name: str
-    kernel_time: Floats
-    attributed: Floats
-    exclusive: Floats
-
-
 def _work(placed: pd.DataFrame) -> Work:
-    copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    copies = copies_in(placed)
     kind = placed["component"].cat.codes.to_numpy()
     if copies.any():
         kind = np.where(copies, np.int8(CODES["memcpy"]), kind)
@@ -216,21 +211,7 @@ def _work(placed: pd.DataFrame) -> Work:
     return Work(start, end, kind, ~copies)
 
 
-def _parts(found: Attributed, chosen: Flags) -> tuple[_Part, ...]:
-    """What the chosen windows consist of: components that occur in them, then the gaps."""
-    kernel_time, attributed, exclusive = (
-        times[chosen].T / 1e3 for times in (found.kernel_time, found.attributed, found.exclusive)
-    )
-    work = zip(COMPONENTS, kernel_time, attributed, exclusive, strict=True)
-    gaps = ((LAUNCH_GAPS, found.between[chosen]), (HOST, found.outside[chosen]))
-    return (
-        *(_Part(*part) for part in work if part[1].any()),
-        *(_Part(name, ns / 1e3, ns / 1e3, ns / 1e3) for name, ns in gaps),
-    )
-
-
 def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
-    """In how many decoder layers each component ran in steps of that phase."""
     rows = sums[(sums["phase"] == phase) & (sums["layer"] >= 0)]
     counts = rows.groupby("component", observed=True)["layer"].nunique()
     return {str(name): int(count) for name, count in counts.items()}
@@ -238,7 +219,7 @@ def _layers(sums: pd.DataFrame, phase: str) -> dict[str, int]:
 
 def _ledger(
     kind: StepKind,
-    parts: tuple[_Part, ...],
+    found: Attributed,
     length: Floats,
     per_sequence: Floats,
     layers: dict[str, int],
@@ -251,20 +232,29 @@ def _ledger(
     if known.any():
         ms_per_token = float(np.median(length[known] / per_sequence[known])) / 1e3
 
+    summed, charged, alone = (
+        times.T / 1e3 for times in (found.kernel_time, found.attributed, found.exclusive)
+    )
+    between, outside = found.between / 1e3, found.outside / 1e3
+    parts = [
+        *(row for row in zip(COMPONENTS, summed, charged, alone, strict=True) if row[1].any()),
+        (LAUNCH_GAPS, between, between, between),
+        (HOST, outside, outside, outside),
+    ]
     rows = tuple(
         LedgerRow(
-            name=part.name,
-            summed_us=float(part.kernel_time @ weights),
+            name=name,
+            summed_us=float(in_kernels @ weights),
             charged_us=us,
-            alone_us=float(part.exclusive @ weights),
+            alone_us=float(without_others @ weights),
             share=share,
             ms_per_token=None if ms_per_token is None else share * ms_per_token,
-            layers=layers.get(part.name, 0),
-            per_layer_us=us / layers[part.name] if part.name in layers else None,
-            spread=_spread(part.attributed),
+            layers=layers.get(name, 0),
+            per_layer_us=us / layers[name] if name in layers else None,
+            spread=_spread(own),
         )
-        for part in parts
-        for us in [float(part.attributed @ weights)]
+        for name, in_kernels, own, without_others in parts
+        for us in [float(own @ weights)]
         for share in [us / step.median if step.median else 0.0]
     )
     overlap = sum(row.summed_us - row.charged_us for row in rows)

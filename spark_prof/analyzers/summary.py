@@ -34,7 +34,7 @@ from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.invariants import Facts, checked
 from spark_prof.analyzers.layer_consistency import LayerTables, unknown_layers, without_layers
-from spark_prof.analyzers.lookup import NameColumn, mapping_in, positions
+from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
 from spark_prof.analyzers.model import Collectives, ModuleRow, RankRow, Report
 from spark_prof.analyzers.overhead import overhead_of
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
@@ -52,7 +52,6 @@ from spark_prof.traces.benchmarks.load_test import BenchmarkResult, imported_run
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import Measured
 from spark_prof.traces.readers.engine_log import EngineLog
-from spark_prof.vocabulary import COPIES
 
 _ENOUGH_LAYERS = 0.95
 _GOOD_BOOKS_PERCENT = 1.0
@@ -279,9 +278,8 @@ def notes_of(
 
 
 def _of_steps(placed: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Start and end of the kernels of those steps, copies left out."""
     own = positions(steps.index.to_numpy(), placed["step"].to_numpy()) >= 0
-    own &= ~NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    own &= ~copies_in(placed)
     columns = placed[["start_ns", "end_ns"]]
     return columns if own.all() else columns[own]
 

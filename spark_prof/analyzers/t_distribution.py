@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from statistics import NormalDist
 
 
 def student_quantile(probability: float, free: int) -> float:
-    """A quantile of Student's t, right to 1 % from 2 degrees of freedom and 0.1 % from 4.
+    """A quantile of Student's t, right to 1 % at 2 degrees of freedom, to 0.1 % from 4, exact at 1.
 
     Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
 
     Args:
         probability: between 0.5 and 1.
-        free: degrees of freedom, at least 2.
+        free: degrees of freedom, at least 1.
     """
+    if free == 1:
+        return math.tan(math.pi * (probability - 0.5))
     z = NormalDist().inv_cdf(probability)
     terms = (
         (z**3 + z) / 4,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,22 +120,13 @@ class Why:
     next: Next
 
 
-def bandwidth_of(gpu: Gpu) -> tuple[float, str]:
-    """What a kernel that reads reaches on a GPU, else its data sheet, and who says so."""
-    found = gpu.read_bandwidth or gpu.memory_bandwidth
-    return found.value, found.source
-
-
 def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Question) -> Side:
     """What a checkpoint will read in a decode step, and how its products are expected to run."""
-    bandwidth, _ = bandwidth_of(gpu)
-    read: dict[str, float] = {}
-    formats: dict[str, dict[str, None]] = {}
-    for row in step_of(weights_of(checkpoint), question).rows:
-        if row.format in (_KV, _STATE) or not row.read:
-            continue
-        read[row.component] = read.get(row.component, 0.0) + row.read
-        formats.setdefault(row.component, {})[row.format] = None
+    bandwidth = gpu.bandwidth.value
+    rows = (row for row in step_of(weights_of(checkpoint), question).rows if row.read)
+    read, formats = _by_component(
+        (row.component, row.format, row.read) for row in rows if row.format not in (_KV, _STATE)
+    )
     parts = [
         Part(
             component,
@@ -149,6 +141,18 @@ def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Qu
     ]
     parts = sorted(parts, key=lambda part: -part.bytes)
     return Side(name, False, tuple(parts), None, model=_model(checkpoint.config))
+
+
+def _by_component(
+    weights: Iterable[tuple[str, str, float]],
+) -> tuple[Mapping[str, float], Mapping[str, Mapping[str, None]]]:
+    """Bytes and formats of each component, of weights by component, format and bytes."""
+    sizes: dict[str, float] = defaultdict(float)
+    formats: dict[str, dict[str, None]] = defaultdict(dict)
+    for component, form, size in weights:
+        sizes[component] += size
+        formats[component][form] = None
+    return sizes, formats
 
 
 def _model(config: Mapping[str, Any], name: str = "") -> tuple[str, int, int]:
@@ -180,14 +184,12 @@ def side_of_recording(
     Args:
         config: the model's, as Hugging Face writes it, where the recording has it.
     """
-    bandwidth, _ = bandwidth_of(gpu)
+    bandwidth = gpu.bandwidth.value
     ledger = report.decode_ledger
     weights = report.roofline.weights if report.roofline else ()
-    sizes: dict[str, float] = {}
-    formats: dict[str, dict[str, None]] = {}
-    for row in weights:
-        sizes[row.component] = sizes.get(row.component, 0.0) + row.bytes
-        formats.setdefault(row.component, {})[_SHORT.get(row.dtype, row.dtype)] = None
+    sizes, formats = _by_component(
+        (row.component, _SHORT.get(row.dtype, row.dtype), row.bytes) for row in weights
+    )
     names = dict.fromkeys([*sizes, *(row.name for row in (ledger.rows if ledger else ()))])
     parts = []
     for component in names:
@@ -227,7 +229,7 @@ _FORMATS = (("FP8", "fp8"), ("INT4 (AWQ)", "int4"), ("NVFP4", "nvfp4"), ("MXFP4"
 
 def what_ifs(checkpoint: Checkpoint, gpu: Gpu, question: Question) -> Iterator[WhatIf]:
     """The checkpoint with its layers in each format, with attention and lm_head or without."""
-    bandwidth, _ = bandwidth_of(gpu)
+    bandwidth = gpu.bandwidth.value
     model = weights_of(checkpoint)
     seen: set[float] = set()
     plain = _in_format(model, "BF16", "bf16", _CHOICES[-1][1])
@@ -405,7 +407,6 @@ def next_of(
 
 
 def _most_apart(a: Side, b: Side, figure: Callable[[Part], float]) -> str:
-    """The component of which `a` has most more than `b`."""
     names = dict.fromkeys(part.component for side in (a, b) for part in side.parts)
 
     def difference(name: str) -> float:

@@ -43,7 +43,6 @@ def why(
     from spark_prof.analyzers.why import (
         Why,
         answer_of,
-        bandwidth_of,
         next_of,
         side_of_checkpoint,
         side_of_recording,
@@ -72,7 +71,7 @@ def why(
         else:
             sides.append(side_of_recording(each[0], name, shown, each[1]))
     findings = [() if isinstance(each, Checkpoint) else each[0].findings for each in found]
-    speed, said_by = bandwidth_of(shown)
+    speed, said_by = shown.bandwidth.value, shown.bandwidth.source
     answer = Why(
         shown.name,
         speed,

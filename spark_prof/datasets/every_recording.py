@@ -38,7 +38,6 @@ def import_each(
 
 
 def _import(wanted: tuple[str, Path, Path | None]) -> tuple[str, ...]:
-    """Imports one recording; what runs in the workers."""
     from spark_prof.importers.sources import import_files
 
     source, out, like = wanted

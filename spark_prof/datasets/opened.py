@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from spark_prof.analyzers.roofline.device_ceilings import device_of
+from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.ending import temporary_folder
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle

@@ -104,7 +104,6 @@ def prepare(source: str, rank: int | None = None) -> Prepared:
 
 @contextmanager
 def _opened(source: str) -> Iterator[tuple[Bundle, bool]]:
-    """The source as a bundle, and whether it is still being recorded."""
     found = resolve(source)
     if not isinstance(found, RecordingInProgress):
         with opened(found) as bundle:

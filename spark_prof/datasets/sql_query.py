@@ -239,7 +239,6 @@ def _write(path: Path, found: pa.Table) -> None:
 
 
 def _literal(value: str | bool) -> str:
-    """A value as SQL."""
     return str(value).lower() if isinstance(value, bool) else "'" + value.replace("'", "''") + "'"
 
 

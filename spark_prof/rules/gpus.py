@@ -98,6 +98,11 @@ class Gpu:
     # What a kernel that only reads reached, in bytes per second; None where nobody said.
     read_bandwidth: Figure | None = None
 
+    @property
+    def bandwidth(self) -> Figure:
+        """What a kernel that reads reaches, else the data sheet's."""
+        return self.read_bandwidth or self.memory_bandwidth
+
 
 def _gpu(
     named: tuple[str, str, str, str],
@@ -107,7 +112,6 @@ def _gpu(
     teraops: Mapping[str, float],
     read: Figure | None = None,
 ) -> Gpu:
-    """A row of the table."""
     size, bandwidth = memory
     multiprocessors, l2, clock = sizes
     return Gpu(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from spark_prof.analyzers.answers import answers_of, shares
+from spark_prof.analyzers.answers import answers_of
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
@@ -23,12 +23,6 @@ def report(name: str) -> Report:
 
 def text(found: Report, which: str) -> str:
     return next(answer.text for answer in answers_of(found) if answer.id == which)
-
-
-def test_shares_add_what_has_one_name_and_leave_out_nothing_to_see() -> None:
-    assert shares([("a", 1.0), ("b", 6.0), ("a", 3.0)]) == "60.0 % b, 40.0 % a"
-    assert shares([("a", 1.0), ("b", 0.0001)]) == "100.0 % a"
-    assert shares([]) == ""
 
 
 def test_fp4_that_products_compute_in_is_no_storage() -> None:
@@ -49,13 +43,6 @@ def test_a_floor_that_covers_little_is_not_told() -> None:
     )
     little = replace(found, roofline=replace(found.roofline, phases=phases))
     assert "memory" not in {answer.id for answer in answers_of(little)}
-
-
-def test_without_decode_steps_no_decode_is_named() -> None:
-    found = report("dense-awq")
-    none = replace(found, steps=replace(found.steps, decode=0))
-    assert "decode" not in text(none, "shapes")
-    assert "decode" not in text(none, "tensor-cores")
 
 
 def test_a_cpu_engine_has_no_tensor_cores(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import random
 from collections import Counter
 
 import pandas as pd
-import pytest
 
-from spark_prof.analyzers.breakdown import component_rows, kernel_rows, layer_rows, sums_of
+from spark_prof.analyzers.breakdown import kernel_rows, layer_rows, sums_of
 from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 
@@ -36,30 +35,6 @@ def placed(*rows: tuple[str, str, int, int, float, int], kind: str = "kernel") -
         start_ns=FAR,
         end_ns=FAR + ns,
     )
-
-
-SOME = kernels(
-    ("gemm", "qkv", 0, 3, 10.0, 0),
-    ("gemm", "qkv", 0, 4, 2.0, 0),
-    ("gemm", "qkv", 1, 5, 3.0, 0),
-    ("norm", "norm", -1, 4, 1.0, 0),
-    ("gemm", "mlp", 1, 6, 24.0, 0),
-    ("gemm", "mlp", 1, 6, 20.0, 1),
-)
-
-
-def test_components_the_most_expensive_first() -> None:
-    rows = component_rows(SOME, 2)
-    assert [(r.name, r.us, r.kernels) for r in rows] == [
-        ("mlp", 44.0, 1), ("qkv", 15.0, 3), ("norm", 1.0, 1),
-    ]  # fmt: skip
-    assert [r.share for r in rows] == [pytest.approx(us / 60) for us in (44, 15, 1)]
-
-
-def test_equally_expensive_kernels_keep_one_order() -> None:
-    names = [f"k{number:02}" for number in range(40)]
-    some = kernels(*((name, "norm", 0, 4, 1.0, 0) for name in reversed(names)))
-    assert [row.name for row in kernel_rows(some)] == names
 
 
 def test_copies_and_other_steps_are_no_part_of_the_sums() -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.roofline.roofline_rows import Bandwidth, Ceilings, Place
+from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place
 from spark_prof.analyzers.roofline.rows import Sum, rows_of, together
 from spark_prof.analyzers.summary import summarize
+from spark_prof.rules.gpus import Figure
 from tests.rows import each_row
 
 from .comparing.swapped_recordings import LAYERS, Ran, attribute, record, stock, with_experts
@@ -117,7 +118,7 @@ def test_bandwidth_is_not_told_of_what_began_before_its_time(ahead_us: float, kn
         {"component": "mlp", "role": "mlp.down_proj", "name": "dense", "basis": "range",
          "us": 10.0, "ahead_us": ahead_us, "calls": 4, "step_calls": 1.0}
     ])  # fmt: skip
-    ceilings = Ceilings("GPU", reached=Bandwidth(1e12, "measured"))
+    ceilings = Ceilings("GPU", reached=Figure(1e12, "measured"))
     need = Sum(streamed=5e6)
     (row,) = rows_of(times, 4, {place: need}, {}, {}, ceilings, None)
     assert (row.us, row.ahead_us, row.floor_us) == (10.0, ahead_us, 5.0)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from spark_prof.analyzers.lookup import NameColumn, ascends, by_blocks, positions
+from spark_prof.analyzers.lookup import ascends, by_blocks, positions
 from tests.rows import each_row
 
 FAR = (1 << 62) + 1
@@ -44,19 +43,6 @@ def test_rows_that_ascend(seed: int) -> None:
     rows = [tuple(chosen.randrange(3) for _ in range(3)) for _ in range(chosen.randrange(4))]
     columns = np.array(rows, np.int64).reshape(-1, 3).T
     assert ascends(*columns) == (rows == sorted(rows))
-
-
-def test_names_are_looked_at_once_each() -> None:
-    column = pd.Series(["a", "b", "a", None]).astype("category")
-    seen: list[str] = []
-
-    def is_a(name: str) -> bool:
-        seen.append(name)
-        return name == "a"
-
-    assert NameColumn(column).flags(is_a).tolist() == [True, False, True, False]
-    assert seen == ["a", "b"]
-    assert NameColumn(column).codes({"a": 3, "b": 5}.__getitem__).tolist() == [3, 5, 3, -1]
 
 
 @each_row("rows", [0, 1, 1 << 17, (1 << 17) + 1, 400_000])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from spark_prof.analyzers.recorded_work import (
     RecordedRun,
     _call,
     _experts,
-    _Launch,
     _matrix,
     _Place,
     _Unknown,
     recorded_work,
 )
+from spark_prof.analyzers.roofline.launches import Launch
 from spark_prof.analyzers.roofline.needs import Shape
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 from spark_prof.datasets.opened import opened
@@ -63,6 +62,8 @@ def test_shapes_formats_and_tokens(name: str) -> None:
         for each in found.work
     }
     assert of == SHAPES[name]
+    # Two weights of one shape in a layer would be raced twice, were they two pieces of work.
+    assert len(of) == len(found.work)
     assert found.tokens == (1,)
     assert (found.gpu, found.compute_capability) == ("NVIDIA H100 80GB HBM3", "9.0")
 
@@ -156,7 +157,7 @@ def test_experts(
 
 def test_products_that_are_more_than_the_weights_are_nobodys() -> None:
     def calls(*names: str, place: int = 0, products: int = 1) -> list[str]:
-        launches = [_Launch(0, "mlp", 0, name, 1, True) for name in names]
+        launches = [Launch(name, "mlp", 0, 1) for name in names]
         return [each.name for each in _call(launches, _Place("mlp", 0, place, products))]
 
     gemm, adds = "nvjet_sm90_tst_64x8", "void cublasLt::splitKreduce_kernel<32>"
@@ -177,9 +178,3 @@ def test_a_run_whose_shapes_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("spark_prof.analyzers.recorded_work._MOST_PADDING", 0.5)
     with pytest.raises(CommandError, match=r"no layer whose shape is known \(.*no kernel is for"):
         read(GPT)
-
-
-def test_names_are_counted_once() -> None:
-    """Two weights of one shape in a layer would be raced twice, were they two pieces of work."""
-    found = read(QWEN)
-    assert set(Counter((each.format, each.shape) for each in found.work).values()) == {1}

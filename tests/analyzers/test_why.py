@@ -11,7 +11,6 @@ import spark_prof
 from spark_prof.analyzers.ceilings import Question
 from spark_prof.analyzers.why import (
     answer_of,
-    bandwidth_of,
     expected,
     side_of_checkpoint,
     side_of_recording,
@@ -36,7 +35,7 @@ def test_a_checkpoint_reads_what_its_formats_take() -> None:
     assert experts is not None
     # 8 of 128 experts of 48 layers, three matrices of 2048 x 768 each, 9 bits a weight.
     assert experts.bytes == pytest.approx(48 * 8 * 3 * 2048 * 768 * 9 / 16, rel=0.001)
-    assert side.bound_us == pytest.approx(side.bytes / bandwidth_of(GB10)[0] * 1e6)
+    assert side.bound_us == pytest.approx(side.bytes / GB10.bandwidth.value * 1e6)
     narrower = {row.title: row.bytes for row in what_ifs(checkpoint, GB10, Question())}
     everything = [narrower[f"{name}: layers, attention and lm_head"] for name in ("FP8", "NVFP4")]
     assert everything[1] < side.bytes < narrower["FP8: layers"]

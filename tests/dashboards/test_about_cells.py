@@ -10,7 +10,7 @@ from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.step_time import StepKind
-from spark_prof.analyzers.views.kernel_calls import Launch, LaunchUse, facts_of
+from spark_prof.analyzers.views.kernel_calls import LaunchUse, facts_of
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OutlierCell
 from spark_prof.dashboards import about_cells
 from spark_prof.dashboards.sections import one_kernel_section
@@ -64,8 +64,8 @@ def test_a_shape_is_told_with_what_limits_it() -> None:
     assert report.shapes
     [row] = report.shapes.rows
     assert row.occupancy
-    launch = Launch(row.grid, row.block, row.registers, row.shared_bytes)
-    uses = [LaunchUse(launch, 3, 1.0, 5.0), LaunchUse(Launch("", "", 0, 0), 1, 1.0, 1.0)]
+    launch = row.grid, row.block, row.registers, row.shared_bytes
+    uses = [LaunchUse(*launch, 3, 1.0, 5.0), LaunchUse("", "", 0, 0, 1, 1.0, 1.0)]
     told, unknown = one_kernel_section.launches(uses, row.name, row.component, report).rows
     assert told[-1] == " and ".join(row.occupancy.limiters)
     assert unknown[-3:] == ("-", "-", "-")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from spark_prof.analyzers.roofline.roofline_rows import (
-    Bandwidth,
     Ceilings,
     Roofline,
     RooflinePhase,
@@ -21,6 +20,7 @@ from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, ca
 from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
 from spark_prof.dashboards.sections import roofline_section
 from spark_prof.dashboards.sections.roofline_section import bytes_and_time, intensity, with_need
+from spark_prof.rules.gpus import Figure
 
 from .sample import HOSTILE_NAME, SAMPLES
 
@@ -45,7 +45,7 @@ PHASE = RooflinePhase(
 )  # fmt: skip
 ROOFLINE = Roofline(
     ceilings=Ceilings(
-        "NVIDIA H100 80GB HBM3", Bandwidth(3.35e12, "a data sheet"), Bandwidth(3.03e12, "a reader"),
+        "NVIDIA H100 80GB HBM3", Figure(3.35e12, "a data sheet"), Figure(3.03e12, "a reader"),
         (("bf16", 989.4e12),), "a data sheet", "SM clock 1980 MHz", 1.1,
     ),
     phases=(PHASE,),

@@ -195,23 +195,10 @@ def test_little_time_of_a_trace_is_in_kernels_of_an_unknown_engine(file: str, mo
 
 
 @needs_traces
-def test_b200_tensor_core_share_and_components() -> None:
+def test_tensor_cores_have_their_share_of_a_b200_s_time() -> None:
     times = kernel_times(TRACES / "kineto" / B200)
     kernels = {name: us for name, us in times.items() if not name.startswith("Mem")}
     assert share(kernels, "tensor-core") == pytest.approx(0.597, abs=0.002)
-    for name in kernels:
-        label = classify(name)
-        if name.startswith("bmm_"):
-            assert (label.engine, label.precision, label.weights) == ("tensor-core", "fp8", "fp4")
-            assert (label.component, is_gemm(name)) == ("experts", True)
-        elif "flash" in name:
-            assert label.engine == "cuda-core"
-        elif name.startswith("nvjet"):
-            assert (label.engine, label.precision) == ("tensor-core", "bf16")
-        elif "reshape_and_cache" in name:
-            assert (label.engine, label.component) == ("cuda-core", "kv_write")
-        elif "quantize_with_block_size" in name:
-            assert (label.engine, label.conversion) == ("cuda-core", "quantize")
 
 
 def nsys_times(file: Path) -> dict[str, float]:
@@ -224,21 +211,6 @@ def nsys_times(file: Path) -> dict[str, float]:
     finally:
         database.close()
     return dict(rows)
-
-
-@needs_traces
-def test_agrees_with_the_hardware_counters() -> None:
-    files = sorted((TRACES / "ncu_rtx5090").glob("*.csv"))
-    assert len(files) == 12
-    for file in files:
-        rows = list(csv.DictReader(file.open()))
-        operations = [
-            float(row["Metric Value"].replace(",", ""))
-            for row in rows
-            if row["Metric Name"] == "sm__ops_path_tensor_src_bf16_dst_fp32.sum"
-        ]
-        measured = "tensor-core" if max(operations) else "cuda-core"
-        assert classify(rows[0]["Kernel Name"]).engine == measured, file
 
 
 CUDA = Path(__file__).resolve().parents[2] / "spark_prof/kernels/cuda"

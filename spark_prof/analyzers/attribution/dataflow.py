@@ -148,7 +148,6 @@ def _spread(
 def _fits(
     rows: Sequence, own: Integers, other: Integers, around: tuple[Integers, Integers]
 ) -> Flags:
-    """Whether a neighbour's layer can be that of the launch."""
     layer, fixed = rows.layer[other], rows.layer[own]
     before, after = around[0][own], around[1][own]
     between = (before >= 0) & (before <= layer) & (layer <= after)

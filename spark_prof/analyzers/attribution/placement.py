@@ -30,12 +30,12 @@ from spark_prof.analyzers.attribution.owned_launches import (
 )
 from spark_prof.analyzers.attribution.owners import most_exact
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
-from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, positions
+from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, copies_in, positions
 from spark_prof.arrays import Flags
 from spark_prof.rules.components import LM_HEAD, role_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.host_timeline import FINISH, MODEL_PATH
-from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER, COPIES
+from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER
 
 Codes = npt.NDArray[np.int8]
 
@@ -79,7 +79,7 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     found = _by_range(rows, modules, by_name)
     owned = own_launches(bundle, rank, rows, found, by_name)
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
-    copies |= NameColumn(rows["kind"]).flags(lambda kind: kind in COPIES)
+    copies |= copies_in(rows)
     copied = np.flatnonzero(copies)
     found.component[copied[rows["module"].to_numpy()[copied] <= FINISH]] = CODES["memcpy"]
     if by_order and not owned:

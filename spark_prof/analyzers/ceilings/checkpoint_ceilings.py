@@ -203,7 +203,6 @@ def step_of(model: WeightsOfModel, question: Question) -> Step:
 
 
 def _row(weights: Weights, model: Architecture, question: Question, hit: float | None) -> Row:
-    """What the step reads of some weights."""
     shared_out = question.ranks if weights.component not in _WHOLE_ON_EACH_RANK else 1
     read = weights.bytes / shared_out
     active = float(weights.parameters if weights.matrix else 0) / shared_out

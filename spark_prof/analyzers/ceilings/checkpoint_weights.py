@@ -149,7 +149,6 @@ def _derived(read: Config, modules: Sequence[Module]) -> list[str]:
 
 
 def _absent(read: Config) -> list[tuple[str, str]]:
-    """Which figures the configuration lacks, and what follows."""
     widths = ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim")
     attention = read.heads * read.head_dim or read.whole("kv_lora_rank", "mamba_num_heads")
     rows = (

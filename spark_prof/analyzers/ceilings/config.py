@@ -162,7 +162,6 @@ def layer_kinds(read: Config) -> list[str]:
 
 
 def _states(read: Config, layers: Counter[str]) -> tuple[State, ...]:
-    """What each sequence keeps, kind by kind."""
     found = []
     for kind in ("full", "window"):
         if layers[kind]:

@@ -77,7 +77,6 @@ def derived_modules(read: Config, schemes: Schemes) -> list[Module]:
 
 
 def _layer(read: Config, layer: int, kind: str) -> Iterator[Shape]:
-    """The matrices of one decoder layer."""
     if kind in ("full", "window"):
         yield from _latent(read) if read.whole("kv_lora_rank") else _attention(read)
         if read.family == "falcon_h1":
@@ -144,7 +143,6 @@ def _mamba(read: Config) -> Iterator[Shape]:
 
 
 def _is_routed(read: Config, layer: int, kind: str) -> bool:
-    """Whether the layer's MLP is one of experts."""
     if not read.experts or kind == "mlp":
         return False
     if chosen := read.words("mlp_layer_types"):
@@ -159,7 +157,6 @@ def _is_routed(read: Config, layer: int, kind: str) -> bool:
 
 
 def _feed_forward(read: Config, *, routed: bool) -> Iterator[Shape]:
-    """An MLP, or a router with its experts."""
     width = read.expert_width
     shared = read.whole(
         "moe_shared_expert_intermediate_size",
@@ -183,7 +180,6 @@ def _feed_forward(read: Config, *, routed: bool) -> Iterator[Shape]:
 
 
 def _projections(read: Config, path: str, width: int, copies: int = 1) -> Iterator[Shape]:
-    """The two projections of an MLP, and its gate if it has one."""
     if read.family not in _TWO_PROJECTIONS:
         yield f"{path}.gate_proj", copies * width, read.hidden
     yield f"{path}.up_proj", copies * width, read.hidden

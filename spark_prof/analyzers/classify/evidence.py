@@ -22,7 +22,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify, spelling
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
-from spark_prof.analyzers.lookup import mapping_in
+from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.machine_code import machine_code_of
 
@@ -123,7 +123,6 @@ class CountedKernels:
         return self._exact.get(name) or self._spelled.get(spelling(name))
 
     def _counted(self, values: dict[str, float]) -> Counted | None:
-        """What the highest values of a kernel's metrics say."""
         told: dict[str, str | None] = {}
         none: list[tuple[str, Counter]] = []
         for metric, value in values.items():
@@ -256,18 +255,18 @@ def evidence_of(bundle: Bundle, rank: int) -> Evidence:
     """
     code = machine_code_of(bundle)
     codes = code_rows(code.rows)
+    capabilities = {r: device_of(bundle.facts(r))[1] for r in bundle.ranks}
     if not (own := bundle.frame("metrics", rank)).empty:
-        return Evidence(own, _capability(bundle, rank), codes, code.lost)
+        return Evidence(own, capabilities[rank], codes, code.lost)
     found = {r: rows for r in bundle.ranks if not (rows := bundle.frame("metrics", r)).empty}
-    capability = next((_capability(bundle, r) for r in found), None)
-    alike = [rows for r, rows in found.items() if _capability(bundle, r) == capability]
+    capability = next((capabilities[r] for r in found), None)
+    alike = [rows for r, rows in found.items() if capabilities[r] == capability]
     texts = {"name": str, "metric": str, "unit": str}
     metrics = pd.concat([own, *alike]).astype(texts) if alike else own
     return Evidence(metrics, capability, codes, code.lost)
 
 
 def _contradiction(label: Label, counted: Counted) -> str | None:
-    """What the counters say instead."""
     if counted.engine is None:
         wrong = label.engine == "tensor-core" and label.precision in counted.absent
         return "nothing of that" if wrong else None
@@ -279,8 +278,3 @@ def _contradiction(label: Label, counted: Counted) -> str | None:
 
 def _says(engine: str, precision: str | None) -> str:
     return f"{engine} {precision or ''}".strip()
-
-
-def _capability(bundle: Bundle, rank: int) -> str | None:
-    capability = mapping_in(bundle.facts(rank), "gpu").get("compute_capability")
-    return str(capability) if capability else None

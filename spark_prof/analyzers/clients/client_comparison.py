@@ -144,7 +144,6 @@ def _row(
     said: Sequence[str],
     requests: int = 0,
 ) -> ClientRow:
-    """The run with its times a token, chunk and first token beside the engine's."""
     sides = (engine.token_us, engine.step_us, engine.prefill_us)
     compared = {
         quantity: Comparison(quantity, "median" if c.mean is None else "mean", c.typical, us)
@@ -216,7 +215,6 @@ def _told(token: Comparison | None, verdict: str, basis: str) -> str:
 
 
 def _stalls(times_us: Sequence[float]) -> list[str]:
-    """What is left out of the engine's side."""
     if not times_us:
         return []
     steps = "1 step" if len(times_us) == 1 else f"{len(times_us)} steps"

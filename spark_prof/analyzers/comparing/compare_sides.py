@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from spark_prof.analyzers.comparing.comparison import Comparison, Setting, Side, side_names
-from spark_prof.analyzers.comparing.kernel_time import attributed_times
+from spark_prof.analyzers.comparing.kernel_time import stable_name
 from spark_prof.analyzers.comparing.noise import FEWEST
-from spark_prof.analyzers.comparing.phases import compare_phase
+from spark_prof.analyzers.comparing.phases import Sides, compare_phase
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
+from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 
 _GROUPS: Mapping[str, str] = {
@@ -160,10 +161,8 @@ def compare(
     """
     notes: list[str] = []
     given = [(side,) if isinstance(side, Side) else side for side in (a, b)]
-    if names is None:
-        first, second = side_names([[each.source for each in side] for side in given])
-        names = first, second
-    sides = (_starts(given[0], names[0], notes), _starts(given[1], names[1], notes))
+    first, second = names or side_names([[each.source for each in side] for side in given])
+    sides = (_starts(given[0], first, notes), _starts(given[1], second, notes))
     every = (*sides[0], *sides[1])
     for side in every:
         if not side.report.books:
@@ -171,16 +170,15 @@ def compare(
                 f"{side.source} holds sums without steps, which cannot be compared; "
                 "take a recording or a trace"
             )
-    stable: dict[str, int] = {}
-    kernels = [each.kernels for each in every]
     if any(each.report.failed("layers-") for each in every):
-        kernels = _in_shared_layers(every)
-    times = [
-        attributed_times(own, each.steps, stable) for own, each in zip(kernels, every, strict=True)
-    ]
-    both = times[: len(sides[0])], times[len(sides[0]) :]
-    phases = tuple(filter(None, (compare_phase(sides, both, phase) for phase in _PHASES)))
-    compared = Comparison(sides, phases, setup_differences(sides[0][0], sides[1][0]), (), names)
+        sides = _in_shared_layers(sides)
+    stable: dict[str, int] = {}
+    a_names, b_names = ([_stable_names(each.kernels, stable) for each in side] for side in sides)
+    found = (compare_phase(sides, (a_names, b_names), phase) for phase in _PHASES)
+    phases = tuple(filter(None, found))
+    compared = Comparison(
+        sides, phases, setup_differences(sides[0][0], sides[1][0]), (), (first, second)
+    )
     if not phases:
         ours, theirs = (
             " and ".join(sorted(frozenset[str]().union(*(each.phases for each in side)))) or "none"
@@ -193,14 +191,23 @@ def compare(
     return replace(compared, notes=(*_assumed(compared), *notes, *_notes(compared)))
 
 
-def _in_shared_layers(sides: Sequence[Side]) -> list[KernelColumns]:
+def _stable_names(kernels: KernelColumns, stable: dict[str, int]) -> Int64s:
+    """Of each name the place of its stable name among all of them, to which it is added."""
+    names = [stable.setdefault(stable_name(name), len(stable)) for name in kernels.names]
+    return np.array(names, np.int64)
+
+
+def _in_shared_layers(sides: Sides) -> Sides:
     """The kernels of layers that not all recordings show are in none: they are no difference."""
-    shown = [{row.layer for row in side.report.layers if row.layer is not None} for side in sides]
+    every = [each for side in sides for each in side]
+    shown = [{row.layer for row in each.report.layers if row.layer is not None} for each in every]
     known = np.array(sorted(set.intersection(*shown)), np.int64)
-    return [
-        replace(own, layer=np.where(np.isin(own.layer, known), own.layer, -1).astype(np.int16))
-        for own in (side.kernels for side in sides)
-    ]
+
+    def shared(each: Side) -> Side:
+        layer = np.where(np.isin(each.kernels.layer, known), each.kernels.layer, np.int16(-1))
+        return replace(each, kernels=replace(each.kernels, layer=layer))
+
+    return tuple(map(shared, sides[0])), tuple(map(shared, sides[1]))
 
 
 def _starts(side: Sequence[Side], called: str, notes: list[str]) -> tuple[Side, ...]:

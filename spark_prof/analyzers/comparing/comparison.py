@@ -219,7 +219,6 @@ def _parts(sources: Sequence[str]) -> list[str]:
 
 
 def _shared(texts: Sequence[Sequence[str]]) -> list[str]:
-    """What all begin with."""
     pairs = takewhile(lambda each: len({*each}) == 1, zip(*texts, strict=False))
     return [each[0] for each in pairs]
 

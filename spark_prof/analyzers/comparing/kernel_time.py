@@ -20,6 +20,7 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import spelling
+from spark_prof.analyzers.step_time import middle_half
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.rules.kernel_names import NAME_LIMIT
@@ -59,42 +60,6 @@ def attributed(start: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
 
 
 @dataclass(frozen=True, eq=False)
-class AttributedTimes:
-    """The kernels of a rank, whose time is attributed step by step."""
-
-    kernels: KernelColumns
-    steps: pd.DataFrame
-    names: Int64s  # of each of the kernels' names the place of its stable name
-
-    def of(self, chosen: Int64s) -> KernelTime:
-        """What ran in some steps, given by their places in ascending order."""
-        columns = self.kernels
-        begin = self.steps["begin_ns"].to_numpy(np.int64)
-        finish = self.steps["finish_ns"].to_numpy(np.int64)
-        # Where two windows overlap, the later one has the time.
-        finish = np.append(np.minimum(finish[:-1], begin[1:]), finish[-1:])
-        # Only these rows are read: the columns may be mapped files of millions of kernels.
-        first = np.searchsorted(columns.start_ns, begin[chosen])
-        count = np.maximum(np.searchsorted(columns.start_ns, finish[chosen]) - first, 0)
-        step = np.repeat(np.arange(len(chosen)), count)
-        rows = np.arange(len(step)) + np.repeat(first - np.cumsum(count) + count, count)
-        busy, gap = attributed(columns.start_ns[rows], columns.end_ns[rows])
-        follows = np.append(False, step[1:] == step[:-1])[: len(step)]
-        name = columns.name[rows]
-        component = columns.component[rows].astype(np.int64)
-        component[np.array(columns.copies, bool)[name]] = CODES["memcpy"]
-        return KernelTime(
-            step=step,
-            us=busy / 1e3,
-            gap_us=np.where(follows, gap, 0) / 1e3,
-            component=component,
-            layer=columns.layer[rows].astype(np.int64),
-            name=self.names[name],
-            length_us=self.steps["step_us"].to_numpy(np.float64)[chosen],
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class KernelTime:
     """Kernels of some steps, and how long these steps were."""
 
@@ -130,12 +95,36 @@ def sums_by_step(code: Int64s, step: Int64s, values: Floats, rows: int, steps: i
     return sums.astype(np.float64).reshape(rows, steps)
 
 
-def attributed_times(
-    kernels: KernelColumns, steps: pd.DataFrame, stable: dict[str, int]
-) -> AttributedTimes:
-    """The kernels of a rank, to be attributed; `stable` gets the places of their stable names."""
-    names = [stable.setdefault(stable_name(name), len(stable)) for name in kernels.names]
-    return AttributedTimes(kernels, steps, np.array(names, np.int64))
+def kernel_time(
+    columns: KernelColumns, steps: pd.DataFrame, names: Int64s, chosen: Int64s
+) -> KernelTime:
+    """What the kernels of a rank did in some of its steps.
+
+    Args:
+        names: of each of the kernels' names the place of its stable name.
+        chosen: places of the steps, ascending.
+    """
+    begin, finish = (steps[name].to_numpy(np.int64) for name in ("begin_ns", "finish_ns"))
+    # Where two windows overlap, the later one has the time.
+    finish = np.append(np.minimum(finish[:-1], begin[1:]), finish[-1:])
+    first = np.searchsorted(columns.start_ns, begin[chosen])
+    count = np.maximum(np.searchsorted(columns.start_ns, finish[chosen]) - first, 0)
+    step = np.repeat(np.arange(len(chosen)), count)
+    rows = np.arange(len(step)) + np.repeat(first - np.cumsum(count) + count, count)
+    busy, gap = attributed(columns.start_ns[rows], columns.end_ns[rows])
+    follows = np.append(False, step[1:] == step[:-1])[: len(step)]
+    name = columns.name[rows]
+    component = columns.component[rows].astype(np.int64)
+    component[np.array(columns.copies, bool)[name]] = CODES["memcpy"]
+    return KernelTime(
+        step=step,
+        us=busy / 1e3,
+        gap_us=np.where(follows, gap, 0) / 1e3,
+        component=component,
+        layer=columns.layer[rows].astype(np.int64),
+        name=names[name],
+        length_us=steps["step_us"].to_numpy(np.float64)[chosen],
+    )
 
 
 _RESAMPLES = 200
@@ -168,12 +157,6 @@ def typical_step(length: Floats, stretch: int = 1) -> TypicalStep:
     draws = places.reshape(_RESAMPLES, -1)[:, :count]
     resampled = np.zeros((count, _RESAMPLES))
     for column, draw in enumerate(draws):
-        chosen = draw[_middle_half(length[draw])]
+        chosen = draw[middle_half(length[draw])]
         resampled[:, column] = np.bincount(chosen, minlength=count) / len(chosen)
-    return TypicalStep(np.sort(_middle_half(length)), resampled)
-
-
-def _middle_half(length: Floats) -> Int64s:
-    order = np.argsort(length, kind="stable")
-    cut = len(length) // 4
-    return order[cut : len(length) - cut].astype(np.int64)
+    return TypicalStep(np.sort(middle_half(length)), resampled)

@@ -43,8 +43,6 @@ _STATISTICS: Mapping[str, Callable[[Floats], Floats]] = {
     "p99": lambda rows: np.asarray(np.quantile(rows, 0.99, axis=-1)),
 }
 _UPPER = 0.975
-_T_OF_1 = math.tan(math.pi * (_UPPER - 0.5))
-"""The quantile of one degree of freedom, which `student_quantile` does not have."""
 _SEED = 20251121
 _MOST_RESAMPLES = 1000
 _FEWEST_RESAMPLES = 100
@@ -228,6 +226,6 @@ def _quantile(free: float) -> float:
     """Student's t for the interval; between whole degrees of freedom by their inverse."""
     free = min(max(free, 1.0), 1_000_000.0)
     below = int(free)
-    ends = [_T_OF_1 if each == 1 else student_quantile(_UPPER, each) for each in (below, below + 1)]
+    ends = [student_quantile(_UPPER, each) for each in (below, below + 1)]
     passed = (1 / below - 1 / free) / (1 / below - 1 / (below + 1))
     return ends[0] + passed * (ends[1] - ends[0])

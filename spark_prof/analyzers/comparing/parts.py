@@ -14,9 +14,9 @@ import numpy as np
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.comparing.comparison import KernelPart, LayerPart, Part, Side
 from spark_prof.analyzers.comparing.kernel_time import (
-    AttributedTimes,
     KernelTime,
     TypicalStep,
+    kernel_time,
     typical_step,
 )
 from spark_prof.analyzers.comparing.noise import (
@@ -106,19 +106,19 @@ Recordings = Sequence[Taken]  # the recordings of one side
 
 
 def taken_apart(
-    attributed: AttributedTimes, groups: Iterable[tuple[Int64s, float]], divisor: Floats, side: Side
+    side: Side, names: Int64s, groups: Iterable[tuple[Int64s, float]], divisor: Floats
 ) -> Taken:
     """The steps of a recording: of each size their places, and their share in the comparison."""
     sizes = []
     for places, weight in groups:
         chosen = _spread(places)
-        time = attributed.of(chosen)
+        time = kernel_time(side.kernels, side.steps, names, chosen)
         length = time.length_us / divisor[chosen]
         stretch = stretch_of(length)
         free = max(len(chosen) / stretch - 1, 1.0)
         sizes.append(SizedSteps(time, typical_step(length, stretch), weight, divisor[chosen], free))
     # Of several names that mean the same the first one is shown.
-    pairs = zip(attributed.names[::-1].tolist(), attributed.kernels.names[::-1], strict=True)
+    pairs = zip(names[::-1].tolist(), side.kernels.names[::-1], strict=True)
     return Taken(sizes, side, dict(pairs))
 
 
@@ -212,7 +212,6 @@ def _times(*recordings: Taken) -> list[KernelTime]:
 def _changes(
     a: Recordings, b: Recordings, figures: Callable[[Taken], Sequence[Figure]]
 ) -> list[Change]:
-    """The change of each row, of which every recording has a figure."""
     sides = (zip(*map(figures, side), strict=True) for side in (a, b))
     return [change(*pair) for pair in zip(*sides, strict=True)]
 
@@ -257,7 +256,6 @@ class _Ran(NamedTuple):
 
 
 def _ran(side: Recordings, known: Int64s, row: Code) -> list[_Ran]:
-    """What a side ran of each of the known kernels."""
     calls = _calls(side, row, len(known))
     layers: dict[int, set[int]] = defaultdict(set)
     for time in _times(*side):

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.comparing.comparison import ContextEffect, PhaseComparison, Side, SizeRow
-from spark_prof.analyzers.comparing.kernel_time import AttributedTimes
 from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, stretch_of
 from spark_prof.analyzers.comparing.parts import (
     conversions_figure,
@@ -23,7 +22,7 @@ from spark_prof.analyzers.comparing.parts import (
 from spark_prof.analyzers.t_distribution import student_quantile
 from spark_prof.arrays import Floats, Int64s
 
-Sides = tuple[Sequence[Side], Sequence[Side]]  # the recordings of the reference and of the other
+Sides = tuple[tuple[Side, ...], tuple[Side, ...]]  # recordings of the reference and the other
 
 SIZES = {"decode": "decode_requests", "prefill": "prefill_tokens", "unknown": ""}
 """The column that says how large a step of each phase is; steps of unknown phase have no size."""
@@ -135,7 +134,6 @@ def matching_steps(sides: Sides, phase: str) -> MatchingSteps | None:
 
 
 def _by_size(steps: pd.DataFrame, phase: str) -> dict[int, Int64s]:
-    """The steps of a phase by their size."""
     places = np.flatnonzero(steps["phase"].astype(str).to_numpy() == phase)
     if not SIZES[phase]:
         return {0: places} if len(places) else {}
@@ -195,9 +193,13 @@ def _slope(own: PhaseSteps, places: Int64s) -> tuple[float, float, float] | None
 
 
 def compare_phase(
-    sides: Sides, times: tuple[Sequence[AttributedTimes], Sequence[AttributedTimes]], phase: str
+    sides: Sides, names: tuple[Sequence[Int64s], Sequence[Int64s]], phase: str
 ) -> PhaseComparison | None:
-    """The comparison of one phase; None where a recording has no such step."""
+    """The comparison of one phase; None where a recording has no such step.
+
+    Args:
+        names: of each recording, for each of its kernels' names the place of its stable name.
+    """
     found = matching_steps(sides, phase)
     if found is None:
         return None
@@ -205,8 +207,8 @@ def compare_phase(
     one_size = found.alike and len(found.sizes) == 1
     whole = like if one_size else found.change(lambda own: own.median(own.whole))
     a, b = (
-        [taken_apart(own, e.groups, e.divisor, e.side) for own, e in zip(*pair, strict=True)]
-        for pair in zip(times, (found.a, found.b), strict=True)
+        [taken_apart(e.side, own, e.groups, e.divisor) for own, e in zip(*pair, strict=True)]
+        for pair in zip(names, (found.a, found.b), strict=True)
     )
     typical = change(map(typical_figure, a), map(typical_figure, b))
     return PhaseComparison(

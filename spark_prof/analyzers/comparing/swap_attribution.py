@@ -136,13 +136,3 @@ class Attribution:
     def adds_up(self) -> bool | None:
         """Whether the components add up to the gain within 3 %; None where nothing tells."""
         return None if self.residual_share is None else abs(self.residual_share) <= 0.03
-
-    @property
-    def ran_everywhere(self) -> bool:
-        """Whether every replacement ran in every layer that it claims."""
-        return all(proof.ran == "ran" for proof in self.proofs)
-
-    @property
-    def nothing_else_moved(self) -> bool:
-        """Whether every component that no swap touches kept its time within 1 % of the step."""
-        return not self.moved

@@ -107,7 +107,6 @@ def read_steps(bundle: Bundle, batch_size: int) -> SwappedSteps:
 
 
 def _attributed(placed: pd.DataFrame, chosen: Int64s) -> tuple[pd.DataFrame, Floats]:
-    """What the kernels of the chosen steps get, and the length of these steps."""
     start, end = (placed[side].to_numpy() for side in ("start_ns", "end_ns"))
     busy, gap = attributed(start, end)
     # What ran for no known step delayed the next known one.

@@ -30,10 +30,10 @@ from spark_prof.analyzers.conversions.conversion_rows import (
     LoadTimeConversion,
     RepeatedQuantization,
 )
-from spark_prof.analyzers.lookup import NameColumn, positions
+from spark_prof.analyzers.lookup import NameColumn, copies_in, positions
 from spark_prof.analyzers.step_accounting import Steps
 from spark_prof.analyzers.step_time import step_weights
-from spark_prof.vocabulary import COMPONENTS, COPIES
+from spark_prof.vocabulary import COMPONENTS
 
 _NEW_INPUT = frozenset(
     {"norm", "rope", "kv_write", "attention", "ssm", "embedding", "lm_head", "sampler"}
@@ -155,7 +155,7 @@ def _calls(
     names = [str(name) for name in placed["name"].cat.categories]
     column = NameColumn(placed["name"])
     converts = column.flags(lambda name: bool(label_of(name).conversion))
-    copies = NameColumn(placed["kind"]).flags(lambda kind: kind in COPIES)
+    copies = copies_in(placed)
     converts &= ~copies
     padding = pads(placed, copies) & ~converts & timed
     flow = flow_of(placed, converts | padding, copies) if timed else alone(converts)
@@ -271,7 +271,6 @@ def _load_time(calls: pd.DataFrame) -> tuple[LoadTimeConversion, ...]:
 def _repeated(
     placed: pd.DataFrame, windows: pd.DataFrame, label_of: LabelOf
 ) -> tuple[RepeatedQuantization, ...]:
-    """What is quantized repeatedly in the decode step of median length."""
     kinds = {label_of(str(name)).conversion for name in placed["name"].cat.categories}
     decode = windows[windows["phase"] == "decode"]
     if "quantize" not in kinds or decode.empty:
@@ -279,7 +278,7 @@ def _repeated(
     length = decode["finish_ns"] - decode["begin_ns"]
     step = int(length.sort_values(kind="stable").index[len(length) // 2])
     rows = placed.iloc[np.flatnonzero(placed["step"].to_numpy() == step)[:_LONGEST_STEP]]
-    rows = rows[~NameColumn(rows["kind"]).flags(lambda kind: kind in COPIES)]
+    rows = rows[~copies_in(rows)]
     took = (rows["end_ns"] - rows["start_ns"]) / 1e3
     return repeated_quantizations(
         (

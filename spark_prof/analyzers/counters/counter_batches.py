@@ -207,7 +207,6 @@ _Amounts = Mapping[str, tuple[float, float | None] | None]
 
 
 def _folded_rows(estimate: Estimate) -> list[CounterRow]:
-    """One row a kernel and component, the most expensive first."""
     rows = []
     for (name, component), own in estimate.slots.groupby(_KERNEL, observed=True, sort=False):
         index, calls = own.index.to_numpy(), float(own["count"].sum())

@@ -115,7 +115,6 @@ def _log_row(line: Statement) -> LogRow:
 
 
 def _batches(batches: Mapping[int, int], engine: Engine) -> tuple[BatchRow, ...]:
-    """Each size of decode steps with the graph that it is padded to."""
     if engine.eager or not engine.graph_sizes or engine.graph_mode == "NONE":
         return ()
     sizes = engine.graph_sizes

@@ -148,7 +148,6 @@ def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Itera
 
 
 def _of_log(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator[Cause]:
-    """What the log gives as reason: something is not installed, or a kernel was refused."""
     for line in said:
         if line.rule.id == "flashinfer-missing" and line.value == "nvcc":
             why = "FlashInfer is off: no nvcc and no flashinfer-cubin"

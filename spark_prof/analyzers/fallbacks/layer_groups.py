@@ -144,7 +144,6 @@ def _group(component: str, method: str, kernel: str, asked: Asked, modules: int)
 
 
 def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSource]:
-    """The family of kernels that does most of the component's products."""
     times: dict[str, float] = {}
     names: dict[str, str] = {}
     for row in kernels:

@@ -250,8 +250,7 @@ def _floor(report: Report, size: int) -> tuple[str, ...]:
     gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
     if gpu is None:
         return ()
-    bandwidth = gpu.read_bandwidth or gpu.memory_bandwidth
     return (
-        f"Reading {size / 1e9:.2f} GB takes {size / bandwidth.value * 1e6:,.0f} us at "
-        f"{bandwidth.value / 1e12:.3g} TB/s ({bandwidth.source}).",
+        f"Reading {size / 1e9:.2f} GB takes {size / gpu.bandwidth.value * 1e6:,.0f} us at "
+        f"{gpu.bandwidth.value / 1e12:.3g} TB/s ({gpu.bandwidth.source}).",
     )

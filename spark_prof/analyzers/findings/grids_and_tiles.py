@@ -220,5 +220,4 @@ def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float:
     peak = gpu.peaks.get(kernel.precision or "")
     if not size or not peak:
         return 0.0
-    bandwidth = gpu.read_bandwidth or gpu.memory_bandwidth
-    return 2 * row.tile.token_rows / size * bandwidth.value / peak.value
+    return 2 * row.tile.token_rows / size * gpu.bandwidth.value / peak.value

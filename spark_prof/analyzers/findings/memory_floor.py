@@ -155,7 +155,6 @@ def _decode(report: Report) -> tuple[RooflinePhase | None, float]:
 
 
 def _ms_per_token(rows: list[RooflineRow], us: float) -> float | None:
-    """Time of a step in milliseconds per token, at the rate of these rows."""
     for row in rows:
         if row.left_us and row.left_ms_per_token is not None:
             return us * row.left_ms_per_token / row.left_us

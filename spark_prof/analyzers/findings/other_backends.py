@@ -83,7 +83,6 @@ def stored_format(report: Report, component: str) -> str:
 
 
 def _attention(report: Report) -> str:
-    """What attention's kernels need to have; empty where no table holds for them."""
     cache = report.audit.engine.kv_cache if report.audit else ""
     if cache not in _WIDE_CACHE:
         return ""

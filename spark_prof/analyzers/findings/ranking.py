@@ -21,7 +21,6 @@ from spark_prof.analyzers.model import Report
 
 
 def _in(*modules: ModuleType) -> Iterator[Rule[Report]]:
-    """The rules of modules, each in the order in which it has them."""
     for module in modules:
         yield from (each for each in vars(module).values() if isinstance(each, Rule))
 

@@ -176,7 +176,6 @@ def clocks_of(bundle: Bundle, layout: Layout, works: Sequence[Teamwork]) -> tupl
 def _by_collectives(
     works: Sequence[Teamwork], here: set[int], there: set[int]
 ) -> tuple[Offset | None, int]:
-    """From every collective with participants on both sides, and how many there are."""
     sides = []
     for work in works:
         calls = work.matched.calls

@@ -143,7 +143,6 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _few(ranks: Sequence[int]) -> str:
-    """At most eight numbers."""
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
 
 

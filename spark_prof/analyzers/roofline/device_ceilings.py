@@ -5,20 +5,18 @@ And what kernels and steps surely take by that, and a roofline without floors th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.roofline.roofline_rows import (
-    Bandwidth,
     Ceilings,
     Roofline,
     RooflinePhase,
     RooflineRow,
     totals,
 )
-from spark_prof.rules.gpus import GPUS, find_gpu
+from spark_prof.rules.gpus import GPUS, Figure, find_gpu
 from spark_prof.traces.measured import Measured
 from spark_prof.vocabulary import PRECISIONS
 
@@ -101,13 +99,6 @@ def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> Roof
     return replace(phase, rows=tuple(rows), **sizes)
 
 
-def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The recorded GPU or processor by its driver's name, and its compute capability."""
-    gpu = mapping_in(facts, "gpu")
-    capability = gpu.get("compute_capability")
-    return str(gpu.get("name") or "unknown"), str(capability) if capability else None
-
-
 def ceilings_of(
     gpu: str, compute_capability: str | None, measured: Measured | None = None
 ) -> Ceilings:
@@ -120,8 +111,7 @@ def ceilings_of(
         measured = None
     known = find_gpu(gpu, compute_capability)
     peaks = {name: figure.value for name, figure in known.peaks.items()} if known else {}
-    read = known.read_bandwidth if known else None
-    reached = Bandwidth(read.value, read.source) if read else None
+    reached = known.read_bandwidth if known else None
     source, clocks, smallest = known.source if known else "", "", None
     if measured is not None:
         found = {p: rate for p in PRECISIONS if (rate := measured.value(p)) is not None}
@@ -130,10 +120,10 @@ def ceilings_of(
         clocks, smallest = measured.after.words, measured.value("launch_graph")
         for each in measured.measurements:
             if each.quantity == "read":
-                reached = Bandwidth(each.value, f"measured here on {measured.taken}: {each.how}")
+                reached = Figure(each.value, f"measured here on {measured.taken}: {each.how}")
     return Ceilings(
         gpu,
-        Bandwidth(known.memory_bandwidth.value, known.source) if known else None,
+        known.memory_bandwidth if known else None,
         reached,
         tuple(peaks.items()),
         source,

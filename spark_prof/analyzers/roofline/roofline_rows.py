@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spark_prof.rules.gpus import Figure
+
 
 class Place(NamedTuple):
     """Where the time and the needs of a kernel count; the role is empty where it is not known."""
@@ -16,22 +18,14 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bandwidth:
-    """A memory bandwidth and its source."""
-
-    value: float
-    source: str
-
-
-@dataclass(frozen=True)
 class Ceilings:
     """What the GPU allows."""
 
     gpu: str
-    data_sheet: Bandwidth | None = None  # of its memory; None where the GPU is not known
+    data_sheet: Figure | None = None  # of its memory; None where the GPU is not known
     # What a kernel that only reads reached: measured on this machine, else measured or reported for
     # such a GPU; None where unknown.
-    reached: Bandwidth | None = None
+    reached: Figure | None = None
     peaks: tuple[tuple[str, float], ...] = ()  # operations per second by precision
     peak_source: str = ""  # whose peaks those are
     clocks: str = ""  # how the clocks stood when it was measured, empty where it was not
@@ -39,7 +33,7 @@ class Ceilings:
     l2_bytes: int | None = None  # of its level-2 cache
 
     @property
-    def bandwidth(self) -> Bandwidth | None:
+    def bandwidth(self) -> Figure | None:
         """The one that lower bounds use: what was reached, else that of the data sheet."""
         return self.reached or self.data_sheet
 

@@ -257,7 +257,6 @@ def _floor(
     ceilings: Ceilings,
     smallest_us: float,
 ) -> tuple[float | None, str | None]:
-    """What a call takes at least, and what that is."""
     bandwidth = ceilings.bandwidth
     if needed is None or bandwidth is None:
         return None, None

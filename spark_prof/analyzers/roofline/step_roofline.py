@@ -12,7 +12,8 @@ import pandas as pd
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.analyzers.roofline.device_ceilings import ceilings_of, device_of
+from spark_prof.analyzers.recorded_run import device_of
+from spark_prof.analyzers.roofline.device_ceilings import ceilings_of
 from spark_prof.analyzers.roofline.launches import (
     Group,
     Launch,
@@ -117,7 +118,6 @@ def wanted_of(
 def _works(
     weights: Sequence[Weights], launches: Sequence[Launch], load: Load, shape: Shape
 ) -> list[Work]:
-    """Everything that a step does of which the needs are known."""
     works = [reading(entry, load, shape) for entry in weights]
     width = shape.hidden * shape.activation_bytes
     norms = Counter(w.layer for w in weights if w.component == "norm" and w.bytes >= width)
@@ -243,7 +243,6 @@ def _moved(
 def _streamed(
     weights: Sequence[Weights], groups: Sequence[Group], shape: Shape, total: float
 ) -> tuple[StreamedWeights, ...]:
-    """What a decode step streams, by component and storage type, the most first."""
     sizes: dict[tuple[str, str, bool], float] = defaultdict(float)
     parts: dict[tuple[str, str, bool], str] = {}
     for entry in weights:

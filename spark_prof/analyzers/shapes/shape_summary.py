@@ -23,13 +23,12 @@ from spark_prof.analyzers.ceilings.checkpoint_ceilings import expected_experts
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.counters.counter_rows import Counters
-from spark_prof.analyzers.lookup import NameColumn, mapping_in, positions
-from spark_prof.analyzers.roofline.device_ceilings import device_of
+from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
+from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.rules.gpus import SM_LIMITS, SmLimits, find_gpu
 from spark_prof.traces.bundle import Bundle
-from spark_prof.vocabulary import COPIES
 
 
 def shapes_of(
@@ -122,7 +121,6 @@ def _row(
 def _rows_used(
     tile: Tile | None, name: str, component: str, tokens: float, config: Config
 ) -> tuple[float | None, bool]:
-    """Rows of the tile that hold tokens, and whether that is only to be expected."""
     if tile is None or not tile.token_rows or tokens <= 0 or not is_gemm(name):
         return None, False
     routed = component == "experts"
@@ -232,7 +230,7 @@ def launches_of(
     counted = steps[steps["phase"] == phase]
     kernels = placed.iloc[place] if len(place) < len(placed) else placed
     step = positions(counted.index.to_numpy(), kernels["step"].to_numpy())
-    copies = NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)
+    copies = copies_in(kernels)
     mine = np.flatnonzero((step >= 0) & ~copies)
     found = pd.DataFrame(
         {

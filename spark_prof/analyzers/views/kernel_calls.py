@@ -141,20 +141,13 @@ class KernelCalls:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One shape in which kernels were launched."""
+class LaunchUse:
+    """One shape in which the kernel was launched."""
 
     grid: str  # blocks in x, y and z, as the bundle writes them; empty where unknown
     block: str
     registers: int  # of a thread, 0 where unknown
     shared_bytes: int  # of a block, static and dynamic, 0 where unknown
-
-
-@dataclass(frozen=True)
-class LaunchUse:
-    """One shape in which the kernel was launched."""
-
-    launch: Launch
     calls: int
     share: float
     median_us: float
@@ -216,11 +209,11 @@ def calls_of(kernels: KernelColumns, steps: pd.DataFrame, name: int) -> KernelCa
 def launches(calls: KernelCalls, kernels: KernelColumns) -> tuple[LaunchUse, ...]:
     """The shapes in which it was launched, what takes the most time first."""
     groups = kernels.launches.groupby(list(SHAPE_COLUMNS), observed=True, sort=False)
-    shapes = list(groups.size().index)
+    shapes: list[tuple[str, str, int, int]] = list(groups.size().index)
     table = call_times(calls.took_ns, groups.ngroup().to_numpy()[calls.launch])
     whole = float(table["us"].sum()) or 1.0
     rows = [
-        LaunchUse(Launch(*shapes[shape]), count, us / whole, median)
+        LaunchUse(*shapes[int(shape)], count, us / whole, median)
         for shape, median, count, us in table.itertuples(name=None)
     ]
     return tuple(sorted(rows, key=lambda row: -row.share))

@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.lookup import Integers, NameColumn, combined, positions
+from spark_prof.analyzers.lookup import Integers, combined, copies_in, positions
 from spark_prof.arrays import Int64s
-from spark_prof.vocabulary import COPIES
 
 SHAPE_COLUMNS = ("grid", "block", "registers", "shared_bytes")
 """Columns of the `kernels` table that say in which shape a kernel was launched."""
@@ -66,7 +65,7 @@ def columns_of(
     name, names = _used(kernels["name"])
     launch, first = combined(*(shapes[column] for column in LAUNCH_COLUMNS))
     copies = np.zeros(len(names), bool)
-    copies[name[NameColumn(kernels["kind"]).flags(lambda kind: kind in COPIES)]] = True
+    copies[name[copies_in(kernels)]] = True
     layer = kernels["layer"].to_numpy()
     step = kernels["step"].to_numpy(np.int32)
     return KernelColumns(

@@ -105,7 +105,6 @@ def cell_times(found: StepCells, chosen: Flags) -> CellTimes:
 
 
 def _percentiles(rows: Floats, at: tuple[int, ...]) -> Floats:
-    """Percentiles of each row."""
     if not rows.size:
         return np.zeros((len(at), len(rows)))
     parts = np.array_split(rows, min(len(rows), 8))

@@ -75,8 +75,6 @@ def alike(found: Makeups) -> Iterator[tuple[str, list[list[int]]]]:
             yield component, sorted(groups.values(), key=lambda group: -len(group))
 
 
-Times = Floats
-
 _FEWEST_LAYERS = 4
 _FEWEST_STEPS = 4
 _FALSE_ALARMS = 0.01
@@ -102,7 +100,7 @@ class Group:
     middle_us: float
 
     @classmethod
-    def of(cls, component: str, layers: Sequence[int], ns: Times) -> Group:
+    def of(cls, component: str, layers: Sequence[int], ns: Floats) -> Group:
         """The layers of which each has a row of times in the steps."""
         us = np.median(ns, axis=1) / 1e3
         return cls(component, tuple(layers), tuple(us.tolist()), float(np.median(us)))
@@ -194,7 +192,7 @@ def threshold(layers: int, tested: int) -> float:
 class _Held:
     """A group held against one, mostly itself; all in nanoseconds."""
 
-    def __init__(self, like: Group, own: Group, like_ns: Times, own_ns: Times) -> None:
+    def __init__(self, like: Group, own: Group, like_ns: Floats, own_ns: Floats) -> None:
         self.like, self.own = like, own
         usual = np.median(like_ns, axis=0)
         base = np.median(like_ns - usual, axis=1)

@@ -190,7 +190,6 @@ def _with_unplaced(kernels: list[_Kernel], phase: RooflinePhase) -> list[_Kernel
 
 
 def _fitted(parts: tuple[Part, ...], us: float) -> tuple[Part, ...]:
-    """The parts, scaled down where they are more than that together."""
     total = sum(part.us for part in parts)
     factor = max(us, 0.0) / total if total > us and total > 0 else 1.0
     return tuple(replace(part, us=part.us * factor) for part in parts)

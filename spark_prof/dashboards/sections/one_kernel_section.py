@@ -105,10 +105,10 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
         cells.Count("Calls", lambda pair: pair[0].calls),
         cells.Share("Share", lambda pair: pair[0].share),
         cells.Time("Median call", lambda pair: pair[0].median_us),
-        cells.Text("Grid", lambda pair: pair[0].launch.grid.replace(",", " x "), missing=MISSING),
-        cells.Text("Block", lambda pair: pair[0].launch.block.replace(",", " x "), missing=MISSING),
-        cells.SomeCount("Registers", lambda pair: pair[0].launch.registers),
-        cells.Bytes("Shared memory", lambda pair: pair[0].launch.shared_bytes),
+        cells.Text("Grid", lambda pair: pair[0].grid.replace(",", " x "), missing=MISSING),
+        cells.Text("Block", lambda pair: pair[0].block.replace(",", " x "), missing=MISSING),
+        cells.SomeCount("Registers", lambda pair: pair[0].registers),
+        cells.Bytes("Shared memory", lambda pair: pair[0].shared_bytes),
         cells.Ratio("Waves", lambda pair: pair[1] and pair[1].waves),
         cells.Share("Busy", lambda pair: pair[1] and pair[1].busy),
         cells.Share(
@@ -126,7 +126,7 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
     for row in sorted(every, key=lambda row: row.component != component):
         if row.name == name:
             known.setdefault(shape(row), row)
-    pairs = [(use, known.get(shape(use.launch))) for use in uses]
+    pairs = [(use, known.get(shape(use))) for use in uses]
     return table("launches", "How it is launched", pairs, columns, intro)
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import (
-    Bandwidth,
     Ceilings,
     Roofline,
     RooflinePhase,
@@ -32,6 +31,7 @@ from spark_prof.dashboards.units import (
     share,
     shorten,
 )
+from spark_prof.rules.gpus import Figure
 
 _TITLE = "The least that steps could take"
 _MOST_ROWS = 24
@@ -279,7 +279,7 @@ def intensity(
     return _figure(title, shown, points, inside, lines, places, ("operations of a byte", "Top/s"))
 
 
-def _bandwidths(ceilings: Ceilings) -> list[tuple[str, Bandwidth, str]]:
+def _bandwidths(ceilings: Ceilings) -> list[tuple[str, Figure, str]]:
     """What is written beside each, and how its line is drawn."""
     named = (("measured reader", ceilings.reached, "solid"),
              ("data sheet", ceilings.data_sheet, "dash"))  # fmt: skip

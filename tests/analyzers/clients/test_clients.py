@@ -88,8 +88,8 @@ NAN = float("nan")
     ("rows", "prompt", "same", "wanted"),
     [
         # A step counts once for each request that waits for it.
-        ([(10, 1, 0, 0, 1, 1), (40, 3, 0, 0, 3, 3)], None, True, {"step_us": 32.5e3}),
-        ([(10, 1, 0, 0, 1, 1), (40, 3, 0, 0, 3, 3)], None, True, {"token_us": 32.5e3}),
+        ([(10, 1, 0, 0, 1, 1), (40, 3, 0, 0, 3, 3)], None, True,
+         {"step_us": 32.5e3, "token_us": 32.5e3}),
         # Speculative steps give several tokens; unknown ones are taken for one a request.
         ([(30, 2, 0, 0, 6, 2)] * 2, None, True, {"step_us": 3e4, "token_us": 1e4, "tokens": 12}),
         ([(30, 2, 0, 0, NAN, NAN)], None, True, {"token_us": 3e4}),

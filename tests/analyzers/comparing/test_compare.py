@@ -188,11 +188,6 @@ def test_names_are_short_and_apart() -> None:
         assert max(map(len, names)) <= 28
 
 
-@pytest.fixture(scope="module")
-def side() -> Side:
-    return read_side(str(DATA / "code-h100" / "qwen3-30b-a3b-nvfp4"))
-
-
 def differ(side: Side, **facts: Any) -> Mapping[str, tuple[str, str, str]]:
     """Group and values of each difference, by name, once side b has other facts."""
     other = replace(side, facts={**side.facts, **facts})
@@ -213,24 +208,24 @@ def differ(side: Side, **facts: Any) -> Mapping[str, tuple[str, str, str]]:
          "device_after_steps.sm_mhz", "GPU"),
     ],
 )  # fmt: skip
-def test_what_matters_is_told(side: Side, name: str, value: Any, told: str, group: str) -> None:
-    assert differ(side, **{name: value})[told][0] == group
+def test_what_matters_is_told(qwen: Side, name: str, value: Any, told: str, group: str) -> None:
+    assert differ(qwen, **{name: value})[told][0] == group
 
 
-def test_a_word_of_the_command_is_told_with_its_option(side: Side) -> None:
-    run = side.report.run
+def test_a_word_of_the_command_is_told_with_its_option(qwen: Side) -> None:
+    run = qwen.report.run
     command = run.command.replace("--batch 1", "--batch 8")
-    other = replace(side, report=replace(side.report, run=replace(run, command=command)))
-    [found] = setup_differences(side, other)
+    other = replace(qwen, report=replace(qwen.report, run=replace(run, command=command)))
+    [found] = setup_differences(qwen, other)
     assert (found.group, found.name, found.a, found.b) == ("command", "--batch", "1", "8")
 
 
-def test_hostile_facts_are_bounded(side: Side) -> None:
+def test_hostile_facts_are_bounded(qwen: Side) -> None:
     nested: Any = "end"
     for _ in range(900):
         nested = {"x" * 1000: nested}
     facts = {"many": {str(n): n for n in range(5000)}, "long": "y" * 10**6, "deep": nested}
-    other = replace(side, facts={**side.facts, **facts})
-    found = setup_differences(side, other)
+    other = replace(qwen, facts={**qwen.facts, **facts})
+    found = setup_differences(qwen, other)
     assert len(found) <= 200
     assert all(len(each.name) <= 400 and len(each.b) <= 400 for each in found)

@@ -141,9 +141,8 @@ def test_the_proof_of(
     verdicts: list[tuple[int | None, str]],
     why: str,
 ) -> None:
-    found = attribute(tmp_path, a, b, swapped)
+    found = attribute(tmp_path, a, b, swapped, steps=6)
     assert [(proof.layer, proof.ran) for proof in found.proofs] == verdicts
-    assert found.ran_everywhere == all(ran == "ran" for _, ran in verdicts)
     assert any(why in proof.why for proof in found.proofs) or not why
 
 

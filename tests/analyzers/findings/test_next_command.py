@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_prof
-from spark_prof.ab.sides import choose_mode, parse_side
+from spark_prof.ab.sides import parse_side
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.measured_steps import MEASURED_STEPS, measured_step
 from spark_prof.analyzers.findings.next_command import (
@@ -20,9 +20,6 @@ from spark_prof.analyzers.findings.next_command import (
 )
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.model import Report
-from spark_prof.dashboards.outline import outline
-from spark_prof.dashboards.render.limits import bounded
-from spark_prof.dashboards.section import Bounds
 from spark_prof.kernels.tuning import known_runs
 from spark_prof.rules.backends import BACKENDS
 from tests.rows import each_row
@@ -134,37 +131,6 @@ def test_what_is_set_already_is_not_advised(qwen: Report) -> None:
     assert " report " in with_next_command(finding, qwen, "timeline").command
     lesser = replace(qwen, run=replace(qwen.run, execution="CUDA graphs (PIECEWISE)"))
     assert "cudagraph_mode=FULL" in with_next_command(finding, lesser, "timeline").command
-
-
-SOURCES = (
-    *sorted(path.parent.name for path in DATA.glob("*/meta.json")),
-    "ab-h100/recording-b-1",
-    "architectures/mamba2/default",
-    "code-h100/dense-fp8-block",
-    "kineto/gpt-oss-graphs",
-    "kineto/qwen3-eager.json.gz",
-    "ncu-h100/nvfp4.csv",
-)
-
-
-@each_row("name", SOURCES)
-def test_every_command_can_be_typed(name: str) -> None:
-    report = spark_prof.report(DATA / name)
-    for found in report.findings:
-        words = shlex.split(found.command)
-        assert words[0] == "spark-prof"
-        if words[1] == "report":
-            bounded(outline(report), Bounds(sections=(words[words.index("--section") + 1],)))
-        elif words[1] == "ab":
-            given = words[2 : words.index("--")]
-            sides = {"a": "stock", "b": ""}
-            for at, word in enumerate(given):
-                option, _, value = word.partition("=")
-                if option in ("--a", "--b"):
-                    sides[option[2:]] = value or given[at + 1]
-            choose_mode("auto", parse_side(sides["a"]), parse_side(sides["b"]))
-        else:
-            assert words[1] in ("record", "doctor")
 
 
 RAN = {

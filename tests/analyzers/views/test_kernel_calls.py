@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -10,14 +11,13 @@ import pytest
 from spark_prof.analyzers.step_time import kinds_of
 from spark_prof.analyzers.views import kernel_calls
 from spark_prof.analyzers.views.kernel_calls import (
-    Launch,
     calls_of,
     durations,
     launches,
     layers,
     over_steps,
 )
-from spark_prof.analyzers.views.kernel_columns import KernelColumns
+from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns
 from spark_prof.analyzers.views.layer_cells import kernels_of_cell
 
 from .columns import Call, columns, launched, steps_of
@@ -68,7 +68,7 @@ def test_a_kernel_is_told_by_layer_and_shape() -> None:
     assert uses[2, "qkv"].median_us == pytest.approx(np.median(mine))
     assert uses[2, "qkv"].p90_us == pytest.approx(np.percentile(mine, 90))
     shapes = launches(calls, made())
-    assert {use.launch for use in shapes} == {Launch(*shape) for shape in SHAPES}
+    assert {attrgetter(*SHAPE_COLUMNS)(use) for use in shapes} == {*SHAPES}
     assert sum(use.calls for use in shapes) == calls.all
     assert sum(use.share for use in shapes) == pytest.approx(1)
     assert shapes[0].share >= shapes[1].share
