@@ -21,8 +21,6 @@ import pyarrow as pa
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import (
     RECORDING_FILE,
-    array_run,
-    counts_name,
     facts_name,
     pid_namespace,
     read_counts,
@@ -38,12 +36,6 @@ _PIECE = re.compile(
 
 _MODULE = ("path", "type", "layer", "component")
 """What a process says of a module; its number is its place in the list."""
-
-_SAYS = re.compile(r"(?:rank|engine)[0-9]{1,9}\.(?:facts|progress|tensors)\.json")
-_OF_PIECE = re.compile(
-    r"(?P<piece>(?:rank|engine)[0-9]{1,9}(?:\.[0-9]{5,9})?)\."
-    r"(?:[a-z-]+\.npy|activity\.bin|(?:names|kineto)\.json)"
-)
 
 _PROCESS = re.compile(r"(?P<name>(?:rank|engine)(?P<rank>[0-9]{1,9}))\..*(?:facts\.json|npy|bin)")
 
@@ -86,39 +78,20 @@ def piece_numbers(pieces: Path, process: str) -> list[int]:
 
 
 def other_recordings(pieces: Path) -> list[Path]:
-    """The files in the folder that belong to another recording.
+    """The files in the folder of processes that another recording ran.
 
-    Arrays, counts, and what a process says about itself name their recording. Any other file goes
-    with the arrays of its piece, else with its process.
+    On a host without the recorder an earlier run may have left ranks that this one has not; two
+    runs never write under one name (`StepCounter.open`).
     """
-    said = {
-        path: str(next(json_files(pieces, path.name), {}).get("run") or "")
-        for path in pieces.glob("*.json")
-        if _SAYS.fullmatch(path.name)
-    }
-    said |= {pieces / counts_name(name): c.run for name, c in read_counts(pieces).items()}
-    by_process = {
-        path.name.split(".")[0]: run for path, run in said.items() if "facts" in path.name
-    }
+    runs = {name: counts.run for name, counts in read_counts(pieces).items()}
+    for fact in json_files(pieces, "*.facts.json"):
+        runs[str(fact.get("process"))] = str(fact.get("run") or "")
     run = str(recording_of(pieces).settings.get("run") or "")
     if not run:  # of another host than the recorder's
-        usual = Counter(filter(None, by_process.values())).most_common(1)
+        usual = Counter(filter(None, runs.values())).most_common(1)
         run = usual[0][0] if usual else ""
-    if not run:
-        return []
-    found = [path for path, other in said.items() if other not in ("", run)]
-    by_piece: dict[str, dict[Path, str]] = {}
-    for path in pieces.iterdir():
-        if match := _OF_PIECE.fullmatch(path.name):
-            mark = array_run(path) if path.suffix == ".npy" else ""
-            by_piece.setdefault(match["piece"], {})[path] = mark
-    own = {piece.split(".")[0] for piece, marks in by_piece.items() if run in marks.values()}
-    for piece, marks in by_piece.items():
-        process = piece.split(".")[0]
-        usual_here = "" if process in own else by_process.get(process, "")
-        rest = run if run in marks.values() else max(marks.values()) or usual_here
-        found += [path for path, mark in marks.items() if (mark or rest) not in ("", run)]
-    return sorted(found)
+    others = {name for name, its in runs.items() if its not in ("", run)} if run else set()
+    return sorted(path for path in pieces.iterdir() if others & set(path.name.split(".")[:2]))
 
 
 def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
