@@ -48,7 +48,7 @@ def processes(pieces: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for match in filter(None, (_PROCESS.fullmatch(path.name) for path in pieces.iterdir())):
         name = match["name"]
-        fact = next(json_files(pieces, f"{name}.facts.json"), {})
+        fact = json_object(pieces / facts_name(name))
         modules = _rows(fact.get("modules"), "modules", _MODULE)
         layers = _rows(fact.get("layers"), "layers")
         fact |= {"modules": modules, "layers": layers}
@@ -67,7 +67,7 @@ class Recording(msgspec.Struct):
 def recording_of(pieces: Path) -> Recording:
     """What the recorder said; nothing where it ran on another host, or its file is damaged."""
     with suppress(msgspec.ValidationError):
-        return msgspec.convert(next(json_files(pieces, RECORDING_FILE), {}), Recording)
+        return msgspec.convert(json_object(pieces / RECORDING_FILE), Recording)
     return Recording()
 
 
@@ -107,21 +107,24 @@ def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 def load_tensors(path: Path) -> list[dict[str, Any]]:
     """The rows of the `tensors` table that a process wrote."""
-    rows = _rows(next(json_files(path.parent, path.name), {}).get("tensors"), "tensors")
+    rows = _rows(json_object(path).get("tensors"), "tensors")
     if rows is None:
         raise CommandError(f"{path.name} is damaged or was written by another spark-prof")
     return rows
 
 
-def json_files(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
-    """The objects in these files; what a killed process left half written is passed over."""
-    for path in sorted(folder.glob(pattern)):
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            yield value
+def json_object(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where a killed process left no whole one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def json_files(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    """The objects in these files, as far as they are whole."""
+    return [value for path in sorted(folder.glob(pattern)) if (value := json_object(path))]
 
 
 def log_lines(pieces: Path) -> list[dict[str, Any]]:
@@ -179,11 +182,11 @@ def assembling(pieces: Path) -> Iterator[None]:
 
 def is_at_work(path: Path) -> bool:
     """Whether the process that wrote the file is still at work, and no later one of its number."""
-    value = next(json_files(path.parent, path.name), {})
+    value = json_object(path)
     pid = value.get("pid")
     if value.get("finished") or not isinstance(pid, int):
         return False
-    facts = value | next(json_files(path.parent, facts_name(path.name.split(".")[0])), {})
+    facts = value | json_object(path.parent / facts_name(path.name.split(".")[0]))
     if facts.get("host", socket.gethostname()) != socket.gethostname():
         return False  # the number belongs to another machine or container
     if facts.get("pid_namespace", pid_namespace()) != pid_namespace():

@@ -107,16 +107,13 @@ class Foreign:
 
 CALL_COLUMNS = ["scope", "start_ns", "end_ns", "thread"]  # the columns of Window.calls
 
-_UNKNOWN = {
-    "kind": "kernel", "device": 0, "stream": 0, "correlation": -1, "graph_node": 0, "grid": "",
-    "block": "", "registers": 0, "shared_bytes": 0, "bytes": 0, "cubin": "",
+_NUMBER = np.int32(0)
+_UNKNOWN: dict[str, Any] = {
+    "name": "", "kind": "kernel", "start_ns": 0, "end_ns": 0, "device": _NUMBER, "stream": 0,
+    "correlation": -1, "graph_node": 0, "grid": "", "block": "", "registers": _NUMBER,
+    "shared_bytes": _NUMBER, "bytes": 0, "cubin": "",
 }  # fmt: skip
-_TYPES = {"device": np.int32, "registers": np.int32, "shared_bytes": np.int32}
-_TEXTS = ("name", "kind", "grid", "block", "cubin")
-_COLUMNS = (
-    "name", "kind", "start_ns", "end_ns", "device", "stream", "correlation", "graph_node", "grid",
-    "block", "registers", "shared_bytes", "bytes", "cubin",
-)  # fmt: skip
+"""The columns of Trace.gpu in their order and types, with the value for what is unknown."""
 _ROWS = 1 << 20  # rows of a window
 _MOST_KERNELS = 1 << 26
 """More kernels than this are no recording's: a damaged count must not fill the disk."""
@@ -140,19 +137,16 @@ def gpu_frame(**known: Any) -> pd.DataFrame:
     """The rows of Trace.gpu; a column that is not given has the value for what is unknown."""
     count = len(known["start_ns"])
     columns: dict[str, Any] = {}
-    for column in _COLUMNS:
-        values = known.get(column, _UNKNOWN.get(column))
-        if column in _TEXTS:
-            one = isinstance(values, str)
-            columns[column] = (
-                pd.Categorical.from_codes(np.zeros(count, np.int8), categories=pd.Index([values]))
-                if one
-                else pd.Categorical(values)
-            )
+    for column, unknown in _UNKNOWN.items():
+        values = known.get(column, unknown)
+        if isinstance(values, str):
+            none = np.zeros(count, np.int8)
+            columns[column] = pd.Categorical.from_codes(none, categories=pd.Index([values]))
+        elif isinstance(unknown, str):
+            columns[column] = pd.Categorical(values)
         else:
-            columns[column] = np.broadcast_to(
-                np.asarray(values, _TYPES.get(column, np.int64)), (count,)
-            ).copy()
+            whole = np.asarray(values, np.asarray(unknown).dtype)
+            columns[column] = np.broadcast_to(whole, (count,)).copy()
     return pd.DataFrame(columns)
 
 
@@ -203,8 +197,8 @@ def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def operator_rows(operators: pd.DataFrame) -> pd.DataFrame:
     """Rows of Trace.operators with the columns of Trace.gpu: on a CPU they stand for kernels."""
-    unknown: dict[str, Any] = {name: _UNKNOWN[name] for name in _UNKNOWN if name != "stream"}
     known = operators.rename(columns={"thread": "stream"})
+    unknown = {name: value for name, value in _UNKNOWN.items() if name not in known}
     return known.assign(**(unknown | {"kind": "op", "device": -1}))
 
 
