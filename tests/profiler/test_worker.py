@@ -178,12 +178,6 @@ def test_an_engine_that_rests_leaves_nothing_in_memory(
     assert steps(pieces) == [[0, 1], [2]]
 
 
-@pytest.mark.parametrize(("settings", "wanted"), [("warmup_steps", 2), ("decode_only", 7)])
-def test_only_wanted_steps(record: Record, pieces: Path, settings: str, wanted: int) -> None:
-    ran(record, **{settings: 6})
-    assert sum(map(len, steps(pieces))) == wanted
-
-
 class Backend:
     """Notes what it is asked for."""
 

@@ -234,14 +234,6 @@ def test_a_large_table_is_the_same_frame(bundle: Bundle, table: str) -> None:
     assert list(bundle.frame(table, 0, columns)) == columns
 
 
-def test_a_bundle_says_what_it_has(folder: Path) -> None:
-    bundle = Bundle(folder)
-    assert "kernels" in repr(bundle)
-    assert str(folder) in repr(bundle)
-    with pytest.raises(CommandError, match=r"no table 'placed'; it has .*kernels_frame"):
-        bundle.frame("placed", 0)
-
-
 SCHEMA = "cf8a8777915810d0"
 """Of names, order and types of all columns. Who changes them changes `bundle.SCHEMA` too, but for
 columns that are added with a default."""
@@ -257,11 +249,3 @@ def test_the_recorded_arrays_fill_their_tables() -> None:
     assert set(STEP_DTYPE.names or ()) - {"thread"} == steps - {"piece"}
     assert list(ENGINE_DTYPE.names or ()) == TABLES["engine"].schema.names
     assert list(COUNTER_DTYPE.names or ()) == TABLES["counters"].schema.names
-
-
-def test_columns_that_came_later_have_a_default() -> None:
-    """Bundles of the first release are read with them."""
-    later = {
-        f"{t.name}.{c.name}" for t in TABLES.values() for c in t.columns if c.default is not None
-    }
-    assert later == {"kernels.cubin", "kernels.placed_by", "markers.nested", "steps.watched"}
