@@ -361,14 +361,6 @@ def test_without_torch_and_vllm_only_descriptions_are_missing(
     assert sorted({line.split()[1] for line in log(pieces)} - described) == ["facts"]
 
 
-def test_a_folder_that_vanished_is_no_matter_of_the_engine(record: Record, pieces: Path) -> None:
-    worker = Worker()
-    record(worker)
-    pieces.rmdir()
-    assert [run(worker, b) for b in BATCHES] == [run(Worker(), b) for b in BATCHES]
-    worker.shutdown()
-
-
 def test_a_second_recording_outlives_the_first(record: Record, tmp_path: Path) -> None:
     worker = Worker()
     record(worker, steps=1)

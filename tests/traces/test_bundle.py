@@ -19,7 +19,7 @@ from spark_prof.traces.bundle import META_FILE, Bundle, table_file
 from spark_prof.traces.chunks import COUNTER_DTYPE, ENGINE_DTYPE, STEP_DTYPE
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
-from tests.support import Recorded, eager_decode
+from tests.support import Recorded, eager_decode, refusal
 
 DATA = Path(__file__).parents[1] / "data"
 STEPS = table_file("steps", 0)
@@ -103,9 +103,8 @@ def test_a_table_whose_inside_is_damaged(folder: Path) -> None:
     content = bytearray(path.read_bytes())
     content[4 : len(content) // 3] = b"\xff" * (len(content) // 3 - 4)
     path.write_bytes(content)
-    with pytest.raises(CommandError, match="damaged") as caught:
+    with refusal("damaged"):
         Bundle(folder).frame("steps", 0)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_table_with_holes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

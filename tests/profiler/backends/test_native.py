@@ -16,7 +16,7 @@ from spark_prof.profiler.backends import native as native_module
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
 from spark_prof.traces.chunks import NODE_DTYPE
 from spark_prof.traces.readers.cupti_blocks import HEADER, MAGIC, read_records
-from tests.support import files_of_at_most
+from tests.support import files_of_at_most, program
 
 from .conftest import MakeFake
 from .fake import FakeCupti
@@ -289,9 +289,7 @@ def test_without_a_compiler(
 def test_a_compiler_that_fails(
     cupti: FakeCupti, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler = tmp_path / "compiler"
-    compiler.write_text("#!/bin/sh\necho no such thing >&2\nexit 1\n")
-    compiler.chmod(0o700)
+    compiler = program(tmp_path / "compiler", "echo no such thing >&2\nexit 1")
     monkeypatch.setenv("CC", str(compiler))
     with pytest.raises(NativeError, match=r"cannot compile capture\.c: no such thing"):
         _load(tmp_path)
