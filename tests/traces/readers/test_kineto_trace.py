@@ -355,13 +355,18 @@ def test_what_is_no_trace_is_refused_in_one_line(read: Read, text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"traceEvents": [{"args": {"x": [' + '{"name": 1}, ' * 1_500_000,
-        '{"traceEvents": [{"name": "' + '}, {\\"name\\": ' * 2_000_000,
-        '{"x": "' + "y" * (70 << 20),
+        '{"traceEvents": [{"args": {"x": [' + '{"name": 1}, ' * 150_000,
+        '{"traceEvents": [{"name": "' + '}, {\\"name\\": ' * 200_000,
+        '{"x": "' + "y" * (7 << 20),
     ],
     ids=["nested", "text", "before"],
 )
-def test_an_event_without_end_is_refused_before_it_fills_the_memory(read: Read, text: str) -> None:
+def test_an_event_without_end_is_refused_before_it_fills_the_memory(
+    read: Read, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The same rule with smaller numbers, so that the test is quick.
+    monkeypatch.setattr(kineto_collect, "_LARGEST_EVENT", 16 << 16)
+    monkeypatch.setattr(kineto_collect, "_LARGEST", 64 << 16)
     with pytest.raises(CommandError, match=r"more than 16 MiB|no list of traceEvents"):
         read(text)
 
