@@ -18,6 +18,7 @@ from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.window import SteadyWindow, Take
 from spark_prof.profiler.worker import WorkerRecording
+from spark_prof.traces.chunk_files import log_lines
 from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.host_timeline import PHASE_MODULES
 
@@ -96,9 +97,7 @@ def steps(pieces: Path) -> list[list[int]]:
 
 
 def log(pieces: Path) -> list[str]:
-    path = pieces / "rank0.log.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line)["message"] for line in lines]
+    return [row["message"] for row in log_lines(pieces)]
 
 
 @pytest.mark.parametrize("two_parts", [False, True])
