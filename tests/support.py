@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from spark_prof.errors import CommandError
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import (
@@ -196,6 +198,25 @@ def eager_decode(first: int = 0, begin: int = 0) -> Piece:
         kernels += kernel("gemm_qkv", at + 150, at + 350, number, at + 110)
         kernels += kernel("flash_fwd", at + 400, at + 800, number + 1, at + 210)
     return Piece(steps, calls, kineto(*kernels))
+
+
+@contextmanager
+def refusal(words: str = "", kind: type[Exception] = CommandError) -> Iterator[Any]:
+    """What is done inside is refused in one line, which has these words."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message
+    assert getattr(caught.value, "exit_code", 2) == 2
+
+
+def program(path: Path, script: str) -> Path:
+    """A shell script that can be run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -146,14 +144,12 @@ def _outside_modules(window: Window, modules: Modules, steps: Steps) -> Int64s:
 
 _OPEN_END = 1 << 62  # the end of a step whose end is not known yet, ns
 
-_MOST_WAITING = 8  # so many frames wait at most: reading is held up before memory grows
-
 
 class ProcessWriter:
     """Writes one process, window by window."""
 
     def __init__(
-        self, process: Process, rank: int, tables: BehindTables, layers: Layers, source: str
+        self, process: Process, rank: int, tables: TableFiles, layers: Layers, source: str
     ) -> None:
         self.process, self.rank = process, rank
         self.lost: list[str] = []
@@ -238,37 +234,3 @@ class ProcessWriter:
             if len(frame):
                 self._first = min(self._first, int(frame["start_ns"].min()))
                 self._last = max(self._last, int(frame["end_ns"].max()))
-
-
-class BehindTables:
-    """Table files to which a thread of their own adds the frames, in the order in which they came.
-
-    A context, inside that of the files; at its end everything is written.
-    """
-
-    def __init__(self, tables: TableFiles) -> None:
-        self._tables = tables
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        self._waiting: deque[Future[None]] = deque()
-
-    def __enter__(self) -> BehindTables:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=kind is not None)
-        if kind is None:
-            self._wait(0)
-
-    def add(self, table: str, rank: int, frame: pd.DataFrame) -> None:
-        """Appends a frame, which must not change any more; see `TableFiles.add`."""
-        self._wait(_MOST_WAITING)
-        self._waiting.append(self._thread.submit(self._tables.add, table, rank, frame))
-
-    def rows(self) -> dict[str, int]:
-        """How many rows each file has by now."""
-        self._wait(0)
-        return self._tables.rows
-
-    def _wait(self, most: int) -> None:
-        while len(self._waiting) > most:
-            self._waiting.popleft().result()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 import pandas as pd
@@ -142,10 +142,6 @@ def _of_mode(mode: str, number: Mapping[str, int], modes: Mapping[str, str]) -> 
     return Batch(phase)
 
 
-_COUNTS = (
-    "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens", "context_tokens",
-)  # fmt: skip
-
 _FEWEST_STEPS = 3
 _FEWEST_LAYERS = 2  # a graph with fewer attention kernels is a piece of a model, not a step of it
 
@@ -208,7 +204,8 @@ class Steps:
 
     def frame(self) -> pd.DataFrame:
         """Rows of the `steps` table."""
-        frame = pd.DataFrame([asdict(b) for b in self._batches], columns=["phase", *_COUNTS])
+        columns = [column.name for column in fields(Batch)]
+        frame = pd.DataFrame([asdict(b) for b in self._batches], columns=columns)
         return frame.assign(
             step=np.arange(len(self)),
             key=0,

@@ -26,7 +26,7 @@ from spark_prof.importers.imported_layers import (
     holds_captures,
     reference_of,
 )
-from spark_prof.importers.imported_process import BehindTables, ProcessWriter
+from spark_prof.importers.imported_process import ProcessWriter
 from spark_prof.importers.modules import names_module
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult, client_frames
@@ -58,8 +58,8 @@ def write_import(
 ) -> Bundle:
     """Reads the traces and writes the bundle, whole or not at all."""
     with staged(out) as staging:
-        with TableFiles(staging) as tables, BehindTables(tables) as behind:
-            writer = _Writer(source, behind, layers or Layers(), lost)
+        with TableFiles(staging) as tables:
+            writer = _Writer(source, tables, layers or Layers(), lost)
             for foreign in traces:
                 writer.add(foreign)
             writer.finish(results)
@@ -71,7 +71,7 @@ class _Writer:
     """Writes trace after trace into the tables of one bundle."""
 
     def __init__(
-        self, source: str, tables: BehindTables, layers: Layers, lost: Sequence[str]
+        self, source: str, tables: TableFiles, layers: Layers, lost: Sequence[str]
     ) -> None:
         self._source, self._tables, self._layers = source, tables, layers
         self._facts: dict[str, dict[str, Any]] = {}
@@ -113,7 +113,7 @@ class _Writer:
 
     def finish(self, results: Sequence[BenchmarkResult]) -> None:
         """Adds what belongs to no trace."""
-        if not any(name.startswith("steps-") for name in self._tables.rows()):
+        if not any(name.startswith("steps-") for name in self._tables.rows):
             reason = f"{self._source} holds no work on a GPU or CPU"
             raise CommandError("; ".join(dict.fromkeys(self._refused)) or reason)
         self._lost += [f"not imported: {reason}" for reason in self._refused]

@@ -82,8 +82,6 @@ def _explanation(doing: str, error: Any, version: int) -> CounterError:
 
 
 Image = npt.NDArray[np.uint8]
-Times = Int64s
-Values = Floats
 
 _PM_SAMPLING = 1  # CUPTI_PROFILER_TYPE_PM_SAMPLING
 _EVERY_SO_MANY_NS, _KEEP_OLDEST = 1, 0
@@ -93,9 +91,9 @@ _EVERY_SO_MANY_NS, _KEEP_OLDEST = 1, 0
 class Samples:
     """What one read gave."""
 
-    start_ns: Times  # when each interval began, in CUPTI's clock
-    end_ns: Times  # when it ended
-    values: Values  # one row an interval, one column a metric
+    start_ns: Int64s  # when each interval began, in CUPTI's clock
+    end_ns: Int64s  # when it ended
+    values: Floats  # one row an interval, one column a metric
     overflowed: bool  # the hardware's buffer was full, which loses what was in it
 
 
@@ -214,7 +212,7 @@ class PmSampling:
         info = self._do("PmSamplingGetCounterDataInfo", **_in(image))
         return int(info.num_completed_samples), bool(decode.overflow)
 
-    def _times(self, image: Image, count: int) -> Times:
+    def _times(self, image: Image, count: int) -> Int64s:
         info = self._params("PmSamplingCounterDataGetSampleInfo", **self._object, **_in(image))
         call, pointer = self._calls.pm_sampling_counter_data_get_sample_info, info.ptr
         times = np.empty((count, 2), np.int64)
@@ -225,7 +223,7 @@ class PmSampling:
                 times[index] = info.start_timestamp, info.end_timestamp
         return times
 
-    def _values(self, image: Image, count: int) -> Values:
+    def _values(self, image: Image, count: int) -> Floats:
         values = np.full((count, len(self._names)), np.nan)
         fields = {**self._host, **_in(image), **self._metrics}
         wanted = self._params("ProfilerHostEvaluateToGpuValues", **fields)

@@ -75,7 +75,7 @@ class Process:
     def write(self, name: str, rows: np.ndarray[Any, Any]) -> None:
         """Writes one array of a piece."""
         self.check()
-        write_array(self.folder, name, rows, self._run)
+        write_array(self.folder, name, rows)
 
     def write_facts(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import select
 import signal
@@ -20,7 +19,7 @@ from typing import Any
 from spark_prof.errors import CommandError
 from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.window import State
-from spark_prof.traces.chunk_files import is_at_work
+from spark_prof.traces.chunk_files import is_at_work, json_files, json_object
 from spark_prof.traces.chunks import REFUSED_FILE, pid_namespace, progress_name
 
 _REPEAT_SECONDS, _PATIENT_SECONDS = 10.0, 60.0
@@ -51,12 +50,11 @@ class Watcher:
 
     def refused(self) -> str:
         """Why nothing will come; empty as long as it may."""
-        return str(_read(self.pieces / REFUSED_FILE).get("reason", ""))
+        return str(json_object(self.pieces / REFUSED_FILE).get("reason", ""))
 
     def ranks(self) -> list[dict[str, Any]]:
         """The progress of every rank that has reported."""
-        found = map(_read, sorted(self.pieces.glob("rank*.progress.json")))
-        return [value for value in found if value]
+        return json_files(self.pieces, "rank*.progress.json")
 
     def recorded(self) -> int:
         """Steps that the slowest rank has recorded."""
@@ -69,8 +67,8 @@ class Watcher:
     def done(self) -> bool:
         """Whether every rank that writes here has written its last piece."""
         ranks = self.ranks()
-        facts = [_read(path) for path in self.pieces.glob("rank*.facts.json")]
-        sizes = [value.get("parallel", {}) for value in facts if value]
+        facts = json_files(self.pieces, "rank*.facts.json")
+        sizes = [value.get("parallel", {}) for value in facts]
         expected = max((prod(size.values()) for size in sizes), default=1)
         if any(map(_by_ray, facts)):
             # The others may write on other hosts: those that will write here have by now.
@@ -174,7 +172,7 @@ class Watcher:
         for path in self.pieces.glob("*.facts.json"):
             name = path.name.split(".")[0]
             if name not in self._watched and name not in self._ends:
-                facts = _read(path)
+                facts = json_object(path)
                 pid = facts.get("pid")
                 self._ends[name] = ""  # of another host or container, unless
                 if facts.get("pid_namespace") == pid_namespace() and isinstance(pid, int):
@@ -208,7 +206,7 @@ class Watcher:
             os.close(descriptor)
 
     def _finished(self, name: str) -> bool:
-        return bool(_read(self.pieces / progress_name(name)).get("finished"))
+        return bool(json_object(self.pieces / progress_name(name)).get("finished"))
 
 
 def _how(code: int | None) -> str:
@@ -232,14 +230,6 @@ def _exit_code(descriptor: int, pid: int) -> int | None:
         if struct.unpack_from("Q", info)[0] & _PIDFD_INFO_EXIT:
             return os.waitstatus_to_exitcode(struct.unpack_from("i", info, 60)[0])
     return None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _by_ray(facts: dict[str, Any]) -> bool:

@@ -39,7 +39,7 @@ from spark_prof.traces.bundle import (
 from spark_prof.traces.chunk_files import (
     assembling,
     being_recorded,
-    json_files,
+    json_object,
     other_recordings,
     piece_numbers,
     processes,
@@ -240,7 +240,7 @@ def unflushed(
     reported = {path.name.split(".")[0] for path in pieces.glob(progress_name("rank*"))}
     lines = []
     for name in sorted({*facts, *counts, *reported}):
-        progress = next(json_files(pieces, progress_name(name)), {})
+        progress = json_object(pieces / progress_name(name))
         numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *kept.get(name, ())]))
         numbers = numbers[numbers >= 0]
         silent = not progress.get("finished") and (progress or name in counts)

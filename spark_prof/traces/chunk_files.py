@@ -21,8 +21,6 @@ import pyarrow as pa
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import (
     RECORDING_FILE,
-    array_run,
-    counts_name,
     facts_name,
     pid_namespace,
     read_counts,
@@ -39,12 +37,6 @@ _PIECE = re.compile(
 _MODULE = ("path", "type", "layer", "component")
 """What a process says of a module; its number is its place in the list."""
 
-_SAYS = re.compile(r"(?:rank|engine)[0-9]{1,9}\.(?:facts|progress|tensors)\.json")
-_OF_PIECE = re.compile(
-    r"(?P<piece>(?:rank|engine)[0-9]{1,9}(?:\.[0-9]{5,9})?)\."
-    r"(?:[a-z-]+\.npy|activity\.bin|(?:names|kineto)\.json)"
-)
-
 _PROCESS = re.compile(r"(?P<name>(?:rank|engine)(?P<rank>[0-9]{1,9}))\..*(?:facts\.json|npy|bin)")
 
 
@@ -56,7 +48,7 @@ def processes(pieces: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for match in filter(None, (_PROCESS.fullmatch(path.name) for path in pieces.iterdir())):
         name = match["name"]
-        fact = next(json_files(pieces, f"{name}.facts.json"), {})
+        fact = json_object(pieces / facts_name(name))
         modules = _rows(fact.get("modules"), "modules", _MODULE)
         layers = _rows(fact.get("layers"), "layers")
         fact |= {"modules": modules, "layers": layers}
@@ -75,7 +67,7 @@ class Recording(msgspec.Struct):
 def recording_of(pieces: Path) -> Recording:
     """What the recorder said; nothing where it ran on another host, or its file is damaged."""
     with suppress(msgspec.ValidationError):
-        return msgspec.convert(next(json_files(pieces, RECORDING_FILE), {}), Recording)
+        return msgspec.convert(json_object(pieces / RECORDING_FILE), Recording)
     return Recording()
 
 
@@ -86,39 +78,20 @@ def piece_numbers(pieces: Path, process: str) -> list[int]:
 
 
 def other_recordings(pieces: Path) -> list[Path]:
-    """The files in the folder that belong to another recording.
+    """The files in the folder of processes that another recording ran.
 
-    Arrays, counts, and what a process says about itself name their recording. Any other file goes
-    with the arrays of its piece, else with its process.
+    On a host without the recorder an earlier run may have left ranks that this one has not; two
+    runs never write under one name (`StepCounter.open`).
     """
-    said = {
-        path: str(next(json_files(pieces, path.name), {}).get("run") or "")
-        for path in pieces.glob("*.json")
-        if _SAYS.fullmatch(path.name)
-    }
-    said |= {pieces / counts_name(name): c.run for name, c in read_counts(pieces).items()}
-    by_process = {
-        path.name.split(".")[0]: run for path, run in said.items() if "facts" in path.name
-    }
+    runs = {name: counts.run for name, counts in read_counts(pieces).items()}
+    for fact in json_files(pieces, "*.facts.json"):
+        runs[str(fact.get("process"))] = str(fact.get("run") or "")
     run = str(recording_of(pieces).settings.get("run") or "")
     if not run:  # of another host than the recorder's
-        usual = Counter(filter(None, by_process.values())).most_common(1)
+        usual = Counter(filter(None, runs.values())).most_common(1)
         run = usual[0][0] if usual else ""
-    if not run:
-        return []
-    found = [path for path, other in said.items() if other not in ("", run)]
-    by_piece: dict[str, dict[Path, str]] = {}
-    for path in pieces.iterdir():
-        if match := _OF_PIECE.fullmatch(path.name):
-            mark = array_run(path) if path.suffix == ".npy" else ""
-            by_piece.setdefault(match["piece"], {})[path] = mark
-    own = {piece.split(".")[0] for piece, marks in by_piece.items() if run in marks.values()}
-    for piece, marks in by_piece.items():
-        process = piece.split(".")[0]
-        usual_here = "" if process in own else by_process.get(process, "")
-        rest = run if run in marks.values() else max(marks.values()) or usual_here
-        found += [path for path, mark in marks.items() if (mark or rest) not in ("", run)]
-    return sorted(found)
+    others = {name for name, its in runs.items() if its not in ("", run)} if run else set()
+    return sorted(path for path in pieces.iterdir() if others & set(path.name.split(".")[:2]))
 
 
 def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -134,21 +107,24 @@ def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 def load_tensors(path: Path) -> list[dict[str, Any]]:
     """The rows of the `tensors` table that a process wrote."""
-    rows = _rows(next(json_files(path.parent, path.name), {}).get("tensors"), "tensors")
+    rows = _rows(json_object(path).get("tensors"), "tensors")
     if rows is None:
         raise CommandError(f"{path.name} is damaged or was written by another spark-prof")
     return rows
 
 
-def json_files(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
-    """The objects in these files; what a killed process left half written is passed over."""
-    for path in sorted(folder.glob(pattern)):
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            yield value
+def json_object(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where a killed process left no whole one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def json_files(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    """The objects in these files, as far as they are whole."""
+    return [value for path in sorted(folder.glob(pattern)) if (value := json_object(path))]
 
 
 def log_lines(pieces: Path) -> list[dict[str, Any]]:
@@ -206,11 +182,11 @@ def assembling(pieces: Path) -> Iterator[None]:
 
 def is_at_work(path: Path) -> bool:
     """Whether the process that wrote the file is still at work, and no later one of its number."""
-    value = next(json_files(path.parent, path.name), {})
+    value = json_object(path)
     pid = value.get("pid")
     if value.get("finished") or not isinstance(pid, int):
         return False
-    facts = value | next(json_files(path.parent, facts_name(path.name.split(".")[0])), {})
+    facts = value | json_object(path.parent / facts_name(path.name.split(".")[0]))
     if facts.get("host", socket.gethostname()) != socket.gethostname():
         return False  # the number belongs to another machine or container
     if facts.get("pid_namespace", pid_namespace()) != pid_namespace():

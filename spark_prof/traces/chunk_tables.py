@@ -19,7 +19,7 @@ from spark_prof.arrays import Int64s, Rows
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import TableFiles
 from spark_prof.traces.chunk_files import (
-    json_files,
+    json_object,
     load_array,
     load_tensors,
     log_lines,
@@ -196,12 +196,6 @@ def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
     return read_nsys_piece(pieces, process, piece)
 
 
-def trace_files(pieces: Path, process: str, piece: int) -> list[Path]:
-    """The files that `read_trace` reads."""
-    names = (activity_name, names_name, kineto_name)
-    return [path for name in names if (path := pieces / name(process, piece)).exists()]
-
-
 _MOST_MODULES = 1 << 20  # models have thousands; a larger number in a file is damage
 
 
@@ -246,7 +240,7 @@ class PieceTables:
             steps, events, self._modules, lambda: self._read(piece), piece, self._nodes, thread
         )
         kernels = frames["kernels"]
-        names = next(json_files(self._pieces, names_name(name, piece)), {})
+        names = json_object(self._pieces / names_name(name, piece))
         if symbols := names.get("functions"):
             kernels = kernels.assign(cubin=self._cubins.of_kernels(kernels, symbols))
         for table, frame in (frames | {"kernels": kernels}).items():
@@ -309,7 +303,8 @@ class PieceTables:
         try:
             return read_trace(self._pieces, self._name, piece)
         except CommandError:
-            self.unreadable += trace_files(self._pieces, self._name, piece)
+            names = (make(self._name, piece) for make in (activity_name, names_name, kineto_name))
+            self.unreadable += filter(Path.exists, map(self._pieces.joinpath, names))
             raise
 
     def _add_engine(self) -> None:

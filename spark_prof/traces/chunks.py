@@ -29,9 +29,6 @@ import numpy as np
 from spark_prof.files import sync, write_whole
 from spark_prof.redact import redacted_text, redacted_value
 
-_RUN_MARK = b"spark-prof run "
-_LONGEST_RUN = 256
-
 RECORDING_FILE = "recording.json"  # holds the command and the settings of the recording
 
 CLOCK_MARK = "spark_prof clock "
@@ -131,24 +128,11 @@ def kineto_name(process: str, piece: int) -> str:
     return f"{process}.{piece:05d}.kineto.json"
 
 
-def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any], run: str = "") -> None:
-    """Writes one array, whole or not at all; `run` follows it, where `np.load` does not look."""
+def write_array(folder: Path, name: str, rows: np.ndarray[Any, Any]) -> None:
+    """Writes one array, whole or not at all."""
     buffer = io.BytesIO()  # np.save says nothing when a file on a full disk is cut off
     np.save(buffer, rows, allow_pickle=False)
-    if run:
-        buffer.write(_RUN_MARK + run.encode())
     write_whole(folder / name, buffer.getvalue())
-
-
-def array_run(path: Path) -> str:
-    """The recording that wrote an array; empty where it does not say so."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(-min(_LONGEST_RUN, os.fstat(file.fileno()).st_size), os.SEEK_END)
-            _, mark, run = file.read().rpartition(_RUN_MARK)
-    except OSError:
-        return ""
-    return run.decode(errors="replace") if mark else ""
 
 
 def write_json(folder: Path, name: str, value: object, *, symbols: bool = False) -> None:

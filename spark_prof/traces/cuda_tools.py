@@ -232,8 +232,9 @@ def count_opcodes(
     whole = [code for code in functions if code and len(code) % _BYTES == 0]
     if not whole:
         return [None] * len(functions)
-    words: Instructions = np.frombuffer(b"".join(whole), np.uint64).reshape(-1, 2)
-    number, distinct = _distinct(words)
+    words = pd.DataFrame(np.frombuffer(b"".join(whole), np.uint64).reshape(-1, 2))
+    number = words.groupby([0, 1], sort=False).ngroup().to_numpy()
+    distinct = words.drop_duplicates().to_numpy()
     names = _opcodes(tool, architecture, distinct, time.monotonic() + seconds)
     code_of, opcodes = pd.factorize(np.array(names, object), use_na_sentinel=True)
     found: list[Counter[str] | None] = []
@@ -248,16 +249,6 @@ def count_opcodes(
         counts = np.bincount(own, minlength=len(opcodes))
         found.append(Counter({str(opcodes[i]): int(counts[i]) for i in np.flatnonzero(counts)}))
     return found
-
-
-def _distinct(words: Instructions) -> tuple[npt.NDArray[np.intp], Instructions]:
-    """For each instruction the number of its kind, and one instruction of each kind."""
-    low, _ = pd.factorize(words[:, 0])
-    high, highs = pd.factorize(words[:, 1])
-    number, _ = pd.factorize(low.astype(np.int64) * len(highs) + high)
-    first = np.zeros(int(number.max()) + 1, np.intp)
-    first[number[::-1]] = np.arange(len(number))[::-1]
-    return number, words[first]
 
 
 def _opcodes(tool: Path, architecture: str, words: Instructions, until: float) -> list[str | None]:

@@ -7,12 +7,14 @@ range open then that names a module of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+from pandas.api.types import union_categoricals
 
 from spark_prof.arrays import Flags, Int64s
 from spark_prof.errors import CommandError
@@ -105,16 +107,13 @@ class Foreign:
 
 CALL_COLUMNS = ["scope", "start_ns", "end_ns", "thread"]  # the columns of Window.calls
 
-_UNKNOWN = {
-    "kind": "kernel", "device": 0, "stream": 0, "correlation": -1, "graph_node": 0, "grid": "",
-    "block": "", "registers": 0, "shared_bytes": 0, "bytes": 0, "cubin": "",
+_NUMBER = np.int32(0)
+_UNKNOWN: dict[str, Any] = {
+    "name": "", "kind": "kernel", "start_ns": 0, "end_ns": 0, "device": _NUMBER, "stream": 0,
+    "correlation": -1, "graph_node": 0, "grid": "", "block": "", "registers": _NUMBER,
+    "shared_bytes": _NUMBER, "bytes": 0, "cubin": "",
 }  # fmt: skip
-_TYPES = {"device": np.int32, "registers": np.int32, "shared_bytes": np.int32}
-_TEXTS = ("name", "kind", "grid", "block", "cubin")
-_COLUMNS = (
-    "name", "kind", "start_ns", "end_ns", "device", "stream", "correlation", "graph_node", "grid",
-    "block", "registers", "shared_bytes", "bytes", "cubin",
-)  # fmt: skip
+"""The columns of Trace.gpu in their order and types, with the value for what is unknown."""
 _ROWS = 1 << 20  # rows of a window
 _MOST_KERNELS = 1 << 26
 """More kernels than this are no recording's: a damaged count must not fill the disk."""
@@ -138,26 +137,68 @@ def gpu_frame(**known: Any) -> pd.DataFrame:
     """The rows of Trace.gpu; a column that is not given has the value for what is unknown."""
     count = len(known["start_ns"])
     columns: dict[str, Any] = {}
-    for column in _COLUMNS:
-        values = known.get(column, _UNKNOWN.get(column))
-        if column in _TEXTS:
-            one = isinstance(values, str)
-            columns[column] = (
-                pd.Categorical.from_codes(np.zeros(count, np.int8), categories=pd.Index([values]))
-                if one
-                else pd.Categorical(values)
-            )
+    for column, unknown in _UNKNOWN.items():
+        values = known.get(column, unknown)
+        if isinstance(values, str):
+            none = np.zeros(count, np.int8)
+            columns[column] = pd.Categorical.from_codes(none, categories=pd.Index([values]))
+        elif isinstance(unknown, str):
+            columns[column] = pd.Categorical(values)
         else:
-            columns[column] = np.broadcast_to(
-                np.asarray(values, _TYPES.get(column, np.int64)), (count,)
-            ).copy()
+            whole = np.asarray(values, np.asarray(unknown).dtype)
+            columns[column] = np.broadcast_to(whole, (count,)).copy()
     return pd.DataFrame(columns)
+
+
+def no_work() -> pd.DataFrame:
+    """Trace.gpu without a row."""
+    return gpu_frame(name="", start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64))
+
+
+def category(codes: npt.NDArray[np.intp], texts: Sequence[str]) -> pd.Categorical:
+    """Texts by their numbers, of which several may stand for the same text."""
+    same, unique = pd.factorize(np.array(texts, object))
+    return pd.Categorical.from_codes(same[codes] if len(same) else codes, pd.Index(unique.tolist()))
+
+
+def triples(rows: Any, name: str) -> pd.Categorical:
+    """The three numbers of each row as `x,y,z`; few of them differ."""
+    codes, unique = together([rows[f"{name}{axis}"] for axis in "XYZ"])
+    return category(codes, [",".join(map(str, row)) for row in unique])
+
+
+def together(columns: list[Int64s]) -> tuple[npt.NDArray[np.intp], list[tuple[int, ...]]]:
+    """The different rows of some columns, and which of them each row is."""
+    codes = np.zeros(len(columns[0]), np.intp)
+    unique: list[tuple[int, ...]] = [()]
+    for column in columns:
+        number, values = pd.factorize(column)
+        codes, pairs = pd.factorize(codes * max(1, len(values)) + number)
+        unique = [
+            (*unique[int(pair) // len(values)], int(values[int(pair) % len(values)]))
+            for pair in pairs
+        ]
+    return codes, unique
+
+
+def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The frames one below the other; their texts stay categories."""
+    if len(frames) == 1:
+        return frames[0]
+    return pd.DataFrame(
+        {
+            name: union_categoricals([frame[name] for frame in frames])
+            if isinstance(frames[0][name].dtype, pd.CategoricalDtype)
+            else np.concatenate([frame[name].to_numpy() for frame in frames])
+            for name in frames[0].columns
+        }
+    )
 
 
 def operator_rows(operators: pd.DataFrame) -> pd.DataFrame:
     """Rows of Trace.operators with the columns of Trace.gpu: on a CPU they stand for kernels."""
-    unknown: dict[str, Any] = {name: _UNKNOWN[name] for name in _UNKNOWN if name != "stream"}
     known = operators.rename(columns={"thread": "stream"})
+    unknown = {name: value for name, value in _UNKNOWN.items() if name not in known}
     return known.assign(**(unknown | {"kind": "op", "device": -1}))
 
 
@@ -181,8 +222,8 @@ def window(
         process=process,
         trace=Trace(
             gpu=gpu,
-            launches=_frame("host", launches),
-            markers=_frame("markers", markers),
+            launches=typed_frame("host", launches),
+            markers=typed_frame("markers", markers),
         ),
         launch_ns=or_unknown(launch_ns),
         thread=or_unknown(thread),
@@ -231,7 +272,7 @@ def _laid(process: int, sums: list[KernelSum]) -> Iterator[Window]:
         yield window(process, gpu, scope=table["scope"].to_numpy(np.int64)[which])
 
 
-def _frame(table: str, rows: pd.DataFrame | None) -> pd.DataFrame:
+def typed_frame(table: str, rows: pd.DataFrame | None = None) -> pd.DataFrame:
     """The rows, or none, with the types that the table has."""
     if rows is None:
         rows = empty_frame(table)

@@ -146,7 +146,7 @@ def move_clocks(bundle: Bundle, shifts: Mapping[str, Shift], lost: Sequence[str]
 def _open(source: Path) -> Bundle:
     pieces = pieces_folder(source)
     if pieces.is_dir() and not (source / META_FILE).exists() and not being_recorded(pieces):
-        progress = list(json_files(pieces, "rank*.progress.json"))
+        progress = json_files(pieces, "rank*.progress.json")
         if progress and all(value.get("finished") for value in progress):
             # Its ranks wrote their last piece; the recorder ran on another host.
             return assemble(source, state=_STATES[0])

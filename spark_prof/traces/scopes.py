@@ -88,17 +88,8 @@ def innermost(start: Int64s, end: Int64s, parents: Int64s, times: Int64s) -> Int
 
 def groups(keys: Int64s) -> Iterator[tuple[int, Int64s]]:
     """Each key, such as a thread, with the rows that have it, in order."""
-    codes, unique = pd.factorize(keys)
-    if len(unique) < 2:
-        if not len(unique):
-            return
-        yield int(unique[0]), np.arange(len(keys))
-        return
-    # Numbers of 16 bits are sorted without comparing them.
-    order = np.argsort(codes.astype(np.uint16) if len(unique) < 1 << 16 else codes, kind="stable")
-    edges = np.cumsum(np.bincount(codes, minlength=len(unique)))
-    for key, first, last in zip(unique, [0, *edges[:-1]], edges, strict=True):
-        yield int(key), order[first:last]
+    found: dict[int, Int64s] = pd.Series(keys).groupby(keys, sort=False).indices  # type: ignore[assignment]
+    yield from found.items()
 
 
 _DEEPEST = 256

@@ -33,12 +33,6 @@ def test_as_many_lanes_as_run_at_once_and_no_more() -> None:
     assert set(lanes(start, start + 21)) == {0, 1, 2}
 
 
-def test_calls_inside_calls_share_a_lane() -> None:
-    start, end = np.array([0, 10, 20, 50]), np.array([100, 40, 30, 60])
-    assert lanes(start, end, nested=True).tolist() == [0, 0, 0, 0]
-    assert lanes(start, end).tolist() == [0, 1, 2, 1]
-
-
 def test_a_million_at_once_take_bounded_time() -> None:
     start = np.arange(20_000)
     found = lanes(start, start + 1_000_000)

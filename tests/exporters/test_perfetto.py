@@ -232,10 +232,6 @@ def test_counters_are_sampled_where_they_were(tmp_path: Path) -> None:
     assert "occupancy (%)" not in found
 
 
-def test_the_same_bundle_gives_the_same_bytes() -> None:
-    assert exported(Bundle(DATA / CAPTURES[0])) == whole(CAPTURES[0])
-
-
 @each_row("text", ["", "3", "a:b", "5:3", "3:3", "-1:2", "1:2:3", "9" * 30 + ":"])
 def test_steps_are_read_or_refused(text: str) -> None:
     read = [parse_steps(text) for text in ("3:5", ":5", "3:", ":")]

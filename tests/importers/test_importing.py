@@ -1,13 +1,10 @@
-"""From windows to a bundle, written behind the reader."""
+"""From windows to a bundle."""
 
-import pandas as pd
 import pytest
 
 from spark_prof.analyzers.summary import summarize
 from spark_prof.errors import CommandError
-from spark_prof.importers.imported_process import BehindTables
 from spark_prof.importers.sources import write_import
-from spark_prof.traces.bundle import TableFiles, table_file
 from spark_prof.traces.scopes import Scopes
 from tests.importers.traces import foreign, window
 
@@ -94,17 +91,3 @@ def test_what_runs_around_the_model_counts_to_its_phase(tmp_path):
         "step.sample",
     ]  # fmt: skip
     assert [rows.loc[name, "placed_by"] for name in names] == ["guess", "", "guess", "", "guess"]
-
-
-def calls(first, count):
-    starts = range(first, first + count)
-    return pd.DataFrame({"name": "n", "start_ns": starts, "end_ns": starts})
-
-
-def test_frames_are_written_in_order(tmp_path):
-    with TableFiles(tmp_path) as tables, BehindTables(tables) as behind:
-        for first in range(0, 300, 10):
-            behind.add("overhead", 0, calls(first, 10))
-        assert behind.rows() == {table_file("overhead", 0): 300}
-    found = pd.read_parquet(tmp_path / table_file("overhead", 0), partitioning=None)
-    assert found["start_ns"].tolist() == list(range(300))

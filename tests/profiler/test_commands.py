@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import recognise, server_port, with_plugin_allowed
 from tests.rows import each_row
+from tests.support import refusal
 
 PROGRAMS = (
     "vllm python python3 python3.12 docker podman nerdctl docker-compose uv torchrun ray mpirun"
@@ -35,11 +35,8 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("line", "kind"),
     [
         ("vllm serve openai/gpt-oss-20b --port 8000", "vllm-serve"),
-        ("vllm serve", "vllm-serve"),
         ("bin/vllm serve m", "vllm-serve"),
         ("vllm bench latency --model m --input-len 128", "vllm-bench"),
-        ("vllm bench throughput --model m", "vllm-bench"),
-        ("vllm bench startup --model m", "vllm-bench"),
         ("vllm run-batch -i in.jsonl -o out.jsonl --model m", "vllm-bench"),
         ("python offline.py --model m", "python"),
         ("python3 -m vllm.entrypoints.openai.api_server --model m --version", "python"),
@@ -62,11 +59,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("make serve", "script"),
         ("docker run --gpus all vllm/vllm-openai:latest --model m", "container"),
         ("docker --context default run image", "container"),
-        ("docker container run image", "container"),
-        ("sudo docker run image", "container"),
         ("sudo -u me -g docker docker run image", "container"),
-        ("podman --log-level debug run image", "container"),
-        ("nerdctl -n k8s.io run image", "container"),
         ("env HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES=0 vllm serve m", "vllm-serve"),
         ("env -u DEBUG vllm serve m", "vllm-serve"),
         ("env PATH=/venv/bin vllm serve m", "vllm-serve"),
@@ -107,8 +100,6 @@ def test_kind(line: str, kind: str) -> None:
         ("vllm", "'vllm' starts no engine"),
         ("vllm --version", "'vllm --version' starts no engine"),
         ("vllm chat", "'vllm chat' starts no engine"),
-        ("vllm complete --quick hi", "'vllm complete' starts no engine"),
-        ("vllm collect-env", "'vllm collect-env' starts no engine"),
         ("vllm bench", "'vllm bench' starts no engine"),
         ("vllm serve --help=all", "only prints its help"),
         ("vllm bench serve --model m", "runs no model itself; record the server"),
@@ -131,11 +122,8 @@ def test_kind(line: str, kind: str) -> None:
     ],
 )
 def test_refusal(line: str, says: str) -> None:
-    with pytest.raises(CommandError) as raised:
+    with refusal(says):
         recognise(shlex.split(line))
-    assert says in str(raised.value)
-    assert "\n" not in str(raised.value)
-    assert raised.value.exit_code == 2
 
 
 def test_with_plugin_allowed() -> None:

@@ -15,6 +15,7 @@ from spark_prof.profiler.batch import read_batch
 from spark_prof.profiler.engine import EngineRecording
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
+from spark_prof.traces.chunk_files import log_lines
 from spark_prof.traces.chunks import pieces_folder
 
 from .fakes import batch, decode, prefill
@@ -109,9 +110,8 @@ def test_a_failing_hook_changes_nothing_and_is_logged_once(
         assert scheduler.schedule() is output
         assert scheduler.update_from_output(output, [[1]]) is not None
     recording.finish()
-    lines = (pieces_folder(tmp_path / "b") / "engine0.log.jsonl").read_text().splitlines()
-    assert len(lines) == 1
-    assert hook in json.loads(lines[0])["message"]
+    [line] = log_lines(pieces_folder(tmp_path / "b"))
+    assert hook in line["message"]
 
 
 def test_finishing_takes_the_wraps_off_and_happens_once(record: Any, tmp_path: Path) -> None:

@@ -40,12 +40,3 @@ def test_the_end_of_the_process_is_no_fault(ended: type[BaseException]) -> None:
     with pytest.raises(ended):
         fence.call("hook", hook)
     assert fence.failed == frozenset()
-
-
-def test_a_fault_that_was_asked_for() -> None:
-    fence = Fence(faults=("hook",))
-    assert fence.wanted_fault("hook")
-    assert not fence.wanted_fault("other")
-    assert fence.call("hook", lambda: 1) is None
-    assert fence.call("other", lambda: 1) == 1
-    assert fence.failed == {"hook"}

@@ -184,21 +184,6 @@ def state(worker: Any, graph: type[FakeGraph]) -> tuple[Any, ...]:
     return set(vars(worker)), modules, graph.capture_begin, graph.capture_end
 
 
-def test_full_graphs(watch: Watch, process: Process, graph_class: type[FakeGraph]) -> None:
-    worker = CapturingWorker(graph_class, FULL)
-    before = state(worker, graph_class)
-    graphs = watch(worker)
-    assert worker.compile_or_warm_up_model() == "warm"
-    assert worker.said == ["begun in a pool, relaxed", "ended"] * 2
-    assert state(worker, graph_class) == before
-    graphs.write(process)
-    captures = load(process.folder, "captures")
-    assert captures[["tokens", "mode"]].tolist() == [(8, FULL), (1, FULL)]
-    times = [time for row in captures for time in (row["start_ns"], row["end_ns"])]
-    assert times == sorted(times)
-    assert not (process.folder / capture_name("rank0", "nodes")).exists()
-
-
 @pytest.mark.parametrize("lost", [0, 3])
 def test_arguments_are_read_while_the_stream_still_captures(
     watch: Watch, process: Process, graph_class: type[FakeGraph], lost: int,
@@ -412,7 +397,11 @@ def test_the_pieces_of_a_recorded_worker(
     control[1].add(1)
     assert worker.compile_or_warm_up_model() == "warm"
     folder = pieces_folder(tmp_path / "b")
-    assert load(folder, "captures")["tokens"].tolist() == [8, 1]
+    assert worker.said == ["begun in a pool, relaxed", "ended"] * 2
+    captures = load(folder, "captures")
+    assert captures[["tokens", "mode"]].tolist() == [(8, FULL), (1, FULL)]
+    times = [time for row in captures for time in (row["start_ns"], row["end_ns"])]
+    assert times == sorted(times)
     assert load(folder, "nodes")["node"].tolist() == [1]
     assert len(load(folder, "capture-events")) > 0
     control[0].recordings[0].finish()

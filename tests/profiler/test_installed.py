@@ -11,6 +11,7 @@ import pytest
 
 from spark_prof.profiler.installed import installed
 from spark_prof.traces.cuda_tools import find_tool
+from tests.support import program
 from tests.traces.cubins import library
 
 TOOL = find_tool("cuobjdump")
@@ -19,11 +20,8 @@ TOOL = find_tool("cuobjdump")
 SMI = "NVIDIA GB10, 12.1, 580.95.05\n"
 
 
-def script(path: Path, printed: str, code: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\ncat <<'END'\n{printed}END\nexit {code}\n")
-    path.chmod(0o755)
-    return path
+def printing(path: Path, printed: str, code: int = 0) -> None:
+    program(path, f"cat <<'END'\n{printed}END\nexit {code}")
 
 
 def wheel(site: Path, name: str, version: str, *files: tuple[str, bytes]) -> None:
@@ -40,8 +38,8 @@ def wheel(site: Path, name: str, version: str, *files: tuple[str, bytes]) -> Non
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with a GB10 and only these packages; returns its folder."""
-    script(tmp_path / "bin" / "nvidia-smi", SMI)
-    script(tmp_path / "cuda" / "bin" / "nvcc", "Cuda compilation tools, release 13.0, V13.0.88\n")
+    printing(tmp_path / "bin" / "nvidia-smi", SMI)
+    printing(tmp_path / "cuda" / "bin" / "nvcc", "Cuda compilation tools, release 13.0, V13.0.88\n")
     code = library(tmp_path).read_bytes()
     padded = code + bytes(max(0, (1 << 20) - len(code)))
     envs = b'environment_variables = {"VLLM_USE_DEEP_GEMM": 1, "VLLM_NEW": 2}\n'
@@ -85,7 +83,7 @@ def test_variables_that_the_installed_vllm_does_not_know(spark: Path) -> None:
     [("", 0, "something else"), ("NVIDIA GB10\n", 0, "something else"), ("oh\n", 9, "unknown")],
 )
 def test_a_driver_that_fails_is_told(spark: Path, printed: str, code: int, words: str) -> None:
-    script(spark / "bin" / "nvidia-smi", printed, code)
+    printing(spark / "bin" / "nvidia-smi", printed, code)
     found = installed(environment(spark))
     assert found.gpu == ""
     assert words in found.lost[0]

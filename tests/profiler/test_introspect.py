@@ -13,26 +13,9 @@ torch = pytest.importorskip("torch")
 from spark_prof.profiler.introspect import describe_layers  # noqa: E402
 from tests.rows import each_row  # noqa: E402
 
+from .test_tensors import Linear, TritonTensor, weight  # noqa: E402
+
 nn = torch.nn
-
-
-def foreign(module: str) -> type:
-    """A class of that module, as introspection sees one."""
-    return type("Wrapper", (SimpleNamespace,), {"__module__": module})
-
-
-TritonTensor = foreign("triton_kernels.tensor")
-
-
-class Linear(nn.Module):
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__()
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-
-def weight(*shape: int, dtype: Any = torch.float32) -> Any:
-    return nn.Parameter(torch.zeros(shape, dtype=dtype), requires_grad=False)
 
 
 def row(module: nn.Module) -> dict[str, Any]:
@@ -47,7 +30,7 @@ def row(module: nn.Module) -> dict[str, Any]:
 
 
 def test_a_plain_layer() -> None:
-    assert row(Linear(weight=weight(8, 4, dtype=torch.bfloat16), bias=weight(8))) == {
+    assert row(Linear(weight=weight(8, 4), bias=weight(8, dtype=torch.float32))) == {
         "path": "layers.1.self_attn.qkv_proj",
         "type": "Linear",
         "layer": 1,
@@ -96,7 +79,7 @@ class TestWrappedTensors:
         ],
     )
     def test_what_is_no_weight(self, attributes: dict[str, Any]) -> None:
-        assert row(Linear(weight=weight(2), **attributes))["parameters"] == "weight:float32:2"
+        assert row(Linear(weight=weight(2), **attributes))["parameters"] == "weight:bfloat16:2"
 
     @pytest.mark.parametrize(("depth", "size"), [(5, 1024), (6, 0)])
     def test_how_deep_it_looks(self, depth: int, size: int) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler.facts import THROTTLES, device_state, throttle_reasons
-from spark_prof.traces.measured import DeviceState, read_measured
+from spark_prof.profiler.facts import THROTTLES, throttle_reasons
+from spark_prof.traces.measured import read_measured
 from spark_prof.vocabulary import PRECISIONS
 
 torch = pytest.importorskip("torch")
@@ -84,11 +84,6 @@ def test_each_reason_for_low_clocks_has_its_words(bit: int, words: str) -> None:
     # Bit 0 says that the GPU is idle, which holds nothing down.
     assert throttle_reasons(bit | 1) == (words,)
     assert throttle_reasons(0) == ()
-
-
-def test_a_device_without_nvml_has_an_empty_state() -> None:
-    assert device_state("") == DeviceState()
-    assert device_state("GPU-that-is-not-there") == DeviceState()
 
 
 def test_the_triton_kernel_adds_up_every_value_once() -> None:

@@ -16,6 +16,7 @@ from spark_prof.profiler.nsys_record import (
 )
 from spark_prof.traces.nsys_tool import find_nsys
 from tests.rows import each_row
+from tests.support import program, refusal
 
 NSYS = Path("/opt/nsys")
 VERSION = 'echo "NVIDIA Nsight Systems version {}"'
@@ -54,9 +55,8 @@ def test_what_nsys_would_not_see_is_refused(
     for name in ("sudo", "docker", "vllm"):
         program(tmp_path / name, "exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CommandError, match=says) as caught:
+    with refusal(says):
         profile_command(NSYS, command(line, kind), Path("/b/nsys"), "s1")
-    assert "\n" not in str(caught.value)
 
 
 @each_row(
@@ -81,13 +81,6 @@ def test_vllms_own_option_is_given_once() -> None:
     assert with_ray_workers(line) == [*line, "--ray-workers-use-nsight"]
     given = [*line, "--ray_workers_use_nsight"]
     assert with_ray_workers(given) == given
-
-
-def program(path: Path, body: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return path
 
 
 def test_the_nsys_on_path_comes_first(tmp_path: Path) -> None:
@@ -120,9 +113,8 @@ def test_else_the_newest_that_is_installed(tmp_path: Path) -> None:
 )
 def test_an_nsys_of_no_use_is_refused(tmp_path: Path, where: str, body: str, says: str) -> None:
     program(tmp_path / where / "nsys", body)
-    with pytest.raises(CommandError, match=says) as caught:
+    with refusal(says) as caught:
         find_nsys(str(tmp_path / where), tmp_path)
-    assert "\n" not in str(caught.value)
     assert "--backend" in str(caught.value)
 
 

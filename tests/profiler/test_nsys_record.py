@@ -14,6 +14,7 @@ from spark_prof.profiler.backends.choose import mark_clock
 from spark_prof.profiler.launcher import record
 from spark_prof.profiler.nsys_record import ray_reports
 from spark_prof.profiler.settings import Settings
+from tests.support import program
 
 from .conftest import Script
 
@@ -23,16 +24,12 @@ FAKE = Path(__file__).parent / "fake_nsys.py"
 @pytest.fixture
 def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on PATH with the program that stands in for nsys."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    program = folder / "nsys"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
-    program.chmod(0o755)
+    nsys = program(tmp_path / "bin" / "nsys", f'exec {sys.executable} {FAKE} "$@"')
     sessions = tmp_path / "sessions"
     sessions.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{nsys.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_NSYS_SESSIONS", str(sessions))
-    return program
+    return nsys
 
 
 @pytest.fixture

@@ -33,16 +33,6 @@ def codes(found: CallMarker) -> list[int]:
     return list(found.take_rows()["code"])
 
 
-def test_a_call_is_logged_when_it_is_entered_and_left() -> None:
-    owner = Adder()
-    found = marker(owner)
-    found.start()
-    assert owner.forward(3, plus=4) == 7
-    log = found.take_rows()
-    assert list(log["code"]) == [1, -1]
-    assert 0 < log["time_ns"][0] <= log["time_ns"][1]
-
-
 def test_calls_nest_and_targets_are_numbered_from_the_first() -> None:
     inner = Adder()
     outer = Adder(inner)
@@ -50,27 +40,6 @@ def test_calls_nest_and_targets_are_numbered_from_the_first() -> None:
     found.start()
     assert outer.forward(0) == 2
     assert codes(found) == [4, 5, -5, -4]
-
-
-def test_an_exception_passes_and_its_call_is_left() -> None:
-    owner = Adder()
-    found = marker(owner)
-    found.start()
-    with pytest.raises(ValueError, match="negative"):
-        owner.forward(-1)
-    assert codes(found) == [1, -1]
-
-
-def test_nothing_is_logged_before_start_and_after_stop() -> None:
-    owner = Adder()
-    found = marker(owner)
-    owner.forward(1)
-    found.add(7, 5)
-    found.start()
-    found.stop()
-    owner.forward(1)
-    found.add(0, 6)
-    assert codes(found) == []
 
 
 def test_other_threads_are_not_logged_and_get_their_answers() -> None:

@@ -259,11 +259,3 @@ def test_shared_experts_in_the_runner_of_a_compiled_model() -> None:
     model.model.layers[1].mlp.experts._shared_experts = named("SharedMLP")
     found = by_path(choose_targets(model))
     assert found[LAYER + "mlp.experts._shared_experts"].component == "shared_experts"
-
-
-@pytest.mark.parametrize(
-    ("sampler", "chosen"), [(None, []), (named("Sampler"), ["Sampler"]), (object(), [])]
-)
-def test_the_sampler(sampler: Any, chosen: list[str]) -> None:
-    marked = choose_targets(ForCausalLM(Decoder()), sampler)
-    assert [m.type for m in marked if m.component == "sampler"] == chosen

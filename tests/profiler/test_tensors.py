@@ -68,20 +68,13 @@ def test_a_parameter_has_every_column() -> None:
     }  # fmt: skip
 
 
-def test_buffers_are_told_apart() -> None:
+def test_a_buffer_of_a_module_that_layers_share_is_one_row_of_no_layer() -> None:
     rope = Linear()
     rope.register_buffer("cos_sin_cache", torch.zeros(16, 4))
-    found = rows(model(Linear(self_attn=Linear(rotary_emb=rope))))
-    row = found["model.layers.0.self_attn.rotary_emb", "cos_sin_cache"]
-    assert (row["kind"], row["component"], row["bytes"]) == ("buffer", "rope", 256)
-
-
-def test_a_module_that_layers_share_is_one_row_of_no_layer() -> None:
-    rope = Linear()
-    rope.register_buffer("cos_sin_cache", torch.zeros(16))
     layers = [Linear(self_attn=Linear(rotary_emb=rope)) for _ in range(3)]
     ((path, row),) = rows(model(*layers)).items()
     assert path == ("model.layers.0.self_attn.rotary_emb", "cos_sin_cache")
+    assert (row["kind"], row["component"], row["bytes"]) == ("buffer", "rope", 256)
     assert row["layer"] == -1
 
 

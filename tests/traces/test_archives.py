@@ -18,6 +18,7 @@ from spark_prof.errors import CommandError
 from spark_prof.traces import compressed
 from spark_prof.traces.compressed import open_stream, unpacked
 from tests.rows import each_row
+from tests.support import refusal
 
 FILES = {"rank0.json": b"{}", "deep/er/rank1.json": b"[1]" * 1000, "empty.csv": b""}
 
@@ -231,9 +232,8 @@ def test_what_follows_a_gzip_stream_is_left_out(write, garbage) -> None:
 @each_row("share", [0.1, 0.5, 0.9, 0.9999])
 def test_a_file_that_ends_early_is_refused(write, format_, share) -> None:
     packed = FORMATS[format_](CONTENT)
-    with pytest.raises(CommandError) as caught:
+    with refusal():
         content(write(packed[: int(len(packed) * share)]))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("format_", ["gzip", "zstd"])

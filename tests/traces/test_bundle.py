@@ -19,7 +19,7 @@ from spark_prof.traces.bundle import META_FILE, Bundle, table_file
 from spark_prof.traces.chunks import COUNTER_DTYPE, ENGINE_DTYPE, STEP_DTYPE
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
-from tests.support import Recorded, eager_decode
+from tests.support import Recorded, eager_decode, refusal
 
 DATA = Path(__file__).parents[1] / "data"
 STEPS = table_file("steps", 0)
@@ -103,9 +103,8 @@ def test_a_table_whose_inside_is_damaged(folder: Path) -> None:
     content = bytearray(path.read_bytes())
     content[4 : len(content) // 3] = b"\xff" * (len(content) // 3 - 4)
     path.write_bytes(content)
-    with pytest.raises(CommandError, match="damaged") as caught:
+    with refusal("damaged"):
         Bundle(folder).frame("steps", 0)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_table_with_holes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,14 +233,6 @@ def test_a_large_table_is_the_same_frame(bundle: Bundle, table: str) -> None:
     assert list(bundle.frame(table, 0, columns)) == columns
 
 
-def test_a_bundle_says_what_it_has(folder: Path) -> None:
-    bundle = Bundle(folder)
-    assert "kernels" in repr(bundle)
-    assert str(folder) in repr(bundle)
-    with pytest.raises(CommandError, match=r"no table 'placed'; it has .*kernels_frame"):
-        bundle.frame("placed", 0)
-
-
 SCHEMA = "cf8a8777915810d0"
 """Of names, order and types of all columns. Who changes them changes `bundle.SCHEMA` too, but for
 columns that are added with a default."""
@@ -257,11 +248,3 @@ def test_the_recorded_arrays_fill_their_tables() -> None:
     assert set(STEP_DTYPE.names or ()) - {"thread"} == steps - {"piece"}
     assert list(ENGINE_DTYPE.names or ()) == TABLES["engine"].schema.names
     assert list(COUNTER_DTYPE.names or ()) == TABLES["counters"].schema.names
-
-
-def test_columns_that_came_later_have_a_default() -> None:
-    """Bundles of the first release are read with them."""
-    later = {
-        f"{t.name}.{c.name}" for t in TABLES.values() for c in t.columns if c.default is not None
-    }
-    assert later == {"kernels.cubin", "kernels.placed_by", "markers.nested", "steps.watched"}

@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_prof.errors import CommandError
 from spark_prof.traces import formats
 from spark_prof.traces.formats import FORMATS, FileFormat, format_of
 from tests.rows import each_row
+from tests.support import refusal
 
 PACKED = {"archive", "cupti", "nsys-rep", "nsys-sqlite", "parquet"}
 """Formats that are not looked for in a compressed file."""
@@ -61,9 +61,8 @@ def test_a_link_and_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe", "nothing", "x" * 300):
-        with pytest.raises(CommandError) as caught:
+        with refusal():
             format_of(tmp_path / name)
-        assert "\n" not in str(caught.value)
 
 
 @each_row(
@@ -73,9 +72,8 @@ def test_a_link_and_a_pipe(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_nothing_known_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(CommandError) as caught:
+    with refusal():
         format_of(tmp_path / "x")
-    assert "\n" not in str(caught.value)
 
 
 def test_no_more_than_the_beginning_is_read(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from spark_prof.traces.chunks import CAPTURE_DTYPE, EVENT_DTYPE, NODE_DTYPE
-from spark_prof.traces.host_timeline import Call, GraphNodes, capture_rows, place_nodes, replay
+from spark_prof.traces.host_timeline import GraphNodes, place_nodes, replay
 from tests.rows import each_row
 
 LAYERS = (-1, 0, 0, 1)
@@ -66,13 +66,6 @@ def test_no_nodes(events: Rows, captures: Rows) -> None:
     nodes = place([], events, captures)
     assert len(nodes.frame) == 0
     assert nodes.find(np.array([0, 5])).tolist() == [-1, -1]
-
-
-def test_nodes_are_found_by_their_number() -> None:
-    nodes = place([(125, FIRST, 0, 1), (155, FIRST + 2, 0, 1)])
-    wanted = np.array([FIRST + 2, FIRST + 1, FIRST, 0, -1, SECOND])
-    assert nodes.find(wanted).tolist() == [1, -1, 0, -1, -1, -1]
-    assert nodes.find(np.empty(0, np.int64)).tolist() == []
 
 
 def slowly(nodes: Rows, captures: Rows) -> dict[int, tuple[int, int, int, int]]:
@@ -156,14 +149,6 @@ def one_step(placed: GraphNodes) -> Any:
     )
 
 
-def test_captures_are_told_apart() -> None:
-    captures = capture_rows(load("captures", CAPTURE_DTYPE))
-    full = captures[captures["mode"] == "FULL"]
-    assert full["tokens"].tolist() == [4, 2, 1]
-    pieces = captures[captures["mode"] == "PIECEWISE"]
-    assert Counter(pieces["tokens"]) == dict.fromkeys((4, 2, 1), DEPTH + 1)
-
-
 def test_nodes_have_their_capture_unless_they_came_before_it(placed: GraphNodes) -> None:
     """vLLM also captures graphs to measure their memory, and throws them away."""
     nodes, first = placed.frame, load("captures", CAPTURE_DTYPE)["start_ns"][0]
@@ -183,12 +168,6 @@ def test_anchors_are_in_their_layer_and_in_the_layers_order(one_step: Any) -> No
     }  # fmt: skip
 
 
-def test_what_the_compiler_made_lies_in_the_model_and_in_no_layer(one_step: Any) -> None:
-    rest = one_step[one_step["layer"] < 0]
-    assert {MODULES[module]["path"] for module in rest["module"]} == {"model"}
-    assert len(rest) == 193
-
-
 PREPARE, FINISH, SAMPLE, WHOLE, LAYER, SHARED, ATTENTION = range(7)
 OF_MODULE = [-1, -1, -1, -1, 5, -1, 2]
 
@@ -201,72 +180,39 @@ def leave(module: int) -> int:
     return -(module + 1)
 
 
-def replayed(*codes: int) -> tuple[list[int], list[int], list[Call]]:
-    """The log of these codes at 10, 20, 30, ... and a look into each gap after them."""
-    times = [10 * (index + 1) for index in range(len(codes))]
-    log = np.array(list(zip(times, codes, strict=True)), EVENT_DTYPE)
-    timeline, calls = replay(log, OF_MODULE, WHOLE)
-    module, layer = timeline.at(np.array([5, *(time + 5 for time in times)], np.int64))
-    return module.tolist(), layer.tolist(), calls
-
-
 @each_row(
     ("codes", "modules", "layers"),
     [
-        pytest.param((), [-1], [-1], id="nothing"),
-        pytest.param(
-            (enter(LAYER), enter(ATTENTION), leave(ATTENTION), leave(LAYER)),
-            [-1, LAYER, ATTENTION, LAYER, -1],
-            [-1, 5, 2, 5, -1],
-            id="the innermost counts",
-        ),
-        pytest.param(
-            (enter(LAYER), enter(SHARED), leave(SHARED)),
-            [-1, LAYER, SHARED, LAYER],
-            [-1, 5, 5, 5],
-            id="a module without a layer has its caller's",
-        ),
-        pytest.param((enter(SHARED),), [-1, SHARED], [-1, -1], id="no caller, no layer"),
-        pytest.param(
-            (enter(LAYER), enter(SHARED), enter(ATTENTION), 0),
-            [-1, LAYER, SHARED, ATTENTION, -1],
-            [-1, 5, 5, 2, -1],
-            id="leaving everything",
-        ),
-        pytest.param(
-            (enter(LAYER), leave(ATTENTION)), [-1, LAYER, LAYER], [-1, 5, 5],
-            id="leaving what was never entered changes nothing",
-        ),
-        pytest.param(
-            (enter(LAYER), enter(ATTENTION), leave(LAYER)), [-1, LAYER, ATTENTION, -1],
-            [-1, 5, 2, -1], id="leaving a caller leaves what it called",
-        ),
-        pytest.param((enter(99),), [-1, 99], [-1, -1], id="a module that nobody described"),
-        pytest.param(
-            (enter(PREPARE), enter(WHOLE), leave(WHOLE), leave(PREPARE), enter(SAMPLE), 0),
-            [-1, PREPARE, WHOLE, FINISH, -1, SAMPLE, -1],
-            [-1] * 7,
-            id="after the model the rest of execute_model is its finish",
-        ),
-        pytest.param(
-            (enter(PREPARE), enter(WHOLE), leave(WHOLE), enter(WHOLE), leave(WHOLE), 0),
-            [-1, PREPARE, WHOLE, FINISH, WHOLE, FINISH, -1],
-            [-1] * 7,
-            id="a model that runs twice finishes twice",
-        ),
+        ((), [-1], [-1]),
+        ((enter(LAYER), enter(ATTENTION), leave(ATTENTION), leave(LAYER)),
+         [-1, LAYER, ATTENTION, LAYER, -1], [-1, 5, 2, 5, -1]),
+        # A module without a layer has its caller's, if there is one.
+        ((enter(LAYER), enter(SHARED), leave(SHARED)),
+         [-1, LAYER, SHARED, LAYER], [-1, 5, 5, 5]),
+        ((enter(SHARED),), [-1, SHARED], [-1, -1]),
+        ((enter(LAYER), enter(SHARED), enter(ATTENTION), 0),
+         [-1, LAYER, SHARED, ATTENTION, -1], [-1, 5, 5, 2, -1]),
+        # Leaving what was never entered changes nothing, leaving a caller leaves what it called.
+        ((enter(LAYER), leave(ATTENTION)), [-1, LAYER, LAYER], [-1, 5, 5]),
+        ((enter(LAYER), enter(ATTENTION), leave(LAYER)),
+         [-1, LAYER, ATTENTION, -1], [-1, 5, 2, -1]),
+        ((enter(99),), [-1, 99], [-1, -1]),  # nobody described it
+        # After the model the rest of execute_model is its finish, as often as the model runs.
+        ((enter(PREPARE), enter(WHOLE), leave(WHOLE), leave(PREPARE), enter(SAMPLE), 0),
+         [-1, PREPARE, WHOLE, FINISH, -1, SAMPLE, -1], [-1] * 7),
+        ((enter(PREPARE), enter(WHOLE), leave(WHOLE), enter(WHOLE), leave(WHOLE), 0),
+         [-1, PREPARE, WHOLE, FINISH, WHOLE, FINISH, -1], [-1] * 7),
     ],
 )  # fmt: skip
 def test_state_after_each_event(
     codes: tuple[int, ...], modules: Sequence[int], layers: Sequence[int]
 ) -> None:
-    found_modules, found_layers, _ = replayed(*codes)
-    assert found_modules == modules
-    assert found_layers == layers
-
-
-def test_a_call_begins_and_ends_with_its_events() -> None:
-    calls = replayed(enter(LAYER), enter(ATTENTION), leave(ATTENTION), leave(LAYER))[2]
-    assert calls == [Call(ATTENTION, 20, 30), Call(LAYER, 10, 40)]
+    """The events are at 10, 20, 30, ..."""
+    times = [10 * (index + 1) for index in range(len(codes))]
+    log = np.array(list(zip(times, codes, strict=True)), EVENT_DTYPE)
+    timeline, _ = replay(log, OF_MODULE, WHOLE)
+    module, layer = timeline.at(np.array([5, *(time + 5 for time in times)], np.int64))
+    assert (module.tolist(), layer.tolist()) == (modules, layers)
 
 
 def test_a_time_at_an_event_is_after_it() -> None:

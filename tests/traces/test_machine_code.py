@@ -20,7 +20,7 @@ from spark_prof.traces.chunks import cubins_folder, names_name, write_json
 from spark_prof.traces.cuda_tools import FOLDER_VARIABLE, count_opcodes, find_tool
 from spark_prof.traces.machine_code import CUBINS_FOLDER, read_machine_code, short_opcode
 from spark_prof.traces.readers.cubin import read_code
-from tests.support import Piece, Recorded, kernel, kineto, step
+from tests.support import Piece, Recorded, kernel, kineto, program, step
 
 from .cubins import ARCHITECTURES, CUBINS, SM_90, SM_121, probes
 
@@ -159,14 +159,6 @@ def without_tools(monkeypatch: pytest.MonkeyPatch, instead: Path | None = None) 
     monkeypatch.setenv(FOLDER_VARIABLE, str(instead or "/nonexistent"))
 
 
-def fake_tool(folder: Path, script: str) -> Path:
-    folder.mkdir()
-    path = folder / "nvdisasm"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -182,7 +174,7 @@ def fake_tool(folder: Path, script: str) -> Path:
 def test_a_tool_that_fails_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
-    without_tools(monkeypatch, fake_tool(tmp_path / "bin", script))
+    without_tools(monkeypatch, program(tmp_path / "bin" / "nvdisasm", script).parent)
     code = read_machine_code({put(tmp_path, SM_90): None}, seconds=1.0)
     assert code.rows.empty
     (line,) = code.lost

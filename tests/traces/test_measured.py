@@ -86,39 +86,28 @@ def test_a_named_file_must_be_of_the_recorded_device(tmp_path: Path) -> None:
         measured_for("NVIDIA GB10", path)
 
 
-def whole() -> dict[str, object]:
-    return {
-        "device": "x",
-        "taken": "2026",
-        "measurements": [
-            {"quantity": "read", "value": 1.0, "unit": "B/s", "lowest": 1, "highest": 1,
-             "repeats": 1, "how": ""}
-        ],
-    }  # fmt: skip
+READ = {
+    "quantity": "read", "value": 1.0, "unit": "B/s", "lowest": 1, "highest": 1, "repeats": 1,
+    "how": "",
+}  # fmt: skip
 
 
 @each_row(
     ("field", "value"),
     [
-        ("device", 3),
-        ("taken", None),
-        ("measurements", "read"),
-        ("measurements", [{"quantity": "read"}]),
-        ("measurements", [{"quantity": "read", "value": 0, "unit": "B/s", "lowest": 0,
-                           "highest": 0, "repeats": 1, "how": ""}]),
-        ("measurements", [{"quantity": "read", "value": -1, "unit": "B/s", "lowest": 0,
-                           "highest": 0, "repeats": 1, "how": ""}]),
-        ("schema", 2),
-        ("before", {"sm_mhz": "fast"}),
+        ("device", 3), ("taken", None), ("measurements", "read"), ("schema", 2),
+        ("measurements", [{"quantity": "read"}]), ("measurements", [READ | {"value": 0}]),
+        ("measurements", [READ | {"value": -1}]), ("before", {"sm_mhz": "fast"}),
     ],
 )  # fmt: skip
 def test_a_file_of_another_kind_is_refused_in_one_line(
     tmp_path: Path, field: str, value: object
 ) -> None:
     path = tmp_path / "x.json"
-    path.write_text(json.dumps(whole()))
+    whole = {"device": "x", "taken": "2026", "measurements": [READ]}
+    path.write_text(json.dumps(whole))
     assert read_measured(path).value("read") == 1.0
-    path.write_text(json.dumps(whole() | {field: value}))
+    path.write_text(json.dumps(whole | {field: value}))
     with pytest.raises(CommandError, match="measure"):
         read_measured(path)
 

@@ -47,6 +47,13 @@ def two_hosts(tmp_path: Path, play: Play, **more: Any) -> tuple[Bundle, Bundle]:
     return here, bundle(tmp_path / "there", play, THERE, parallel=PARALLEL)
 
 
+def edited(part: Bundle, **fields: Any) -> Bundle:
+    """The bundle with these fields in its meta."""
+    path = part.path / "meta.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return Bundle(part.path)
+
+
 @each_row("offset", [-45_000_000, 777, 7_200_000_000_000])
 @each_row("drift", [0.0, 20e-6])
 def test_times_come_to_stand_on_one_clock(tmp_path: Path, offset: int, drift: float) -> None:
@@ -90,10 +97,8 @@ def test_nothing_but_times_changes(tmp_path: Path) -> None:
 
 def test_meta_is_that_of_all_parts(tmp_path: Path) -> None:
     here, there = two_hosts(tmp_path, Play(), engines={0: [engine(0, 0, 1)]})
-    lost = json.loads((there.path / "meta.json").read_text())
-    lost |= {"lost": ["rank2, piece 1: gone"], "state": "salvaged", "command": []}
-    (there.path / "meta.json").write_text(json.dumps(lost))
-    whole = merged(tmp_path / "whole", Bundle(there.path), here)
+    there = edited(there, lost=["rank2, piece 1: gone"], state="salvaged", command=[])
+    whole = merged(tmp_path / "whole", there, here)
     assert whole.meta.state == "salvaged"
     assert whole.meta.command == here.meta.command
     assert whole.meta.lost == ("rank2, piece 1: gone",)
@@ -102,12 +107,10 @@ def test_meta_is_that_of_all_parts(tmp_path: Path) -> None:
 
 
 def test_without_a_command_the_settings_are_those_of_the_lowest_rank(tmp_path: Path) -> None:
-    parts = two_hosts(tmp_path, Play())
-    for part, steps in zip(parts, (64, 8), strict=True):
-        meta = json.loads((part.path / "meta.json").read_text())
-        meta |= {"command": [], "settings": {"steps": steps}}
-        (part.path / "meta.json").write_text(json.dumps(meta))
-    here, there = (Bundle(part.path) for part in parts)
+    here, there = (
+        edited(part, command=[], settings={"steps": steps})
+        for part, steps in zip(two_hosts(tmp_path, Play()), (64, 8), strict=True)
+    )
     assert merged(tmp_path / "whole", there, here).meta.settings == {"steps": 64}
 
 
@@ -197,9 +200,7 @@ def test_the_same_rank_twice(tmp_path: Path) -> None:
 
 def test_commands_that_differ(tmp_path: Path) -> None:
     here, there = two_hosts(tmp_path, Play())
-    meta = json.loads((there.path / "meta.json").read_text())
-    meta["command"] = ["vllm", "serve", "other"]
-    (there.path / "meta.json").write_text(json.dumps(meta))
+    edited(there, command=["vllm", "serve", "other"])
     with pytest.raises(CommandError, match="commands differ"):
         open_parts([here.path, there.path])
 

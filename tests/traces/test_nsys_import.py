@@ -310,17 +310,6 @@ def test_a_real_export_sums_to_what_nvidias_own_tool_says(read: Callable[..., ob
     assert {name: (row["sum"], row["count"]) for name, row in spent.iterrows()} == wanted
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the folder shared/traces is not there")
-def test_facts_of_a_real_export(read: Callable[..., object]) -> None:
-    foreign, windows = read(REAL / "mock.sqlite")
-    gpu = foreign.processes[0].facts["gpu"]
-    assert (gpu["name"], gpu["compute_capability"]) == ("NVIDIA GeForce RTX 3080", "8.6")
-    assert gpu["vendor"] == "NVIDIA"
-    assert foreign.processes[0].facts["nsys"] == "2026.1.1.204"
-    assert len(windows[0].trace.gpu) == 3
-    assert (np.diff(windows[0].trace.gpu["start_ns"]) >= 0).all()
-
-
 SECOND = 1_000_000_000
 
 

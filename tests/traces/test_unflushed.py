@@ -7,13 +7,13 @@ import mmap
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spark_prof import files
@@ -193,8 +193,7 @@ def test_pieces_that_are_gone(tmp_path: Path, gone: list[int], counted: bool) ->
 def test_a_piece_that_is_cut_in_the_middle(tmp_path: Path, kind: str, share: float) -> None:
     pieces = recorded(tmp_path / "b")
     path = pieces / array_name("rank0", kind, 2)
-    length = path.stat().st_size - len(b"spark-prof run 0123456789abcdef")
-    os.truncate(path, int(length * share))
+    os.truncate(path, int(path.stat().st_size * share))
     kept, meta = made(tmp_path / "b")
     assert kept == (16 if kind == "steps" else 20)
     assert any(f"{path.name} is missing or damaged" in line for line in meta.lost)
@@ -212,27 +211,29 @@ def test_damaged_counts_fall_back_to_what_was_reported(tmp_path: Path, content: 
     assert any("rank0: at least 3 recorded steps were not flushed" in line for line in lost)
 
 
-def test_pieces_of_another_recording_are_told_and_not_mixed_in(tmp_path: Path) -> None:
-    chance = random.Random(3)
-    for number in range(20):
-        pieces = recorded(tmp_path / f"a{number}", 20)
-        other = recorded(tmp_path / f"b{number}", 40, run="fedcba9876543210")
-        ours = np.concatenate([np.load(path) for path in sorted(pieces.glob("*.steps.npy"))])
-        names = [path.name for path in other.glob("rank0.*") if "log" not in path.name]
-        # Beyond the last piece, over one that is there, or as another rank.
-        for name in chance.sample(names, chance.randint(1, len(names))):
-            to = name if number % 2 else name.replace("rank0", "rank1")
-            os.replace(other / name, pieces / to)
-        planted = other_recordings(pieces)
-        assert planted
-        bundle = salvage(tmp_path / f"a{number}").bundle
-        times = bundle.frame("steps", 0)["start_ns"].tolist()
-        assert set(times) <= set(ours["start_ns"].tolist())
-        assert len(times) + told(bundle.meta.lost) == 20
-        assert bundle.ranks == (0,)
-        assert any("files of another recording" in line for line in bundle.meta.lost)
-        aside = tmp_path / f"a{number}" / "unreadable"
-        assert {path.name for path in planted} <= {path.name for path in aside.iterdir()}
+@pytest.mark.parametrize("kept", [{facts_name("rank1")}, {counts_name("rank1")}], ids=str)
+@pytest.mark.parametrize("recorder_here", [True, False])
+def test_ranks_of_another_recording_are_told_and_not_mixed_in(
+    tmp_path: Path, kept: set[str], recorder_here: bool
+) -> None:
+    pieces = recorded(tmp_path / "a", 20)
+    shutil.copy(pieces / facts_name("rank0"), pieces / facts_name("rank2"))
+    other = recorded(tmp_path / "b", 40, run="fedcba9876543210")
+    for path in other.glob("*rank0.*"):
+        name = path.name.replace("rank0", "rank1")
+        if name in kept or name not in (facts_name("rank1"), counts_name("rank1")):
+            content = path.read_bytes().replace(b'"process": "rank0"', b'"process": "rank1"')
+            (pieces / name).write_bytes(content)
+    if not recorder_here:
+        (pieces / RECORDING_FILE).unlink()
+    planted = other_recordings(pieces)
+    assert len(planted) > 20
+    bundle = salvage(tmp_path / "a").bundle
+    assert len(bundle.frame("steps", 0)) == 20
+    assert 1 not in bundle.ranks
+    assert any("files of another recording" in line for line in bundle.meta.lost)
+    aside = tmp_path / "a" / "unreadable"
+    assert {path.name for path in planted} == {path.name for path in aside.iterdir()}
 
 
 def test_a_second_process_of_a_name_does_not_write_over_the_first(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
-from spark_prof.traces.chunk_files import json_files
+from spark_prof.traces.chunk_files import json_object
 from spark_prof.traces.chunks import facts_name
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
 from spark_prof.traces.readers.cupti_trace import read_cupti
@@ -69,7 +69,7 @@ def names_file(buffers: Path) -> Path:
 
 def _process(name: str, folder: Path) -> Process:
     """The process, with what it said about itself if that is still there."""
-    said = next(json_files(folder, facts_name(name)), {})
+    said = json_object(folder / facts_name(name))
     facts = {key: value for key, value in said.items() if key not in _ROWS_OF_FACTS}
     rank = name.removeprefix("rank")
     return Process(int(rank) if rank.isdecimal() else None, facts)

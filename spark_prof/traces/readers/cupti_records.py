@@ -93,7 +93,7 @@ _KERNEL: Fields = _WHEN | {
     "gridX": ("<i4", 52), "gridY": ("<i4", 56), "gridZ": ("<i4", 60), "blockX": ("<i4", 64),
     "blockY": ("<i4", 68), "blockZ": ("<i4", 72), "staticSharedMemory": ("<i4", 76),
     "dynamicSharedMemory": ("<i4", 80), "correlationId": ("<u4", 92), "name": ("<u8", 104),
-    "graphNodeId": ("<u8", 144), "gridX_to_dynamicSharedMemory": ("(4,)<u8", 52),
+    "graphNodeId": ("<u8", 144),
 }  # fmt: skip
 _MOVE: Fields = _WHEN | {
     "bytes": ("<u8", 8), "deviceId": ("<u4", 32), "streamId": ("<u4", 40),

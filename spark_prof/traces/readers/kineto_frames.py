@@ -83,30 +83,21 @@ def find_launches(found: Collected) -> Launches:
 
 def operators_of(found: Collected) -> Int64s:
     """The operator with the same External id as each row of the GPU, -1 for none."""
-    ids = found.operators.column("external")
-    wanted = found.gpu.column("external")
-    if not len(ids):
-        return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(ids, kind="stable")
-    place = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
-    match = (ids[order[place]] == wanted) & (wanted >= 0)
-    return np.where(match, order[place], -1).astype(np.int64)
+    ids, wanted = found.operators.column("external"), found.gpu.column("external")
+    rows = pd.Series(np.arange(len(ids)), ids)
+    first = rows[~rows.index.duplicated()].reindex(wanted, fill_value=-1)
+    return np.where(wanted >= 0, first, -1).astype(np.int64)
 
 
 def _latest_before(numbers: Int64s, times: Int64s, wanted: Int64s, moments: Int64s) -> Int64s:
     """For each wanted number its last row up to that moment, else its first; -1 for none."""
-    if not len(numbers) or not len(wanted):
-        return np.full(len(wanted), -1, np.int64)
-    distinct = np.unique(numbers)
-    place = np.minimum(np.searchsorted(distinct, wanted), len(distinct) - 1)
-    # Number and time become one key: ranks are small where nanoseconds are not.
-    ranks = np.unique(np.concatenate([times, moments]), return_inverse=True)[1]
-    key = np.searchsorted(distinct, numbers) * len(ranks) + ranks[: len(times)]
-    order = np.argsort(key, kind="stable")
-    latest = np.searchsorted(key[order], place * len(ranks) + ranks[len(times) :], "right") - 1
-    first = np.searchsorted(np.sort(numbers, kind="stable"), wanted)
-    found = order[np.minimum(np.maximum(latest, first), len(order) - 1)]
-    return np.where(distinct[place] == wanted, found, -1).astype(np.int64)
+    rows = pd.DataFrame({"number": numbers, "time": times, "row": np.arange(len(times))})
+    rows = rows.sort_values("time", kind="stable")
+    asked = pd.DataFrame({"number": wanted, "time": moments}).sort_values("time", kind="stable")
+    latest = pd.merge_asof(asked, rows, on="time", by="number")["row"].set_axis(asked.index)
+    first = rows.drop_duplicates("number").set_index("number")["row"]
+    found = latest.fillna(asked["number"].map(first)).fillna(-1).sort_index()
+    return found.to_numpy().astype(np.int64)
 
 
 def stretches(thread: Int64s, start: Int64s, end: Int64s) -> Int64s:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_prof.arrays import Flags, Int64s
-from spark_prof.traces.foreign import NamesModule
-from spark_prof.traces.readers.nsys_file import ID_MASK, PROCESS_SHIFT, NsysFile, category
+from spark_prof.traces.foreign import NamesModule, category
+from spark_prof.traces.readers.nsys_file import ID_MASK, PROCESS_SHIFT, NsysFile
 from spark_prof.traces.readers.nsys_scan import NESTED, NVTX, OPEN, Buckets, Scan, decoded
 from spark_prof.traces.scopes import ModuleRanges, groups
 

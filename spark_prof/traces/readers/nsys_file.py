@@ -23,13 +23,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import CLOCK_MARK
-from spark_prof.traces.foreign import gpu_frame
+from spark_prof.traces.foreign import category, gpu_frame, together, triples
 
 ID_MASK = 0xFFFFFF  # the bits of a process or thread id
 
@@ -138,12 +137,6 @@ class NsysFile:
         numbers = [int(number) for number in unique]
         known = self.strings(numbers)
         return category(codes, [known.get(number, "") for number in numbers])
-
-
-def category(codes: npt.NDArray[np.intp], texts: Sequence[str]) -> pd.Categorical:
-    """Texts by their numbers, of which several may stand for the same text."""
-    same, unique = pd.factorize(np.array(texts, object))
-    return pd.Categorical.from_codes(same[codes] if len(same) else codes, pd.Index(unique.tolist()))
 
 
 @contextmanager
@@ -288,7 +281,7 @@ def work_frame(
     if table == MEMCPY:
         return gpu_frame(name=_copy_names(rows), kind="memcpy", bytes=rows["bytes"], **place)
     if table == MEMSET:
-        codes, kinds = _together([rows["memKind"]])
+        codes, kinds = together([rows["memKind"]])
         names = [f"Memset ({_word(_MEMORY, kind) or 'Unknown'})" for (kind,) in kinds]
         name = category(codes, names)
         return gpu_frame(name=name, kind="memset", bytes=rows["bytes"], **place)
@@ -299,8 +292,8 @@ def work_frame(
     return gpu_frame(
         name=naming(named),
         kind="kernel",
-        grid=_triples(rows, "grid"),
-        block=_triples(rows, "block"),
+        grid=triples(rows, "grid"),
+        block=triples(rows, "block"),
         registers=_small(rows["registersPerThread"], 0),
         shared_bytes=_small(
             _small(rows["staticSharedMemory"], 0) + _small(rows["dynamicSharedMemory"], 0), 0
@@ -314,33 +307,13 @@ def _small(values: Int64s, unknown: int) -> Int64s:
     return np.where((values >= 0) & (values < 1 << 31), values, unknown)
 
 
-def _triples(rows: Mapping[str, Int64s], name: str) -> pd.Categorical:
-    """The three numbers of each row as `x,y,z`; few of them differ."""
-    codes, unique = _together([rows[f"{name}{axis}"] for axis in "XYZ"])
-    return category(codes, [",".join(map(str, row)) for row in unique])
-
-
-def _together(columns: list[Int64s]) -> tuple[npt.NDArray[np.intp], list[tuple[int, ...]]]:
-    """The different rows of some columns, and which of them each row is."""
-    codes = np.zeros(len(columns[0]), np.intp)
-    unique: list[tuple[int, ...]] = [()]
-    for column in columns:
-        number, values = pd.factorize(column)
-        codes, pairs = pd.factorize(codes * max(1, len(values)) + number)
-        unique = [
-            (*unique[int(pair) // len(values)], int(values[int(pair) % len(values)]))
-            for pair in pairs
-        ]
-    return codes, unique
-
-
 def _word(words: tuple[str, ...], number: int) -> str:
     return words[number] if 0 <= number < len(words) else ""
 
 
 def _copy_names(rows: Mapping[str, Int64s]) -> pd.Categorical:
     """Copies named as PyTorch's profiler names them, such as Memcpy HtoD (Pinned -> Device)."""
-    codes, kinds = _together([rows[name] for name in ("copyKind", "srcKind", "dstKind")])
+    codes, kinds = together([rows[name] for name in ("copyKind", "srcKind", "dstKind")])
     names = []
     for kind, source, target in kinds:
         way = f" ({_word(_MEMORY, source)} -> {_word(_MEMORY, target)})" if source >= 0 else ""

@@ -9,7 +9,7 @@ launch, in a later stretch; so launches are kept until nothing more can be their
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import union_categoricals
 
 from spark_prof.arrays import Flags, Int64s
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
-from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, gpu_frame
+from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window, joined, no_work
 from spark_prof.traces.host_timeline import last_of_each, roots
 from spark_prof.traces.readers.nsys_events import Columns, Events, ModuleNames, RangeRows
 from spark_prof.traces.readers.nsys_facts import (
@@ -201,9 +200,8 @@ class _Rank:
             for table, rows in work.items()
         ]
         if not frames:
-            none = np.empty(0, np.int64)
-            return gpu_frame(name="", start_ns=none, end_ns=none)
-        gpu = _joined(frames)
+            return no_work()
+        gpu = joined(frames)
         start = gpu["start_ns"].to_numpy()
         if (start[1:] < start[:-1]).any():
             gpu = gpu.iloc[np.argsort(start, kind="stable")].reset_index(drop=True)
@@ -235,20 +233,6 @@ class _Rank:
     def _ended(self, start: Int64s, end: Int64s) -> Int64s:
         """The ends of ranges; one that never ended ends with the trace."""
         return np.where(end == OPEN, np.maximum(start, self._events.scan.last_ns), end)
-
-
-def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The frames one below the other; their texts stay categories."""
-    if len(frames) == 1:
-        return frames[0]
-    return pd.DataFrame(
-        {
-            name: union_categoricals([frame[name] for frame in frames])
-            if isinstance(frames[0][name].dtype, pd.CategoricalDtype)
-            else np.concatenate([frame[name].to_numpy() for frame in frames])
-            for name in frames[0].columns
-        }
-    )
 
 
 def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET_ROWS) -> Foreign:

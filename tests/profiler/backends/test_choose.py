@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from spark_prof.profiler.backends.cupti import CuptiBackend
 from spark_prof.profiler.backends.native import Native, NativeError
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
+from spark_prof.traces.chunk_files import json_object, log_lines
 from spark_prof.traces.chunks import REFUSED_FILE, cubins_folder
 
 from .conftest import On
@@ -25,14 +25,11 @@ def wanted(tmp_path: Path, backend: str) -> tuple[Settings, Process]:
 
 
 def log(process: Process) -> list[str]:
-    path = process.folder / "rank0.log.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line)["message"] for line in lines]
+    return [row["message"] for row in log_lines(process.folder)]
 
 
 def refusal(process: Process) -> str:
-    path = process.folder / REFUSED_FILE
-    return str(json.loads(path.read_text())["reason"]) if path.exists() else ""
+    return str(json_object(process.folder / REFUSED_FILE).get("reason", ""))
 
 
 @pytest.mark.parametrize("backend", ["auto", "cupti"])

@@ -53,11 +53,6 @@ def test_each_rule_recognises_its_example(tmp_path: Path, known: JsonDialect | T
     assert recognise(path) == known.name
 
 
-def test_every_file_of_the_folder_is_tested() -> None:
-    files = {path.name for path in DATA.iterdir() if path.is_file()}
-    assert files == {*FILES, "README.md"}
-
-
 @each_row(("name", "kind"), FILES.items())
 def test_files_are_recognised_and_read(name: str, kind: str) -> None:
     assert recognise(DATA / name) == kind
@@ -156,7 +151,6 @@ def test_raw_responses_name_the_file_to_give(tmp_path: Path) -> None:
         read_benchmark(path)
 
 
-CASES = 60
 STEPS = steps(*[(10.0, 2, 0, 0, 2.0, 2.0)] * 20)
 FACTS = {"time_ns": ORIGIN, "monotonic_ns": 23_349_000_000_000}
 """So that the runs of vLLM's real result overlap with the steps."""
@@ -238,10 +232,6 @@ def test_a_round_trip(name: str, tmp_path: Path) -> None:
         for run in result.runs
     )
     assert imported_runs(Bundle(tmp_path)) == expected
-
-
-def test_a_bundle_without_them_has_no_runs() -> None:
-    assert imported_runs(Bundle(DATA / "vllm-serve-bundle")) == ()
 
 
 def test_a_second_result_goes_on_counting() -> None:
