@@ -11,7 +11,7 @@ import numpy as np
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import compare_report
-from spark_prof.dashboards.render import render_report
+from spark_prof.dashboards.render import Layout, render_report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,10 +53,10 @@ class NotebookReport(Report):
         return fragment(short_report(self))
 
     def _repr_markdown_(self) -> str:
-        return render_report(self, "md")
+        return render_report(self, Layout("md"))
 
     def __repr__(self) -> str:
-        return render_report(self, "text")
+        return render_report(self, Layout())
 
     def kernels_frame(self) -> pd.DataFrame:
         """The kernels of a typical step of each phase, a row a layer, role, component and kernel.
@@ -114,7 +114,7 @@ class NotebookComparison(compare_report.Compared):
         return fragment(replace(whole, sections=whole.sections[:_SHOWN_SECTIONS]))
 
     def _repr_markdown_(self) -> str:
-        return compare_report.render_comparison(self, "md")
+        return compare_report.render_comparison(self, Layout("md"))
 
     def __repr__(self) -> str:
-        return compare_report.render_comparison(self, "text")
+        return compare_report.render_comparison(self, Layout())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spark_prof.dashboards.units import MISSING, Figure, ShortName, clean, shorten
 
@@ -70,6 +70,15 @@ class Bounds:
 
 
 WHOLE = Bounds()
+
+
+class Layout(NamedTuple):
+    """How a document is drawn."""
+
+    kind: str = "text"  # text, md, html or json
+    width: int = 100  # columns of the text; below 100 tables lose their least columns
+    color: bool = False
+    bounds: Bounds = WHOLE
 
 
 def table(

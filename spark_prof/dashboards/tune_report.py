@@ -11,7 +11,7 @@ import msgspec
 
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
 from spark_prof.tune.tune_result import Tried, TuneResult, left_out
@@ -22,25 +22,21 @@ _Factor = cells.Quantity("number", lambda gain: figure(gain, ".3f", " x"))
 _StepTime = cells.Quantity("number", step_time)
 
 
-def render_tune(
-    result: TuneResult, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
-) -> str:
+def render_tune(result: TuneResult, layout: Layout) -> str:
     """Draws a result, of a tune that finished or did not, in a format."""
 
     def record() -> dict[str, Any]:
         return {**msgspec.to_builtins(result), "answer_line": answer_line(result)}
 
-    return draw(partial(document, result), record, kind, width, color, bounds=bounds)
+    return draw(partial(document, result), record, layout)
 
 
-def render_candidates(
-    table_: CandidateTable, kind: str, width: int = 100, bounds: Bounds = WHOLE
-) -> str:
+def render_candidates(table_: CandidateTable, layout: Layout) -> str:
     """Draws what a tune would try, and why not the rest."""
     title = f"{counted(len(table_.candidates), 'candidate')} to try"
     sections = [_candidates(table_.candidates), _left_out(left_out(table_))]
     drawn = section.document(title, (), sections)
-    return draw(lambda: drawn, lambda: table_, kind, width, bounds=bounds)
+    return draw(lambda: drawn, lambda: table_, layout)
 
 
 def answer_line(result: TuneResult) -> str:

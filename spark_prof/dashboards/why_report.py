@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_prof.analyzers.why import Part, Side, Why
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
 from spark_prof.dashboards.short_report import elsewhere
 from spark_prof.dashboards.units import bandwidth
@@ -12,11 +12,9 @@ from spark_prof.dashboards.units import bandwidth
 _LEAST = 0.01  # of a side's bytes and of its time: components with less are left out
 
 
-def render_why(
-    found: Why, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
-) -> str:
+def render_why(found: Why, layout: Layout) -> str:
     """Draws the answer in a format."""
-    return draw(lambda: _document(found), lambda: found, kind, width, color, bounds=bounds)
+    return draw(lambda: _document(found), lambda: found, layout)
 
 
 def _document(found: Why) -> Document:

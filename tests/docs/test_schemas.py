@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from spark_prof.cli import main as cli
 from spark_prof.dashboards.kernel_races import render_bench
-from spark_prof.dashboards.render import RENDERERS
+from spark_prof.dashboards.render import RENDERERS, Layout
 from spark_prof.dashboards.replacement_kernels import Checked, render_checks
 from spark_prof.dashboards.tune_report import render_candidates, render_tune
 from spark_prof.kernels.bench.shapes import Recorded
@@ -205,19 +205,19 @@ def test_reports_of_samples(name: str) -> None:
 def test_what_needs_a_gpu() -> None:
     verdict = Verdict("w4a16", "a case", "cpu", "passed", 0.5)
     checked = Checked((), "the CPU", "cpu", (verdict,))
-    assert faults("kernels-check", json.loads(render_checks(checked, "json"))) == []
+    assert faults("kernels-check", json.loads(render_checks(checked, Layout("json")))) == []
     recorded = Recorded(("a kernel",), 12.5, 96, False)
     benched = report(cell(1, 5.0, 10.0, recorded=recorded), cell(4, None, 9.0))
-    assert faults("kernels-bench", json.loads(render_bench(benched, "json"))) == []
+    assert faults("kernels-bench", json.loads(render_bench(benched, Layout("json")))) == []
     assert faults("explore", {"schema": 1, "address": "http://127.0.0.1:8501/?token=x"}) == []
 
 
 def test_what_needs_engines() -> None:
     for result in (TUNED, NOTHING, STOPPED):
-        assert faults("tune", json.loads(render_tune(result, "json"))) == []
+        assert faults("tune", json.loads(render_tune(result, Layout("json")))) == []
     candidate = Candidate("moe=spark_prof", "kernels", "always", "small-kernels", 1.5)
     table = CandidateTable((candidate,), TUNED.left_out)
-    listed = json.loads(render_candidates(table, "json"))
+    listed = json.loads(render_candidates(table, Layout("json")))
     assert listed["candidates"]
     assert faults("tune-list", listed) == []
 
