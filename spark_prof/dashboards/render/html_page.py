@@ -30,7 +30,7 @@ _MANY_COLUMNS = 8  # a table with more is drawn smaller
 _NAME_WIDTH = 72
 _LONGEST_NAME = 2000
 _TITLE, _NO_TITLE = 40, 8
-"""Pixels above a figure with its title, as `charts.set_style` sets them, and without."""
+"""Pixels above a figure with its title, as `charts.new_figure` sets them, and without."""
 # In a script a name could end it.
 _ESCAPES = {character: f"\\u{ord(character):04x}" for character in "<>&"}
 
