@@ -107,17 +107,17 @@ def output(commands: list[Command]) -> str:
     for command in commands:
         lines += ["=" * 100, f"$ spark-prof {' '.join(command)}", "=" * 100]
         lines += _tables(command, long) if command[0] == "explore" else _printed(command, long)
-    _OPEN.close()
+    OPEN.close()
     lines += ["=" * 100, *(f"{short} = {text}" for short, text in sorted(long.items()))]
     return "\n".join(lines) + "\n"
 
 
-_OPEN = ExitStack()
-"""The recordings that the commands of a document share."""
+OPEN = ExitStack()
+"""The recordings that commands share until it is closed, such as those of a document."""
 
 
-def _read_once() -> None:
-    """Lets the commands of a document open and summarize a recording once: each draws it anew."""
+def read_once() -> None:
+    """Lets commands open and summarize a recording once while `OPEN` is: each draws it anew."""
     import typer.main
 
     from spark_prof.analyzers import summary
@@ -128,13 +128,13 @@ def _read_once() -> None:
     summaries: dict[tuple[int, int | None], summary.Summary] = {}
 
     @contextmanager
-    def read_once(source: str | Source) -> Iterator[Bundle]:
+    def read_once_of(source: str | Source) -> Iterator[Bundle]:
         name = source if isinstance(source, str) else source.name
         if not bundles:
-            _OPEN.callback(bundles.clear)
-            _OPEN.callback(summaries.clear)
+            OPEN.callback(bundles.clear)
+            OPEN.callback(summaries.clear)
         if name not in bundles:
-            bundles[name] = _OPEN.enter_context(read(source))
+            bundles[name] = OPEN.enter_context(read(source))
         yield bundles[name]
 
     def sum_up_once(
@@ -150,7 +150,7 @@ def _read_once() -> None:
             summaries[key] = sum_up(bundle, rank)
         return summaries[key]
 
-    opened.opened, summary.summary_of = read_once, sum_up_once
+    opened.opened, summary.summary_of = read_once_of, sum_up_once
     typer.main.get_command = cache(typer.main.get_command)  # the same commands for every call
 
 
@@ -186,7 +186,7 @@ def _prepare(cache: str) -> None:
     for name in [name for name in os.environ if name.startswith(("SPARK_PROF_", "VLLM_"))]:
         del os.environ[name]
     logging.disable(logging.ERROR)
-    _read_once()
+    read_once()
 
 
 def outputs(names: list[str]) -> Iterator[tuple[str, str]]:
