@@ -33,7 +33,7 @@ from tests.tune.sample import NOTHING, STOPPED, TUNED
 _DATA = ROOT / "tests" / "data"
 _GRAPHS = str(_DATA / "h100-qwen3-30b-a3b-nvfp4-graphs")
 _KINETO = str(_DATA / "kineto" / "gpt-oss-eager.json.gz")
-_SQL = "select name, count(*) n, min(start_ns) first from kernels group by 1"
+_SQL = "select name, count(*) n, min(start_ns) first from kernels group by 1 order by 1"
 RECORDINGS: list[tuple[str, list[str]]] = [
     *(("report", ["report", str(path.parent)]) for path in sorted(_DATA.glob("*/meta.json"))),
     *(("report", ["report", str(_DATA / name)])
