@@ -94,7 +94,7 @@ def runs(found: Sequence[ClientRow]) -> Section:
 def remarks(found: Sequence[ClientRow], lost: Sequence[str]) -> Section:
     """Lists what the results do not tell and what to know of the runs, once each."""
     said = dict.fromkeys([*lost, *(text for row in found for text in row.sentences)])
-    return listed("notes", "Caveats", said, _LONGEST_PROSE)
+    return listed("notes", "Caveats", said)
 
 
 def name(row: ClientRow) -> str:

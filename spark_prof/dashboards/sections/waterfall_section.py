@@ -13,7 +13,6 @@ from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import counted, microseconds, rate, share
 
-_LONGEST_PROSE = 1000
 _NO_TIME_US = 0.005  # parts that would be written as 0.00 us are left out
 _NOT_DRAWN = 1e-4  # parts with less of the whole are not drawn
 _NAMES = {
