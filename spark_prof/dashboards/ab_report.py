@@ -40,8 +40,8 @@ def _record(result: Result) -> dict[str, Any]:
 
 def document(result: Result, *, each_layer: bool) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
-    drawn = section.document(answer(result), headline(result), _sections(result, each_layer))
-    return replace(drawn, caveats=tuple(doubts(result)))
+    sections = _sections(result, each_layer)
+    return section.document(answer(result), headline(result), sections, doubts(result))
 
 
 def _sections(result: Result, each_layer: bool) -> Iterator[Section]:

@@ -12,7 +12,7 @@ import msgspec
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time
 from spark_prof.dashboards.render import Layout, draw
-from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
+from spark_prof.dashboards.section import Document, Section, commands, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
 from spark_prof.tune.tune_result import Tried, TuneResult, left_out
 from spark_prof.tune.tune_trial import Answers, Candidate, CandidateTable, LeftOut, Timed, name_of
@@ -125,9 +125,7 @@ def _serve(result: TuneResult) -> Iterator[Section]:
     if not result.answer:
         return
     lines = [f"export {name}={shlex.quote(value)}" for name, value in result.environment.items()]
-    column = Column("", "command")
-    rows = tuple((line,) for line in (*lines, result.serve))
-    yield Section("tune_serve", "Serve it", (column,), rows)
+    yield commands("tune_serve", "Serve it", (*lines, result.serve))
 
 
 def _tried(tried: Sequence[Tried]) -> Section:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_prof.analyzers.why import Part, Side, Why
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.render import Layout, draw
-from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
+from spark_prof.dashboards.section import Document, Section, commands, document, listed, table
 from spark_prof.dashboards.short_report import elsewhere
 from spark_prof.dashboards.units import bandwidth
 
@@ -18,7 +18,7 @@ def render_why(found: Why, layout: Layout) -> str:
 
 
 def _document(found: Why) -> Document:
-    names = ", ".join(side.name for side in found.sides)
+    names, command = ", ".join(side.name for side in found.sides), found.next.command
     return document(
         f"spark-prof why: {names}",
         (),
@@ -27,13 +27,7 @@ def _document(found: Why) -> Document:
             _sides(found),
             *(_parts(side) for side in found.sides),
             _what_ifs(found),
-            Section(
-                "next",
-                found.next.text,
-                (Column("", "command"),),
-                ((found.next.command,),),
-                tuple(filter(None, [elsewhere(found.next.command)])),
-            ),
+            commands("next", found.next.text, [command], [elsewhere(command)]),
         ),
     )
 
