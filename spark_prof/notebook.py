@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,22 +29,15 @@ class NotebookReport(Report):
     report.kernels_frame().groupby("component").us.sum()
     """
 
-    source: str | Bundle = field(default="", compare=False)
+    source: str | Bundle = ""
     """What it was made of, for the rows that a report sums up."""
-    rank: int | None = field(default=None, compare=False)
+    rank: int | None = None
 
     @classmethod
     def of(cls, report: Report, source: str | Bundle, rank: int | None) -> NotebookReport:
         """The same report, of a rank of that source."""
         values = {each.name: getattr(report, each.name) for each in fields(Report)}
         return cls(**values, source=source, rank=rank)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Report):
-            return NotImplemented
-        return all(getattr(self, f.name) == getattr(other, f.name) for f in fields(Report))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _repr_html_(self) -> str:
         from spark_prof.dashboards.render.html_page import fragment

@@ -101,8 +101,6 @@ Nor are all objects looked through for garbage after each run, while its last me
 
 _SMALL = 32 << 20  # bytes of a source that is read about as fast as the server starts
 
-_CHECKED = 4  # so many small sources are read to find one that can be shown
-
 
 def serve(
     sources: Sequence[str],
@@ -210,8 +208,7 @@ def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 def begin(names: Sequence[str], ranks: Sequence[int]) -> None:
     """Looks whether there is anything to show, and begins to read the first recording.
 
-    Small recordings are read at once, until one of them can be shown; a page says what is wrong
-    with a large one.
+    A small one that is alone is read at once; a page says what is wrong with others.
     """
     # A browser takes as long to start as these do to be imported: the server is there before.
     from spark_prof.explorer.cache import reading
@@ -222,19 +219,13 @@ def begin(names: Sequence[str], ranks: Sequence[int]) -> None:
     if not good:
         raise CommandError(entries[0].fault)
     recorded = [entry.source for entry in good if entry.result is None]
-    readings = [reading(source, ranks[0] if ranks else None) for source in recorded[:_CHECKED]]
-    if len(recorded) == len(good) <= _CHECKED and all(map(_is_small, recorded)):
-        faults = []
-        for one in readings:
-            try:
-                one.get()
-            except CommandError as error:
-                faults.append(error)
-            else:
-                return
-        raise faults[0]
-    if readings:
-        threading.Thread(target=_read, args=(readings[0],), daemon=True).start()
+    if not recorded:
+        return
+    first = reading(recorded[0], ranks[0] if ranks else None)
+    if len(good) == 1 and _is_small(recorded[0]):
+        first.get()
+    else:
+        threading.Thread(target=_read, args=(first,), daemon=True).start()
 
 
 def _read(one: Reading) -> None:
