@@ -116,7 +116,7 @@ OPEN = ExitStack()
 """The recordings that commands share until it is closed, such as those of a document."""
 
 
-def read_once() -> None:
+def _read_once() -> None:
     """Lets commands open and summarize a recording once while `OPEN` is: each draws it anew."""
     import typer.main
 
@@ -128,7 +128,7 @@ def read_once() -> None:
     summaries: dict[tuple[int, int | None], summary.Summary] = {}
 
     @contextmanager
-    def read_once_of(source: str | Source) -> Iterator[Bundle]:
+    def read_once(source: str | Source) -> Iterator[Bundle]:
         name = source if isinstance(source, str) else source.name
         if not bundles:
             OPEN.callback(bundles.clear)
@@ -150,8 +150,23 @@ def read_once() -> None:
             summaries[key] = sum_up(bundle, rank)
         return summaries[key]
 
-    opened.opened, summary.summary_of = read_once_of, sum_up_once
+    opened.opened, summary.summary_of = read_once, sum_up_once
     typer.main.get_command = cache(typer.main.get_command)  # the same commands for every call
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """The same for a while, after which commands read as always."""
+    from spark_prof.analyzers import summary
+    from spark_prof.datasets import opened
+
+    kept = opened.opened, summary.summary_of
+    _read_once()
+    try:
+        yield
+    finally:
+        OPEN.close()
+        opened.opened, summary.summary_of = kept
 
 
 def _printed(command: Command, long: dict[str, str]) -> Iterator[str]:
@@ -186,7 +201,7 @@ def _prepare(cache: str) -> None:
     for name in [name for name in os.environ if name.startswith(("SPARK_PROF_", "VLLM_"))]:
         del os.environ[name]
     logging.disable(logging.ERROR)
-    read_once()
+    _read_once()
 
 
 def outputs(names: list[str]) -> Iterator[tuple[str, str]]:

@@ -14,16 +14,14 @@ import typer
 
 pytest.importorskip("mcp")
 
-from spark_prof.analyzers import summary
 from spark_prof.cli.app import app
-from spark_prof.datasets import opened
 from spark_prof.errors import CommandError
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.bounded_answer import MOST_BYTES, Answer, Call, part_of, written
 from spark_prof.mcp_server.command_runs import Ended
 from spark_prof.mcp_server.stdio_session import TOOLS
 from spark_prof.mcp_server.tool_calls import ANSWERS, Desk, _next
-from tests.golden.corpus import OPEN, read_once
+from tests.golden.corpus import OPEN, reading_once
 from tests.mcp_server.client import DATA, InProcess
 from tests.rows import each_row
 
@@ -34,12 +32,8 @@ NEXT = Call("recordings", {}, "")
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
     """Whose commands read a recording once, as long as one test or row looks at it."""
-    with pytest.MonkeyPatch.context() as patched:
-        for module, name in ((opened, "opened"), (summary, "summary_of")):
-            patched.setattr(module, name, getattr(module, name))  # what is put back
-        read_once()
+    with reading_once():
         yield Desk(AllowedFolders((DATA,)), InProcess())
-        OPEN.close()
 
 
 def ask(desk: Desk, tool: str, **arguments: Any) -> dict[str, Any]:
