@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.classify.classifier import kernel_id
-from spark_prof.cli import main as cli
+from tests.command_line import ran
 from tests.golden.corpus import OPEN, reading_once
 from tests.rows import each_row
 
@@ -23,11 +22,11 @@ QWEN = str(DATA / "code-h100" / "qwen3-30b-a3b-nvfp4")
 
 
 @pytest.fixture
-def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+def printed() -> Iterator[Any]:
     def run(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", *words])
-        assert cli.main() == 0
-        return capsys.readouterr().out
+        code, out, _ = ran(*words)
+        assert code == 0
+        return out
 
     with reading_once():
         yield run

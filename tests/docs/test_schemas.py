@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from spark_prof.cli import main as cli
 from spark_prof.dashboards.kernel_races import render_bench
 from spark_prof.dashboards.render import RENDERERS, Layout
 from spark_prof.dashboards.replacement_kernels import Checked, render_checks
@@ -23,6 +21,7 @@ from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.tune.candidates import Candidate, CandidateTable
 from tests.checkpoints import MODELS
+from tests.command_line import ran
 from tests.dashboards.sample import SAMPLES
 from tests.dashboards.test_kernels_reports import cell, report
 from tests.docs.pages import ROOT
@@ -106,13 +105,11 @@ def faults(name: str, document: Any) -> list[str]:
 
 
 @pytest.fixture
-def printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Any:
+def printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def run(words: list[str]) -> Any:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", *words, "--format", "json"])
-        assert cli.main() == 0, words
-        return json.loads(capsys.readouterr().out)
+        code, out, _ = ran(*words, "--format", "json")
+        assert code == 0, words
+        return json.loads(out)
 
     monkeypatch.chdir(tmp_path)
     return run

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from tests.command_line import ran
 from tests.golden.plain_json import plain
 
 if TYPE_CHECKING:
@@ -170,17 +169,12 @@ def reading_once() -> Iterator[None]:
 
 
 def _printed(command: Command, long: dict[str, str]) -> Iterator[str]:
-    from spark_prof.cli.main import main
-
-    out, err = io.StringIO(), io.StringIO()
-    sys.argv = ["spark-prof", *command]
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main()
+    code, out, err = ran(*command)
     if command[-1] == "json" and code == 0:
-        yield from plain(json.loads(out.getvalue()), long)
+        yield from plain(json.loads(out), long)
     else:
-        yield from out.getvalue().rstrip("\n").split("\n")
-    for line in err.getvalue().splitlines():
+        yield from out.rstrip("\n").split("\n")
+    for line in err.splitlines():
         yield f"stderr: {line}"
     if code:
         yield f"exit code {code}"
