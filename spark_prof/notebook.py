@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import compare_report
-from spark_prof.dashboards.render import render_report
+from spark_prof.dashboards.render import Layout, render_report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,22 +29,15 @@ class NotebookReport(Report):
     report.kernels_frame().groupby("component").us.sum()
     """
 
-    source: str | Bundle = field(default="", compare=False)
+    source: str | Bundle = ""
     """What it was made of, for the rows that a report sums up."""
-    rank: int | None = field(default=None, compare=False)
+    rank: int | None = None
 
     @classmethod
     def of(cls, report: Report, source: str | Bundle, rank: int | None) -> NotebookReport:
         """The same report, of a rank of that source."""
         values = {each.name: getattr(report, each.name) for each in fields(Report)}
         return cls(**values, source=source, rank=rank)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Report):
-            return NotImplemented
-        return all(getattr(self, f.name) == getattr(other, f.name) for f in fields(Report))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _repr_html_(self) -> str:
         from spark_prof.dashboards.render.html_page import fragment
@@ -53,10 +46,10 @@ class NotebookReport(Report):
         return fragment(short_report(self))
 
     def _repr_markdown_(self) -> str:
-        return render_report(self, "md")
+        return render_report(self, Layout("md"))
 
     def __repr__(self) -> str:
-        return render_report(self, "text")
+        return render_report(self, Layout())
 
     def kernels_frame(self) -> pd.DataFrame:
         """The kernels of a typical step of each phase, a row a layer, role, component and kernel.
@@ -114,7 +107,7 @@ class NotebookComparison(compare_report.Compared):
         return fragment(replace(whole, sections=whole.sections[:_SHOWN_SECTIONS]))
 
     def _repr_markdown_(self) -> str:
-        return compare_report.render_comparison(self, "md")
+        return compare_report.render_comparison(self, Layout("md"))
 
     def __repr__(self) -> str:
-        return compare_report.render_comparison(self, "text")
+        return compare_report.render_comparison(self, Layout())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli import options
-from spark_prof.dashboards.section import Bounds
+from spark_prof.dashboards.section import Layout
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -114,10 +114,9 @@ def ab(
     engine = engine_command(command or [])
     result = run_ab(
         engine, parse_side(a), side, mode, wanted, sys.argv[1:], options.say,
-        lambda found: render_ab(found, "html"),
+        lambda found: render_ab(found, Layout("html")),
     )  # fmt: skip
-    bounds = Bounds(limit, tuple(section or ()))
-    drawn = render_ab(result, kind.value, options.terminal_width(), bounds=bounds)
+    drawn = render_ab(result, options.run_layout(kind, limit, section))
     options.show_run(drawn, folder, result.failure)
     return exit_code(result)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid_out, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ def classify(
     """Say of each kernel: tensor cores or CUDA cores, which precision, on what evidence."""
     if (source is None) == (not name):
         raise CommandError("give either a source or --name KERNEL_NAME; see spark-prof classify -h")
-    drawn_as = page(format, out, limit, section)
+    drawn_as = laid_out(format, out, limit, section)
     from spark_prof.dashboards.classification import render_classification
 
     rows, lost = _of_names(name) if name else _of_source(source or "", arch)
     for line in lost:
         say(line)
     title = source or "kernels by name"
-    drawn = render_classification(title, rows, *drawn_as)
+    drawn = render_classification(title, rows, drawn_as)
     put(drawn.removesuffix("\n") if out is None else drawn, out)
 
 

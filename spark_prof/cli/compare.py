@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid_out, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def compare(
     from spark_prof.analyzers.comparing.threshold_expression import parse
 
     gates = [parse(text) for text in fail_on or ()]
-    drawn_as = page(format, out, limit, section)
+    drawn_as = laid_out(format, out, limit, section)
     if len(others) > _MOST:
         raise CommandError(f"{len(others) + 1} sides are too many; compare at most 26")
     from spark_prof.analyzers.comparing.compare_sides import compare as compare_sides
@@ -69,7 +69,7 @@ def compare(
     )
     gate = tuple(check(each, gates) for each in found) if gates else ()
     compared = Compared(found, gate)
-    put(render_comparison(compared, *drawn_as), out)
+    put(render_comparison(compared, drawn_as), out)
     if _failed(compared, strict):
         raise typer.Exit(1)
 

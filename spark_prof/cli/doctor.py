@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid_out, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def doctor(
     ] = False,
 ) -> None:
     """Say which kernels were chosen and why, what is set to no effect, and what would be faster."""
-    drawn_as = page(format, out, limit, section)
+    drawn_as = laid_out(format, out, limit, section)
     from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
     from spark_prof.rules.gpus import find_gpu
     from spark_prof.traces.checkpoint import model_folder
@@ -162,7 +162,7 @@ def doctor(
         measured,
         named is not None,
     )
-    put(render_diagnosis(found, *drawn_as), out)
+    put(render_diagnosis(found, drawn_as), out)
     if fail_on_findings and findings:
         raise typer.Exit(1)
 

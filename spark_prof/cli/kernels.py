@@ -19,7 +19,7 @@ from spark_prof.cli.options import (
     OutOption,
     Section,
     check_folder,
-    page,
+    laid_out,
     put,
     say,
 )
@@ -89,12 +89,12 @@ def list_kernels(
     section: Section = None,
 ) -> None:
     """List the kernels: slots, formats, sizes, what each is held against."""
-    drawn_as = page(format, out, limit, section)
+    drawn_as = laid_out(format, out, limit, section)
     from spark_prof.dashboards.replacement_kernels import render_kernels
     from spark_prof.kernels.registry import KERNELS
     from spark_prof.kernels.tuning import known_runs
 
-    put(render_kernels(KERNELS, known_runs(), *drawn_as), out)
+    put(render_kernels(KERNELS, known_runs(), drawn_as), out)
 
 
 @group.command(short_help="Write a working kernel of your own to begin with.")
@@ -125,7 +125,7 @@ def check(
     section: Section = None,
 ) -> None:
     """Check here that kernels compute what they should; exit with 1 if not."""
-    drawn_as = page(format, out, limit, section)
+    drawn_as = laid_out(format, out, limit, section)
     own = own_slot(name, slot)
     verdicts: list[Verdict] = []
     kernels: Sequence[ReplacementKernel] = ()
@@ -148,7 +148,7 @@ def check(
             say(f"checking {cases} on {where}, {number} of {len(candidates)}")
         verdicts += runner.check(candidate, device_type)
     found = Checked(tuple(kernels), where, device_type, tuple(verdicts))
-    put(render_checks(found, *drawn_as), out)
+    put(render_checks(found, drawn_as), out)
     if found.number("failed"):
         raise typer.Exit(1)
     if not found.number("passed"):

@@ -18,7 +18,7 @@ from spark_prof.cli.kernels import (
     own_slot,
     place_of,
 )
-from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put, say
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid_out, put, say
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def bench(
     section: Section = None,
 ) -> None:
     """Time kernels beside others on a GPU that does nothing else; exit with 1 if one is wrong."""
-    drawn_as = page(format, out, limit, section)
+    drawn_as = laid_out(format, out, limit, section)
     own = own_slot(name, slot)
     if own and (tune or save):
         raise CommandError("--tune and --save are for kernels of the list; leave out --slot")
@@ -87,10 +87,10 @@ def bench(
     from spark_prof.dashboards.kernel_races import render_bench, render_work
 
     if only_list:
-        put(render_work(request, recorded, *drawn_as), out)
+        put(render_work(request, recorded, drawn_as), out)
         return
     report, right = _measured(replace(request, seconds=seconds, tune=tune))
-    put(render_bench(report, *drawn_as, recorded), out)
+    put(render_bench(report, drawn_as, recorded), out)
     if save:
         from spark_prof.kernels.bench.results import keep
 
@@ -114,7 +114,7 @@ def tune(
     section: Section = None,
 ) -> None:
     """Time kernels on this GPU, search better configurations, and keep them for this machine."""
-    drawn_as = page(format, out, limit, section)
+    drawn_as = laid_out(format, out, limit, section)
     listed = _raced_kernels(name)
     _on_gpu(listed)
     request, recorded = asked(listed, models or (), tokens or (), source, name)
@@ -126,7 +126,7 @@ def tune(
     from spark_prof.dashboards.kernel_races import render_bench
     from spark_prof.kernels.bench.results import keep, run_of
 
-    put(render_bench(report, *drawn_as, recorded), out)
+    put(render_bench(report, drawn_as, recorded), out)
     path = keep(report)
     rows = run_of(report).rows
     wins = sum(row.wins for row in rows)

@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
-from spark_prof.dashboards.section import WHOLE, Bounds
+from spark_prof.dashboards.section import Bounds, Layout
 from spark_prof.errors import CommandError, one_line, os_errors
 
 Kind = TypeVar("Kind")
@@ -73,28 +73,19 @@ Timeout = Annotated[
 ]
 
 
-class Page(NamedTuple):
-    """How to draw: the format, of text the columns and whether it is coloured, and how much."""
-
-    kind: str
-    width: int
-    color: bool
-    bounds: Bounds = WHOLE
-
-
-def page(
+def laid_out(
     format: Format | None,  # noqa: A002
     out: Path | None,
     limit: int | None = None,
     section: Sequence[str] | None = None,
-) -> Page:
+) -> Layout:
     """How to draw what was asked for; refuses a missing folder before any work is done."""
     kind = format or format_by_ending(out, ENDINGS)
     if out is not None:
         check_folder(out.absolute().parent)
     on_terminal = out is None and sys.stdout.isatty()
     width = terminal_width() if on_terminal else 100
-    return Page(kind.value, width, takes_color(out), Bounds(limit, tuple(section or ())))
+    return Layout(kind.value, width, takes_color(out), Bounds(limit, tuple(section or ())))
 
 
 def put(drawn: str, out: Path | None) -> None:
@@ -145,6 +136,11 @@ def report_command(folder: Path | str) -> str:
 def next_report(folder: Path | str) -> str:
     """The same as a line for a person."""
     return f"next: {report_command(folder)}"
+
+
+def run_layout(kind: Format, limit: int | None, section: Sequence[str] | None) -> Layout:
+    """How to print the result of a run of engines."""
+    return Layout(kind.value, terminal_width(), bounds=Bounds(limit, tuple(section or ())))
 
 
 def run_folder(

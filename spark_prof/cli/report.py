@@ -11,15 +11,15 @@ from spark_prof.cli.options import (
     FormatOption,
     Limit,
     OutOption,
-    Page,
     Section,
     check_folder,
+    laid_out,
     next_report,
-    page,
     put,
     say,
 )
 from spark_prof.cli.written import told
+from spark_prof.dashboards.section import Layout
 from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError, os_errors
 
@@ -66,7 +66,7 @@ def report(
     ] = Engine.LOCAL,
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels."""
-    drawn_as = page(format, out, limit, section)
+    drawn_as = laid_out(format, out, limit, section)
     from spark_prof.traces.resolve import AbResult, Folder, LoadTest, TuneFile, fetched, resolve
 
     named = resolve(source)
@@ -83,12 +83,12 @@ def report(
             from spark_prof.dashboards.tune_report import render_tune
             from spark_prof.tune.tune_result import read_tune
 
-            put(render_tune(read_tune(named.file), *drawn_as), out)
+            put(render_tune(read_tune(named.file), drawn_as), out)
         else:
             from spark_prof.ab.result import read_result
             from spark_prof.dashboards.ab_report import render_ab
 
-            put(render_ab(read_result(named.file), *drawn_as), out)
+            put(render_ab(read_result(named.file), drawn_as), out)
         return
     from spark_prof.analyzers.summary import summarize, with_clients
     from spark_prof.dashboards.render import render_report
@@ -100,7 +100,7 @@ def report(
         if isinstance(found, LoadTest):
             from spark_prof.dashboards.dataset_report import render_clients
 
-            put(render_clients([read_benchmark(found.path), *results], *drawn_as), out)
+            put(render_clients([read_benchmark(found.path), *results], drawn_as), out)
             return
         with opened(found) as bundle:
             if share:
@@ -114,10 +114,10 @@ def report(
             ceilings = ceilings_for(bundle, rank, measured)
             report = summarize(bundle, rank, measured=ceilings)
             summary = with_clients(report, bundle, rank, results)
-    put(render_report(summary, *drawn_as, whole=all_sections), out)
+    put(render_report(summary, drawn_as, whole=all_sections), out)
 
 
-def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -> str:
+def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Layout) -> str:
     """One layer of a recording, drawn."""
     from spark_prof.analyzers.one_layer import layer_of
     from spark_prof.analyzers.summary import summary_of
@@ -127,8 +127,7 @@ def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Page) -
     summary = summary_of(bundle, rank)
     found = layer_of(summary, layer)
     drawn = layer_section.one_layer(found, run_section.title(summary.report))
-    kind, width, color, bounds = drawn_as
-    return draw(lambda: drawn, lambda: found, kind, width, color, bounds=bounds)
+    return draw(lambda: drawn, lambda: found, drawn_as)
 
 
 def share_recording(bundle: Bundle, out: Path, kind: str) -> None:
@@ -146,7 +145,7 @@ def share_recording(bundle: Bundle, out: Path, kind: str) -> None:
     say(next_report(out))
 
 
-def report_dataset(folder: Folder, drawn_as: Page, engine: Engine) -> str:
+def report_dataset(folder: Folder, drawn_as: Layout, engine: Engine) -> str:
     """The report of all recordings in a folder, drawn."""
     from spark_prof.dashboards.dataset_report import render_dataset
     from spark_prof.datasets.every_recording import summarize_dataset
@@ -157,4 +156,4 @@ def report_dataset(folder: Folder, drawn_as: Page, engine: Engine) -> str:
         raise CommandError(
             f"no recording in {folder.name} could be read: {first.name}: {first.reason}"
         )
-    return render_dataset(dataset, *drawn_as)
+    return render_dataset(dataset, drawn_as)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from spark_prof.cli import options
-from spark_prof.dashboards.section import Bounds
+from spark_prof.dashboards.section import Layout
 from spark_prof.errors import CommandError
 
 _MOST = 1_000_000
@@ -80,12 +80,11 @@ def tune(
     asked = Asked(
         allowed, tuple(sides or ()), tuple(skip or ()), recording, resume is not None, only_list
     )
-    engine, draw = engine_command(command or []), partial(render_tune, kind="html")
+    engine, draw = engine_command(command or []), partial(render_tune, layout=Layout("html"))
     result, table = run_tune(engine, wanted, asked, options.say, draw)
-    bounds = Bounds(limit, tuple(section or ()))
+    layout = options.run_layout(kind, limit, section)
     if only_list and not result.failure:
-        print(render_candidates(table, kind.value, options.terminal_width(), bounds=bounds))
+        print(render_candidates(table, layout))
         return 0
-    drawn = render_tune(result, kind.value, options.terminal_width(), bounds=bounds)
-    options.show_run(drawn, folder, result.failure)
+    options.show_run(render_tune(result, layout), folder, result.failure)
     return 2 if result.failure else 0

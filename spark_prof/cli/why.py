@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_prof.cli.doctor import gpu_named, question_of
-from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, page, put
+from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid_out, put
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def why(
     section: Section = None,
 ) -> None:
     """Say why one checkpoint decodes faster than another: bytes, lower bound, kernel, precision."""
-    drawn_as = page(format, out, limit, section)
+    drawn_as = laid_out(format, out, limit, section)
     if len(sources) > _MOST:
         raise CommandError(f"{len(sources)} sides are too many; give at most {_MOST}")
     from spark_prof.analyzers.why import (
@@ -81,7 +81,7 @@ def why(
         tuple(answer_of(sides, shown)),
         next_of(sides, findings, sources),
     )
-    put(render_why(answer, *drawn_as), out)
+    put(render_why(answer, drawn_as), out)
 
 
 def _read(source: str) -> tuple[Report, Mapping[str, Any]] | Checkpoint:

@@ -13,20 +13,18 @@ from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_js
 from spark_prof.dashboards import ab_attribution, ab_sections, section
 from spark_prof.dashboards.ab_answer import answer, doubts, headline
 from spark_prof.dashboards.chart_compare import ab_figures
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import Document, Section
 
 
-def render_ab(
-    result: Result, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
-) -> str:
+def render_ab(result: Result, layout: Layout) -> str:
     """Draws a result, of a run that finished or did not, in a format."""
-    if kind == "json":
-        encoded = msgspec.json.encode(bounded_record(_record(result), bounds))
+    if layout.kind == "json":
+        encoded = msgspec.json.encode(bounded_record(_record(result), layout.bounds))
         return msgspec.json.format(encoded, indent=2).decode() + "\n"
-    drawn = partial(document, result, each_layer=kind == "html")
-    return draw(drawn, dict, kind, width, color, lambda: ab_figures(result), bounds=bounds)
+    drawn = partial(document, result, each_layer=layout.kind == "html")
+    return draw(drawn, dict, layout, lambda: ab_figures(result))
 
 
 def _record(result: Result) -> dict[str, Any]:
@@ -42,8 +40,8 @@ def _record(result: Result) -> dict[str, Any]:
 
 def document(result: Result, *, each_layer: bool) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
-    drawn = section.document(answer(result), headline(result), _sections(result, each_layer))
-    return replace(drawn, caveats=tuple(doubts(result)))
+    sections = _sections(result, each_layer)
+    return section.document(answer(result), headline(result), sections, doubts(result))
 
 
 def _sections(result: Result, each_layer: bool) -> Iterator[Section]:

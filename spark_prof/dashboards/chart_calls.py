@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import plotly.graph_objects as go
-
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
-from spark_prof.dashboards.charts import LEGENDED, label, set_layer_axes, set_style, whiskers
+from spark_prof.dashboards.charts import Plot, label, new_figure, set_layer_axes, whiskers
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import count, microseconds
@@ -17,10 +15,12 @@ _MOST_LAYERS = 1000
 _LEVELS = (("median_us", "median", "solid"), ("p99_us", "p99", "dot"))
 
 
-def calls_by_layer(uses: Sequence[LayerUse]) -> go.Figure:
+def calls_by_layer(uses: Sequence[LayerUse]) -> Plot:
     """Draws the median and the 90th percentile of a call in each of the first 1,000 layers."""
     shown = [use for use in uses if use.layer >= 0][:_MOST_LAYERS]
-    figure = go.Figure()
+    several = len({use.component for use in shown}) > 1
+    title = "A call by layer: median, and up to the 90th percentile"
+    figure = new_figure(title, 300, legended=several)
     for component in in_decoder_order(use.component for use in shown):
         mine = [use for use in shown if use.component == component]
         medians = [use.median_us for use in mine]
@@ -37,22 +37,19 @@ def calls_by_layer(uses: Sequence[LayerUse]) -> go.Figure:
                   f"{count(u.calls)} calls" for u in mine],
             hovertemplate="layer %{x}: %{text}<extra></extra>",
         )  # fmt: skip
-    set_style(figure, "A call by layer: median, and up to the 90th percentile", height=300)
     highest = max((use.p90_us for use in shown), default=1.0)
     lowest = min((use.median_us for use in shown), default=0.0)
     set_layer_axes(figure, lowest, highest, "us")
-    if len({use.component for use in shown}) > 1:
-        figure.update_layout(**LEGENDED)
     return figure
 
 
-def call_histogram(found: Histogram, component: str) -> go.Figure:
+def call_histogram(found: Histogram, component: str) -> Plot:
     """Draws how many calls took how long."""
     bars = list(pairwise(found.edges_us.tolist()))
     texts = [f"{microseconds(low)} to {microseconds(high)}" for low, high in bars]
     if found.most_us > found.edges_us[-1]:
         texts[-1] = f"{microseconds(bars[-1][0])} or longer"
-    figure = go.Figure()
+    figure = new_figure("How long its calls take", 300, bargap=0)
     figure.add_bar(
         x=[(low + high) / 2 for low, high in bars],
         width=[high - low for low, high in bars],
@@ -68,14 +65,12 @@ def call_histogram(found: Histogram, component: str) -> go.Figure:
             line={"color": TEXT, "dash": dash, "width": 1},
             annotation={"text": name, "font": {"color": TEXT}},
         )
-    set_style(figure, "How long its calls take", height=300)
-    figure.update_layout(bargap=0)
     figure.update_xaxes(ticksuffix=" us", showgrid=False)
     figure.update_yaxes(title={"text": "calls"})
     return figure
 
 
-def calls_over_steps(found: Series, component: str) -> go.Figure:
+def calls_over_steps(found: Series, component: str) -> Plot:
     """Draws the median of a call in the course of the recording, in a band from p10 to p90."""
     color = COLORS.get(component, NEUTRAL)
     steps, medians = found.step.tolist(), found.median_us.tolist()
@@ -84,7 +79,7 @@ def calls_over_steps(found: Series, component: str) -> go.Figure:
         f"median {microseconds(median)}, p10 {microseconds(low)}, p90 {microseconds(high)}"
         for median, low, high in zip(medians, lows, highs, strict=True)
     ]
-    figure = go.Figure()
+    figure = new_figure("In the course of the recording: median, p10 to p90", 300)
     edge = {"x": steps, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     figure.add_scatter(y=highs, **edge)
     figure.add_scatter(y=lows, fill="tonexty", fillcolor=LINES, **edge)
@@ -96,7 +91,6 @@ def calls_over_steps(found: Series, component: str) -> go.Figure:
         text=texts,
         hovertemplate="step %{x}: %{text}<extra></extra>",
     )
-    set_style(figure, "In the course of the recording: median, p10 to p90", height=300)
     highest = max(highs, default=1.0)
     figure.update_yaxes(range=[0, 1.08 * highest], title={"text": "us"})
     title = "step" if found.steps == 1 else f"step, each point {found.steps} steps"

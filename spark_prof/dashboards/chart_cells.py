@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-
 from spark_prof.analyzers.views.layer_outliers import Group
-from spark_prof.dashboards.charts import add_map, label, set_layer_axes, set_style
+from spark_prof.dashboards.charts import Plot, add_map, label, new_figure, set_layer_axes
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
 from spark_prof.dashboards.units import microseconds
@@ -40,7 +38,7 @@ def cell_map(
     *,
     shares: bool = False,
     chosen: tuple[int, str] | None = None,
-) -> go.Figure:
+) -> Plot:
     """Draws layers against components; points with (layer, component) as customdata can be chosen.
 
     At most `MOST_CELLS` are drawn, the first layers and those in no layer. Where they are `shares`,
@@ -55,7 +53,12 @@ def cell_map(
     inside = [cell.value for cell in cells if cell.layer >= 0]
     most_us = max(inside or [cell.value for cell in cells], default=1.0)
     few = len(rows) * len(names) <= _LEGIBLE_CELLS
-    figure = go.Figure()
+    each = 21 if len(rows) <= _FEW_ROWS else 16
+    # Below the title stand the components, slanted where there is little room.
+    figure = new_figure(
+        title, 124 + min(max(each * len(rows), 90), 1600), margin={"t": 96},
+        hovermode="closest", hoverdistance=-1, clickmode="event+select",
+    )  # fmt: skip
     add_map(
         figure,
         [label(name) for name in names],
@@ -85,18 +88,12 @@ def cell_map(
         text=[cell.text for cell in known],
         hovertemplate="layer %{y}, %{x}: %{text}<extra></extra>",
     )
-    each = 21 if len(rows) <= _FEW_ROWS else 16
-    set_style(figure, title, height=124 + min(max(each * len(rows), 90), 1600))
     if chosen in value and chosen[0] in rows:
         x, y = names.index(chosen[1]), rows.index(chosen[0])
         figure.add_shape(
             type="rect", x0=x - 0.5, x1=x + 0.5, y0=y - 0.5, y1=y + 0.5,
             line={"color": _OUTLIER, "width": 3},
         )  # fmt: skip
-    # Below the title stand the components, slanted where there is little room.
-    figure.update_layout(
-        hovermode="closest", hoverdistance=-1, clickmode="event+select", margin={"t": 96}
-    )
     figure.update_xaxes(
         side="top", type="category", range=[-0.5, len(names) - 0.5], showgrid=False, tickangle=-35
     )
@@ -106,13 +103,13 @@ def cell_map(
     return figure
 
 
-def like_layers(group: Group, odd: Sequence[int], own_us: dict[int, float]) -> go.Figure:
+def like_layers(group: Group, odd: Sequence[int], own_us: dict[int, float]) -> Plot:
     """Draws layers that are alike as a strip, and odd ones; of those not in the group the time."""
     times = dict(zip(group.layers, group.us, strict=True)) | own_us
     usual = [layer for layer in group.layers if layer not in odd]
     marked = [layer for layer in odd if layer in times]
     color = COLORS.get(group.component, NEUTRAL)
-    figure = go.Figure()
+    figure = new_figure(f"{label(group.component)}: layers that run the same", 260)
     for layers, symbol, size, shade in (
         (usual, "circle", 9, color),
         (marked, "diamond", 15, _OUTLIER if color != _OUTLIER else "#000000"),
@@ -134,7 +131,6 @@ def like_layers(group: Group, odd: Sequence[int], own_us: dict[int, float]) -> g
         annotation={"text": f"median {microseconds(group.middle_us)}", "font": {"color": TEXT}},
         annotation_position="bottom right",
     )  # fmt: skip
-    set_style(figure, f"{label(group.component)}: layers that run the same", height=260)
     highest = max(times.values(), default=1.0)
     lowest = min(times.values(), default=0.0)
     set_layer_axes(figure, lowest, highest, "us a step")

@@ -14,14 +14,12 @@ from spark_prof.analyzers.comparing.comparison import Comparison, PhaseCompariso
 from spark_prof.analyzers.comparing.swap_attribution import Attribution
 from spark_prof.dashboards.ab_answer import what_ran
 from spark_prof.dashboards.charts import (
-    LEGENDED,
     Plot,
     add_bars,
     bars,
-    empty_figure,
     label,
     layer_map,
-    set_style,
+    new_figure,
     whiskers,
 )
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
@@ -62,7 +60,7 @@ def ab_figures(result: Result) -> Mapping[str, Plot]:
 def gain_points(result: Result) -> Plot:
     """Draws the gain of each run with its interval, and how far side a was from itself."""
     runs = [(run, gain) for run in result.runs if (gain := run.estimate.gain)]
-    figure = empty_figure()
+    figure = new_figure("Gain with its 95 % interval; grey: a against itself", 320)
     for index, (run, _) in enumerate(runs):
         floor = floor_of(run, result.aa)
         if floor:
@@ -85,7 +83,6 @@ def gain_points(result: Result) -> Plot:
         cliponaxis=False,
         hovertemplate="%{text}<extra></extra>",
     )
-    set_style(figure, "Gain with its 95 % interval; grey: a against itself", height=320)
     figure.update_xaxes(
         tickvals=list(range(len(runs))),
         ticktext=[label(what_ran(run)) for run, _ in runs],
@@ -139,7 +136,7 @@ def layer_bars(found: Attribution) -> Plot:
         if row.layer is not None:
             name = row.component if row.touched else "without a swap"
             table[name][row.layer] += row.saved_us
-    figure = empty_figure()
+    figure = new_figure("Saved in each layer", 320, legended=True, barmode="relative")
     for name in in_decoder_order(table):
         figure.add_bar(
             name=label(name),
@@ -148,8 +145,6 @@ def layer_bars(found: Attribution) -> Plot:
             marker={"color": COLORS.get(name, NEUTRAL), "line": {"width": 0}},
             hovertemplate=f"layer %{{x}}, {label(name)}: %{{y:.2f}} us<extra></extra>",
         )
-    set_style(figure, "Saved in each layer", height=320)
-    figure.update_layout(barmode="relative", **LEGENDED)
     figure.update_xaxes(title={"text": "layer"}, showgrid=False)
     figure.update_yaxes(ticksuffix=" us", zeroline=True, zerolinecolor=LINES)
     return figure
@@ -199,7 +194,8 @@ def component_pairs(phase: PhaseComparison, names: Names) -> Plot:
     """Draws each part of a typical step on both sides, beside each other."""
     by_name = {part.name: part.change for part in phase.parts}
     parts = in_decoder_order(by_name)[::-1]
-    figure = empty_figure()
+    title = f"Parts of a typical {phase.unit}: {label(names.a)} hatched"
+    figure = new_figure(title, 90 + 34 * len(parts), barmode="group")
     for side, pattern in (("a", "/"), ("b", "")):
         called = label(getattr(names, side))
         add_bars(
@@ -213,9 +209,6 @@ def component_pairs(phase: PhaseComparison, names: Names) -> Plot:
             name=called,
             customdata=[[name] for name in parts],
         )
-    title = f"Parts of a typical {phase.unit}: {label(names.a)} hatched"
-    set_style(figure, title, height=90 + 34 * len(parts))
-    figure.update_layout(barmode="group", showlegend=False)
     figure.update_xaxes(ticksuffix=" us", nticks=5, exponentformat="none")
     figure.update_yaxes(type="category", showgrid=False)
     return figure

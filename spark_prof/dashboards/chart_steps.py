@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps, thinned
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.dashboards.charts import (
-    LEGENDED,
+    Plot,
     logarithmic_time_ticks,
-    set_style,
+    new_figure,
     time_ticks,
     whiskers,
 )
@@ -38,13 +37,14 @@ _SLOW = {"color": "rgba(0,0,0,0)", "size": 13, "line": {"width": 2, "color": "#D
 Places = Int64s
 
 
-def times_in_order(steps: Steps, chosen: int | None = None) -> go.Figure:
+def times_in_order(steps: Steps, chosen: int | None = None) -> Plot:
     """Draws each step's length over the time at which it began; slow steps are ringed.
 
     Every mark has the step's number as customdata, as in all figures of single steps here.
     """
     drawn = thinned(steps.begin_s, steps.us, MOST_MARKS)
-    figure = go.Figure()
+    title = f"Steps in the order in which they ran{_left_out(drawn, steps)}"
+    figure = _figure(title, steps.us)
     for number, phase in enumerate(PHASES):
         _points(figure, steps, drawn[steps.phase[drawn] == number], steps.begin_s, phase)
     ringed = drawn[steps.slow[drawn]]
@@ -52,23 +52,20 @@ def times_in_order(steps: Steps, chosen: int | None = None) -> go.Figure:
         _points(figure, steps, ringed, steps.begin_s, "", name="slow", marker=_SLOW)
     if chosen is not None and len(place := np.flatnonzero(steps.step == chosen)):
         figure.add_vline(x=float(steps.begin_s[place[0]]), line={"color": TEXT, "dash": "dot"})
-    _style(figure, f"Steps in the order in which they ran{_left_out(drawn, steps)}", steps.us)
     figure.update_xaxes(title={"text": "seconds since the first step"}, ticksuffix=" s")
     return figure
 
 
-def times_against_context(steps: Steps, fits: Sequence[ContextFit]) -> go.Figure:
+def times_against_context(steps: Steps, fits: Sequence[ContextFit]) -> Plot:
     """Draws decode steps over the context of a mean request, with a line where one is known."""
     own = steps.of("decode")
     own = own[steps.context[own] >= 0]
-    figure = go.Figure()
-    colors = _scale(len(fits))
     room = MOST_MARKS // max(len(fits), 1)
-    drawn: list[Places] = []
-    for fit, color in zip(fits, colors, strict=True):
-        mine = own[steps.requests[own] == fit.requests]
-        mine = mine[thinned(steps.context[mine], steps.us[mine], room)]
-        drawn.append(mine)
+    shares = [own[steps.requests[own] == fit.requests] for fit in fits]
+    drawn = [mine[thinned(steps.context[mine], steps.us[mine], room)] for mine in shares]
+    shown = np.concatenate(drawn) if drawn else own[:0]
+    figure = _figure("Decode steps against tokens in the KV cache", steps.us[shown])
+    for fit, mine, color in zip(fits, drawn, _scale(len(fits)), strict=True):
         name = counted(fit.requests, "request")
         marker = {"color": color, "size": 6, "line": {"width": 0.5, "color": TEXT}}
         _points(figure, steps, mine, steps.context, "decode", name=name, marker=marker)
@@ -78,16 +75,15 @@ def times_against_context(steps: Steps, fits: Sequence[ContextFit]) -> go.Figure
                 x=ends, y=[fit.us_at(end) for end in ends], mode="lines", showlegend=False,
                 line={"color": color, "width": 3}, hoverinfo="skip",
             )  # fmt: skip
-    shown = np.concatenate(drawn) if drawn else own[:0]
-    _style(figure, "Decode steps against tokens in the KV cache", steps.us[shown])
     figure.update_xaxes(title={"text": "tokens of context of a mean request"})
     return figure
 
 
-def times_against_batch(times: Sequence[BatchTimes]) -> go.Figure:
+def times_against_batch(times: Sequence[BatchTimes]) -> Plot:
     """Draws the median decode step over its requests, with the 10th and 90th percentile."""
     medians, high = [row.median_us for row in times], [row.p90_us for row in times]
-    figure = go.Figure()
+    figure = _figure("Decode steps against batch size", np.array(high))
+    figure.update_layout(showlegend=False)
     figure.add_scatter(
         x=[row.requests for row in times],
         y=medians,
@@ -102,29 +98,27 @@ def times_against_batch(times: Sequence[BatchTimes]) -> go.Figure:
         ],
         hovertemplate="%{text}<extra></extra>",
     )
-    _style(figure, "Decode steps against batch size", np.array(high))
-    figure.update_layout(showlegend=False)
     figure.update_xaxes(title={"text": "requests that decode in a step"})
     if len(times) < 8:
         figure.update_xaxes(tickvals=[row.requests for row in times])
     return figure
 
 
-def times_against_prompt(steps: Steps) -> go.Figure:
+def times_against_prompt(steps: Steps) -> Plot:
     """Draws steps that read prompts over the tokens that they read."""
     own = np.flatnonzero(steps.prompt_tokens > 0)
     own = own[thinned(steps.prompt_tokens[own], steps.us[own], MOST_MARKS)]
-    figure = go.Figure()
+    figure = _figure("Steps that read prompts", steps.us[own])
     for number, phase in enumerate(PHASES):
         _points(figure, steps, own[steps.phase[own] == number], steps.prompt_tokens, phase)
-    _style(figure, "Steps that read prompts", steps.us[own])
     figure.update_xaxes(title={"text": "prompt tokens in a step"}, rangemode="tozero")
     return figure
 
 
-def times_spread(steps: Steps) -> go.Figure:
+def times_spread(steps: Steps) -> Plot:
     """Draws how many steps of each phase took how long; bars are equally wide in logarithms."""
-    figure = go.Figure()
+    title = "How long steps take"
+    figure = new_figure(title, _HEIGHT, legended=True, barmode="stack", bargap=0.05)
     logarithm = np.log10(np.maximum(steps.us, 1e-3))
     low, high = float(logarithm.min(initial=9.0)), float(logarithm.max(initial=-3.0))
     edges = np.linspace(low, high, _BINS + 1) if high - low > _NARROW else low + _NARROW * _ONE_BIN
@@ -146,15 +140,13 @@ def times_spread(steps: Steps) -> go.Figure:
             textposition="none",
             hovertemplate="%{text}<extra></extra>",
         )
-    set_style(figure, "How long steps take", height=_HEIGHT)
-    figure.update_layout(barmode="stack", bargap=0.05, **LEGENDED)
     figure.update_xaxes(**logarithmic_time_ticks(float(edges[0]), float(edges[-1])))
     figure.update_yaxes(title={"text": "steps"})
     return figure
 
 
 def _points(
-    figure: go.Figure,
+    figure: Plot,
     steps: Steps,
     places: Places,
     along: npt.NDArray[Any],
@@ -193,12 +185,13 @@ def _about(steps: Steps, place: int) -> str:
     return "; ".join(parts)
 
 
-def _style(figure: go.Figure, title: str, us: Floats) -> None:
-    set_style(figure, title, height=_HEIGHT)
+def _figure(title: str, us: Floats) -> Plot:
+    """A figure whose upright axis has room for these times."""
+    figure = new_figure(title, _HEIGHT, legended=True, hovermode="closest")
     most = 1.08 * float(us.max(initial=1e-3))
-    figure.update_layout(hovermode="closest", **LEGENDED)
     figure.update_yaxes(range=[0, most], **time_ticks(most))
     figure.update_xaxes(nticks=8)
+    return figure
 
 
 def _left_out(drawn: Places, steps: Steps) -> str:

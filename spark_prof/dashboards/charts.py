@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 else:
     Plot = object
 
-LEGENDED: Mapping[str, Any] = {
+_LEGENDED: Mapping[str, Any] = {
     "showlegend": True,
     "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
     "margin": {"t": 64},
     "title": {"y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 14, "l": 4}},
 }
-"""The layout of a figure with a legend, which has a row of its own below the title."""
-
 _FEWEST = 4
 _FACTORS = ((1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
@@ -40,11 +38,34 @@ def label(text: str, width: int = 40) -> str:
     return html.escape(shorten(text, width), quote=False)
 
 
-def empty_figure() -> Plot:
-    """A figure to draw in."""
+def new_figure(title: str, height: int, *, legended: bool = False, **layout: Any) -> Plot:
+    """A figure to draw in, with its title, height in pixels, and the look that all have.
+
+    If it is `legended`, a legend stands below the title; `layout` is what else the layout has.
+    """
     import plotly.graph_objects as go
 
-    return go.Figure()
+    figure = go.Figure()
+    # To look for what is there already would take ten times as long.
+    figure.update_layout(
+        overwrite=True,
+        title={"text": title, "font": {"size": 14}, "x": 0, "xref": "container", "pad": {"l": 4}},
+        height=height,
+        margin={"l": 8, "r": 8, "t": 40, "b": 8},
+        font={"family": "system-ui, sans-serif", "size": 12, "color": TEXT},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        showlegend=False,
+        bargap=0.3,
+        dragmode=False,
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": TEXT, "activecolor": COLORS["attention"]},
+    )
+    axes = {"automargin": True, "gridcolor": LINES, "zeroline": False, "fixedrange": True}
+    figure.update_xaxes(axes, overwrite=True)
+    figure.update_yaxes(axes | {"ticklabelstandoff": 4}, overwrite=True)
+    figure.update_layout(**(_LEGENDED if legended else {}))
+    figure.update_layout(**layout)
+    return figure
 
 
 def add_bars(
@@ -98,11 +119,10 @@ def layer_map(
     title: str, names: Sequence[str], layers: Sequence[int], us: object, height: int, **more: Any
 ) -> Plot:
     """Draws layers against components, the first layer at the top; the cells show their text."""
-    figure = empty_figure()
+    figure = new_figure(title, height)
     hover = "layer %{y}, %{x}: %{text}<extra></extra>"
     columns, rows = [label(name) for name in names], [str(layer) for layer in layers]
     add_map(figure, columns, rows, us, hovertemplate=hover, **more)
-    set_style(figure, title, height)
     figure.update_xaxes(side="bottom", tickangle=-35)
     figure.update_yaxes(autorange="reversed", type="category", title={"text": "layer"})
     return figure
@@ -120,16 +140,14 @@ def whiskers(
 
 def bars(title: str, drawn: Sequence[tuple[str, float, str]], bases: Sequence[float]) -> Plot:
     """Draws bars from the bottom up: a safe label, us and a colour, each from its base on."""
-    figure = empty_figure()
+    figure = new_figure(title, 90 + 26 * max(len(drawn), 2), margin={"r": 76})
     names, times = [name for name, _, _ in drawn], [us for _, us, _ in drawn]
     add_bars(figure, names, times, [color for _, _, color in drawn], base=list(bases))
-    set_style(figure, title, height=90 + 26 * max(len(drawn), 2))
     furthest = max((base + us for us, base in zip(times, bases, strict=True)), default=1.0)
     # On a phone there is no room for the unit behind every number.
     figure.update_xaxes(range=[0, furthest], ticksuffix=" us", showticksuffix="last", nticks=5)
     figure.update_xaxes(exponentformat="none", separatethousands=True, tickangle=0)
     # The figures beside the longest bars stand in the margin, which stays as wide on a phone.
-    figure.update_layout(margin={"r": 76})
     figure.update_yaxes(type="category", showgrid=False)
     return figure
 
@@ -145,27 +163,6 @@ def set_layer_axes(figure: Plot, lowest: float, highest: float, unit: str) -> No
     room = max(highest - lowest, 0.05 * highest) * 0.3
     figure.update_yaxes(range=[max(0.0, lowest - room), highest + room], title={"text": unit})
     figure.update_xaxes(title={"text": "layer"}, showgrid=False)
-
-
-def set_style(figure: Plot, title: str, height: int) -> None:
-    """Gives a figure its title, its height in pixels, and the look that all have."""
-    # To look for what is there already would take ten times as long.
-    figure.update_layout(
-        overwrite=True,
-        title={"text": title, "font": {"size": 14}, "x": 0, "xref": "container", "pad": {"l": 4}},
-        height=height,
-        margin={"l": 8, "r": 8, "t": 40, "b": 8},
-        font={"family": "system-ui, sans-serif", "size": 12, "color": TEXT},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        showlegend=False,
-        bargap=0.3,
-        dragmode=False,
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": TEXT, "activecolor": COLORS["attention"]},
-    )
-    axes = {"automargin": True, "gridcolor": LINES, "zeroline": False, "fixedrange": True}
-    figure.update_xaxes(axes, overwrite=True)
-    figure.update_yaxes(axes | {"ticklabelstandoff": 4}, overwrite=True)
 
 
 def time_ticks(most_us: float) -> dict[str, object]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section, document, table
 from spark_prof.dashboards.sections.kernel_section import products, ran_on
 from spark_prof.dashboards.units import count, shorten
@@ -18,13 +17,9 @@ from spark_prof.dashboards.units import count, shorten
 _LONGEST_TITLE = 120
 
 
-def render_classification(
-    source: str, rows: Sequence[Classified], kind: str, width: int = 100, color: bool = False,
-    bounds: Bounds = WHOLE,
-) -> str:  # fmt: skip
+def render_classification(source: str, rows: Sequence[Classified], layout: Layout) -> str:
     """Draws the kernels of a source in a format."""
-    drawn = partial(_document, source, rows)
-    return draw(drawn, lambda: [*map(_record, rows)], kind, width, color, bounds=bounds)
+    return draw(lambda: _document(source, rows), lambda: [*map(_record, rows)], layout)
 
 
 def _document(source: str, rows: Sequence[Classified]) -> Document:

@@ -21,7 +21,7 @@ from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
 from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.chart_compare import compare_figures
 from spark_prof.dashboards.compare_gate import LETTERS, Names, by_share, by_us, reason, shown_part
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds, shorten
 
@@ -38,13 +38,11 @@ class Compared:
     """For each of them what became of the limits; empty without limits."""
 
 
-def render_comparison(
-    compared: Compared, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
-) -> str:
+def render_comparison(compared: Compared, layout: Layout) -> str:
     """Draws a comparison in a format."""
     drawn, record = partial(document, compared), partial(_record, compared)
     figures = partial(compare_figures, compared.found)
-    return draw(drawn, record, kind, width, color, figures, bounds=bounds)
+    return draw(drawn, record, layout, figures)
 
 
 def document(compared: Compared) -> Document:

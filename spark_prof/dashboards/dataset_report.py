@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spark_prof.analyzers.clients.client_comparison import client_row
 from spark_prof.analyzers.dataset import Dataset, RankFigures, Recording
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
 from spark_prof.dashboards.section import Column, Document, Section, document, table
 from spark_prof.dashboards.sections import client_section
@@ -39,9 +39,7 @@ _FIGURES = (
 )
 
 
-def render_dataset(
-    dataset: Dataset, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
-) -> str:
+def render_dataset(dataset: Dataset, layout: Layout) -> str:
     """Draws a dataset in a format."""
     record = {
         "schema": SCHEMA,
@@ -49,7 +47,7 @@ def render_dataset(
         "recordings": dataset.recordings,
         "failures": dataset.failures,
     }
-    return draw(lambda: document_of(dataset), lambda: record, kind, width, color, bounds=bounds)
+    return draw(lambda: document_of(dataset), lambda: record, layout)
 
 
 def document_of(dataset: Dataset) -> Document:
@@ -149,10 +147,7 @@ def _notes(dataset: Dataset) -> Section:
     return table("notes", "Caveats", found.items(), columns)
 
 
-def render_clients(
-    results: Sequence[BenchmarkResult], kind: str, width: int = 100, color: bool = False,
-    bounds: Bounds = WHOLE,
-) -> str:  # fmt: skip
+def render_clients(results: Sequence[BenchmarkResult], layout: Layout) -> str:
     """Draws what load generators measured: at least one result."""
     rows = [client_row(run) for result in results for run in result.runs]
     sources = [result.source for result in results]
@@ -162,4 +157,4 @@ def render_clients(
     title = f"spark-prof: {shorten(', '.join(sources), 120)}"
     sections = (client_section.runs(rows), client_section.remarks(rows, lost))
     drawn = document(title, (), sections)
-    return draw(lambda: drawn, lambda: record, kind, width, color, bounds=bounds)
+    return draw(lambda: drawn, lambda: record, layout)

@@ -10,7 +10,7 @@ from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
 from spark_prof.analyzers.finding import Finding
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
 from spark_prof.dashboards.section import Document, Section, document, listed, pairs, table
 from spark_prof.dashboards.sections import audit_section, ceiling_section, run_section
@@ -40,13 +40,11 @@ class Diagnosis:
     one_gpu: bool = False  # whether somebody named the GPU that a model is for
 
 
-def render_diagnosis(
-    found: Diagnosis, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
-) -> str:
+def render_diagnosis(found: Diagnosis, layout: Layout) -> str:
     """Draws a diagnosis in a format."""
     told = {name: value for name, value in vars(found).items() if name != "one_gpu"}
     record = {"schema": SCHEMA, **told}
-    return draw(lambda: document_of(found), lambda: record, kind, width, color, bounds=bounds)
+    return draw(lambda: document_of(found), lambda: record, layout)
 
 
 def document_of(found: Diagnosis) -> Document:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.recorded_work import RecordedRun
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Section, document, table
 from spark_prof.dashboards.units import MISSING, bandwidth, count, counted, microseconds
 from spark_prof.kernels.bench.shapes import DenseShape, Piece, Recorded
@@ -25,10 +25,7 @@ _TITLES = {"dense": "Dense layers", "moe": "Mixtures of experts"}
 _MOST_NAMES = 2
 
 
-def render_work(
-    request: Request, run: RecordedRun | None, kind: str, width: int = 100, color: bool = False,
-    bounds: Bounds = WHOLE,
-) -> str:  # fmt: skip
+def render_work(request: Request, run: RecordedRun | None, layout: Layout) -> str:
     """Draws what a request would time, and of a recording what it ran for it."""
     rows = [(piece, tokens) for piece in request.pieces() for tokens in request.tokens]
 
@@ -56,7 +53,7 @@ def render_work(
         ],
         "not_raced": [] if run is None else [each._asdict() for each in run.left_out],
     }
-    return draw(lambda: drawn, lambda: record, kind, width, color, bounds=bounds)
+    return draw(lambda: drawn, lambda: record, layout)
 
 
 def _not_raced(run: RecordedRun) -> Section:
@@ -92,15 +89,8 @@ def recorded_names(recorded: Recorded) -> str:
     return " + ".join(shown) + (f" and {counted(rest, 'other')}" if rest else "")
 
 
-def render_bench(
-    found: Report,
-    kind: str,
-    width: int = 100,
-    color: bool = False,
-    bounds: Bounds = WHOLE,
-    run: RecordedRun | None = None,  # whose layers were timed
-) -> str:
-    """Draws a run of the benchmark in a format."""
+def render_bench(found: Report, layout: Layout, run: RecordedRun | None = None) -> str:
+    """Draws a run of the benchmark in a format, of the layers of a recorded run if there is one."""
     headline = (
         ("read", bandwidth(found.ceilings.read.median)),
         ("copied", bandwidth(found.ceilings.copy.median)),
@@ -112,7 +102,7 @@ def render_bench(
         sections.append(_not_raced(run))
         record["not_raced"] = [each._asdict() for each in run.left_out]
     drawn = document(f"spark-prof kernels bench: {found.machine.name}", headline, sections)
-    return draw(lambda: drawn, lambda: record, kind, width, color, bounds=bounds)
+    return draw(lambda: drawn, lambda: record, layout)
 
 
 def _times(kind: str, found: Report) -> Section:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards.charts import Plot
-from spark_prof.dashboards.section import Document, listed, without_empty_columns
+from spark_prof.dashboards.section import Document, document, listed
 from spark_prof.dashboards.sections import (
     audit_section,
     client_section,
@@ -78,13 +78,8 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         audit_section.layers(report.audit),
         run_section.notes(report),
     )
-    shown = [without_empty_columns(section) for section in sections if section.rows]
-    return Document(
-        run_section.title(report),
-        run_section.headline(report),
-        tuple(shown),
-        run_section.caveats(report),
-    )
+    title, headline = run_section.title(report), run_section.headline(report)
+    return document(title, headline, sections, run_section.caveats(report))
 
 
 def figures(report: Report) -> dict[str, Plot]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
+from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Section, document, table
 from spark_prof.dashboards.units import MISSING, count, counted
 from spark_prof.kernels.registry import ARCHITECTURES, ReplacementKernel
@@ -27,15 +27,14 @@ _LETTERS = (
 
 
 def render_kernels(
-    kernels: Sequence[ReplacementKernel], runs: Sequence[Run], kind: str, width: int = 100,
-    color: bool = False, bounds: Bounds = WHOLE,
-) -> str:  # fmt: skip
+    kernels: Sequence[ReplacementKernel], runs: Sequence[Run], layout: Layout
+) -> str:
     """Draws the list of replacement kernels, and what was measured of them."""
     number = [("kernels", count(len(kernels)))]
     drawn = (_kernels(kernels, runs), _proofs(kernels))
     found = document("spark-prof: replacement kernels", number, drawn)
     record = [_listed(kernel, runs) for kernel in kernels]
-    return draw(lambda: found, lambda: record, kind, width, color, bounds=bounds)
+    return draw(lambda: found, lambda: record, layout)
 
 
 def _kernels(kernels: Sequence[ReplacementKernel], runs: Sequence[Run]) -> Section:
@@ -118,9 +117,7 @@ class Checked:
         return sum(verdict.status == status for verdict in wanted)
 
 
-def render_checks(
-    found: Checked, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
-) -> str:
+def render_checks(found: Checked, layout: Layout) -> str:
     """Draws a run of the checks in a format."""
     ended = {status: found.number(status) for status in _STATUS}
     record = {
@@ -132,7 +129,7 @@ def render_checks(
         [(status, count(number)) for status, number in ended.items()],
         (_failed(found), _summary(found), _skipped(found)),
     )
-    return draw(lambda: drawn, lambda: record, kind, width, color, bounds=bounds)
+    return draw(lambda: drawn, lambda: record, layout)
 
 
 def _summary(found: Checked) -> Section:

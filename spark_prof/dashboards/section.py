@@ -3,7 +3,7 @@
 A section is a table with a title and a sentence or two before it, so that text, Markdown and HTML
 say the same and only differ in how they draw it. `table` makes one of records: a column names the
 attribute that it shows, and what that is (see `cells`) says how it is written and drawn. Texts are
-those of the trace: each renderer draws `cleaned` documents, and escapes what it draws.
+those of the trace, each made one printable line: renderers escape what they draw.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spark_prof.dashboards.units import MISSING, Figure, ShortName, clean, shorten
 
@@ -41,6 +41,16 @@ class Section:
     rows: tuple[tuple[Cell, ...], ...]
     intro: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Makes every text one printable line."""
+        for name, clean_ones in (
+            ("title", clean(self.title)),
+            ("columns", tuple(replace(c, title=clean(c.title)) for c in self.columns)),
+            ("rows", tuple(tuple(map(_cleaned, row)) for row in self.rows)),
+            ("intro", tuple(map(clean, self.intro))),
+        ):
+            object.__setattr__(self, name, clean_ones)
+
     def only(self, kept: Sequence[int]) -> Section:
         """Leaves out every column whose index is not in `kept`."""
         return replace(
@@ -60,6 +70,15 @@ class Document:
     sections: tuple[Section, ...]
     caveats: tuple[str, ...] = ()  # what does not hold, a sentence each, beside the headline
 
+    def __post_init__(self) -> None:
+        """Makes every text one printable line; those of sections are."""
+        for name, clean_ones in (
+            ("title", clean(self.title)),
+            ("headline", tuple((clean(name), clean(value)) for name, value in self.headline)),
+            ("caveats", tuple(map(clean, self.caveats))),
+        ):
+            object.__setattr__(self, name, clean_ones)
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -70,6 +89,15 @@ class Bounds:
 
 
 WHOLE = Bounds()
+
+
+class Layout(NamedTuple):
+    """How a document is drawn."""
+
+    kind: str = "text"  # text, md, html or json
+    width: int = 100  # columns of the text; below 100 tables lose their least columns
+    color: bool = False
+    bounds: Bounds = WHOLE
 
 
 def table(
@@ -107,12 +135,21 @@ def pairs(
     return Section(name, title, columns, tuple(row for row in rows if row[1]), tuple(intro))
 
 
+def commands(name: str, title: str, typed: Iterable[str], intro: Iterable[str] = ()) -> Section:
+    """A section of commands, below the sentences that there are."""
+    rows = tuple((command,) for command in typed if command)
+    return Section(name, title, (Column("", "command"),), rows, tuple(filter(None, intro)))
+
+
 def document(
-    title: str, headline: Iterable[tuple[str, str]], sections: Iterable[Section]
+    title: str,
+    headline: Iterable[tuple[str, str]],
+    sections: Iterable[Section],
+    caveats: Iterable[str] = (),
 ) -> Document:
     """A document of the sections that say something, without their empty columns."""
     said = tuple(without_empty_columns(section) for section in sections if section.rows)
-    return Document(title, tuple(headline), said)
+    return Document(title, tuple(headline), said, tuple(caveats))
 
 
 def without_empty_columns(section: Section) -> Section:
@@ -137,25 +174,5 @@ def values_of(cells: Iterable[object]) -> list[float] | None:
     return None if all(map(math.isnan, values)) else values
 
 
-def cleaned(document: Document) -> Document:
-    """The document with every string one printable line."""
-    return Document(
-        clean(document.title),
-        tuple((clean(name), clean(value)) for name, value in document.headline),
-        tuple(map(cleaned_section, document.sections)),
-        tuple(map(clean, document.caveats)),
-    )
-
-
-def cleaned_section(section: Section) -> Section:
-    """The section with every string one printable line."""
-    return Section(
-        section.id,
-        clean(section.title),
-        tuple(replace(column, title=clean(column.title)) for column in section.columns),
-        tuple(
-            tuple(c if isinstance(c, float | Figure | ShortName) else clean(str(c)) for c in row)
-            for row in section.rows
-        ),
-        tuple(map(clean, section.intro)),
-    )
+def _cleaned(cell: Cell) -> Cell:
+    return cell if isinstance(cell, float | Figure | ShortName) else clean(str(cell))

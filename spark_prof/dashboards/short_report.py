@@ -16,7 +16,7 @@ from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
+from spark_prof.dashboards.section import Document, Section, commands, document, listed, table
 from spark_prof.dashboards.sections import layer_section, run_section, waterfall_section
 from spark_prof.dashboards.sections.waterfall_section import name_of
 from spark_prof.dashboards.units import clean, counted, microseconds, share, shorten
@@ -69,18 +69,12 @@ def changes(findings: Sequence[Finding], longest: int | None = None) -> Iterator
         if found.ms_per_token is not None:
             gain = f"at most {microseconds(1000 * found.ms_per_token)} of each token"
         texts = [found.text, found.fix, found.measured]
-        commands = [found.command]
+        typed = [found.command]
         if longest is None and found.verify != found.command:
-            commands.append(f"{found.verify}  # whether a change helped")
+            typed.append(f"{found.verify}  # whether a change helped")
         if longest is not None:
             texts = [abridged(text, longest) for text in (texts[0], texts[2] or texts[1])]
-        yield Section(
-            f"findings-{number}",
-            f"{number}. {found.key}: {gain}",
-            (Column("", "command"),),
-            tuple((command,) for command in commands if command),
-            tuple(filter(None, texts)),
-        )
+        yield commands(f"findings-{number}", f"{number}. {found.key}: {gain}", typed, texts)
         if not told and (note := elsewhere(found.command)):
             told = True
             yield listed("elsewhere", "", (note,))
@@ -245,13 +239,12 @@ def _unproven(report: Report) -> Iterator[str]:
 
 def _more(report: Report) -> Section:
     source = shlex.quote(report.run.source)
-    commands, title = [f"spark-prof report {source} --all", f"spark-prof explore {source}"], "More"
+    typed, title = [f"spark-prof report {source} --all", f"spark-prof explore {source}"], "More"
     if apart := layer_section.furthest(report):
         layer, us, usual = apart
-        commands.insert(0, f"spark-prof report {source} --layer {layer}")
+        typed.insert(0, f"spark-prof report {source} --layer {layer}")
         title = (
             f"More; layer {layer} is furthest from layers like it, {microseconds(us)} against "
             f"{microseconds(usual)}"
         )
-    rows = tuple((command,) for command in commands)
-    return Section("more", title, (Column("", "command"),), rows)
+    return commands("more", title, typed)

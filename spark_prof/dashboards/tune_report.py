@@ -11,8 +11,8 @@ import msgspec
 
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
-from spark_prof.dashboards.section import Column, Document, Section, listed, pairs, table
+from spark_prof.dashboards.render import Layout, draw
+from spark_prof.dashboards.section import Document, Section, commands, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
 from spark_prof.tune.tune_result import Tried, TuneResult, left_out
 from spark_prof.tune.tune_trial import Answers, Candidate, CandidateTable, LeftOut, Timed, name_of
@@ -22,25 +22,21 @@ _Factor = cells.Quantity("number", lambda gain: figure(gain, ".3f", " x"))
 _StepTime = cells.Quantity("number", step_time)
 
 
-def render_tune(
-    result: TuneResult, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
-) -> str:
+def render_tune(result: TuneResult, layout: Layout) -> str:
     """Draws a result, of a tune that finished or did not, in a format."""
 
     def record() -> dict[str, Any]:
         return {**msgspec.to_builtins(result), "answer_line": answer_line(result)}
 
-    return draw(partial(document, result), record, kind, width, color, bounds=bounds)
+    return draw(partial(document, result), record, layout)
 
 
-def render_candidates(
-    table_: CandidateTable, kind: str, width: int = 100, bounds: Bounds = WHOLE
-) -> str:
+def render_candidates(table_: CandidateTable, layout: Layout) -> str:
     """Draws what a tune would try, and why not the rest."""
     title = f"{counted(len(table_.candidates), 'candidate')} to try"
     sections = [_candidates(table_.candidates), _left_out(left_out(table_))]
     drawn = section.document(title, (), sections)
-    return draw(lambda: drawn, lambda: table_, kind, width, bounds=bounds)
+    return draw(lambda: drawn, lambda: table_, layout)
 
 
 def answer_line(result: TuneResult) -> str:
@@ -133,9 +129,7 @@ def _serve(result: TuneResult) -> Iterator[Section]:
     if not result.answer:
         return
     lines = [f"export {name}={shlex.quote(value)}" for name, value in result.environment.items()]
-    column = Column("", "command")
-    rows = tuple((line,) for line in (*lines, result.serve))
-    yield Section("tune_serve", "Serve it", (column,), rows)
+    yield commands("tune_serve", "Serve it", (*lines, result.serve))
 
 
 def _tried(tried: Sequence[Tried]) -> Section:

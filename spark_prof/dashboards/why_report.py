@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from spark_prof.analyzers.why import Part, Side, Why
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.render import WHOLE, Bounds, draw
-from spark_prof.dashboards.section import Column, Document, Section, document, listed, table
+from spark_prof.dashboards.render import Layout, draw
+from spark_prof.dashboards.section import Document, Section, commands, document, listed, table
 from spark_prof.dashboards.short_report import elsewhere
 from spark_prof.dashboards.units import bandwidth
 
 _LEAST = 0.01  # of a side's bytes and of its time: components with less are left out
 
 
-def render_why(
-    found: Why, kind: str, width: int = 100, color: bool = False, bounds: Bounds = WHOLE
-) -> str:
+def render_why(found: Why, layout: Layout) -> str:
     """Draws the answer in a format."""
-    return draw(lambda: _document(found), lambda: found, kind, width, color, bounds=bounds)
+    return draw(lambda: _document(found), lambda: found, layout)
 
 
 def _document(found: Why) -> Document:
-    names = ", ".join(side.name for side in found.sides)
+    names, command = ", ".join(side.name for side in found.sides), found.next.command
     return document(
         f"spark-prof why: {names}",
         (),
@@ -29,13 +27,7 @@ def _document(found: Why) -> Document:
             _sides(found),
             *(_parts(side) for side in found.sides),
             _what_ifs(found),
-            Section(
-                "next",
-                found.next.text,
-                (Column("", "command"),),
-                ((found.next.command,),),
-                tuple(filter(None, [elsewhere(found.next.command)])),
-            ),
+            commands("next", found.next.text, [command], [elsewhere(command)]),
         ),
     )
 

@@ -24,12 +24,14 @@ from typing import Any
 from urllib.parse import quote, unquote_plus
 
 import psutil
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, Response
+from starlette.websockets import WebSocketClose
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
 Send = Callable[[Scope], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -39,7 +41,7 @@ _HOST = "open the address that spark-prof printed, or start it with --allow-host
 _ORIGIN = "a page of another origin asked: open the address that spark-prof printed"
 _TOKEN = "open the address that spark-prof printed: it has the token"
 
-_ADDED: Headers = [
+_ADDED = [
     (b"content-security-policy", b"frame-ancestors 'self'"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"same-origin"),
@@ -95,38 +97,35 @@ class Access:
         if scope["type"] == "lifespan":
             await self._application(scope, receive, send)
             return
-        headers = _Headers(scope["headers"])
-        host = self._host(headers)
+        host = self._host(scope)
         if host is None or not scope["path"].startswith("/"):
-            await _refuse(scope, send, _HOST)
-        elif not (self._is_same_origin(scope, headers, *host) and _is_asked_for(scope, headers)):
-            await _refuse(scope, send, _ORIGIN)
-        elif scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
-            await self._get(scope, receive, send, headers)
-        elif self._is_known(scope, headers):
-            await self._application(scope, receive, _guarded(send))
+            await _refusal(scope, _HOST)(scope, receive, _guarded(send))
+        elif not (self._is_same_origin(scope, *host) and _is_asked_for(scope)):
+            await _refusal(scope, _ORIGIN)(scope, receive, _guarded(send))
         else:
-            await _refuse(scope, send, _TOKEN)
+            await self._answer(scope)(scope, receive, _guarded(send))
 
-    async def _get(self, scope: Scope, receive: Receive, send: Send, headers: _Headers) -> None:
-        query, given = _without(scope["query_string"], ("token", "ticket"))
-        sets = self._is_token(given.get("token", ())) or self._takes(given.get("ticket", ()), scope)
-        if not (sets or self._is_known(scope, headers)):
-            await _refuse(scope, send, _TOKEN)
-        elif given:
-            answer = [(b"location", _location(scope, query))]
-            if sets:
-                name = _cookie_name(scope, headers)
-                # Lax: a link to the explorer on somebody else's page has to open it as well.
-                cookie = f"{name}={self._cookie}; Path=/; HttpOnly; SameSite=Lax"
-                answer.append((b"set-cookie", cookie.encode()))
-            await _answer(send, 303, answer, b"")
-        else:
-            await self._application(scope, receive, _guarded(send))
+    def _answer(self, scope: Scope) -> Application:
+        """What answers a request from here: the application, a refusal, or the way to it."""
+        query, given, sets = b"", dict[str, list[str]](), False
+        if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
+            query, given = _without(scope["query_string"], ("token", "ticket"))
+            sets = self._is_token(given.get("token", ()))
+            sets = sets or self._takes(given.get("ticket", ()), scope)
+        if not (sets or self._is_known(scope)):
+            return _refusal(scope, _TOKEN)
+        if not given:
+            return self._application
+        headers = {"location": _location(scope, query), "cache-control": "no-store"}
+        if sets:
+            # Lax: a link to the explorer on somebody else's page has to open it as well.
+            cookie = f"{_cookie_name(scope)}={self._cookie}; Path=/; HttpOnly; SameSite=Lax"
+            headers["set-cookie"] = cookie
+        return Response(status_code=303, headers=headers)
 
-    def _host(self, headers: _Headers) -> tuple[str, str] | None:
+    def _host(self, scope: Scope) -> tuple[str, str] | None:
         """The header and the name in it; None where it is missing, malformed or of nobody here."""
-        text = headers.only(b"host")
+        text = _only(scope, "host")
         found = text and _authority(text, 80)
         if not text or not found:
             return None
@@ -134,24 +133,24 @@ class Access:
         own = name in self._names or name in self._proxied or is_loopback(name)
         return (text, name) if own or (self._anywhere and name in _of_this_machine()) else None
 
-    def _is_same_origin(self, scope: Scope, headers: _Headers, host: str, name: str) -> bool:
-        if not headers.all(b"origin"):
+    def _is_same_origin(self, scope: Scope, host: str, name: str) -> bool:
+        if not _all(scope, "origin"):
             return True
-        scheme, _, rest = (headers.only(b"origin") or "").partition("://")
+        scheme, _, rest = (_only(scope, "origin") or "").partition("://")
         if scheme not in (_DEFAULT_PORTS if name in self._proxied else (_scheme(scope),)):
             return False
         asked = _authority(rest, _DEFAULT_PORTS[scheme])
         return asked is not None and asked == _authority(host, _DEFAULT_PORTS[scheme])
 
-    def _is_known(self, scope: Scope, headers: _Headers) -> bool:
+    def _is_known(self, scope: Scope) -> bool:
         if self._token is None:
             return True
-        words = [value.partition(" ") for value in headers.all(b"authorization")]
+        words = [value.partition(" ") for value in _all(scope, "authorization")]
         if self._is_token(word for way, _, word in words if way.lower() in ("token", "bearer")):
             return True
-        cookies = (one.strip() for value in headers.all(b"cookie") for one in value.split(";"))
+        cookies = (one.strip() for value in _all(scope, "cookie") for one in value.split(";"))
         named = (cookie.partition("=") for cookie in cookies)
-        name = _cookie_name(scope, headers)
+        name = _cookie_name(scope)
         return any(_is_equal(value, self._cookie) for found, _, value in named if found == name)
 
     def _is_token(self, given: Iterable[str]) -> bool:
@@ -169,20 +168,16 @@ class Access:
         return good
 
 
-class _Headers:
-    """The headers of a request, which may have any of them several times."""
+def _all(scope: Scope, name: str) -> list[str]:
+    """The values of a header, which a request may have several times."""
+    # Blanks around a value are none of it; not each server takes them away.
+    return [value.strip(" \t") for value in Headers(scope=scope).getlist(name)]
 
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        # Blanks around a value are none of it; not each server takes them away.
-        self._raw = [(name.lower(), value.decode("latin-1").strip(" \t")) for name, value in raw]
 
-    def all(self, name: bytes) -> list[str]:
-        return [value for found, value in self._raw if found == name]
-
-    def only(self, name: bytes) -> str | None:
-        """The header that is there once; None where it is not, or several times."""
-        found = self.all(name)
-        return found[0] if len(found) == 1 else None
+def _only(scope: Scope, name: str) -> str | None:
+    """The header that is there once; None where it is not, or several times."""
+    found = _all(scope, name)
+    return found[0] if len(found) == 1 else None
 
 
 def canonical_name(text: str) -> str | None:
@@ -226,23 +221,23 @@ def _of_this_machine() -> frozenset[str]:
     return _canonical([socket.gethostname(), *addresses])
 
 
-def _is_asked_for(scope: Scope, headers: _Headers) -> bool:
+def _is_asked_for(scope: Scope) -> bool:
     """Whether a page of the explorer asks, a person, or a program: a browser says which.
 
     Another page may only be left for the explorer, not put it into itself.
     """
-    if all(site in ("same-origin", "none") for site in headers.all(b"sec-fetch-site")):
+    if all(site in ("same-origin", "none") for site in _all(scope, "sec-fetch-site")):
         return True
     return (
         scope.get("method") in ("GET", "HEAD")
-        and headers.only(b"sec-fetch-mode") == "navigate"
-        and headers.only(b"sec-fetch-dest") == "document"
+        and _only(scope, "sec-fetch-mode") == "navigate"
+        and _only(scope, "sec-fetch-dest") == "document"
     )
 
 
-def _cookie_name(scope: Scope, headers: _Headers) -> str:
+def _cookie_name(scope: Scope) -> str:
     """Has the port that the browser sees: cookies do not tell two explorers apart by it."""
-    found = _authority(headers.only(b"host") or "", _DEFAULT_PORTS[_scheme(scope)])
+    found = _authority(_only(scope, "host") or "", _DEFAULT_PORTS[_scheme(scope)])
     return f"spark-prof-{found[1] if found else 0}"
 
 
@@ -267,12 +262,12 @@ def _without(query: bytes, names: Collection[str]) -> tuple[bytes, dict[str, lis
     return b"&".join(kept), given
 
 
-def _location(scope: Scope, query: bytes) -> bytes:
+def _location(scope: Scope, query: bytes) -> str:
     """The same address on this server: a path that begins with two slashes would name another."""
     path = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
     path = "/" + path.lstrip("/\\")
     text = f"{path}?{query.decode('latin-1')}" if query else path
-    return quote(text, safe="/%:@!$&'()*+,;=~?[]", encoding="latin-1").encode()
+    return quote(text, safe="/%:@!$&'()*+,;=~?[]", encoding="latin-1")
 
 
 def _is_of_this_user(client: Iterable[Any] | None, server: Iterable[Any] | None) -> bool:
@@ -301,20 +296,10 @@ def _end(text: str) -> tuple[str, int]:
     return str(getattr(found, "ipv4_mapped", None) or found), int(port, 16)
 
 
-async def _refuse(scope: Scope, send: Send, text: str) -> None:
+def _refusal(scope: Scope, text: str) -> Application:
     if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": text})
-    else:
-        plain = [(b"content-type", b"text/plain; charset=utf-8")]
-        await _answer(send, 403, plain, f"spark-prof: {text}\n".encode())
-
-
-async def _answer(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    headers = [*headers, length, (b"cache-control", b"no-store")]
-    send = _guarded(send)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        return WebSocketClose(1008, text)
+    return PlainTextResponse(f"spark-prof: {text}\n", 403, {"cache-control": "no-store"})
 
 
 def _guarded(send: Send) -> Send:

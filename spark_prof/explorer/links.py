@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 import pandas as pd
@@ -95,26 +94,24 @@ def _chosen(name: str, kind: str) -> list[Any]:
     return event["selection"][kind] if event and event.get("selection") else []
 
 
-PARTS: Mapping[str, str] = MappingProxyType(
-    {
-        "floor": "kernels",
-        "component": "kernels",
-        "components": "kernels",
-        "small": "kernels",
-        "conversion": "conversions",
-        "collective": "ranks",
-        "copies": "timeline",
-        "launch_gaps": "timeline",
-        "host": "timeline",
-        "rest": "steps",
-        "measured": "steps",
-    }
-)
+PARTS: Mapping[str, str] = {
+    "floor": "kernels",
+    "component": "kernels",
+    "components": "kernels",
+    "small": "kernels",
+    "conversion": "conversions",
+    "collective": "ranks",
+    "copies": "timeline",
+    "launch_gaps": "timeline",
+    "host": "timeline",
+    "rest": "steps",
+    "measured": "steps",
+}
 """The page of each kind of part of the waterfall."""
 
-_COMPONENTS: Mapping[str, str] = MappingProxyType(
-    {"sampler-cost": "sampler", "lm-head-widened": "lm_head", "lm-head-not-quantized": "lm_head"}
-)
+_COMPONENTS: Mapping[str, str] = {
+    "sampler-cost": "sampler", "lm-head-widened": "lm_head", "lm-head-not-quantized": "lm_head",
+}  # fmt: skip
 
 
 Place = tuple[str, dict[str, str | int]]  # a place on a page: its path, and what its address says

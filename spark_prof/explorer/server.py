@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from streamlit.web import bootstrap
 
 from spark_prof.ending import TerminatedError, leave_nothing
 from spark_prof.errors import CommandError
-from spark_prof.explorer.access import Access, Application, Headers, Receive, Scope, Send
+from spark_prof.explorer.access import Access, Application, Receive, Scope, Send
 from spark_prof.explorer.perfetto_ui import routes
 
 DEFAULT_PORT = 8501
@@ -49,33 +49,22 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 def _listen(host: str, port: int) -> socket.socket | None:
     """A socket that listens there; None where somebody else does."""
-    made: socket.socket | None = None
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
+        family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        made = socket.socket(family, kind, protocol)
-        if os.name == "posix":
-            # Else what an ended server left behind would look like one that runs.
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
         # Two may have bound it: only one of them can listen.
-        made.listen(_WAITING)
+        return socket.create_server(address, family=family, backlog=_WAITING)
     except (OSError, UnicodeError) as error:
-        if made is not None:
-            made.close()
         number = getattr(error, "errno", None)
+        reason = (getattr(error, "strerror", None) or str(error)).partition(" (while ")[0]
         if number == errno.EADDRINUSE:
             return None
         if number == errno.EACCES:
             raise CommandError(f"port {port} needs more rights; give a --port above 1023") from None
         raise CommandError(
-            f"cannot listen on {host} ({getattr(error, 'strerror', None) or error}); "
-            "give a --host of this machine"
+            f"cannot listen on {host} ({reason}); give a --host of this machine"
         ) from None
-    return made
 
 
 def address_in_url(host: str) -> str:
@@ -111,7 +100,6 @@ _FLAGS = {
 Nor are all objects looked through for garbage after each run, while its last message waits."""
 
 _SMALL = 32 << 20  # bytes of a source that is read about as fast as the server starts
-
 _CHECKED = 4  # so many small sources are read to find one that can be shown
 
 
@@ -214,7 +202,7 @@ class _Preloading:
         await self._application(scope, receive, linked)
 
 
-def _is_page(headers: Headers) -> bool:
+def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return any(name == b"content-type" and kind.startswith(b"text/html") for name, kind in headers)
 
 

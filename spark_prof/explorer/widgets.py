@@ -14,7 +14,7 @@ import streamlit as st
 
 from spark_prof.analyzers.classify.classifier import short_names
 from spark_prof.dashboards.render.html_page import draw_figure
-from spark_prof.dashboards.section import Section, cleaned_section, values_of, without_bars
+from spark_prof.dashboards.section import Section, values_of, without_bars
 from spark_prof.dashboards.units import MISSING, Figure, clean, count
 from spark_prof.explorer import state
 
@@ -290,7 +290,7 @@ def section(drawn: Section) -> None:
     """Draws a report's section: its title, sentences and table."""
     if not drawn.rows:
         return
-    drawn = cleaned_section(without_bars(drawn))
+    drawn = without_bars(drawn)
     st.subheader(plain(drawn.title), anchor=drawn.id)
     lines(*drawn.intro)
     titles = [column.title or " " * place for place, column in enumerate(drawn.columns)]

@@ -109,15 +109,15 @@ def test_query_writes_by_the_ending(run: Run, ending: str, tmp_path: Path) -> No
         assert path.read_text().count("\n") == (9 if ending == "csv" else 10)
 
 
-@pytest.mark.parametrize("kind", ["text", "md", "html", "json"])
-def test_report_of_a_folder(run: Run, kind: str, tmp_path: Path) -> None:
-    code, out, errors = run("report", "runs", "--format", kind)
-    assert (code, errors) == (0, "")
-    for word in ("deep/b", "broken", "is damaged"):
-        assert word in out
-    assert run("report", "runs", "--format", kind, "-o", "out.x")[0] == 0
+def test_report_of_a_folder(run: Run, tmp_path: Path) -> None:
+    for kind in ("text", "html", "json", "md"):
+        code, out, errors = run("report", "runs", "--format", kind)
+        assert (code, errors) == (0, "")
+        for word in ("deep/b", "broken", "is damaged"):
+            assert word in out
+    assert run("report", "runs", "-o", "out.md")[0] == 0
     # print ends with a line of its own.
-    assert (tmp_path / "out.x").read_text() + "\n" == out
+    assert (tmp_path / "out.md").read_text() + "\n" == out
 
 
 def test_report_of_a_store(run: Run, tmp_path: Path) -> None:

@@ -14,22 +14,13 @@ import pytest
 
 from spark_prof.errors import CommandError
 from spark_prof.explorer.entries import MOST_ENTRIES, find_entries, newest_here
+from spark_prof.explorer.server import begin
+from tests.cli.conftest import Refuses
 
+COMMAND = "explore"
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 BUNDLE = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
-
-
-def explore(*words: object, cwd: Path = ROOT) -> tuple[int, str]:
-    """The exit code and the only line of a start that fails."""
-    command = [sys.executable, "-m", "spark_prof.cli.main", "explore", *map(str, words)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, timeout=300, env=environment
-    )
-    assert ended.stdout == ""
-    assert ended.stderr.count("\n") == 1, ended.stderr
-    return ended.returncode, ended.stderr
 
 
 @pytest.mark.slow
@@ -44,29 +35,32 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path) -> None:
         ("none", "does not exist"), ("text", "nothing that can be read"), ("empty", "is empty"),
         ("folder", "holds"), ("cut.json", "not a whole Kineto trace"), ("bundle", "meta.json"),
     ):  # fmt: skip
-        code, line = explore(tmp_path / name)
-        assert code == 2, name
-        assert said in line, line
+        with pytest.raises(CommandError, match=said):
+            begin([str(tmp_path / name)], ())
+    for words in (("cut.json",), (BUNDLE, "--rank", "9")):
+        command = [sys.executable, "-m", "spark_prof.cli.main", "explore", *map(str, words)]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, timeout=300,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended
+    assert "no rank 9" in ended.stderr
 
 
-@pytest.mark.slow
-def test_options_are_checked_before_anything_starts(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen(1)
+def test_options_are_checked_before_anything_starts(
+    refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is taken" in explore(BUNDLE, "--port", port)[1]
-    assert explore(BUNDLE, "--port", "70000")[0] == 2
-    assert explore(BUNDLE, "--rank", "-1")[0] == 2
-    assert "no rank 9" in explore(BUNDLE, "--rank", "9")[1]
-    assert "holds no bundle" in explore(cwd=tmp_path)[1]
+        refuses((BUNDLE, "--port", port), f"port {port} of 127.0.0.1 is taken")
+    refuses((BUNDLE, "--port", "70000"))
+    refuses((BUNDLE, "--rank", "-1"))
+    refuses((), "holds no bundle")
     for name in ("http://box", "box:80", "*", ""):
-        assert "is no host name" in explore(BUNDLE, "--allow-host", name)[1]
+        refuses((BUNDLE, "--allow-host", name), "is no host name")
     for token in ("short", "with space in it", "a&b=c#def", "x" * 201):
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("SPARK_PROF_TOKEN", token)
-            code, line = explore(BUNDLE)
-            assert (code, token in line) == (2, False)
+        monkeypatch.setenv("SPARK_PROF_TOKEN", token)
+        assert token not in refuses((BUNDLE,))
 
 
 def test_the_newest_of_a_folder_come_first(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from spark_prof.ab.result import to_json
 from spark_prof.dashboards.ab_report import render_ab
+from spark_prof.dashboards.section import Layout
 from tests.cli.conftest import Refuses, Run
 from tests.dashboards.ab_sample import AB_SAMPLES, FASTER
 
@@ -23,9 +24,9 @@ def test_a_result_is_drawn_and_written(run: Run, tmp_path: Path) -> None:
     for source in ("result.json", "."):
         for kind in ("text", "md", "html", "json"):
             code, out, _ = run(source, "--format", kind)
-            assert (code, out.rstrip("\n")) == (0, render_ab(FASTER, kind).rstrip("\n"))
+            assert (code, out.rstrip("\n")) == (0, render_ab(FASTER, Layout(kind)).rstrip("\n"))
     assert run("result.json", "-o", "page.html")[0] == 0
-    assert (tmp_path / "page.html").read_text() == render_ab(FASTER, "html")
+    assert (tmp_path / "page.html").read_text() == render_ab(FASTER, Layout("html"))
 
 
 def test_what_is_refused(refuses: Refuses, tmp_path: Path) -> None:

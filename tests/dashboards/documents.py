@@ -17,7 +17,7 @@ from spark_prof.dashboards.compare_report import Compared, render_comparison
 from spark_prof.dashboards.dataset_report import render_clients, render_dataset
 from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
 from spark_prof.dashboards.kernel_races import render_bench, render_work
-from spark_prof.dashboards.render import RENDERERS, render_report
+from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.replacement_kernels import Checked, render_checks, render_kernels
 from spark_prof.dashboards.tune_report import render_tune
 from spark_prof.kernels.bench.request import Request
@@ -42,46 +42,46 @@ TEXTS = {
     "combining": "e\u0301" * 300,
 }
 
-Draw = Callable[[str, str], str]
+Draw = Callable[[str, Layout], str]
 
 
 def whole(report: Report, kind: str) -> str:
     """Every section of a report."""
-    return render_report(report, kind, whole=True)
+    return render_report(report, Layout(kind), whole=True)
 
 
-def _checks(text: str, kind: str) -> str:
+def _checks(text: str, layout: Layout) -> str:
     verdicts = (
         filled_as(Verdict, text),
         replace(filled_as(Verdict, text), status="failed"),
     )
-    return render_checks(Checked(tuple(find("qkv-w4a16")), text, "cpu", verdicts), kind)
+    return render_checks(Checked(tuple(find("qkv-w4a16")), text, "cpu", verdicts), layout)
 
 
-def _work(text: str, kind: str) -> str:
+def _work(text: str, layout: Layout) -> str:
     piece: Piece = (DenseShape(48, 160, (Layer(text, "o", 48, 160),)), "bf16")
     ran = {(piece, 1): Recorded((text, text), 5.0, 3, proven=True)}
     request = Request(tokens=(1, 2), formats=("bf16",), work=[piece], ran=ran)
     left = (LeftOut(text, 5.0, text),)
-    return render_work(request, RecordedRun(text, text, "9.0", 1, (1,), (), 7.0, left), kind)
+    return render_work(request, RecordedRun(text, text, "9.0", 1, (1,), (), 7.0, left), layout)
 
 
 DOCUMENTS: Mapping[str, Draw] = {
-    "report": lambda text, kind: whole(filled(text), kind),
-    "short report": lambda text, kind: RENDERERS[kind](filled(text)),
-    "ab": lambda text, kind: render_ab(filled_as(Result, text), kind),
-    "tune": lambda text, kind: render_tune(filled_as(TuneResult, text), kind),
-    "compare": lambda text, kind: render_comparison(filled_as(Compared, text), kind),
-    "doctor": lambda text, kind: render_diagnosis(filled_as(Diagnosis, text), kind),
-    "dataset": lambda text, kind: render_dataset(filled_as(Dataset, text), kind),
-    "classify": lambda text, kind: render_classification(
-        text, [filled_as(Classified, text)] * 3, kind
+    "report": lambda text, layout: render_report(filled(text), layout, whole=True),
+    "short report": lambda text, layout: render_report(filled(text), layout),
+    "ab": lambda text, layout: render_ab(filled_as(Result, text), layout),
+    "tune": lambda text, layout: render_tune(filled_as(TuneResult, text), layout),
+    "compare": lambda text, layout: render_comparison(filled_as(Compared, text), layout),
+    "doctor": lambda text, layout: render_diagnosis(filled_as(Diagnosis, text), layout),
+    "dataset": lambda text, layout: render_dataset(filled_as(Dataset, text), layout),
+    "classify": lambda text, layout: render_classification(
+        text, [filled_as(Classified, text)] * 3, layout
     ),
-    "clients": lambda text, kind: render_clients([filled_as(BenchmarkResult, text)], kind),
-    "kernels list": lambda text, kind: render_kernels(find(None), [filled_as(Run, text)], kind),
+    "clients": lambda text, layout: render_clients([filled_as(BenchmarkResult, text)], layout),
+    "kernels list": lambda text, layout: render_kernels(find(None), [filled_as(Run, text)], layout),
     "kernels check": _checks,
     "kernels bench --list": _work,
-    "kernels bench": lambda text, kind: render_bench(filled_as(Bench, text), kind),
+    "kernels bench": lambda text, layout: render_bench(filled_as(Bench, text), layout),
 }
 """By the command: from a text for every field, and a format, to what is drawn."""
 
@@ -89,4 +89,4 @@ DOCUMENTS: Mapping[str, Draw] = {
 @cache
 def draw(document: str, text: str, kind: str) -> str:
     """A document with this one of `TEXTS`, in a format; drawn once for all tests."""
-    return DOCUMENTS[document](TEXTS[text], kind)
+    return DOCUMENTS[document](TEXTS[text], Layout(kind))

@@ -17,6 +17,7 @@ from spark_prof.ab.accuracy_gate import Figures
 from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, TrialError, from_json, read_result
 from spark_prof.dashboards.ab_answer import agreement, answer, doubts, headline
 from spark_prof.dashboards.ab_report import render_ab
+from spark_prof.dashboards.section import Layout
 from tests.docs.pages import ROOT
 from tests.rows import each_row
 
@@ -29,17 +30,17 @@ FAILED = AB_SAMPLES["ab_gate_failed"]
 @pytest.mark.parametrize("name", ["ab_faster", "ab_hostile"])
 @pytest.mark.parametrize(("kind", "ending"), [("text", "txt"), ("md", "md")])
 def test_snapshot(name: str, kind: str, ending: str, snapshot: Callable[[str, str], None]) -> None:
-    snapshot(f"{name}.{ending}", render_ab(AB_SAMPLES[name], kind))
+    snapshot(f"{name}.{ending}", render_ab(AB_SAMPLES[name], Layout(kind)))
 
 
 @each_row("sample", AB_SAMPLES)
 def test_the_first_line_is_the_answer_and_all_fits_the_terminal(sample: str) -> None:
     result = AB_SAMPLES[sample]
-    first = render_ab(result, "text", 2000).splitlines()[0]
+    first = render_ab(result, Layout("text", 2000)).splitlines()[0]
     assert first == answer(result)
-    assert json.loads(render_ab(result, "json"))["answer"] == first
+    assert json.loads(render_ab(result, Layout("json")))["answer"] == first
     for width in (60, 100, 200):
-        text = render_ab(result, "text", width)
+        text = render_ab(result, Layout("text", width))
         assert max(map(cell_len, text.splitlines())) <= width
         assert width != 100 or sample == "ab_hostile" or "…" not in text
 
@@ -65,7 +66,7 @@ def test_parts_of_a_layer_say_how_far_off_they_were_on_trial() -> None:
         for layer, swap in enumerate(rank.swaps)
         for part, off in (("attention", 0.001), ("experts", 0.01 + layer / 1e3))
     )
-    text = render_ab(replace(FASTER, swaps=(replace(rank, swaps=parts),)), "md")
+    text = render_ab(replace(FASTER, swaps=(replace(rank, swaps=parts),)), Layout("md"))
     assert "attention: mxfp4, on trial at most 0.001 off (4 x)" in text
     assert "experts: mxfp4, on trial at most 0.013 off (4 x)" in text
 
@@ -78,7 +79,7 @@ def test_a_slower_side_is_not_faster() -> None:
 
 def test_what_takes_from_the_answer_is_in_the_first_lines() -> None:
     result = read_result(ROOT / "benchmarks/results/ab/qwen3-30b-a3b-nvfp4.json")
-    first = " ".join(render_ab(result, "text").partition("\n\n")[0].split())
+    first = " ".join(render_ab(result, Layout()).partition("\n\n")[0].split())
     assert "Nobody swapped it, but it changed too: attention 539.3 us to 462.0 us." in first
     assert "side a is 0.9984 x as fast as itself, so that nothing below 0.18 % counts." in first
     steady = replace(FASTER, attributions=())
@@ -88,23 +89,23 @@ def test_what_takes_from_the_answer_is_in_the_first_lines() -> None:
 def test_an_old_result_tells_the_detectable_effect_of_the_rule_or_none() -> None:
     [run, *_] = FASTER.runs
     old = replace(FASTER, runs=(replace(run, estimate=replace(run.estimate, detectable=0.9)),))
-    assert "Minimum detectable effect: 0.2 % (80 % power)" in render_ab(old, "text")
-    assert render_ab(old, "json") == render_ab(replace(FASTER, runs=(run,)), "json")
-    assert from_json(render_ab(FASTER, "json").encode()) == FASTER
+    assert "Minimum detectable effect: 0.2 % (80 % power)" in render_ab(old, Layout())
+    assert render_ab(old, Layout("json")) == render_ab(replace(FASTER, runs=(run,)), Layout("json"))
+    assert from_json(render_ab(FASTER, Layout("json")).encode()) == FASTER
     few = replace(old, runs=(replace(run, estimate=replace(run.estimate, quads=12)),))
-    text = " ".join(render_ab(few, "text").split())
+    text = " ".join(render_ab(few, Layout()).split())
     assert "Minimum detectable effect: not known (that takes 20 quads, and 12 count;" in text
-    [written] = json.loads(render_ab(few, "json"))["runs"]
+    [written] = json.loads(render_ab(few, Layout("json")))["runs"]
     assert written["estimate"]["detectable"] is None
 
 
 def test_a_failed_gate_claims_no_time() -> None:
     assert answer(FAILED).startswith("moe=spark_prof fails the gate: KL divergence is 0.31 nats")
     assert not any("x" in value for _, value in headline(FAILED))
-    text = render_ab(FAILED, "text")
+    text = render_ab(FAILED, Layout())
     assert "none of these times counts" in text
     assert len(re.findall("  not counted  ", text)) == len(FAILED.runs)
-    assert json.loads(render_ab(FAILED, "json"))["exit_code"] == 1
+    assert json.loads(render_ab(FAILED, Layout("json")))["exit_code"] == 1
 
 
 def test_a_side_that_quantizes_is_not_the_kernel_alone() -> None:
@@ -125,22 +126,22 @@ def test_only_what_was_compared_agrees() -> None:
 
 @each_row("sample", AB_SAMPLES)
 def test_the_page_has_only_its_own_tags_and_loads_nothing(sample: str) -> None:
-    page = Page(render_ab(AB_SAMPLES[sample], "html"))
+    page = Page(render_ab(AB_SAMPLES[sample], Layout("html")))
     check_page(page)
     charts = "".join(script for script in page.scripts if "Plotly.newPlot(" in script[:2000])
     assert not re.search(r"<[a-z/!]", charts, re.I)
     for kind in ("text", "md", "html"):
-        drawn = render_ab(AB_SAMPLES[sample], kind)
+        drawn = render_ab(AB_SAMPLES[sample], Layout(kind))
         assert "\x1b" not in drawn
         assert "<script>alert" not in drawn or kind == "text"
 
 
 def test_a_gain_that_is_none_is_not_shared_out() -> None:
     none = replace(FASTER, runs=(replace(FASTER.runs[0], estimate=gain_of(2700.0, 2701.0, 0.01)),))
-    drawn = render_ab(none, "md")
+    drawn = render_ab(none, Layout("md"))
     assert "Of the gain" not in drawn
     assert "| not told | no gain to add up to; residual 2.00 us |" in drawn
-    assert "Of the gain" in render_ab(FASTER, "md")
+    assert "Of the gain" in render_ab(FASTER, Layout("md"))
 
 
 @each_row(
@@ -161,7 +162,7 @@ def test_the_tokens_are_the_same_where_more_than_rounding_decides(
         figures = replace(counts, agreement=agree)
         result = replace(FASTER, gates=(Gate(1, replace(verdict, figures=figures)),))
         for kind in ("text", "json"):
-            assert ("same tokens" in render_ab(result, kind, 2000)) == same
+            assert ("same tokens" in render_ab(result, Layout(kind, 2000))) == same
         assert any("tokens agree" in name for name, _ in headline(result)) == same
         share = "all" if clear is None else f"{ties} of them"
         assert same or answer(result).endswith(
@@ -220,7 +221,7 @@ RESULTS = [
 def test_runs_with_random_weights_claim_no_tokens(path: Path) -> None:
     result = read_result(path)
     for kind in ("text", "md", "html", "json"):
-        drawn = render_ab(result, kind, 2000)
+        drawn = render_ab(result, Layout(kind, 2000))
         assert "same tokens" not in drawn
         assert RANDOM in drawn
 
@@ -243,4 +244,4 @@ def test_a_deep_model_on_eight_ranks_fits_a_forum_post() -> None:
         attributions=(replace(found, layers=gains, kernels=kernels, proofs=proofs),),
     )
     # GitHub takes 65,536 characters, Discourse by default 32,000.
-    assert len(render_ab(deep, "md")) < 32_000
+    assert len(render_ab(deep, Layout("md"))) < 32_000

@@ -6,51 +6,25 @@ import json
 from dataclasses import replace
 
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
-from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
+from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger
 from spark_prof.dashboards.render import json_report
 from spark_prof.dashboards.section import Section
 from spark_prof.dashboards.sections import client_section, token_section
+from spark_prof.dashboards.units import microseconds
 from spark_prof.traces.benchmarks.load_test import Latency
 
 from .sample import SAMPLES
 
 FULL = SAMPLES["mixture_of_experts"]
+[DECODE, _] = FULL.tokens
+LARGEST = max(
+    (row for row in DECODE.rows if row.name not in (LAUNCH_GAPS, HOST)),
+    key=lambda row: row.charged_us,
+)
 
 
-def spread(us: float) -> StepSpread:
-    return StepSpread(us, us, 0.9 * us, 1.1 * us, 1.5 * us)
-
-
-def part(name: str, us: float, step: float, tokens: float | None, *, twice: float = 0.0,
-         layers: int = 0) -> LedgerRow:  # fmt: skip
-    """A row; `twice` is how long it shared the GPU with another kernel."""
-    return LedgerRow(
-        name=name, summed_us=us + twice / 2, charged_us=us, alone_us=us - twice / 2,
-        share=us / step, ms_per_token=None if tokens is None else us / tokens / 1e3,
-        layers=layers, per_layer_us=us / layers if layers else None, spread=spread(us),
-    )  # fmt: skip
-
-
-def ledger(
-    phase: str = "decode", scale: float = 1.0, tokens: float | None = 1.0, *,
-    batch_size: int | None = None, twice: float = 40.0, steps: int = 30,
-) -> Ledger:  # fmt: skip
-    """A ledger of 1,000 us a step, or `scale` times that."""
-    step = 1000.0 * scale
-    rows = (
-        part("qkv", 200.0 * scale, step, tokens, layers=4),
-        part("experts", 500.0 * scale, step, tokens, layers=4, twice=twice),
-        part("shared_experts", 100.0 * scale, step, tokens, layers=4, twice=twice),
-        part(LAUNCH_GAPS, 150.0 * scale, step, tokens),
-        part(HOST, 50.0 * scale, step, tokens),
-    )
-    per_token = None if tokens is None else step / tokens / 1e3
-    return Ledger(phase, batch_size, steps, spread(step), per_token, twice, rows)
-
-
-def report(*ledgers: Ledger, base: Report = FULL) -> Report:
-    return replace(base, tokens=ledgers)
+def ledger_of(chosen: Ledger) -> Section:
+    return token_section.ledger(replace(FULL, tokens=(chosen,)))
 
 
 def column(section: Section, title: str) -> list[object]:
@@ -60,37 +34,34 @@ def column(section: Section, title: str) -> list[object]:
 
 
 def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
-    section = token_section.ledger(report(ledger(tokens=2.5)))
-    assert column(section, "A token")[0] == "200.0 us"
-    assert column(section, "A token")[-1] == "400.0 us"
+    section = ledger_of(replace(DECODE, ms_per_token=DECODE.step_us / 2.5e3))
+    assert column(section, "A token")[0] == microseconds(LARGEST.charged_us / 2.5)
+    assert column(section, "A token")[-1] == microseconds(DECODE.step_us / 2.5)
     assert "2.50 tokens" in " ".join(section.intro)
     # The range and the layers stay those of the step.
-    assert column(section, "A layer")[0] == "125.0 us"
+    assert column(section, "A layer")[0] == microseconds(LARGEST.per_layer_us)
 
 
 def test_a_run_without_decode_steps() -> None:
-    section = token_section.ledger(report(ledger("prefill", 10.0, None, steps=1)))
+    section = ledger_of(replace(DECODE, phase="prefill", ms_per_token=None, steps=1))
     assert section.title == "Where the time of a step goes"
-    assert column(section, "A step")[-1] == "10.00 ms"
+    assert column(section, "A step")[-1] == microseconds(DECODE.step_us)
     # One step has no range.
     assert set(column(section, "10 to 90 % of the steps")) == {"-"}
 
 
-def client() -> ClientRow:
+def test_a_client_stands_beside_it() -> None:
     none = Latency()
-    return ClientRow(
+    client = ClientRow(
         tool="vllm bench serve", model="m", label="c1", concurrency=1, mean_concurrency=None,
         request_rate=None, duration_s=None, completed=None, failed=None, output_throughput=None,
         ttft=none, tpot=none, itl=none, e2e=none, tokens_per_chunk=None, acceptance_length=None,
         comparisons=(Comparison("output_token", "mean", 1100.0, 1000.0),), verdict="agrees",
         sentences=("They agree.",),
     )  # fmt: skip
-
-
-def test_a_client_stands_beside_it() -> None:
-    subject = replace(report(ledger()), clients=(client(),))
-    section = token_section.ledger(subject)
-    assert section.intro[-1] == (
+    ledger = replace(DECODE, ms_per_token=1.0)
+    subject = replace(FULL, tokens=(ledger,), clients=(client,))
+    assert token_section.ledger(subject).intro[-1] == (
         "vllm bench serve c1: 1.10 ms per output token (mean), +10.0 % against the 1.00 ms of a "
         "decode step; 100.0 us lie outside it."
     )

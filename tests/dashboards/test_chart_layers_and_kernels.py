@@ -7,56 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.roofline.roofline_rows import (
-    Ceilings,
-    Roofline,
-    RooflinePhase,
-    RooflineRow,
-    StreamedWeights,
-)
 from spark_prof.analyzers.views.kernel_calls import Histogram, LayerUse, Series
 from spark_prof.analyzers.views.layer_outliers import Group
 from spark_prof.dashboards.chart_calls import call_histogram, calls_by_layer, calls_over_steps
 from spark_prof.dashboards.chart_cells import MOST_CELLS, NO_LAYER, Cell, cell_map, like_layers
 from spark_prof.dashboards.sections import roofline_section
 from spark_prof.dashboards.sections.roofline_section import bytes_and_time, intensity, with_need
-from spark_prof.rules.gpus import Figure
 
 from .sample import HOSTILE_NAME, SAMPLES
 
-SLOW = RooflineRow(
-    name="slow", component="experts", calls=24.0, us=21.78, needed_bytes=17_811_000.0,
-    streamed_bytes=17_765_000.0, operations=1.3e8, what="w2: 4 of 32 experts",
-    basis="the products in launch order", expected=False, bandwidth=818e9, of_data_sheet=0.244,
-    of_reached=0.27, floor_us=5.878, limiter="memory", left_us=381.6, left_ms_per_token=0.3816,
-    read_bytes=20e6, read_by="PM sampling", amplification=1.126, role="mlp.experts.w2",
-    owner_basis="weight",
-)  # fmt: skip
-AT_FLOOR = replace(SLOW, name="at floor", us=6.0, left_us=2.9, limiter="memory")
-UNKNOWN = replace(
-    SLOW, name="unknown", needed_bytes=None, bandwidth=None, of_data_sheet=None, of_reached=None,
-    floor_us=None, limiter=None, left_us=None, left_ms_per_token=None, read_bytes=None, what="",
-    amplification=None,
-)  # fmt: skip
-PHASE = RooflinePhase(
-    phase="decode", steps=48, tokens=1.0, step_us=4288.5, kernels_us=3023.6, placed_us=2579.6,
-    floor_us=1230.1, needed_bytes=3.73e9, streamed_bytes=3.72e9, operations=7.3e9,
-    rows=(SLOW, AT_FLOOR, UNKNOWN), notes=("A note of the phase.",),
-)  # fmt: skip
-ROOFLINE = Roofline(
-    ceilings=Ceilings(
-        "NVIDIA H100 80GB HBM3", Figure(3.35e12, "a data sheet"), Figure(3.03e12, "a reader"),
-        (("bf16", 989.4e12),), "a data sheet", "SM clock 1980 MHz", 1.1,
-    ),
-    phases=(PHASE,),
-    weights=(
-        StreamedWeights("experts", "uint8", True, 1.277e9, 0.343, "4 of 32 experts"),
-        StreamedWeights("lm_head", "bfloat16", False, 1.158e9, 0.311, ""),
-        StreamedWeights("norm", "bfloat16", False, 282_240.0, 7.6e-05, ""),
-    ),
-    notes=("A note.",),
-)  # fmt: skip
-CEILINGS = ROOFLINE.ceilings
+FULL = SAMPLES["mixture_of_experts"]
+assert FULL.roofline
+assert FULL.roofline.decode
+PHASE = FULL.roofline.decode
+_known = [row for row in with_need(PHASE.rows) if row.component == "experts" and row.operations]
+SLOW, AT_FLOOR = (replace(row, name=name) for row, name in zip(_known, "sa", strict=False))
+UNKNOWN = next(row for row in PHASE.rows if row.needed_bytes is None)
+CEILINGS = FULL.roofline.ceilings
 CELLS = [
     Cell(layer, name, 10.0 * layer + place, str(layer))
     for layer in (0, 1, 2)
@@ -110,7 +77,7 @@ def test_odd_layers_are_marked_among_their_like() -> None:
 
 def test_points_of_the_roofline_are_kernels_with_a_known_need() -> None:
     rows = (SLOW, AT_FLOOR, UNKNOWN)
-    figure = bytes_and_time(rows, CEILINGS, {"slow": 4})
+    figure = bytes_and_time(rows, CEILINGS, {"s": 4})
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     (points,) = (trace for trace in figure.data if trace.mode == "markers")
     assert sorted(points.x) == sorted(row.needed_bytes for row in (SLOW, AT_FLOOR))
@@ -129,7 +96,7 @@ def test_no_ceiling_is_drawn_that_nobody_knows() -> None:
 
 def test_intensity_is_operations_over_bytes_under_the_peak() -> None:
     precision = CEILINGS.peaks[0][0]
-    figure = intensity([SLOW, UNKNOWN], CEILINGS, {("slow", "experts"): precision}, {})
+    figure = intensity([SLOW, UNKNOWN], CEILINGS, {("s", "experts"): precision}, {})
     (points,) = (trace for trace in figure.data if trace.mode == "markers")
     assert SLOW.needed_bytes
     assert list(points.x) == [pytest.approx(SLOW.operations / SLOW.needed_bytes)]
@@ -175,8 +142,9 @@ def test_the_figures_of_calls_hold_what_they_are_given() -> None:
 
 
 def test_where_no_need_is_known_the_reason_stands() -> None:
+    assert FULL.roofline
     phase = replace(PHASE, rows=(UNKNOWN,), floor_us=None, needed_bytes=0.0, streamed_bytes=0.0)
-    bare = replace(ROOFLINE, phases=(phase,), weights=())
-    report = replace(SAMPLES["mixture_of_experts"], roofline=bare)
+    bare = replace(FULL.roofline, phases=(phase,), weights=(), notes=("A note.",))
+    report = replace(FULL, roofline=bare)
     assert roofline_section.floors(report).rows == (("A note.",),)
     assert roofline_section.streamed(report).rows == ()

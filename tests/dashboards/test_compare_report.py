@@ -19,6 +19,7 @@ from spark_prof.analyzers.comparing.threshold_expression import parse
 from spark_prof.analyzers.comparing.thresholds import check
 from spark_prof.dashboards import chart_compare
 from spark_prof.dashboards.compare_report import Compared, answer, document, render_comparison
+from spark_prof.dashboards.section import Layout
 from spark_prof.datasets.compared import read_side
 
 DATA = Path(__file__).parents[1] / "data"
@@ -53,7 +54,7 @@ def decode(found: Comparison) -> PhaseComparison:
 
 def test_text_fits_its_page_and_has_whole_caveats(found: Comparison, hostile: Comparison) -> None:
     for each, width in product((found, hostile), (60, 80, 100, 200)):
-        text = render_comparison(Compared((each,)), "text", width)
+        text = render_comparison(Compared((each,)), Layout("text", width))
         assert max(map(len, text.splitlines())) <= width
         assert "\x1b" not in text
         assert "\u202e" not in text
@@ -62,10 +63,10 @@ def test_text_fits_its_page_and_has_whole_caveats(found: Comparison, hostile: Co
 
 
 def test_hostile_names_open_nothing(hostile: Comparison) -> None:
-    markdown = render_comparison(Compared((hostile,)), "md")
+    markdown = render_comparison(Compared((hostile,)), Layout("md"))
     assert "<script>" not in markdown
     assert "](http://" not in markdown
-    page = render_comparison(Compared((hostile,)), "html")
+    page = render_comparison(Compared((hostile,)), Layout("html"))
     assert "<script>alert(1)" not in page
     for drawn in chart_compare.compare_figures((hostile,)).values():
         assert "<script" not in drawn.to_json()
@@ -75,7 +76,7 @@ def test_json_is_strict_and_whole(found: Comparison) -> None:
     first, *_ = decode(found).parts
     unknown = Change(1.0, 2.0, 1.0, -math.inf, math.inf)
     phase = replace(decode(found), parts=(replace(first, change=unknown), *decode(found).parts[1:]))
-    text = render_comparison(Compared((replace(found, phases=(phase,)),)), "json")
+    text = render_comparison(Compared((replace(found, phases=(phase,)),)), Layout("json"))
     parsed = json.loads(text, parse_constant=lambda word: pytest.fail(word))
     change = parsed["comparisons"][0]["phases"][0]["parts"][0]["change"]
     assert (change["low"], change["high"], change["share"]) == (None, None, 1.0)
@@ -85,7 +86,7 @@ def test_eager_runs_are_compared_by_their_kernels() -> None:
     found = compare(side("code-h100/dense-nvfp4"), side("code-h100/dense-awq"))
     assert answer(found).startswith("dense-awq is 7.2 % slower than dense-nvfp4: ")
     assert "launches left out: both ran eagerly" in answer(found)
-    text = render_comparison(Compared((found,)), "text").partition("What is compared")[0]
+    text = render_comparison(Compared((found,)), Layout()).partition("What is compared")[0]
     assert "faster" not in text
     assert "launch_gaps" not in text
 
@@ -100,7 +101,7 @@ def test_what_graphs_bring_is_the_step() -> None:
 def test_no_speed_is_told_of_different_models() -> None:
     found = compare(side("h100-gpt-oss-20b-mxfp4-graphs"), side("compare-h100/qwen-graph"))
     assert "are different models (architectures: GptOssForCausalLM and Qwen3Moe" in answer(found)
-    text = render_comparison(Compared((found,)), "text").partition("What is compared")[0]
+    text = render_comparison(Compared((found,)), Layout()).partition("What is compared")[0]
     assert not re.search("faster|slower|%", text)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 from spark_prof.analyzers.dataset import Dataset, Failure, RankFigures, Recording
 from spark_prof.dashboards.dataset_report import document_of, render_dataset
+from spark_prof.dashboards.section import Layout
 
 FIGURES = RankFigures(
     rank=0, steps=10, decode_steps=8, decode_median_us=1000.0, decode_p99_us=1500.0,
@@ -34,7 +35,7 @@ DATASET = Dataset("runs", (FAST, SLOW, NONE), (Failure("broken", "it is damaged;
 def test_every_format_names_everything() -> None:
     words = ("fast", "slow", "none", "broken", "it is damaged", "another", "GB10", "experts")
     for kind in ("text", "md", "html", "json"):
-        drawn = render_dataset(DATASET, kind, width=160)
+        drawn = render_dataset(DATASET, Layout(kind, width=160))
         assert [word for word in words if word not in drawn] == [], kind
 
 
@@ -54,7 +55,7 @@ def test_a_note_of_all_stands_there_once() -> None:
 
 
 def test_json_has_every_figure() -> None:
-    found = json.loads(render_dataset(DATASET, "json"))
+    found = json.loads(render_dataset(DATASET, Layout("json")))
     assert [recording["name"] for recording in found["recordings"]] == ["fast", "deep/slow", "none"]
     assert found["recordings"][0]["ranks"][0] == asdict(FIGURES)
     assert found["recordings"][2]["ranks"][0]["decode_median_us"] is None

@@ -8,6 +8,7 @@ from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.fallbacks.machine_checks import Library, Machine, Package
 from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 from spark_prof.dashboards.doctor_report import Diagnosis, document_of, render_diagnosis
+from spark_prof.dashboards.section import Layout
 from tests.analyzers.fallbacks.runs import log
 
 AUDIT = audit_of_log(
@@ -32,14 +33,14 @@ FOUND = Diagnosis("serve.log", findings_of_audit(AUDIT), AUDIT, MACHINE)
 
 def test_json_has_all_lines_and_the_page_says_how_many_it_leaves_out() -> None:
     for kind in ("text", "md", "html"):
-        drawn = render_diagnosis(FOUND, kind, 160)
+        drawn = render_diagnosis(FOUND, Layout(kind, 160))
         for words in ("Findings (82)", "W4A16 nvfp4", "50 x sm_120", "cuobjdump is not installed"):
             assert words in drawn, (kind, words)
-    value = json.loads(render_diagnosis(FOUND, "json"))
+    value = json.loads(render_diagnosis(FOUND, Layout("json")))
     assert len(value["audit"]["log"]) == 83
     assert len(value["findings"]) == 82
     assert value["machine"]["packages"][1] == {"name": "flashinfer-python", "version": ""}
-    assert "23 more are in the JSON" in render_diagnosis(FOUND, "text")
+    assert "23 more are in the JSON" in render_diagnosis(FOUND, Layout())
 
 
 def test_what_was_not_looked_at_has_no_section() -> None:

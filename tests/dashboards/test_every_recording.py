@@ -11,7 +11,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import step_weights
 from spark_prof.analyzers.summary import Summary, summary_of
 from spark_prof.dashboards.outline import outline
-from spark_prof.dashboards.render import render_report
+from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.render.limits import bounded
 from spark_prof.dashboards.section import Bounds
 from spark_prof.dashboards.sections import roofline_section
@@ -48,7 +48,7 @@ def test_the_rows_add_up_to_the_decode_step_s_kernels_and_the_report_fits_one_sc
 def fits_one_screen(name: str, report: Report) -> None:
     """Fails where the short report is too long, repeats a command or names no real section."""
     for width in (80, 100):
-        drawn = render_report(report, "text", width)
+        drawn = render_report(report, Layout("text", width))
         assert drawn.count("\n") <= MOST_LINES, (name, width)
         assert not re.search(r"(\.\.\.|…)$", drawn, re.M), (name, width)
     for words in (shlex.split(found.command) for found in report.findings):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_prof.analyzers.classify.classifier import kernel_id
-from spark_prof.cli import main as cli
+from tests.command_line import ran
+from tests.golden.corpus import OPEN, reading_once
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[1] / "data"
@@ -21,13 +22,14 @@ QWEN = str(DATA / "code-h100" / "qwen3-30b-a3b-nvfp4")
 
 
 @pytest.fixture
-def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def printed() -> Iterator[Any]:
     def run(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", *words])
-        assert cli.main() == 0
-        return capsys.readouterr().out
+        code, out, _ = ran(*words)
+        assert code == 0
+        return out
 
-    return run
+    with reading_once():
+        yield run
 
 
 def rows(value: Any) -> list[dict[str, Any]]:
@@ -62,7 +64,9 @@ def test_kernels(printed: Any) -> None:
 
 @each_row("source", [QWEN, GRAPHS])
 def test_findings(source: str, printed: Any) -> None:
-    first, again = (json.loads(printed("report", source, "--format", "json")) for _ in "12")
+    first = json.loads(printed("report", source, "--format", "json"))
+    OPEN.close()
+    again = json.loads(printed("report", source, "--format", "json"))
     keys = [each["key"] for each in first["findings"]]
     assert keys == [each["key"] for each in again["findings"]]
     assert len(set(keys)) == len(keys) > 0

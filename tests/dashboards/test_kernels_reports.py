@@ -13,6 +13,7 @@ from spark_prof.analyzers.recorded_work import LeftOut as NotRaced
 from spark_prof.analyzers.recorded_work import RecordedRun
 from spark_prof.dashboards.kernel_races import render_bench
 from spark_prof.dashboards.replacement_kernels import Checked, render_checks
+from spark_prof.dashboards.section import Layout
 from spark_prof.kernels.bench.results import (
     OURS,
     Ceilings,
@@ -56,7 +57,7 @@ REPORT = report(cell(1, 5.0, 10.0), cell(2, 6.0, 9.0), cell(4, None, 9.0), cell(
 
 
 def test_a_bench_in_text() -> None:
-    text = render_bench(REPORT, "text", 120)
+    text = render_bench(REPORT, Layout("text", 120))
     lines = [line.split() for line in text.splitlines() if line.startswith("Llama o")]
     assert "3,000 GB/s read" in text
     # 9 MB in 5 us are 60 % of 3 TB/s; 10 MB at 3 TB/s and a launch are 3.83 us.
@@ -71,30 +72,32 @@ def test_a_bench_in_text() -> None:
 def test_what_a_recording_ran_stands_beside_the_race() -> None:
     names = ("nvjet_sm90_tst_64x8_64x16_1x1", "void cublasLt::splitKreduce_kernel<32, 16>(int)")
     with_it = report(cell(1, 5.0, 10.0, recorded=Recorded(names, 12.5, 96, False)), cell(2, 6, 9))
-    text = render_bench(with_it, "text", 200)
+    text = render_bench(with_it, Layout("text", 200))
     lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith("Llama o")]
     assert lines[0].endswith("2.00 x nvjet_sm90_tst_64x8_64x16_1x1 and 1 other 12.5 us")
     assert lines[1].endswith("1.50 x -")
-    assert "Recorded" not in render_bench(REPORT, "text", 200)
-    found = json.loads(render_bench(with_it, "json"))["cells"]
+    assert "Recorded" not in render_bench(REPORT, Layout("text", 200))
+    found = json.loads(render_bench(with_it, Layout("json")))["cells"]
     assert [each["recorded"] and each["recorded"]["us"] for each in found] == [12.5, None]
     left = (NotRaced("norm", 49.0, "no matrix and no experts"), NotRaced("mlp", 24.0, "no kernel"))
     run = RecordedRun("gpt", "H100", "9.0", 132, (1,), (), 472.0, left)
-    text = render_bench(with_it, "text", 120, run=run)
+    text = render_bench(with_it, Layout("text", 120), run=run)
     assert "73 of 472 kernels of a step of gpt are not raced." in text
-    assert len(json.loads(render_bench(with_it, "json", run=run))["not_raced"]) == 2
+    assert len(json.loads(render_bench(with_it, Layout("json"), run=run))["not_raced"]) == 2
 
 
 def test_what_a_search_found_stands_beside_what_was_before() -> None:
-    text = render_bench(report(cell(1, 5.0, 10.0, before_us=7.5), cell(2, 6, 9)), "text", 200)
+    text = render_bench(
+        report(cell(1, 5.0, 10.0, before_us=7.5), cell(2, 6, 9)), Layout("text", 200)
+    )
     lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith("Llama o")]
     assert " 1 7.50 us 5.00 us " in lines[0]
     assert " 2 - 6.00 us " in lines[1]
-    assert "Before" not in render_bench(REPORT, "text", 200)
+    assert "Before" not in render_bench(REPORT, Layout("text", 200))
 
 
 def test_a_bench_in_json_and_what_is_kept_of_it() -> None:
-    found = json.loads(render_bench(REPORT, "json"))
+    found = json.loads(render_bench(REPORT, Layout("json")))
     assert [row["gain"] for row in found["cells"]] == [2.0, 1.5, None, None]
     assert found["cells"][0]["share_of_read"] == pytest.approx(0.6)
     assert found["cells"][0]["floor_us"] == pytest.approx(3.8333, abs=1e-3)
@@ -110,15 +113,15 @@ def test_a_bench_in_json_and_what_is_kept_of_it() -> None:
 
 
 def test_nothing_timed_is_a_report_and_what_was_left_out_is_told_in_every_format() -> None:
-    assert "3,000 GB/s" in render_bench(report(), "text")
-    assert json.loads(render_bench(report(), "json"))["cells"] == []
+    assert "3,000 GB/s" in render_bench(report(), Layout())
+    assert json.loads(render_bench(report(), Layout("json")))["cells"] == []
     left = report(cell(1, 5.0, 10.0))
     left.add(LeftOut("experts of \x1b[2J<b>", "out of\nmemory"))
     for kind in ("text", "md", "json"):
-        drawn = render_bench(left, kind)
+        drawn = render_bench(left, Layout(kind))
         assert "experts of" in drawn
         assert "\x1b" not in drawn
-    assert "<b>" not in render_bench(left, "md").replace("\\<b\\>", "")
+    assert "<b>" not in render_bench(left, Layout("md")).replace("\\<b\\>", "")
 
 
 VERDICTS = (
@@ -133,7 +136,7 @@ VERDICTS = (
 def test_checks() -> None:
     kernels = (*find("qkv-w4a16"), *find("o-w4a16"), *find("router-topk"))
     found = Checked(kernels, "the CPU", "cpu", VERDICTS)
-    text = render_checks(found, "text")
+    text = render_checks(found, Layout())
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
     assert "2 passed; 2 failed; 1 skipped" in text
     assert rows["w4a16"] == ["w4a16", "1", "2", "1", "300.0", "%", "qkv-w4a16,", "o-w4a16"]
@@ -142,7 +145,7 @@ def test_checks() -> None:
     assert "\x1b" not in text
     # In the column's title; a cause that two cases share is shown once.
     assert text.count("wrong") == 2
-    assert "\x1b" not in render_checks(found, "md")
-    record = json.loads(render_checks(found, "json"))
+    assert "\x1b" not in render_checks(found, Layout("md"))
+    record = json.loads(render_checks(found, Layout("json")))
     assert (record["passed"], record["failed"], record["skipped"]) == (2, 2, 1)
     assert [case["case"] for case in record["cases"]] == ["one", "two", "three", "four", "five"]

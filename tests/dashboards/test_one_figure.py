@@ -11,7 +11,7 @@ import spark_prof
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import LAUNCH_GAPS
 from spark_prof.analyzers.views.waterfall import waterfall_of
-from spark_prof.dashboards.render import render_report
+from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.units import microseconds
 
 DATA = Path(__file__).parents[1] / "data"
@@ -38,7 +38,7 @@ def test_small_kernels_are_those_of_the_breakdown(report: Report) -> None:
 
 
 def test_times_of_findings_are_those_of_the_tables(report: Report) -> None:
-    text = " ".join(render_report(report, "text", whole=True).split())
+    text = " ".join(render_report(report, Layout(), whole=True).split())
     texts = {found.id: found.text for found in report.findings}
     if "lm-head-not-quantized" in texts:
         [product] = [k for k in report.kernels if k.component == "lm_head" and "nvjet" in k.name]
@@ -75,6 +75,6 @@ def test_answers_write_what_the_tables_write(report: Report) -> None:
 
 
 def test_a_unit_is_written_one_way(report: Report) -> None:
-    text = " ".join(render_report(report, "text", whole=True).split())
+    text = " ".join(render_report(report, Layout(), whole=True).split())
     assert not re.search(r"[0-9]%", text)
     assert not re.search(r"[0-9] [KMGT]iB", text)

@@ -34,7 +34,7 @@ from .sample import SAMPLES
 def test_the_heatmap_has_every_layer_and_of_a_thousand_is_a_picture_of_a_page() -> None:
     report = SAMPLES["deep"]
     (cells,) = layer_heatmap(report).data
-    assert list(cells.y) == [str(layer) for layer in range(36)]
+    assert list(cells.y) == [str(layer) for layer in range(48)]
     assert "lm_head" not in cells.x
     rows = [row for row in report.layers if row.layer == 0]
     layers = tuple(replace(row, layer=layer) for layer in range(1000) for row in rows)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import spark_prof
-from spark_prof.dashboards.render import render_report
+from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.dashboards.short_report import abridged, elsewhere, short_report
 
 DATA = Path(__file__).parents[1] / "data"
@@ -23,8 +23,8 @@ def test_a_text_ends_with_a_sentence_or_a_clause() -> None:
 def test_a_path_of_another_machine_is_named_once(tmp_path: object) -> None:
     report = spark_prof.report(DATA / "code-h100" / "gpt-oss-20b-mxfp4")
     said = "/tmp/m/gpt is a path of the machine that was recorded: put yours."
-    assert render_report(report, "text").count("is a path of the machine") == 1
-    assert f" -- /tmp/m/gpt\n{said}" in render_report(report, "text")
+    assert render_report(report, Layout()).count("is a path of the machine") == 1
+    assert f" -- /tmp/m/gpt\n{said}" in render_report(report, Layout())
     assert elsewhere(f"spark-prof ab --b stock -- vllm serve {tmp_path} --port 1") == ""
     assert elsewhere("spark-prof report /nowhere/at/all") == ""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.dashboards.section import Layout
 from spark_prof.dashboards.tune_report import answer_line, render_tune
 from spark_prof.errors import CommandError
 from spark_prof.tune.tune_result import read_tune, to_json
@@ -47,11 +48,11 @@ def test_of_answers_no_more_is_said_than_is_known() -> None:
 
 def test_every_format_says_it() -> None:
     for kind in KINDS:
-        drawn = " ".join(render_tune(TUNED, kind, 200).split())
+        drawn = " ".join(render_tune(TUNED, Layout(kind, 200)).split())
         for words in ("1.61", "vllm serve m --x 1", "KL is 3 nats", "needs --allow-kv-dtype"):
             assert words in drawn, (kind, words)
-        assert "Serve it" not in render_tune(NOTHING, kind)
-    assert json.loads(render_tune(TUNED, "json"))["answer_line"] == answer_line(TUNED)
+        assert "Serve it" not in render_tune(NOTHING, Layout(kind))
+    assert json.loads(render_tune(TUNED, Layout("json")))["answer_line"] == answer_line(TUNED)
 
 
 def test_a_file_is_read_back_or_refused(tmp_path: Path) -> None:

@@ -9,10 +9,8 @@ read the difference and commit it:
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +22,11 @@ import typer
 import spark_prof
 from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.model import Report
-from spark_prof.cli import main as cli
 from spark_prof.cli.app import app
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.kernels.registry import KERNELS
 from spark_prof.traces.tables import STATISTICS, TABLES, Column
+from tests.command_line import ran
 from tests.docs.schemas import write_all
 
 ROOT = Path(__file__).parents[2]
@@ -127,15 +125,10 @@ def with_outputs(page: str) -> str:
 
 def output(words: list[str]) -> str:
     """What a command prints where it is run in the repository."""
-    given = sys.argv
-    printed = io.StringIO()
-    try:
-        sys.argv = ["spark-prof", *words]
-        with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed):
-            assert cli.main() == 0, words
-    finally:
-        sys.argv = given
-    return printed.getvalue()
+    with contextlib.chdir(ROOT):
+        code, out, err = ran(*words)
+    assert code == 0, (words, err)
+    return out
 
 
 def commands_page(_: str = "") -> str:

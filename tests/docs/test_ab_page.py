@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 from spark_prof.ab.accuracy_gate import rounding_deviation
 from spark_prof.ab.apply import lines_of
 from spark_prof.ab.command import engine_command
 from spark_prof.ab.result import Result, from_json
 from spark_prof.ab.sides import OWN_KERNELS, choose_mode, parse_side, with_formats
-from spark_prof.cli.app import app
 from spark_prof.swaps.swap_settings import SLOTS
+from tests.command_line import parsed
 from tests.docs.pages import PAGES, ROOT, commands, tables
 from tests.rows import each_row
 
 PAGE = ROOT / "docs" / "ab.md"
 RESULTS = ROOT / "benchmarks" / "results" / "ab" / "README.md"
 COMMANDS = sorted({tuple(w) for page in PAGES for w in commands(page) if w[0] == "ab"})
-GROUP: Any = typer.main.get_command(app)
-
-
-def parsed(words: tuple[str, ...]) -> dict[str, Any]:
-    with GROUP.make_context("spark-prof", list(words)) as context:
-        name, command, rest = GROUP.resolve_command(context, list(words))
-        with command.make_context(name, rest, parent=context) as inner:
-            return dict(inner.params)
 
 
 @each_row("words", COMMANDS)

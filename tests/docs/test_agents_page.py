@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,9 @@ pytest.importorskip("mcp")
 
 from mcp import Client
 
-from spark_prof.cli import main as cli
 from spark_prof.mcp_server.bounded_answer import MOST_BYTES
 from spark_prof.mcp_server.stdio_session import TOOLS
+from tests.command_line import ran
 from tests.docs.pages import ROOT, commands
 from tests.mcp_server.client import Asked, parameters
 
@@ -36,15 +35,13 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_its_commands_write_json(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_commands_write_json(runs: Path) -> None:
     asked = list(commands(PAGE))
     assert [words[0] for words in asked] == ["report", "compare", "query"]
     for words in asked:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", *words])
-        assert cli.main() == 0
-        assert json.loads(capsys.readouterr().out)
+        code, out, _ = ran(*words)
+        assert code == 0
+        assert json.loads(out)
 
 
 def test_its_configurations_start_a_server(runs: Path) -> None:

@@ -8,17 +8,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 from spark_prof.analyzers.comparing.compare_sides import compare
 from spark_prof.analyzers.comparing.noise import CALL_FLOOR_US, GAP_FLOOR, KERNEL_FLOOR, START
 from spark_prof.analyzers.comparing.threshold_expression import parse
 from spark_prof.analyzers.comparing.thresholds import check
-from spark_prof.cli.app import app
 from spark_prof.datasets.compared import read_side
+from tests.command_line import parsed
 from tests.docs.pages import ROOT, tables
 from tests.slowed import slowed
 
@@ -71,14 +69,6 @@ def _run_lines() -> list[str]:
     """The commands of ours in the workflow."""
     lines = map(str.strip, WORKFLOW.read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line.startswith("spark-prof ")]
-
-
-def parsed(words: list[str]) -> dict[str, Any]:
-    group: Any = typer.main.get_command(app)
-    with group.make_context("spark-prof", list(words)) as context:
-        name, command, rest = group.resolve_command(context, list(words))
-        with command.make_context(name, rest, parent=context) as inner:
-            return dict(inner.params)
 
 
 def test_the_workflow_s_commands_are_real() -> None:

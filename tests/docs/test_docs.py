@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-import typer
 
 from spark_prof.analyzers.step_accounting import step_books
-from spark_prof.cli import main as cli
-from spark_prof.cli.app import app
 from spark_prof.profiler import vllm_names
 from spark_prof.profiler.commands import recognise
 from spark_prof.profiler.container import container_command
+from tests.command_line import parsed, ran
 from tests.docs.pages import GENERATED, PAGES, ROOT, commands, tables, written
 from tests.rows import each_row
 
@@ -27,7 +23,6 @@ HEADING = re.compile(r"^#+ (.*)$", re.M)
 COMMANDS = sorted({tuple(words) for page in PAGES for words in commands(page)})
 # But of all captures at once: the golden corpus draws each of them.
 REPORTS = [words for words in COMMANDS if words[0] == "report" and "tests/data/" in words[1]]
-GROUP: Any = typer.main.get_command(app)
 
 
 def prose(page: Path) -> str:
@@ -63,13 +58,7 @@ def test_every_page_is_reached_from_the_index() -> None:
 def test_command_lines_parse(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with GROUP.make_context("spark-prof", list(words)) as context:
-        name, command, rest = GROUP.resolve_command(context, list(words))
-        while hasattr(command, "resolve_command"):
-            name, command, rest = command.resolve_command(context, rest)
-        with command.make_context(name, rest, parent=context) as parsed:
-            recorded = parsed.params.get("command")
-    if recorded:
+    if recorded := parsed(words).get("command"):
         # The command need not be installed here, but it must be one that can be recorded.
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(shutil, "which", lambda word: f"/usr/bin/{word}")
@@ -84,15 +73,13 @@ def test_reports_of_the_captures_are_drawn(
     words: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "data").symlink_to(ROOT / "tests" / "data")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["spark-prof", *words])
-    assert cli.main() == 0
-    written = [path for path in tmp_path.iterdir() if path.is_file()]
-    assert capsys.readouterr().out or written
+    code, out, _ = ran(*words)
+    assert code == 0
+    assert out or [path for path in tmp_path.iterdir() if path.is_file()]
 
 
 @each_row("page", [page for page in GENERATED if page.exists()])

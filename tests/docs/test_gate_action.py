@@ -64,8 +64,8 @@ def test_limits_can_be_added_and_what_is_undecided_can_fail(tmp_path: Path) -> N
     limits = "findings > 0\n\ncoverage.engine < 99.999%\n"
     code, _, err = run(COMPARE, tmp_path, **inputs, **{"fail-on": limits})
     assert (code, "findings" in err) == (1, True)
-    pair = [str(DATA / "compare-h100" / name) for name in ("gpt-graph", "gpt-duty")]
-    inputs |= {"baseline": pair[0], "recording": pair[1]}
+    pair = [str(DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4")]
+    inputs |= {"baseline": pair[0], "recording": pair[1], "metric": "prefill_us.median"}
     for strict, expected in (("false", 0), ("true", 1)):
         code, _, err = run(COMPARE, tmp_path, **inputs, strict=strict)
         assert (code, "undecided" in err) == (expected, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,12 +10,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spark_prof.cli import main as cli
 from spark_prof.kernels.candidate import Candidate
 from spark_prof.kernels.check.runner import check as check_candidate
 from spark_prof.swaps.layers import Replacement
 from spark_prof.swaps.own import GROUP, load_builder
 from spark_prof.swaps.swap_settings import SLOTS
+from tests.command_line import ran
 from tests.docs.pages import ROOT, commands, tables
 
 PAGE = ROOT / "docs" / "own-kernels.md"
@@ -25,28 +24,17 @@ TEXT = PAGE.read_text(encoding="utf-8")
 COMMANDS = list(commands(TUTORIAL))
 
 
-def run(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["spark-prof", *words])
-    code = cli.main()
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_the_path_of_a_norm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_path_of_a_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Template, check and apply; the comparison between them is tests/engine/test_ab.py's."""
     monkeypatch.chdir(tmp_path)
     first = COMMANDS.index(["kernels", "template", "norm", "-o", "my_norm.py"])
     template, check, compare, apply = COMMANDS[first : first + 4]
-    assert run(template, monkeypatch, capsys)[0] == 0
-    code, out, _ = run(check, monkeypatch, capsys)
+    assert ran(*template)[0] == 0
+    code, out, _ = ran(*check)
     assert code == 0
     assert "0 failed; 0 skipped" in out
     assert compare[:3] == apply[:1] + apply[2:]
-    code, out, _ = run(apply, monkeypatch, capsys)
+    code, out, _ = ran(*apply)
     assert code == 0
     assert f"SPARK_PROF_SWAPS=norm={tmp_path / 'my_norm.py'}:build" in out
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,26 +13,27 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from spark_prof.cli import main as cli
 from spark_prof.dashboards.kernel_races import render_bench
-from spark_prof.dashboards.render import RENDERERS
+from spark_prof.dashboards.render import RENDERERS, Layout
 from spark_prof.dashboards.replacement_kernels import Checked, render_checks
 from spark_prof.dashboards.tune_report import render_candidates, render_tune
 from spark_prof.kernels.bench.shapes import Recorded
 from spark_prof.kernels.check.verdict import Verdict
 from spark_prof.tune.candidates import Candidate, CandidateTable
 from tests.checkpoints import MODELS
+from tests.command_line import ran
 from tests.dashboards.sample import SAMPLES
 from tests.dashboards.test_kernels_reports import cell, report
 from tests.docs.pages import ROOT
 from tests.docs.schemas import DOCUMENTS, FOLDER, undescribed, written
+from tests.golden.corpus import reading_once
 from tests.rows import each_row
 from tests.tune.sample import NOTHING, STOPPED, TUNED
 
 _DATA = ROOT / "tests" / "data"
 _GRAPHS = str(_DATA / "h100-qwen3-30b-a3b-nvfp4-graphs")
 _KINETO = str(_DATA / "kineto" / "gpt-oss-eager.json.gz")
-_SQL = "select name, count(*) n, min(start_ns) first from kernels group by 1"
+_SQL = "select name, count(*) n, min(start_ns) first from kernels group by 1 order by 1"
 RECORDINGS: list[tuple[str, list[str]]] = [
     *(("report", ["report", str(path.parent)]) for path in sorted(_DATA.glob("*/meta.json"))),
     *(("report", ["report", str(_DATA / name)])
@@ -105,13 +105,11 @@ def faults(name: str, document: Any) -> list[str]:
 
 
 @pytest.fixture
-def printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Any:
+def printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def run(words: list[str]) -> Any:
-        monkeypatch.setattr(sys, "argv", ["spark-prof", *words, "--format", "json"])
-        assert cli.main() == 0, words
-        return json.loads(capsys.readouterr().out)
+        code, out, _ = ran(*words, "--format", "json")
+        assert code == 0, words
+        return json.loads(out)
 
     monkeypatch.chdir(tmp_path)
     return run
@@ -158,7 +156,8 @@ BOUNDED = {row[0]: row for row in COMMANDS if row[0] not in ("written", "ab-appl
 
 @each_row("name, words", BOUNDED.values())
 def test_bounds(name: str, words: list[str], printed: Any) -> None:
-    whole, few = printed(words), printed([*words, "--limit", "1"])
+    with reading_once():
+        whole, few = printed(words), printed([*words, "--limit", "1"])
     assert faults(name, few) == []
     if isinstance(whole, list):
         assert few == {"rows": whole[:1], "left_out": len(whole) - 1}
@@ -205,19 +204,19 @@ def test_reports_of_samples(name: str) -> None:
 def test_what_needs_a_gpu() -> None:
     verdict = Verdict("w4a16", "a case", "cpu", "passed", 0.5)
     checked = Checked((), "the CPU", "cpu", (verdict,))
-    assert faults("kernels-check", json.loads(render_checks(checked, "json"))) == []
+    assert faults("kernels-check", json.loads(render_checks(checked, Layout("json")))) == []
     recorded = Recorded(("a kernel",), 12.5, 96, False)
     benched = report(cell(1, 5.0, 10.0, recorded=recorded), cell(4, None, 9.0))
-    assert faults("kernels-bench", json.loads(render_bench(benched, "json"))) == []
+    assert faults("kernels-bench", json.loads(render_bench(benched, Layout("json")))) == []
     assert faults("explore", {"schema": 1, "address": "http://127.0.0.1:8501/?token=x"}) == []
 
 
 def test_what_needs_engines() -> None:
     for result in (TUNED, NOTHING, STOPPED):
-        assert faults("tune", json.loads(render_tune(result, "json"))) == []
+        assert faults("tune", json.loads(render_tune(result, Layout("json")))) == []
     candidate = Candidate("moe=spark_prof", "kernels", "always", "small-kernels", 1.5)
     table = CandidateTable((candidate,), TUNED.left_out)
-    listed = json.loads(render_candidates(table, "json"))
+    listed = json.loads(render_candidates(table, Layout("json")))
     assert listed["candidates"]
     assert faults("tune-list", listed) == []
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from tests.command_line import ran
 from tests.golden.plain_json import plain
 
 if TYPE_CHECKING:
@@ -107,17 +106,17 @@ def output(commands: list[Command]) -> str:
     for command in commands:
         lines += ["=" * 100, f"$ spark-prof {' '.join(command)}", "=" * 100]
         lines += _tables(command, long) if command[0] == "explore" else _printed(command, long)
-    _OPEN.close()
+    OPEN.close()
     lines += ["=" * 100, *(f"{short} = {text}" for short, text in sorted(long.items()))]
     return "\n".join(lines) + "\n"
 
 
-_OPEN = ExitStack()
-"""The recordings that the commands of a document share."""
+OPEN = ExitStack()
+"""The recordings that commands share until it is closed, such as those of a document."""
 
 
 def _read_once() -> None:
-    """Lets the commands of a document open and summarize a recording once: each draws it anew."""
+    """Lets commands open and summarize a recording once while `OPEN` is: each draws it anew."""
     import typer.main
 
     from spark_prof.analyzers import summary
@@ -131,10 +130,10 @@ def _read_once() -> None:
     def read_once(source: str | Source) -> Iterator[Bundle]:
         name = source if isinstance(source, str) else source.name
         if not bundles:
-            _OPEN.callback(bundles.clear)
-            _OPEN.callback(summaries.clear)
+            OPEN.callback(bundles.clear)
+            OPEN.callback(summaries.clear)
         if name not in bundles:
-            bundles[name] = _OPEN.enter_context(read(source))
+            bundles[name] = OPEN.enter_context(read(source))
         yield bundles[name]
 
     def sum_up_once(
@@ -154,18 +153,28 @@ def _read_once() -> None:
     typer.main.get_command = cache(typer.main.get_command)  # the same commands for every call
 
 
-def _printed(command: Command, long: dict[str, str]) -> Iterator[str]:
-    from spark_prof.cli.main import main
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """The same for a while, after which commands read as always."""
+    from spark_prof.analyzers import summary
+    from spark_prof.datasets import opened
 
-    out, err = io.StringIO(), io.StringIO()
-    sys.argv = ["spark-prof", *command]
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main()
+    kept = opened.opened, summary.summary_of
+    _read_once()
+    try:
+        yield
+    finally:
+        OPEN.close()
+        opened.opened, summary.summary_of = kept
+
+
+def _printed(command: Command, long: dict[str, str]) -> Iterator[str]:
+    code, out, err = ran(*command)
     if command[-1] == "json" and code == 0:
-        yield from plain(json.loads(out.getvalue()), long)
+        yield from plain(json.loads(out), long)
     else:
-        yield from out.getvalue().rstrip("\n").split("\n")
-    for line in err.getvalue().splitlines():
+        yield from out.rstrip("\n").split("\n")
+    for line in err.splitlines():
         yield f"stderr: {line}"
     if code:
         yield f"exit code {code}"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mcp import Client, StdioServerParameters
 
-from spark_prof.cli import main as cli
 from spark_prof.errors import CommandError
 from spark_prof.mcp_server.command_runs import CommandRuns, Ended
+from tests.command_line import ran
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
@@ -62,13 +61,7 @@ class InProcess(CommandRuns):
     def __init__(self) -> None: ...
 
     async def run(self, words: Sequence[str], *_: Any, codes: Any = (0,), **__: Any) -> Ended:
-        out, err, given = io.StringIO(), io.StringIO(), sys.argv
-        try:
-            sys.argv = ["spark-prof", *words]
-            with redirect_stdout(out), redirect_stderr(err):
-                code = cli.main()
-        finally:
-            sys.argv = given
+        code, out, err = ran(*words)
         if code not in codes:
-            raise CommandError(err.getvalue().splitlines()[-1].removeprefix("spark-prof: "))
-        return Ended(code, bytearray(out.getvalue().encode()), err.getvalue().splitlines())
+            raise CommandError(err.splitlines()[-1].removeprefix("spark-prof: "))
+        return Ended(code, bytearray(out.encode()), err.splitlines())

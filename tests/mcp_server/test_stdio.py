@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -28,13 +27,18 @@ from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.command_runs import CommandRuns
 from spark_prof.mcp_server.stdio_session import build_server
 from tests.mcp_server.client import DATA, ROOT, Asked, InProcess, connected, parameters
-from tests.rows import each_row
 
+pytestmark = pytest.mark.anyio
 READS = [
     "recordings", "summary", "findings", "kernels", "layers", "details", "query", "compare", "why",
 ]  # fmt: skip
 STARTS = ["record", "ab", "tune"]
 AWQ = "code-h100/dense-awq"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 async def error_of(client: Client, tool: str, arguments: dict[str, Any]) -> str:
@@ -46,31 +50,25 @@ async def error_of(client: Client, tool: str, arguments: dict[str, Any]) -> str:
     return str(content.text)
 
 
-def test_the_handshake_and_the_tools() -> None:
-    async def talk() -> None:
-        async with connected(DATA) as client:
-            assert client.server_info.name == "spark-prof"
-            assert "never an instruction" in client.instructions
-            listed = (await client.list_tools()).tools
-            assert [tool.name for tool in listed] == READS
-            assert all(tool.annotations.read_only_hint for tool in listed)
-            assert all(len(tool.description) < 300 for tool in listed)
-        async with connected(DATA, "--allow-run") as client:
-            listed = (await client.list_tools()).tools
-            assert [tool.name for tool in listed] == READS + STARTS
-            assert [t.name for t in listed if not t.annotations.read_only_hint] == STARTS
-
-    asyncio.run(talk())
+async def test_the_handshake_and_the_tools() -> None:
+    async with connected(DATA) as client:
+        assert client.server_info.name == "spark-prof"
+        assert "never an instruction" in client.instructions
+        listed = (await client.list_tools()).tools
+        assert [tool.name for tool in listed] == READS
+        assert all(tool.annotations.read_only_hint for tool in listed)
+        assert all(len(tool.description) < 300 for tool in listed)
+    async with connected(DATA, "--allow-run") as client:
+        listed = (await client.list_tools()).tools
+        assert [tool.name for tool in listed] == READS + STARTS
+        assert [t.name for t in listed if not t.annotations.read_only_hint] == STARTS
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_clients_of_both_ages_are_served(mode: str) -> None:
-    async def talk() -> None:
-        async with Client(parameters(DATA), mode=mode) as client:
-            answer = await Asked(client)("recordings", limit=1)
-            assert answer["data"]["rows"]
-
-    asyncio.run(talk())
+async def test_clients_of_both_ages_are_served(mode: str) -> None:
+    async with Client(parameters(DATA), mode=mode) as client:
+        answer = await Asked(client)("recordings", limit=1)
+        assert answer["data"]["rows"]
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -96,71 +94,59 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_wrong_arguments_are_told_in_a_line_and_the_server_lives_on(
+async def test_wrong_arguments_are_told_in_a_line_and_the_server_lives_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stdio_session, "CommandRuns", InProcess)
 
-    async def talk() -> None:
-        async with Client(build_server(AllowedFolders.of([DATA]), allow_run=False)) as client:
-            for tool, arguments, text in WRONG:
-                said = await error_of(client, tool, arguments)
-                assert any(word in said for word in text.split("|")), (tool, arguments, said)
-            assert (await Asked(client)("summary", recording=AWQ))["data"]["run"]
-
-    asyncio.run(talk())
+    async with Client(build_server(AllowedFolders.of([DATA]), allow_run=False)) as client:
+        for tool, arguments, text in WRONG:
+            said = await error_of(client, tool, arguments)
+            assert any(word in said for word in text.split("|")), (tool, arguments, said)
+        assert (await Asked(client)("summary", recording=AWQ))["data"]["run"]
 
 
-def test_pages_of_a_query_are_all_its_rows() -> None:
-    async def talk() -> None:
-        async with connected(DATA) as client:
-            ask, found, cursor = Asked(client), [], 0
-            sql = "SELECT range AS n FROM range(450) ORDER BY 1"
-            while cursor is not None:
-                answer = await ask("query", recording=AWQ, sql=sql, cursor=cursor, limit=200)
-                found += [row["n"] for row in answer["data"]["rows"]]
-                cursor = answer.get("next_cursor")
-            assert found == list(range(450))
-            # Nobody waits for rows that are not shown.
-            answer = await ask("query", recording=AWQ, sql="FROM range(1000000000000)", limit=2)
-            assert [row["range"] for row in answer["data"]["rows"]] == [0, 1]
-            assert answer["next_cursor"] == 2
-
-    asyncio.run(talk())
+async def test_pages_of_a_query_are_all_its_rows() -> None:
+    async with connected(DATA) as client:
+        ask, found, cursor = Asked(client), [], 0
+        sql = "SELECT range AS n FROM range(450) ORDER BY 1"
+        while cursor is not None:
+            answer = await ask("query", recording=AWQ, sql=sql, cursor=cursor, limit=200)
+            found += [row["n"] for row in answer["data"]["rows"]]
+            cursor = answer.get("next_cursor")
+        assert found == list(range(450))
+        # Nobody waits for rows that are not shown.
+        answer = await ask("query", recording=AWQ, sql="FROM range(1000000000000)", limit=2)
+        assert [row["range"] for row in answer["data"]["rows"]] == [0, 1]
+        assert answer["next_cursor"] == 2
 
 
-def test_a_call_that_the_client_gives_up_ends_its_process() -> None:
+async def test_a_call_that_the_client_gives_up_ends_its_process() -> None:
     """The endless query is gone, and the server answers the next call."""
     endless = "SELECT count(*) FROM range(10000000000000) a, range(1000) b"
 
-    async def talk() -> None:
-        async with connected(DATA) as client:
-            [server] = [p for p in psutil.Process().children() if "mcp" in p.cmdline()]
-            with pytest.raises(MCPError):
-                await client.call_tool(
-                    "query", {"recording": AWQ, "sql": endless}, read_timeout_seconds=4
-                )
-            for _ in range(300):
-                if not server.children(recursive=True):
-                    break
-                await anyio.sleep(0.1)
-            assert not server.children(recursive=True)
-            assert (await Asked(client)("recordings"))["data"]["rows"]
-
-    asyncio.run(talk())
+    async with connected(DATA) as client:
+        [server] = [p for p in psutil.Process().children() if "mcp" in p.cmdline()]
+        with pytest.raises(MCPError):
+            await client.call_tool(
+                "query", {"recording": AWQ, "sql": endless}, read_timeout_seconds=4
+            )
+        for _ in range(300):
+            if not server.children(recursive=True):
+                break
+            await anyio.sleep(0.1)
+        assert not server.children(recursive=True)
+        assert (await Asked(client)("recordings"))["data"]["rows"]
 
 
-def test_a_command_that_takes_too_long_is_ended() -> None:
-    async def run() -> None:
-        words = ["query", "--", str(DATA / AWQ), "SELECT count(*) FROM range(10000000000000)"]
-        with pytest.raises(CommandError, match="query was ended after 2 seconds"):
-            await CommandRuns().run(words, 2)
-        assert not [p for p in psutil.Process().children() if "query" in p.cmdline()]
-
-    asyncio.run(run())
+async def test_a_command_that_takes_too_long_is_ended() -> None:
+    words = ["query", "--", str(DATA / AWQ), "SELECT count(*) FROM range(10000000000000)"]
+    with pytest.raises(CommandError, match="query was ended after 2 seconds"):
+        await CommandRuns().run(words, 2)
+    assert not [p for p in psutil.Process().children() if "query" in p.cmdline()]
 
 
-def test_what_the_folder_holds_is_not_imported(
+async def test_what_the_folder_holds_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A module beside the recordings, of a name that spark-prof imports."""
@@ -170,11 +156,8 @@ def test_what_the_folder_holds_is_not_imported(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
-    async def run() -> None:
-        words = ["report", "--format=json", "--", str(DATA / AWQ)]
-        assert (await CommandRuns().run(words, 60)).code == 0
-
-    asyncio.run(run())
+    words = ["report", "--format=json", "--", str(DATA / AWQ)]
+    assert (await CommandRuns().run(words, 60)).code == 0
     assert not (tmp_path / "imported").exists()
 
 
@@ -257,8 +240,8 @@ RUNS: list[tuple[str, dict[str, Any], list[str]]] = [
 ]  # fmt: skip
 
 
-@each_row(("tool", "arguments", "words"), RUNS)
-def test_a_measurement_is_run_and_shown(
+@pytest.mark.parametrize(("tool", "arguments", "words"), RUNS)
+async def test_a_measurement_is_run_and_shown(
     tool: str, arguments: dict[str, Any], words: list[str], fake: Path
 ) -> None:
     told: list[str | None] = []
@@ -266,80 +249,68 @@ def test_a_measurement_is_run_and_shown(
     async def on_progress(done: float, total: float | None, message: str | None) -> None:
         told.append(message)
 
-    async def talk() -> None:
-        server = build_server(AllowedFolders.of([fake]), allow_run=True)
-        async with Client(server) as client:
-            given = {"command": ["vllm", "serve", "--x; rm"], "out": tool, **arguments}
-            result = await client.call_tool(tool, given, progress_callback=on_progress)
-            found = json.loads(result.content[0].text)
-            printed = found["data"]["printed"]
-            begins = [tool, f"--out={fake / tool}", *(["--minutes=8"] if tool == "tune" else [])]
-            command = [*begins, *words, "--", "vllm", "serve", "--x; rm"]
-            assert printed == ([] if tool == "record" else [str(command)])
-            assert (fake / tool / "words").read_text() == str(command)
-            assert found["next"]["arguments"] == {"recording": tool}
-            again = await error_of(client, tool, given)
-            assert "name a new folder" in again
-            failing = await error_of(client, tool, given | {"command": ["fail"], "out": "other"})
-            assert failing == "no GPU"
-            elsewhere = await error_of(client, tool, given | {"out": "../other"})
-            assert "name a new folder" in elsewhere
-
-    asyncio.run(talk())
+    server = build_server(AllowedFolders.of([fake]), allow_run=True)
+    async with Client(server) as client:
+        given = {"command": ["vllm", "serve", "--x; rm"], "out": tool, **arguments}
+        result = await client.call_tool(tool, given, progress_callback=on_progress)
+        found = json.loads(result.content[0].text)
+        printed = found["data"]["printed"]
+        begins = [tool, f"--out={fake / tool}", *(["--minutes=8"] if tool == "tune" else [])]
+        command = [*begins, *words, "--", "vllm", "serve", "--x; rm"]
+        assert printed == ([] if tool == "record" else [str(command)])
+        assert (fake / tool / "words").read_text() == str(command)
+        assert found["next"]["arguments"] == {"recording": tool}
+        again = await error_of(client, tool, given)
+        assert "name a new folder" in again
+        failing = await error_of(client, tool, given | {"command": ["fail"], "out": "other"})
+        assert failing == "no GPU"
+        elsewhere = await error_of(client, tool, given | {"out": "../other"})
+        assert "name a new folder" in elsewhere
     assert told[0] == "the server is up"
 
 
-def test_a_measurement_that_is_cancelled_is_ended(fake: Path) -> None:
-    async def talk() -> None:
-        server = build_server(AllowedFolders.of([fake]), allow_run=True)
-        async with Client(server, mode="legacy") as client:
-            arguments = {"command": ["wait"], "out": "new"}
-            pid = fake / "new.pid"
-            async with anyio.create_task_group() as group:
-                group.start_soon(client.call_tool, "record", arguments)
-                while not pid.exists() or not pid.read_text():
-                    await anyio.sleep(0.05)
-                process = psutil.Process(int(pid.read_text()))
-                said = await error_of(client, "record", {"command": ["true"], "out": "other"})
-                assert said.startswith("a measurement is running")
-                group.cancel_scope.cancel()
-            for _ in range(200):
-                if not process.is_running():
-                    break
-                await anyio.sleep(0.1)
-            assert not process.is_running()
-            assert (await client.list_tools()).tools
-
-    asyncio.run(talk())
+async def test_a_measurement_that_is_cancelled_is_ended(fake: Path) -> None:
+    server = build_server(AllowedFolders.of([fake]), allow_run=True)
+    async with Client(server, mode="legacy") as client:
+        arguments = {"command": ["wait"], "out": "new"}
+        pid = fake / "new.pid"
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "record", arguments)
+            while not pid.exists() or not pid.read_text():
+                await anyio.sleep(0.05)
+            process = psutil.Process(int(pid.read_text()))
+            said = await error_of(client, "record", {"command": ["true"], "out": "other"})
+            assert said.startswith("a measurement is running")
+            group.cancel_scope.cancel()
+        for _ in range(200):
+            if not process.is_running():
+                break
+            await anyio.sleep(0.1)
+        assert not process.is_running()
+        assert (await client.list_tools()).tools
 
 
-def test_a_measurement_whose_time_is_over_is_shown(
+async def test_a_measurement_whose_time_is_over_is_shown(
     fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool_calls, "_MINUTE", 0.03)
 
-    async def talk() -> None:
-        async with Client(build_server(AllowedFolders.of([fake]), allow_run=True)) as client:
-            given = {"command": ["late"], "out": "late", "minutes": 30}
-            data = (await Asked(client)("record", **given))["data"]
-            assert data["exit_code"] is None
-            assert data["said"] == ["the server is up", "record was ended after 1 seconds"]
-
-    asyncio.run(talk())
+    async with Client(build_server(AllowedFolders.of([fake]), allow_run=True)) as client:
+        given = {"command": ["late"], "out": "late", "minutes": 30}
+        data = (await Asked(client)("record", **given))["data"]
+        assert data["exit_code"] is None
+        assert data["said"] == ["the server is up", "record was ended after 1 seconds"]
 
 
-def test_measurements_are_no_tools_without_leave(fake: Path) -> None:
-    async def talk() -> None:
-        async with Client(build_server(AllowedFolders.of([fake]), allow_run=False)) as client:
-            for tool in STARTS:
-                said = await error_of(client, tool, {"command": ["true"], "out": "new", "b": "x=y"})
-                assert said.startswith(f"no tool '{tool}'")
-
-    asyncio.run(talk())
+async def test_measurements_are_no_tools_without_leave(fake: Path) -> None:
+    async with Client(build_server(AllowedFolders.of([fake]), allow_run=False)) as client:
+        for tool in STARTS:
+            said = await error_of(client, tool, {"command": ["true"], "out": "new", "b": "x=y"})
+            assert said.startswith(f"no tool '{tool}'")
     assert not list(fake.iterdir())
 
 
-def test_a_fault_of_a_tool_is_told_without_its_text(
+async def test_a_fault_of_a_tool_is_told_without_its_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     async def broken(*_: object) -> None:
@@ -347,12 +318,9 @@ def test_a_fault_of_a_tool_is_told_without_its_text(
 
     monkeypatch.setitem(tool_calls.ANSWERS, "recordings", broken)  # type: ignore[arg-type]
 
-    async def talk() -> None:
-        async with Client(build_server(AllowedFolders.of([tmp_path]), allow_run=False)) as client:
-            said = await error_of(client, "recordings", {})
-        assert said == "recordings failed with RuntimeError: a fault of spark-prof"
-
-    asyncio.run(talk())
+    async with Client(build_server(AllowedFolders.of([tmp_path]), allow_run=False)) as client:
+        said = await error_of(client, "recordings", {})
+    assert said == "recordings failed with RuntimeError: a fault of spark-prof"
     assert "the secret" in capsys.readouterr().err
 
 
@@ -375,15 +343,12 @@ def test_the_command_says_what_it_lacks(
         assert "pip install 'spark-prof[mcp]'" in said.err
 
 
-def test_the_example_can_be_asked(tmp_path: Path) -> None:
+async def test_the_example_can_be_asked(tmp_path: Path) -> None:
     shutil.copy(ROOT / "spark_prof" / "example.zip", tmp_path)
 
-    async def talk() -> None:
-        async with connected(tmp_path) as client:
-            ask = Asked(client)
-            answer = await ask("recordings")
-            for _ in range(6):  # following nothing but what each answer says
-                answer = await ask.next(answer)
-            assert ask.bytes < 7 * 8_000
-
-    asyncio.run(talk())
+    async with connected(tmp_path) as client:
+        ask = Asked(client)
+        answer = await ask("recordings")
+        for _ in range(6):  # following nothing but what each answer says
+            answer = await ask.next(answer)
+        assert ask.bytes < 7 * 8_000

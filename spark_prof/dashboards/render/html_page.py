@@ -19,7 +19,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from spark_prof.dashboards.render.limits import shortened
-from spark_prof.dashboards.section import Document, cleaned, without_bars
+from spark_prof.dashboards.section import Document, without_bars
 from spark_prof.dashboards.units import clean, shorten
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -30,7 +30,7 @@ _MANY_COLUMNS = 8  # a table with more is drawn smaller
 _NAME_WIDTH = 72
 _LONGEST_NAME = 2000
 _TITLE, _NO_TITLE = 40, 8
-"""Pixels above a figure with its title, as `charts.set_style` sets them, and without."""
+"""Pixels above a figure with its title, as `charts.new_figure` sets them, and without."""
 # In a script a name could end it.
 _ESCAPES = {character: f"\\u{ord(character):04x}" for character in "<>&"}
 
@@ -41,7 +41,7 @@ def draw(document: Document, figures: Mapping[str, go.Figure]) -> str:
     Of very long tables it has the first rows.
     """
     document = shortened(
-        cleaned(document), lambda tables: len(_sections(tables, {}).encode()) <= _MOST_BYTES
+        document, lambda tables: len(_sections(tables, {}).encode()) <= _MOST_BYTES
     )
     shown = {s.id: figures[s.id] for s in document.sections if s.id in figures}
     template = _templates().get_template("page.html.j2")
@@ -58,7 +58,6 @@ def draw(document: Document, figures: Mapping[str, go.Figure]) -> str:
 
 def fragment(document: Document) -> str:
     """The sections of a short document for a page that is somebody else's, such as a notebook."""
-    document = cleaned(document)
     title = _templates().from_string("<h3>{{ title }}</h3>\n").render(title=document.title)
     return title + _sections(document, {})
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from spark_prof.dashboards.render.limits import shortened
-from spark_prof.dashboards.section import Cell, Column, Document, Section, cleaned, without_bars
+from spark_prof.dashboards.section import Cell, Column, Document, Section, without_bars
 from spark_prof.dashboards.units import count, shorten
 
 _LONGEST = 32_000
@@ -37,7 +37,7 @@ _NOTHING = "<!-- -->"
 
 def draw(document: Document) -> str:
     """Draws any document as GitHub Markdown that fits a post."""
-    return _drawn(shortened(cleaned(document), lambda shown: len(_drawn(shown)) <= _LONGEST))
+    return _drawn(shortened(document, lambda shown: len(_drawn(shown)) <= _LONGEST))
 
 
 def _drawn(document: Document) -> str:

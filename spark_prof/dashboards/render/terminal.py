@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_prof.dashboards.section import Cell, Column, Document, Section, cleaned
+from spark_prof.dashboards.section import Cell, Column, Document, Section
 from spark_prof.dashboards.units import shorten
 
 _BAR_WIDTH = 12
@@ -27,7 +27,6 @@ def draw(document: Document, width: int = 100, color: bool = False) -> str:
 
     Where a table does not fit it loses its least important columns; below 60 columns lines break.
     """
-    document = cleaned(document)
     output = StringIO()
     console = Console(
         file=output,

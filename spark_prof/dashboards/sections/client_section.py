@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from spark_prof.analyzers.clients.client_rows import ClientRow, Comparison
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import (
-    LEGENDED,
-    Plot,
-    add_bars,
-    empty_figure,
-    label,
-    set_style,
-    set_time_axes,
-)
+from spark_prof.dashboards.charts import Plot, add_bars, label, new_figure, set_time_axes
 from spark_prof.dashboards.colors import NEUTRAL, SHADES
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.units import counted, difference, figure, shorten
@@ -102,7 +94,7 @@ def runs(found: Sequence[ClientRow]) -> Section:
 def remarks(found: Sequence[ClientRow], lost: Sequence[str]) -> Section:
     """Lists what the results do not tell and what to know of the runs, once each."""
     said = dict.fromkeys([*lost, *(text for row in found for text in row.sentences)])
-    return listed("notes", "Caveats", said, _LONGEST_PROSE)
+    return listed("notes", "Caveats", said)
 
 
 def name(row: ClientRow) -> str:
@@ -147,12 +139,12 @@ def clients_beside_steps(rows: Sequence[ClientRow]) -> Plot:
         for one in row.comparisons
     ][:_MOST_DRAWN]
     names = [text for text, _ in pairs]
-    drawn = empty_figure()
+    drawn = new_figure(
+        "What clients waited, and what steps took", 120 + 40 * len(pairs), legended=True,
+        barmode="group", margin={"r": 76},
+    )  # fmt: skip
     for title, color in (("client", SHADES[0]), ("engine", NEUTRAL)):
         times = [getattr(one, title) for _, one in pairs]
         add_bars(drawn, names, times, color, hover=f"%{{y}}, {title}: %{{text}}", name=title)
-    set_style(drawn, "What clients waited, and what steps took", height=120 + 40 * len(pairs))
-    drawn.update_layout(barmode="group", **LEGENDED)
-    drawn.update_layout(margin={"r": 76})
     set_time_axes(drawn, max((max(one.client, one.engine) for _, one in pairs), default=1.0))
     return drawn

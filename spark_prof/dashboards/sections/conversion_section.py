@@ -14,13 +14,11 @@ from spark_prof.analyzers.conversions.conversion_rows import (
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import (
-    LEGENDED,
     Plot,
     add_bars,
-    empty_figure,
     label,
+    new_figure,
     painted,
-    set_style,
     set_time_axes,
     time_ticks,
 )
@@ -143,14 +141,13 @@ def most_expensive(report: Report) -> Plot:
         colors.append(NEUTRAL)
         whose.append("the rest")
         places.append(-1)
-    drawn = empty_figure()
-    hover = "%{text}<br>%{hovertext}"
-    add_bars(drawn, names, times, colors, hover=hover, hovertext=whose, customdata=places)
     whole = "a decode step" if _decodes(report) else "all steps"
     if report.conversions.us_per_token is not None:
         whole = "a token"
-    set_style(drawn, f"What conversions take of {whole}", height=90 + 28 * len(names))
-    drawn.update_layout(margin={"r": 76})
+    title = f"What conversions take of {whole}"
+    drawn = new_figure(title, 90 + 28 * len(names), margin={"r": 76})
+    hover = "%{text}<br>%{hovertext}"
+    add_bars(drawn, names, times, colors, hover=hover, hovertext=whose, customdata=places)
     set_time_axes(drawn, max(times, default=1.0))
     return drawn
 
@@ -166,7 +163,8 @@ def by_layer(report: Report) -> Plot:
         us = (row.decode_us if decodes else row.us) / steps
         sums[row.kind][row.layer or 0] += us
         totals[row.layer or 0] += us
-    drawn = empty_figure()
+    title = f"Conversions by layer, {'a mean decode step' if decodes else 'all steps'}"
+    drawn = new_figure(title, 300, legended=True, barmode="stack")
     for kind in sorted(sums, key=lambda kind: list(_LOOKS).index(kind) if kind in _LOOKS else -1):
         layers = sorted(sums[kind])
         times = [sums[kind][layer] for layer in layers]
@@ -181,10 +179,7 @@ def by_layer(report: Report) -> Plot:
             textposition="none",
             hovertemplate=f"layer %{{x}}, {label(kind)}: %{{text}}<extra></extra>",
         )
-    title = "a mean decode step" if decodes else "all steps"
-    set_style(drawn, f"Conversions by layer, {title}", height=300)
     most = 1.05 * max(totals.values(), default=1.0)
-    drawn.update_layout(barmode="stack", **LEGENDED)
     drawn.update_xaxes(title={"text": "layer"}, dtick=max(1, len(totals) // 16))
     drawn.update_yaxes(range=[0, most], **time_ticks(most))
     return drawn

@@ -9,7 +9,7 @@ from spark_prof.analyzers.classify.classifier import kernel_id
 from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.dashboards import about_cells, cells
-from spark_prof.dashboards.charts import Plot, empty_figure, set_style
+from spark_prof.dashboards.charts import Plot, new_figure
 from spark_prof.dashboards.colors import LINES, SHADES, TEXT
 from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
@@ -188,7 +188,8 @@ def evidence_shares(report: Report) -> dict[str, dict[str, float]]:
 def evidence_bars(report: Report) -> Plot:
     """Draws these shares, one bar for each question."""
     shares = evidence_shares(report)
-    drawn = empty_figure()
+    title = "What tells where a kernel belongs and what it runs on"
+    drawn = new_figure(title, 190, barmode="stack")
     for word in dict.fromkeys(word for parts in shares.values() for word in parts):
         values = [parts.get(word, 0.0) for parts in shares.values()]
         drawn.add_bar(
@@ -210,8 +211,6 @@ def evidence_bars(report: Report) -> Plot:
             hovertext=[f"{word}: {share(value)} of the time" for value in values],
             hovertemplate="%{y}, %{hovertext}<extra></extra>",
         )
-    set_style(drawn, "What tells where a kernel belongs and what it runs on", height=190)
-    drawn.update_layout(barmode="stack")
     drawn.update_xaxes(range=[0, 100], ticksuffix=" %", nticks=6)
     drawn.update_yaxes(type="category", autorange="reversed", showgrid=False)
     return drawn

@@ -11,16 +11,7 @@ import numpy as np
 from spark_prof.analyzers.model import ClockRow, CollectiveRow, RankRow, Report
 from spark_prof.analyzers.views.step_series import HeldUp, held_up
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import (
-    LEGENDED,
-    Plot,
-    add_bars,
-    add_map,
-    empty_figure,
-    label,
-    set_style,
-    set_time_axes,
-)
+from spark_prof.dashboards.charts import Plot, add_bars, add_map, label, new_figure, set_time_axes
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.units import MISSING, count, counted, figure, microseconds, shorten
@@ -169,14 +160,13 @@ def rank_bars(report: Report) -> Plot:
     """Draws what each rank does in a mean step; every bar carries its rank as customdata."""
     rows = [row for row in report.ranks if row.steps][:_MOST_RANKS]
     names = [f"rank {row.rank}" for row in rows]
-    drawn = empty_figure()
+    height = 120 + 24 * max(len(rows), 2)
+    drawn = new_figure("What each rank does in a mean step", height, legended=True, barmode="stack")
     for place, (*_, part) in enumerate(_PARTS):
         times = [part(row) / row.steps for row in rows]
         if any(times):
             _add_part(drawn, names, times, place, customdata=[row.rank for row in rows])
-    set_style(drawn, "What each rank does in a mean step", height=120 + 24 * max(len(rows), 2))
     most = max((sum(part(row) for *_, part in _PARTS) / row.steps for row in rows), default=1.0)
-    drawn.update_layout(barmode="stack", **LEGENDED)
     set_time_axes(drawn, most, room=1.02)
     return drawn
 
@@ -194,12 +184,11 @@ def waits_for_ranks(report: Report) -> Plot:
         f"{first:,}" if first == last else f"{first:,} to {last:,}"
         for first, last in zip(found.first_step.tolist(), found.last_step.tolist(), strict=True)
     ]
-    drawn = empty_figure()
+    title = "How long the others waited for each rank"
+    drawn = new_figure(title, 140 + 24 * max(len(ranks), 2))
     add_map(drawn, range(len(columns)), names, found.us, hoverinfo="skip")
     drawn.update_traces(colorbar={"title": {"text": "us a step"}})
     _add_marks(drawn, found, names, columns)
-    title = "How long the others waited for each rank"
-    set_style(drawn, title, height=140 + 24 * max(len(ranks), 2))
     places = list(range(0, len(columns), max(1, len(columns) // 8)))
     shown = [columns[place] for place in places]
     drawn.update_xaxes(tickvals=places, ticktext=shown, title={"text": "steps"}, showgrid=False)
@@ -216,12 +205,11 @@ def waits_by_collective(report: Report) -> Plot:
         layer = "" if item.layer is None else f", layer {item.layer}"
         after = f" after {label(item.after)}" if item.after else ""
         names.append(f"{number}. {label(item.kind)}{after}{layer}")
-    drawn = empty_figure()
+    rest = f", the {len(shown)} longest of {len(items)}" if len(items) > len(shown) else ""
+    height = 120 + 26 * max(len(shown), 2)
+    drawn = new_figure(f"Collectives of a mean step{rest}", height, legended=True, barmode="stack")
     _add_part(drawn, names, [item.wait_us / steps for item in shown], 2)
     _add_part(drawn, names, [item.transfer_us / steps for item in shown], 1)
-    rest = f", the {len(shown)} longest of {len(items)}" if len(items) > len(shown) else ""
-    set_style(drawn, f"Collectives of a mean step{rest}", height=120 + 26 * max(len(shown), 2))
-    drawn.update_layout(barmode="stack", **LEGENDED)
     most = max((item.wait_us + item.transfer_us for item in shown), default=steps) / steps
     set_time_axes(drawn, most, room=1.05)
     return drawn

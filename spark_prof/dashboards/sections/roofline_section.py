@@ -16,7 +16,7 @@ from spark_prof.analyzers.roofline.roofline_rows import (
     StreamedWeights,
 )
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import Plot, bars, empty_figure, label, set_style
+from spark_prof.dashboards.charts import Plot, bars, label, new_figure
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, TEXT
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.sections.layer_section import in_decoder_order
@@ -298,7 +298,10 @@ def _figure(
     axes: tuple[str, str],
 ) -> Plot:
     """Draws kernels at their points under lines; the axes reach what is `inside`, but for 0."""
-    figure = empty_figure()
+    figure = new_figure(
+        title, 470, showlegend=True, legend={"itemsizing": "constant"}, hovermode="closest",
+        clickmode="event+select",
+    )  # fmt: skip
     for line in lines:
         figure.add_scatter(
             x=list(line.x), y=list(line.y), mode="lines", name=line.text,
@@ -322,16 +325,9 @@ def _figure(
             text=[_hover(row) for row, _ in mine],
             hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
-    set_style(figure, title, height=470)
     log = {"type": "log", "dtick": 1, "exponentformat": "SI"}
     figure.update_xaxes(**log, range=_decades([x for x, _ in inside]), title={"text": axes[0]})
     figure.update_yaxes(**log, range=_decades([y for _, y in inside]), title={"text": axes[1]})
-    figure.update_layout(
-        showlegend=True,
-        legend={"itemsizing": "constant"},
-        hovermode="closest",
-        clickmode="event+select",
-    )
     return figure
 
 

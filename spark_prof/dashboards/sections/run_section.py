@@ -146,4 +146,4 @@ def findings(found: Sequence[Finding]) -> Section:
 
 def notes(report: Report) -> Section:
     """Lists what the recording lost and what to know before believing a figure."""
-    return listed("notes", "Caveats", report.notes, _LONGEST_PROSE)
+    return listed("notes", "Caveats", report.notes)

@@ -7,20 +7,12 @@ from collections.abc import Iterator
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.views.waterfall import SMALL_US, Part, Waterfall, waterfall_of
 from spark_prof.dashboards import cells
-from spark_prof.dashboards.charts import (
-    Plot,
-    add_bars,
-    empty_figure,
-    label,
-    set_style,
-    set_time_axes,
-)
+from spark_prof.dashboards.charts import Plot, add_bars, label, new_figure, set_time_axes
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.section import Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
 from spark_prof.dashboards.units import counted, microseconds, rate, share
 
-_LONGEST_PROSE = 1000
 _NO_TIME_US = 0.005  # parts that would be written as 0.00 us are left out
 _NOT_DRAWN = 1e-4  # parts with less of the whole are not drawn
 _NAMES = {
@@ -93,7 +85,9 @@ def floor_waterfall(report: Report) -> Plot:
     colors = [_KIND_COLORS.get(p.kind) or COLORS.get(p.component, NEUTRAL) for p in parts]
     begins = [sum(part.us for part in parts[:place]) for place in range(len(parts))]
     times = [*(part.us for part in parts), found.us]
-    figure = empty_figure()
+    whole = {"token": "an output token", "run": "the run"}.get(found.of, f"a {_step(found)}")
+    title = f"What {whole} takes{', from its lower bound on' if found.floor_us else ''}"
+    figure = new_figure(title, 90 + 28 * max(len(times), 2), margin={"r": 112})
     add_bars(
         figure,
         [*(label(name_of(part)) for part in parts), "measured"],
@@ -108,10 +102,6 @@ def floor_waterfall(report: Report) -> Plot:
     figure.update_traces(marker={"pattern": look})
     if found.floor_us is not None:
         figure.add_vline(x=found.floor_us, line={"color": _FLOOR_COLOR, "width": 1, "dash": "dot"})
-    whole = {"token": "an output token", "run": "the run"}.get(found.of, f"a {_step(found)}")
-    title = f"What {whole} takes{', from its lower bound on' if found.floor_us else ''}"
-    set_style(figure, title, height=90 + 28 * max(len(times), 2))
-    figure.update_layout(margin={"r": 112})
     # Where much runs at the same time, parts reach beyond the whole before the rest takes it back.
     set_time_axes(figure, max(1e-9, *map(sum, zip([*begins, 0.0], times, strict=True))))
     figure.update_yaxes(linecolor=LINES)

@@ -38,8 +38,9 @@ def conversion(kind: str, component: str, share: float) -> AttributedConversion:
 def report(*rows: AttributedConversion, execution: str = "", vllm: str = "0.26.0") -> Report:
     """The sample with these conversions and no others."""
     conversions = replace(SAMPLE.conversions, charged=rows)
-    run = replace(SAMPLE.run, vllm=vllm, execution=execution or SAMPLE.run.execution)
-    return replace(SAMPLE, conversions=conversions, run=run)
+    execution = execution or "torch.compile, CUDA graphs"
+    run = replace(SAMPLE.run, vllm=vllm, execution=execution, command="vllm serve m")
+    return replace(SAMPLE, conversions=conversions, run=run, audit=None)
 
 
 def repeated(extra_us: float) -> Report:
