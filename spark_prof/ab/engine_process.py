@@ -54,6 +54,8 @@ def with_advice(reason: str, logged: str) -> str:
     """A failure with what the log says of it, and the way out where memory ran out."""
     if re.search(r"out of memory|OutOfMemory|No available memory", f"{reason} {logged}"):
         return f"{reason}; leave it more with a lower --max-model-len, or swap fewer slots"
+    if _CONSEQUENCE.search(reason) and _ERROR.search(logged):
+        return logged
     if logged not in reason and re.search(r"exit code|Engine ?[Cc]ore|EngineDead", reason):
         return f"{reason}: {logged}"
     return reason

@@ -247,8 +247,8 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     finish = np.maximum.reduce([updated, device_done, begin])
     finish[:-1] = np.where(follows[1:], begin[1:], np.minimum(finish[:-1], begin[1:]))
 
-    # The update of a piece's last step may wait for the recording to be written: it follows the last
-    # kernel much later than others do, which then tell how long that takes.
+    # The update of a piece's last step may wait until the recording is written: it then follows the
+    # last kernel much later than others do, and these tell how long that takes.
     tails = (begin[1:] - device_done[:-1])[follows[1:]]
     longest = int(tails.max(initial=0))
     late = ~np.append(follows[1:], False)[: len(steps)] & bool(len(tails))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -81,6 +82,7 @@ def candidates_of(
             continue
         side = parse_side(row.words)
         quantizes = any(swap.kernel in ("mxfp4", "fp8") for swap in side.swaps)
+        quantizes |= "--quantization" in set_options(side.options)
         why = why_no_swaps(traits) if side.swaps else _is_set(side, command, given, facts)
         if facts.flashinfer == "" and "flashinfer" in row.words.lower():
             why = why or "FlashInfer is not installed"
@@ -160,11 +162,11 @@ def table_rows(
 def _told(findings: Sequence[Finding]) -> Iterator[Candidate]:
     """The sides that findings' own commands compare."""
     for finding in findings:
-        command = finding.command.partition(" -- ")[0]
-        side = command.removeprefix("spark-prof ab --b").lstrip(" =")
-        if command == "spark-prof ab --a=--enforce-eager --b stock":
-            side = "--no-enforce-eager"
-        elif side == command or side.lstrip("'").startswith(_SIZES):  # sizes have a row
+        words = shlex.split(finding.command.partition(" -- ")[0])[1:]
+        if words == ["ab", "--a=--enforce-eager", "--b", "stock"]:
+            words = ["ab", "--b", "--no-enforce-eager"]
+        name, _, side = " ".join(words[1:]).replace("--b ", "--b=", 1).partition("=")
+        if words[:1] != ["ab"] or name != "--b" or side.startswith(_SIZES):  # sizes have a row
             continue
         why = one_line(finding.measured or finding.text)[:_LONGEST]
         yield Candidate(side, _source(parse_side(side)), why, finding.id, finding.ms_per_token)
@@ -174,7 +176,10 @@ def _source(side: Side) -> str:
     if side.swaps:
         return "kernels"
     names = " ".join(set_options(side.options))
-    sources = {"-backend": "backends", "pass_config": "fusion passes", "scheduling": "scheduler"}
+    sources = {
+        "-backend": "backends", "pass_config": "fusion passes", "scheduling": "scheduler",
+        "quantization": "kernels",
+    }  # fmt: skip
     return next((source for part, source in sources.items() if part in names), "compilation")
 
 

@@ -114,6 +114,14 @@ def test_findings_commands_are_candidates() -> None:
         assert words[side].changes_model is ("mxfp4" in side)
 
 
+def test_what_quantizes_at_load_is_allowed_first() -> None:
+    dense = "code-h100/dense-bf16"
+    words = "--quantization fp8"
+    assert "--allow-requantize" in _why(_table(dense), words)
+    [row] = [row for row in _table(dense, allowed=_ALL).candidates if row.words == words]
+    assert (row.source, row.changes_model) == ("kernels", True)
+
+
 def _reached(row: Tunable, traits: set[str], version: str = "") -> Candidate | LeftOut:
     report, facts = _recorded(_GPT)
     newest = row.until if row.until < (1, 0) else (0, 33)

@@ -162,7 +162,8 @@ def _record(report: Report, options: str) -> str:
 
 
 _OPTION = re.compile(
-    r"--cudagraph-capture-sizes [\d ]*\d|--enable-prefix-caching|--async-scheduling"
+    r"--cudagraph-capture-sizes [\d ]*\d|--enable-prefix-caching|--async-scheduling|"
+    r"--quantization fp8"
 )
 """Options that a rule's advice names whole: with a value, and not as one of several."""
 
