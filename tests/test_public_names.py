@@ -48,9 +48,9 @@ def test_kernels_as_a_frame_add_up_to_the_report():
 
 def test_a_comparison_shows_its_answer():
     found = spark_prof.compare(DATA / "code-h100/dense-nvfp4", DATA / "code-h100/dense-awq")
-    assert repr(found).startswith("dense-awq is 7.2 % slower than dense-nvfp4: ")
+    assert repr(found).startswith("dense-awq is 7.1 % slower than dense-nvfp4: ")
     drawn = found._repr_html_()
-    assert "dense-awq is 7.2 % slower" in drawn
+    assert "dense-awq is 7.1 % slower" in drawn
     assert "<script" not in drawn
     assert len(drawn) < 20_000
     assert found.found[0].phases[0].phase == "decode"

@@ -14,8 +14,8 @@ from tests.slowed import slowed
 
 COMMAND = "compare"
 DATA = Path(__file__).parents[1] / "data"
-AWQ, NVFP4, BF16 = (
-    str(DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4", "dense-bf16")
+AWQ, NVFP4, BF16, FP8 = (
+    str(DATA / "code-h100" / f"dense-{name}") for name in ("awq", "nvfp4", "bf16", "fp8-token")
 )
 QWEN = DATA / "code-h100" / "qwen3-30b-a3b-nvfp4"
 EARLIER = str(DATA / "h100-qwen3-30b-a3b-nvfp4-graphs")
@@ -34,7 +34,7 @@ def compared(run: Run) -> Callable[..., Done]:
 
 
 def test_json_has_every_comparison(compared) -> None:
-    done = compared(AWQ, NVFP4, BF16, "--format", "json", "--fail-on", "decode_us.median > 0%")
+    done = compared(AWQ, FP8, BF16, "--format", "json", "--fail-on", "decode_us.median > 0%")
     assert done.code == 1
     found = json.loads(done.out)
     assert found["schema"] == 1

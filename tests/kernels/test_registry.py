@@ -15,8 +15,9 @@ from tests.rows import each_row
 def test_listing_needs_no_torch() -> None:
     code = (
         "import sys; from spark_prof.dashboards.replacement_kernels import render_kernels as r; "
-        "from spark_prof.kernels.registry import KERNELS; r(KERNELS, (), 'text'); "
-        "r(KERNELS, (), 'json'); print('torch' in sys.modules)"
+        "from spark_prof.dashboards.section import Layout as L; "
+        "from spark_prof.kernels.registry import KERNELS; r(KERNELS, (), L('text')); "
+        "r(KERNELS, (), L('json')); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -91,11 +91,11 @@ def test_of_an_interval(limit: str, low: float, high: float, outcome: str) -> No
 @each_row(
     ("outcome", "limits"),
     {
-        # 0.9 to 19.4 % slower.
+        # 0.6 % faster to 16.2 % slower.
         "undecided": (
             "decode_us.median > 3%", "decode_us.median < 3%", "decode_us.p99 > 3%",
             "prefill_us > 3%", "decode_us.median > 4.9ms", "decode_us.median > +200us",
-            "tokens_per_s < 203 tokens/s", "gaps.share > +1%",
+            "tokens_per_s < 203 tokens/s", "gaps.share > +3%",
         ),
         "passed": (
             "decode_us.median > 20%", "decode_us.median > 6 ms", "tokens_per_s < 100 tokens/s",
@@ -106,11 +106,11 @@ def test_of_an_interval(limit: str, low: float, high: float, outcome: str) -> No
             "findings > +0", "findings.far-from-memory-floor > 0",
         ),
         "failed": (
-            "decode_us.median > 0%", "decode_us.median > 4ms", "decode_us.median > +20us",
-            "tpot_us > 0.5%", "tokens_per_s < -1%", "components.mlp < -3%",
+            "decode_us.median > -1%", "decode_us.median > 4ms", "decode_us.median > -50us",
+            "tpot_us > -1%", "tokens_per_s < +1%", "components.mlp < -3%",
             "components.ssm missing", "layers.2.mlp < -5us", 'kernels."marlin::Marlin" > 0us',
             'kernels."cutlass::gemm" missing', 'kernels."no such kernel" missing',
-            "gaps.launch_gaps > 3%", "gaps.share > 50%", "coverage.proven > 50%",
+            "gaps.launch_gaps > 2%", "gaps.share > 50%", "coverage.proven > 50%",
             "coverage.derived < 1%", "findings > 0",
         ),
     }.items(),
