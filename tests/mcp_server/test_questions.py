@@ -138,7 +138,7 @@ QUESTIONS = (
              lambda data: (data["answer"].partition(":")[0],
                            *next((r["part"], round(r["us"], 1)) for r in data["rows"]
                                  if r["faster"] == "b")),
-             ("dense-awq is 19.2 % faster than dense-bf16", "mlp", -204.8),
+             ("dense-awq is 19.3 % faster than dense-bf16", "mlp", -204.8),
              "mlp             457.1 us   252.3 us  -204.8 us",
              "compare/code-h100/dense-bf16--dense-awq.txt"),
     Question("Is a difference more than noise?",
