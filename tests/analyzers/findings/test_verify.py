@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from typer.core import TyperGroup
 
 import spark_prof
 from spark_prof.ab.command import engine_command
@@ -32,6 +31,7 @@ from spark_prof.cli.app import app
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render.limits import bounded
 from spark_prof.dashboards.section import Bounds
+from tests.command_line import parsed
 from tests.rows import each_row
 
 DATA = Path(__file__).parents[2] / "data"
@@ -56,13 +56,11 @@ def type_it(line: str) -> list[str]:
         Exception: spark-prof would refuse one of them.
     """
     names = []
-    group = typer.main.get_command(app)
-    assert isinstance(group, TyperGroup)
     for part in line.split(" && ") if line else ():
         program, name, *words = shlex.split(part)
         assert program == "spark-prof", part
         assert "\n" not in part
-        parameters = group.commands[name].make_context(name, list(words)).params
+        parameters = parsed([name, *words])
         if name == "ab":
             choose_mode("auto", parse_side(parameters["a"]), parse_side(parameters["b"]))
             # The models are where they were recorded.
