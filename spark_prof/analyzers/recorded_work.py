@@ -236,12 +236,12 @@ def _experts(
     products: Sequence[Weights], facts: Mapping[str, Any], shape: Shape
 ) -> Piece | _Unknown:
     read = Config(mapping_in(facts, "model_config"))
-    form: Any = products[0].dtype
+    form: Any = {"bfloat16": "bf16"}.get(products[0].dtype, products[0].dtype)
     inner = read.expert_width // ranks_of(facts, "tensor")
     gpt_oss = read.family == "gpt_oss"
     wanted = 3 * shape.experts * inner * shape.hidden
     why = ""
-    if form not in ("nvfp4", "mxfp4"):
+    if form not in ("nvfp4", "mxfp4", "bf16"):
         why = f"no kernel is for experts in {form or 'an unknown format'}"
     elif not (wanted and shape.chosen):
         why = "the configuration does not tell the sizes of experts"

@@ -112,18 +112,19 @@ def best(
     stop: Callable[[], bool],  # whether no further round shall begin
     others: Sequence[C] = (),  # where the search may begin too, such as the best of a like work
 ) -> C:
-    """The fastest configuration that a search finds; of a BF16 weight all of a list are timed."""
+    """The fastest configuration that a search finds; of a BF16 matrix all of a list are timed."""
 
     def time_all(configs: Sequence[C]) -> Sequence[float | None]:
         return _times(configs, call_of, setting)
 
     listed: Any = ()
-    if work.format == "bf16":
+    in_list = isinstance(start, LinearConfig) and work.format == "bf16"
+    if in_list:
         listed = bf16_candidates(work.rows, work.columns, work.tokens, processors)
     configs: list[C] = list(dict.fromkeys((start, *others, *listed)))
     if len(configs) > 1:
         start = _fastest(configs, time_all(configs))
-    return start if work.format == "bf16" else search(start, time_all, stop)
+    return start if in_list else search(start, time_all, stop)
 
 
 def _times(

@@ -95,7 +95,7 @@ def bytes_of_expert(layer: ExpertsLayer) -> int:
 
 
 def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertsLayer:
-    """Experts as `random_fp4` makes matrices, with biases of about 0.1."""
+    """Experts as `random_weight` makes matrices, with biases of about 0.1."""
     count, hidden, inner = shape.experts, shape.hidden, shape.intermediate
     dice = torch.Generator(device).manual_seed(2)
 
@@ -105,10 +105,16 @@ def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertsLayer:
         values = torch.randn((count, rows), device=device, generator=dice)
         return (values * 0.1).to(torch.bfloat16)
 
+    def weight(rows: int, columns: int, seed: int) -> Weight:
+        if shape.format != "bf16":
+            return random_fp4(shape.format, (count, rows, columns), device, seed)
+        matrix = random_weight("bf16", (count * rows, columns), device, seed)
+        return matrix.view(count, rows, columns)
+
     return ExpertsLayer(
         name="",
-        gate_up=random_fp4(shape.format, (count, 2 * inner, hidden), device, seed=0),
-        down=random_fp4(shape.format, (count, hidden, inner), device, seed=1),
+        gate_up=weight(2 * inner, hidden, seed=0),
+        down=weight(hidden, inner, seed=1),
         gate_up_bias=bias(2 * inner),
         down_bias=bias(hidden),
         activation=Activation(shape.activation),

@@ -60,7 +60,7 @@ class ExpertsShape:
     """The routed experts of a model, in the format that it is published in."""
 
     model: str
-    format: Literal["nvfp4", "mxfp4"]
+    format: Literal["nvfp4", "mxfp4", "bf16"]
     experts: int
     top_k: int
     hidden: int  # columns of gate and up, rows of down
@@ -96,12 +96,17 @@ _LAYERS = {
     "Nemotron-3-Nano-30B-A3B": "qkv 4608x2688 o 2688x4096 mlp 3712x2688 mlp 2688x3712 "
     "mlp 1856x2688 mlp 2688x1856 lm_head 131072x2688",
     "Qwen3-VL-235B-A22B": "qkv 9216x4096 o 4096x8192 lm_head 151936x4096",
+    # Latent attention: q, then keys and values into the latent space. Its first layer has no
+    # experts.
+    "DeepSeek-V2-Lite": "qkv 3072x2048 qkv 576x2048 o 2048x2048 mlp 21888x2048 mlp 2048x10944 "
+    "mlp 5632x2048 mlp 2048x2816 lm_head 102400x2048",
 }
 _ROUTERS = {
     "gpt-oss-20b": "router 32x2880",
     "gpt-oss-120b": "router 128x2880",
     "Qwen3-30B-A3B": "router 128x2048",
     "Qwen3-Next-80B-A3B": "router 512x2048",
+    "DeepSeek-V2-Lite": "router 64x2048",
 }
 
 
@@ -123,6 +128,7 @@ EXPERTS = (
     ExpertsShape("gpt-oss-120b", "mxfp4", 128, 4, 2880, 2880, "swiglu", True),
     ExpertsShape("Qwen3-30B-A3B", "nvfp4", 128, 8, 2048, 768, "silu", False),
     ExpertsShape("Qwen3-Next-80B-A3B", "nvfp4", 512, 10, 2048, 512, "silu", False),
+    ExpertsShape("DeepSeek-V2-Lite", "bf16", 64, 6, 2048, 1408, "silu", False),
 )
 
 

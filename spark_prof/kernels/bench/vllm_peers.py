@@ -180,6 +180,8 @@ def _parameter(values: torch.Tensor) -> torch.nn.Parameter:
 
 def marlin_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
     """Marlin's products for experts, with the routing and summing kernels around them."""
+    if isinstance(weights.gate_up, torch.Tensor):
+        raise KernelError("Marlin multiplies by weights of fewer bits than BF16")
     import vllm._custom_ops as ops
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation
     from vllm.model_executor.layers.fused_moe.experts.marlin_moe import fused_marlin_moe
@@ -298,10 +300,12 @@ def _marlin_mxfp4(weights: ExpertsLayer, hidden: int, inner: int) -> SimpleNames
 
 
 def triton_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
-    """The Triton kernels of gpt-oss, their routing among them."""
+    """The Triton kernels of gpt-oss, their routing among them, or those of experts in BF16."""
     activation = weights.activation.name
+    if isinstance(weights.gate_up, torch.Tensor) and activation == "silu":
+        return _triton_bf16(weights, copies)
     if not isinstance(weights.gate_up, MxFp4) or activation != "swiglu":
-        form = "mxfp4" if isinstance(weights.gate_up, MxFp4) else "nvfp4"
+        form = {MxFp4: "mxfp4", NvFp4: "nvfp4"}.get(type(weights.gate_up), "bf16")
         raise ValueError(f"computes MXFP4 with SwiGLU only, not {form}, {activation}")
     from vllm.model_executor.layers.fused_moe.config import mxfp4_w4a16_moe_quant_config
     from vllm.model_executor.layers.fused_moe.experts.gpt_oss_triton_kernels_moe import (
@@ -341,6 +345,25 @@ def triton_experts(weights: ExpertsLayer, copies: int) -> MixExperts:
             renormalize=True,
             quant_config=config,
             global_num_experts=weights.router.experts,
+        )
+        return out
+
+    return mix
+
+
+def _triton_bf16(weights: ExpertsLayer, copies: int) -> MixExperts:
+    assert isinstance(weights.gate_up, torch.Tensor)
+    _refuse_cpu(weights.gate_up)
+    from vllm.model_executor.layers.fused_moe.fused_moe import fused_experts
+    from vllm.model_executor.layers.fused_moe.router.fused_topk_router import fused_topk
+
+    layers = clones((weights.gate_up, weights.down), copies)
+    router = weights.router
+
+    def mix(x: torch.Tensor, logits: torch.Tensor, number: int) -> torch.Tensor:
+        shares, chosen, _ = fused_topk(x, logits, router.top_k, renormalize=True)
+        out: torch.Tensor = fused_experts(
+            x, *layers[number], shares, chosen, global_num_experts=router.experts
         )
         return out
 

@@ -36,6 +36,7 @@ from tests.rows import each_row
 
 GPT_OSS = ExpertsShape("gpt-oss", "mxfp4", 32, 4, 320, 320, "swiglu", True)
 QWEN = ExpertsShape("Qwen", "nvfp4", 16, 8, 256, 192, "silu", False)
+DEEPSEEK = ExpertsShape("DeepSeek", "bf16", 16, 6, 256, 192, "silu", False)
 
 
 def asked(tokens: list[int], *contestants: str) -> Request:
@@ -77,8 +78,13 @@ def test_kernels_for_few_tokens(rows: int, columns: int, gpu: torch.device) -> N
 
 @pytest.mark.parametrize(
     ("shape", "name"),
-    [(GPT_OSS, "vLLM Marlin"), (GPT_OSS, "vLLM Triton"), (QWEN, "vLLM Marlin")],
-    ids=["gpt-oss Marlin", "gpt-oss Triton", "Qwen Marlin"],
+    [
+        (GPT_OSS, "vLLM Marlin"),
+        (GPT_OSS, "vLLM Triton"),
+        (QWEN, "vLLM Marlin"),
+        (DEEPSEEK, "vLLM Triton"),
+    ],
+    ids=["gpt-oss Marlin", "gpt-oss Triton", "Qwen Marlin", "DeepSeek Triton"],
 )
 def test_experts_of_vllm(shape: ExpertsShape, name: str, gpu: torch.device) -> None:
     assert failures(race_experts(shape, asked([1, 3], name), gpu)) == []
@@ -147,6 +153,7 @@ def test_kernels_for_few_tokens_take_part_where_they_can(
     [
         ExpertsShape("gpt-oss", "mxfp4", 4, 2, 64, 64, "swiglu", True),
         ExpertsShape("Qwen", "nvfp4", 6, 3, 64, 32, "silu", False),
+        ExpertsShape("DeepSeek", "bf16", 6, 3, 64, 32, "silu", False),
     ],
 )
 def test_experts(shape: ExpertsShape, device: str) -> None:

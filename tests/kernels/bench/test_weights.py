@@ -55,6 +55,7 @@ def test_slices_are_the_matrix(form: WeightFormat, monkeypatch: pytest.MonkeyPat
     [
         ExpertsShape("gpt-oss", "mxfp4", 4, 2, 64, 96, "swiglu", True),
         ExpertsShape("Qwen", "nvfp4", 3, 2, 64, 32, "silu", False),
+        ExpertsShape("DeepSeek", "bf16", 3, 2, 64, 32, "silu", False),
     ],
     ids=lambda shape: shape.model,
 )
@@ -64,5 +65,5 @@ def test_an_expert_is_its_slice_of_all(shape: ExpertsShape) -> None:
         assert torch.equal(decode(part_of(weight, expert)), decode(weight)[expert])
     elements = 3 * shape.hidden * shape.intermediate
     biases = 2 * (2 * shape.intermediate + shape.hidden) if shape.bias else 0
-    bits = 4.5 if shape.format == "nvfp4" else 4.25
+    bits = {"mxfp4": 4.25, "nvfp4": 4.5, "bf16": 16}[shape.format]
     assert bytes_of_expert(weights) == elements * bits / 8 + biases
