@@ -177,22 +177,16 @@ def end_profile(worker: Any) -> dict[str, Any]:
 
 
 def on_device(events: Any) -> dict[str, Any]:
-    """Time and kernels of a step; steps are told apart by their longest kernel, the lm_head's."""
+    """Time and kernels of a step; steps are told apart by the sampler's argmax."""
     spans = sorted(
         (event.time_range.start, event.time_range.end, event.name)
         for event in events
         if event.device_type.name == "CUDA" and not event.name.startswith(("Memcpy", "Memset"))
     )
     spans = spans[len(spans) * 6 // 10 :]  # behind the prompts
-    longest = max(spans, key=lambda span: span[1] - span[0])
-    least = 0.6 * (longest[1] - longest[0])
-    cuts = [
-        at
-        for at, (begin, end, name) in enumerate(spans)
-        if name == longest[2] and end - begin > least
-    ]
+    cuts = [at for at, (_, _, name) in enumerate(spans) if "ArgMax" in name]
     steps = len(cuts) - 2
-    if not 0 < steps <= PROFILED:  # a step has several such kernels: nothing tells steps apart
+    if not 0 < steps <= PROFILED:  # another sampler, or several such kernels in a step
         return {"device_ms": None, "kernels": None}
     spans = spans[cuts[1] : cuts[-1]]
     busy = gaps = 0.0

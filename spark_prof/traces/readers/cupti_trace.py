@@ -192,7 +192,9 @@ def _markers(rows: Any, texts: Mapping[int, str], offset: int, lost: list[str]) 
             },
             "start_ns": time[first[order]] + offset,
             "end_ns": time[last[order]] + offset,
-            "thread": np.where(begun["objectKind"] == _THREAD, begun["objectId"][:, 1], -1),
+            "thread": np.where(
+                begun["objectKind"] == _THREAD, begun["objectId"][:, 1].astype(np.int64), -1
+            ),
         }
     )
 
