@@ -226,14 +226,19 @@ def compare(quads: Sequence[Quad], dropped: Sequence[Dropped] = ()) -> Estimate:
 
 
 def compare_starts(
-    a_us: Sequence[float], b_us: Sequence[float], steps: int, fewest: int = 2
+    a_us: Sequence[float],
+    b_us: Sequence[float],
+    steps: int,
+    fewest: int = 2,
+    other_b_us: Sequence[float] = (),
 ) -> Estimate:
     """The gain where each side needs an engine of its own: each start counts as one value.
 
     Engines differ from start to start by more than steps do, so the interval rests on the starts
     alone: Student's t on the logarithms, with one variance for both sides. Four starts give a wide
     one; that is what four starts know. `fewest` 1 lets one side be started once, where the other
-    side's starts tell how far apart starts are.
+    side's starts tell how far apart starts are. Other starts of b, such as those it was chosen by,
+    tell that too, and nothing of its mean.
     """
     starts = len(a_us) + len(b_us)
     means = [math.exp(float(np.log(side).mean())) if len(side) else None for side in (a_us, b_us)]
@@ -241,8 +246,9 @@ def compare_starts(
     if few or means[0] is None or means[1] is None:
         missing = "an engine was started once for a side; give each side two starts or more"
         return Estimate(means[0], means[1], None, None, None, starts, steps, (), "", missing)
-    free = starts - 2
-    spread = sum(float(((np.log(side) - np.log(side).mean()) ** 2).sum()) for side in (a_us, b_us))
+    sides = (a_us, (*b_us, *other_b_us))
+    free = starts + len(other_b_us) - 2
+    spread = sum(float(((np.log(side) - np.log(side).mean()) ** 2).sum()) for side in sides)
     error = math.sqrt(spread / free * (1 / len(a_us) + 1 / len(b_us)))
     gain, wide = means[0] / means[1], math.exp(student_quantile(_TAIL, free) * error)
     # With g the gain, a - b is b (g - 1): b's own error is small beside that of g - 1.
@@ -259,7 +265,7 @@ def compare_starts(
         dropped=(),
         method=f"Student's t over {starts} engine starts",
         missing="",
-        apart=max(max(side) / min(side) for side in (a_us, b_us)) - 1,
+        apart=max(max(side) / min(side) for side in sides) - 1,
     )
     return _with_detectable(found)
 

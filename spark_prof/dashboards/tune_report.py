@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from spark_prof.ab.statistics import Interval
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, step_time
 from spark_prof.dashboards.render import Layout, draw
@@ -68,7 +69,7 @@ def answer_line(result: TuneResult) -> str:
 def document(result: TuneResult) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
     headline = [
-        (f"per token at batch {timed.requests}", f"{timed.gain.value:.2f} x")
+        (f"per token at batch {timed.requests}", _proven(timed.gain))
         for timed in result.times
         if timed.gain
     ]
@@ -76,9 +77,14 @@ def document(result: TuneResult) -> Document:
 
 
 def _gain(timed: Timed) -> str:
-    factor = f"{timed.gain.value:.2f} x" if timed.gain else "no gain told"
-    told = timed.gain is None or not timed.gain.low <= 1 <= timed.gain.high
-    return f"{factor} per token at batch {timed.requests}{'' if told else ' (no effect)'}"
+    factor = _proven(timed.gain) if timed.gain else "no gain told"
+    return f"{factor} per token at batch {timed.requests}"
+
+
+def _proven(gain: Interval) -> str:
+    """With its interval where that holds 1, so that nothing is proven."""
+    ends = f" (95 % {interval(gain)})" if gain.low <= 1 <= gain.high else ""
+    return f"{gain.value:.2f} x{ends}"
 
 
 def _says(answers: Answers | None) -> str:

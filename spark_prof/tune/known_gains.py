@@ -163,19 +163,27 @@ def swaps_of(words: str) -> frozenset[Swap]:
     return frozenset(side_of((words,)).swaps)
 
 
-def of_starts(base: Sequence[Trial], own: Sequence[Trial]) -> tuple[Timed, ...]:
-    """The gain of engine starts at each batch size; without three starts anything may be."""
+def of_starts(
+    base: Sequence[Trial], own: Sequence[Trial], others: Sequence[Trial] = ()
+) -> tuple[Timed, ...]:
+    """The gain of engine starts at each batch size; without three starts anything may be.
+
+    Of others of the same combination counts only how far apart they are.
+    """
     if not base or not own:
         return ()
     found = []
     for timed in own[0].times:
-        than_us, own_us = (
-            [t.own_us for trial in trials for t in trial.times if t.requests == timed.requests]
-            for trials in (base, own)
+        than_us, own_us, other_us = (
+            [
+                t.own_us
+                for trial in trials
+                for t in trial.times
+                if t.requests == timed.requests and t.own_us
+            ]
+            for trials in (base, own, others)
         )
-        estimate = compare_starts(
-            [us for us in than_us if us], [us for us in own_us if us], 0, fewest=1
-        )
+        estimate = compare_starts(than_us, own_us, 0, fewest=1, other_b_us=other_us)
         times = Timed.of(timed.requests, estimate)
         if times.gain is None and estimate.a_us and estimate.b_us:
             value = estimate.a_us / estimate.b_us

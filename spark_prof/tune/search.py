@@ -371,8 +371,10 @@ class Search:
                         raise
                 if each in self._known.bad and each:
                     return ()
-        fresh = [t for t in self._known.starts.get(combination, ()) if t.stage == "confirmation"]
-        return of_starts(self._known.starts.get(BASE, ()), fresh)
+        starts = self._known.starts.get(combination, ())
+        fresh = [t for t in starts if t.stage == "confirmation"]
+        chosen_by = [t for t in starts if t.stage == "search"]
+        return of_starts(self._known.starts.get(BASE, ()), fresh, chosen_by)
 
     def _keep(self, trial: Trial) -> None:
         self._journal(trial)

@@ -220,6 +220,16 @@ def test_starts_are_a_95_percent_interval(starts: tuple[int, int]) -> None:
     assert compare_starts([1.0], [1.0], 2, fewest=1).gain is None
 
 
+def test_starts_that_it_was_chosen_by_tell_how_far_apart_starts_are() -> None:
+    """As gpt-oss-20b's on an H200, where the host held the faster side, and not the base."""
+    alone = compare_starts([2983.0, 2981.0], [2128.0], 2, fewest=1).gain
+    both = compare_starts([2983.0, 2981.0], [2128.0], 2, fewest=1, other_b_us=[1809.0]).gain
+    assert alone is not None
+    assert both is not None
+    assert alone.value == both.value
+    assert both.low < 1 < alone.low
+
+
 @each_row(
     ("probability", "free", "value"),
     # Abramowitz and Stegun, table 26.10.
