@@ -145,7 +145,7 @@ def measured(model: str, engine: str, batches: Sequence[int]) -> dict[str, Any]:
 
     found = {}
     for count in batches:
-        generate(count, 32)
+        generate(count, STEPS + 20)  # what is compiled for as long a context is compiled here
         wall = generate(count, STEPS + 20) - generate(count, 20)
         llm.collective_rpc(begin_profile)
         generate(count, PROFILED)

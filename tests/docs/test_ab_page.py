@@ -75,7 +75,11 @@ def _result(name: str) -> Result:
 
 
 def test_gains_are_those_of_the_results() -> None:
-    shown = tables(RESULTS, "A/B on an H100")[0]
+    shown = [
+        row
+        for heading in ("A/B on an H100", "In two engines on an H200")
+        for row in tables(RESULTS, heading)[0]
+    ]
     expected = []
     for name in dict.fromkeys(row[0] for row in shown):
         for run in _result(name).runs:
@@ -96,3 +100,8 @@ def test_where_the_gain_came_from_is_that_of_the_results() -> None:
     (batch_8,) = _result("gpt-oss-20b-batch-8").attributions
     assert f"({batch_8.explained_us:.1f} us of {batch_8.gain_us:.1f} us)" in text
     assert batch_8.adds_up
+    (layer,) = _result("gpt-oss-20b-layer-h200").attributions
+    saved = {row.component: row.saved_us / 1e3 for row in layer.components}
+    waits = -saved.pop("waiting for the host")
+    assert f"save {sum(saved.values()):.3f} ms of a step, and side b then waits {waits:.3f}" in text
+    assert layer.residual_us is None
