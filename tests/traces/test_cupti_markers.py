@@ -103,6 +103,13 @@ def test_ranges_inside_each_other_and_across_threads(read: Read) -> None:
     assert trace.markers["thread"].tolist() == [THREAD, 5, THREAD]
 
 
+def test_a_range_of_a_stream_has_no_thread(read: Read) -> None:
+    """CUpti_ActivityObjectKind 4; -1 does not fit into the field that a thread's number is in."""
+    trace = read(block(*both(10, 20, 1, PREFILL, object_kind=4)))
+    assert trace.markers["thread"].tolist() == [-1]
+    assert trace.markers["thread"].dtype == np.int64
+
+
 def test_the_end_may_lie_in_a_buffer_before_the_begin(read: Read) -> None:
     """Each thread fills a buffer of its own."""
     trace = read(block(marker(END, 90, 1)), block(records(KERNEL, name=GEMM)),
