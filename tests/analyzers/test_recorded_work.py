@@ -134,6 +134,7 @@ CONFIG = {"moe_intermediate_size": 32, "hidden_act": "silu", "hidden_size": 64}
     [
         ({}, {}, "nvfp4", 1.0, ""),
         ({}, {}, "nvfp4", 1.2, ""),
+        ({}, {}, "bfloat16", 1.0, ""),
         ({}, {}, "nvfp4", 2 / 3, "other sizes"),
         ({}, {}, "nvfp4", 2.0, "other sizes"),
         ({}, {}, "fp8", 1.0, "no kernel is for experts in fp8"),
@@ -152,7 +153,8 @@ def test_experts(
         assert isinstance(found, _Unknown)
         assert why in found.why
     else:
-        assert found == (ExpertsShape("model", "nvfp4", 8, 2, 64, 32, "silu", False), "nvfp4")
+        form: Any = "bf16" if dtype == "bfloat16" else dtype
+        assert found == (ExpertsShape("model", form, 8, 2, 64, 32, "silu", False), form)
 
 
 def test_products_that_are_more_than_the_weights_are_nobodys() -> None:
