@@ -242,8 +242,9 @@ def narrows(finding: Finding) -> bool:
 def measured_gain(component: str, report: Report, kernel: str = "spark_prof") -> Gain | None:
     """What this package's kernel was measured to bring for all weights of a component.
 
-    Only measurements on a GPU of the same architecture count, of weights with the same format and
-    number of bytes, at numbers of tokens around those of the recorded decode steps.
+    Only measurements on a GPU of the same architecture count, those on this one before others, of
+    weights with the same format and number of bytes, at numbers of tokens around those of the
+    recorded decode steps.
 
     Args:
         kernel: spark_prof, or mxfp4 for BF16 weights that are quantized at load.
@@ -262,11 +263,13 @@ def measured_gain(component: str, report: Report, kernel: str = "spark_prof") ->
         runs = [run for run in known_runs() if run.architecture.rstrip("af") == architecture]
     except KernelError:  # of the user's own file, which a report can do without
         return None
+    here = [run for run in runs if run.machine == report.gpu.name]
     found = []
     for module in modules:
         written = module.format or stored.get(owner, module.weight_dtype)
-        like = _like(module.bytes / module.count, slot, written, kernel, runs)
-        rows = list(_around(tokens, like))
+        of_weights = (module.bytes / module.count, slot, written, kernel)
+        rows = list(_around(tokens, _like(*of_weights, here)))
+        rows = rows or list(_around(tokens, _like(*of_weights, runs)))
         if not rows or not all(run.speaks_for(row, report.gpu.name) for row, run in rows):
             return None
         found.append(min(rows, key=lambda pair: _times(pair[0])))
@@ -287,12 +290,17 @@ def _like(
 ) -> Iterator[tuple[Tuned, Run]]:
     """Measurements of weights of a format and so many bytes.
 
-    Those of a kernel that quantizes BF16 at load stand beside cuBLAS's of the BF16 weights.
+    Those of a kernel that quantizes BF16 at load stand beside the same GPU's cuBLAS of the BF16
+    weights.
     """
     stored = {"bfloat16": "bf16"}.get(written, written)
     computed = stored if kernel == "spark_prof" else kernel
     rows = [(row, run) for run in runs for row in run.rows]
-    wide = {replace(r.work, format="bf16"): r for r, _ in rows if r.fallback.endswith("BF16")}
+    wide = {
+        (run.machine, replace(row.work, format="bf16")): row
+        for row, run in rows
+        if row.fallback.endswith("BF16")
+    }
     for row, run in rows:
         of = row.work
         if of.format != computed or (of.kernel == "moe") is not (slot == "moe"):
@@ -303,7 +311,7 @@ def _like(
             continue
         if computed == stored:
             yield row, run
-        elif other := wide.get(replace(of, format="bf16")):
+        elif other := wide.get((run.machine, replace(of, format="bf16"))):
             yield replace(row, fallback=other.fallback, fallback_us=other.fallback_us), run
 
 

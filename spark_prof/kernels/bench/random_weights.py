@@ -109,6 +109,7 @@ def random_experts(shape: ExpertsShape, device: torch.device) -> ExpertsLayer:
         if shape.format != "bf16":
             return random_fp4(shape.format, (count, rows, columns), device, seed)
         matrix = random_weight("bf16", (count * rows, columns), device, seed)
+        assert isinstance(matrix, torch.Tensor)
         return matrix.view(count, rows, columns)
 
     return ExpertsLayer(
