@@ -76,6 +76,15 @@ def test_parts_add_up_to_the_whole(qwen: Side, source: Path) -> None:
         assert phase.like.us + phase.mix_us == pytest.approx(phase.whole.us)
 
 
+def test_parts_are_those_that_a_report_has_of_the_step() -> None:
+    """Of four steps both take the mean of the two in the middle."""
+    few = read_side(str(DATA / "h100-gpt-oss-20b-mxfp4-graphs"))
+    ledger = few.report.decode_ledger
+    assert ledger is not None
+    found = {part.name: part.change.a for part in decode(compare(few, few)).parts}
+    assert found == pytest.approx({row.name: row.charged_us for row in ledger.rows})
+
+
 def test_a_recording_against_itself_differs_in_nothing(qwen: Side) -> None:
     found = compare(qwen, qwen)
     assert not found.setup

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.compare_gate import COVERAGE, FALSE_ALARMS, Pool, cell, part_pools, step_pools
-from spark_prof.analyzers.comparing.kernel_time import attributed, stable_name, typical_step
+from spark_prof.analyzers.comparing.kernel_time import stable_name, typical_step
 from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, interval_of
+from spark_prof.analyzers.comparing.swapped_steps import attributed
 from spark_prof.analyzers.step_accounting import union_by_group
 from tests.rows import each_row
 
