@@ -26,6 +26,7 @@ LAUNCH_GAPS = "launch_gaps"
 """Row of the time in which nothing ran between the first and the last kernel of a step."""
 HOST = "host"
 """Row of the time in which nothing ran before the first kernel of a step or after its last."""
+GAPS = (LAUNCH_GAPS, HOST)
 
 _TIMES = (-(1 << 61), 1 << 62)
 """From before the epoch to a century from now: no two such times are further apart than a number
@@ -131,7 +132,7 @@ class Ledger:
     @property
     def idle_us(self) -> float:
         """In which nothing runs."""
-        return self.us(LAUNCH_GAPS) + self.us(HOST)
+        return sum(map(self.us, GAPS))
 
 
 def token_ledgers(

@@ -49,6 +49,7 @@ def test_a_checkpoint_reads_what_its_formats_take() -> None:
         ("nvfp4", "h100", "bf16 (weights only)"),
         ("fp8", "h100", "fp8"),
         ("fp8", "a100", "bf16 (weights only)"),
+        ("mxfp8", "h100", "bf16 (weights only)"),
         ("int4", "gb10", "bf16 (weights only)"),
         ("bf16", "gb10", "bf16"),
     ],

@@ -56,7 +56,7 @@ class KernelTime:
     component: Int64s  # of each row the place in `vocabulary.COMPONENTS`; a copy's is memcpy
     layer: Int64s  # -1 for none
     name: Int64s  # place among the stable names
-    gaps_us: Floats  # rows of what LAUNCH_GAPS and HOST are in each step
+    gaps_us: Floats  # a row each of GAPS
     length_us: Floats  # of each step
 
     def table(self, code: Int64s, rows: int, values: Floats | None = None) -> Floats:

@@ -29,7 +29,7 @@ from spark_prof.analyzers.comparing.noise import (
     change,
     stretch_of,
 )
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import GAPS
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS
 
@@ -138,7 +138,7 @@ def _ranked(found: Iterable[_Changed]) -> tuple[_Changed, ...]:
 
 def step_parts(a: Recordings, b: Recordings) -> tuple[Part, ...]:
     """Components and gaps, which add up to the typical step; the slower one first."""
-    names = (*COMPONENTS, LAUNCH_GAPS, HOST)
+    names = (*COMPONENTS, *GAPS)
     changes = _changes(a, b, _step_figures)
     calls = ([*_calls(side, _component, len(COMPONENTS)), 0.0, 0.0] for side in (a, b))
     engines = ([_engines(side).get(name, ()) for name in names] for side in (a, b))

@@ -170,14 +170,13 @@ def counters(report: Report, name: str) -> Section:
 
 def streamed(report: Report, component: str) -> Section:
     """Lists the weights that a decode step streams for a component."""
-    found = report.roofline
     columns = (
         cells.DecimalBytes("A step", "bytes"),
         cells.Share("Of the step's bytes", "share"),
         cells.Text("Stored as", "dtype", missing=MISSING),
         cells.Text("Which weights", "part", missing="all of them"),
     )
-    rows = [row for row in (found.weights if found else ()) if row.component == component]
+    rows = [row for row in report.streamed if row.component == component]
     return table("weights", f"Weights that {component} streams in a decode step", rows, columns)
 
 
