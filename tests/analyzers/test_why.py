@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_prof
-from spark_prof.analyzers.ceilings import Question
+from spark_prof.analyzers.ceilings.ceiling_rows import Question
 from spark_prof.analyzers.why import (
     answer_of,
     expected,

@@ -15,6 +15,7 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import spelling
+from spark_prof.analyzers.comparing.noise import drawn_again
 from spark_prof.analyzers.instants import Work, attribute
 from spark_prof.analyzers.lookup import combined
 from spark_prof.analyzers.step_time import edges_of, middle_half
@@ -136,11 +137,8 @@ class TypicalStep:
 def typical_step(length: Floats, stretch: int = 1) -> TypicalStep:
     """The middle half of steps of these lengths; of fewer than four all."""
     count = len(length)
-    starts = np.random.default_rng(_SEED).integers(0, count, (_RESAMPLES, -(-count // stretch)))
-    places = (starts[:, :, None] + np.arange(stretch)) % count
-    draws = places.reshape(_RESAMPLES, -1)[:, :count]
     resampled = np.zeros((count, _RESAMPLES))
-    for column, draw in enumerate(draws):
+    for column, draw in enumerate(drawn_again(count, stretch, _RESAMPLES, _SEED)):
         chosen = draw[middle_half(length[draw])]
         resampled[:, column] = np.bincount(chosen, minlength=count) / len(chosen)
     return TypicalStep(np.sort(middle_half(length)), resampled)

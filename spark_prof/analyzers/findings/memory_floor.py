@@ -8,7 +8,7 @@ from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.other_backends import advice, other_backends
-from spark_prof.analyzers.findings.rule import Told, is_at_least, rule
+from spark_prof.analyzers.findings.rule import Told, is_at_least, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
@@ -95,7 +95,7 @@ def _wide_weights(report: Report) -> Iterator[Told]:
         else "Use or make a checkpoint in which these layers are quantized too (llm-compressor, "
         "NVIDIA Model Optimizer): the one that ran leaves them out in its quantization_config."
     )
-    per_token = _ms_per_token(rows, us)
+    per_token = ms_per_token(report, us * report.steps.decode)
     parts = ", ".join(f"{row.component} {row.bytes / 1e9:.2f} GB" for row in wide)
     evidence = [
         f"Read in {us:,.0f} us of the {step:,.0f} us of a decode step.",
@@ -128,7 +128,7 @@ def _read_again(report: Report) -> Iterator[Told]:
         if times is None or times < _REREAD or us < _MATTERS * step or row.limiter != "memory":
             continue
         saved = 1 - 1 / times
-        per_token = _ms_per_token([row], us)
+        per_token = ms_per_token(report, us * report.steps.decode)
         yield (None if per_token is None else per_token * saved,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.read_bytes or 0) / 1e6:,.1f} MB a call, {times:.2f} times the "
@@ -151,13 +151,6 @@ def _decode(report: Report) -> tuple[RooflinePhase | None, float]:
     """What a decode step takes; its kernels' time where nothing tells the step's."""
     phase = report.decode_roofline
     return phase, (phase.step_us or phase.kernels_us) if phase else 0.0
-
-
-def _ms_per_token(rows: list[RooflineRow], us: float) -> float | None:
-    for row in rows:
-        if row.left_us and row.left_ms_per_token is not None:
-            return us * row.left_ms_per_token / row.left_us
-    return None
 
 
 def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:

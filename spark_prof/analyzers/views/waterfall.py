@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, RooflinePhase
 from spark_prof.analyzers.step_time import GAPS, Ledger
-from spark_prof.vocabulary import COMPONENTS
 
 SMALL_US = 3.0  # a kernel whose mean call is shorter is small, as in the finding small-kernels
 _ROUNDING = 1e-9  # of a step: less is what adding up floats leaves
@@ -209,5 +209,4 @@ def _above_floor(kernels: Iterable[_Kernel], whole_us: float) -> tuple[Part, ...
 
 
 def _place(part: Part) -> tuple[int, int]:
-    known = part.component in COMPONENTS
-    return _ORDER.index(part.kind), COMPONENTS.index(part.component) if known else len(COMPONENTS)
+    return _ORDER.index(part.kind), CODES.get(part.component, len(CODES))

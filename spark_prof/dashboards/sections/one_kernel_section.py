@@ -13,7 +13,7 @@ from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
-from spark_prof.analyzers.shapes.shape_rows import ShapeRow
+from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS, ShapeRow
 from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
@@ -120,7 +120,7 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
         "Busy is the share of the multiprocessors that have a block, occupancy the warps that one "
         "could hold, of launches in decode steps.",
     )
-    shape = attrgetter("grid", "block", "registers", "shared_bytes")
+    shape = attrgetter(*SHAPE_COLUMNS)
     known: dict[tuple[object, ...], ShapeRow] = {}
     every = report.shapes.rows if report.shapes else ()
     for row in sorted(every, key=lambda row: row.component != component):
