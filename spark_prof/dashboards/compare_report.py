@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.thresholds import Checked
+from spark_prof.analyzers.comparing.thresholds import Checked, summed
 from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.step_time import GAPS
@@ -110,11 +110,7 @@ def different_models(found: Comparison) -> str:
 
 def kernels_of(phase: PhaseComparison) -> Change:
     """The change of a typical step's kernels and copies, without what waits for the host."""
-    changes = [part.change for part in phase.parts if part.name not in GAPS]
-    us = sum(change.us for change in changes)
-    half = math.hypot(*((change.high - change.low) / 2 for change in changes))
-    a, b = sum(change.a for change in changes), sum(change.b for change in changes)
-    return Change(a, b, us, us - half, us + half)
+    return summed([part.change for part in phase.parts if part.name not in GAPS])
 
 
 def _sections(compared: Compared) -> Iterator[Section]:
