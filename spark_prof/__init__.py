@@ -63,7 +63,7 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> NotebookRepo
     Raises:
         CommandError: the source is none of these, or damaged.
     """
-    from spark_prof.analyzers.summary import summarize, with_clients
+    from spark_prof.analyzers.summary import summarize
     from spark_prof.datasets.opened import ceilings_for, opened
     from spark_prof.notebook import NotebookReport
     from spark_prof.traces.bundle import Bundle
@@ -71,7 +71,6 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> NotebookRepo
     named = source if isinstance(source, Bundle) else str(source)
     with nullcontext(source) if isinstance(source, Bundle) else opened(str(source)) as bundle:
         found = summarize(bundle, rank, measured=ceilings_for(bundle, rank))
-        found = with_clients(found, bundle, rank)
     return NotebookReport.of(found, named, rank)
 
 

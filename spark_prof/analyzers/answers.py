@@ -72,7 +72,7 @@ def formats(report: Report) -> Answer | None:
 
 def memory(report: Report) -> Answer | None:
     """How far the decode steps are from what memory and arithmetic allow."""
-    decode = report.roofline.decode if report.roofline else None
+    decode = report.decode_roofline
     bandwidth = report.roofline.ceilings.bandwidth if report.roofline else None
     if decode is None or decode.of_floor is None or bandwidth is None:
         return None

@@ -16,7 +16,7 @@ from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
-from spark_prof.analyzers.roofline.roofline_rows import Roofline
+from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflinePhase, StreamedWeights
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.step_time import Ledger
@@ -178,6 +178,16 @@ class Report:
         """What fails of the checks whose name begins so, a sentence each."""
         rows = (row for row in self.invariants if row.ok is False)
         return tuple(row.text for row in rows if row.id.startswith(check))
+
+    @property
+    def decode_roofline(self) -> RooflinePhase | None:
+        """What decode steps need; None where it is not known."""
+        return self.roofline.decode if self.roofline else None
+
+    @property
+    def streamed(self) -> tuple[StreamedWeights, ...]:
+        """The weights that a decode step streams; none where they are not known."""
+        return self.roofline.weights if self.roofline else ()
 
     @property
     def decode_ledger(self) -> Ledger | None:

@@ -26,6 +26,7 @@ LAUNCH_GAPS = "launch_gaps"
 """Row of the time in which nothing ran between the first and the last kernel of a step."""
 HOST = "host"
 """Row of the time in which nothing ran before the first kernel of a step or after its last."""
+GAPS = (LAUNCH_GAPS, HOST)
 
 _TIMES = (-(1 << 61), 1 << 62)
 """From before the epoch to a century from now: no two such times are further apart than a number
@@ -131,7 +132,7 @@ class Ledger:
     @property
     def idle_us(self) -> float:
         """In which nothing runs."""
-        return self.us(LAUNCH_GAPS) + self.us(HOST)
+        return sum(map(self.us, GAPS))
 
 
 def token_ledgers(
@@ -141,7 +142,7 @@ def token_ledgers(
 
     Batch sizes are left out where all decode steps have the same one.
     """
-    begin, finish = (np.clip(steps[name].to_numpy(), *_TIMES) for name in ("begin_ns", "finish_ns"))
+    begin, finish = edges_of(steps)
     found = attribute(_work(placed), begin, finish, len(COMPONENTS))
     length = (finish - begin) / 1e3
     per_sequence = tokens_per_sequence(steps).to_numpy(np.float64)
@@ -157,6 +158,12 @@ def token_ledgers(
         for kind in sorted(kinds, key=lambda kind: kind.batch is not None)
         for chosen in [kind.of(steps)]
     )
+
+
+def edges_of(steps: pd.DataFrame) -> tuple[Int64s, Int64s]:
+    """Where the windows of steps begin and end, in ns."""
+    begin, finish = (np.clip(steps[name].to_numpy(), *_TIMES) for name in ("begin_ns", "finish_ns"))
+    return begin, finish
 
 
 def middle_half(length: Floats) -> Int64s:
@@ -195,10 +202,8 @@ def step_weights(phase_of: pd.Series, windows: pd.DataFrame | None = None) -> Fl
         if windows is None:
             weights[own] = 1 / own.sum()
         else:
-            begin, end = (
-                np.clip(windows[name], *_TIMES)[own] for name in ("begin_ns", "finish_ns")
-            )
-            weights[own] = typical_weights((end - begin).to_numpy() / 1e3)
+            begin, finish = edges_of(windows)
+            weights[own] = typical_weights((finish - begin)[own] / 1e3)
     return weights
 
 

@@ -78,9 +78,10 @@ def summarize(
     rank: int | None = None,
     log: EngineLog | None = None,
     measured: Measured | None = None,
+    results: Sequence[BenchmarkResult] = (),
 ) -> Report:
     """The report of one rank of a bundle; arguments and errors are those of `summary_of`."""
-    return summary_of(bundle, rank, log, measured).report
+    return summary_of(bundle, rank, log, measured, results).report
 
 
 def summary_of(
@@ -88,12 +89,14 @@ def summary_of(
     rank: int | None = None,
     log: EngineLog | None = None,
     measured: Measured | None = None,
+    results: Sequence[BenchmarkResult] = (),
 ) -> Summary:
     """The report of one rank of a bundle, the lowest if None, with the rows that it was made of.
 
     Args:
         log: what the engine printed in the same run.
         measured: ceilings of its GPU that were measured; those of another GPU are not used.
+        results: of load generators that saw the same server, beside those in the bundle.
     """
     if rank is None:
         rank = min(bundle.ranks, default=0)
@@ -144,6 +147,8 @@ def summary_of(
     decode = next((ledger for ledger in ledgers if ledger.phase == "decode"), None)
     # How many decode steps compute how many tokens.
     sizes = Counter(sorted(steps.loc[steps["phase"] == "decode", "decode_tokens"].tolist()))
+    overhead = overhead_of(bundle, rank) if timed else ()
+    runs = [*imported_runs(bundle), *(run for result in results for run in result.runs)]
     report = Report(
         run=run_of(bundle, rank, placed, steps),
         gpu=gpu_of(bundle.facts(rank)),
@@ -173,7 +178,9 @@ def summary_of(
             *evidence.lost,
         ),
         collectives=collectives,
-        overhead=overhead_of(bundle, rank) if timed else (),
+        overhead=overhead,
+        # A trace of sums alone does not say when a step began.
+        clients=clients_of(runs, steps if timed else steps[:0], bundle.facts(rank), overhead),
         counters=counters,
         markers=markers_of(bundle, rank),
         machine_code=code_of(evidence, by_kernel),
@@ -320,22 +327,3 @@ def _rank(
         steps = step_books(windows.steps, kernels)
     step_us, kernels_us, gap_us = map(float, steps[["step_us", "kernels_us", "gap_us"]].sum())
     return RankRow(rank, len(steps), step_us, kernels_us, gap_us, **share)
-
-
-def with_clients(
-    report: Report, bundle: Bundle, rank: int | None, results: Sequence[BenchmarkResult] = ()
-) -> Report:
-    """The report with the runs that were imported into its bundle, and with those of results."""
-    runs = [*imported_runs(bundle), *(run for result in results for run in result.runs)]
-    if not runs:
-        return report
-    rank = bundle.ranks[0] if rank is None else rank
-    steps = pd.DataFrame()
-    # A trace of sums alone does not say when a step began.
-    if not bundle.meta.settings.get("summed"):
-        columns = ["start_ns", "end_ns", "stream", "step"]
-        kernels = with_own_starts(kernels_in_order(bundle, rank, columns))
-        steps = timed_windows(bundle, rank, kernels).steps
-        steps["step_us"] = (steps["finish_ns"] - steps["begin_ns"]) / 1e3
-    clients = clients_of(runs, steps, bundle.facts(rank), report.overhead)
-    return replace(report, clients=clients)

@@ -16,18 +16,16 @@ from spark_prof.analyzers.ceilings.checkpoint_ceilings import Change, changed, s
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.fallbacks.causes import FIRST_WITH
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import GAPS
 from spark_prof.rules.gpus import Gpu
 from spark_prof.traces.checkpoint import Checkpoint
 
 _NARROW = {"nvfp4": "fp4", "mxfp4": "fp4", "fp8": "fp8", "mxfp8": "fp8", "int8": "int8"}
-_SINCE = {"fp4": 10.0, "fp8": 8.9}
-"""Compute capability from which tensor cores multiply a precision."""
 _WEIGHT_ONLY = {"int4", "nf4"}
-_GAPS = (LAUNCH_GAPS, HOST)
 _WAITS = ("eager-mode", "host-gaps", "scheduler-gaps", "idle-gpu")  # findings about these gaps
 _SAME = 0.01  # of a time: sides that are less apart take the same
 _KV, _STATE = "kv", "state"
@@ -68,7 +66,7 @@ class Side:
     @property
     def waits_us(self) -> float:
         """What its kernels wait for launches and for the host."""
-        return sum(part.us or 0.0 for part in self.parts if part.component in _GAPS)
+        return sum(part.us or 0.0 for part in self.parts if part.component in GAPS)
 
     @property
     def kernels_us(self) -> float:
@@ -169,11 +167,8 @@ def expected(form: str, gpu: Gpu) -> str:
 
     vLLM may choose otherwise: what ran is in a recording.
     """
-    if form in _WEIGHT_ONLY:
-        return "bf16 (weights only)"
-    precision = _NARROW.get(form, form)
-    can = float(gpu.compute_capability) >= _SINCE.get(precision, 0.0)
-    return precision if can else "bf16 (weights only)"
+    too_old = float(gpu.compute_capability) < FIRST_WITH.get(form, 0.0)
+    return "bf16 (weights only)" if form in _WEIGHT_ONLY or too_old else _NARROW.get(form, form)
 
 
 def side_of_recording(
@@ -186,9 +181,8 @@ def side_of_recording(
     """
     bandwidth = gpu.bandwidth.value
     ledger = report.decode_ledger
-    weights = report.roofline.weights if report.roofline else ()
     sizes, formats = _by_component(
-        (row.component, _SHORT.get(row.dtype, row.dtype), row.bytes) for row in weights
+        (row.component, _SHORT.get(row.dtype, row.dtype), row.bytes) for row in report.streamed
     )
     names = dict.fromkeys([*sizes, *(row.name for row in (ledger.rows if ledger else ()))])
     parts = []
@@ -360,7 +354,7 @@ def _compared_us(side: Side, eager: bool) -> float:
 
 
 def _beyond(part: Part) -> float:
-    return 0.0 if part.component in _GAPS else (part.us or 0.0) - part.bound_us
+    return 0.0 if part.component in GAPS else (part.us or 0.0) - part.bound_us
 
 
 def _signed(us: float) -> str:
@@ -389,7 +383,7 @@ def next_of(
     slow, fast = next((side for side in known if side.eager), ordered[-1]), ordered[0]
     found = [one for one in findings[sides.index(slow)] if " ab " in one.command]
     cause = _most_apart(slow, fast, lambda part: (part.us or 0.0) - part.bound_us)
-    waits = slow.eager or cause in _GAPS
+    waits = slow.eager or cause in GAPS
     about = [one for one in found if one.id in _WAITS if waits] or [
         one for one in found if cause in one.components
     ]

@@ -14,7 +14,7 @@ from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
-    from spark_prof.analyzers.ceilings import Ceilings, Question
+    from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Question
     from spark_prof.analyzers.fallbacks.audit_rows import Audit
     from spark_prof.analyzers.finding import Finding
     from spark_prof.rules.gpus import Gpu
@@ -34,7 +34,7 @@ def question_of(
         context: tokens that each sequence has in the KV cache, 0 for the weights alone.
         accepted: tokens that a step yields a sequence; None if all drafts are accepted.
     """
-    from spark_prof.analyzers.ceilings import Question
+    from spark_prof.analyzers.ceilings.ceiling_rows import Question
 
     yielded = 1.0 + drafts if accepted is None else accepted
     if not (math.isfinite(yielded) and 1 <= yielded <= 1 + drafts):
@@ -54,7 +54,7 @@ def model_ceilings(
         folder: as `traces.checkpoint.read_checkpoint` takes it.
         measured: what a machine reached; its GPU is shown first and read at that bandwidth.
     """
-    from spark_prof.analyzers.ceilings import ceilings_of
+    from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of
     from spark_prof.rules.gpus import GPUS, Figure, find_gpu
     from spark_prof.traces.checkpoint import read_checkpoint
 

@@ -90,7 +90,7 @@ def report(
 
             put(render_ab(read_result(named.file), drawn_as), out)
         return
-    from spark_prof.analyzers.summary import summarize, with_clients
+    from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import render_report
     from spark_prof.datasets.opened import ceilings_for, opened
     from spark_prof.traces.benchmarks.read import read_benchmark
@@ -112,9 +112,8 @@ def report(
                 put(report_layer(bundle, rank, layer, drawn_as), out)
                 return
             ceilings = ceilings_for(bundle, rank, measured)
-            report = summarize(bundle, rank, measured=ceilings)
-            summary = with_clients(report, bundle, rank, results)
-    put(render_report(summary, drawn_as, whole=all_sections), out)
+            report = summarize(bundle, rank, measured=ceilings, results=results)
+    put(render_report(report, drawn_as, whole=all_sections), out)
 
 
 def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Layout) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
 from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.thresholds import Checked
+from spark_prof.analyzers.comparing.thresholds import Checked, summed
 from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import GAPS
 from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.chart_compare import compare_figures
 from spark_prof.dashboards.compare_gate import LETTERS, Names, by_share, by_us, reason, shown_part
@@ -25,7 +25,6 @@ from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section
 from spark_prof.dashboards.units import clean, microseconds, shorten
 
-_GAPS = (LAUNCH_GAPS, HOST)
 _LONGEST_NAME = 40  # characters of what a side is called
 
 
@@ -111,11 +110,7 @@ def different_models(found: Comparison) -> str:
 
 def kernels_of(phase: PhaseComparison) -> Change:
     """The change of a typical step's kernels and copies, without what waits for the host."""
-    changes = [part.change for part in phase.parts if part.name not in _GAPS]
-    us = sum(change.us for change in changes)
-    half = math.hypot(*((change.high - change.low) / 2 for change in changes))
-    a, b = sum(change.a for change in changes), sum(change.b for change in changes)
-    return Change(a, b, us, us - half, us + half)
+    return summed([part.change for part in phase.parts if part.name not in GAPS])
 
 
 def _sections(compared: Compared) -> Iterator[Section]:
@@ -155,7 +150,7 @@ def _headline(found: Comparison) -> tuple[tuple[str, str], ...]:
     if different_models(found):
         return ()
     phase, (change, why) = found.phases[0], basis(found)
-    parts = [part for part in phase.parts if not (why and part.name in _GAPS)]
+    parts = [part for part in phase.parts if not (why and part.name in GAPS)]
     slower = next((part for part in parts if part.change.sure and part.change.us > 0), None)
     faster = next((p for p in reversed(parts) if p.change.sure and p.change.us < 0), None)
     step = f"the median {phase.phase} {phase.unit}" if phase.phase != "unknown" else "a step"

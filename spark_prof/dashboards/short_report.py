@@ -160,7 +160,7 @@ class _Kernel:
 
 def _kernels(report: Report) -> Section:
     """What a decode step's kernel time goes to, or the run's where nothing tells a step's."""
-    phase = report.roofline.decode if report.roofline else None
+    phase = report.decode_roofline
     found = list(_of_roles(report) if phase else _of_run(report))
     whole = sum(row.us for row in found)
     listed_rows = [row for row in found[:_KERNELS] if row.us >= _LEAST * whole]
@@ -184,8 +184,8 @@ def _kernels(report: Report) -> Section:
 
 
 def _of_roles(report: Report) -> Iterator[_Kernel]:
-    phase = report.roofline.decode if report.roofline else None
-    rows = sorted(phase.rows if phase else (), key=lambda row: -row.us * row.calls)
+    phase = report.decode_roofline
+    rows = sorted(phase.rows if phase else (), key=lambda row: -row.step_us)
     kernels = {(row.component, row.name): row for row in report.kernels}
     names = Counter((row.role or row.component, short_name(row.name)) for row in rows)
     for row in rows:
@@ -197,8 +197,8 @@ def _of_roles(report: Report) -> Iterator[_Kernel]:
         yield _Kernel(
             role if len(role) <= _LONGEST_ROLE else f"...{role[3 - _LONGEST_ROLE :]}",
             shorten(name, _LONGEST_NAME),
-            row.us * row.calls,
-            None if row.floor_us is None else row.floor_us * row.calls,
+            row.step_us,
+            row.bound_us,
             " ".join(filter(None, (kernel.engine, kernel.precision))) if kernel else "",
             row.owner_basis,
         )
@@ -224,12 +224,12 @@ def _caveats(report: Report) -> Iterator[str]:
 
 def _unproven(report: Report) -> Iterator[str]:
     """Which weights are read by kernels that nobody knows, and how much of a step that is."""
-    phase = report.roofline.decode if report.roofline else None
+    phase = report.decode_roofline
     if phase is None or not phase.step_us:
         return
     least = _LEAST * (phase.floor_us or 0.0)
     names = [floor.component for floor in phase.unplaced if floor.us > least]
-    us = sum(row.us * row.calls for row in phase.rows_by_component() if row.component in names)
+    us = sum(row.step_us for row in phase.rows_by_component() if row.component in names)
     if us:
         yield (
             f"Which kernels read the weights of {', '.join(names)} is not proven: "

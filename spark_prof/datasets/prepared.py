@@ -17,7 +17,7 @@ from spark_prof.analyzers.clients.client_rows import ClientRow
 from spark_prof.analyzers.instants import with_own_starts
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_accounting import step_books
-from spark_prof.analyzers.summary import Summary, summary_of, with_clients
+from spark_prof.analyzers.summary import Summary, summary_of
 from spark_prof.analyzers.views.kernel_columns import LAUNCH_COLUMNS, KernelColumns, columns_of
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.ending import temporary_folder
@@ -120,7 +120,7 @@ def _opened(source: str) -> Iterator[tuple[Bundle, bool]]:
 def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prepared:
     summary = summary_of(bundle, rank, measured=ceilings_for(bundle, rank))
     shown = bundle.ranks[0] if rank is None else rank
-    report = with_clients(summary.report, bundle, shown)
+    report = summary.report
     if live:
         report = replace(report, run=replace(report.run, source=source))
     columns = Columns(bundle, shown, summary)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_prof
-from spark_prof.analyzers.ceilings import Question
+from spark_prof.analyzers.ceilings.ceiling_rows import Question
 from spark_prof.analyzers.why import (
     answer_of,
     expected,
@@ -49,6 +49,7 @@ def test_a_checkpoint_reads_what_its_formats_take() -> None:
         ("nvfp4", "h100", "bf16 (weights only)"),
         ("fp8", "h100", "fp8"),
         ("fp8", "a100", "bf16 (weights only)"),
+        ("mxfp8", "h100", "bf16 (weights only)"),
         ("int4", "gb10", "bf16 (weights only)"),
         ("bf16", "gb10", "bf16"),
     ],

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from spark_prof.ab.result import Result
 from spark_prof.analyzers.breakdown import Coverage
-from spark_prof.analyzers.ceilings import Ceilings
+from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings
 from spark_prof.analyzers.clients.client_rows import ClientRow, ClientToken
 from spark_prof.analyzers.comparing.comparison import PhaseComparison, Setting
 from spark_prof.analyzers.comparing.noise import Change

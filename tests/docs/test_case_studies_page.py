@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from spark_prof.analyzers.ceilings import Ceilings, Question, ceilings_of
-from spark_prof.analyzers.ceilings.ceiling_rows import Choice
+from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Choice, Question
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.rules.gpus import gpu_called
 from spark_prof.traces.checkpoint import read_checkpoint

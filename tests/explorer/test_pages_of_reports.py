@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.analyzers.summary import with_clients
+from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import opened
 from spark_prof.datasets.prepared import prepare
 from spark_prof.traces.benchmarks.read import read_benchmark
@@ -70,7 +70,7 @@ def test_a_load_generators_result_stands_beside_the_steps() -> None:
     result = bench / "vllm-serve-detailed.json"
     said = texts(of_recording("steps", shown, result))
     with opened(shown.source) as made:
-        report = with_clients(shown.report, made, None, [read_benchmark(result)])
+        report = summarize(made, results=[read_benchmark(result)])
     assert report.clients[0].verdict == "agrees"
     assert report.clients[0].sentences[0] in said
     assert "No load generator's result" in texts(of_recording("steps", shown))

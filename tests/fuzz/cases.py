@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -26,12 +26,12 @@ from types import FrameType
 from spark_prof.analyzers.ceilings.ceiling_rows import Question
 from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of
 from spark_prof.analyzers.classify.listing import list_code
+from spark_prof.analyzers.clients.client_comparison import clients_of
 from spark_prof.analyzers.comparing.attribute_gain import summarize as attribute
 from spark_prof.analyzers.comparing.swap_attribution import Swapped, Untraced
 from spark_prof.analyzers.fallbacks.audit import audit_of_log
 from spark_prof.analyzers.findings.audit_findings import findings_of_audit
-from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.summary import summarize, with_clients
+from spark_prof.analyzers.summary import Summary, summarize, summary_of
 from spark_prof.errors import CommandError
 from spark_prof.importers.sources import import_files
 from spark_prof.rules.gpus import GPUS
@@ -150,9 +150,9 @@ def run(case: Case, folder: Path) -> Outcome:
 
 def _use(fixture: Fixture, source: Path, place: Path, chance: Random) -> None:
     if fixture.kind == RESULT:
-        bundle, report = _recording()
-        with_result = with_clients(report, bundle, None, [read_benchmark(source)])
-        checks.check_report(with_result, chance.choice(_FORMATS))
+        (bundle, found), runs = _recording(), read_benchmark(source).runs
+        clients = clients_of(runs, found.steps, bundle.facts(0), found.report.overhead)
+        checks.check_report(replace(found.report, clients=clients), chance.choice(_FORMATS))
         return
     if fixture.kind in _DIAGNOSED:
         for line in _DIAGNOSED[fixture.kind](source):
@@ -202,10 +202,10 @@ _DIAGNOSED = {CODE: _classify, LOG: _audit, MODEL: _ceilings}
 
 
 @cache
-def _recording() -> tuple[Bundle, Report]:
+def _recording() -> tuple[Bundle, Summary]:
     """The recording that results of load generators are compared with."""
     bundle = open_bundle(DATA / "benchmarks" / "vllm-serve-bundle")
-    return bundle, summarize(bundle)
+    return bundle, summary_of(bundle)
 
 
 def _export(bundle: Bundle, place: Path, chance: Random) -> None:

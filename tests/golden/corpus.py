@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -18,6 +18,7 @@ from tests.command_line import ran
 from tests.golden.plain_json import plain
 
 if TYPE_CHECKING:
+    from spark_prof.traces.benchmarks.load_test import BenchmarkResult
     from spark_prof.traces.bundle import Bundle
     from spark_prof.traces.measured import Measured
     from spark_prof.traces.readers.engine_log import EngineLog
@@ -141,9 +142,10 @@ def _read_once() -> None:
         rank: int | None = None,
         log: EngineLog | None = None,
         measured: Measured | None = None,
+        results: Sequence[BenchmarkResult] = (),
     ) -> summary.Summary:
-        if log or measured or bundle not in bundles.values():
-            return sum_up(bundle, rank, log, measured)
+        if log or measured or results or bundle not in bundles.values():
+            return sum_up(bundle, rank, log, measured, results)
         key = id(bundle), bundle.ranks[0] if rank is None and bundle.ranks else rank
         if key not in summaries:
             summaries[key] = sum_up(bundle, rank)

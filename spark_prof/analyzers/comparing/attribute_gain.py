@@ -8,6 +8,7 @@ Where the host was seen to be ahead while nothing was recorded, there are no suc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import starmap
@@ -16,7 +17,6 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.comparing.kernel_time import sums_by_step
 from spark_prof.analyzers.comparing.swap_attribution import (
     FOR_THE_HOST,
     Attribution,
@@ -150,8 +150,10 @@ def _means(side: SwappedSteps, code: Int64s, groups: int, cost: float) -> pd.Dat
     """Of each group the time of a typical step, what of it is gaps, calls, and the error."""
     step, us, calls = (side.rows[name].to_numpy() for name in ("step", "us", "calls"))
     gap = side.gaps_us(cost)
+    shape = groups, len(side.length_us)
+    cell = code * shape[1] + step
     tables = {
-        name: sums_by_step(code, step, each, groups, len(side.length_us))
+        name: np.asarray(np.bincount(cell, each, math.prod(shape)), np.float64).reshape(shape)
         for name, each in (("us", us + gap), ("gap_us", gap), ("calls", calls))
     }
     means = {name: side.typical.mean(each) for name, each in tables.items()}

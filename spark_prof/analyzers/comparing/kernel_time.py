@@ -1,9 +1,4 @@
-"""The time of kernels in steps: every instant is attributed to one kernel, so overlap counts once.
-
-In the order in which kernels start, each is charged what it adds to the time in which anything
-runs. One that starts early and waits for the one before it (programmatic dependent launch) is
-charged from that one's end on, and one that runs beside a longer one on another stream nothing.
-Kernels and gaps so add up to the length of a step.
+"""The time of kernels in steps, by the rule of `analyzers.instants`: what a report has of them.
 
 A typical step is the mean over those of middle length. A hiccup of the host is among the longest
 steps and swings nothing, and parts of a step still add up to it, which medians of parts do not.
@@ -20,7 +15,10 @@ import pandas as pd
 
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.classify.classifier import spelling
-from spark_prof.analyzers.step_time import middle_half
+from spark_prof.analyzers.comparing.noise import drawn_again
+from spark_prof.analyzers.instants import Work, attribute
+from spark_prof.analyzers.lookup import combined
+from spark_prof.analyzers.step_time import edges_of, middle_half
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.rules.kernel_names import NAME_LIMIT
@@ -49,50 +47,31 @@ def stable_name(name: str) -> str:
     return f"{apart[0]}{stable}" if apart else stable
 
 
-def attributed(start: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
-    """Of each kernel's run the time since all before had ended, and how long nothing ran before it.
-
-    Both together, in ns, are the time from the first start to the last end. Starts ascend.
-    """
-    end = np.maximum(end, start)
-    reached = np.append(start[:1], np.maximum.accumulate(end)[:-1])
-    return np.maximum(end - np.maximum(start, reached), 0), np.maximum(start - reached, 0)
-
-
 @dataclass(frozen=True, eq=False)
 class KernelTime:
     """Kernels of some steps, and how long these steps were."""
 
-    step: Int64s  # of each kernel the place among the steps
+    # A row each kernel of a component in a layer, or copy; a column each step.
     us: Floats  # what is attributed to it
-    gap_us: Floats  # how long nothing ran before it within its step
-    component: Int64s  # place in `vocabulary.COMPONENTS`; a copy's is memcpy
+    ran: Floats  # how many of its calls began
+    component: Int64s  # of each row the place in `vocabulary.COMPONENTS`; a copy's is memcpy
     layer: Int64s  # -1 for none
     name: Int64s  # place among the stable names
+    gaps_us: Floats  # a row each of GAPS
     length_us: Floats  # of each step
 
-    @property
-    def steps(self) -> int:
-        """How many steps there are."""
-        return len(self.length_us)
-
     def table(self, code: Int64s, rows: int, values: Floats | None = None) -> Floats:
-        """Sums by step of values, else of times: one row each code, one column each step."""
-        values = self.us if values is None else values
-        return sums_by_step(code, self.step, values, rows, self.steps)
+        """Sums by step of values, else of times: one row each code of the rows."""
+        found = np.zeros((rows, len(self.length_us)))
+        np.add.at(found, code, self.us if values is None else values)
+        return found
 
     def calls(self, code: Int64s, rows: int) -> Floats:
         """How far the calls of each row move together: the root of the sum of squares by name."""
         names = int(self.name.max(initial=0)) + 1
-        pair, count = np.unique(code * names + self.name, return_counts=True)
-        a_step = count / max(self.steps, 1)
+        pair, place = np.unique(code * names + self.name, return_inverse=True)
+        a_step = np.bincount(place, self.ran.mean(axis=1), len(pair))
         return np.sqrt(np.bincount(pair // names, weights=a_step**2, minlength=rows))
-
-
-def sums_by_step(code: Int64s, step: Int64s, values: Floats, rows: int, steps: int) -> Floats:
-    """One row each code, one column each step."""
-    sums = np.bincount(code * steps + step, weights=values, minlength=rows * steps)
-    return sums.astype(np.float64).reshape(rows, steps)
 
 
 def kernel_time(
@@ -104,26 +83,32 @@ def kernel_time(
         names: of each of the kernels' names the place of its stable name.
         chosen: places of the steps, ascending.
     """
-    begin, finish = (steps[name].to_numpy(np.int64) for name in ("begin_ns", "finish_ns"))
-    # Where two windows overlap, the later one has the time.
-    finish = np.append(np.minimum(finish[:-1], begin[1:]), finish[-1:])
-    first = np.searchsorted(columns.start_ns, begin[chosen])
-    count = np.maximum(np.searchsorted(columns.start_ns, finish[chosen]) - first, 0)
-    step = np.repeat(np.arange(len(chosen)), count)
-    rows = np.arange(len(step)) + np.repeat(first - np.cumsum(count) + count, count)
-    busy, gap = attributed(columns.start_ns[rows], columns.end_ns[rows])
-    follows = np.append(False, step[1:] == step[:-1])[: len(step)]
-    name = columns.name[rows]
-    component = columns.component[rows].astype(np.int64)
-    component[np.array(columns.copies, bool)[name]] = CODES["memcpy"]
+    begin, finish = edges_of(steps.iloc[chosen])
+    start, end = columns.start_ns, np.maximum(columns.end_ns, columns.start_ns)
+    opens, closes = np.searchsorted(start, begin), np.searchsorted(start, finish)
+    # What began before a window may reach into it.
+    first = np.minimum(np.searchsorted(np.maximum.accumulate(end), begin, side="right"), opens)
+    wanted = np.zeros(len(start) + 1, np.int64)
+    np.add.at(wanted, first, 1)
+    np.add.at(wanted, closes, -1)
+    rows = np.flatnonzero(np.cumsum(wanted))
+    copies = np.array(columns.copies, bool)[columns.name[rows]]
+    component = np.where(copies, CODES["memcpy"], columns.component[rows].astype(np.int64))
+    layer, name = columns.layer[rows].astype(np.int64), names[columns.name[rows]]
+    code, each = combined(component, layer, name)
+    found = attribute(Work(start[rows], end[rows], code, ~copies), begin, finish, len(each))
+    step = np.searchsorted(begin, start[rows], side="right") - 1
+    inside = (step >= 0) & (start[rows] < finish[step])
+    ran = np.zeros((len(each), len(chosen)))
+    np.add.at(ran, (code[inside], step[inside]), 1.0)
     return KernelTime(
-        step=step,
-        us=busy / 1e3,
-        gap_us=np.where(follows, gap, 0) / 1e3,
-        component=component,
-        layer=columns.layer[rows].astype(np.int64),
-        name=names[name],
-        length_us=steps["step_us"].to_numpy(np.float64)[chosen],
+        us=found.attributed.T / 1e3,
+        ran=ran,
+        component=component[each],
+        layer=layer[each],
+        name=name[each],
+        gaps_us=np.stack([found.between, found.outside]) / 1e3,
+        length_us=(finish - begin) / 1e3,
     )
 
 
@@ -152,11 +137,8 @@ class TypicalStep:
 def typical_step(length: Floats, stretch: int = 1) -> TypicalStep:
     """The middle half of steps of these lengths; of fewer than four all."""
     count = len(length)
-    starts = np.random.default_rng(_SEED).integers(0, count, (_RESAMPLES, -(-count // stretch)))
-    places = (starts[:, :, None] + np.arange(stretch)) % count
-    draws = places.reshape(_RESAMPLES, -1)[:, :count]
     resampled = np.zeros((count, _RESAMPLES))
-    for column, draw in enumerate(draws):
+    for column, draw in enumerate(drawn_again(count, stretch, _RESAMPLES, _SEED)):
         chosen = draw[middle_half(length[draw])]
         resampled[:, column] = np.bincount(chosen, minlength=count) / len(chosen)
     return TypicalStep(np.sort(middle_half(length)), resampled)

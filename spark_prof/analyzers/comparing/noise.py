@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_prof.analyzers.t_distribution import student_quantile
-from spark_prof.arrays import Floats
+from spark_prof.arrays import Floats, Int64s
 
 START: Mapping[str, float] = {"kernel": 0.015, "op": 0.02}
 """Standard deviation from engine start to engine start that is assumed where a side has one
@@ -117,6 +117,13 @@ def stretch_of(values: Floats) -> int:
     return min(max(math.ceil(3 * together), round(math.cbrt(count))), longest)
 
 
+def drawn_again(count: int, stretch: int, resamples: int, seed: int) -> Int64s:
+    """Places of so many steps, as many times drawn again stretch by stretch: a row each time."""
+    starts = np.random.default_rng(seed).integers(0, count, (resamples, math.ceil(count / stretch)))
+    places = (starts[:, :, None] + np.arange(stretch)) % count
+    return np.asarray(places.reshape(resamples, -1)[:, :count])
+
+
 def figure_of(values: Floats, statistic: str, start: float) -> Figure:
     """A statistic of FEWEST, with its error, of steps in order; the same always give the same."""
     compute = _STATISTICS[statistic]
@@ -127,10 +134,7 @@ def figure_of(values: Floats, statistic: str, start: float) -> Figure:
     values = values[:_MOST_STEPS]
     stretch = stretch_of(values)
     resamples = min(max(_ELEMENTS // len(values), _FEWEST_RESAMPLES), _MOST_RESAMPLES)
-    random = np.random.default_rng(_SEED)
-    starts = random.integers(0, len(values), (resamples, math.ceil(len(values) / stretch)))
-    places = (starts[:, :, None] + np.arange(stretch)) % len(values)
-    drawn = compute(values[places.reshape(resamples, -1)[:, : len(values)]])
+    drawn = compute(values[drawn_again(len(values), stretch, resamples, _SEED)])
     free = max(len(values) / stretch - 1, 1.0)
     return Figure(value, float(drawn.std()), free, start=start * value)
 

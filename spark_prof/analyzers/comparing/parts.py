@@ -29,7 +29,7 @@ from spark_prof.analyzers.comparing.noise import (
     change,
     stretch_of,
 )
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import GAPS
 from spark_prof.arrays import Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS
 
@@ -78,7 +78,7 @@ class Taken:
         value = np.asarray(sum(each.weight * each.typical.mean(table) for each, table in pairs))
         errors = [each.weight * each.typical.error(table) for each, table in pairs]
         error = np.sqrt(sum(own**2 for own in errors))
-        if min(each.time.steps for each in self.sizes) < FEWEST_STEPS:
+        if min(len(each.divisor) for each in self.sizes) < FEWEST_STEPS:
             error = np.full(len(value), math.inf)
         free = min(each.free for each in self.sizes)
         rows = np.stack([value, error, floors(value), self.side.start * value], axis=1)
@@ -95,8 +95,7 @@ class Taken:
     def calls(self, code: Code, rows: int) -> Floats:
         """The kernels of each row in a mean typical step."""
         found = sum(
-            each.weight
-            * each.typical.mean(each.time.table(code(each.time), rows, np.ones(len(each.time.us))))
+            each.weight * each.typical.mean(each.time.table(code(each.time), rows, each.time.ran))
             for each in self.sizes
         )
         return np.asarray(found, np.float64)
@@ -139,7 +138,7 @@ def _ranked(found: Iterable[_Changed]) -> tuple[_Changed, ...]:
 
 def step_parts(a: Recordings, b: Recordings) -> tuple[Part, ...]:
     """Components and gaps, which add up to the typical step; the slower one first."""
-    names = (*COMPONENTS, LAUNCH_GAPS, HOST)
+    names = (*COMPONENTS, *GAPS)
     changes = _changes(a, b, _step_figures)
     calls = ([*_calls(side, _component, len(COMPONENTS)), 0.0, 0.0] for side in (a, b))
     engines = ([_engines(side).get(name, ()) for name in names] for side in (a, b))
@@ -228,14 +227,11 @@ def _step_figures(taken: Taken) -> list[Figure]:
         kernels = taken.floors(value[: len(COMPONENTS)], _component)
         return np.append(kernels, GAP_FLOOR * value[len(COMPONENTS) :])
 
-    return taken.figures_of([_by_component(each.time) for each in taken.sizes], floors)
-
-
-def _by_component(time: KernelTime) -> Floats:
-    busy = time.table(time.component, len(COMPONENTS))
-    between = time.table(np.zeros_like(time.component), 1, time.gap_us)
-    host = time.length_us - busy.sum(axis=0) - between
-    return np.concatenate([busy, between, host])
+    tables = [
+        np.concatenate([time.table(time.component, len(COMPONENTS)), time.gaps_us])
+        for time in _times(taken)
+    ]
+    return taken.figures_of(tables, floors)
 
 
 def _component(time: KernelTime) -> Int64s:

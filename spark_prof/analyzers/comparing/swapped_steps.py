@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import place_kernels
-from spark_prof.analyzers.comparing.kernel_time import TypicalStep, attributed, typical_step
+from spark_prof.analyzers.comparing.kernel_time import TypicalStep, typical_step
 from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST
 from spark_prof.analyzers.lookup import positions
 from spark_prof.arrays import Flags, Floats, Int64s
@@ -78,6 +78,17 @@ class SwappedSteps:
     def a_step(self, values: pd.Series) -> float:
         """The sum over the rows of a typical step, in the mean."""
         return float(values.to_numpy()[self.counts].sum()) / len(self.typical.steps)
+
+
+def attributed(start: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
+    """Of each kernel's run the time since all before had ended, and how long nothing ran before it.
+
+    Both together, in ns, are the time from the first start to the last end. Starts ascend. One that
+    runs beside a longer one is charged nothing: so each has one gap, from which tracing is taken.
+    """
+    end = np.maximum(end, start)
+    reached = np.append(start[:1], np.maximum.accumulate(end)[:-1])
+    return np.maximum(end - np.maximum(start, reached), 0), np.maximum(start - reached, 0)
 
 
 def read_steps(bundle: Bundle, batch_size: int) -> SwappedSteps:

@@ -23,7 +23,7 @@ from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interva
 from spark_prof.analyzers.comparing.noise import change as change_of
 from spark_prof.analyzers.comparing.phases import PhaseSteps, matching_steps
 from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
+from spark_prof.analyzers.step_time import GAPS
 from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.arrays import Floats
 from spark_prof.errors import CommandError
@@ -111,13 +111,13 @@ def _rate(found: Comparison, rest: tuple[str, ...]) -> Reading:
 
 def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
     phase = _typical(found)
-    what = _one_of(rest, ("us", "share", LAUNCH_GAPS, HOST), "part of gaps", "us")
-    if what in (LAUNCH_GAPS, HOST):
+    what = _one_of(rest, ("us", "share", *GAPS), "part of gaps", "us")
+    if what in GAPS:
         return _part(phase, what)
-    change = _sum([part.change for part in phase.parts if part.name in (LAUNCH_GAPS, HOST)])
+    change = summed([part.change for part in phase.parts if part.name in GAPS])
     if what == "share":
         others = [each.change for each in phase.parts if each.name in COMPONENTS]
-        return _share_of(phase, change, _sum(others))
+        return _share_of(phase, change, summed(others))
     return Reading("time", change, short=_short(phase))
 
 
@@ -157,7 +157,7 @@ def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
     rows = same or [row for row in phase.kernels if name in row.name]
     if not rows:
         return _time(phase, None)
-    change = _sum([row.change for row in rows])
+    change = summed([row.change for row in rows])
     return Reading("time", change, any(row.calls_b for row in rows), _short(phase))
 
 
@@ -222,7 +222,7 @@ def _combined(
     return change_of(a, b) if a and b else otherwise or _point(0.0, 0.0)
 
 
-def _sum(changes: Sequence[Change]) -> Change:
+def summed(changes: Sequence[Change]) -> Change:
     """Several changes as one; within a recording their errors are taken to go together."""
 
     def of(*figures: Figure) -> Figure:

@@ -198,8 +198,7 @@ _WHOLE = ("qkv", "o_proj", "mlp", "shared_experts", "lm_head")
 def achieved_bandwidth(report: Report, components: Collection[str]) -> Iterator[str]:
     """A sentence for each of the components whose weights a decode step reads whole."""
     gpu = find_gpu(report.gpu.name, report.gpu.compute_capability)
-    decode = report.roofline.decode if report.roofline else None
-    rows = decode.rows if decode else ()
+    rows = report.decode_roofline.rows if report.decode_roofline else ()
     early = {row.component for row in rows if starts_early(row.us, row.ahead_us)}
     for row in report.components:
         size = sum(module.bytes for module in report.modules if module.component == row.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
 from spark_prof.analyzers.findings.rule import (
@@ -160,8 +161,7 @@ _LINEAR = frozenset({"qkv", "o_proj", "experts", "shared_experts", "mlp", "ssm"}
 _MOSTLY = 0.5
 _MATTERS = 0.01
 _MUCH_CAST = 0.005
-_FP8_OF_16_BITS = 0.5
-_NVFP4_OF_16_BITS = 4.5 / 16  # four bits a weight, and eight for the scale of sixteen
+_FP8_OF_16_BITS, _NVFP4_OF_16_BITS = (BYTES[form] / BYTES["bf16"] for form in ("fp8", "nvfp4"))
 
 
 def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:

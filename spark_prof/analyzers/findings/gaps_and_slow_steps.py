@@ -21,7 +21,7 @@ from spark_prof.analyzers.findings.rule import (
 )
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS
-from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.analyzers.views.waterfall import SMALL_US, waterfall_of
 
 _MUCH_GAP = 0.05
 _FEWEST_STEPS = 8
@@ -176,7 +176,6 @@ def _mixed_steps(report: Report) -> Iterator[Told]:
     )  # fmt: skip
 
 
-_SMALL_US = 3.0
 _MANY_SMALL = 50
 _MUCH_SMALL = 0.1
 _MUCH_COPIED = 0.03
@@ -204,7 +203,7 @@ def _small_kernels(report: Report) -> Iterator[Told]:
     shapes, whole = report.shapes, decode_steps_us(report)
     if shapes is None or not whole or not report.steps.decode:
         return
-    small = [row for row in shapes.rows if row.us_per_call < _SMALL_US]
+    small = [row for row in shapes.rows if row.us_per_call < SMALL_US]
     calls = sum(row.calls for row in small) / report.steps.decode
     ran = sum(row.us for row in small)
     # The breakdown of a token has the same kernels: one statistic for both.
@@ -222,7 +221,7 @@ def _small_kernels(report: Report) -> Iterator[Told]:
     most = sorted(took, key=lambda name: -took[name])[:_NAMED]
     parts = ", ".join(f"{name} {took[name]:,.0f} us" for name in most)
     yield (ms_per_token(report, us),
-        f"{calls:,.0f} kernels of a decode step take under {_SMALL_US:g} us each, "
+        f"{calls:,.0f} kernels of a decode step take under {SMALL_US:g} us each, "
         f"{ran / report.steps.decode:,.1f} us together ({parts}): with {between:.2f} us between "
         f"two {100 * us / whole:.1f} % of the step.",
         _how_to_fuse(report, most),

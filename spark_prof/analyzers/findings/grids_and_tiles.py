@@ -17,6 +17,7 @@ from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
 from spark_prof.analyzers.roofline.rows import together
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
 from spark_prof.rules.gpus import find_gpu
+from spark_prof.rules.number_formats import BITS
 
 _MUCH = 0.02
 _LEAST_US = 5.0
@@ -31,10 +32,6 @@ _DEEP_PIPELINE = 64 << 10
 less."""
 _NAMED = 3
 
-_WEIGHT_BYTES = {
-    "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5,
-}  # fmt: skip
-"""Bytes of one weight, its scales left out."""
 
 _Stake = tuple[float, ShapeRow]  # what could be won in a shape over all decode steps at most, in us
 
@@ -48,8 +45,7 @@ def _products(report: Report) -> Iterator[ShapeRow]:
 
 def _floors(report: Report) -> dict[tuple[str, str], RooflineRow]:
     """What the roofline says of decode steps, by kernel and component; empty without one."""
-    phase = report.roofline.decode if report.roofline else None
-    rows = together(phase.rows) if phase else {}
+    rows = together(report.decode_roofline.rows) if report.decode_roofline else {}
     return {key: row for key, row in rows.items() if row.floor_us is not None and row.us > 0}
 
 
@@ -216,8 +212,8 @@ def _arithmetic_over_memory(report: Report, row: ShapeRow) -> float:
     kernel = next((k for k in report.kernels if k.name == row.name), None)
     if gpu is None or kernel is None or row.tile is None or row.tile.token_rows is None:
         return 0.0
-    size = _WEIGHT_BYTES.get(kernel.weights or kernel.precision or "")
+    bits = BITS.get(kernel.weights or kernel.precision or "")
     peak = gpu.peaks.get(kernel.precision or "")
-    if not size or not peak:
+    if not bits or not peak:
         return 0.0
-    return 2 * row.tile.token_rows / size * gpu.bandwidth.value / peak.value
+    return 2 * row.tile.token_rows / (bits / 8) * gpu.bandwidth.value / peak.value

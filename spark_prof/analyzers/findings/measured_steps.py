@@ -63,7 +63,7 @@ def measured_step(
         components: those that a change shall be for, one of them inside the slot `layer`.
         kernel: spark_prof, or mxfp4 for BF16 weights that are quantized at load.
     """
-    decode = report.roofline.decode if report.roofline else None
+    decode = report.decode_roofline
     if decode is None or not {*IN_LAYER}.intersection(components) or len(report.ranks) > 1:
         return None
     attend = {m.kernel for m in report.modules if m.component == "attention" and m.kernel}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.answers import written_time
+from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.findings.other_backends import advice, other_backends
-from spark_prof.analyzers.findings.rule import Told, is_at_least, rule
+from spark_prof.analyzers.findings.rule import Told, is_at_least, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
@@ -20,9 +21,7 @@ _WIDE_SHARE = 0.25
 _REREAD = 1.2
 
 _NARROWED = ("qkv", "o_proj", "lm_head", "mlp", "shared_experts", "experts", "ssm")
-_FP8_SAVES = 1 - 1 / 2
-_MXFP4_SAVES = 1 - (0.5 + 1 / 32) / 2
-"""Of BF16's 2 bytes: a byte of scale for 32 elements comes on top of the half byte of each."""
+_FP8_SAVES, _MXFP4_SAVES = (1 - BYTES[form] / BYTES["bf16"] for form in ("fp8", "mxfp4"))
 
 _BACKENDS_SINCE = (0, 23)
 
@@ -86,7 +85,7 @@ def _wide_weights(report: Report) -> Iterator[Told]:
     names = {row.component for row in wide}
     rows = [row for row in phase.rows if row.limiter == "memory"]
     rows = [row for row in (*rows, *phase.rows_by_component()) if row.component in names]
-    us = sum(row.us * row.calls for row in rows)
+    us = sum(row.step_us for row in rows)
     if share < _WIDE_SHARE or us < _WIDE_SHARE / 2 * step:
         return
     formats = {m.quant_method for m in report.modules if m.component in _NARROWED}
@@ -96,7 +95,7 @@ def _wide_weights(report: Report) -> Iterator[Told]:
         else "Use or make a checkpoint in which these layers are quantized too (llm-compressor, "
         "NVIDIA Model Optimizer): the one that ran leaves them out in its quantization_config."
     )
-    per_token = _ms_per_token(rows, us)
+    per_token = ms_per_token(report, us * report.steps.decode)
     parts = ", ".join(f"{row.component} {row.bytes / 1e9:.2f} GB" for row in wide)
     evidence = [
         f"Read in {us:,.0f} us of the {step:,.0f} us of a decode step.",
@@ -125,11 +124,11 @@ def _read_again(report: Report) -> Iterator[Told]:
     if phase is None or not step:
         return
     for row in phase.rows:
-        times, us = row.amplification, row.us * row.calls
+        times, us = row.amplification, row.step_us
         if times is None or times < _REREAD or us < _MATTERS * step or row.limiter != "memory":
             continue
         saved = 1 - 1 / times
-        per_token = _ms_per_token([row], us)
+        per_token = ms_per_token(report, us * report.steps.decode)
         yield (None if per_token is None else per_token * saved,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.read_bytes or 0) / 1e6:,.1f} MB a call, {times:.2f} times the "
@@ -150,21 +149,13 @@ def _subject(row: RooflineRow) -> str:
 
 def _decode(report: Report) -> tuple[RooflinePhase | None, float]:
     """What a decode step takes; its kernels' time where nothing tells the step's."""
-    phase = report.roofline.decode if report.roofline else None
+    phase = report.decode_roofline
     return phase, (phase.step_us or phase.kernels_us) if phase else 0.0
-
-
-def _ms_per_token(rows: list[RooflineRow], us: float) -> float | None:
-    for row in rows:
-        if row.left_us and row.left_ms_per_token is not None:
-            return us * row.left_ms_per_token / row.left_us
-    return None
 
 
 def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
     """What this GPU, format and version leave to try for a kernel."""
-    weights = report.roofline.weights if report.roofline else ()
-    own = [w for w in weights if w.component == row.component]
+    own = [w for w in report.streamed if w.component == row.component]
     wide = any(not w.quantized for w in own)
     if wide and row.component in _NARROWED and row.component != "experts":
         return (

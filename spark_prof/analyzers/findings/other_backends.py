@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT
 from spark_prof.analyzers.model import Report
 from spark_prof.rules.backends import Backend, backends_for, choice_of, family_of_kernel
 from spark_prof.rules.environment import version_of
@@ -16,7 +17,6 @@ OPTIONS: Mapping[str, str] = {
 }
 """The option that chooses the kernels of a component."""
 _WIDE_CACHE = ("", "auto", "bfloat16", "float16")
-_SIXTEEN_BIT = "16-bit"
 
 
 class Others(NamedTuple):
@@ -76,8 +76,7 @@ def advice(others: Others, first: str = "Try") -> str:
 
 def stored_format(report: Report, component: str) -> str:
     """The one format of a component's weights; empty where there are several or none."""
-    weights = report.roofline.weights if report.roofline else ()
-    found = {row.dtype for row in weights if row.component == component}
+    found = {row.dtype for row in report.streamed if row.component == component}
     [stored] = found if len(found) == 1 else [""]
     return {"bfloat16": "bf16", "float16": "bf16"}.get(stored, stored)
 
@@ -109,7 +108,7 @@ def _ran(
         if choice is None:
             continue
         same = choice.family in families if families else bool(trace & {*choice.traced})
-        a4 = row.stored == "nvfp4" and choice.activations != _SIXTEEN_BIT
+        a4 = row.stored == "nvfp4" and choice.activations != SIXTEEN_BIT
         if same or (a4 and not narrow):
             found.add(row.value)
     return frozenset(found)

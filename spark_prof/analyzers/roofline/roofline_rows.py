@@ -85,6 +85,16 @@ class RooflineRow:
         """What tells it from other rows of its phase."""
         return Place(self.component, self.role, self.name)
 
+    @property
+    def step_us(self) -> float:
+        """Time of all calls in a step."""
+        return self.us * self.calls
+
+    @property
+    def bound_us(self) -> float | None:
+        """Their lower bound."""
+        return None if self.floor_us is None else self.floor_us * self.calls
+
 
 @dataclass(frozen=True)
 class UnplacedFloor:
@@ -119,7 +129,7 @@ class RooflinePhase:
     @property
     def known_us(self) -> float:
         """Kernel time of components whose needs are in the sum of the lower bounds."""
-        return self.placed_us + sum(row.us * row.calls for row in self.rows_by_component())
+        return self.placed_us + sum(row.step_us for row in self.rows_by_component())
 
     @property
     def known(self) -> float:
@@ -143,9 +153,9 @@ def totals(
     rows: Sequence[RooflineRow], unplaced: Iterable[UnplacedFloor], elsewhere: float
 ) -> dict[str, float | None]:
     """The fields of a phase that are sums over its rows, and bytes that no row has."""
-    floors = [row.floor_us * row.calls for row in rows if row.floor_us is not None]
+    floors = [bound for row in rows if (bound := row.bound_us) is not None]
     return {
-        "placed_us": sum(row.us * row.calls for row in rows if row.needed_bytes is not None),
+        "placed_us": sum(row.step_us for row in rows if row.needed_bytes is not None),
         "floor_us": sum([*floors, *(floor.us for floor in unplaced)]) or None,
         "needed_bytes": sum((row.needed_bytes or 0.0) * row.calls for row in rows) + elsewhere,
         "streamed_bytes": sum(row.streamed_bytes * row.calls for row in rows) + elsewhere,

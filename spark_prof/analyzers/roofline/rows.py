@@ -197,7 +197,7 @@ def rows_of(
             ahead_us=ahead / calls,
         )
         rows.append(row)
-    return tuple(sorted(rows, key=lambda row: (-(row.left_us or 0.0), -row.us * row.calls)))
+    return tuple(sorted(rows, key=lambda row: (-(row.left_us or 0.0), -row.step_us)))
 
 
 def together(rows: Iterable[RooflineRow]) -> dict[tuple[str, str], RooflineRow]:
@@ -235,7 +235,7 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
         return rate / of if rate is not None and of else None
 
     return replace(
-        max(rows, key=lambda row: row.us * row.calls),
+        max(rows, key=lambda row: row.step_us),
         calls=calls,
         what=_joined(dict.fromkeys(row.what for row in rows if row.what)),
         basis=_joined(dict.fromkeys(row.basis for row in rows if row.basis)),

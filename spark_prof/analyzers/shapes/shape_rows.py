@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SHAPE_COLUMNS = ("grid", "block", "registers", "shared_bytes")
+"""Columns of the `kernels` table that say in which shape a kernel was launched."""
+
 
 @dataclass(frozen=True)
 class Tile:

@@ -25,7 +25,7 @@ from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.lookup import copies_in, mapping_in, positions
 from spark_prof.analyzers.recorded_run import device_of
-from spark_prof.analyzers.shapes.shape_rows import Occupancy, ShapeRow, Shapes, Tile
+from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS, Occupancy, ShapeRow, Shapes, Tile
 from spark_prof.analyzers.shapes.tiles import tile_of
 from spark_prof.rules.gpus import SM_LIMITS, SmLimits, find_gpu
 from spark_prof.traces.bundle import Bundle
@@ -196,9 +196,6 @@ def _rounded_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-SHAPE = ("grid", "block", "registers", "shared_bytes")
-"""Columns of the `kernels` table that say how a kernel was launched."""
-
 _ROWS = 1 << 18  # rows of the table that are looked at, and some more to make row groups whole
 
 
@@ -219,12 +216,12 @@ def launches_of(
     """
     phase = counted_phase(steps)
     rows, place = bundle.spread(
-        rank=rank, table="kernels", columns=["start_ns", *SHAPE], rows=_ROWS
+        rank=rank, table="kernels", columns=["start_ns", *SHAPE_COLUMNS], rows=_ROWS
     )
     start = placed["start_ns"].to_numpy()
     if len(rows) and not np.array_equal(rows["start_ns"].to_numpy(), start[place]):
         # The table is not in order of start, and the kernels were sorted: so must these be.
-        rows = bundle.frame("kernels", rank, ["start_ns", *SHAPE])
+        rows = bundle.frame("kernels", rank, ["start_ns", *SHAPE_COLUMNS])
         rows = rows.sort_values("start_ns", kind="stable", ignore_index=True)
         place = np.arange(len(rows))
     counted = steps[steps["phase"] == phase]
@@ -236,7 +233,7 @@ def launches_of(
         {
             "name": kernels["name"].array[mine],
             "component": kernels["component"].array[mine],
-            **{name: rows[name].array[mine] for name in SHAPE},
+            **{name: rows[name].array[mine] for name in SHAPE_COLUMNS},
         }
     )
     took = (kernels["end_ns"].to_numpy() - kernels["start_ns"].to_numpy())[mine]

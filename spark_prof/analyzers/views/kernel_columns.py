@@ -9,10 +9,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from spark_prof.analyzers.lookup import Integers, combined, copies_in, positions
+from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS
 from spark_prof.arrays import Int64s
 
-SHAPE_COLUMNS = ("grid", "block", "registers", "shared_bytes")
-"""Columns of the `kernels` table that say in which shape a kernel was launched."""
 LAUNCH_COLUMNS = ("device", "stream", *SHAPE_COLUMNS)
 """What `columns_of` needs of that table beside what is placed."""
 

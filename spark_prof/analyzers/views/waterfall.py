@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, RooflinePhase
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger
-from spark_prof.vocabulary import COMPONENTS
+from spark_prof.analyzers.step_time import GAPS, Ledger
 
 SMALL_US = 3.0  # a kernel whose mean call is shorter is small, as in the finding small-kernels
 _ROUNDING = 1e-9  # of a step: less is what adding up floats leaves
@@ -90,7 +90,7 @@ def waterfall_of(report: Report) -> Waterfall:
     elif phase and phase.floor_us:
         kernels, floor_us = _with_unplaced(kernels, phase), phase.floor_us
     parts = _fitted(_above_floor(kernels, ledger.step_us), running_us - floor_us)
-    idle = (Part(name, ledger.us(name)) for name in (LAUNCH_GAPS, HOST))
+    idle = (Part(name, ledger.us(name)) for name in GAPS)
     rest = running_us - floor_us - sum(part.us for part in parts)
     parts = (
         *(() if why else (Part("floor", floor_us),)),
@@ -149,10 +149,7 @@ def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> lis
     """The typical step's components, each split among its kernels by their kernel time."""
     rows: list[tuple[str, str, float, float, float | None]] = []
     if phase:
-        rows = [
-            (k.name, k.component, k.calls, k.us * k.calls, k.floor_us and k.floor_us * k.calls)
-            for k in phase.rows
-        ]
+        rows = [(k.name, k.component, k.calls, k.step_us, k.bound_us) for k in phase.rows]
     elif (steps := ledger.steps) == report.steps.count:
         rows = [(k.name, k.component, k.calls / steps, k.us / steps, None) for k in report.kernels]
     sums: defaultdict[str, float] = defaultdict(float)
@@ -166,7 +163,7 @@ def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> lis
     others = (
         ("", row.name, 0.0, row.charged_us, None)
         for row in ledger.rows
-        if not sums[row.name] and row.name not in (_COPIES, LAUNCH_GAPS, HOST)
+        if not sums[row.name] and row.name not in (_COPIES, *GAPS)
     )
     return found + _kernels(report, others)
 
@@ -212,5 +209,4 @@ def _above_floor(kernels: Iterable[_Kernel], whole_us: float) -> tuple[Part, ...
 
 
 def _place(part: Part) -> tuple[int, int]:
-    known = part.component in COMPONENTS
-    return _ORDER.index(part.kind), COMPONENTS.index(part.component) if known else len(COMPONENTS)
+    return _ORDER.index(part.kind), CODES.get(part.component, len(CODES))

@@ -150,8 +150,7 @@ def copies(report: Report) -> Section:
 
 def modules(report: Report) -> Section:
     """Says how the weights are stored and which kernels vLLM chose for them."""
-    rows = report.roofline.weights if report.roofline else ()
-    stored = {row.component: row.dtype for row in rows if row.quantized}
+    stored = {row.component: row.dtype for row in report.streamed if row.quantized}
 
     def written(row: ModuleRow) -> str:
         # Narrow weights are kept in words of integers, which say nothing of their format.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.layer_consistency import by_kind
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import LayerKernel, OneLayer
@@ -28,7 +29,6 @@ from spark_prof.dashboards.units import (
     shorten,
     spans,
 )
-from spark_prof.vocabulary import COMPONENTS
 
 _MOST_ROWS = 12
 _MANY_LAYERS = 150
@@ -72,8 +72,7 @@ def _decodes(report: Report) -> bool:
 
 def in_decoder_order(names: Iterable[str]) -> list[str]:
     """Sorts components as a decoder runs them; words that are not components come last."""
-    known = {name: index for index, name in enumerate(COMPONENTS)}
-    return sorted(set(names), key=lambda name: (known.get(name, len(known)), name))
+    return sorted(set(names), key=lambda name: (CODES.get(name, len(CODES)), name))
 
 
 def _groups(table: dict[int, dict[str, float]]) -> list[LayerGroup]:

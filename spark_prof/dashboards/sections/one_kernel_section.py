@@ -13,7 +13,7 @@ from spark_prof.analyzers.classify.code_rows import CodeRow
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflineRow
-from spark_prof.analyzers.shapes.shape_rows import ShapeRow
+from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS, ShapeRow
 from spark_prof.analyzers.views.kernel_calls import KernelFacts, LaunchUse
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, table
@@ -120,7 +120,7 @@ def launches(uses: Sequence[LaunchUse], name: str, component: str, report: Repor
         "Busy is the share of the multiprocessors that have a block, occupancy the warps that one "
         "could hold, of launches in decode steps.",
     )
-    shape = attrgetter("grid", "block", "registers", "shared_bytes")
+    shape = attrgetter(*SHAPE_COLUMNS)
     known: dict[tuple[object, ...], ShapeRow] = {}
     every = report.shapes.rows if report.shapes else ()
     for row in sorted(every, key=lambda row: row.component != component):
@@ -170,14 +170,13 @@ def counters(report: Report, name: str) -> Section:
 
 def streamed(report: Report, component: str) -> Section:
     """Lists the weights that a decode step streams for a component."""
-    found = report.roofline
     columns = (
         cells.DecimalBytes("A step", "bytes"),
         cells.Share("Of the step's bytes", "share"),
         cells.Text("Stored as", "dtype", missing=MISSING),
         cells.Text("Which weights", "part", missing="all of them"),
     )
-    rows = [row for row in (found.weights if found else ()) if row.component == component]
+    rows = [row for row in report.streamed if row.component == component]
     return table("weights", f"Weights that {component} streams in a decode step", rows, columns)
 
 

@@ -10,8 +10,6 @@ from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
-    Roofline,
-    RooflinePhase,
     RooflineRow,
     StreamedWeights,
 )
@@ -90,11 +88,11 @@ def _ceiling_lines(ceilings: Ceilings) -> Iterable[str]:
 
 def kernels(report: Report) -> Section:
     """Lists what a decode step's kernel time goes to, by role and kernel; the rows add up to it."""
-    phase = _phase(report.roofline)
+    phase = report.decode_roofline
     columns = (
         cells.Text("Role", lambda row: shorten(row.role, _LONGEST_ROLE) or f"({row.component})"),
-        cells.Time("A step", _step_us),
-        cells.Time("Lower bound", _bound_us),
+        cells.Time("A step", "step_us"),
+        cells.Time("Lower bound", "bound_us"),
         cells.Share("Of bound", _of_bound),
         cells.Text("Evidence", "owner_basis"),
         cells.Name("Kernel", lambda row: short_name(row.name)),
@@ -109,9 +107,9 @@ def kernels(report: Report) -> Section:
         cells.Text("Component", "component", optional=True),
     )
     title = "Kernels of a decode step by role"
-    rows = sorted(phase.rows if phase else (), key=lambda row: -_step_us(row))
+    rows = sorted(phase.rows if phase else (), key=lambda row: -row.step_us)
     least = _LEAST_SHARE * phase.kernels_us if phase else 0.0
-    shown = [row for row in rows[:_MOST_ROWS] if _step_us(row) >= least]
+    shown = [row for row in rows[:_MOST_ROWS] if row.step_us >= least]
     if phase is None or not shown:
         return table("roofline", title, (), columns)
     unknown = phase.kernels_us - phase.placed_us
@@ -124,10 +122,10 @@ def kernels(report: Report) -> Section:
         "module that was open), flow derives it, order and name are guesses. In brackets: the "
         "component alone, where no role is known.",
     )
-    rest, left = phase.kernels_us - sum(map(_step_us, shown)), rows[len(shown) :]
+    rest, left = phase.kernels_us - sum(row.step_us for row in shown), rows[len(shown) :]
     if not left and rest <= _ROUNDING * phase.kernels_us:
         return table("roofline", title, shown, columns, intro)
-    bounds = [bound for row in left if (bound := _bound_us(row)) is not None]
+    bounds = [bound for row in left if (bound := row.bound_us) is not None]
     more = counted(len(left), "more row") if left else MISSING
     named = ("rest", microseconds(rest), microseconds(sum(bounds) if bounds else None))
     last = (*named, MISSING, MISSING, more, *[MISSING] * (len(columns) - 6))
@@ -137,9 +135,9 @@ def kernels(report: Report) -> Section:
 def streamed(report: Report) -> Section:
     """Lists the weights that one decode step reads, by component and storage type."""
     found = report.roofline
-    phase = _phase(found)
+    phase = report.decode_roofline
     reader = found.ceilings.bandwidth if found else None
-    rows = [row for row in (found.weights if found else ()) if row.share >= _LEAST_SHARE]
+    rows = [row for row in report.streamed if row.share >= _LEAST_SHARE]
     columns = (
         cells.DecimalBytes("A step", "bytes"),
         cells.Share("Share", "share"),
@@ -157,18 +155,6 @@ def streamed(report: Report) -> Section:
             "and scales included.",
         )
     return table("streamed_weights", "What a decode step streams", rows, columns, intro)
-
-
-def _phase(found: Roofline | None) -> RooflinePhase | None:
-    return found.decode if found else None
-
-
-def _step_us(row: RooflineRow) -> float:
-    return row.us * row.calls
-
-
-def _bound_us(row: RooflineRow) -> float | None:
-    return None if row.floor_us is None else row.floor_us * row.calls
 
 
 def _of_bound(row: RooflineRow) -> float | None:
@@ -197,7 +183,7 @@ def _stored(row: StreamedWeights) -> str:
 
 def kernels_and_memory(report: Report) -> Plot:
     """Draws the kernels of a mean decode step beside the memory's speed."""
-    phase = _phase(report.roofline)
+    phase = report.decode_roofline
     if report.roofline is None or phase is None:
         return bars("No kernels", [], [])
     drawn = bytes_and_time(phase.rows, report.roofline.ceilings, {})
@@ -218,7 +204,7 @@ class _Line(NamedTuple):
 def with_need(rows: Sequence[RooflineRow]) -> tuple[RooflineRow, ...]:
     """The kernels of which a need in bytes is known, what takes the most time first."""
     known = [row for row in rows if row.needed_bytes and row.us > 0]
-    return tuple(sorted(known, key=lambda row: -row.us * row.calls))[:_MOST_POINTS]
+    return tuple(sorted(known, key=lambda row: -row.step_us))[:_MOST_POINTS]
 
 
 def with_intensity(rows: Sequence[RooflineRow]) -> tuple[RooflineRow, ...]:
@@ -308,11 +294,11 @@ def _figure(
             line={"color": TEXT, "dash": line.dash, "width": 1.5},
             hovertemplate=f"{line.text}<extra></extra>",
         )  # fmt: skip
-    longest = max((_step_us(row) for row in rows), default=1.0)
+    longest = max((row.step_us for row in rows), default=1.0)
     for component in in_decoder_order(row.component for row in rows):
         mine = [pair for pair in zip(rows, points, strict=True) if pair[0].component == component]
         # The area of a point is the time that the kernel takes of a step.
-        sizes = [max(_SMALLEST, _LARGEST * math.sqrt(_step_us(r) / longest)) for r, _ in mine]
+        sizes = [max(_SMALLEST, _LARGEST * math.sqrt(r.step_us / longest)) for r, _ in mine]
         figure.add_scatter(
             x=[x for _, (x, _) in mine],
             y=[y for _, (_, y) in mine],
@@ -335,7 +321,7 @@ def _hover(row: RooflineRow) -> str:
     parts = [
         label(row.name, 60),
         "; ".join(label(word, 60) for word in (row.component, row.role, row.what) if word),
-        f"{microseconds(row.us)} a call, {microseconds(row.us * row.calls)} a step",
+        f"{microseconds(row.us)} a call, {microseconds(row.step_us)} a step",
         f"{needed(row)}, {bandwidth(row.bandwidth)}",
         f"lower bound {microseconds(row.floor_us)}, "
         f"{share(row.of_reached)} of the measured read bandwidth",

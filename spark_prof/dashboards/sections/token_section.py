@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_prof.analyzers.clients.client_rows import ClientToken, beside_clients
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
+from spark_prof.analyzers.step_time import GAPS, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Cell, Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
@@ -25,7 +25,6 @@ _MOST_CLIENTS = 6
 _LONGEST_LABEL = 40
 _MUCH_UNNAMED = 0.05
 _MUCH_OVERLAP = 0.0005
-_GAPS = (LAUNCH_GAPS, HOST)
 
 
 def ledger(report: Report) -> Section:
@@ -58,7 +57,7 @@ def ledger(report: Report) -> Section:
             "Exclusive", lambda r: r.alone_us if _overlaps(r, chosen) else None, optional=True
         ),
     )
-    rows = sorted(chosen.rows, key=lambda row: (row.name in _GAPS, -row.charged_us))
+    rows = sorted(chosen.rows, key=lambda row: (row.name in GAPS, -row.charged_us))
     heading = f"Where the time of a {'token' if chosen.phase == 'decode' else 'step'} goes"
     total: tuple[Cell, ...] = (
         *("total", microseconds(factor * chosen.step_us), share(1.0), 0.0),

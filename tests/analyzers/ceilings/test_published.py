@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from spark_prof.analyzers.ceilings import Ceilings, Question, ceilings_of
-from spark_prof.analyzers.ceilings.checkpoint_ceilings import step_of
+from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Question
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import ceilings_of, step_of
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
 from spark_prof.analyzers.ceilings.config import Config, architecture_of
 from spark_prof.traces.checkpoint import Checkpoint, Tensor, read_checkpoint

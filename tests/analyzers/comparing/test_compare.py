@@ -8,12 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.comparing.compare_sides import compare, setup_differences
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side, side_names
+from spark_prof.analyzers.comparing.kernel_time import kernel_time
+from spark_prof.analyzers.instants import Work, attribute
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
+from spark_prof.vocabulary import COMPONENTS
 from tests.rows import each_row
 from tests.slowed import slowed, window
 
@@ -74,6 +81,40 @@ def test_parts_add_up_to_the_whole(qwen: Side, source: Path) -> None:
             assert kernels == pytest.approx(components, rel=1e-9, abs=1e-6)
         assert phase.typical.us + phase.residual_us == pytest.approx(phase.like.us)
         assert phase.like.us + phase.mix_us == pytest.approx(phase.whole.us)
+
+
+def test_parts_are_those_that_a_report_has_of_the_step() -> None:
+    """Of four steps both take the mean of the two in the middle."""
+    few = read_side(str(DATA / "h100-gpt-oss-20b-mxfp4-graphs"))
+    ledger = few.report.decode_ledger
+    assert ledger is not None
+    found = {part.name: part.change.a for part in decode(compare(few, few)).parts}
+    assert found == pytest.approx({row.name: row.charged_us for row in ledger.rows})
+
+
+@each_row("seed", range(20))
+def test_some_steps_have_what_they_have_among_all(seed: int) -> None:
+    """Kernels that overlap or reach into a step, and copies, in steps with pauses between."""
+    chance = np.random.default_rng(seed)
+    edges = np.sort(chance.choice(10_000, 24, replace=False)).reshape(-1, 2)
+    steps = pd.DataFrame({"begin_ns": edges[:, 0], "finish_ns": edges[:, 1]})
+    start = np.sort(chance.integers(0, 10_000, 300))
+    end = start + chance.choice((0, 5, 40, 700), 300, p=(0.1, 0.5, 0.39, 0.01))
+    name = chance.integers(0, 3, 300).astype(np.int32)
+    component = chance.integers(0, 4, 300).astype(np.uint8)
+    layer = chance.integers(-1, 3, 300).astype(np.int16)
+    ran = KernelColumns(start, end, name, layer, component, name, name, ("a", "b", "copy"),
+                        (False, False, True), pd.DataFrame())  # fmt: skip
+    kinds = np.where(name == 2, CODES["memcpy"], component)
+    every = attribute(Work(start, end, kinds, name < 2), *edges.T, len(COMPONENTS))
+    chosen = np.sort(chance.choice(12, 5, replace=False))
+    time = kernel_time(ran, steps, np.arange(3), chosen)
+    found = time.table(time.component, len(COMPONENTS))
+    assert found == pytest.approx(every.attributed[chosen].T / 1e3, abs=1e-9)
+    gaps = np.stack([every.between, every.outside])[:, chosen]
+    assert time.gaps_us * 1e3 == pytest.approx(gaps, abs=1e-6)
+    began = [int(((start >= begin) & (start < finish)).sum()) for begin, finish in edges[chosen]]
+    assert time.ran.sum(axis=0).tolist() == began
 
 
 def test_a_recording_against_itself_differs_in_nothing(qwen: Side) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.compare_gate import COVERAGE, FALSE_ALARMS, Pool, cell, part_pools, step_pools
-from spark_prof.analyzers.comparing.kernel_time import attributed, stable_name, typical_step
+from spark_prof.analyzers.comparing.kernel_time import stable_name, typical_step
 from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, interval_of
-from spark_prof.analyzers.step_accounting import union_by_group
+from spark_prof.analyzers.comparing.swapped_steps import attributed
 from tests.rows import each_row
 
 
@@ -95,44 +95,25 @@ def test_the_interval_of_one_side() -> None:
     assert interval_of(figures(100))[1] == pytest.approx(100 + 1.96 * 1.5, rel=1e-3)
 
 
-def charges(*spans: tuple[int, int]) -> list[tuple[int, int]]:
-    """Busy and gap of each."""
-    start, end = np.array(spans, np.int64).reshape(-1, 2).T
-    busy, gap = attributed(start, end)
-    return list(zip(busy.tolist(), gap.tolist(), strict=True))
-
-
-@each_row(
-    ("spans", "wanted"),
-    [
-        pytest.param([], [], id="nothing"),
-        pytest.param([(5, 9)], [(4, 0)], id="one"),
-        pytest.param([(0, 10), (12, 20)], [(10, 0), (8, 2)], id="a gap before the second"),
-        pytest.param([(0, 10), (4, 25)], [(10, 0), (15, 0)], id="started early, then waited"),
-        pytest.param([(0, 10), (2, 6)], [(10, 0), (0, 0)], id="one inside another"),
-        pytest.param([(0, 10), (0, 10)], [(10, 0), (0, 0)], id="twins"),
-        pytest.param([(0, 30), (5, 15), (20, 50), (60, 70)],
-                     [(30, 0), (0, 0), (20, 0), (10, 10)], id="what runs elsewhere is no gap"),
-        pytest.param([(0, 10), (15, 12), (20, 30)], [(10, 0), (0, 5), (10, 5)],
-                     id="an end before its start"),
-    ],
-)  # fmt: skip
-def test_the_charges_of(spans: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
-    assert charges(*spans) == wanted
-
-
 @each_row("seed", range(50))
-def test_charges_add_up_to_the_span_and_gaps_to_what_is_idle(seed: int) -> None:
+def test_an_instant_is_charged_to_what_began_first_or_as_a_gap(
+    seed: int,
+) -> None:
+    """Nanosecond by nanosecond."""
     chosen = random.Random(seed)
     longest = chosen.choice((1, 10, 200))
     start = np.sort([chosen.randrange(1000) for _ in range(chosen.randrange(1, 60))])
-    end = start + np.array([chosen.randrange(longest + 1) for _ in start])
-    busy, gap = attributed(start, end)
-    assert int((busy + gap).sum()) == int(end.max() - start.min())
-    union = union_by_group(start, end, np.zeros(len(start), np.int64), 1)[0]
-    assert int(busy.sum()) == int(union)
-    assert ((busy >= 0) & (busy <= end - start)).all()
-    assert (gap >= 0).all()
+    # One may end before it starts, by a clock that was set.
+    end = start + np.array([chosen.randrange(-1, longest + 1) for _ in start])
+    busy, gap = np.zeros((2, len(start)), np.int64)
+    for moment in range(start[0], max(end.max(), start[-1])):
+        running = np.flatnonzero((start <= moment) & (moment < end))
+        if len(running):
+            busy[running[0]] += 1
+        else:
+            gap[np.searchsorted(start, moment, side="right")] += 1
+    assert [each.tolist() for each in attributed(start, end)] == [busy.tolist(), gap.tolist()]
+    assert [each.tolist() for each in attributed(start[:0], end[:0])] == [[], []]
 
 
 @each_row(

@@ -29,9 +29,8 @@ from spark_prof.analyzers.breakdown import sums_of
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.counters.counter_rows import CounterBatch, CounterRow, Counters
 from spark_prof.analyzers.shapes import shape_summary
-from spark_prof.analyzers.shapes.shape_rows import ShapeRow, Shapes
+from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS, ShapeRow, Shapes
 from spark_prof.analyzers.shapes.shape_summary import (
-    SHAPE,
     busy_share,
     launches_of,
     occupancy_of,
@@ -116,12 +115,12 @@ def looked_at(bundle: Bundle) -> tuple[pd.DataFrame, float]:
 
 def slowly(bundle: Bundle) -> dict[tuple[object, ...], tuple[int, int, float]]:
     """Time, calls and mean tokens of each shape, one launch after the other."""
-    placed = place_kernels(bundle, 0, SHAPE)
+    placed = place_kernels(bundle, 0, SHAPE_COLUMNS)
     steps = bundle.frame("steps", 0).set_index("step")
     found: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
     for row in placed.itertuples():
         if row.step in steps.index and steps.phase[row.step] == "decode" and row.kind == "kernel":
-            key = (row.name, row.component, *(getattr(row, name) for name in SHAPE))
+            key = (row.name, row.component, *(getattr(row, name) for name in SHAPE_COLUMNS))
             found[key].append((row.end_ns - row.start_ns, steps.decode_tokens[row.step]))
     return {
         key: (sum(ns for ns, _ in rows), len(rows), float(np.mean([t for _, t in rows])))
@@ -130,7 +129,11 @@ def slowly(bundle: Bundle) -> dict[tuple[object, ...], tuple[int, int, float]]:
 
 
 def as_dict(found: pd.DataFrame) -> dict[tuple[object, ...], tuple[float, float, float]]:
-    keys = found[["name", "component", *SHAPE]].astype(object).itertuples(index=False, name=None)
+    keys = (
+        found[["name", "component", *SHAPE_COLUMNS]]
+        .astype(object)
+        .itertuples(index=False, name=None)
+    )
     values = found[["ns", "calls", "tokens"]].itertuples(index=False, name=None)
     return dict(zip(keys, values, strict=True))
 

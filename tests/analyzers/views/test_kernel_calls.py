@@ -8,6 +8,7 @@ from operator import attrgetter
 import numpy as np
 import pytest
 
+from spark_prof.analyzers.shapes.shape_rows import SHAPE_COLUMNS
 from spark_prof.analyzers.step_time import kinds_of
 from spark_prof.analyzers.views import kernel_calls
 from spark_prof.analyzers.views.kernel_calls import (
@@ -17,7 +18,7 @@ from spark_prof.analyzers.views.kernel_calls import (
     layers,
     over_steps,
 )
-from spark_prof.analyzers.views.kernel_columns import SHAPE_COLUMNS, KernelColumns
+from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.analyzers.views.layer_cells import kernels_of_cell
 
 from .columns import Call, columns, launched, steps_of
