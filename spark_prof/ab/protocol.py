@@ -283,7 +283,7 @@ class _Starts:
         self._setting = setting
         self._floors: dict[Shape, tuple[Position, ...]] = {}
         self._times: dict[Shape, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self._steps: dict[Shape, int] = defaultdict(int)
+        self._steps: dict[Shape, dict[str, list[Step]]] = defaultdict(lambda: defaultdict(list))
         self._bundles: dict[str, Bundle | None] = {}
         self._layers: tuple[LayerError, ...] = ()
         self._shapes: tuple[Shape, ...] = ()
@@ -347,12 +347,12 @@ class _Starts:
         for shape in self._shapes:
             setting.say(f"timing {shape.words} on side {name}")
             steps = time_quads(engine, shape, facts, setting.options.seconds, (_ALONE, _ALONE))
-            counted = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
+            counted = [step.duration_ns for step in steps if _counts(step)]
             if counted:
                 each_us = middle_mean(counted) / 1e3
                 setting.say(f"{shape.words} on side {name}: {each_us:.1f} us in this start")
                 self._times[shape][name].append(each_us)
-                self._steps[shape] += len(counted)
+                self._steps[shape][name] += steps
 
     def tell(self) -> None:
         """Puts what all starts together say into the result."""
@@ -361,9 +361,12 @@ class _Starts:
             a_us, b_us = self._times[shape]["a"], self._times[shape]["b"]
             if not a_us and not b_us:
                 continue
+            of_a, of_b = (self._steps[shape][name] for name in ("a", "b"))
+            counted = sum(_counts(step) for step in (*of_a, *of_b))
             if shape == self._shapes[0]:
-                _tell_itself(setting, shape, a_us, self._steps[shape])
-            _keep_run(setting, shape, compare_starts(a_us, b_us, self._steps[shape]))
+                _tell_itself(setting, shape, a_us, counted)
+            ahead = (share_ahead(of, _ALONE) for of in (of_a, of_b))
+            _keep_run(setting, shape, compare_starts(a_us, b_us, counted), *ahead)
         if self._shapes and self.counts:
             attribute(setting, self._bundles, self._shapes[0])
 
@@ -385,6 +388,10 @@ def run_two_engines(setting: Setting) -> None:
         for size in setting.options.batch_sizes:
             with suppress(OSError):
                 setting.logits(size).unlink(missing_ok=True)
+
+
+def _counts(step: Step) -> bool:
+    return step.index >= SETTLE and step.duration_ns > 0
 
 
 def _renamed(rank: RankSwaps, name: str) -> RankSwaps:

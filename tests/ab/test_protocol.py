@@ -73,10 +73,11 @@ def test_where_vllm_rounds_activations_the_logits_are_stated(tmp_path: Path) -> 
 def test_two_engines_are_started_in_turns(tmp_path: Path) -> None:
     """The sides differ in an option and a variable of vLLM's."""
     side = ("--b", "moe=marlin FAKE_SIDE=b", "--starts", "8")
-    done = run(tmp_path, *side, *SMALL, model={"gain": 1.25, "bits": ""})
+    done = run(tmp_path, *side, *SMALL, model={"gain": 1.25, "bits": "", "ahead": True})
     assert done.code == 0, done.errors
     result = done.result
     assert result.mode == "two engines"
+    assert {(found.ahead_a, found.ahead_b) for found in result.runs} == {(1.0, 1.0)}
     assert result.mode_why == "the sides differ in vLLM's options and the environment"
     logs = sorted(path.name for path in done.folder.glob("*.log"))
     assert "".join(name.split("-")[2][0] for name in logs) == "abbabaab"

@@ -23,9 +23,7 @@ ROWS = {
 }
 COUNTS = range(1, 17)
 MEASURED = {
-    (gpu, (w.format, w.rows, w.columns))
-    for gpu, w in ROWS
-    if w.kernel == "dense" and w.tokens == 1
+    (gpu, (w.format, w.rows, w.columns)) for gpu, w in ROWS if w.kernel == "dense" and w.tokens == 1
 }
 IN_BF16 = ("gpt-oss-20b", "Qwen3-30B-A3B", "DeepSeek-V2-Lite")
 """Models whose layers were measured in BF16 too; of others the nearest shape speaks."""
