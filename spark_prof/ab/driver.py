@@ -230,7 +230,8 @@ class _Session:
         begin = time.monotonic()
         if request.plan:
             requests = 1 if request.batch.alone else request.batch.requests
-            self._rpc("spark_prof_plan", list(request.plan), requests, request.prefill)
+            how = requests, request.prefill, request.held_us
+            self._rpc("spark_prof_plan", list(request.plan), *how)
         self._run(request.batch)
         rows = self._rpc("spark_prof_times")[0] if request.plan else []
         return Times(rows, time.monotonic() - begin)

@@ -12,7 +12,15 @@ import msgspec
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.messages import Batch, Facts, Generate, Rows, Switch, Times
 from spark_prof.ab.statistics import FEWEST_QUADS
-from spark_prof.ab.timed_steps import SETTLE, Block, Step, block_order, quads_within, running
+from spark_prof.ab.timed_steps import (
+    SETTLE,
+    Block,
+    Step,
+    block_order,
+    middle_mean,
+    quads_within,
+    running,
+)
 from spark_prof.errors import CommandError
 
 _STEPS = {"decode": 12, "prefill": SETTLE + 4}
@@ -79,8 +87,34 @@ def time_quads(
     return _in_turns(engine, shape, facts, block_order(quads, steps, sides))
 
 
+_HELD = 1.2
+_LONGEST_HELD_US = 50_000
+_DEVICE_BLOCKS = 8
+
+
+def device_us(
+    engine: Engine, shape: Shape, facts: Facts, side: str, step_us: float
+) -> float | None:
+    """What the device alone needs for a step; None where the host cannot be brought ahead of it.
+
+    Before each step it is held back for longer than the host takes for one.
+
+    Args:
+        step_us: what a step takes: where the host makes it, that is the host's time.
+    """
+    held_us = round(_HELD * step_us)
+    if held_us > _LONGEST_HELD_US:
+        return None
+    steps = _in_turns(
+        engine, shape, facts, [Block(side, _STEPS["decode"])] * _DEVICE_BLOCKS, held_us
+    )
+    counted = [step for step in steps if step.index >= SETTLE and step.duration_ns > 0]
+    ahead = [step.duration_ns for step in counted if step.ahead]
+    return middle_mean(ahead) / 1e3 if 2 * len(ahead) > len(counted) else None
+
+
 def _in_turns(
-    engine: Engine, shape: Shape, facts: Facts, blocks: Sequence[Block]
+    engine: Engine, shape: Shape, facts: Facts, blocks: Sequence[Block], held_us: int = 0
 ) -> tuple[Step, ...]:
     """Runs the plan over several generations of whole quads, so that no context grows long."""
     room = min(_LONGEST_GENERATION, facts.longest - shape.prompt_tokens - _slack(shape))
@@ -92,7 +126,7 @@ def _in_turns(
     turn = max(1, room // (4 * blocks[0].steps)) * 4
     found: list[Step] = []
     for first in range(0, len(blocks), turn):
-        times = _run(engine, shape, blocks[first : first + turn], first)
+        times = _run(engine, shape, blocks[first : first + turn], first, held_us)
         found += [
             msgspec.structs.replace(step, block=place, side=blocks[place].side)
             for step in times.rows
@@ -101,7 +135,9 @@ def _in_turns(
     return tuple(found)
 
 
-def _run(engine: Engine, shape: Shape, blocks: Sequence[Block], first: int) -> Times:
+def _run(
+    engine: Engine, shape: Shape, blocks: Sequence[Block], first: int, held_us: int = 0
+) -> Times:
     planned = sum(block.steps for block in blocks)
     if shape.phase == "prefill":
         repeat = blocks[0].steps
@@ -109,7 +145,7 @@ def _run(engine: Engine, shape: Shape, blocks: Sequence[Block], first: int) -> T
     else:
         batch = Batch(shape.requests, shape.prompt_tokens, planned + _slack(shape))
     plan = tuple((running(block.side), block.steps) for block in blocks)
-    request = Generate(batch, plan, shape.phase == "prefill")
+    request = Generate(batch, plan, shape.phase == "prefill", held_us)
     times = engine.ask(request, Times, f"timing {shape.words} (block {first})")
     if not times.rows:
         raise CommandError(

@@ -64,6 +64,7 @@ class Generate(msgspec.Struct, tag=True, frozen=True):
     batch: Batch
     plan: tuple[tuple[str, int], ...] = ()  # side and steps of each block, empty for none
     prefill: bool = False  # the plan is of steps that prefill
+    held_us: int = 0  # for how long the device is held back before each step of the plan
 
 
 class Compare(msgspec.Struct, tag=True, frozen=True):

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from spark_prof.ab.accuracy_gate import LayerError, Position
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
@@ -22,10 +22,11 @@ from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sampler, check_memory, free_bytes, keep_steady
-from spark_prof.ab.measuring import Shape, impossible, time_quads
+from spark_prof.ab.measuring import Shape, device_us, impossible, time_quads
 from spark_prof.ab.messages import Batch, Check, Facts, Rows
 from spark_prof.ab.recording import attribute, record
 from spark_prof.ab.result import (
+    AHEAD,
     AARun,
     RankSwaps,
     Result,
@@ -231,7 +232,12 @@ def _measure(
     for shape in shapes:
         setting.say(f"timing {shape.words}")
         found, steps = timed(shape, ("a", "b"))
-        _keep_run(setting, shape, found, share_ahead(steps, "a"), share_ahead(steps, "b"))
+        times = found.a_us, found.b_us
+        of = [
+            _of_side(setting, engine, facts, shape, side, share_ahead(steps, side), us)
+            for side, us in zip(("a", "b"), times, strict=True)
+        ]
+        _keep_run(setting, shape, found, *of)
     if setting.options.record:
         for shape in recorded(shapes, setting.keeper.result.runs):
             bundles = {side: record(setting, engine, side, side, shape) for side in ("a", "b")}
@@ -260,9 +266,42 @@ def _keep_itself(
     setting.say(test.line)
 
 
-def _keep_run(setting: Setting, shape: Shape, found: Estimate, *ahead: float | None) -> None:
+class _OfSide(NamedTuple):
+    """What is known of a side beside its times."""
+
+    ahead: float | None = None  # the share of its steps in which the host was ahead
+    device_us: float | None = None  # what the device alone needs for a step
+
+
+def _of_side(
+    setting: Setting,
+    engine: Engine,
+    facts: Facts,
+    shape: Shape,
+    name: str,  # of the side in the engine
+    ahead: float | None,
+    step_us: float | None,
+) -> _OfSide:
+    """Where the host makes the time of steps that are recorded, the device's is measured, too."""
+    of_recording = setting.options.record and shape.phase == "decode"
+    if not of_recording or ahead is None or ahead >= AHEAD or not step_us:
+        return _OfSide(ahead)
+    setting.say(f"{shape.words}: what the device alone needs, as the host is behind it")
+    why, found = "the host cannot be brought ahead of it", None
+    try:
+        found = device_us(engine, shape, facts, name, step_us)
+    except CommandError as error:
+        engine.check_alive()
+        why = str(error)
+    if found is None:
+        setting.keeper.miss(f"what the device alone needs for {shape.words} is not known: {why}")
+    return _OfSide(ahead, found)
+
+
+def _keep_run(setting: Setting, shape: Shape, found: Estimate, a: _OfSide, b: _OfSide) -> None:
     """Adds a measurement to the result, with one line of progress."""
-    run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, *ahead)
+    device = a.device_us, b.device_us
+    run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, a.ahead, b.ahead, *device)
     setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
     gain, line = found.gain, found.missing
     if gain is not None:
@@ -284,6 +323,7 @@ class _Starts:
         self._floors: dict[Shape, tuple[Position, ...]] = {}
         self._times: dict[Shape, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._steps: dict[Shape, dict[str, list[Step]]] = defaultdict(lambda: defaultdict(list))
+        self._of: dict[Shape, dict[str, _OfSide]] = defaultdict(dict)
         self._bundles: dict[str, Bundle | None] = {}
         self._layers: tuple[LayerError, ...] = ()
         self._shapes: tuple[Shape, ...] = ()
@@ -353,6 +393,12 @@ class _Starts:
                 setting.say(f"{shape.words} on side {name}: {each_us:.1f} us in this start")
                 self._times[shape][name].append(each_us)
                 self._steps[shape][name] += steps
+                known = self._of[shape].get(name, _OfSide())
+                if known.device_us is None:
+                    ahead = share_ahead(steps, _ALONE)
+                    known = _of_side(setting, engine, facts, shape, _ALONE, ahead, each_us)
+                ahead = share_ahead(self._steps[shape][name], _ALONE)
+                self._of[shape][name] = known._replace(ahead=ahead)
 
     def tell(self) -> None:
         """Puts what all starts together say into the result."""
@@ -365,8 +411,8 @@ class _Starts:
             counted = sum(_counts(step) for step in (*of_a, *of_b))
             if shape == self._shapes[0]:
                 _tell_itself(setting, shape, a_us, counted)
-            ahead = (share_ahead(of, _ALONE) for of in (of_a, of_b))
-            _keep_run(setting, shape, compare_starts(a_us, b_us, counted), *ahead)
+            known = [self._of[shape].get(name, _OfSide()) for name in ("a", "b")]
+            _keep_run(setting, shape, compare_starts(a_us, b_us, counted), *known)
         if self._shapes and self.counts:
             attribute(setting, self._bundles, self._shapes[0])
 

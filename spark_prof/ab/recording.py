@@ -8,7 +8,7 @@ from pathlib import Path
 from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Batch, Generate, Rows, Switch, Times
-from spark_prof.ab.result import Recording, Result, host_ahead
+from spark_prof.ab.result import AHEAD, Recording, Result, host_ahead
 from spark_prof.ab.setting import Setting
 from spark_prof.analyzers.comparing.attribute_gain import summarize
 from spark_prof.analyzers.comparing.swap_attribution import Swapped, Untraced
@@ -106,5 +106,9 @@ def _untraced(result: Result, shape: Shape) -> Untraced | None:
         if Shape(run.phase, run.requests, run.prompt_tokens) == shape:
             a_us, b_us = run.estimate.a_us, run.estimate.b_us
             if a_us is not None and b_us is not None:
-                return Untraced(a_us, b_us, host_ahead=host_ahead(run))
+                # Where the host is ahead a step takes what the device alone needs.
+                a = a_us if (run.ahead_a or 0.0) >= AHEAD else run.device_a_us
+                b = b_us if (run.ahead_b or 0.0) >= AHEAD else run.device_b_us
+                both = None if a is None or b is None else (a, b)
+                return Untraced(a_us, b_us, host_ahead=host_ahead(run), device_us=both)
     return None

@@ -155,6 +155,11 @@ class Run:
     tells."""
     ahead_b: float | None = None
     """The same of side b. Near 0 the host makes the time of a step, not the kernels."""
+    device_a_us: float | None = None
+    """What the device alone needs for a step of side a, not recorded; None where that was not
+    asked for, or the host could not be brought ahead of it."""
+    device_b_us: float | None = None
+    """The same of side b."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +266,8 @@ def read_result(path: Path) -> Result:
 Effect = Literal["faster", "slower", "no effect", "not told"]
 """What one run says of side b; "not told" where there is no interval."""
 
-_AHEAD = 0.95
+AHEAD = 0.95
+"""From this share of the steps on kernels alone make the time of a step."""
 _BEHIND = 0.5
 
 RANDOM_WEIGHTS = "the weights are random"
@@ -293,7 +299,7 @@ def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:
 
 def host_ahead(run: Run) -> bool:
     """Whether the device did not wait for the host, on neither side: all is kernels."""
-    return all(share is not None and share >= _AHEAD for share in (run.ahead_a, run.ahead_b))
+    return all(share is not None and share >= AHEAD for share in (run.ahead_a, run.ahead_b))
 
 
 def host_behind(run: Run) -> tuple[str, ...]:

@@ -272,15 +272,18 @@ def _smallest(result: Result, run: Run) -> str:
 def _behind(result: Result) -> Iterator[str]:
     """A sentence for each run in which the device waited for the host."""
     for run in result.runs:
-        ahead = {"a": run.ahead_a, "b": run.ahead_b}
-        sides = [
-            f"side {side} (ahead in {share(ahead[side])} of the steps)" for side in host_behind(run)
-        ]
+        of = {"a": (run.ahead_a, run.device_a_us), "b": (run.ahead_b, run.device_b_us)}
+        sides = [f"side {side} ({_host(*of[side])})" for side in host_behind(run)]
         if sides:
             yield (
                 f"At {what_ran(run)} the host was behind on {' and '.join(sides)}: the device "
                 "waited for it, and a faster host would show another gain."
             )
+
+
+def _host(ahead: float | None, device_us: float | None) -> str:
+    alone = f"; the device alone needs {step_time(device_us)}" if device_us else ""
+    return f"ahead in {share(ahead)} of the steps{alone}"
 
 
 def _detectable(result: Result, run: Run) -> str:

@@ -6,6 +6,9 @@ everything of the steps before is done. So the durations of consecutive steps ad
 that passed. Asynchronous scheduling calls a step while the one before still runs: then the
 duration is what the GPU needed; where the GPU waits for the host, it is what the host needed. Both
 are the time per token that a user sees, because each request of a decode step gets one token.
+
+What the device alone needs shows where the host is ahead of it. So a plan may hold the device back
+before each step, with a kernel that does nothing; the step then begins behind that.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ class HostMarks:
 
     def reached(self, mark: int) -> None:
         """Nothing: the host itself computes."""
+
+    def hold(self, us: int) -> None:
+        """Nothing: there is no device that would wait."""
 
 
 class EventMarks:
@@ -82,6 +88,16 @@ class EventMarks:
         found: bool = self._events[mark].query()
         return found
 
+    def hold(self, us: int) -> None:
+        """Keeps the current stream busy for about that long, with a kernel that does nothing."""
+        import torch
+
+        torch.cuda._sleep(us * _CYCLES_A_US)
+
+
+_CYCLES_A_US = 2000
+"""Of a GPU at 2 GHz. At a lower clock the device is held back for longer."""
+
 
 Marks = HostMarks | EventMarks
 
@@ -115,6 +131,7 @@ class _Begun:
     # Whether the device was still at the step before when the host had launched this one, so that
     # it did not wait; None where host and device are one.
     ahead: bool | None = None
+    launched: int = -1  # a mark behind what the host had launched; only where the device is held
 
 
 class StepClock:
@@ -130,7 +147,7 @@ class StepClock:
         self._fence = Fence(self._faults.append)
         self._planning = False
         self._places: list[_Place] = []
-        self._next = self._requests = 0
+        self._next = self._requests = self._held_us = 0
         self._count: Callable[[Any], tuple[int, int, int] | None] = _count_prefill
         self._open: _Begun | None = None
         self._ended: list[_Begun] = []
@@ -153,12 +170,18 @@ class StepClock:
         self._begin_plan([])
         SIDES.switch(side)
 
-    def plan(self, blocks: Sequence[tuple[str, int]], requests: int, *, prefill: bool) -> None:
+    def plan(
+        self, blocks: Sequence[tuple[str, int]], requests: int, *, prefill: bool, held_us: int = 0
+    ) -> None:
         """Begins a plan: each step that fits takes its next place and runs on that side.
 
         A step fits that decodes exactly `requests` requests and nothing else, or with `prefill`
         one that computes tokens of a prompt. One that does not fit runs on the side of the place
         to come and is not measured.
+
+        With `held_us` the device is held back that long before each step and the step begins behind
+        that; the host then was ahead only if it had begun the next step, too, before the device was
+        done with this one.
         """
         self._check_sides([side for side, _ in blocks])
         total = sum(steps for _, steps in blocks)
@@ -168,8 +191,10 @@ class StepClock:
             raise CommandError(f"{requests} requests cannot be decoded; give 1 or more")
         refuse_other_steps(self._worker)
         self._check_works()
-        self._marks.reset(2 * total)
-        self._requests = requests
+        self._marks.reset((4 if held_us else 2) * total)
+        if held_us:
+            self._marks.hold(1)  # whether it can, outside of any step
+        self._requests, self._held_us = requests, held_us
         self._count = _count_prefill if prefill else self._count_decode
         self._begin_plan(
             [
@@ -229,6 +254,9 @@ class StepClock:
         if counts is None:
             return
         self._next += 1
+        if self._held_us:
+            self._marks.hold(self._held_us)
+            mark = -1
         first = self._marks.mark() if mark < 0 else mark
         self._open = _Begun(place, first, scheduled, counts)
 
@@ -237,10 +265,14 @@ class StepClock:
         if self._open is not None:
             reached = self._marks.reached(self._open.first)
             self._open.ahead = None if reached is None else not reached
+            if self._held_us:
+                self._open.launched = self._marks.mark()
 
     def _close(self, begun: _Begun, scheduled: dict[str, int]) -> int:
         """Ends the open step at the start of the next one, which is marked."""
         self._open = None
+        if begun.launched >= 0 and self._marks.reached(begun.launched):
+            begun.ahead = False
         begun.last = self._marks.mark()
         begun.end_epoch_ns = time.time_ns()
         if not scheduled.keys().isdisjoint(begun.requests):

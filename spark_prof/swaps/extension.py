@@ -100,10 +100,12 @@ class Extension:
         clock_of(self).choose(side)
 
     @_refusing
-    def spark_prof_plan(self, blocks: list[list[Any]], requests: int, prefill: bool) -> None:
+    def spark_prof_plan(
+        self, blocks: list[list[Any]], requests: int, prefill: bool, held_us: int = 0
+    ) -> None:
         """Measures blocks ``[side, steps]``, as `StepClock.plan` does."""
         pairs = [(str(side), int(steps)) for side, steps in blocks]
-        clock_of(self).plan(pairs, requests, prefill=prefill)
+        clock_of(self).plan(pairs, requests, prefill=prefill, held_us=held_us)
 
     @_refusing
     def spark_prof_times(self) -> list[list[int | str | bool | None]]:

@@ -158,6 +158,9 @@ def times(request: Generate) -> list[Any]:
             gain = MODEL.get("gain", 1.0) if faster else 1.0
             gain *= math.prod(MODEL.get("gains", {}).get(word, 1.0) for word in words_of(side))
             mean = base / gain + 20 * place
+            ahead = MODEL.get("ahead")
+            if request.held_us and "device_us" in MODEL:
+                mean, ahead = MODEL["device_us"][faster] * 1e3, True
             duration = int(mean * RANDOM.gauss(1, MODEL.get("noise", 0.001)))
             now += duration
             context = requests * (request.batch.prompt_tokens + place)
@@ -165,7 +168,7 @@ def times(request: Generate) -> list[Any]:
             rows.append(
                 [
                     *(block, side, index, duration, now, prefill, requests),
-                    *(0 if prefill else context, MODEL.get("ahead")),
+                    *(0 if prefill else context, ahead),
                 ]
             )
             place += 1

@@ -89,6 +89,23 @@ def test_two_engines_are_started_in_turns(tmp_path: Path) -> None:
     assert not list(done.folder.glob(".logits*"))
 
 
+@each_row("options", [SWAP, ("--b", "FAKE_SIDE=b")])
+def test_where_the_host_is_behind_what_the_device_alone_needs_is_measured(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    model = {"gain": 1.25, "ahead": False, "device_us": [900, 500]}
+    command = ("ab", "--seconds", "0.1")
+    done = run(tmp_path, *options, *SMALL, command=command, model=model)
+    for found in done.result.runs:
+        known = found.phase == "decode"
+        assert found.device_a_us == (pytest.approx(900, rel=0.01) if known else None)
+        assert found.device_b_us == (pytest.approx(500, rel=0.01) if known else None)
+    del model["device_us"]
+    lacking = run(tmp_path / "lacking", *options, *SMALL, command=command, model=model)
+    assert lacking.result.runs[0].device_a_us is None
+    assert any("what the device alone needs" in line for line in lacking.result.missing)
+
+
 @each_row(
     ("options", "wrong", "runs"),
     [(SWAP, 5.0, 0), ((*SWAP, "--time-anyway"), 5.0, 3), (("--b", "FAKE_SIDE=b"), 50.0, 0)],

@@ -115,6 +115,68 @@ def test_a_plan_of_prefills() -> None:
     ]
 
 
+class Device:
+    """Marks of a simulated stream; times in us. A mark is reached when all before it is done."""
+
+    def __init__(self, host_us: int, device_us: int, *, waits: bool) -> None:
+        self.host_us, self.device_us, self.waits = host_us, device_us, waits
+        self.now = self.free = 0  # the host's clock, and when the stream is done
+        self.at: list[int] = []
+        self.room = 0
+
+    def reset(self, count: int) -> None:
+        self.at, self.room = [], count
+
+    def mark(self) -> int:
+        self.at.append(max(self.now, self.free))
+        assert len(self.at) <= self.room
+        return len(self.at) - 1
+
+    def between(self, first: int, second: int) -> int:
+        return self.at[second] - self.at[first]
+
+    def reached(self, mark: int) -> bool:
+        return self.at[mark] <= self.now
+
+    def hold(self, us: int) -> None:
+        self.free = max(self.now, self.free) + us
+
+    def step(self) -> None:
+        """What a worker does: half of the host's time before its kernels, half behind them."""
+        self.now += self.host_us // 2
+        self.hold(self.device_us)
+        self.now += self.host_us // 2
+
+    def wait(self) -> None:
+        """One step is launched ahead, or none."""
+        self.now = max(self.now, self.free - (0 if self.waits else self.device_us))
+
+
+@each_row(
+    ("held_us", "waits", "took", "ahead"),
+    [(0, False, 1500, False), (2000, False, 1000, True), (2000, True, None, False)],
+)
+def test_a_device_that_is_held_back_shows_what_it_needs_alone(
+    held_us: int, waits: bool, took: int | None, ahead: bool
+) -> None:
+    """The host takes 1.5 ms for a step, the device 1 ms; or the host waits for each result."""
+    _, clock = clocked()
+    device = Device(1500, 1000, waits=waits)
+    clock._marks = device  # type: ignore[assignment]
+
+    def execute(output: Any) -> None:
+        device.step()
+
+    clock.plan([("a", 6)], 2, prefill=False, held_us=held_us)
+    for position in range(7):
+        clock._around_execute(execute, decode(position=position))
+        device.wait()
+    steps = clock.times()[1:]
+    assert {step[8] for step in steps} == {ahead}
+    if took is not None:
+        assert {step[3] for step in steps} == {took}
+
+
 def test_choosing_a_side_ends_the_plan() -> None:
     worker, clock = clocked()
     clock.plan([("a", 5)], 2, prefill=False)

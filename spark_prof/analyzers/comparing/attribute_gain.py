@@ -2,8 +2,9 @@
 
 Whoever records a step slows the host down more than the device. Where the device waits for the
 host, the recorded waits say little about a step that is not recorded: then the waits are what is
-left of the measured step beside the device's own time, and nothing is left to check that against.
-Where the host was seen to be ahead while nothing was recorded, there are no such waits.
+left of the measured step beside the device's own time. What the device alone needs may have been
+measured, too: then that checks the components, else nothing does. Where the host was seen to be
+ahead while nothing was recorded, there are no such waits.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def summarize(
     """
     sides = read_steps(a, batch_size), read_steps(b, batch_size)
     bound = any(side.waits_us > _HOST_BOUND * side.traced_us for side in sides)
-    cost = _tracing_us(sides[0], untraced.a_us, bound) if untraced else 0.0
+    cost = _tracing_us(sides[0], untraced, bound) if untraced else 0.0
     touched = touched_components(swaps)
 
     def table(*keys: str) -> pd.DataFrame:
@@ -86,7 +87,9 @@ def summarize(
     step = steps[0].corrected_us
     explained = step - steps[1].corrected_us
     gain = untraced.a_us - untraced.b_us if untraced else None
-    checked = untraced is not None and (untraced.host_ahead or not bound)
+    checked = untraced is not None and (
+        untraced.host_ahead or not bound or untraced.device_us is not None
+    )
     residual = gain - explained if gain is not None and checked else None
     shared = residual is not None and gain is not None and abs(gain) >= _NO_GAIN * step
     return Attribution(
@@ -166,10 +169,13 @@ def _replace_waits(table: pd.DataFrame, sides: _Sides, untraced: Untraced, cost:
     if untraced.host_ahead:
         table.loc[rows, ["a_us", "gap_a_us", "b_us", "gap_b_us", "saved_us", "noise_us"]] = 0.0
         return
-    for name, side, measured in (("a", sides[0], untraced.a_us), ("b", sides[1], untraced.b_us)):
+    measured = untraced.a_us, untraced.b_us
+    for place, (name, side) in enumerate(zip("ab", sides, strict=True)):
         busy = side.rows["us"] + side.gaps_us(cost)
         device_us = side.a_step(busy.where(~side.waits, 0.0))
-        table.loc[rows, [f"{name}_us", f"gap_{name}_us"]] = max(0.0, measured - device_us)
+        if untraced.device_us:
+            device_us = untraced.device_us[place]
+        table.loc[rows, [f"{name}_us", f"gap_{name}_us"]] = max(0.0, measured[place] - device_us)
     table.loc[rows, "saved_us"] = table["a_us"] - table["b_us"]
 
 
@@ -182,11 +188,13 @@ def _gains(kind: type[_Gain], table: pd.DataFrame) -> Iterator[_Gain]:
     return starmap(kind, table[names].itertuples(index=False, name=None))
 
 
-def _tracing_us(side: SwappedSteps, untraced_us: float, host_bound: bool) -> float:
+def _tracing_us(side: SwappedSteps, untraced: Untraced, host_bound: bool) -> float:
     """What tracing adds to a gap: all that a step takes longer, or its device's own time."""
-    counts, longer_us = side.counts, side.traced_us - untraced_us
+    counts, longer_us = side.counts, side.traced_us - untraced.a_us
     if host_bound:
         counts, longer_us = counts & ~side.waits, longer_us - side.waits_us
+        if untraced.device_us:
+            longer_us += untraced.a_us - untraced.device_us[0]
     return tracing_cost(side.rows["gap_us"].to_numpy()[counts], longer_us * len(side.typical.steps))
 
 
@@ -217,10 +225,18 @@ def _host_notes(
         )
         return
     waits = next(row for row in components if row.component == FOR_THE_HOST)
+    both = f"{waits.a_us:.0f} and {waits.b_us:.0f} us"
+    if untraced.device_us:
+        yield (
+            f"The host is the slower one: {waited}. Recording slows the host, so the row of these "
+            f"waits, {both}, is what a step takes beyond what the device alone needs, both "
+            "measured without recording."
+        )
+        return
     yield (
         f"The host is the slower one: {waited}. Recording slows the host, so the row of these "
-        "waits is what is left of the step measured without recording, "
-        f"{waits.a_us:.0f} and {waits.b_us:.0f} us, and nothing checks it."
+        f"waits is what is left of the step measured without recording, {both}, and nothing "
+        "checks it."
     )
 
 

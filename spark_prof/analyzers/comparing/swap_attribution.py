@@ -34,6 +34,8 @@ class Untraced:
     a_us: float
     b_us: float
     host_ahead: bool = False  # the device was seen not to wait for the host, on neither side
+    # Of both sides what the device alone needs, measured while the host was ahead of it; else None.
+    device_us: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

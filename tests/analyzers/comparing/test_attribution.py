@@ -229,6 +229,25 @@ def test_waits_for_the_host_are_what_is_left_of_the_measured_step(
     assert "The host is the slower one" in found.notes[0]
 
 
+@each_row(("more", "off"), [(0, 0), (40, 0), (40, 5)])
+def test_what_the_device_alone_needs_checks_the_components(
+    tmp_path: Path, more: int, off: int
+) -> None:
+    """The host is waited for, and that row is measured; what is off is no component's."""
+    a, b = stock(), with_experts(stock())
+    late = [changed(rows, ".0.self_attn.o_proj", gap=90_000) for rows in (a, b)]
+    bundles = [record(tmp_path / name, rows) for name, rows in zip("ab", late, strict=True)]
+    a_us, b_us = (untraced_ns(rows) / 1e3 - 0.3 for rows in (a, b))
+    untraced = Untraced(a_us, b_us + more + off, device_us=(a_us, b_us + off))
+    found = summarize(*bundles, swaps("moe", "model.layers.{}.mlp.experts"), untraced)
+    row = by_component(found)[FOR_THE_HOST]
+    assert (row.a_us, row.b_us) == (0.0, pytest.approx(more))
+    assert found.residual_us == pytest.approx(-off, abs=1)
+    if off or not more:
+        assert found.adds_up is (off == 0)
+    assert "beyond what the device alone needs" in found.notes[0]
+
+
 @each_row("seed", range(50))
 def test_what_is_taken_off_is_the_excess(seed: int) -> None:
     chosen = random.Random(seed)
