@@ -108,7 +108,7 @@ def device_us(
     steps = _in_turns(
         engine, shape, facts, [Block(side, _STEPS["decode"])] * _DEVICE_BLOCKS, held_us
     )
-    counted = [step for step in steps if step.index >= SETTLE and step.duration_ns > 0]
+    counted = [step for step in steps if step.counts]
     ahead = [step.duration_ns for step in counted if step.ahead]
     return middle_mean(ahead) / 1e3 if 2 * len(ahead) > len(counted) else None
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from spark_prof.ab.accuracy_gate import LayerError, Position
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits, keep_verdict
@@ -232,12 +232,12 @@ def _measure(
     for shape in shapes:
         setting.say(f"timing {shape.words}")
         found, steps = timed(shape, ("a", "b"))
-        times = found.a_us, found.b_us
-        of = [
-            _of_side(setting, engine, facts, shape, side, share_ahead(steps, side), us)
-            for side, us in zip(("a", "b"), times, strict=True)
+        ahead = share_ahead(steps, "a"), share_ahead(steps, "b")
+        device = [
+            _device_alone(setting, engine, facts, shape, side, its_ahead, us)
+            for side, its_ahead, us in zip("ab", ahead, (found.a_us, found.b_us), strict=True)
         ]
-        _keep_run(setting, shape, found, *of)
+        _keep_run(setting, shape, found, *ahead, *device)
     if setting.options.record:
         for shape in recorded(shapes, setting.keeper.result.runs):
             bundles = {side: record(setting, engine, side, side, shape) for side in ("a", "b")}
@@ -266,26 +266,19 @@ def _keep_itself(
     setting.say(test.line)
 
 
-class _OfSide(NamedTuple):
-    """What is known of a side beside its times."""
-
-    ahead: float | None = None  # the share of its steps in which the host was ahead
-    device_us: float | None = None  # what the device alone needs for a step
-
-
-def _of_side(
+def _device_alone(
     setting: Setting,
     engine: Engine,
     facts: Facts,
     shape: Shape,
     name: str,  # of the side in the engine
-    ahead: float | None,
+    ahead: float | None,  # the share of its steps in which the host was ahead
     step_us: float | None,
-) -> _OfSide:
-    """Where the host makes the time of steps that are recorded, the device's is measured, too."""
+) -> float | None:
+    """What the device alone needs, where the host makes the time of steps that are recorded."""
     of_recording = setting.options.record and shape.phase == "decode"
     if not of_recording or ahead is None or ahead >= AHEAD or not step_us:
-        return _OfSide(ahead)
+        return None
     setting.say(f"{shape.words}: what the device alone needs, as the host is behind it")
     why, found = "the host cannot be brought ahead of it", None
     try:
@@ -295,13 +288,12 @@ def _of_side(
         why = str(error)
     if found is None:
         setting.keeper.miss(f"what the device alone needs for {shape.words} is not known: {why}")
-    return _OfSide(ahead, found)
+    return found
 
 
-def _keep_run(setting: Setting, shape: Shape, found: Estimate, a: _OfSide, b: _OfSide) -> None:
+def _keep_run(setting: Setting, shape: Shape, found: Estimate, *of_sides: float | None) -> None:
     """Adds a measurement to the result, with one line of progress."""
-    device = a.device_us, b.device_us
-    run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, a.ahead, b.ahead, *device)
+    run = Run(shape.phase, shape.requests, shape.prompt_tokens, found, *of_sides)
     setting.keeper.add(runs=(with_detectable(run, setting.keeper.result.aa),))
     gain, line = found.gain, found.missing
     if gain is not None:
@@ -323,7 +315,7 @@ class _Starts:
         self._floors: dict[Shape, tuple[Position, ...]] = {}
         self._times: dict[Shape, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._steps: dict[Shape, dict[str, list[Step]]] = defaultdict(lambda: defaultdict(list))
-        self._of: dict[Shape, dict[str, _OfSide]] = defaultdict(dict)
+        self._device_us: dict[Shape, dict[str, float]] = defaultdict(dict)
         self._bundles: dict[str, Bundle | None] = {}
         self._layers: tuple[LayerError, ...] = ()
         self._shapes: tuple[Shape, ...] = ()
@@ -387,18 +379,17 @@ class _Starts:
         for shape in self._shapes:
             setting.say(f"timing {shape.words} on side {name}")
             steps = time_quads(engine, shape, facts, setting.options.seconds, (_ALONE, _ALONE))
-            counted = [step.duration_ns for step in steps if _counts(step)]
+            counted = [step.duration_ns for step in steps if step.counts]
             if counted:
                 each_us = middle_mean(counted) / 1e3
                 setting.say(f"{shape.words} on side {name}: {each_us:.1f} us in this start")
                 self._times[shape][name].append(each_us)
                 self._steps[shape][name] += steps
-                known = self._of[shape].get(name, _OfSide())
-                if known.device_us is None:
-                    ahead = share_ahead(steps, _ALONE)
-                    known = _of_side(setting, engine, facts, shape, _ALONE, ahead, each_us)
-                ahead = share_ahead(self._steps[shape][name], _ALONE)
-                self._of[shape][name] = known._replace(ahead=ahead)
+                ahead, device = share_ahead(steps, _ALONE), self._device_us[shape]
+                if name not in device and (
+                    us := _device_alone(setting, engine, facts, shape, _ALONE, ahead, each_us)
+                ):
+                    device[name] = us
 
     def tell(self) -> None:
         """Puts what all starts together say into the result."""
@@ -408,11 +399,12 @@ class _Starts:
             if not a_us and not b_us:
                 continue
             of_a, of_b = (self._steps[shape][name] for name in ("a", "b"))
-            counted = sum(_counts(step) for step in (*of_a, *of_b))
+            counted = sum(step.counts for step in (*of_a, *of_b))
             if shape == self._shapes[0]:
                 _tell_itself(setting, shape, a_us, counted)
-            known = [self._of[shape].get(name, _OfSide()) for name in ("a", "b")]
-            _keep_run(setting, shape, compare_starts(a_us, b_us, counted), *known)
+            ahead = (share_ahead(steps, _ALONE) for steps in (of_a, of_b))
+            device = (self._device_us[shape].get(name) for name in ("a", "b"))
+            _keep_run(setting, shape, compare_starts(a_us, b_us, counted), *ahead, *device)
         if self._shapes and self.counts:
             attribute(setting, self._bundles, self._shapes[0])
 
@@ -434,10 +426,6 @@ def run_two_engines(setting: Setting) -> None:
         for size in setting.options.batch_sizes:
             with suppress(OSError):
                 setting.logits(size).unlink(missing_ok=True)
-
-
-def _counts(step: Step) -> bool:
-    return step.index >= SETTLE and step.duration_ns > 0
 
 
 def _renamed(rank: RankSwaps, name: str) -> RankSwaps:

@@ -85,6 +85,11 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     """Whether the device was still at the step before when the host had launched this one; None
     where nothing tells."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether its block has settled, and it has a duration."""
+        return self.index >= SETTLE and self.duration_ns > 0
+
 
 @dataclass(frozen=True)
 class Dropped:

@@ -171,10 +171,11 @@ def _replace_waits(table: pd.DataFrame, sides: _Sides, untraced: Untraced, cost:
         return
     measured = untraced.a_us, untraced.b_us
     for place, (name, side) in enumerate(zip("ab", sides, strict=True)):
-        busy = side.rows["us"] + side.gaps_us(cost)
-        device_us = side.a_step(busy.where(~side.waits, 0.0))
         if untraced.device_us:
             device_us = untraced.device_us[place]
+        else:
+            busy = side.rows["us"] + side.gaps_us(cost)
+            device_us = side.a_step(busy.where(~side.waits, 0.0))
         table.loc[rows, [f"{name}_us", f"gap_{name}_us"]] = max(0.0, measured[place] - device_us)
     table.loc[rows, "saved_us"] = table["a_us"] - table["b_us"]
 
