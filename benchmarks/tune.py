@@ -2,11 +2,14 @@
 
 Without --model a tiny model on this machine's CPU, whose norms a plugin makes slow, with planted
 candidates: a right norm, and kernels that are slow, wrong, crash and hang. --exhaustive then
-measures every combination of the swaps that were tried, and holds tune's answer against the best:
-in pairs in one engine, those with slot `layer` in one of their own, over all starts of the base.
+measures the whole table, also what tune had no time for, and holds tune's answer against the best:
+`swaps` every combination of them, in pairs in one engine, those with slot `layer` by two starts of
+their own over two of the base; `options` each option and variable by two starts, alone and with
+tune's answer. --result does so for the answer of an earlier tune.
 
 usage: python benchmarks/tune.py FOLDER [--model NAME] [--minutes M] [--batch-sizes N,N]
-           [--exhaustive] [--seconds S] [--options="--try SIDE ..."] [--engine="--flag ..."]
+           [--exhaustive swaps|options|all] [--seconds S] [--result FILE]
+           [--options="--try SIDE ..."] [--engine="--flag ..."]
 exit code: 1 if the minutes were not kept, a planted candidate was chosen, or the answer is more
     than 3 % from the best
 """
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from statistics import geometric_mean
@@ -38,7 +42,6 @@ from spark_prof.tune.tune_trial import (  # noqa: E402
     Combination,
     EngineEndedError,
     Pair,
-    Timed,
     fits,
     name_of,
     over_batches,
@@ -62,6 +65,7 @@ CPU = {
 }
 WITHIN = 0.03  # bar: tune's answer is that near the best combination
 SPARE_S = 5.0  # after the minutes, for the answer to be drawn
+OUT = ("failed", "not live", "changes answers")  # of a candidate: no combination has it
 MOST_SIDES = 31  # of one engine
 
 
@@ -74,7 +78,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="8, of the planted one 6")
     parser.add_argument("--batch-sizes", default="", help="1,8, of the planted one 1")
     parser.add_argument("--seconds", type=float, default=5.0, help="a combination, exhaustively")
-    parser.add_argument("--exhaustive", action="store_true", help="measure every combination")
+    parser.add_argument("--exhaustive", choices=("swaps", "options", "all"), help="measure these")
+    parser.add_argument("--result", type=Path, help="of an earlier tune, which is not run again")
     parser.add_argument("--options", default="", help="more options of spark-prof tune")
     parser.add_argument("--engine", default="", help="more options of vLLM")
     options = parser.parse_args()
@@ -99,6 +104,8 @@ def main() -> int:
             more += ["--skip=VLLM_CPU_ATTN_SPLIT_KV=0"]
         command = (*command, *shlex.split(options.engine))
         run = options.folder / "tune"
+        if options.result:
+            return int(not exhausted(options, command, options.result))
         argv = [
             *(sys.executable, "-m", "spark_prof.cli.main", "tune", "--minutes", str(minutes)),
             *("--batch-sizes", sizes, "-o", str(run), *more, "--", *command),
@@ -108,9 +115,14 @@ def main() -> int:
         took = time.monotonic() - begun
         good = list(told(took, minutes, code, run / "result.json", planted=not options.model))
         if options.exhaustive and (run / "result.json").exists():
-            where = options.folder / "exhaustive"
-            good.append(exhaustive(command, read_tune(run / "result.json"), where, options.seconds))
+            good.append(exhausted(options, command, run / "result.json"))
     return int(not all(good))
+
+
+def exhausted(options: argparse.Namespace, command: Sequence[str], result: Path) -> bool:
+    """Whether the answer of a tune is near the best of what --exhaustive names."""
+    folder = options.folder / "exhaustive"
+    return exhaustive(command, read_tune(result), folder, options.seconds, options.exhaustive)
 
 
 def told(took: float, minutes: float, code: int, path: Path, *, planted: bool) -> Iterator[bool]:
@@ -125,17 +137,13 @@ def told(took: float, minutes: float, code: int, path: Path, *, planted: bool) -
         yield [kernel for kernel in PLANTED if verdicts.get(kernel) == "chosen"] == ["fast"]
 
 
-def exhaustive(command: Sequence[str], result: TuneResult, folder: Path, seconds: float) -> bool:
-    """Measures every combination of the swaps that ran; whether tune's answer is near the best."""
+def exhaustive(
+    command: Sequence[str], result: TuneResult, folder: Path, seconds: float, what: str
+) -> bool:
+    """Measures what can be on together; whether tune's answer is near the best of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {each.name: each for each in result.tried if each.source and each.times}
-    words = [w for w in found if is_swap(w)]
-    every = [c for size in range(1, len(words) + 1) for c in combinations(words, size) if fit(c)]
-    layered = [c for c in every if not swaps_only(c)]
-    every = [c for c in every if swaps_only(c)]
-    print(
-        f"exhaustive: {len(every)} + {len(layered)} combinations of {', '.join(words)}", flush=True
-    )
+    words = [w.name for w in result.tried if w.source and w.verdict not in OUT]
+    swaps = [w for w in words if is_swap(w)]
     wanted = Wanted(folder, 24 * 60.0, result.batch_sizes, result.context)
     journal = Journal(folder)
     if journal.path.exists():
@@ -144,31 +152,25 @@ def exhaustive(command: Sequence[str], result: TuneResult, folder: Path, seconds
     journal.begin(subject)
     gains: dict[Combination, float] = {}
     with Engines(engine_command(command), wanted, journal, print) as engines:
-        for first in range(0, len(every), MOST_SIDES):
-            pairs = [Pair(each) for each in every[first : first + MOST_SIDES]]
-            try:
-                for trial in engines.together("search", 0, pairs, (), seconds, engines.left):
-                    journal.add(trial)
-                    if (gain := over_batches(trial.times)) and trial.outcome == "measured":
-                        gains[trial.combination] = gain.value
-            except EngineEndedError as error:
-                print(f"exhaustive: {error}")
-        if layered:
-            starts: dict[Combination, tuple[Timed, ...]] = {}
-            for alike in ((BASE,), layered):
-                try:
-                    for trial in engines.start("search", 0, alike, engines.left):
-                        journal.add(trial)
-                        if trial.outcome == "measured":
-                            starts[trial.combination] = trial.times
-                except EngineEndedError as error:
-                    print(f"exhaustive: {error}")
-            gains |= dict(by_starts(starts))
-    for combination, value in sorted(gains.items(), key=lambda each: -each[1])[:10]:
+        found = Found(engines, journal)
+        if what != "options":
+            every = [c for n in range(1, len(swaps) + 1) for c in combinations(swaps, n) if fit(c)]
+            layered = [c for c in every if not swaps_only(c)]
+            every = [c for c in every if swaps_only(c)]
+            print(f"exhaustive: {len(every)} and {len(layered)} of {', '.join(swaps)}", flush=True)
+            gains |= found.in_pairs(every, seconds)
+            if layered:
+                gains |= found.by_starts([layered])
+        if what != "swaps":
+            others = [w for w in words if not side_of((w,)).swaps]
+            print(f"exhaustive: {len(others)} alone and with tune's answer", flush=True)
+            answer = tuple(result.answer)
+            groups = [[(w,), *([(*answer, w)] if fit((*answer, w)) else [])] for w in others]
+            gains |= found.by_starts([[answer], *groups] if answer else groups)
+    for combination, value in sorted(gains.items(), key=lambda each: -each[1]):
         print(f"  {value:.4f} x {name_of(combination)}")
     best = max(gains.items(), key=lambda each: each[1], default=((), 1.0))
-    answer = {swap for w in result.answer for swap in side_of((w,)).swaps}
-    same = [v for c, v in gains.items() if {s for w in c for s in side_of((w,)).swaps} == answer]
+    same = [v for c, v in gains.items() if one_side(c) == one_side(result.answer)]
     confirmed = over_batches(result.times)
     value = same[0] if same else confirmed.value if confirmed else 1.0
     near = value >= (1 - WITHIN) * best[1]
@@ -179,14 +181,62 @@ def exhaustive(command: Sequence[str], result: TuneResult, folder: Path, seconds
     return near
 
 
-def by_starts(starts: dict[Combination, tuple[Timed, ...]]) -> Iterator[tuple[Combination, float]]:
-    """The gain of each engine start over the base's: the geometric mean of batch sizes."""
-    base = starts.get(BASE, ())
-    for combination, times in starts.items():
-        pairs = [(a.own_us, b.own_us) for a, b in zip(base, times, strict=False)]
-        gains = [than / own for than, own in pairs if than and own]
-        if combination and gains:
-            yield combination, geometric_mean(gains)
+class Found:
+    """Gains of combinations over the base, by either way to measure them."""
+
+    def __init__(self, engines: Engines, journal: Journal) -> None:
+        self._engines, self._journal = engines, journal
+
+    def in_pairs(self, every: Sequence[Combination], seconds: float) -> dict[Combination, float]:
+        """Of swaps that can be switched between steps, in as few engines as hold them."""
+        gains: dict[Combination, float] = {}
+        for first in range(0, len(every), MOST_SIDES):
+            pairs = [Pair(each) for each in every[first : first + MOST_SIDES]]
+            with told_of_end():
+                for trial in self._engines.together(
+                    "search", 0, pairs, (), seconds, self._engines.left
+                ):
+                    self._journal.add(trial)
+                    if (gain := over_batches(trial.times)) and trial.outcome == "measured":
+                        gains[trial.combination] = gain.value
+        return gains
+
+    def by_starts(self, groups: Sequence[Sequence[Combination]]) -> dict[Combination, float]:
+        """Of groups that differ in swaps only, each group in an engine of its own, twice.
+
+        The second time in the other order, so that no group is always the later one.
+        """
+        steps: dict[Combination, list[tuple[float, ...]]] = {}
+        for number, order in enumerate(([[BASE], *groups], [[BASE], *reversed(groups)])):
+            for group in order:
+                with told_of_end():
+                    for trial in self._engines.start("search", number, group, self._engines.left):
+                        self._journal.add(trial)
+                        us = tuple(timed.own_us or 0.0 for timed in trial.times)
+                        if us and all(us):
+                            steps.setdefault(trial.combination, []).append(us)
+        base = steps.pop(BASE, [])
+        return {c: typical(base) / typical(own) for c, own in steps.items() if base}
+
+
+@contextmanager
+def told_of_end() -> Iterator[None]:
+    """An engine that ends is told, and is no end of the benchmark."""
+    try:
+        yield
+    except EngineEndedError as error:
+        print(f"exhaustive: {error}", flush=True)
+
+
+def typical(starts: Sequence[tuple[float, ...]]) -> float:
+    """The geometric mean of all starts and batch sizes."""
+    return geometric_mean([us for start in starts for us in start])
+
+
+def one_side(combination: Sequence[str]) -> tuple[object, ...]:
+    """What is on, however it is put into words."""
+    side = side_of(tuple(combination))
+    return frozenset(side.swaps), frozenset(side.options), frozenset(side.environment)
 
 
 def is_swap(words: str) -> bool:
