@@ -5,7 +5,7 @@ candidates: a right norm, and kernels that are slow, wrong, crash and hang. --ex
 measures the whole table, also what tune had no time for, and holds tune's answer against the best:
 `swaps` every combination of them, in pairs in one engine, those with slot `layer` by two starts of
 their own over two of the base; `options` each option and variable by two starts, alone and with
-tune's answer. --result does so for the answer of an earlier tune.
+tune's answer. --result does so for the answer of an earlier tune, within --minutes if given.
 
 usage: python benchmarks/tune.py FOLDER [--model NAME] [--minutes M] [--batch-sizes N,N]
            [--exhaustive swaps|options|all] [--seconds S] [--result FILE]
@@ -42,6 +42,7 @@ from spark_prof.tune.tune_trial import (  # noqa: E402
     Combination,
     EngineEndedError,
     Pair,
+    TimeUpError,
     fits,
     name_of,
     over_batches,
@@ -105,7 +106,7 @@ def main() -> int:
         command = (*command, *shlex.split(options.engine))
         run = options.folder / "tune"
         if options.result:
-            return int(not exhausted(options, command, options.result))
+            return int(not exhausted(options, command, options.result, options.minutes))
         argv = [
             *(sys.executable, "-m", "spark_prof.cli.main", "tune", "--minutes", str(minutes)),
             *("--batch-sizes", sizes, "-o", str(run), *more, "--", *command),
@@ -119,10 +120,14 @@ def main() -> int:
     return int(not all(good))
 
 
-def exhausted(options: argparse.Namespace, command: Sequence[str], result: Path) -> bool:
+def exhausted(
+    options: argparse.Namespace, command: Sequence[str], result: Path, minutes: float = 0.0
+) -> bool:
     """Whether the answer of a tune is near the best of what --exhaustive names."""
-    folder = options.folder / "exhaustive"
-    return exhaustive(command, read_tune(result), folder, options.seconds, options.exhaustive)
+    where = options.folder / "exhaustive"
+    found = read_tune(result)
+    what, seconds = options.exhaustive or "all", options.seconds
+    return exhaustive(command, found, where, seconds, what, minutes or 24 * 60.0)
 
 
 def told(took: float, minutes: float, code: int, path: Path, *, planted: bool) -> Iterator[bool]:
@@ -138,13 +143,21 @@ def told(took: float, minutes: float, code: int, path: Path, *, planted: bool) -
 
 
 def exhaustive(
-    command: Sequence[str], result: TuneResult, folder: Path, seconds: float, what: str
+    command: Sequence[str],
+    result: TuneResult,
+    folder: Path,
+    seconds: float,
+    what: str,
+    minutes: float = 24 * 60.0,
 ) -> bool:
-    """Measures what can be on together; whether tune's answer is near the best of it."""
+    """Measures what can be on together; whether tune's answer is near the best of it.
+
+    The combinations of most swaps come first, should the minutes be over before the last.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     words = [w.name for w in result.tried if w.source and w.verdict not in OUT]
     swaps = [w for w in words if is_swap(w)]
-    wanted = Wanted(folder, 24 * 60.0, result.batch_sizes, result.context)
+    wanted = Wanted(folder, minutes, result.batch_sizes, result.context)
     journal = Journal(folder)
     if journal.path.exists():
         journal.read()
@@ -158,9 +171,9 @@ def exhaustive(
             layered = [c for c in every if not swaps_only(c)]
             every = [c for c in every if swaps_only(c)]
             print(f"exhaustive: {len(every)} and {len(layered)} of {', '.join(swaps)}", flush=True)
-            gains |= found.in_pairs(every, seconds)
             if layered:
                 gains |= found.by_starts([layered])
+            gains |= found.in_pairs(every[::-1], seconds)
         if what != "swaps":
             others = [w for w in words if not side_of((w,)).swaps]
             print(f"exhaustive: {len(others)} alone and with tune's answer", flush=True)
@@ -226,6 +239,8 @@ def told_of_end() -> Iterator[None]:
         yield
     except EngineEndedError as error:
         print(f"exhaustive: {error}", flush=True)
+    except TimeUpError:
+        print("exhaustive: the minutes are over; what follows is not measured", flush=True)
 
 
 def typical(starts: Sequence[tuple[float, ...]]) -> float:

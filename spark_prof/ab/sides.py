@@ -58,9 +58,9 @@ class Side:
 
     @property
     def name(self) -> str:
-        """What it is in a report; values of secret variables and options are hidden."""
+        """What it is in a report, as `parse_side` reads it; secret values are hidden."""
         variables = [f"{name}={value}" for name, value in self.environment]
-        words = redacted([*variables, *self.options])
+        words = map(_quoted, redacted([*variables, *self.options]))
         return " ".join(filter(None, [format_swaps(self.swaps), *words])) or "stock"
 
 
@@ -172,6 +172,14 @@ def _words(text: str) -> list[str]:
         return list(lexer)
     except ValueError as error:
         raise CommandError(f"{text}: a quote is not closed; close it") from error
+
+
+def _quoted(word: str) -> str:
+    """A word that `_words` reads as this one."""
+    if word and not re.search(r"""[\s,'"\\]""", word):
+        return word
+    quoted = shlex.quote(word)
+    return quoted if quoted != word else f"'{word}'"
 
 
 def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

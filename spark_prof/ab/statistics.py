@@ -242,7 +242,7 @@ def compare_starts(
     """
     starts = len(a_us) + len(b_us)
     means = [math.exp(float(np.log(side).mean())) if len(side) else None for side in (a_us, b_us)]
-    few = min(len(a_us), len(b_us)) < fewest or starts < 3
+    few = min(len(a_us), len(b_us)) < fewest or starts + len(other_b_us) < 3
     if few or means[0] is None or means[1] is None:
         missing = "an engine was started once for a side; give each side two starts or more"
         return Estimate(means[0], means[1], None, None, None, starts, steps, (), "", missing)

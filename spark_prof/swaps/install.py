@@ -298,11 +298,14 @@ def _refuse_wrong(state: Installed) -> None:
 
 
 def _tell_compiler(vllm_config: Any, state: Installed) -> None:
-    """Tells models apart that are compiled alike but for their swaps: vLLM keeps them by a hash."""
+    """Tells models apart that are compiled alike but for their swaps: vLLM keeps them by a hash.
+
+    The lm_head is not compiled: with it or without the code that vLLM kept is the right one.
+    """
     live = [
         f"{place.point.slot} {place.point.name}"
         for place in state.places
-        if any(guarded.live for guarded in place.choices.values())
+        if place.point.slot != "lm_head" and any(g.live for g in place.choices.values())
     ]
     if live and isinstance(vllm_config.additional_config, dict):
         text = "; ".join(sorted(live))

@@ -49,7 +49,6 @@ _SWAPS_COST = 1.6
 _MOST_STARTS = 3
 _SHORTEST_S, _LONGEST_S = 0.5, 10.0
 _CONFIRM_S = 20.0
-_CONFIRM_STARTS = 4
 _SLACK = 1.15  # of starts, which take as long as others did
 
 
@@ -91,12 +90,14 @@ class Search:
     def run(self) -> Found:
         """Searches and confirms, as far as the time goes."""
         try:
-            if self._leads_alone():
-                best = self._engines(BASE)
-                swapped = BASE if best else self._swaps()
+            led = self._lead()
+            if led and self._measure.left < _SWAPS_COST * self._cost + self._reserve(starts=2):
+                why = f"no time was left beside {led}, which promises more; give more --minutes"
+                self._known.why |= dict.fromkeys(self._swapped, why)
+                swapped = BASE
             else:
                 swapped = self._swaps()
-                best = self._engines(swapped)
+            best = self._engines(swapped)
             return self.found(*self._confirmed(dict.fromkeys((best, swapped))))
         except TimeUpError:
             self._line = "the time was up before it was confirmed; --resume goes on"
@@ -112,12 +113,22 @@ class Search:
         unconfirmed = BASE if answer else self._unconfirmed
         return Found(answer, times, tuple(self._known.trials), verdicts, line, unconfirmed)
 
-    def _leads_alone(self) -> bool:
-        """Whether what promises most needs an engine of its own, and time is short for both."""
+    def _lead(self) -> str:
+        """Starts what promises most where it needs an engine of its own; its words if it is worth.
+
+        That comes before all swaps, and with time for one start to confirm it left, not for two:
+        what a search has no time for may be the answer, and the first of the table mostly is.
+        """
         first = next(iter(self._order), "")
-        alone = first in self._others and bool(swaps_of(first))
-        both = (_SWAPS_COST + 1) * self._cost + self._reserve(options=True)
-        return alone and self._measure.left < both
+        if first not in self._others or not swaps_of(first):
+            return ""
+        group = next(group for group in _alike(self._others) if first in group)
+        if self._measure.left < self._cost + self._reserve(starts=1):
+            return ""
+        self._tell(f"{_names(group)} in an engine of its own", len(self._order))
+        self._start("search", 0, [(words,) for words in group], starts=1)
+        worth = [words for words in group if self._known.worth((words,))]
+        return max(worth, key=lambda words: self._known.gains[words,].value, default="")
 
     # Swaps, in one engine.
 
@@ -130,7 +141,7 @@ class Search:
             return BASE
         apart = [words for words in self._swapped if words not in self._known.bundles]
         also = family(BASE, apart, _MOST_SIDES - len(singles))
-        reserve = self._reserve(options=bool(self._others)) + self._cost * bool(self._others)
+        reserve = self._reserve(2 if self._others else 1) + self._cost * bool(self._others)
         rounds = sum(_ROUNDS) / 2 + 1  # few are open in the last one; then they are put together
         spare = self._measure.left - _SWAPS_COST * self._cost - reserve
         each = spare / (rounds * len(singles) * self._measure.batches)
@@ -241,8 +252,16 @@ class Search:
         for number in range(_MOST_STARTS):
             tried: list[str] = []
             for group in _alike(alive):
+                both: dict[Combination, None] = {}
+                for words in group:
+                    beside = [other for other in swapped if not rivals(other, words)]
+                    both |= dict.fromkeys([(words,), self._ordered((*beside, words))])
+                wanted = [c for c in both if len(self._known.starts.get(c, ())) <= number]
+                if not wanted:
+                    tried += group
+                    continue
                 missing = 1 + (len(self._known.starts.get(BASE, ())) <= number)
-                if self._measure.left < missing * self._cost + self._reserve(options=True):
+                if self._measure.left < missing * self._cost + self._reserve(starts=2):
                     if not number:
                         why = "no time for an engine of its own; give more --minutes"
                         self._known.why |= dict.fromkeys(group, why)
@@ -252,13 +271,8 @@ class Search:
                     self._start("search", number, [BASE])
                     if len(self._known.starts.get(BASE, ())) <= number:
                         return swapped  # the base itself does not start any more
-                both: dict[Combination, None] = {}
-                for words in group:
-                    beside = [other for other in swapped if not rivals(other, words)]
-                    both |= dict.fromkeys([(words,), self._ordered((*beside, words))])
-                names = " and ".join(name_of((words,)) for words in group)
-                self._tell(f"{names} in an engine of its own", len(alive) - len(tried))
-                self._start("search", number, list(both))
+                self._tell(f"{_names(group)} in an engine of its own", len(alive) - len(tried))
+                self._start("search", number, wanted)
                 tried += group
             alive = self._promising(tried)
         return self._extended(swapped)
@@ -283,7 +297,7 @@ class Search:
             wanted = self._ordered((*best, words))
             if not fits(best, words) or wanted in self._known.gains or swaps_only(wanted):
                 continue
-            if self._measure.left < self._cost + self._reserve(options=True):
+            if self._measure.left < self._cost + self._reserve(starts=2):
                 self._known.why[words] = f"no time was left to try it with {name_of(best)}"
                 continue
             self._tell(f"{name_of(wanted)} in an engine of its own", 1)
@@ -295,8 +309,11 @@ class Search:
                 self._known.why[words] = f"brings nothing beside {name_of(best)}"
         return best
 
-    def _start(self, stage: Stage, number: int, alike: Sequence[Combination]) -> None:
-        kept_s = self._reserve(options=True) if stage == "search" else 0.0
+    def _start(
+        self, stage: Stage, number: int, alike: Sequence[Combination], starts: int = 2
+    ) -> None:
+        """Starts one engine, and keeps the time for those that confirm, unless it is of them."""
+        kept_s = self._reserve(starts) if stage == "search" else 0.0
         try:
             for trial in self._measure.start(stage, number, alike, self._measure.left - kept_s):
                 self._keep(trial)
@@ -308,12 +325,12 @@ class Search:
             singles: list[Combination] = [c for c in alike if len(c) == 1]
             if len(singles) > 1 and not error.blamed:
                 for combination in singles:
-                    self._start(stage, number, [combination])
+                    self._start(stage, number, [combination], starts)
                 return
             for combination in error.blamed if len(singles) > 1 else [alike[0]]:
                 self._fail(stage, number, combination, str(error), paired=False)
             if rest := [c for c in singles if not self._known.holds_bad(c)]:
-                self._start(stage, number, rest)
+                self._start(stage, number, rest, starts)
 
     # The answer.
 
@@ -323,8 +340,7 @@ class Search:
         """The first that is faster in fresh engines, too."""
         for combination in filter(None, wanted):
             paired = swaps_only(combination) and all(w in self._swapped for w in combination)
-            # The longest start is one of swaps; of two to come one is the base's.
-            if self._measure.left < (1 if paired else 1 + 1 / _SWAPS_COST) * self._cost:
+            if self._measure.left < self._cost:
                 self._line = "no time was left to confirm it; --resume does"
                 self._unconfirmed = self._unconfirmed or combination
                 continue
@@ -360,17 +376,21 @@ class Search:
 
     def _started(self, combination: Combination) -> tuple[Timed, ...]:
         """Fresh starts in turns; earlier ones of the base, which nobody chose, count too."""
-        for number in range(_CONFIRM_STARTS // 2):
-            for each in (BASE, combination) if number % 2 == 0 else (combination, BASE):
-                if number and self._measure.left < self._cost:
-                    continue
-                try:
-                    self._start("confirmation", number, [each])
-                except TimeUpError:
-                    if not number:
-                        raise
-                if each in self._known.bad and each:
-                    return ()
+        base_s = self._cost / _SWAPS_COST  # the longest start is one of swaps
+        turns = [(0, combination), (0, BASE), (1, combination), (1, BASE)]
+        sure = 1
+        if self._measure.left >= self._cost + base_s:
+            turns[:2], sure = [(0, BASE), (0, combination)], 2
+        for place, (number, each) in enumerate(turns):
+            if place >= sure and self._measure.left < (self._cost if each else base_s):
+                continue
+            try:
+                self._start("confirmation", number, [each])
+            except TimeUpError:
+                if place < sure:
+                    raise
+            if each in self._known.bad and each:
+                return ()
         starts = self._known.starts.get(combination, ())
         fresh = [t for t in starts if t.stage == "confirmation"]
         chosen_by = [t for t in starts if t.stage == "search"]
@@ -403,9 +423,9 @@ class Search:
     def _cost(self) -> float:
         return self._measure.start_s
 
-    def _reserve(self, *, options: bool = False) -> float:
-        """What confirming takes: one engine of both sides, or two starts."""
-        return self._cost * (2 if options else 1) * _SLACK + 4.0 * self._measure.batches
+    def _reserve(self, starts: int = 1) -> float:
+        """What confirming takes: one engine of both sides, or so many starts."""
+        return self._cost * starts * _SLACK + 4.0 * self._measure.batches
 
     def _time_for(self, seconds: float) -> bool:
         return self._measure.left > seconds * self._measure.batches + self._reserve()
@@ -415,6 +435,10 @@ class Search:
         won = f"; best until now {name_of(best[0])}, {best[1].value:.2f} x" if best else ""
         left = self._measure.left / 60
         self._say(f"trying {what}{won}; {waiting} to go here, {left:.1f} min left")
+
+
+def _names(group: Sequence[str]) -> str:
+    return " and ".join(name_of((words,)) for words in group)
 
 
 def _alike(every: Sequence[str]) -> list[list[str]]:

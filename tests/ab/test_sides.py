@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_prof.ab.sides import BACKENDS, OWN_KERNELS, choose_mode, parse_side, with_formats
 from spark_prof.errors import CommandError
+from spark_prof.rules.tune_candidates import TUNABLES
 from spark_prof.swaps.swap_settings import SLOTS, Swap, format_swaps
 from tests.rows import each_row
 
@@ -99,6 +101,16 @@ def test_other_words_are_refused_in_one_line(text: str, words: str) -> None:
     with pytest.raises(CommandError, match=re.escape(words)) as raised:
         parse_side(text)
     assert "\n" not in str(raised.value)
+
+
+def test_a_name_is_read_as_the_same_side() -> None:
+    awkward = ("'--a.b=[1,8]'", """--c '{"d": [1, 2]}'""", "X='a b'", "Y=", r"""Z='\\ a "b"'""")
+    for text in (
+        *(t.words.format(sizes="1,8", graphs="1 8") for t in TUNABLES if t.words),
+        *awkward,
+    ):
+        side = parse_side(text)
+        assert replace(parse_side(side.name), notes=()) == replace(side, notes=()), text
 
 
 def test_secrets_are_hidden_in_a_name() -> None:

@@ -110,6 +110,8 @@ def test_an_option_fits_into_eight_minutes_beside_a_first_start_of_the_base() ->
 
 H200 = {"seconds": 470.0, "boots_s": 45.0, "first_s": 60.0, "builds_s": 40.0, "captures_s": 2.5}
 """What starts of gpt-oss-20b took on an H200, vLLM 0.26, with vLLM imported ahead."""
+QWEN = {"seconds": 470.0, "boots_s": 50.0, "first_s": 80.0, "builds_s": 50.0, "captures_s": 2.5}
+"""Of Qwen3-30B-A3B NVFP4."""
 LAYER = "layer=spark_prof"
 IN_ALL = (f"{LAYER},{OUT}", LAYER, f"{LAYER},{OUT},{HEAD}")
 
@@ -123,6 +125,11 @@ def test_what_promises_most_comes_first_where_time_is_short() -> None:
         found = search(measure, *words, first=[first])
         assert found.answer == (IN_ALL[2],)
         assert measure.starts == 4  # the base and all with layer, each once more
+    measure = Simulated(gains, **QWEN)  # type: ignore[arg-type]
+    [first] = measure.start("search", 0, [BASE], measure.left)
+    found = search(measure, *words, first=[first])
+    assert LAYER in found.answer[0]  # though no time is left for two starts after it
+    assert "promises more" in found.verdicts[MOE][1]
     measure = Simulated(gains, **{**H200, "seconds": 1800.0})  # type: ignore[arg-type]
     found = search(measure, *words)
     assert {w for words in found.answer for w in words.split(",")} >= {LAYER, OUT, HEAD}
