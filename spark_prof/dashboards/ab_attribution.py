@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.comparing.swap_attribution import (
+    WITHIN,
     Attribution,
     ComponentGain,
     KernelGain,
@@ -157,13 +158,21 @@ def _adds_up(found: Attribution, has_gain: bool) -> tuple[str, str, str]:
         return claim, "not told", "the step was not measured without recording"
     if found.residual_us is None:
         return claim, "not told", "the device waits for the host, which recording slows down"
+    residual = microseconds(found.residual_us)
+    if not has_gain and (alone_us := found.device_gain_us):
+        part = found.residual_us / alone_us
+        evidence = (
+            "no gain is told of the step, whose time the host makes; of what the device alone "
+            f"saves: {microseconds(alone_us - found.residual_us)} of {microseconds(alone_us)}, "
+            f"residual {residual}, {share(part)} of it"
+        )
+        return claim, "yes" if abs(part) <= WITHIN else "no", evidence
     if not has_gain:
-        residual = microseconds(found.residual_us)
         return claim, "not told", f"no gain to add up to; residual {residual}"
     of_it = "" if found.residual_share is None else f", {share(found.residual_share)} of it"
     evidence = (
         f"{microseconds(found.explained_us)} of {microseconds(found.gain_us)}, residual "
-        f"{microseconds(found.residual_us)}{of_it}"
+        f"{residual}{of_it}"
     )
     holds = {True: "yes", False: "no", None: "not told"}[found.adds_up]
     return claim, holds, evidence

@@ -80,6 +80,7 @@ class _Live:
     judged: dict[Combination, tuple[Outcome, str, Answers | None]] = field(default_factory=dict)
     floors: dict[Shape, tuple[Position, ...]] = field(default_factory=dict)
     quads: dict[tuple[Combination, Combination, Shape], list[Quad]] = field(default_factory=dict)
+    firsts: dict[Shape, tuple[str, float | None]] = field(default_factory=dict)  # a side's step, us
 
 
 class Engines:
@@ -298,18 +299,37 @@ class Engines:
         other = own if than is None else live.sides[than]
         names = (other, AGAIN if combination == than else own)
         for shape in live.shapes if outcome == "measured" else ():
-            steps = time_quads(live.engine, shape, live.facts, seconds, names)
             if than is None:
-                settled = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
-                own_us = middle_mean(settled) / 1e3 if settled else None
+                own_us = self._own_us(live, shape, own, seconds)
                 times.append(Timed(shape.requests, own_us, counted=1))
                 continue
+            steps = time_quads(live.engine, shape, live.facts, seconds, names)
             quads, _ = make_quads(steps, names)
             counted = live.quads.setdefault((combination, than, shape), [])
             counted += keep_steady(quads, live.sampler.samples()).quads
             times.append(Timed.of(shape.requests, compare(counted)))
         took = time.monotonic() - begun
         return Trial(stage, number, combination, than, outcome, why, tuple(times), answers, took)
+
+    @staticmethod
+    def _own_us(live: _Live, shape: Shape, side: str, seconds: float) -> float | None:
+        """A step of one side of an engine, whatever the host does meanwhile.
+
+        The first that is timed stands for the engine; each other is timed in turns with it, since
+        a host that is slower for a while would else decide between kernels.
+        """
+        first, first_us = live.firsts.get(shape, (side, None))
+        steps = time_quads(live.engine, shape, live.facts, seconds, (first, side))
+        if first_us is not None:
+            quads, _ = make_quads(steps, (first, side))
+            found = compare(keep_steady(quads, live.sampler.samples()).quads)
+            return first_us * found.b_us / found.a_us if found.a_us and found.b_us else None
+        settled = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
+        if not settled:
+            return None
+        own_us = middle_mean(settled) / 1e3
+        live.firsts[shape] = side, own_us
+        return own_us
 
     def _judged(
         self, live: _Live, combination: Combination, *, alone: bool

@@ -3,7 +3,8 @@
 usage: python fake_driver.py SOCKET
 
 The variable FAKE_ENGINE is JSON: gain (of side b), noise, wrong (side b's logits differ by so many
-nats), hidden (bits of b's swaps), die, hang and fail (at the request of that name), capture; and
+nats), hidden (bits of b's swaps), die, hang and fail (at the request of that name), capture,
+slower (the host, by so much at each generation than at the one before); and
 by words of a side, which may be options: gains, wrong_in, dies_with, hangs_with, falls_back.
 """
 
@@ -41,6 +42,7 @@ from spark_prof.ab.messages import (
 MODEL: dict[str, Any] = json.loads(os.environ.get("FAKE_ENGINE", "{}"))
 SWAPS: dict[str, Any] = {}
 RANDOM = random.Random(MODEL.get("seed", 1))
+GENERATED: list[Generate] = []
 NAMED: list[str] = []
 SIDES: list[str] = []
 
@@ -149,6 +151,8 @@ def times(request: Generate) -> list[Any]:
     requests = 1 if request.batch.alone else request.batch.requests
     base = 1_000_000 + 50_000 * requests + (2_000_000 if request.prefill else 0)
     is_b = "b" in SIDES or os.environ.get("FAKE_SIDE") == "b" or "--moe-backend" in ARGUMENTS
+    GENERATED.append(request)
+    base = int(base * MODEL.get("slower", 1.0) ** len(GENERATED))
     rows: list[Any] = []
     place = 0
     now = time.time_ns()

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 from spark_prof.ab.accuracy_gate import Figures
 from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, TrialError, from_json, read_result
+from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST
 from spark_prof.dashboards.ab_answer import agreement, answer, doubts, headline
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.section import Layout
@@ -75,6 +76,14 @@ def test_a_slower_side_is_not_faster() -> None:
     slower = replace(FASTER.runs[0], estimate=gain_of(2000.0, 2500.0, 0.004))
     line = answer(replace(FASTER, runs=(slower,)))
     assert line.startswith("moe=spark_prof is not faster than stock: it needs 1.250 x (95 % 1.244 ")
+
+
+def test_an_interval_with_a_gain_in_it_does_not_say_that_there_is_none() -> None:
+    for gain, off, told in ((1.01, 0.05, False), (1.4, 0.6, False), (1.001, 0.002, True)):
+        run = replace(FASTER.runs[0], estimate=gain_of(2000.0 * gain, 2000.0, off))
+        line = answer(replace(FASTER, runs=(run,)))
+        assert line.startswith("moe=spark_prof is not faster than stock") is told, line
+        assert ("is not told" in line and "; give more --seconds;" in line) is not told, line
 
 
 def test_what_takes_from_the_answer_is_in_the_first_lines() -> None:
@@ -142,6 +151,16 @@ def test_a_gain_that_is_none_is_not_shared_out() -> None:
     assert "Of the gain" not in drawn
     assert "| not told | no gain to add up to; residual 2.00 us |" in drawn
     assert "Of the gain" in render_ab(FASTER, Layout("md"))
+    # Where side b waits for a slow host, what the device alone saves is still held to its parts.
+    [found] = FASTER.attributions
+    assert found.gain_us
+    for off_us, holds in ((2.0, "yes"), (0.04 * (found.gain_us + 600), "no")):
+        waits = replace(
+            found.components[0], component=FOR_THE_HOST, a_us=0, b_us=600, saved_us=-600
+        )
+        behind = replace(found, components=(*found.components, waits), residual_us=off_us)
+        drawn = render_ab(replace(none, attributions=(behind,)), Layout("md"))
+        assert f"within 3 % | {holds} | no gain is told of the step, whose time the host" in drawn
 
 
 @each_row(

@@ -75,6 +75,28 @@ def test_the_next_engine_has_imported_vllm_while_this_one_starts(
     assert not any(process.is_running() for process in processes)
 
 
+def test_a_host_that_becomes_slower_does_not_choose_between_sides_of_one_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"gains": {"lm_head=fp8": 1.05}, "slower": 1.1}
+    monkeypatch.setenv("FAKE_ENGINE", json.dumps(model))
+    python = str(fake_vllm(tmp_path / "bin") / "python3")
+    command = EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
+    wanted = Wanted(tmp_path, 60.0, (1, 8), 16, gate_tokens=8)
+    with Engines(command, wanted, Journal(tmp_path), print) as found:
+        alike = [
+            ("layer=spark_prof",),
+            ("layer=spark_prof", "lm_head=fp8"),
+            ("layer=spark_prof", "o=fp8"),
+        ]
+        assert [each.outcome for each in found.start("search", 0, [BASE], 600.0)] == ["measured"]
+        slow, fast, same = found.start("search", 0, alike, 600.0)
+    for one, two, three in zip(slow.times, fast.times, same.times, strict=True):
+        assert one.own_us
+        assert two.own_us == pytest.approx(one.own_us / 1.05, rel=0.01)
+        assert three.own_us == pytest.approx(one.own_us, rel=0.01)
+
+
 def test_an_engine_of_many_sides_captures_what_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

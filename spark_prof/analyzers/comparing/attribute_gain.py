@@ -20,6 +20,7 @@ import pandas as pd
 
 from spark_prof.analyzers.comparing.swap_attribution import (
     FOR_THE_HOST,
+    NO_GAIN,
     Attribution,
     ComponentGain,
     KernelGain,
@@ -32,8 +33,6 @@ from spark_prof.analyzers.comparing.swap_proof import proofs_of, touched_compone
 from spark_prof.analyzers.comparing.swapped_steps import SwappedSteps, read_steps, tracing_cost
 from spark_prof.arrays import Int64s
 from spark_prof.traces.bundle import Bundle
-
-_NO_GAIN = 0.01  # below this share of the step a gain is too small to be shared out
 
 _MOVED = 0.01  # from this share of the step on a component has moved
 
@@ -91,7 +90,7 @@ def summarize(
         untraced.host_ahead or not bound or untraced.device_us is not None
     )
     residual = gain - explained if gain is not None and checked else None
-    shared = residual is not None and gain is not None and abs(gain) >= _NO_GAIN * step
+    shared = residual is not None and gain is not None and abs(gain) >= NO_GAIN * step
     return Attribution(
         batch_size=batch_size,
         a=steps[0],

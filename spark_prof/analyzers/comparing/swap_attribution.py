@@ -13,6 +13,11 @@ FOR_THE_HOST = "waiting for the host"
 """The row of the time in which nothing runs because the host has launched nothing: between steps,
 and before a kernel or graph that comes more than 5 us after the one before it."""
 
+NO_GAIN = 0.01
+"""Below this share of the step a gain is too small to be shared out."""
+WITHIN = 0.03
+"""Components that are this near the gain add up to it, as a share of it."""
+
 Ran = Literal["ran", "did not run", "not told"]
 """Not told where the replacement's kernels look like the other side's."""
 
@@ -135,6 +140,18 @@ class Attribution:
     notes: tuple[str, ...]  # what to know before using the figures, one line each
 
     @property
+    def device_gain_us(self) -> float | None:
+        """What the device alone saves, where a side waits for the host and that was measured.
+
+        None also where it is too small to be shared out.
+        """
+        waits = sum(row.saved_us for row in self.components if row.component == FOR_THE_HOST)
+        if self.gain_us is None or self.residual_us is None or not waits:
+            return None
+        alone = self.gain_us - waits
+        return alone if abs(alone) >= NO_GAIN * self.a.corrected_us else None
+
+    @property
     def adds_up(self) -> bool | None:
         """Whether the components add up to the gain within 3 %; None where nothing tells."""
-        return None if self.residual_share is None else abs(self.residual_share) <= 0.03
+        return None if self.residual_share is None else abs(self.residual_share) <= WITHIN
