@@ -1,13 +1,14 @@
 """Finds the fastest combination of candidates by measuring, in a time that is kept.
 
-Swaps come first, all in one engine, each in pairs against the base. Candidates lose by interval:
-where its upper end is at 1, or below the lower end of a rival, one that cannot be on together with
-it. Those that are still open get twice the time, and twice again. Then the faster ones are put
-together, the best first, and another stays only where the combination is measured faster than it
-was without: what two bring together is never assumed. Options and variables need an engine each,
-which is started with and without the swaps that won. The search looks at many figures and keeps
-the best, which favours luck: so the answer is a figure of fresh engines, measured once, apart from
-the search, and where that shows no gain nothing helps.
+What promises most comes first, where it needs an engine of its own. Else swaps do, all in one
+engine, each in pairs against the base. Candidates lose by interval: where its upper end is at 1,
+or below the lower end of a rival, one that cannot be on together with it. Those that are still open
+get twice the time, and twice again. Then the faster ones are put together, the best first, and
+another stays only where the combination is measured faster than it was without: what two bring
+together is never assumed. Options and variables need an engine each, which is started with and
+without the swaps that won. The search looks at many figures and keeps the best, which favours luck:
+so the answer is a figure of fresh engines, measured once, apart from the search, and where that
+shows no gain nothing helps.
 
 Nothing here starts an engine: `Measure` does, or a simulation of it.
 """

@@ -105,3 +105,10 @@ def test_where_the_gain_came_from_is_that_of_the_results() -> None:
     waits = -saved.pop("waiting for the host")
     assert f"save {sum(saved.values()):.3f} ms of a step, and side b then waits {waits:.3f}" in text
     assert layer.residual_us is None
+    (held,) = _result("gpt-oss-20b-layer-slow-host-h200").attributions
+    assert held.device_gain_us
+    assert held.residual_us
+    alone = held.device_gain_us / 1e3
+    assert f"save {alone - held.residual_us / 1e3:.3f} ms of the {alone:.3f} ms" in text
+    assert f"{-held.residual_us / held.device_gain_us:.1%} off".replace("%", " %") in text
+    assert held.adds_up
