@@ -124,8 +124,12 @@ class Search:
         if first not in self._others or not swaps_of(first):
             return ""
         group = next(group for group in _alike(self._others) if first in group)
-        if self._measure.left < self._cost + self._reserve(starts=1):
+        unknown = BASE not in self._known.starts
+        if self._measure.left < (1 + unknown) * self._cost + self._reserve(starts=1):
             return ""
+        if unknown:
+            self._tell("the engine as it is", len(self._order))
+            self._start("search", 0, [BASE], starts=1)
         self._tell(f"{_names(group)} in an engine of its own", len(self._order))
         self._start("search", 0, [(words,) for words in group], starts=1)
         worth = [words for words in group if self._known.worth((words,))]
@@ -257,7 +261,9 @@ class Search:
                 for words in group:
                     beside = [other for other in swapped if not rivals(other, words)]
                     both |= dict.fromkeys([(words,), self._ordered((*beside, words))])
-                wanted = [c for c in both if len(self._known.starts.get(c, ())) <= number]
+                known = self._known
+                fresh = [c for c in both if len(known.starts.get(c, ())) <= number]
+                wanted = [c for c in fresh if not known.holds_bad(c)]
                 if not wanted:
                     tried += group
                     continue

@@ -130,6 +130,10 @@ def test_what_promises_most_comes_first_where_time_is_short() -> None:
     found = search(measure, *words, first=[first])
     assert LAYER in found.answer[0]  # though no time is left for two starts after it
     assert "promises more" in found.verdicts[MOE][1]
+    measure = Simulated(gains, **{**H200, "seconds": 400.0})  # type: ignore[arg-type]
+    found = search(measure, *words)  # of a recording that was there before: no base was started
+    assert LAYER in found.answer[0]
+    assert "promises more" in found.verdicts[MOE][1]
     measure = Simulated(gains, **{**H200, "seconds": 1800.0})  # type: ignore[arg-type]
     found = search(measure, *words)
     assert {w for words in found.answer for w in words.split(",")} >= {LAYER, OUT, HEAD}
@@ -143,6 +147,8 @@ def test_one_of_those_that_share_an_engine_ends_it() -> None:
         )
         found = search(measure, *IN_ALL)
         assert found.answer in {(IN_ALL[0],), (IN_ALL[1],)}
+        ended = [t for t in found.trials if t.outcome == "failed"]
+        assert len(ended) == 1  # and it is not started again
         assert found.verdicts[IN_ALL[2]][0] == "failed"
 
 
