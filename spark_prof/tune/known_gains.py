@@ -166,8 +166,9 @@ def swaps_of(words: str) -> frozenset[Swap]:
 def of_starts(
     base: Sequence[Trial], own: Sequence[Trial], others: Sequence[Trial] = ()
 ) -> tuple[Timed, ...]:
-    """The gain of engine starts at each batch size; without three starts anything may be.
+    """The gain of engine starts at each batch size; of one start, or of two in all, anything.
 
+    How far apart starts of the base are says nothing of another's, whose time the host may make.
     Of others of the same combination counts only how far apart they are.
     """
     if not base or not own:
@@ -185,7 +186,8 @@ def of_starts(
         )
         estimate = compare_starts(than_us, own_us, 0, fewest=1, other_b_us=other_us)
         times = Timed.of(timed.requests, estimate)
-        if times.gain is None and estimate.a_us and estimate.b_us:
+        once = len(own_us) + len(other_us) < 2
+        if (times.gain is None or once) and estimate.a_us and estimate.b_us:
             value = estimate.a_us / estimate.b_us
             times = replace(times, gain=Interval(value, 0.0, math.inf))
         found.append(times)
