@@ -90,7 +90,8 @@ def test_the_fixture_of_the_page_works(tmp_path: Path, starts: tuple[Path, Path,
     script.write_text(f'#!/bin/sh\nexec {_OURS} "$@"\n')
     script.chmod(0o755)
     (tmp_path / "reference").symlink_to(reference)
-    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTEST_ADDOPTS": ""}
     for recording, code, said in ((same, 0, "1 passed"), (slow, 1, "gate failed: decode_us")):
         now = tmp_path / "now"
         now.unlink(missing_ok=True)
