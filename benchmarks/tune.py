@@ -36,7 +36,7 @@ from demo.models import MODELS, write_model  # noqa: E402
 from spark_prof.ab.command import engine_command  # noqa: E402
 from spark_prof.tune.journal import Journal, Subject  # noqa: E402
 from spark_prof.tune.tune_engines import Engines, Wanted  # noqa: E402
-from spark_prof.tune.tune_result import TuneResult, read_tune  # noqa: E402
+from spark_prof.tune.tune_result import read_tune  # noqa: E402
 from spark_prof.tune.tune_trial import (  # noqa: E402
     BASE,
     Combination,
@@ -106,7 +106,7 @@ def main() -> int:
         command = (*command, *shlex.split(options.engine))
         run = options.folder / "tune"
         if options.result:
-            return int(not exhausted(options, command, options.result, options.minutes))
+            return int(not exhaustive(options, command, options.result, options.minutes))
         argv = [
             *(sys.executable, "-m", "spark_prof.cli.main", "tune", "--minutes", str(minutes)),
             *("--batch-sizes", sizes, "-o", str(run), *more, "--", *command),
@@ -116,18 +116,8 @@ def main() -> int:
         took = time.monotonic() - begun
         good = list(told(took, minutes, code, run / "result.json", planted=not options.model))
         if options.exhaustive and (run / "result.json").exists():
-            good.append(exhausted(options, command, run / "result.json"))
+            good.append(exhaustive(options, command, run / "result.json"))
     return int(not all(good))
-
-
-def exhausted(
-    options: argparse.Namespace, command: Sequence[str], result: Path, minutes: float = 0.0
-) -> bool:
-    """Whether the answer of a tune is near the best of what --exhaustive names."""
-    where = options.folder / "exhaustive"
-    found = read_tune(result)
-    what, seconds = options.exhaustive or "all", options.seconds
-    return exhaustive(command, found, where, seconds, what, minutes or 24 * 60.0)
 
 
 def told(took: float, minutes: float, code: int, path: Path, *, planted: bool) -> Iterator[bool]:
@@ -143,21 +133,18 @@ def told(took: float, minutes: float, code: int, path: Path, *, planted: bool) -
 
 
 def exhaustive(
-    command: Sequence[str],
-    result: TuneResult,
-    folder: Path,
-    seconds: float,
-    what: str,
-    minutes: float = 24 * 60.0,
+    options: argparse.Namespace, command: Sequence[str], path: Path, minutes: float = 0.0
 ) -> bool:
-    """Measures what can be on together; whether tune's answer is near the best of it.
+    """Measures what --exhaustive names; whether the answer of that tune is near the best of it.
 
     The combinations of most swaps come first, should the minutes be over before the last.
     """
+    result, what = read_tune(path), options.exhaustive or "all"
+    folder = options.folder / "exhaustive"
     folder.mkdir(parents=True, exist_ok=True)
     words = [w.name for w in result.tried if w.source and w.verdict not in OUT]
     swaps = [w for w in words if is_swap(w)]
-    wanted = Wanted(folder, minutes, result.batch_sizes, result.context)
+    wanted = Wanted(folder, minutes or 24 * 60.0, result.batch_sizes, result.context)
     journal = Journal(folder)
     if journal.path.exists():
         journal.read()
@@ -165,21 +152,21 @@ def exhaustive(
     journal.begin(subject)
     gains: dict[Combination, float] = {}
     with Engines(engine_command(command), wanted, journal, print) as engines:
-        found = Found(engines, journal)
+        measured = Measured(engines, journal)
         if what != "options":
             every = [c for n in range(1, len(swaps) + 1) for c in combinations(swaps, n) if fit(c)]
             layered = [c for c in every if not swaps_only(c)]
             every = [c for c in every if swaps_only(c)]
             print(f"exhaustive: {len(every)} and {len(layered)} of {', '.join(swaps)}", flush=True)
             if layered:
-                gains |= found.by_starts([layered])
-            gains |= found.in_pairs(every[::-1], seconds)
+                gains |= measured.by_starts([layered])
+            gains |= measured.in_pairs(every[::-1], options.seconds)
         if what != "swaps":
             others = [w for w in words if not side_of((w,)).swaps]
             print(f"exhaustive: {len(others)} alone and with tune's answer", flush=True)
             answer = tuple(result.answer)
             groups = [[(w,), *([(*answer, w)] if fit((*answer, w)) else [])] for w in others]
-            gains |= found.by_starts([[answer], *groups] if answer else groups)
+            gains |= measured.by_starts([[answer], *groups] if answer else groups)
     for combination, value in sorted(gains.items(), key=lambda each: -each[1]):
         print(f"  {value:.4f} x {name_of(combination)}")
     best = max(gains.items(), key=lambda each: each[1], default=((), 1.0))
@@ -194,7 +181,7 @@ def exhaustive(
     return near
 
 
-class Found:
+class Measured:
     """Gains of combinations over the base, by either way to measure them."""
 
     def __init__(self, engines: Engines, journal: Journal) -> None:

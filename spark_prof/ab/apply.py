@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from spark_prof.ab.result import SideFacts, outcome_of, read_result
-from spark_prof.ab.sides import BACKENDS, Side, is_own_or_installed, is_reserved
+from spark_prof.ab.sides import BACKENDS, Side, is_own_or_installed, is_reserved, quoted
 from spark_prof.errors import CommandError
 from spark_prof.profiler.commands import with_plugin_allowed
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, Swap, format_swaps, parse_swaps
@@ -115,7 +115,6 @@ def harmless_option(words: Sequence[str]) -> bool:
 
 
 _NAME = re.compile("[A-Z_][A-Z0-9_]*")
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:./-]+")
 _LONGEST = 600
 _Group = tuple[str, ...]
 
@@ -263,7 +262,7 @@ def _may_be_typed(path: Path, name: str) -> bool:
 
 def _not_typed(path: Path, words: Sequence[str]) -> CommandError:
     """What to type so that the words are taken from a result."""
-    side = shlex.quote(" ".join(map(_quoted, words)))
+    side = shlex.quote(" ".join(map(quoted, words)))
     shown = f"spark-prof ab --apply --b {side} -- {shlex.quote(str(path))}"
     if not (shown.isprintable() and len(shown) < _LONGEST):
         return CommandError(
@@ -274,8 +273,3 @@ def _not_typed(path: Path, words: Sequence[str]) -> CommandError:
         f"{path} asks for what can run code or change more than kernels, so that it is not taken "
         f"from a file alone; if you know and want it, type it too: {shown}"
     )
-
-
-def _quoted(word: str) -> str:
-    """A word for a side's text, in which commas divide words as blanks do."""
-    return word if _PLAIN.fullmatch(word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'

@@ -42,6 +42,7 @@ OWN_KERNELS = ("spark_prof", "spark_prof!", "mxfp4", "fp8")
 """Kernels of the package; the second is taken where it was not measured too."""
 
 _VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.S)
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:.*/-]+")
 _NUMBER = re.compile(r"-?[\d.]+")
 _RESERVED = ("SPARK_PROF", "PYTHONPATH")
 _MODES = ("auto", "one", "two")
@@ -60,7 +61,7 @@ class Side:
     def name(self) -> str:
         """What it is in a report, as `parse_side` reads it; secret values are hidden."""
         variables = [f"{name}={value}" for name, value in self.environment]
-        words = map(_quoted, redacted([*variables, *self.options]))
+        words = map(quoted, redacted([*variables, *self.options]))
         return " ".join(filter(None, [format_swaps(self.swaps), *words])) or "stock"
 
 
@@ -174,12 +175,9 @@ def _words(text: str) -> list[str]:
         raise CommandError(f"{text}: a quote is not closed; close it") from error
 
 
-def _quoted(word: str) -> str:
-    """A word that `_words` reads as this one."""
-    if word and not re.search(r"""[\s,'"\\]""", word):
-        return word
-    quoted = shlex.quote(word)
-    return quoted if quoted != word else f"'{word}'"
+def quoted(word: str) -> str:
+    """A word for a side's text, in which commas divide words as blanks do."""
+    return word if _PLAIN.fullmatch(word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
 def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

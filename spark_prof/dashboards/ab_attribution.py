@@ -159,11 +159,11 @@ def _adds_up(found: Attribution, has_gain: bool) -> tuple[str, str, str]:
     if found.residual_us is None:
         return claim, "not told", "the device waits for the host, which recording slows down"
     residual = microseconds(found.residual_us)
-    if not has_gain and (alone_us := found.device_gain_us):
-        part = found.residual_us / alone_us
+    if not has_gain and (gain_us := found.device_gain_us):
+        part = found.residual_us / gain_us
         evidence = (
             "no gain is told of the step, whose time the host makes; of what the device alone "
-            f"saves: {microseconds(alone_us - found.residual_us)} of {microseconds(alone_us)}, "
+            f"saves: {microseconds(gain_us - found.residual_us)} of {microseconds(gain_us)}, "
             f"residual {residual}, {share(part)} of it"
         )
         return claim, "yes" if abs(part) <= WITHIN else "no", evidence

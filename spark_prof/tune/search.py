@@ -124,7 +124,7 @@ class Search:
         if first not in self._others or not swaps_of(first):
             return ""
         group = next(group for group in _alike(self._others) if first in group)
-        unknown = BASE not in self._known.starts
+        unknown = self._lacks(BASE, 0)
         if self._measure.left < (1 + unknown) * self._cost + self._reserve(starts=1):
             return ""
         if unknown:
@@ -261,13 +261,11 @@ class Search:
                 for words in group:
                     beside = [other for other in swapped if not rivals(other, words)]
                     both |= dict.fromkeys([(words,), self._ordered((*beside, words))])
-                known = self._known
-                fresh = [c for c in both if len(known.starts.get(c, ())) <= number]
-                wanted = [c for c in fresh if not known.holds_bad(c)]
+                wanted = [c for c in both if self._lacks(c, number)]
                 if not wanted:
                     tried += group
                     continue
-                missing = 1 + (len(self._known.starts.get(BASE, ())) <= number)
+                missing = 1 + self._lacks(BASE, number)
                 if self._measure.left < missing * self._cost + self._reserve(starts=2):
                     if not number:
                         why = "no time for an engine of its own; give more --minutes"
@@ -276,13 +274,18 @@ class Search:
                 if missing > 1:
                     self._tell("the engine as it is, once more", len(alive))
                     self._start("search", number, [BASE])
-                    if len(self._known.starts.get(BASE, ())) <= number:
+                    if self._lacks(BASE, number):
                         return swapped  # the base itself does not start any more
                 self._tell(f"{_names(group)} in an engine of its own", len(alive) - len(tried))
                 self._start("search", number, wanted)
                 tried += group
             alive = self._promising(tried)
         return self._extended(swapped)
+
+    def _lacks(self, combination: Combination, number: int) -> bool:
+        """Whether it has not been started that often, and could be."""
+        started = len(self._known.starts.get(combination, ()))
+        return started <= number and (not combination or not self._known.holds_bad(combination))
 
     def _promising(self, tried: Sequence[str]) -> list[str]:
         """The better half of those that are not told yet."""

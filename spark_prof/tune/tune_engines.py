@@ -80,7 +80,7 @@ class _Live:
     judged: dict[Combination, tuple[Outcome, str, Answers | None]] = field(default_factory=dict)
     floors: dict[Shape, tuple[Position, ...]] = field(default_factory=dict)
     quads: dict[tuple[Combination, Combination, Shape], list[Quad]] = field(default_factory=dict)
-    firsts: dict[Shape, tuple[str, float | None]] = field(default_factory=dict)  # a side's step, us
+    firsts: dict[Shape, tuple[str, float]] = field(default_factory=dict)  # a side's step, us
 
 
 class Engines:
@@ -303,10 +303,8 @@ class Engines:
                 own_us = self._own_us(live, shape, own, seconds)
                 times.append(Timed(shape.requests, own_us, counted=1))
                 continue
-            steps = time_quads(live.engine, shape, live.facts, seconds, names)
-            quads, _ = make_quads(steps, names)
             counted = live.quads.setdefault((combination, than, shape), [])
-            counted += keep_steady(quads, live.sampler.samples()).quads
+            counted += _steady(live, shape, names, seconds)
             times.append(Timed.of(shape.requests, compare(counted)))
         took = time.monotonic() - begun
         return Trial(stage, number, combination, than, outcome, why, tuple(times), answers, took)
@@ -318,12 +316,11 @@ class Engines:
         The first that is timed stands for the engine; each other is timed in turns with it, since
         a host that is slower for a while would else decide between kernels.
         """
-        first, first_us = live.firsts.get(shape, (side, None))
-        steps = time_quads(live.engine, shape, live.facts, seconds, (first, side))
-        if first_us is not None:
-            quads, _ = make_quads(steps, (first, side))
-            found = compare(keep_steady(quads, live.sampler.samples()).quads)
+        if shape in live.firsts:
+            first, first_us = live.firsts[shape]
+            found = compare(_steady(live, shape, (first, side), seconds))
             return first_us * found.b_us / found.a_us if found.a_us and found.b_us else None
+        steps = time_quads(live.engine, shape, live.facts, seconds, (side, side))
         settled = [s.duration_ns for s in steps if s.index >= SETTLE and s.duration_ns > 0]
         if not settled:
             return None
@@ -384,6 +381,13 @@ class Engines:
             path.unlink(missing_ok=True)
             keep_logits(live.engine, "a", batch, path, text)
             floors[shape] = compare_logits(live.engine, "a", batch, path, text, disturbed=True)
+
+
+def _steady(live: _Live, shape: Shape, names: tuple[str, str], seconds: float) -> tuple[Quad, ...]:
+    """Quads of two sides while the machine was steady."""
+    steps = time_quads(live.engine, shape, live.facts, seconds, names)
+    quads, _ = make_quads(steps, names)
+    return keep_steady(quads, live.sampler.samples()).quads
 
 
 def expected_start(started: Sequence[float]) -> float:

@@ -10,6 +10,7 @@ by words of a side, which may be options: gains, wrong_in, dies_with, hangs_with
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -42,7 +43,7 @@ from spark_prof.ab.messages import (
 MODEL: dict[str, Any] = json.loads(os.environ.get("FAKE_ENGINE", "{}"))
 SWAPS: dict[str, Any] = {}
 RANDOM = random.Random(MODEL.get("seed", 1))
-GENERATED: list[Generate] = []
+GENERATED = itertools.count(1)
 NAMED: list[str] = []
 SIDES: list[str] = []
 
@@ -151,8 +152,7 @@ def times(request: Generate) -> list[Any]:
     requests = 1 if request.batch.alone else request.batch.requests
     base = 1_000_000 + 50_000 * requests + (2_000_000 if request.prefill else 0)
     is_b = "b" in SIDES or os.environ.get("FAKE_SIDE") == "b" or "--moe-backend" in ARGUMENTS
-    GENERATED.append(request)
-    base = int(base * MODEL.get("slower", 1.0) ** len(GENERATED))
+    base = int(base * MODEL.get("slower", 1.0) ** next(GENERATED))
     rows: list[Any] = []
     place = 0
     now = time.time_ns()
