@@ -16,8 +16,9 @@ import msgspec
 from spark_prof.ab.accuracy_gate import Figures, Verdict
 from spark_prof.ab.statistics import (
     AATest,
+    Effect,
     Estimate,
-    claimed,
+    effect_of_gain,
     floor,
     has_spread,
     minimum_effect,
@@ -263,9 +264,6 @@ def read_result(path: Path) -> Result:
     return from_json(text_of(path), str(path))
 
 
-Effect = Literal["faster", "slower", "no effect", "not told"]
-"""What one run says of side b; "not told" where there is no interval."""
-
 AHEAD = 0.95
 """From this share of the steps on kernels alone make the time of a step."""
 _BEHIND = 0.5
@@ -275,17 +273,13 @@ RANDOM_WEIGHTS = "the weights are random"
 
 _FEWEST_DECIDED = 8
 
-Outcome = Literal["faster", "slower", "no effect", "not told", "gate failed", "not live"]
+Outcome = Effect | Literal["gate failed", "not live"]
 """What a whole result says of it; "not live" where none of its swaps took the place of a kernel."""
 
 
 def effect_of(run: Run, aa: Sequence[AARun]) -> Effect:
     """What a run says, by the rule of `spark_prof.ab.statistics`: its whole interval decides."""
-    gain = run.estimate.gain
-    if gain is None:
-        return "not told"
-    faster, slower = claimed(gain.low, gain.high, floor_of(run, aa) or 0.0)
-    return "faster" if faster else "slower" if slower else "no effect"
+    return effect_of_gain(run.estimate.gain, floor_of(run, aa) or 0.0)
 
 
 def floor_of(run: Run, aa: Sequence[AARun]) -> float | None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,29 @@ class Spread:
 def claimed(low: Values, high: Values, floor: Values) -> tuple[Values, Values]:
     """Whether b is faster, and whether it is slower: the whole interval lies beyond the floor."""
     return low > 1 + floor, high * (1 + floor) < 1
+
+
+Effect = Literal["faster", "slower", "no effect", "not told"]
+"""What an interval says of b. "Not told" where there is none, or where it holds 1 and more than
+`NEGLIGIBLE`: that does not say that there is no effect."""
+
+NEGLIGIBLE = 0.02
+
+
+def effect_of_gain(gain: Interval | None, floor: float = 0.0) -> Effect:
+    """What a gain and its interval tell, beyond a floor.
+
+    Example:
+        >>> effect_of_gain(Interval(1.1, 0.9, 1.4))
+        'not told'
+    """
+    if gain is None:
+        return "not told"
+    faster, slower = claimed(gain.low, gain.high, floor)
+    if faster or slower:
+        return "faster" if faster else "slower"
+    least, most = 1 / (1 + NEGLIGIBLE), 1 + NEGLIGIBLE
+    return "no effect" if least <= gain.low <= gain.high <= most else "not told"
 
 
 def floor(passed: Values, reach: Values, captured_again: bool) -> Values:

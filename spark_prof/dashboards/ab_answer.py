@@ -21,8 +21,6 @@ from spark_prof.dashboards.units import MISSING, clean, count, counted, microsec
 
 _LONGEST_REASON = 240
 _CLOSE = 0.02
-_STILL_OPEN = 1.02
-"""An interval that holds 1 and this gain does not say that there is none."""
 _LONGEST_SIDE = 40
 """Characters of what a side swaps, up to which it stands for the side in a sentence."""
 
@@ -152,7 +150,7 @@ def _answer(result: Result) -> str:
     if outcome == "slower":
         return f"{b} is not faster {than}: it needs {_inverse(run)} the time {unit} {where}{tail}"
     gain = f"(gain {_factor(run.estimate.gain)}, 95 % {interval(run.estimate.gain)})"
-    if run.estimate.gain.high > _STILL_OPEN:
+    if outcome == "not told":
         more = "--seconds" if run.estimate.apart is None else "--starts"
         return f"whether {b} is faster {than} is not told {gain} {where}; give more {more}{tail}"
     return f"{b} is not faster {than}: no effect {unit} was seen {gain} {where}{tail}"

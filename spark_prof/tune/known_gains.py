@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from spark_prof.ab.statistics import Interval, claimed, compare_starts
+from spark_prof.ab.statistics import Effect, Interval, compare_starts, effect_of_gain
 from spark_prof.swaps.swap_settings import Swap
 from spark_prof.tune.tune_trial import (
     BASE,
@@ -80,15 +80,13 @@ class Evidence:
         """Whether it, or a candidate in it, ended badly; what changes answers does so anywhere."""
         return combination in self.bad or any((words,) in self.bad for words in combination)
 
-    def claims(self, gain: Interval) -> Literal["faster", "slower", "no effect"]:
+    def claims(self, gain: Interval | None) -> Effect:
         """What an interval tells, beyond the floor."""
-        faster, slower = claimed(gain.low, gain.high, self.floor)
-        return "faster" if faster else "slower" if slower else "no effect"
+        return effect_of_gain(gain, self.floor)
 
-    def effect(self, combination: Combination) -> Literal["faster", "slower", "no effect", ""]:
-        """What is told of a combination over the base; empty for nothing."""
-        gain = self.gains.get(combination)
-        return self.claims(gain) if gain else ""
+    def effect(self, combination: Combination) -> Effect:
+        """What is told of a combination over the base."""
+        return self.claims(self.gains.get(combination))
 
     def lasting(self, combination: Combination) -> bool:
         """Whether it may still be part of the answer."""
@@ -149,6 +147,8 @@ class Evidence:
         if gain.high == math.inf:
             return "not told", why or "one engine start each tells no interval"
         effect = self.claims(gain)
+        if effect == "not told":
+            why = why or "its interval is too wide to tell; give more --minutes"
         if other := self.beaten_by((words,)):
             why = f"{name_of((other,))} is faster in its place"
         if effect == "faster" and not why:

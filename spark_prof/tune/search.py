@@ -50,6 +50,7 @@ _SWAPS_COST = 1.6
 _MOST_STARTS = 3
 _SHORTEST_S, _LONGEST_S = 0.5, 10.0
 _CONFIRM_S = 20.0
+_FEWEST_TURNS, _MOST_TURNS = 4, 6  # of starts that confirm, every other one of the base
 _SLACK = 1.15  # of starts, which take as long as others did
 
 
@@ -357,41 +358,64 @@ class Search:
             self._say(f"confirming {name_of(combination)} in fresh engines")
             times = self._paired(combination) if paired else self._started(combination)
             gain = over_batches(times)
-            if gain and self._known.claims(gain) == "faster":
+            if (told := self._known.claims(gain)) == "faster":
                 return combination, times
             name = name_of(combination)
-            bad = self._known.last(combination, BASE if paired else None, "confirmation")
-            if not (bad and bad.why) and (gain is None or gain.high == math.inf):
-                self._line = "no time was left for fresh engines enough; --resume starts them"
-                self._unconfirmed = self._unconfirmed or combination
-                continue
             self._line = f"{name} was faster in the search, and not in fresh engines"
+            bad = self._known.last(combination, BASE if paired else None, "confirmation")
             if bad and bad.why:
                 self._line += f": {bad.why}"
-            elif gain:
-                self._line += f" ({gain.value:.3f} x, 95 % {gain.low:.3f} to {gain.high:.3f})"
+                continue
+            ends = f"({gain.value:.3f} x, 95 % {gain.low:.3f} to {gain.high:.3f})" if gain else ""
+            if told != "not told":
+                self._line += f" {ends}"
+                continue
+            self._unconfirmed = self._unconfirmed or combination
+            self._line = f"fresh engines do not tell whether it is {ends}; give more --minutes"
+            if gain is None or gain.high == math.inf:
+                self._line = "no time was left for fresh engines enough; --resume starts them"
         return BASE, ()
 
     def _paired(self, combination: Combination) -> tuple[Timed, ...]:
-        batches = self._measure.batches
+        """In one fresh engine: again, and longer, while nothing is told and time is left."""
+        batches, floor = self._measure.batches, self._known.floor
         each = (self._measure.left - _SWAPS_COST * self._cost) / (3 * batches)
         each = min(max(each, _SHORTEST_S), _CONFIRM_S)
         pairs = [Pair(BASE), Pair(combination)]
-        self._together(0, pairs, (), each, "confirmation")
-        itself = self._known.last(BASE, BASE, "confirmation")
-        if itself and (gain := over_batches(itself.times)) and not gain.low <= 1 <= gain.high:
-            self._known.floor = max(self._known.floor, gain.high - 1, 1 - gain.low)
-        trial = self._known.last(combination, BASE, "confirmation")
-        return trial.times if trial and trial.outcome == "measured" else ()
+        times: tuple[Timed, ...] = ()
+        took = 0.0
+        for number, more in enumerate(_ROUNDS):
+            if number and self._measure.left < 2 * took:
+                break
+            self._together(number, pairs, (), each * more, "confirmation")
+            itself = self._known.last(BASE, BASE, "confirmation")
+            unlike = over_batches(itself.times) if itself else None
+            if unlike and not unlike.low <= 1 <= unlike.high:
+                self._known.floor = max(floor, unlike.high - 1, 1 - unlike.low)
+            trial = self._known.last(combination, BASE, "confirmation")
+            if not trial or trial.outcome != "measured":
+                return ()
+            took = trial.seconds + (itself.seconds if itself else 0.0)
+            times = trial.times
+            if self._known.claims(over_batches(times)) != "not told":
+                break
+        return times
 
     def _started(self, combination: Combination) -> tuple[Timed, ...]:
-        """Fresh starts in turns; earlier ones of the base, which nobody chose, count too."""
+        """Fresh starts in turns; earlier ones of the base, which nobody chose, count too.
+
+        Two of each, and more while they tell nothing and time is left.
+        """
         base_s = self._cost / _SWAPS_COST  # the longest start is one of swaps
-        turns = [(0, combination), (0, BASE), (1, combination), (1, BASE)]
+        turns = [(number // 2, (combination, BASE)[number % 2]) for number in range(_MOST_TURNS)]
         sure = 1
         if self._measure.left >= self._cost + base_s:
             turns[:2], sure = [(0, BASE), (0, combination)], 2
+        times: tuple[Timed, ...] = ()
         for place, (number, each) in enumerate(turns):
+            told = self._known.claims(over_batches(times))
+            if place >= _FEWEST_TURNS and place % 2 == 0 and told != "not told":
+                break
             if place >= sure and self._measure.left < (self._cost if each else base_s):
                 continue
             try:
@@ -401,10 +425,11 @@ class Search:
                     raise
             if each in self._known.bad and each:
                 return ()
-        starts = self._known.starts.get(combination, ())
-        fresh = [t for t in starts if t.stage == "confirmation"]
-        chosen_by = [t for t in starts if t.stage == "search"]
-        return of_starts(self._known.starts.get(BASE, ()), fresh, chosen_by)
+            starts = self._known.starts.get(combination, ())
+            fresh = [t for t in starts if t.stage == "confirmation"]
+            chosen_by = [t for t in starts if t.stage == "search"]
+            times = of_starts(self._known.starts.get(BASE, ()), fresh, chosen_by)
+        return times
 
     def _keep(self, trial: Trial) -> None:
         self._journal(trial)

@@ -15,7 +15,7 @@ from spark_prof.ab.apply import exports_of
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.result import decoded, text_of
-from spark_prof.ab.statistics import Interval
+from spark_prof.ab.statistics import Interval, effect_of_gain
 from spark_prof.redact import redacted, redacted_value
 from spark_prof.tune.known_gains import Verdict, of_starts
 from spark_prof.tune.search import Found
@@ -124,13 +124,11 @@ def _tried(found: Found, candidates: Sequence[Candidate]) -> Iterator[Tried]:
     for combination, than in combinations:
         of = _figures(found.trials, combination, than)
         bad = next((t for t in found.trials if _is_of(t, combination) and t.why), None)
-        verdict = "not told"
+        verdict = effect_of_gain(of.gain)
         if bad and bad.outcome != "measured":
             verdict = bad.outcome
         elif combination == found.answer:
             verdict = "chosen"
-        elif of.gain:
-            verdict = "faster" if of.gain.low > 1 else "slower" if of.gain.high < 1 else "no effect"
         yield replace(of, name=name_of(combination), verdict=verdict, why=bad.why if bad else "")
 
 

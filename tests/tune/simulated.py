@@ -133,7 +133,8 @@ class Simulated:
         if ended := self.ended(pair.combination):
             self.spend(1)
             return replace(trial, outcome=ended, why=f"made to: {ended}")
-        self.spend(seconds * self.batches + 1)
+        took = seconds * self.batches + 1
+        self.spend(took)
         effect = self.truth(pair.combination) / self.truth(pair.than)
         if stage == "search" and pair.combination:
             effect *= self.lucky
@@ -143,7 +144,8 @@ class Simulated:
             Timed.of(size, compare(quads_of(self.random, noise, count, effect - 1)))
             for size in range(1, self.batches + 1)
         )
-        return replace(trial, times=times, answers=Answers(256, 1.0, "kept", decided=True))
+        answers = Answers(256, 1.0, "kept", decided=True)
+        return replace(trial, times=times, answers=answers, seconds=took)
 
     def ended(self, combination: Combination) -> Outcome | None:
         return next((self.ends[words] for words in combination if words in self.ends), None)

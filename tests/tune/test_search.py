@@ -187,6 +187,40 @@ def test_luck_in_the_search_is_not_confirmed() -> None:
     assert found.verdicts[MOE][0] == "faster"
 
 
+def disturbed(measure: Simulated, rounds: int) -> Simulated:
+    """So many rounds of the confirmation have an interval that tells nothing."""
+    paired = measure.paired
+
+    def wide(stage, number, pair, seconds):  # type: ignore[no-untyped-def]
+        trial = paired(stage, number, pair, seconds)
+        if stage == "search" or number >= rounds:
+            return trial
+        times = tuple(replace(t, gain=t.gain and replace(t.gain, low=0.9)) for t in trial.times)
+        return replace(trial, times=times)
+
+    measure.paired = wide  # type: ignore[method-assign]
+    return measure
+
+
+def test_what_fresh_engines_do_not_tell_at_first_is_measured_longer() -> None:
+    measure = disturbed(Simulated({MOE: 1.3}), 1)
+    assert search(measure, MOE).answer == (MOE,)
+    assert measure.asked.count(("confirmation", (MOE,), BASE)) == 2
+    never = search(disturbed(Simulated({MOE: 1.3}), 9), MOE)
+    assert (never.answer, never.unconfirmed) == (BASE, (MOE,))
+    assert never.line.startswith("fresh engines do not tell whether it is (1.")
+    assert never.verdicts[MOE] == ("faster", never.line)
+
+
+def test_starts_that_are_far_apart_are_followed_by_more() -> None:
+    told = 0
+    for seed in range(20):
+        measure = Simulated({X: 1.1}, spread=0.05, seed=seed, seconds=3600)
+        told += search(measure, X).answer == (X,)
+        assert measure.asked.count(("confirmation", (X,), None)) <= 3
+    assert told >= 13  # two starts of each tell it in 10 of 20
+
+
 def test_the_time_is_kept_and_what_was_found_stays() -> None:
     for seconds in (30, 90, 150, 200, 300):
         measure = Simulated({**GAINS, X: 1.4}, seconds=seconds)

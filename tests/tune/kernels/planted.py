@@ -10,7 +10,7 @@ from typing import Any
 from spark_prof.swaps.layers import Layer, Replacement
 from tests.swaps.kernels.faulty import doubled_scale, right
 
-SLOW_S = 0.001
+SLOW_S = 0.01
 
 
 def fast(layer: Layer) -> Replacement:
@@ -19,7 +19,7 @@ def fast(layer: Layer) -> Replacement:
 
 
 def slow(layer: Layer) -> Replacement:
-    """A right kernel that takes a millisecond more."""
+    """A right kernel that takes ten milliseconds more."""
     replacement = right(layer)
     run = replacement.run
 
