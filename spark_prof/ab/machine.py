@@ -1,4 +1,4 @@
-"""The machine of a run: memory for both sides, and how the GPUs were while steps were timed.
+"""The machine of a run: memory for both sides, and how busy and how fast it was meanwhile.
 
 A second copy of the swapped weights fits beside the model or not: that is checked before anything
 starts. Clocks that differ between the sides spoil a quad.
@@ -14,6 +14,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+
+import psutil
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.sides import Side
@@ -56,7 +58,8 @@ class Steady:
 class Sampler:
     """Asks for the state of GPUs from a thread of its own; used in a with statement.
 
-    NVML answers from the driver and runs nothing on the GPU.
+    NVML answers from the driver and runs nothing on the GPU. What other programs compute is told
+    by the operating system's counters, read at the beginning and when somebody asks.
     """
 
     def __init__(
@@ -65,15 +68,19 @@ class Sampler:
         uuids: Sequence[str],
         period_s: float = _PERIOD_S,
         read: Callable[[str], DeviceState] = device_state,  # tells the state of one
+        engine: psutil.Process | None = None,  # which with its children is no other program
     ) -> None:
         self._uuids = tuple(uuids)
         self._period_s = period_s
         self._read = read
+        self._engine = engine
+        self._begun: tuple[float, float] | None = None
         self._samples: deque[Sample] = deque(maxlen=_MOST_SAMPLES)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spark-prof-gpu-state", daemon=True)
 
     def __enter__(self) -> Sampler:
+        self._begun = self._computed()
         if self._uuids:
             self._thread.start()
         return self
@@ -86,6 +93,26 @@ class Sampler:
     def samples(self) -> tuple[Sample, ...]:
         """What was seen until now, oldest first; the oldest are forgotten after some hours."""
         return tuple(self._samples.copy())
+
+    def others(self) -> float | None:
+        """Processors that other programs kept busy until now; None where nothing tells it."""
+        now = self._computed()
+        if self._begun is None or now is None or now[0] <= self._begun[0]:
+            return None
+        return max(0.0, (now[1] - self._begun[1]) / (now[0] - self._begun[0]))
+
+    def _computed(self) -> tuple[float, float] | None:
+        """The moment, and the seconds that processors spent on others until then."""
+        if self._engine is None:
+            return None
+        with suppress(psutil.Error, OSError):
+            own = [psutil.Process(), self._engine, *self._engine.children(recursive=True)]
+            spent = sum(sum(each.cpu_times()[:4]) for each in own)  # what ended children spent, too
+            every = psutil.cpu_times()._asdict()
+            # Time of guests is part of the user's.
+            free = sum(every.get(n, 0.0) for n in ("idle", "iowait", "guest", "guest_nice"))
+            return time.monotonic(), sum(every.values()) - free - spent
+        return None
 
     def _run(self) -> None:
         while not self._end.is_set():

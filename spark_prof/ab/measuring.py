@@ -48,7 +48,7 @@ class Shape:
 
 def impossible(shape: Shape, facts: Facts) -> str:
     """Why the engine cannot run such steps, one line; empty where it can."""
-    fewest = 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + _slack(shape)
+    fewest = 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + slack(shape)
     longest = shape.prompt_tokens + fewest
     if longest > facts.longest:
         return (
@@ -117,12 +117,8 @@ def _in_turns(
     engine: Engine, shape: Shape, facts: Facts, blocks: Sequence[Block], held_us: int = 0
 ) -> tuple[Step, ...]:
     """Runs the plan over several generations of whole quads, so that no context grows long."""
-    room = min(_LONGEST_GENERATION, facts.longest - shape.prompt_tokens - _slack(shape))
-    if facts.cache_tokens:
-        cached = int(facts.cache_tokens * _CACHE_SHARE) // shape.requests
-        room = min(room, cached - shape.prompt_tokens - _slack(shape))
-    if shape.phase == "prefill":
-        room = _LONGEST_GENERATION  # requests of a generation, which come one after the other
+    # Of prefill requests of a generation, which come one after the other.
+    room = _LONGEST_GENERATION if shape.phase == "prefill" else longest_generation(shape, facts)
     turn = max(1, room // (4 * blocks[0].steps)) * 4
     found: list[Step] = []
     for first in range(0, len(blocks), turn):
@@ -143,7 +139,7 @@ def _run(
         repeat = blocks[0].steps
         batch = Batch(planned, shape.prompt_tokens, 2, alone=True, repeat=repeat)
     else:
-        batch = Batch(shape.requests, shape.prompt_tokens, planned + _slack(shape))
+        batch = Batch(shape.requests, shape.prompt_tokens, planned + slack(shape))
     plan = tuple((running(block.side), block.steps) for block in blocks)
     request = Generate(batch, plan, shape.phase == "prefill", held_us)
     times = engine.ask(request, Times, f"timing {shape.words} (block {first})")
@@ -155,6 +151,15 @@ def _run(
     return times
 
 
-def _slack(shape: Shape) -> int:
+def longest_generation(shape: Shape, facts: Facts) -> int:
+    """Steps in which all requests decode that one generation may have at most."""
+    longest = min(_LONGEST_GENERATION, facts.longest - shape.prompt_tokens - slack(shape))
+    if facts.cache_tokens:
+        cached = int(facts.cache_tokens * _CACHE_SHARE) // shape.requests
+        longest = min(longest, cached - shape.prompt_tokens - slack(shape))
+    return longest
+
+
+def slack(shape: Shape) -> int:
     """Tokens beyond the plan: the first requests may decode before the last has been prefilled."""
     return shape.requests + 4

@@ -148,14 +148,14 @@ def run_one_engine(setting: Setting) -> None:
         keep_facts(setting, facts, ranks, {side: costs_of(side, facts, ranks) for side in "ab"})
         check_live(setting)
         shapes = possible(setting, facts)
-        with Sampler(facts.uuids) as sampler:
+        with Sampler(facts.uuids, engine=engine.process) as sampler:
             try:
                 if _gate(setting, engine, facts, shapes, layers) or setting.options.time_anyway:
                     _measure(setting, engine, facts, shapes, sampler)
                 else:
                     setting.keeper.miss("nothing was timed, because the sides do not agree")
             finally:
-                keep_machine(setting, sampler.samples())
+                keep_machine(setting, sampler)
 
 
 def possible(setting: Setting, facts: Facts) -> tuple[Shape, ...]:
@@ -240,7 +240,9 @@ def _measure(
         _keep_run(setting, shape, found, *ahead, *device)
     if setting.options.record:
         for shape in recorded(shapes, setting.keeper.result.runs):
-            bundles = {side: record(setting, engine, side, side, shape) for side in ("a", "b")}
+            bundles = {
+                side: record(setting, engine, facts, side, side, shape) for side in ("a", "b")
+            }
             attribute(setting, bundles, shape)
 
 
@@ -351,14 +353,14 @@ class _Starts:
                 self._bundles[name] = None
                 if not self.counts:
                     return
-            with Sampler(facts.uuids) as sampler:
+            with Sampler(facts.uuids, engine=engine.process) as sampler:
                 try:
                     self._time(engine, facts, name)
                 finally:
-                    keep_machine(setting, sampler.samples())
+                    keep_machine(setting, sampler)
             first = self._shapes[0]
             if first_of_side and setting.options.record and first.phase == "decode":
-                self._bundles[name] = record(setting, engine, name, _ALONE, first)
+                self._bundles[name] = record(setting, engine, facts, name, _ALONE, first)
 
     def _gate(self, engine: Engine, facts: Facts, name: str) -> None:
         """Keeps what side a says and how far it is from itself, or compares side b with that."""

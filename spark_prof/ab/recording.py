@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.measuring import Shape
-from spark_prof.ab.messages import Batch, Generate, Rows, Switch, Times
+from spark_prof.ab.measuring import Shape, longest_generation, slack
+from spark_prof.ab.messages import Batch, Facts, Generate, Rows, Switch, Times
 from spark_prof.ab.result import AHEAD, Recording, Result, host_ahead
 from spark_prof.ab.setting import Setting
 from spark_prof.analyzers.comparing.attribute_gain import summarize
@@ -25,12 +25,14 @@ _BEGIN_SECONDS = 60.0
 _FLUSH_SECONDS = 120.0
 
 
-def record(setting: Setting, engine: Engine, side: str, name: str, shape: Shape) -> Bundle | None:
+def record(
+    setting: Setting, engine: Engine, facts: Facts, side: str, name: str, shape: Shape
+) -> Bundle | None:
     """A recording of one side, None where none could be made; the result says why."""
     folder = setting.options.folder / f"recording-{side}-{shape.requests}"
     setting.say(f"recording side {side} at batch size {shape.requests}")
     try:
-        bundle = record_side(engine, name, shape, folder, setting.command.text, setting.say)
+        bundle = record_side(engine, facts, name, shape, folder, setting.command.text, setting.say)
     except CommandError as error:
         engine.check_alive()
         setting.keeper.miss(f"side {side} was not recorded: {error}")
@@ -42,6 +44,7 @@ def record(setting: Setting, engine: Engine, side: str, name: str, shape: Shape)
 
 def record_side(
     engine: Engine,
+    facts: Facts,
     side: str,
     shape: Shape,
     folder: Path,
@@ -60,9 +63,12 @@ def record_side(
         # Everybody has taken the request when the ranks and the scheduler have said who they are.
         watcher.wait(lambda: _all_there(watcher), _BEGIN_SECONDS)
         watcher.check()
-        tokens = _WARM_STEPS + 2 * _STEPS + shape.requests
-        batch = Batch(shape.requests, shape.prompt_tokens, tokens)
-        engine.ask(Generate(batch), Times, f"recording side {side}")
+        left, longest = _WARM_STEPS + 2 * _STEPS, longest_generation(shape, facts)
+        while left > 0 and not watcher.done():
+            tokens = min(left, longest)
+            batch = Batch(shape.requests, shape.prompt_tokens, tokens + slack(shape))
+            engine.ask(Generate(batch), Times, f"recording side {side}")
+            left -= tokens
         done = watcher.wait(watcher.done, 5.0)
         watcher.stop()
         if not done:

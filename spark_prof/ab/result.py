@@ -114,6 +114,7 @@ class Machine:
     temperature_c: Range | None = None  # degrees Celsius
     power_w: Range | None = None  # watts
     throttled: tuple[str, ...] = ()  # reasons that were seen for which clocks were held down
+    others: Range | None = None  # processors that other programs kept busy, the mean of an engine
 
 
 @dataclass(frozen=True)

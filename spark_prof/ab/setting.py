@@ -10,7 +10,7 @@ from typing import Any
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.engine_process import Engine
-from spark_prof.ab.machine import Sample
+from spark_prof.ab.machine import Sampler
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
 from spark_prof.ab.result import RANDOM_WEIGHTS, Range, RankSwaps, Result, SideCosts, to_json
@@ -173,16 +173,17 @@ def keep_facts(
         )
 
 
-def keep_machine(setting: Setting, samples: Sequence[Sample]) -> None:
-    """Puts how the GPUs were while steps were timed into the result, beside what was known."""
-    states = [sample.state for sample in samples]
+def keep_machine(setting: Setting, sampler: Sampler) -> None:
+    """Puts how the machine was while steps were timed into the result, beside what was known."""
+    states = [sample.state for sample in sampler.samples()]
     before = setting.keeper.result.machine
+    others = _range(before.others, [sampler.others()])
     ranges: dict[str, Any] = {
         name: _range(getattr(before, name), [getattr(state, name) for state in states])
         for name in ("sm_mhz", "memory_mhz", "temperature_c", "power_w")
     }
     reasons = {*before.throttled, *(why for state in states for why in state.throttled)}
-    machine = replace(before, **ranges, throttled=tuple(sorted(reasons)))
+    machine = replace(before, **ranges, throttled=tuple(sorted(reasons)), others=others)
     setting.keeper.set(machine=machine)
 
 

@@ -21,6 +21,8 @@ from spark_prof.dashboards.units import MISSING, clean, count, counted, microsec
 
 _LONGEST_REASON = 240
 _CLOSE = 0.02
+_BUSY = 0.5
+"""Processors that others keep busy, from which on that is worth a sentence."""
 _LONGEST_SIDE = 40
 """Characters of what a side swaps, up to which it stands for the side in a sentence."""
 
@@ -72,6 +74,16 @@ def doubts(result: Result) -> Iterator[str]:
                 f"The machine was not steady: side a is {_factor(gain)} as fast as itself, so that "
                 f"nothing below {100 * least:.2f} % counts."
             )
+    others = result.machine.others
+    if busy := kept_busy(others.highest if others else None):
+        yield f"Meanwhile {busy}."
+
+
+def kept_busy(processors: float | None) -> str:
+    """What other programs did beside the engine, where that may decide its time; else empty."""
+    if processors is None or processors < _BUSY:
+        return ""
+    return f"other programs kept up to {processors:.1f} processors busy"
 
 
 def interval(found: Interval | None) -> str:

@@ -252,6 +252,7 @@ def setup(result: Result) -> Section:
         ("memory clock", _range(machine.memory_mhz, "MHz")),
         ("temperature", _range(machine.temperature_c, "degrees Celsius")),
         ("power", _range(machine.power_w, "W")),
+        ("kept busy by others", _range(machine.others, "processors", ".1f")),
         ("clocks held down by", ", ".join(machine.throttled)),
         ("begun", result.taken),
     ]
@@ -382,8 +383,8 @@ def _swap_row(modules: list[SwappedModule]) -> tuple[str, ...]:
     )
 
 
-def _range(found: Range | None, unit: str) -> str:
+def _range(found: Range | None, unit: str, digits: str = ",.0f") -> str:
     if found is None:
         return ""
-    low, high = f"{found.lowest:,.0f}", f"{found.highest:,.0f}"
+    low, high = f"{found.lowest:{digits}}", f"{found.highest:{digits}}"
     return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"

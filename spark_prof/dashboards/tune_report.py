@@ -11,7 +11,7 @@ import msgspec
 
 from spark_prof.ab.statistics import Interval
 from spark_prof.dashboards import cells, section
-from spark_prof.dashboards.ab_answer import agreement, interval, step_time
+from spark_prof.dashboards.ab_answer import agreement, interval, kept_busy, step_time
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section, commands, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
@@ -61,6 +61,8 @@ def answer_line(result: TuneResult) -> str:
             line += f"; {len(candidates) - len(tried)} were not tried in this time"
     if not result.answer and result.line:
         line += f"; {result.line}"
+    if not result.answer and (busy := kept_busy(result.others)):
+        line += f"; {busy}"
     if result.failure:
         return f"{line} (ended early: {result.failure})"
     return line if result.finished else f"{line} (not finished)"
@@ -110,6 +112,7 @@ def _sections(result: TuneResult) -> Iterator[Section]:
         ("command", shlex.join(result.engine)),
         ("vLLM", result.vllm),
         ("on", result.gpu),
+        ("meanwhile", kept_busy(result.others)),
         ("time", f"{result.minutes:g} minutes from {result.taken}"),
         ("prompts", f"of {result.context} tokens"),
     ]

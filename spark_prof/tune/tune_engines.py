@@ -98,6 +98,7 @@ class Engines:
         self._floors: dict[Shape, tuple[Position, ...]] = {}
         self._log = Path()  # of the engine that was started last
         self.facts: Facts | None = None  # of the last engine
+        self.others: float | None = None  # as `Sampler.others`, the most of all engines
         self.floor = 0.0
         self.batches = len(wanted.batch_sizes)
 
@@ -124,6 +125,8 @@ class Engines:
         """Ends the engine that runs."""
         live, self._live = self._live, None
         if live is not None:
+            if (others := live.sampler.others()) is not None:
+                self.others = max(self.others or 0.0, others)
             live.stack.close()
 
     def holds(self, combination: Combination) -> bool:
@@ -182,7 +185,9 @@ class Engines:
             shape = live.shapes[0]
             bundle = None
             try:
-                bundle = record_side(live.engine, "a", shape, folder, command, self._say)
+                bundle = record_side(
+                    live.engine, live.facts, "a", shape, folder, command, self._say
+                )
             except CommandError as error:
                 live.engine.check_alive()
                 self._say(f"it was not recorded: {error}")
@@ -226,7 +231,7 @@ class Engines:
             why = {shape: impossible(shape, facts) for shape in self._shapes()}
             if lines := [line for line in why.values() if line]:
                 raise CommandError(lines[0])
-            sampler = stack.enter_context(Sampler(facts.uuids))
+            sampler = stack.enter_context(Sampler(facts.uuids, engine=engine.process))
             took = time.monotonic() - begun
             self._started.append(took)
             live = _Live(engine, facts, stage, sides, tuple(why), sampler, stack.pop_all())

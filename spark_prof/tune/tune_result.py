@@ -73,6 +73,7 @@ class TuneResult:
     environment: dict[str, str] = field(default_factory=dict)  # to serve the answer
     serve: str = ""  # the command line for that
     tried: tuple[Tried, ...] = ()  # candidates in the order of the table, then combinations
+    others: float | None = None  # processors that other programs kept busy, at most
     left_out: tuple[LeftOut, ...] = ()  # of the table, secrets hidden
     missing: tuple[str, ...] = ()  # what could not be measured, one line each
     failure: str = ""  # why it ended early, one line; empty if it did not

@@ -142,13 +142,13 @@ class _Run:
         search = Search(
             self.table.candidates, engines, self._say, first, alone, keep=self._journal.add
         )
+        found = None
         try:
-            found_now = search.run()
-        except BaseException:
-            self.result = with_found(self.result, search.found(), self.table, self._command)
-            raise
-        self.result = with_found(self.result, found_now, self.table, self._command)
-        self.result = replace(self.result, finished=True)
+            found = search.run()
+            engines.close()
+        finally:
+            result = with_found(self.result, found or search.found(), self.table, self._command)
+            self.result = replace(result, others=engines.others, finished=found is not None)
 
     @contextmanager
     def _recording(self, engines: Engines) -> Iterator[tuple[Bundle | None, tuple[Trial, ...]]]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+
+import psutil
 
 from spark_prof.ab.machine import Sample, Sampler, Steady, keep_steady
 from spark_prof.ab.timed_steps import Quad, block_order, make_quads
@@ -125,10 +130,34 @@ def test_a_sampler_asks_every_gpu_until_it_is_closed() -> None:
     assert len(asked) == len(samples)
 
 
+def test_what_other_programs_compute_is_told_and_not_what_the_engine_does() -> None:
+    with _child("while True: pass") as busy, _child("time.sleep(600)") as idle:
+        of_busy = Sampler([], engine=psutil.Process(busy.pid))
+        of_idle = Sampler([], engine=psutil.Process(idle.pid))
+        with of_busy, of_idle:
+            while psutil.Process(busy.pid).cpu_times().user < 1:
+                time.sleep(0.05)
+            least, most = of_busy.others(), of_idle.others()
+    assert least is not None
+    assert most is not None
+    assert least < most
+
+
+@contextmanager
+def _child(code: str) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-c", f"import time\n{code}"]
+    with subprocess.Popen(argv, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
 def test_a_sampler_without_gpu_or_driver_knows_nothing() -> None:
     with Sampler([]) as sampler:
         pass
     assert sampler.samples() == ()
+    assert sampler.others() is None
     with Sampler(["GPU-none"], 0.001) as sampler:
         while not sampler.samples():
             time.sleep(0.001)

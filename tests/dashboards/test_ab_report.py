@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from spark_prof.ab.accuracy_gate import Figures
-from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, TrialError, from_json, read_result
+from spark_prof.ab.result import RANDOM_WEIGHTS, Gate, Range, TrialError, from_json, read_result
 from spark_prof.analyzers.comparing.swap_attribution import FOR_THE_HOST
 from spark_prof.dashboards.ab_answer import agreement, answer, doubts, headline
 from spark_prof.dashboards.ab_report import render_ab
@@ -93,6 +93,9 @@ def test_what_takes_from_the_answer_is_in_the_first_lines() -> None:
     assert "side a is 0.9984 x as fast as itself, so that nothing below 0.18 % counts." in first
     steady = replace(FASTER, attributions=())
     assert list(doubts(steady)) == []
+    busy = replace(steady.machine, others=Range(0.2, 3.13))
+    told = ["Meanwhile other programs kept up to 3.1 processors busy."]
+    assert list(doubts(replace(steady, machine=busy))) == told
 
 
 def test_an_old_result_tells_the_detectable_effect_of_the_rule_or_none() -> None:

@@ -33,6 +33,10 @@ def test_the_answer_is_one_line() -> None:
     early = replace(NOTHING, unconfirmed="moe=spark_prof", line="the time was up")
     seen = "not confirmed: moe=spark_prof, 1.50 x per token in the search; the time was up"
     assert answer_line(early) == seen
+    assert answer_line(replace(early, others=1.94)) == (
+        f"{seen}; other programs kept up to 1.9 processors busy"
+    )
+    assert answer_line(replace(early, others=0.1)) == seen
     assert answer_line(STOPPED) == "nothing is confirmed yet (ended early: it was stopped)"
 
 

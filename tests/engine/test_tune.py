@@ -16,7 +16,7 @@ from tests.tune.slow_norm import installed
 pytestmark = pytest.mark.timeout(1800)
 KERNELS = ROOT / "tests" / "tune" / "kernels" / "planted.py"
 ENGINE = [
-    "--load-format", "dummy", "--max-model-len", "256", "--max-num-seqs", "4",
+    "--load-format", "dummy", "--max-model-len", "128", "--max-num-seqs", "4",
     "--gpu-memory-utilization", "0.3", "--enforce-eager",
 ]  # fmt: skip
 OWN = ("--skip=--no-enforce-eager", "--skip=VLLM_CPU_ATTN_SPLIT_KV=0")
