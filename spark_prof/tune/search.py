@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from itertools import combinations
 
@@ -377,26 +378,30 @@ class Search:
         return BASE, ()
 
     def _paired(self, combination: Combination) -> tuple[Timed, ...]:
-        """In one fresh engine: again, and longer, while nothing is told and time is left."""
+        """In one fresh engine: again, and longer, while nothing is told and time is left.
+
+        Then the base over itself, as far as there is time: it says what counts on this machine.
+        """
         batches, floor = self._measure.batches, self._known.floor
         each = (self._measure.left - _SWAPS_COST * self._cost) / (3 * batches)
         each = min(max(each, _SHORTEST_S), _CONFIRM_S)
-        pairs = [Pair(BASE), Pair(combination)]
         times: tuple[Timed, ...] = ()
         took = 0.0
         for number, more in enumerate(_ROUNDS):
             if number and self._measure.left < 2 * took:
                 break
-            self._together(number, pairs, (), each * more, "confirmation")
+            self._together(number, [Pair(combination)], (), each * more, "confirmation")
+            trial = self._known.last(combination, BASE, "confirmation")
+            if not trial or trial.outcome != "measured":
+                return ()
+            times = trial.times
+            with suppress(TimeUpError):
+                self._together(number, [Pair(BASE)], (), each * more, "confirmation")
             itself = self._known.last(BASE, BASE, "confirmation")
             unlike = over_batches(itself.times) if itself else None
             if unlike and not unlike.low <= 1 <= unlike.high:
                 self._known.floor = max(floor, unlike.high - 1, 1 - unlike.low)
-            trial = self._known.last(combination, BASE, "confirmation")
-            if not trial or trial.outcome != "measured":
-                return ()
             took = trial.seconds + (itself.seconds if itself else 0.0)
-            times = trial.times
             if self._known.claims(over_batches(times)) != "not told":
                 break
         return times
@@ -459,8 +464,10 @@ class Search:
         return self._measure.start_s
 
     def _reserve(self, starts: int = 1) -> float:
-        """What confirming takes: one engine of both sides, or so many starts."""
-        return self._cost * starts * _SLACK + 4.0 * self._measure.batches
+        """What confirming takes: one engine of both sides, or so many starts, and the steps."""
+        known = (t.seconds for t in self._known.trials if t.times)
+        steps = max(min(known, default=0.0), 4.0 * self._measure.batches)
+        return self._cost * starts * _SLACK + steps
 
     def _time_for(self, seconds: float) -> bool:
         return self._measure.left > seconds * self._measure.batches + self._reserve()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +16,10 @@ from spark_prof.errors import CommandError
 from spark_prof.tune import tune_engines as engines
 from spark_prof.tune.journal import Journal
 from spark_prof.tune.tune_engines import Engines, Wanted, _blamed
-from spark_prof.tune.tune_trial import BASE
+from spark_prof.tune.tune_trial import BASE, Pair, Stage
 from tests.ab.engines import fake_vllm
 
+STAGES: tuple[Stage, ...] = ("search", "confirmation", "search")
 LOG = """
 INFO building o=fp8
 INFO building qkv=fp8
@@ -95,6 +98,37 @@ def test_a_host_that_becomes_slower_does_not_choose_between_sides_of_one_engine(
         assert one.own_us
         assert two.own_us == pytest.approx(one.own_us / 1.05, rel=0.01)
         assert three.own_us == pytest.approx(one.own_us, rel=0.01)
+
+
+def test_what_the_base_says_is_kept_once_and_again_where_another_engine_says_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", "{}")
+    python = str(fake_vllm(tmp_path / "bin") / "python3")
+    command = EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
+    wanted = Wanted(tmp_path, 60.0, (1, 8), 16, gate_tokens=8)
+    keep, judge = engines.keep_logits, engines.judge
+    kept: list[str] = []
+    fails: list[bool] = []
+
+    def counted(engine: Engine, *rest: Any) -> None:
+        kept.append(engine.log.name)
+        keep(engine, *rest)
+        fails.clear()
+
+    def judged(*given: Any, **named: Any) -> Any:
+        verdict = judge(*given, **named)
+        return replace(verdict, passed=False, reasons=("other tokens",)) if fails else verdict
+
+    monkeypatch.setattr(engines, "keep_logits", counted)
+    monkeypatch.setattr(engines, "judge", judged)
+    pairs = [Pair(("o=fp8",)), Pair(BASE)]
+    with Engines(command, wanted, Journal(tmp_path), print) as found:
+        for number, stage in enumerate(STAGES):
+            fails += [True] if number == 2 else []
+            trials = list(found.together(stage, number, pairs, (), 1.0, 600.0))
+            assert [trial.outcome for trial in trials] == ["measured", "measured"]
+    assert kept == ["engine-1.log"] * 2 + ["engine-3.log"] * 2
 
 
 def test_an_engine_of_many_sides_captures_what_is_measured(
