@@ -117,7 +117,7 @@ def _in_turns(
     engine: Engine, shape: Shape, facts: Facts, blocks: Sequence[Block], held_us: int = 0
 ) -> tuple[Step, ...]:
     """Runs the plan over several generations of whole quads, so that no context grows long."""
-    # Of prefill requests of a generation, which come one after the other.
+    # The requests of a prefill come one after the other: their contexts do not add up.
     room = _LONGEST_GENERATION if shape.phase == "prefill" else longest_generation(shape, facts)
     turn = max(1, room // (4 * blocks[0].steps)) * 4
     found: list[Step] = []

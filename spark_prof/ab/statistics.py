@@ -58,10 +58,10 @@ def claimed(low: Values, high: Values, floor: Values) -> tuple[Values, Values]:
 
 
 Effect = Literal["faster", "slower", "no effect", "not told"]
-"""What an interval says of b. "Not told" where there is none, or where it holds 1 and more than
-`NEGLIGIBLE`: that does not say that there is no effect."""
+"""What an interval says of b. "Not told" where there is none, or where it reaches beyond a
+negligible effect without showing one: that does not say that there is none."""
 
-NEGLIGIBLE = 0.02
+_NEGLIGIBLE = 0.02
 
 
 def effect_of_gain(gain: Interval | None, floor: float = 0.0) -> Effect:
@@ -76,7 +76,7 @@ def effect_of_gain(gain: Interval | None, floor: float = 0.0) -> Effect:
     faster, slower = claimed(gain.low, gain.high, floor)
     if faster or slower:
         return "faster" if faster else "slower"
-    least, most = 1 / (1 + NEGLIGIBLE), 1 + NEGLIGIBLE
+    least, most = 1 / (1 + _NEGLIGIBLE), 1 + _NEGLIGIBLE
     return "no effect" if least <= gain.low <= gain.high <= most else "not told"
 
 

@@ -7,8 +7,8 @@ get twice the time, and twice again. Then the faster ones are put together, the 
 another stays only where the combination is measured faster than it was without: what two bring
 together is never assumed. Options and variables need an engine each, which is started with and
 without the swaps that won. The search looks at many figures and keeps the best, which favours luck:
-so the answer is a figure of fresh engines, measured once, apart from the search, and where that
-shows no gain nothing helps.
+so the answer is a figure of fresh engines, measured apart from the search, and where that shows no
+gain nothing helps.
 
 Nothing here starts an engine: `Measure` does, or a simulation of it.
 """
@@ -372,9 +372,10 @@ class Search:
                 self._line += f" {ends}"
                 continue
             self._unconfirmed = self._unconfirmed or combination
-            self._line = f"fresh engines do not tell whether it is {ends}; give more --minutes"
             if gain is None or gain.high == math.inf:
                 self._line = "no time was left for fresh engines enough; --resume starts them"
+            else:
+                self._line = f"fresh engines do not tell whether it is {ends}; give more --minutes"
         return BASE, ()
 
     def _paired(self, combination: Combination) -> tuple[Timed, ...]:
@@ -416,11 +417,11 @@ class Search:
         sure = 1
         if self._measure.left >= self._cost + base_s:
             turns[:2], sure = [(0, BASE), (0, combination)], 2
-        times: tuple[Timed, ...] = ()
         for place, (number, each) in enumerate(turns):
-            told = self._known.claims(over_batches(times))
-            if place >= _FEWEST_TURNS and place % 2 == 0 and told != "not told":
-                break
+            if place >= _FEWEST_TURNS and place % 2 == 0:
+                gain = over_batches(self._of_fresh_starts(combination))
+                if self._known.claims(gain) != "not told":
+                    break
             if place >= sure and self._measure.left < (self._cost if each else base_s):
                 continue
             try:
@@ -430,11 +431,13 @@ class Search:
                     raise
             if each in self._known.bad and each:
                 return ()
-            starts = self._known.starts.get(combination, ())
-            fresh = [t for t in starts if t.stage == "confirmation"]
-            chosen_by = [t for t in starts if t.stage == "search"]
-            times = of_starts(self._known.starts.get(BASE, ()), fresh, chosen_by)
-        return times
+        return self._of_fresh_starts(combination)
+
+    def _of_fresh_starts(self, combination: Combination) -> tuple[Timed, ...]:
+        starts = self._known.starts.get(combination, ())
+        fresh = [t for t in starts if t.stage == "confirmation"]
+        chosen_by = [t for t in starts if t.stage == "search"]
+        return of_starts(self._known.starts.get(BASE, ()), fresh, chosen_by)
 
     def _keep(self, trial: Trial) -> None:
         self._journal(trial)

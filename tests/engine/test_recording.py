@@ -122,7 +122,8 @@ def test_nothing_was_lost(run: Run) -> None:
 @pytest.mark.smoke
 def test_the_live_model_was_read(eager: Run) -> None:
     kinds = {row["component"]: row for row in reversed(eager.report["modules"])}
-    assert "CPUUnquantizedExperts" in kinds["experts"]["kernel"]  # X86… where AMX is
+    kernel = kinds["experts"]["kernel"].removeprefix("X86")  # where AMX is
+    assert kernel.startswith("CPUUnquantizedExperts")
     assert kinds["experts"]["count"] == LAYERS
     # 8 experts of 3 matrices of 512 x 512 in two bytes each
     assert kinds["experts"]["bytes"] == LAYERS * 8 * 3 * 512 * 512 * 2

@@ -27,6 +27,11 @@ INFO trying o=fp8
 """
 
 
+def fake_command(folder: Path) -> EngineCommand:
+    python = str(fake_vllm(folder / "bin") / "python3")
+    return EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
+
+
 def test_the_last_kernel_that_the_log_names_is_blamed(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     every = [("o=fp8",), ("qkv=fp8",), ("o=fp8", "qkv=fp8"), ("o=fp8,mlp=fp8",)]
@@ -42,8 +47,7 @@ def test_the_last_kernel_that_the_log_names_is_blamed(tmp_path: Path) -> None:
 
 def test_an_engine_is_given_up_at_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_ENGINE", json.dumps({"hang": "Start"}))
-    python = str(fake_vllm(tmp_path / "bin") / "python3")
-    command = EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
+    command = fake_command(tmp_path)
     swaps = {"SPARK_PROF_SWAPS": '{"a": ""}'}
     with Engine(command, swaps, tmp_path / "log", silence=math.inf) as engine:
         engine.until = 0.0
@@ -57,10 +61,8 @@ def test_the_next_engine_has_imported_vllm_while_this_one_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_ENGINE", "{}")
-    python = str(fake_vllm(tmp_path / "bin") / "python3")
-    command = EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
     wanted = Wanted(tmp_path, 60.0, (1,), 16, gate_tokens=8)
-    with Engines(command, wanted, Journal(tmp_path), print) as found:
+    with Engines(fake_command(tmp_path), wanted, Journal(tmp_path), print) as found:
         # What has variables needs a process of its own; a spare that ended is replaced.
         numbers = []
         for combination in (BASE, ("o=fp8",), ("X=1",), BASE, BASE):
@@ -83,10 +85,8 @@ def test_a_host_that_becomes_slower_does_not_choose_between_sides_of_one_engine(
 ) -> None:
     model = {"gains": {"lm_head=fp8": 1.05}, "slower": 1.1}
     monkeypatch.setenv("FAKE_ENGINE", json.dumps(model))
-    python = str(fake_vllm(tmp_path / "bin") / "python3")
-    command = EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
     wanted = Wanted(tmp_path, 60.0, (1, 8), 16, gate_tokens=8)
-    with Engines(command, wanted, Journal(tmp_path), print) as found:
+    with Engines(fake_command(tmp_path), wanted, Journal(tmp_path), print) as found:
         alike = [
             ("layer=spark_prof",),
             ("layer=spark_prof", "lm_head=fp8"),
@@ -104,8 +104,6 @@ def test_what_the_base_says_is_kept_once_and_again_where_another_engine_says_els
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_ENGINE", "{}")
-    python = str(fake_vllm(tmp_path / "bin") / "python3")
-    command = EngineCommand(("vllm", "serve", "m"), (), python, "serve", ("m",))
     wanted = Wanted(tmp_path, 60.0, (1, 8), 16, gate_tokens=8)
     keep, judge = engines.keep_logits, engines.judge
     kept: list[str] = []
@@ -123,7 +121,7 @@ def test_what_the_base_says_is_kept_once_and_again_where_another_engine_says_els
     monkeypatch.setattr(engines, "keep_logits", counted)
     monkeypatch.setattr(engines, "judge", judged)
     pairs = [Pair(("o=fp8",)), Pair(BASE)]
-    with Engines(command, wanted, Journal(tmp_path), print) as found:
+    with Engines(fake_command(tmp_path), wanted, Journal(tmp_path), print) as found:
         for number, stage in enumerate(STAGES):
             fails += [True] if number == 2 else []
             trials = list(found.together(stage, number, pairs, (), 1.0, 600.0))
