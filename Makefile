@@ -7,8 +7,13 @@ help:
 	@echo 'make demo       record a real vLLM run and show its report'
 	@echo 'make test       run the tests, but for the slow ones'
 	@echo 'make test-all   run those too: whole engines and every page in a browser'
+	@echo 'make test-again run those that failed once more, one after another'
+	@echo 'make worlds     try many random worlds in place of a few'
+	@echo 'make mutants    random faults, and which the tests find (SEED=, COUNT=, SINCE=, IN=)'
 	@echo 'make lint       ruff, the direction of imports, mypy'
 	@echo 'make venv       set up .venv only'
+	@echo 'make check-vllm WHEEL=...  print what no row knows of a vLLM wheel'
+	@echo 'make tables WHEEL=...      add a vLLM wheel to the generated tables'
 
 demo:
 	@$(PYTHON) scripts/setup.py vllm
@@ -22,6 +27,9 @@ test-slow:
 	@$(PYTHON) scripts/setup.py test vllm
 	@$(PYTEST) -m slow
 
+test-again:
+	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+
 test-all: test test-slow
 
 lint:
@@ -32,7 +40,21 @@ lint:
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/mypy --no-error-summary scripts demo/*.py
 
+mutants:
+	@$(PYTHON) scripts/setup.py test vllm
+	@$(BIN)/python scripts/mutants.py --seed $(or $(SEED),0) --count $(or $(COUNT),50) $(if $(SINCE),--since $(SINCE)) $(IN)
+
+worlds:
+	@$(PYTHON) scripts/setup.py test vllm
+	@SPARK_PROF_WORLDS=nightly $(PYTEST) tests/world
+
 venv:
 	@$(PYTHON) scripts/setup.py test vllm
 
-.PHONY: help demo test test-slow test-all lint venv
+check-vllm:
+	@$(BIN)/python -m scripts.vllm_sources --check $(WHEEL)
+
+tables:
+	@$(BIN)/python -m scripts.vllm_sources $(WHEEL)
+
+.PHONY: help demo test test-slow test-again test-all lint mutants worlds venv check-vllm tables

@@ -32,6 +32,7 @@ from spark_prof.ab.result import Gate, Result, Run, decided, from_json  # noqa: 
 
 FAULTY = ROOT / "tests/swaps/kernels/faulty.py"
 OWN = "moe=spark_prof,router=spark_prof,lm_head=spark_prof"
+LAYER = "layer=spark_prof,o=spark_prof,lm_head=spark_prof"
 EVERY = ",".join(f"{slot}=spark_prof!" for slot in ("moe", "router", "qkv", "o", "lm_head"))
 TRAINED = ROOT / "tests/data/small-moe"
 TEXT = ("--text", str(TRAINED / "held-out.txt"), "--gate-tokens", "384", "--no-record")
@@ -90,6 +91,18 @@ CASES = {
     ),
     "qwen3-30b-a3b-nvfp4": Case(
         "qwen3-30b-a3b-nvfp4", f"{OWN},qkv=spark_prof,o=spark_prof", ((1, 1.4), (8, 1.15))
+    ),
+    # With the slot `layer`, as `tune` finds them; the bars are those of vLLM 0.33.
+    "gpt-oss-20b-layer": Case("gpt-oss-20b", LAYER, ((1, 1.45), (8, 1.4))),
+    "gpt-oss-120b-layer": Case("gpt-oss-120b", LAYER, ((1, 1.3), (8, 1.2))),
+    "qwen3-30b-a3b-nvfp4-layer": Case("qwen3-30b-a3b-nvfp4", LAYER, ((1, 1.5), (8, 1.5))),
+    "deepseek-v2-lite": Case(
+        "deepseek-v2-lite", f"{OWN},qkv=spark_prof,o=spark_prof", ((1, 1.2), (8, 1.15))
+    ),
+    "llama-3.1-8b-fp8": Case(
+        "llama-3.1-8b-fp8",
+        "qkv=spark_prof,o=spark_prof,mlp=spark_prof,lm_head=spark_prof",
+        ((1, 1.0), (8, 1.0)),
     ),
     "doubled-scale": faulty("doubled_scale", ends=1),
     "swapped-expert": faulty("swapped_expert", ends=1),

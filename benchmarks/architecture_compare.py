@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_prof.analyzers.attribution.collectives import served_by
 from spark_prof.analyzers.attribution.order import launch_order, nodes_of
 from spark_prof.analyzers.attribution.placement import kernels_in_order, place_kernels
 from spark_prof.analyzers.classify.classifier import is_gemm
@@ -54,7 +55,7 @@ class Owned:
         full_name: as recorded.
         layer: by the analyzers, -1 for none.
         component: by the analyzers.
-        role: by the analyzers, empty where unknown.
+        role: by the analyzers, empty where unknown; of a collective what it serves.
         basis: on what these stand, of `vocabulary.BASES`.
         range_layer: layer open at its launch, -1 for none.
         range_role: role of the module open at its launch, empty for none.
@@ -129,9 +130,9 @@ def compare(eager: Sequence[Owned], other: Sequence[Owned], layers: int) -> Comp
     wrong = [
         f"eager: {_owner(k)} by {k.basis}, but in the range of {_range(k)}: {k.name}"
         for k in eager
-        if k.basis in ("weight", "kv") and k.range_role and not _within_range(k, k)
+        if k.basis in ("weight", "kv") and k.range_role and not within(k, k)
     ]
-    unlike = [(truth, k) for truth, k in pairs if not _within_range(k, truth)]
+    unlike = [(truth, k) for truth, k in pairs if not within(k, truth)]
     wrong += [
         f"{_owner(k)} by {k.basis}, eager in the range of {_range(truth)}: {k.name}"
         for truth, k in unlike
@@ -142,7 +143,7 @@ def compare(eager: Sequence[Owned], other: Sequence[Owned], layers: int) -> Comp
     wrong += apart
     derived = [k for k in other if k.basis in DERIVED]
     derived_wrong = sum(k.basis in DERIVED for _, k in unlike) + len(apart)
-    derived_right = sum(k.basis in DERIVED and _within_range(k, truth) for truth, k in pairs)
+    derived_right = sum(k.basis in DERIVED and within(k, truth) for truth, k in pairs)
     time = sum(k.took_ns for k in other)
     same_time = sum(k.took_ns for _, k in pairs)
     elsewhere = sum(k.took_ns for truth, k in pairs if k.component != truth.component)
@@ -198,17 +199,17 @@ def _turned(pairs: Sequence[tuple[Owned, Owned]]) -> list[tuple[Owned, Owned]]:
     found = list(pairs)
     apart = [
         i for i, (truth, kernel) in enumerate(found)
-        if kernel.basis == "weight" and not _within_range(kernel, truth)
+        if kernel.basis == "weight" and not within(kernel, truth)
     ]  # fmt: skip
     for i, j in itertools.combinations(apart, 2):
         (one, ours), (other, theirs) = found[i], found[j]
         same = ours.name == theirs.name and one.range_layer == other.range_layer
-        if same and _within_range(ours, other) and _within_range(theirs, one):
+        if same and within(ours, other) and within(theirs, one):
             found[i], found[j] = (other, ours), (one, theirs)
     return found
 
 
-def _within_range(kernel: Owned, truth: Owned) -> bool:
+def within(kernel: Owned, truth: Owned) -> bool:
     """Whether the owner is that of the range: same layer, and one module inside the other.
 
     An owner without a layer or role is no wrong one: it abstains. What is no product of a layer may
@@ -219,6 +220,11 @@ def _within_range(kernel: Owned, truth: Owned) -> bool:
         return False
     if not kernel.role or not truth.range_role or _nested(kernel.role, truth.range_role):
         return True
+    if kernel.component == "collective":
+        # What is reduced is the sum of routed and shared experts, in one order or the other; where
+        # no module is known the component stands for it.
+        both = all("experts" in role for role in (kernel.role, truth.range_role))
+        return both or kernel.role == truth.range_component
     strict = kernel.layer >= 0 and is_gemm(kernel.full_name)
     # Inside a range, a kernel's name may be more exact; of the kernel itself it proves nothing.
     known = {truth.range_component, "" if truth is kernel else truth.component}
@@ -241,11 +247,14 @@ def _weights_out_of_place(eager: Sequence[Owned], other: Sequence[Owned]) -> lis
             # Work on a weight alone, such as 1 + a norm's, the compiler may do layers ahead.
             if kernel.product or readers[kernel.layer, kernel.role] > 1:
                 last = max(last, kernel.layer)
-    ours = _in_runs([(k.layer, k.role) for k in other if k.product])
+    theirs = _eager_products(eager, other)
+    # A range says no more than the module whose parts the other run's weights name.
+    known = set(itertools.chain.from_iterable(theirs.values()))
+    products = [(k, _enclosing(k.role, known)) for k in other if k.product]
+    ours = _in_runs([(k.layer, role) for k, role in products])
     if not ours:
         return wrong
-    gemms = _in_runs([(k.layer, k.role) for k in other if k.product and is_gemm(k.full_name)])
-    theirs = _eager_products(eager, other)
+    gemms = _in_runs([(k.layer, role) for k, role in products if is_gemm(k.full_name)])
     for layers in _kinds(theirs):
         first = ours.get(layers[0], [])
         for layer in layers:
@@ -292,7 +301,7 @@ def _derived_apart(other: Sequence[Owned], kinds: Sequence[Sequence[int]]) -> li
     """
     ran: dict[tuple[int, str], list[Owned]] = {}
     for kernel in other:
-        if kernel.basis in DERIVED:
+        if kernel.basis in (*DERIVED, "stream"):
             ran.setdefault((kernel.layer, kernel.name), []).append(kernel)
     wrong = []
     for first, *layers in kinds:
@@ -305,6 +314,12 @@ def _derived_apart(other: Sequence[Owned], kinds: Sequence[Sequence[int]]) -> li
                     if (k.component, k.role) != (one.component, one.role)
                 ]
     return wrong
+
+
+def _enclosing(role: str, roles: Collection[str]) -> str:
+    """The role, or the one of these that it lies in where it is none of them itself."""
+    around = [one for one in roles if role.startswith(f"{one}.")]
+    return role if role in roles or len(around) != 1 else around[0]
 
 
 def _as_named(role: str, roles: Collection[str]) -> str:
@@ -342,19 +357,20 @@ def _counted(roles: Counter[str]) -> str:
     return ", ".join(f"{count} x {role}" for role, count in sorted(roles.items()))
 
 
-def decode_step(bundle: Bundle, batch: int = 1) -> list[Owned]:
+def decode_step(bundle: Bundle, batch: int = 1, rank: int | None = None) -> list[Owned]:
     """The kernels of the usual decode step of that batch size, in launch order.
 
     Usual is the sequence of kernels that most decode steps have; durations are medians over them.
 
     Args:
-        bundle: the recording; its first rank is read.
+        bundle: the recording.
         batch: decoding requests of the step.
+        rank: whose step, the first one's if None.
 
     Raises:
         ValueError: no such step was recorded.
     """
-    rank = bundle.ranks[0]
+    rank = bundle.ranks[0] if rank is None else rank
     rows = place_kernels(bundle, rank, ["correlation", "graph_node"])
     raw = kernels_in_order(bundle, rank, ["start_ns", "module", "layer"])
     modules = bundle.frame("modules", rank).set_index("module")
@@ -384,6 +400,9 @@ def decode_step(bundle: Bundle, batch: int = 1) -> list[Owned]:
     alike = [steps[step] for step, names in sequences.items() if names == usual]
     # Of steps without graphs, only some were recorded with their kernels' arguments.
     shown = max(alike, key=lambda group: (group["basis"] == "weight").sum())
+    collective = (shown["component"] == "collective").to_numpy()
+    served = shown["role"].astype(str).where(~collective, shown["role"].map(served_by).astype(str))
+    shown = shown.assign(role=served)
     took = np.median([group["took"].to_numpy() for group in alike], axis=0)
     columns = (shown[column].tolist() for column in _COLUMNS)
     return [Owned(*values) for values in zip(*columns, took.tolist(), strict=True)]

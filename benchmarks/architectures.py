@@ -31,9 +31,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,6 +47,8 @@ from spark_prof.traces.bundle import META_FILE, Bundle
 
 ROOT = Path(__file__).resolve().parents[1]
 ON_GPU = Path("/dev/nvidiactl").exists()
+DEVICES = tuple(sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*")))
+"""The GPUs of this host, over which the engines are spread."""
 APART_S = 4.0
 """Between two starts on a GPU, so that they do not all read the same files at once."""
 CACHE_BYTES = 1 << 30
@@ -55,6 +57,7 @@ fails where another engine starts or ends meanwhile."""
 MEMORY_SHARE = 0.1
 """Of the GPU's memory that must be free at a start; with a fixed cache it limits nothing."""
 PROMPT, TOKENS, ROUNDS = 32, 8, 2
+DRAFTER = "drafter"  # folder of a drafter's config.json, in its model's
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -113,6 +116,26 @@ class Engines:
             _kill(group)
 
 
+class Devices:
+    """The GPU with the fewest engines; a host without one has the device ""."""
+
+    def __init__(self, devices: Sequence[int]) -> None:
+        self._engines = {str(device): 0 for device in devices} or {"": 0}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def one(self) -> Iterator[str]:
+        """The GPU that an engine may use meanwhile, as CUDA_VISIBLE_DEVICES names it."""
+        with self._lock:
+            device = min(self._engines, key=self._engines.__getitem__)
+            self._engines[device] += 1
+        try:
+            yield device
+        finally:
+            with self._lock:
+                self._engines[device] -= 1
+
+
 def _kill(group: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
@@ -129,12 +152,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [row for row in rows if row.name not in recorded]
     if options.write_docs:
         rows = []
-    engines = Engines(APART_S if ON_GPU else 0.0)
+    engines = Engines(APART_S / max(1, len(DEVICES)) if ON_GPU else 0.0)
+    devices = Devices(DEVICES)
     until = time.monotonic() + options.stop_after
     at_once = 1 if options.models else options.at_once
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(at_once) as pool:
         folder = options.keep or Path(temporary)
-        jobs = [pool.submit(_one, row, folder / row.name, options, engines, until) for row in rows]
+        jobs = [
+            pool.submit(_one, row, folder / row.name, options, engines, devices, until)
+            for row in rows
+        ]
         try:
             for job in as_completed(jobs):
                 if result := job.result():
@@ -156,7 +183,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("architectures.jsonl"))
-    parser.add_argument("--at-once", type=int, default=1, help="engines beside one another")
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="engines beside one another, over all GPUs"
+    )
     parser.add_argument("--only", type=_names, default=(), help="names of the table, by commas")
     parser.add_argument("--models", type=_folders, default=(), help="folders with a config.json")
     parser.add_argument("--skip-recorded", action="store_true", help="leave out what OUT has")
@@ -204,7 +233,12 @@ def in_order(results: dict[str, Result]) -> list[Result]:
 
 
 def _one(
-    row: Architecture, folder: Path, options: argparse.Namespace, engines: Engines, until: float
+    row: Architecture,
+    folder: Path,
+    options: argparse.Namespace,
+    engines: Engines,
+    devices: Devices,
+    until: float,
 ) -> Result | None:
     """Records the architecture twice and compares; None where its time has come too late."""
     if time.monotonic() > until:
@@ -213,6 +247,9 @@ def _one(
     model = folder / "model"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text(json.dumps(config_of(row, small=options.small), indent=1))
+    if row.drafter:
+        (model / DRAFTER).mkdir(exist_ok=True)
+        (model / DRAFTER / "config.json").write_text(json.dumps(row.drafter, indent=1))
     seconds: dict[str, float] = {}
     for name in ("eager", "default"):
         bundle = folder / name
@@ -220,7 +257,8 @@ def _one(
             continue
         shutil.rmtree(bundle, ignore_errors=True)
         began = time.monotonic()
-        why = _record(row, model, bundle, options, engines, compiled=name == "default")
+        with devices.one() as device:
+            why = _record(row, model, bundle, options, engines, device, compiled=name == "default")
         seconds[name] = round(time.monotonic() - began, 1)
         result = replace(result, seconds=seconds)
         if why:
@@ -248,12 +286,16 @@ def _record(
     bundle: Path,
     options: argparse.Namespace,
     engines: Engines,
+    device: str,
     *,
     compiled: bool,
 ) -> str:
     """Records one run into the bundle; returns why it did not work, empty where it did."""
     drafts = row.engine.get("speculative_config", {}).get("num_speculative_tokens", 0)
     engine: dict[str, Any] = {"max_num_batched_tokens": 2048} | row.engine
+    if row.drafter:
+        drafting = engine["speculative_config"] | {"model": str(model / DRAFTER)}
+        engine["speculative_config"] = drafting
     if ON_GPU:
         engine |= {"kv_cache_memory_bytes": CACHE_BYTES} | row.on_gpu
     if compiled:
@@ -269,6 +311,8 @@ def _record(
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = ENVIRONMENT | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
     chosen = {name: os.environ.get(name, value) for name, value in variables.items()}
+    if device:
+        chosen["CUDA_VISIBLE_DEVICES"] = device
     log = bundle.with_suffix(".log")
     code = engines.run(command, log, options.limit, PYTHONPATH=os.pathsep.join(paths), **chosen)
     if code is None:

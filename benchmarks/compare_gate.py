@@ -160,7 +160,7 @@ def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
             pools[name].append(
                 [
                     [
-                        _times(each, float(mean / each.value))
+                        each.times(float(mean / each.value))
                         for each, mean in zip(row, level, strict=True)
                         if each.value > 0
                     ]
@@ -168,16 +168,6 @@ def part_pools(random: np.random.Generator, size: int) -> dict[str, list[Pool]]:
                 ]
             )
     return pools
-
-
-def _times(figure: Figure, factor: float) -> Figure:
-    return Figure(
-        figure.value * factor,
-        figure.error * factor,
-        figure.free,
-        figure.floor * factor,
-        figure.start * factor,
-    )
 
 
 def cell(
@@ -201,10 +191,10 @@ def cell(
         own = np.exp(random.normal(0, own_sd, (2 * recordings, rows)))
         for row in range(rows):
             figures = [
-                _times(pool[place][row], start[number] * own[number, row])
+                pool[place][row].times(start[number] * own[number, row])
                 for number, place in enumerate(drawn)
             ]
-            slower = [_times(each, 1 + effect) for each in figures[recordings:]]
+            slower = [each.times(1 + effect) for each in figures[recordings:]]
             found = change(figures[:recordings], slower)
             low, high = found.shares
             covered += low <= effect <= high

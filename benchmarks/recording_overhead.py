@@ -8,8 +8,12 @@ contains, is measured on its own. Memory is that of the engine's processes, the 
 With --starts, what spark-prof costs while an engine starts and captures its graphs: two engines
 start at the same moment, one with the plugin and one without, so that both have the same machine.
 
+`sampled` is what `spark-prof record` does with CUPTI: some steps watched, most only timed. With
+--soak the engine decodes so many steps while it is recorded, and the memory it keeps is printed.
+
 usage: python benchmarks/recording_overhead.py MODEL_FOLDER [--compile] [--stretches 8]
-           [--kinds torch,none]      of cupti, torch, none, counters
+           [--kinds torch,none]      of sampled, cupti, torch, none, counters
+           [--tensor-parallel 2] [--tokens 600] [--soak 20000]
        python benchmarks/recording_overhead.py MODEL_FOLDER [--compile] --starts 3
 """
 
@@ -50,6 +54,9 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=0.4)
     parser.add_argument("--kinds", default="torch,none")
     parser.add_argument("--tokens", type=int, default=30)
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--soak", type=int, default=0, help="steps recorded for the memory kept")
+    parser.add_argument("--wait-for", help="a file before which nothing is measured")
     parser.add_argument("--starts", type=int, default=0, help="pairs of engines to start")
     parser.add_argument("--only-start", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -58,7 +65,7 @@ def main() -> None:
         return
     if options.only_start:
         begin = time.perf_counter()
-        started(options, {"kv_cache_memory_bytes": KV_BYTES})
+        started(options, {})
         print(json.dumps({"seconds": time.perf_counter() - begin}), flush=True)
         os._exit(0)
     engine: dict[str, Any] = (
@@ -67,6 +74,9 @@ def main() -> None:
     llm = started(options, engine)
     for _ in range(3):
         stretch(llm, options.batch, options.tokens)
+    print("warm", flush=True)
+    while options.wait_for and not Path(options.wait_for).exists():
+        time.sleep(0.2)
     kinds = options.kinds.split(",")
     times: dict[str, list[float]] = {kind: [] for kind in ("dormant", *kinds)}
     memory = {kind: Memory() for kind in times}
@@ -99,6 +109,30 @@ def main() -> None:
     spread = statistics.median(again[:half]) / statistics.median(again[half:])
     print(f"dormant, first half over second half: {spread:.3f} (the noise of this machine)")
     print(f"ending a recording of {options.tokens} steps: {statistics.median(pauses):.2f} s")
+    if options.soak:
+        soak(llm, options)
+
+
+def soak(llm: Any, options: argparse.Namespace) -> None:
+    """Prints how the engine's private memory grows while it is recorded, and after that."""
+    before = private_bytes()
+    recording = Recording("sampled")
+    steps, told = 0, [before]
+    while steps < options.soak:
+        stretch(llm, options.batch, options.tokens)
+        steps += options.tokens
+        if steps // options.tokens % max(options.soak // options.tokens // 8, 1) == 0:
+            told.append(private_bytes())
+    recording.stop()
+    grown = " ".join(f"{(value - before) / 1e6:+.0f}" for value in told)
+    print(f"{steps} steps recorded: private memory {grown} MB, at the end ", end="")
+    print(f"{(private_bytes() - before) / 1e6:+.0f} MB", flush=True)
+
+
+def private_bytes() -> int:
+    """What the engine's processes hold for themselves alone."""
+    processes = recordable_among(psutil.Process())
+    return sum(psutil.Process(process.pid).memory_full_info().uss for process in processes)
 
 
 def started(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
@@ -115,6 +149,8 @@ def started(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
         enforce_eager=not options.compile,
         enable_prefix_caching=False,
         disable_log_stats=False,
+        tensor_parallel_size=options.tensor_parallel,
+        kv_cache_memory_bytes=KV_BYTES,
         **engine,
     )
 
@@ -179,9 +215,10 @@ class Recording:
         settings = Settings(
             str(self.folder),
             steps=0,
-            backend="none" if backend == "counters" else backend,
+            backend={"counters": "none", "sampled": "cupti"}.get(backend, backend),
+            sampled=backend == "sampled",
             counters=backend == "counters",
-            steps_per_piece=10_000,
+            steps_per_piece=256 if backend == "sampled" else 10_000,
         )
         request_recording(processes, settings)
         self.watcher = Watcher(pieces_folder(self.folder), 0, lambda _: None)

@@ -7,19 +7,32 @@ report.components[0].name
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     import plotly.graph_objects as go
 
     from spark_prof.analyzers.model import Report
-    from spark_prof.notebook import NotebookComparison, NotebookReport
+    from spark_prof.notebook import (
+        NotebookClassification,
+        NotebookComparison,
+        NotebookDiagnosis,
+        NotebookReport,
+        NotebookWhy,
+    )
     from spark_prof.traces.bundle import Bundle
 
-__all__ = ["compare", "figures", "load", "record", "report", "show"]
+__all__ = [
+    "classify", "compare", "doctor", "figures", "load", "record", "report", "show", "why",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    """The names to call, without the modules that they need."""
+    return sorted(__all__)
 
 
 def load(path: str | Path) -> Bundle:
@@ -28,6 +41,8 @@ def load(path: str | Path) -> Bundle:
     Raises:
         CommandError: the folder is no bundle, or part of it is missing or damaged.
     """
+    from pathlib import Path
+
     from spark_prof.traces.assemble import open_bundle
 
     return open_bundle(Path(path))
@@ -44,6 +59,8 @@ def record(command: Sequence[str], out: str | Path, steps: int = 0) -> Bundle:
     Raises:
         CommandError: the command does not start vLLM, or nothing was recorded.
     """
+    from pathlib import Path
+
     from spark_prof.profiler.launcher import record as record_command
     from spark_prof.profiler.settings import Settings
 
@@ -63,6 +80,8 @@ def report(source: Bundle | str | Path, rank: int | None = None) -> NotebookRepo
     Raises:
         CommandError: the source is none of these, or damaged.
     """
+    from contextlib import nullcontext
+
     from spark_prof.analyzers.summary import summarize
     from spark_prof.datasets.opened import ceilings_for, opened
     from spark_prof.notebook import NotebookReport
@@ -90,6 +109,107 @@ def compare(a: str | Path, b: str | Path, rank: int | None = None) -> NotebookCo
     from spark_prof.notebook import NotebookComparison
 
     return NotebookComparison((compare_sides(read_side(str(a), rank), read_side(str(b), rank)),))
+
+
+def why(
+    *sources: str | Path,
+    gpu: str | None = None,
+    batch: int | None = None,
+    context: int = 0,
+    tensor_parallel: int | None = None,
+    measured: Sequence[float] = (),
+    bench: Sequence[str | Path] = (),
+) -> NotebookWhy:
+    """Why one checkpoint or run decodes faster than another: bytes, lower bound, kernel, precision.
+
+    spark_prof.why("models/nvfp4", "models/fp8", gpu="gb10", measured=[35, 44]).gaps[0].parts
+
+    Args:
+        sources: folders with a config.json, names of models in Hugging Face's cache, or recordings.
+        batch: sequences at a time; that of a recording, or 1, if None.
+        context: tokens of context of each, of checkpoints.
+        tensor_parallel: GPUs that share a model; those of a recording, or 1, if None.
+        measured: tokens/s of each source, whose gap is split.
+        bench: or load generators' results that have them.
+
+    Raises:
+        CommandError: a source is none of these, or they cannot be asked together.
+    """
+    from spark_prof.cli.doctor import gpu_named
+    from spark_prof.datasets.why_sides import Asked, why_of
+    from spark_prof.errors import CommandError
+    from spark_prof.notebook import NotebookWhy
+
+    if not sources:
+        raise CommandError("why needs a source: a folder with a config.json, or a recording")
+    rates = ",".join(map(str, measured))
+    asked = Asked(gpu_named(gpu), batch, tensor_parallel, context, rates, tuple(map(str, bench)))
+    return NotebookWhy.of(why_of([str(source) for source in sources], asked))
+
+
+def doctor(
+    source: str | Path | None = None,
+    *,
+    log: str | Path | None = None,
+    model: str | Path | None = None,
+    gpu: str | None = None,
+    batch: int = 1,
+    context: int = 0,
+    tensor_parallel: int = 1,
+) -> NotebookDiagnosis:
+    """Which kernels were chosen and why, which settings have no effect, and what could be reached.
+
+    spark_prof.doctor("serve.log", gpu="gb10").findings
+
+    Args:
+        source: a bundle, a trace, a log or a model; this machine if nothing is given.
+        log: what the engine printed, in the same run as the source.
+        model: a model's folder or name, whose lower bounds are asked for.
+        gpu: the GPU that a log or a model is for, such as gb10.
+
+    Raises:
+        CommandError: the source is none of these, or damaged.
+    """
+    from pathlib import Path
+
+    from spark_prof.cli.doctor import diagnose, question_of
+    from spark_prof.notebook import NotebookDiagnosis
+
+    question = question_of(batch, context, ranks=tensor_parallel)
+    found = diagnose(
+        None if source is None else str(source),
+        None if log is None else Path(log),
+        None if model is None else str(model),
+        gpu,
+        question,
+    )
+    return NotebookDiagnosis.of(found)
+
+
+def classify(
+    source: str | Path | None = None, *, names: Sequence[str] = (), arch: str | None = None
+) -> NotebookClassification:
+    """Of each kernel: tensor cores or CUDA cores, in which precision, on what evidence.
+
+    spark_prof.classify(names=["marlin::Marlin"]).rows[0].engine
+
+    Args:
+        source: a bundle, a trace, a cubin, a folder of cubins, or a library.
+        names: kernels' names instead of a source.
+        arch: of a library: the GPU it is for, such as sm_121; its newest if None.
+
+    Raises:
+        CommandError: neither or both are given, or the source is none of these.
+    """
+    from spark_prof.cli.classify import of_names, of_source
+    from spark_prof.errors import CommandError
+    from spark_prof.notebook import NotebookClassification
+
+    if (source is None) == (not names):
+        raise CommandError("classify needs either a source or names")
+    rows, lost = of_names(list(names)) if source is None else of_source(str(source), arch)
+    title = "kernels by name" if source is None else str(source)
+    return NotebookClassification(title, rows, lost)
 
 
 def figures(report: Report) -> dict[str, go.Figure]:

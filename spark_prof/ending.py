@@ -1,4 +1,4 @@
-"""Ends a command on Ctrl-C or SIGTERM, whatever blocks it, so that nothing of it is left.
+"""Ends a command on Ctrl-C, SIGTERM or SIGHUP, whatever blocks it: nothing of it is left.
 
 A signal becomes an exception, which unwinds the command. Python delivers it only between two of its
 own instructions: what waits in a library for long is interrupted by a thread where the library can
@@ -30,7 +30,7 @@ _ATTEMPTS = 50
 
 
 class TerminatedError(BaseException):
-    """SIGTERM came; no handler of Exception may take it."""
+    """SIGTERM or SIGHUP came; no handler of Exception may take it."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ def unhurried() -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raises KeyboardInterrupt or TerminatedError at the first SIGINT or SIGTERM.
+    """Raises KeyboardInterrupt or TerminatedError at the first SIGINT, SIGTERM or SIGHUP.
 
     After one of them, when the command has unwound, no temporary file and no child process is left.
     """
@@ -102,8 +102,8 @@ def ended_by_signals() -> Iterator[None]:
     watcher = threading.Thread(target=_watch, args=(reader, ended), daemon=True)
     before = {
         sent: signal.signal(sent, _on_signal)
-        for sent in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(sent) is not signal.SIG_IGN  # of a job in a shell's background
+        for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(sent) is not signal.SIG_IGN  # of a job in the background, of nohup
     }
     earlier = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     watcher.start()
@@ -146,7 +146,7 @@ def _on_signal(sent: int, frame: FrameType | None) -> None:
             with suppress(Exception):  # psutil itself may be half imported
                 leave_nothing()
             _end_process(sent)
-    raise TerminatedError if sent == signal.SIGTERM else KeyboardInterrupt
+    raise KeyboardInterrupt if sent == signal.SIGINT else TerminatedError
 
 
 def _imports(frame: FrameType | None) -> bool:

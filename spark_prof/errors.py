@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOMEM
+
+NO_MEMORY = "there is not enough memory"
 
 _LONGEST = 1000
 
@@ -36,9 +39,23 @@ class CommandError(SparkProfError):
         self.exit_code = exit_code
 
 
+_NO_ROOM = (
+    "failed to map segment",  # the loader of libraries
+    "can't start new thread",  # Python
+    "Failed to launch worker thread",  # Arrow
+)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, also while a library was loaded."""
+    if isinstance(error, OSError):
+        return error.errno == ENOMEM
+    return isinstance(error, MemoryError) or any(part in str(error) for part in _NO_ROOM)
+
+
 @contextmanager
 def os_errors(doing: str, way_out: str = "") -> Iterator[None]:
-    """Makes an OSError a CommandError: what could not be done, why, and the way out.
+    """Makes an OSError or MemoryError a CommandError: what could not be done, why, the way out.
 
     with os_errors(f"cannot read {path}"): ...
     """
@@ -47,3 +64,5 @@ def os_errors(doing: str, way_out: str = "") -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise CommandError(f"{doing}: {reason}{way_out and '; '}{way_out}") from error
+    except MemoryError as error:
+        raise CommandError(f"{doing}: {NO_MEMORY}{way_out and '; '}{way_out}") from error

@@ -1,4 +1,4 @@
-"""Reports and comparisons as a notebook shows them, and kernels as a DataFrame."""
+"""What commands find, as a notebook and a console show it, and kernels as a DataFrame."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spark_prof.analyzers.classify.listing import Classified
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.why import Why
 from spark_prof.dashboards import compare_report
+from spark_prof.dashboards.classification import render_classification
+from spark_prof.dashboards.doctor_report import Diagnosis, document_of, render_diagnosis
 from spark_prof.dashboards.render import Layout, render_report
+from spark_prof.dashboards.why_report import document_of_why, render_why
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,3 +116,75 @@ class NotebookComparison(compare_report.Compared):
 
     def __repr__(self) -> str:
         return compare_report.render_comparison(self, Layout())
+
+
+@dataclass(frozen=True, repr=False)
+class NotebookWhy(Why):
+    """An answer of `why` that a cell can end with.
+
+    spark_prof.why("models/nvfp4", "models/fp8").sides[0].bytes
+    """
+
+    @classmethod
+    def of(cls, why: Why) -> NotebookWhy:
+        """The same answer."""
+        return cls(**{each.name: getattr(why, each.name) for each in fields(Why)})
+
+    def _repr_html_(self) -> str:
+        from spark_prof.dashboards.render.html_page import fragment
+
+        return fragment(document_of_why(self))
+
+    def _repr_markdown_(self) -> str:
+        return render_why(self, Layout("md"))
+
+    def __repr__(self) -> str:
+        return render_why(self, Layout())
+
+
+@dataclass(frozen=True, repr=False)
+class NotebookDiagnosis(Diagnosis):
+    """A diagnosis of `doctor` that a cell can end with.
+
+    spark_prof.doctor("serve.log", gpu="gb10").findings[0].fix
+    """
+
+    @classmethod
+    def of(cls, found: Diagnosis) -> NotebookDiagnosis:
+        """The same diagnosis."""
+        return cls(**{each.name: getattr(found, each.name) for each in fields(Diagnosis)})
+
+    def _repr_html_(self) -> str:
+        from spark_prof.dashboards.render.html_page import fragment
+
+        return fragment(document_of(self))
+
+    def _repr_markdown_(self) -> str:
+        return render_diagnosis(self, Layout("md"))
+
+    def __repr__(self) -> str:
+        return render_diagnosis(self, Layout())
+
+
+@dataclass(frozen=True, repr=False)
+class NotebookClassification:
+    """Kernels by what they run on, which a cell can end with.
+
+    spark_prof.classify("my-run").rows[0].precision
+    """
+
+    title: str
+    rows: tuple[Classified, ...]
+    lost: tuple[str, ...] = ()  # what could not be read
+
+    def frame(self) -> pd.DataFrame:
+        """A row a kernel, with the columns of `classify --format json`."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(row) for row in self.rows])
+
+    def _repr_markdown_(self) -> str:
+        return render_classification(self.title, self.rows, Layout("md"))
+
+    def __repr__(self) -> str:
+        return render_classification(self.title, self.rows, Layout())

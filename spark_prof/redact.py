@@ -7,15 +7,24 @@ runs inside vLLM's processes too and needs only the standard library.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from spark_prof.random_words import looks_random
+from spark_prof.redact_lines import secret_arguments
 from spark_prof.redact_text import HIDDEN, redacted_text
 from spark_prof.secret_rules import is_shown, name_strength
 
 __all__ = ["HIDDEN", "is_secret", "redacted", "redacted_text", "redacted_value"]
 
+_A_MODEL = re.compile(r"serve|--?(?:model|tokenizer|served-model-name|revision|name|m)")
+_PROGRAM = re.compile(
+    r"(?:\S*/)?(?:python[\d.]*|vllm|(?:ba|z|fi|c|k)?sh|docker|podman|env|uvx?|torchrun|sudo|nohup)"
+    r"|\S+\.(?:sh|py)|\./\S+"
+)
+_SCRIPT_OPTION = re.compile(r"-[a-z]{0,4}c")
 _DEEPEST = 64
 """Levels of nested values and of encoded texts that are looked into; what is deeper is hidden."""
 
@@ -31,7 +40,7 @@ def redacted(argv: Sequence[str]) -> list[str]:
     Options stay, and so does what follows a value: of ``--api-key a b --port 1`` the words a and b
     are hidden, of ``bash -c 'HF_TOKEN=x vllm serve m'`` the x.
     """
-    words = [redacted_text(word) for word in argv]
+    words = _without_arguments(argv, [redacted_text(word) for word in argv])
     if len(words) < 2:
         return words
     # Together, because a word may be secret for the one before it.
@@ -39,6 +48,20 @@ def redacted(argv: Sequence[str]) -> list[str]:
         return list(json.loads(redacted_text(json.dumps(words, ensure_ascii=False))))
     except ValueError:  # a bracket or quote in a word reached into others
         return [HIDDEN] * len(words)
+
+
+def _without_arguments(argv: Sequence[str], words: list[str]) -> list[str]:
+    """The words without keys that nothing names, and without those that a script takes."""
+    command = any(word.startswith("-") for word in argv) or (argv and _PROGRAM.fullmatch(argv[0]))
+    for index, word in enumerate(argv):
+        if command and looks_random(word) and not (index and _A_MODEL.fullmatch(words[index - 1])):
+            words[index] = HIDDEN
+        if index and _SCRIPT_OPTION.fullmatch(words[index - 1]) and "$" in word:
+            wanted = secret_arguments(word)
+            for number in range(len(words) - index - 1):
+                if wanted is None or number in wanted:
+                    words[index + 1 + number] = HIDDEN
+    return words
 
 
 def redacted_value(value: Any, name: str = "") -> Any:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
+from spark_prof.random_words import looks_random
+from spark_prof.redact_lines import HIDDEN, hidden_apart, without_marks
 from spark_prof.secret_rules import (
     ORDINARY_WORDS,
     PHRASES,
@@ -20,11 +22,12 @@ from spark_prof.secret_rules import (
     SHAPES,
     TAKEN,
     is_shown,
+    name_of_short_form,
     name_strength,
     plain_name,
 )
 
-HIDDEN = "***"  # what stands for a secret
+__all__ = ["HIDDEN", "header_value", "redacted_text"]
 
 # Groups that are not given back are written (?>...): Python before 3.11.5 fails at (...)*+.
 _SHAPE = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(rule.pattern for rule in SHAPES)})")
@@ -32,12 +35,20 @@ _PHRASES = tuple(
     re.compile(rule.pattern + ("" if "(?P<after>" in rule.pattern else "(?P<after>)"))
     for rule in PHRASES
 )
+_OF_PHRASES = re.compile(
+    r"bear|basic|login|pass|echo|printf|tee|key|secret|token|cred|smb|rpc|rdp|vault|7z|mc a"
+    r"|literal",
+    re.I,
+)  # each phrase has one of these
 _NAME = re.compile(r"(?<!\w)(?:(?<!-)-{0,2})?[A-Za-z_]\w*+(?>(?:[.-]\w++)*)")
 _ASSIGN = re.compile(
-    r"(?>(?P<close>\\*+[\"'`]\]?+)?)\s{0,40}+(?P<sign>=>|:=|={1,3}|:(?![:\\]|//))"
+    r"(?>(?P<close>\\*+[\"'`]\]?+)?)\s{0,40}+(?P<sign>=>|:=|[?+]=|={1,3}"
+    r"|:\s{0,4}(?:str|string|(?:Optional\[str\]|str \| None))\s{0,4}=(?!=)|:(?![:\\]|//))"
     r"(?:\s{0,200}+(?=\\*[\"'`\[{])|[ \t]*+)"
 )
-_OPEN = re.compile(r"[bru$]{0,2}(?P<quote>'\\''|'\"'\"'|\\*+[\"'`]|&quot;|&#0?39;)")
+_OPEN = re.compile(
+    r"[bru$]{0,2}(?P<quote>\"\"\"|'''(?!\\)|'\\''|'\"'\"'|\\*+[\"'`]|&quot;|&#0?39;)"
+)
 _BRACKET = re.compile(r"\\*+[\"'`]|[\[\](){}]")
 _CALL = re.compile(r"[A-Za-z_][\w.]{0,63}+(?=\()")
 _BARE = re.compile(
@@ -60,7 +71,7 @@ _SCHEME = re.compile(
 _PROSE = re.compile(
     r"(?:not|no|is|was|are|were|has|must|to|or|and|if|for|with|without|from|in|on|the|of|that|"
     r"which|set|unset|missing|required|invalid|expired|found|given|provided|can|cannot|could|should|"
-    r"will|would|option|options|flag|argument|value|may|via|only|as|by|when|but|does|did)[.,:;!?]?",
+    r"will|would|expected|got|option|options|flag|argument|value|may|via|only|as|by|when|but|does|did)[.,:;!?]?",
     re.I,
 )
 _RANDOM = re.compile(r"(?=[^\s]{0,200}?[0-9])(?=[^\s]{0,200}?[A-Za-z])[^\s]{6,}|\S{16,}")
@@ -73,14 +84,17 @@ _NO_USER = re.compile(
 )
 _URL_START = re.compile(r":(?:\\?/){2}")
 _URL_REST = re.compile(r"[^\s\"'`<>]*+")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*+\]|[^@/?#:]*+)(?::\d{1,5})?(?:[/?#\\]|$)")
 _AUTHORITY = re.compile(r"[^/?#\\]*+")
 _RUN = re.compile(r"[^\s\"'`<>]++")
 _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 _ITEM = re.compile(r"[^\s,\[\](){}\"'`\\:=]+")
 _WORD_BEFORE = re.compile(r"([A-Za-z]+)[ ]$")
-_AFTER_NAME = frozenset([*"=:\"'`\\ \t\r\n]", ""])
+_AFTER_NAME = frozenset([*"=+?:\"'`\\ \t\r\n]", ""])
 _OPTION_GAP = re.compile(r"[\"']?,?[ \t=]+")
 _SHORT_OPTION = re.compile(r"-[A-Za-z]{1,3}\d?(?!\w)")
+_DRAWN = re.compile(r"\\*[\"']?([A-Za-z0-9+/_~.-]{14,512}+={0,2})(?=\\*[\"'\s,;&|)\]}]|$)")
+_OF_A_MODEL = re.compile(r"-*(?:model|tokenizer|name|revision|served_model_name|id|hash)", re.I)
 _LINE = re.compile(r"[^\n\r]*+")
 _HEADER_END = re.compile(r"(?>(?:[^\"'`\n\r\\]|\\(?![nr\"'`]))*)")
 
@@ -90,11 +104,18 @@ def redacted_text(text: str, depth: int = 3) -> str:
 
     Of percent-encodings of one another as many as `depth` are looked into.
     """
+    if not text.isascii() or "\x1b" in text:
+        plain = without_marks(text)
+        if plain != text:
+            hidden = redacted_text(plain, depth)
+            if hidden != plain:
+                return hidden
     text = _SHAPE.sub(HIDDEN, text)
+    text = hidden_apart(text)
     if "/" in text and "@" in text:
         text = "".join(_without_logins(text))
     text = "".join(_Names(text).pieces())
-    for phrase in _PHRASES:
+    for phrase in _PHRASES if _OF_PHRASES.search(text) else ():
         text = phrase.sub(rf"\g<before>{HIDDEN}\g<after>", text)
     if "@" in text:
         text = _LOGIN.sub(_hidden_login, text)
@@ -131,7 +152,7 @@ def _without_logins(text: str) -> Iterator[str]:
         again = _URL_START.search(rest)
         rest = rest[: again.start()] if again else rest
         login = _AUTHORITY.match(rest)[0].rpartition("@")[0]  # type: ignore[index]
-        if not login and not re.match(r"[^@/?#]*(?::\d{1,5})?(?:[/?#\\]|$)", rest):
+        if not login and not _HOST.match(rest):
             login = rest.partition("@")[0]  # a slash in the password
         if not login:
             continue
@@ -193,11 +214,15 @@ class _Names:
             return  # one of the model's tokens: "time per output token: 12 ms"
         if assign:
             plain = name.lower()
-            if strength == 0 and plain in ("name", "key") and assign["close"]:
+            if strength == 0 and plain in ("name", "key"):
                 self._name_object(assign.end())
             elif strength == 0 and plain == "value" and 0 <= start - self._named[1] < 200:
                 strength = self._named[0]
+        if not strength and name[:2] == "--":
+            strength = name_of_short_form(name)
         if not strength:
+            if (assign and assign["sign"] == "=") or name[0] == "-":
+                yield from self._drawn(name, assign.end() if assign else end)
             return
         if assign:
             if found := self._assigned(name, start, assign, strength):
@@ -207,6 +232,14 @@ class _Names:
         elif before in ("'", '"') and text[start - 2 : start - 1] in ("(", "["):
             yield from self._pair(end, strength)
 
+    def _drawn(self, name: str, at: int) -> Iterator[tuple[int, int, str]]:
+        """A value of any option or variable that looks like a key."""
+        if gap := _OPTION_GAP.match(self._text, at):
+            at = gap.end()
+        found = _DRAWN.match(self._text, at)
+        if found and looks_random(found[1]) and not _OF_A_MODEL.search(plain_name(name)):
+            yield found.start(1), found.end(1), HIDDEN
+
     def _name_object(self, at: int) -> None:
         """Remembers what a {"name": ..., "value": ...} is about."""
         opened = _OPEN.match(self._text, at)
@@ -214,6 +247,8 @@ class _Names:
             close = _closing(self._text, opened["quote"], opened.end())
             content = self._text[opened.end() : close] if 0 <= close - opened.end() < 120 else ""
             self._named = (name_strength(content), close)
+        elif bare := _NAME.match(self._text, at):
+            self._named = (name_strength(bare[0]), bare.end())
 
     def _assigned(
         self, name: str, start: int, assign: re.Match[str], strength: int
@@ -361,8 +396,8 @@ def _hidden_value(
     """What is shown for the value at that place, None for the value itself; and where it ends."""
     call = _CALL.match(text, at)
     opening = call.end() if call else at
-    if text[opening] in "[({" or text.startswith("$(", at):
-        opening += text[opening] == "$"
+    if text[opening] in "[({" or text.startswith(("$(", "<("), at):
+        opening += text[opening] in "$<"
         return _hidden_brackets(text, at, opening, strength)
     reference = REFERENCE.match(text, at)
     if reference:

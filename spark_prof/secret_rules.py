@@ -126,6 +126,14 @@ SHAPES: tuple[Shape, ...] = (
           "sq0csp-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG", "sq0csp", _D),
     Shape("Telegram bot token", r"[0-9]{8,10}:[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])",
           "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1", "110201543:120", _D),
+    Shape("Telegram bot's address", r"bot[0-9]{3,12}:[A-Za-z0-9_-]{16,}",
+          "bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1", "bot12:30", "core.telegram.org"),
+    Shape("Microsoft Teams webhook",
+          r"office\.com/(?:webhook|webhookb2)/[^\s\"'`]{8,}",
+          "office.com/webhook/a@b/IncomingWebhook/0123abcd/c", "office.com/webhook",
+          "learn.microsoft.com"),
+    Shape("Modal token", r"(?:ak|as)-(?=[A-Za-z]{0,40}[0-9A-Z])[A-Za-z0-9]{16,}",
+          "as-aBcDefGhIjKlMnOpQrSt12", "as-needed", "modal.com"),
     Shape("Artifactory key", r"AKC[A-Za-z0-9]{20,}",
           "AKCp5abcdefghijklmnopqrstuvwx", "AKCp5", _D),
     Shape("Docker token", r"(?:dckr_(?:pat|oat)_[A-Za-z0-9_-]{16,}|SWMTKN-1-[a-z0-9-]{20,})",
@@ -163,7 +171,7 @@ SHAPES: tuple[Shape, ...] = (
 
 _MORE = (
     r"(?:_(?:values?|string|text|b64|base64|hash|old|new|prod|production|dev|staging|test|read|"
-    r"write|primary|secondary|backup|default|[0-9]+))?[0-9]*"
+    r"write|primary|secondary|backup|default|json|data|[0-9]+))?[0-9]*"
 )
 """What may follow: HF_TOKEN_2, OPENAI_API_KEY_PROD."""
 
@@ -180,7 +188,7 @@ KEYS_OF = (
 PASSES_OF = (
     "db database user smtp mail email imap redis admin root ftp sftp http https proxy rabbitmq "
     "mysql postgres pg mongo mongodb ssh key store keystore ldap login sudo auth api docker "
-    "registry service server client"
+    "registry service server client become"
 ).replace(" ", "|")
 """A pass of one of these is a password; others are passes of a compiler or a model."""
 
@@ -190,6 +198,18 @@ NAMES: tuple[Name, ...] = (
           "userPasswd", "passcode", "passphrases"),
          ("password_file", "password_policy", "passphrase_prompt")),
     Name(rf"_pwd{_MORE}", ("MYSQL_PWD", "db_pwd"), ("OLDPWD", "pwdx")),
+    Name(r"^(?!(?:old|get|s)?pwd)[a-z0-9]+pwd", ("MYPWD", "DBPWD"), ("OLDPWD", "mypwd"),
+         where="variable"),
+    Name(rf"(?:^|_)pat{_MORE}", ("GH_PAT", "AZURE_DEVOPS_EXT_PAT"), ("gh_pat", "PATH"),
+         where="variable"),
+    Name(r"^(?:sas|pin|totp|salt|login)|_(?:sas|salt|signing|dsn)|(?:otp|totp|hmac)_seed",
+         ("SAS", "AZURE_STORAGE_SAS", "PIN", "TOTP", "JWT_SIGNING", "OTP_SEED", "SENTRY_DSN"),
+         ("pin", "RANDOM_SEED", "sas"), weak=True, where="variable"),
+    Name(r"otlp(?:_[a-z]+)?_headers|x_honeycomb_team|ingestion_key",
+         ("OTEL_EXPORTER_OTLP_HEADERS", "--otlp-headers", "x-honeycomb-team",
+          "signoz-ingestion-key"), ("headers", "otlp_endpoint")),
+    Name(r"client_key_data", ("client-key-data",), ("client-certificate-data",)),
+    Name(r"kaggle_key|s3_?secret", ("kaggle_key", "s3secret"), ("kaggle",)),
     Name(rf"(?:^|_)(?:pw|^pwd){_MORE}", ("PW", "user_pw", "pwd", "Pwd"), ("pwx", "max_power"),
          weak=True),
     Name(rf"(?:^|_)(?:{PASSES_OF})_?pass{_MORE}",
@@ -222,7 +242,7 @@ NAMES: tuple[Name, ...] = (
           "refresh_tokens",
           "secretTokens", "hf_tokens"),
          ("num_tokens", "max-num-batched-tokens", "max_tokens"), weak=True),
-    Name(r"(?:^|_)(?:basic|http|proxy)?auth(?:_?(?:data|header|string))?",
+    Name(r"(?:^|_)(?:basic|http|proxy)?auth(?:_?(?:data|header|string|config|b64|base64|json))?",
          ("auth", "--auth", "NGINX_AUTH", "BASICAUTH", "HTTPAUTH", "proxyAuth", "proxyauth",
           "auth_header", "auth_data", "auth_string"),
          ("oauth_url", "author", "auth_type", "no_auth"), weak=True),
@@ -286,6 +306,39 @@ PHRASES: tuple[Phrase, ...] = (
     Phrase(r"(?P<before>\b(?:echo|printf)(?: -[a-z]+)? {1,4}[\"']?)(?!\$)[^\s|\"'`]{1,200}"
            r"(?P<after>[\"']?(?: \|){1}[^|;\n]{1,80}(?:-stdin|--with-token|sudo -S))",
            "echo s3cr3t-value | docker login -u me --password-stdin", "echo hello | tee --append"),
+    Phrase(r"(?P<before>\b(?:echo|printf)(?: -[a-z]+)? {1,4}[\"']?)(?!\$)[^\s|\"'`]{1,200}"
+           r"(?P<after>[\"']?(?: \|){1} ?xargs [^|;\n]{0,200}-(?:token|key|password|secret)\b)",
+           "echo s3cr3t-value | xargs vllm serve m --api-key", "echo m | xargs vllm serve"),
+    Phrase(r"(?P<before>\b(?:echo|printf)(?: -[a-z]+)?(?: [\"']?%s(?:\\n)?[\"']?)? {1,4}[\"']?)"
+           r"(?!\$)[^\s|\"'`>]{1,200}(?P<after>[\"']? ?>{1,2} ?[^\s;|&]{0,120}"
+           r"(?:token|passwo?rd|secrets?|netrc|\.key|credentials?)\b)",
+           "printf '%s' s3cr3t-value > ~/.cache/huggingface/token", "echo a > tokens.txt"),
+    Phrase(r"(?P<before>\btee (?:-a )?\S{0,120}(?:token|password|secret) ?<<< ?[\"']?)[^\s\"'`]+",
+           "tee /root/token <<< s3cr3t-value", "tee out <<< a"),
+    Phrase(r"(?i:(?P<before>\b(?:(?:incorrect|invalid|wrong|bad|unknown|expired) )"
+           r"(?:api[ -]?key|(?:access |auth |api )?token|password|credentials?)"
+           r"(?: provided| given| supplied)?:? ))"
+           r"(?=\S{0,200}[0-9])(?=\S{0,200}[A-Za-z])[^\s\"'`,;]{8,}",
+           "Incorrect API key provided: s3cr3t-value0.", "invalid token: expected 2 of them"),
+    Phrase(r"(?i:(?P<before>\b(?:password|passphrase)(?: is| for \S{1,80})?: ))"
+           r"(?=\S{0,200}[0-9])(?=\S{0,200}[A-Za-z])[^\s\"'`,;]{6,}",
+           "Password for me: s3cr3t-value0", "password for me: none"),
+    Phrase(r"(?P<before>\bmc alias set \S{1,80} \S{1,200} \S{1,80} [\"']?)[^\s\"'`]+",
+           "mc alias set n http://h minio s3cr3t-value", "mc alias list n"),
+    Phrase(r"(?P<before>\bhtpasswd (?:-[a-zA-Z]+ ){1,4}(?:\S{1,120} )?[\w.@-]{1,80} [\"']?)"
+           r"[^\s\"'`]+",
+           "htpasswd -bn me s3cr3t-value", "htpasswd is a program"),
+    Phrase(r"(?P<before>\b(?:smbclient|rpcclient)\b[^\n]{0,120} -U ?[\"']?[\w.\\-]{1,80}%)"
+           r"[^\s\"'`]+",
+           "smbclient //h/s -U me%s3cr3t-value", "smbclient //h/s -U me"),
+    Phrase(r"(?P<before>\b7z[ar]? [a-z] (?:[^\n-]\S{0,80} ){0,4}-p[\"']?)[^\s\"'`]+",
+           "7z x -ps3cr3t-value a.7z", "7z x a.7z"),
+    Phrase(r"(?P<before>\bxfreerdp\b[^\n]{0,200} /p:[\"']?)[^\s\"'`]+",
+           "xfreerdp /u:me /p:s3cr3t-value /v:h", "xfreerdp /v:h"),
+    Phrase(r"(?P<before>\bvault kv (?:put|patch) \S{1,200} [\w-]{1,60}=[\"']?)[^\s\"'`]+",
+           "vault kv put secret/x value=s3cr3t-value", "vault kv get secret/x"),
+    Phrase(r"(?P<before>--from-literal[= ][\w.-]{1,60}=[\"']?)[^\s\"'`]+",
+           "kubectl create secret generic x --from-literal=hf=s3cr3t-value", "--from-file=a"),
     Phrase(r"(?i:(?P<before>\b(?:api|access|secret|private|account)[ -]key(?: is)?[:=]? ))"
            r"(?=[A-Za-z_-]{0,200}[0-9]|\S{20})[^\s\"'`,;]+",
            "the API key: s3cr3t-value was used", "no access key is needed"),
@@ -295,7 +348,7 @@ PHRASES: tuple[Phrase, ...] = (
     Phrase(r"(?i:(?P<before>\b(?:passw(?:or)?d|passphrase|secret|token) (?:is|was) ))"
            r"(?=[^\s0-9]{0,200}[0-9])[^\s\"'`,;]{6,}",
            "the password is s3cr3t-value.", "the token is 128 bytes long"),
-    Phrase(r"(?P<before>\blogin\([\"'])(?=[^0-9\"']{0,200}[0-9])[^\"'\s]{8,}(?P<after>[\"'])",
+    Phrase(r"(?P<before>\blogin\((?:key=|token=)?[\"'])(?=[^0-9\"']{0,200}[0-9])[^\"'\s]{8,}(?P<after>[\"'])",
            "import wandb; wandb.login('s3cr3t-value')", "login('operator')"),
     Phrase(r"(?P<before><(?P<tag>(?i:password|passwd|secret|token|api[_-]?key))>)[^<]+"
            r"(?P<after></(?P=tag)>)",
@@ -319,8 +372,16 @@ PROGRAMS: tuple[Program, ...] = (
     Program("mongosh", "-p", "value", "mongosh -u root -p s3cr3t-value db"),
     Program("redis-cli", "-a", "value", "redis-cli -h host -a s3cr3t-value ping"),
     Program("ldapsearch", "-w", "value", "ldapsearch -x -w s3cr3t-value"),
+    Program("ipmitool", "-P", "value", "ipmitool -H h -U admin -P s3cr3t-value power"),
+    Program("openssl", "-k", "value", "openssl enc -aes-256-cbc -k s3cr3t-value -in a"),
+    Program("ssh-keygen", "-N", "value", "ssh-keygen -t rsa -N s3cr3t-value -f k"),
+    Program("vault", "login", "argument", "vault login s3cr3t-value"),
+    Program("ngrok", "authtoken", "argument", "ngrok authtoken s3cr3t-value"),
+    Program("ngrok", "add-authtoken", "argument", "ngrok config add-authtoken s3cr3t-value"),
+    Program("wandb", "--relogin", "value", "wandb login --relogin s3cr3t-value"),
     Program("unzip", "-P", "value", "unzip -P s3cr3t-value a.zip"),
     Program("login", "-p", "value", "docker login -u me -p s3cr3t-value nvcr.io"),
+    Program("login", "-p", "joined", "docker login -u me -ps3cr3t-value nvcr.io"),
     Program("wandb", "login", "argument", "wandb login s3cr3t-value"),
     Program("cargo", "login", "argument", "cargo login s3cr3t-value"),
 )
@@ -329,11 +390,12 @@ PROGRAM_NAMES = frozenset(rule.program for rule in PROGRAMS) | {"docker", "podma
 TAKEN = frozenset((rule.program, rule.option, rule.kind) for rule in PROGRAMS)
 
 
+_CUT_HEADS = r"api|hf|ssl-keyfile|access|auth"
 _LONGEST_NAME = 120
 _NAME_RULES = tuple((re.compile(rf"(?:{rule.pattern})$"), rule) for rule in NAMES)
 _NAME_WORDS = re.compile(
     "pass|pw|secret|key|token|auth|cred|cookie|sess|sid|netrc|jwt|bearer|psk|otp|webhook|sig|code|"
-    "hmac|sas|policy|ticket|access|assertion"
+    "hmac|sas|policy|ticket|access|assertion|pat|pin|totp|salt|login|dsn|otlp|honeycomb"
 )
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]{0,40}(?:_[A-Z0-9]{1,40}){1,6}")
 _IN_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -345,7 +407,7 @@ _SHOWN = re.compile(
     r"|<[A-Za-z_ |-]{1,40}>|str|string|int|float|bool|bytes|dict|list|tuple|any"
     r"|optional(?:\[\w{1,20}\]?)?|secretstr|type|\.{3}"
     r"|(?:~|\.{0,2})/[\w./~+-]*\.(?:json|pem|key|crt|cer|p12|pfx|txt|ya?ml|cfg|ini|conf|toml)"
-    r"|/(?:var/)?run/secrets/[\w./-]+)",
+    r"|/(?:var/)?run/secrets/[\w./-]+|os\.environ\[[\"']?[A-Z0-9_]{1,80}[\"']?\]?)",
     re.I,
 )
 """Values that tell nothing, also of a secret."""
@@ -385,6 +447,19 @@ def _known_strength(name: str, query: bool) -> int:
                 continue
             if pattern.search(plain) and not _is_ordinary(plain):
                 return 1 if rule.weak else 2
+    return 0
+
+
+def name_of_short_form(option: str) -> int:
+    """The strength of the name that an option was cut from, as argparse allows: --hf-tok."""
+    head, dash, part = option.lstrip("-").replace("_", "-").lower().rpartition("-")
+    if not dash or not part:
+        return 0
+    known = re.fullmatch(_CUT_HEADS, head)
+    for word in ("password", "passphrase", "token", "secret", "key", "credentials"):
+        cut = word != part and word.startswith(part) and (known or len(part) >= 3)
+        if cut and (strength := name_strength(f"--{head}-{word}")):
+            return strength
     return 0
 
 

@@ -49,18 +49,28 @@ CONVERSIONS = (
 
 EVIDENCE = ("counter", "sass", "name", "unknown")  # on what an engine label stands, best first
 
-BASES = ("weight", "kv", "range", "flow", "order", "name", "none")
+BASES = ("weight", "kv", "range", "stream", "flow", "order", "name", "none")
 """On what a kernel's owner stands: it reads that weight, or that KV cache or state; the module
-was open when it was launched or its graph node was created; it shares data with a kernel whose
-owner is proven; its place in a layer; its name alone; nothing."""
+was open when it was launched or its graph node was created; it is a collective, and the kernel
+right before it on its stream has that proven owner; it shares data with a kernel whose owner is
+proven; its place in a layer; its name alone; nothing."""
+
+EXCHANGES, FUSES = " → ", " + "
+"""What stands in the role of a collective between what it serves and what it does, and between what
+it does and what is fused with that."""
 
 BASIS_CLASSES = {
-    "proven": ("weight", "kv", "range"),
+    "proven": ("weight", "kv", "range", "stream"),
     "derived": ("flow",),
     "guessed": ("order", "name"),
     "unknown": ("none",),
 }
 """The classes in which coverage is told, best first."""
+
+GRAPH_KINDS = ("", "model", "drafter", "metadata", "encoder", "ubatches", "memory", "other")
+"""What a captured CUDA graph is for: unknown, a forward of the model, of its drafter, the build of
+attention metadata, an encoder, a forward in two halves that overlap (DBO), thrown away once its
+memory is known, anything else."""
 
 PHASES = ("prefill", "decode", "mixed", "unknown")  # what one engine iteration works on
 

@@ -167,7 +167,9 @@ def test_nothing_is_left(what: str, place: Path) -> None:
             check_whole(path)
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_query_that_runs(place: Path, sent: int, code: int) -> None:
     child = started(place, "query bundle SQL")
     while not list((place / "tmp").glob("spark-prof-query-*/tables/*")):

@@ -78,7 +78,7 @@ def test_only_what_is_new_or_has_changed_is_synced(
 ) -> None:
     synced: list[str] = []
     monkeypatch.setattr(chunks, "sync", lambda path: synced.append(path.name))
-    marks: dict[Path, tuple[int, int]] = {}
+    marks: dict[str, tuple[int, int]] = {}
     for name in ("rank0.a", "rank0.b", "rank1.a", ".rank0.c"):
         (tmp_path / name).write_bytes(b"x")
     assert chunks.sync_new(tmp_path, "rank0", marks) == 2

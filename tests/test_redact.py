@@ -26,6 +26,19 @@ from spark_prof.secret_rules import (
 )
 from tests.rows import each_row
 from tests.secret_corpus import ORDINARY, ORDINARY_COMMANDS, planted
+from tests.secret_places import (
+    FOREIGN_FORMS,
+    MORE_ORDINARY,
+    PLACES,
+    UNNAMED_PLACES,
+    placed,
+    secrets,
+)
+
+QUITE_ORDINARY = [
+    *ORDINARY,
+    *(text.replace("\\n", "\n").replace("\\x1b", "\x1b") for text in MORE_ORDINARY),
+]
 
 
 def _shown(value: Any) -> str:
@@ -77,13 +90,29 @@ def test_another_tool_finds_no_secret_either() -> None:
     assert known > 50
 
 
+def test_400_secrets_in_30_places() -> None:
+    assert len({secret.text for secret in secrets()}) == 400
+    assert len(PLACES) + len(UNNAMED_PLACES) == 30
+    left = [(place, value) for place, secret, value in placed() if secret.text in _shown(value)]
+    assert left == []
+
+
+@each_row("form", FOREIGN_FORMS)
+def test_a_secret_apart_from_its_name(form: str) -> None:
+    for secret in ("Zq7pW2kLm9Rt4Xy8", "9f86d081884c7d659a2feaa0c55ad015"):
+        shown = redacted_text(form.replace("\\n", "\n").replace("§", secret))
+        assert secret not in shown
+        assert redacted_text(shown) == shown
+
+
 def test_what_explains_a_run_stays() -> None:
-    changed = [text for text in ORDINARY + ORDINARY_COMMANDS if redacted_text(text) != text]
-    words = [shlex.split(line) for line in ORDINARY_COMMANDS] + [[text] for text in ORDINARY]
+    texts = QUITE_ORDINARY + ORDINARY_COMMANDS
+    changed = [text for text in texts if redacted_text(text) != text]
+    words = [shlex.split(line) for line in ORDINARY_COMMANDS] + [[text] for text in QUITE_ORDINARY]
     changed += [str(argv) for argv in words if redacted(argv) != argv]
-    values = [{"text": text, "list": [text]} for text in ORDINARY + ORDINARY_COMMANDS]
+    values = [{"text": text, "list": [text]} for text in texts]
     changed += [str(value) for value in values if redacted_value(value) != value]
-    assert len(ORDINARY + ORDINARY_COMMANDS) > 150
+    assert len(set(texts)) >= 300
     assert not changed
 
 
@@ -312,7 +341,10 @@ def _hostile() -> Iterator[str]:
         "token=a,", "token=a&", "token=a)", 'token=a"b', "$(", "${", "('token', ",
         '"name": "token", ',
         "AKIAAAAAAAAAAAAAAAAA", "Authorization: ", "a token_", "secret_a_", "pass:", "sshpass -p",
-        "token=a(", "&quot;", "https:%2F%2F", "xoxb-", "'\"'\"'", "token='\"'\"'",
+        "token=a(", "token:\n", "token: |\n a", "<token>", "<a name='token'>", "-c '$1' a ",
+        "set -x TOKEN ", "T=a; --token $T", "value: a name: ", "--token\n", "a_token a1 ",
+        "mc alias set a b c ", "htpasswd -b ", "\x1b[1m", "printf a > ", "https://a:b/c", "&quot;",
+        "https:%2F%2F", "xoxb-", "'\"'\"'", "token='\"'\"'",
     ):  # fmt: skip
         yield part * (size // len(part))
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import find_program, option_value, recognise
+from spark_prof.profiler.commands import option_value, recognise
+from spark_prof.profiler.container_checks import missing_gpu, refuse_image, refuse_options
+from spark_prof.profiler.container_run import ContainerRun, container_run
+from spark_prof.profiler.program import PYTHON, find_program
 
 EXAMPLE = "spark-prof ab --b moe=spark_prof -- vllm serve MODEL"
 
@@ -26,9 +29,10 @@ class EngineCommand:
 
     text: tuple[str, ...]  # the command line
     prefix: tuple[str, ...]  # wrappers in front of the program, such as ``numactl -N 0``
-    python: str  # the interpreter that has vLLM
+    python: str  # the interpreter that has vLLM; in a container perhaps its `vllm`, which tells
     form: str  # which of vLLM's parsers reads the arguments: model, serve, latency or throughput
     arguments: tuple[str, ...]  # what that parser reads
+    container: ContainerRun | None = None  # in which it runs; None for this host
 
     @property
     def model(self) -> str:
@@ -53,23 +57,52 @@ def engine_command(words: Sequence[str]) -> EngineCommand:
     program = find_program(command.argv)
     prefix, argv = command.argv[: program.index], command.argv[program.index :]
     if command.kind == "container":
-        raise CommandError(
-            f"{program.name} starts the engine where spark-prof ab cannot reach it; run "
-            "spark-prof ab inside the container"
-        )
+        run, inside = container_run(command.argv)
+        refuse_image(run.image)
+        form, arguments = _inside(inside, run.image)
+        return EngineCommand((*words, *run.added), (), inside[0], form, arguments, run)
     if program.name == "vllm":
         form, arguments = _form(argv[1:])
         if arguments and _is_lost_folder(arguments[0]):
             raise CommandError(f"{arguments[0]} is no model's folder; check the path")
         python = _interpreter(argv[0]) if program.local else "python"
         return EngineCommand(tuple(words), prefix, python, form, arguments)
-    if command.kind == "python" and len(argv) > 2 and argv[1] == "-m" and argv[2] in _SERVERS:
-        server = argv[2] == _SERVERS[0]
-        form, arguments = ("serve", tuple(argv[3:])) if server else _form(argv[3:])
-        return EngineCommand(tuple(words), prefix, argv[0], form, arguments)
+    if command.kind == "python" and (served := _module(argv)):
+        return EngineCommand(tuple(words), prefix, argv[0], *served)
     raise CommandError(
         f"{program.name} is not known to start one engine whose arguments can be read; give a "
         f"model, vllm serve, or vllm bench latency, as in {EXAMPLE}"
+    )
+
+
+def container_note(engine: EngineCommand, options: Sequence[str] = ()) -> str:
+    """What may be missing in an engine's container; empty where that is nothing, or there is none.
+
+    CommandError where the vLLM of its image, by the image's name, has not one of the options.
+    """
+    if engine.container is None:
+        return ""
+    refuse_options(engine.container.image, (*engine.arguments, *options))
+    return missing_gpu(engine.container.line)
+
+
+def _module(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """The form and arguments of `python -m` one of vLLM's servers; None of anything else."""
+    if len(words) < 3 or words[1] != "-m" or words[2] not in _SERVERS:
+        return None
+    return ("serve", tuple(words[3:])) if words[2] == _SERVERS[0] else _form(words[3:])
+
+
+def _inside(words: Sequence[str], image: str) -> tuple[str, tuple[str, ...]]:
+    """The form and arguments of the engine that a container runs."""
+    name = Path(words[0]).name if words else ""
+    if name == "vllm":
+        return _form(words[1:])
+    if PYTHON.fullmatch(name) and (served := _module(words)):
+        return served
+    raise CommandError(
+        f"{image} runs {name or 'nothing'}, which is not known to start one engine whose arguments "
+        "can be read; give vllm serve behind the image: IMAGE vllm serve MODEL ..."
     )
 
 

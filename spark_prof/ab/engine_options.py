@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
+
+from spark_prof.profiler.program import SHELLS, scan_options
 
 _SHORT: Mapping[str, str] = {
     "-cc": "--compilation-config",
@@ -47,6 +51,9 @@ def with_options(arguments: Sequence[str], options: Sequence[str]) -> tuple[str,
     A configuration that the arguments give as JSON and the options by its fields is written by
     its fields; a switch that the options turn back is left out.
     """
+    if script := _script_at(arguments):
+        inside = with_options(shlex.split(arguments[script]), options)
+        return (*arguments[:script], shlex.join(inside), *arguments[script + 1 :])
     turned = {_opposite(name) for name, _, _ in _options(options)}
     roots = {name.partition(".")[0] for name, _, _ in _options(options) if "." in name}
     kept: list[str] = []
@@ -62,6 +69,18 @@ def with_options(arguments: Sequence[str], options: Sequence[str]) -> tuple[str,
             kept += [*arguments[at:place], *fields]
             at = end
     return (*kept, *arguments[at:], *options)
+
+
+def _script_at(words: Sequence[str]) -> int:
+    """The place of the one command that a shell is given, as in bash -c 'vllm serve m'; 0 for none.
+
+    Words that start an engine are meant, in which a shell is the last program.
+    """
+    shells = [at for at, word in enumerate(words) if PurePath(word).name in SHELLS]
+    if not shells:
+        return 0
+    options, at = scan_options(words, shells[-1] + 1, "-o -O --rcfile --init-file")
+    return at if at < len(words) and any("c" in o.name.lstrip("-") for o in options) else 0
 
 
 def _opposite(name: str) -> str:

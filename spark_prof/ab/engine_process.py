@@ -22,10 +22,14 @@ from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.messages import Answer, Facts, Failed, Request, Shutdown, Start, receive, send
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
+from spark_prof.profiler.attach import Registered, recordable_among, registered, registered_in
+from spark_prof.profiler.child import descendants, end_child
 from spark_prof.profiler.commands import with_plugin_allowed
 from spark_prof.profiler.container import stage_package
-from spark_prof.profiler.launcher import Patience, descendants, end_child
-from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS
+from spark_prof.profiler.container_checks import why_it_failed
+from spark_prof.profiler.container_run import as_here, staged
+from spark_prof.profiler.interrupts import Patience
+from spark_prof.profiler.settings import ENVIRONMENT, REGISTRY, WATCH_GRAPHS
 
 _TAIL_BYTES = 256 << 10
 _ERROR = re.compile(r"\b(\w*Error|error|Exception|out of memory|spark-prof)\b: ?\S")
@@ -70,6 +74,14 @@ _AT_ONCE = Patience(0.0, 0.0, ((signal.SIGTERM, 2.0),), 2.0)
 _Kind = TypeVar("_Kind", bound=Answer)
 
 
+class EngineError(CommandError):
+    """That an engine failed, ended or fell silent, and where its log is."""
+
+    def __init__(self, what: str, log: Path, way_out: str = "") -> None:
+        super().__init__("; ".join(filter(None, (what, f"its log is {log}", way_out))))
+        self.what = what
+
+
 class Engine:
     """One engine; a context manager that has ended it afterwards."""
 
@@ -80,8 +92,11 @@ class Engine:
         log: Path,  # the file that takes what it prints
         silence: float,  # seconds after which an engine that neither answers nor logs is given up
         until: float = math.inf,  # the moment of time.monotonic() at which it is given up
+        files: Sequence[Path] = (),  # of this host that it reads, such as a kernel's
     ) -> None:
         self._command = command
+        self._files = tuple(files)
+        self._registry: Path | None = None  # of a container
         self._environment = dict(environment)
         self.log = log
         self.silence = silence
@@ -103,10 +118,21 @@ class Engine:
         self._end()
 
     @property
-    def process(self) -> psutil.Process:
-        """The process that holds the engine; vLLM's others are below it."""
+    def process(self) -> psutil.Process | None:
+        """The process that holds the engine, vLLM's others below it; None for a container."""
         assert self._child is not None
-        return psutil.Process(self._child.pid)
+        return None if self._command.container else psutil.Process(self._child.pid)
+
+    def recordable(self) -> Registered:
+        """The processes of the engine that can be recorded."""
+        if self._registry is not None:
+            return registered_in(self._registry)
+        return registered(recordable_among(self.process) if self.process else ())
+
+    def open(self, *folders: Path) -> None:
+        """Lets a container's user write into folders of this host."""
+        if self._command.container:
+            self._command.container.open(*folders)
 
     def check_alive(self) -> None:
         """Raises CommandError if the process has ended."""
@@ -143,10 +169,10 @@ class Engine:
             ) from error
         self._idle = True
         if isinstance(answer, Failed):
-            raise CommandError(
-                f"the engine failed while {doing}: {with_advice(answer.reason, self._words())}; "
-                f"its log is {self.log}"
-            )
+            why = with_advice(answer.reason, self._words())
+            if lacks := self._lacks(None):
+                why = f"{lacks}; {why}"
+            raise EngineError(f"the engine failed while {doing}: {why}", self.log)
         if not isinstance(answer, kind):
             raise CommandError(f"the engine answered {type(answer).__name__} while {doing}")
         return answer
@@ -166,10 +192,11 @@ class Engine:
             if time.monotonic() > self.until:
                 raise CommandError(f"the engine has used its time while {doing}")
             if time.monotonic() - since > self.silence:
-                raise CommandError(
+                raise EngineError(
                     f"the engine has been silent for {self.silence:.0f} s while {doing}; the last "
-                    f"line of its log: {self._words()}; its log is {self.log}; --timeout sets "
-                    "how long to wait"
+                    f"line of its log: {self._words()}",
+                    self.log,
+                    "--timeout sets how long to wait",
                 )
             assert self._child is not None
             if self._child.poll() is not None:
@@ -183,13 +210,12 @@ class Engine:
             listener.bind(str(path))
             listener.listen(1)
             listener.settimeout(_POLL_SECONDS)
-            command = self._command
-            argv = [*command.prefix, command.python, *_DRIVER, str(path)]
+            argv, variables = self._started(folder, path)
             try:
                 with open(self.log, "ab") as log:
                     self._child = subprocess.Popen(
                         argv,
-                        env=self._variables(folder),
+                        env=variables,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
@@ -209,6 +235,30 @@ class Engine:
             self._wait(accept, "its process started")
             self._connection = Connection(found[0].detach())
 
+    def _started(self, folder: Path, answers: Path) -> tuple[list[str], dict[str, str]]:
+        """The command line of the driver that answers at the socket, and its environment."""
+        command = self._command
+        if command.container is None:
+            argv = [*command.prefix, command.python, *_DRIVER, str(answers)]
+            return argv, self._variables(folder)
+        self._registry = folder / "registry"
+        self._registry.mkdir()
+        answers.chmod(0o666)  # its folder keeps all others out
+        self.open(folder, self._registry, self.log.parent)
+        mounts = [
+            staged(folder),
+            as_here(folder, writable=True),
+            as_here(self.log.parent, writable=True),
+        ]
+        for path in dict.fromkeys(file.absolute() for file in self._files):
+            if not any(path.is_relative_to(mount.source) for mount in mounts):
+                mounts.append(as_here(path))
+        inside = {ENVIRONMENT: WATCH_GRAPHS, REGISTRY: str(self._registry), **self._environment}
+        driver = [*_DRIVER, str(answers)]
+        name = self._temporary.enter_context(command.container.named())
+        words = command.container.command(name, command.python, driver, mounts, inside)
+        return words, dict(os.environ)
+
     def _variables(self, staging: Path) -> dict[str, str]:
         variables = {**os.environ, ENVIRONMENT: WATCH_GRAPHS, **self._environment}
         paths = [str(staging), *filter(None, [variables.get("PYTHONPATH")])]
@@ -221,12 +271,18 @@ class Engine:
         code = self._child.returncode
         how = "closed its connection" if code is None else f"ended with exit code {code}"
         words = self._words()
-        return CommandError(
-            f"the engine {how} while {doing}: {with_advice(words, words)}; its log is {self.log}"
-        )
+        if lacks := self._lacks(code):
+            return EngineError(lacks, self.log)
+        why = with_advice(words, words)
+        return EngineError(f"the engine {how} while {doing}: {why}", self.log)
 
     def _words(self) -> str:
         return last_words(self.log)
+
+    def _lacks(self, code: int | None) -> str:
+        """What its container lacks; empty where there is none, or nothing that is known."""
+        container = self._command.container
+        return why_it_failed(container.line, code, self._words()) if container else ""
 
     def _log_size(self) -> int:
         with suppress(OSError):

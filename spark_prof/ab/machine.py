@@ -14,6 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -241,6 +242,23 @@ def _copy(swap: Swap, tensors: Iterable[Tensor]) -> float:
     if bits := _BITS_OF_FORMAT.get(swap.kernel):
         return sum(tensor.bytes * bits / BITS[tensor.dtype] for tensor in found)
     return sum(tensor.bytes for tensor in found)
+
+
+_DEVICE_FILES = ("nvidia*", "dxg", "nvmap", "nvgpu")
+"""Of NVIDIA's driver on Linux, in WSL and on Jetson."""
+
+
+def may_have_gpu() -> bool:
+    """Whether this machine may have an NVIDIA GPU; False where neither NVML nor a driver has one.
+
+    may_have_gpu()
+    """
+    if any(next(Path("/dev").glob(name), None) for name in _DEVICE_FILES):
+        return True
+    with suppress(Exception):  # absent package, or no driver
+        nvml_gpu("0")
+        return True
+    return False
 
 
 def free_bytes() -> int | None:

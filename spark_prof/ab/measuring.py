@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -22,6 +23,7 @@ from spark_prof.ab.timed_steps import (
     running,
 )
 from spark_prof.errors import CommandError
+from spark_prof.profiler.commands import option_value
 
 _STEPS = {"decode": 12, "prefill": SETTLE + 4}
 """Of a block. Short ones keep the sides close in time; each prefill step takes a request."""
@@ -48,20 +50,42 @@ class Shape:
 
 def impossible(shape: Shape, facts: Facts) -> str:
     """Why the engine cannot run such steps, one line; empty where it can."""
-    fewest = 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + slack(shape)
-    longest = shape.prompt_tokens + fewest
-    if longest > facts.longest:
-        return (
-            f"{shape.words} needs requests of {longest} tokens; this engine takes "
-            f"{facts.longest}: give a shorter --context or --prefill, or a longer --max-model-len"
-        )
-    if shape.requests > facts.most_requests:
-        return f"{shape.words}: the engine runs {facts.most_requests} requests at most"
-    if shape.phase == "prefill" and shape.prompt_tokens > facts.most_tokens:
-        return f"{shape.words}: the engine computes {facts.most_tokens} tokens in a step at most"
-    if facts.cache_tokens and shape.requests * longest > facts.cache_tokens * _CACHE_SHARE:
+    if why := _beyond(shape, facts.longest, facts.most_requests, facts.most_tokens):
+        return why
+    needed = shape.requests * _longest_request(shape)
+    if facts.cache_tokens and needed > facts.cache_tokens * _CACHE_SHARE:
         return f"{shape.words}: the KV cache holds {facts.cache_tokens} tokens only"
     return ""
+
+
+def impossible_by_options(shape: Shape, arguments: Sequence[str]) -> str:
+    """The same by what the engine's own options say, before it is started.
+
+    impossible_by_options(Shape("decode", 8, 128), ["m", "--max-num-seqs", "4"])
+    """
+    names = ("--max-model-len", "--max-num-seqs", "--max-num-batched-tokens")
+    given = (option_value(arguments, name) or "" for name in names)
+    limits = [int(value) if value.isdecimal() and len(value) < 10 else math.inf for value in given]
+    return _beyond(shape, *limits)
+
+
+def _beyond(shape: Shape, longest: float, most_requests: float, most_tokens: float) -> str:
+    """Which limit of an engine is too low for such steps."""
+    if (needed := _longest_request(shape)) > longest:
+        return (
+            f"{shape.words} needs requests of {needed} tokens; this engine takes "
+            f"{longest}: give a shorter --context or --prefill, or a longer --max-model-len"
+        )
+    if shape.requests > most_requests:
+        return f"{shape.words}: the engine runs {most_requests} requests at most"
+    if shape.phase == "prefill" and shape.prompt_tokens > most_tokens:
+        return f"{shape.words}: the engine computes {most_tokens} tokens in a step at most"
+    return ""
+
+
+def _longest_request(shape: Shape) -> int:
+    fewest = 2 if shape.phase == "prefill" else 4 * _STEPS[shape.phase] + slack(shape)
+    return shape.prompt_tokens + fewest
 
 
 def warm_up(engine: Engine, shape: Shape, sides: Sequence[str]) -> None:

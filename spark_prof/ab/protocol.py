@@ -25,6 +25,7 @@ from spark_prof.ab.machine import Sampler, check_memory, free_bytes, keep_steady
 from spark_prof.ab.measuring import Shape, device_us, impossible, time_quads
 from spark_prof.ab.messages import Batch, Check, Facts, Rows
 from spark_prof.ab.recording import attribute, record
+from spark_prof.ab.refusals import refuse, refuse_shapes
 from spark_prof.ab.result import (
     AHEAD,
     AARun,
@@ -49,7 +50,7 @@ from spark_prof.ab.timed_steps import (
     share_ahead,
 )
 from spark_prof.errors import CommandError
-from spark_prof.profiler.launcher import terminated_as_interrupt
+from spark_prof.profiler.interrupts import terminated_as_interrupt
 from spark_prof.redact import redacted, redacted_value
 from spark_prof.swaps.swap_settings import TWIN, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
@@ -72,7 +73,10 @@ def run_ab(
         CommandError: the sides or the folder cannot be; nothing was started.
         KeyboardInterrupt: after what was found has been kept.
     """
-    mode, lines = _with_memory(choose_mode(asked, a, b), asked, command, a, b)
+    chosen = choose_mode(asked, a, b)
+    refuse(command, (a, b))
+    refuse_shapes(command, (a, b), options.shapes, each=False)
+    mode, lines = _with_memory(chosen, asked, command, a, b)
     with Claim(options.folder):
         keeper = Keeper(options.folder, _empty(command, a, b, mode, words), draw)
         for line in lines:

@@ -13,7 +13,7 @@ from spark_prof.ab.setting import Setting
 from spark_prof.analyzers.comparing.attribute_gain import summarize
 from spark_prof.analyzers.comparing.swap_attribution import Swapped, Untraced
 from spark_prof.errors import CommandError
-from spark_prof.profiler.attach import recordable_among, requested
+from spark_prof.profiler.attach import requested
 from spark_prof.profiler.launcher import make_bundle
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
@@ -55,11 +55,12 @@ def record_side(
     settings = Settings(
         str(folder.absolute()), steps=_STEPS, warmup_steps=_WARM_STEPS, decode_only=True
     )
-    processes = recordable_among(engine.process)
-    if not processes:
+    processes = engine.recordable()
+    if not processes.pids:
         raise CommandError("no process of the engine can be recorded; see the engine's log")
     engine.ask(Switch(side), Rows, f"switching to side {side}")
-    with requested(processes, settings, command, say) as (watcher, _):
+    with requested(processes, settings, command, say) as (watcher, claim):
+        engine.open(claim.folder, settings.pieces)
         # Everybody has taken the request when the ranks and the scheduler have said who they are.
         watcher.wait(lambda: _all_there(watcher), _BEGIN_SECONDS)
         watcher.check()

@@ -217,6 +217,7 @@ class Result:
     """Where the gain came from, one a recorded batch size."""
     recordings: tuple[Recording, ...] = ()  # what those rest on
     missing: tuple[str, ...] = ()  # what could not be measured, and why, one line each
+    random_weights: bool = False  # whether an engine said that it had no checkpoint
     failure: str = ""  # why the run ended early, one line; empty if it did not
     finished: bool = False
     """Every part was done. A result that is not was written by a run that goes on or was killed."""
@@ -268,9 +269,6 @@ def read_result(path: Path) -> Result:
 AHEAD = 0.95
 """From this share of the steps on kernels alone make the time of a step."""
 _BEHIND = 0.5
-
-RANDOM_WEIGHTS = "the weights are random"
-"""How a result says among what is missing that its engine had no checkpoint."""
 
 _FEWEST_DECIDED = 8
 
@@ -354,7 +352,7 @@ def decided(figures: Figures) -> bool:
 
 def has_random_weights(result: Result) -> bool:
     """Whether an engine had random weights, by its arguments or by what it said itself."""
-    return any(line.startswith(RANDOM_WEIGHTS) for line in result.missing) or any(
+    return result.random_weights or any(
         (option_value(side.arguments, "--load-format") or "").lower() == "dummy"
         for side in result.sides
     )

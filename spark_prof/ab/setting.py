@@ -13,12 +13,12 @@ from spark_prof.ab.engine_process import Engine
 from spark_prof.ab.machine import Sampler
 from spark_prof.ab.measuring import Shape
 from spark_prof.ab.messages import Facts
-from spark_prof.ab.result import RANDOM_WEIGHTS, Range, RankSwaps, Result, SideCosts, to_json
+from spark_prof.ab.result import Range, RankSwaps, Result, SideCosts, to_json
 from spark_prof.ab.sides import Side
 from spark_prof.errors import one_line, os_errors
 from spark_prof.files import write_whole
 from spark_prof.redact import redacted_value
-from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings
+from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, kernel_folders
 from spark_prof.traces.resolve import RESULT_FILE
 
 
@@ -86,6 +86,13 @@ class Options:
     time_anyway: bool = False  # times are taken after a failed gate, too; they do not count
     text: Path | None = None  # held to by the gate in place of what side a would say
 
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """What is measured, decoding first."""
+        decode = (Shape("decode", size, self.context) for size in self.batch_sizes)
+        prefill = (Shape("prefill", 1, length) for length in self.prefill)
+        return (*decode, *prefill)
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -101,18 +108,19 @@ class Setting:
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """What is measured, decoding first."""
-        options = self.options
-        decode = (Shape("decode", size, options.context) for size in options.batch_sizes)
-        prefill = (Shape("prefill", 1, length) for length in options.prefill)
-        return (*decode, *prefill)
+        return self.options.shapes
 
     def engine(self, side: Side, swaps: SwapSettings, log: str) -> Engine:
         """An engine with a side's options and environment."""
         arguments = with_options(self.command.arguments, side.options)
         command = replace(self.command, arguments=arguments)
         environment = {**dict(side.environment), SWAPS_ENVIRONMENT: swaps.to_json()}
-        path = self.options.folder / log
-        return Engine(command, environment, path, self.options.timeout)
+        path = self.options.folder.absolute() / log
+        files = [
+            *kernel_folders((*self.a.swaps, *self.b.swaps)),
+            *filter(None, [self.options.text]),
+        ]
+        return Engine(command, environment, path, self.options.timeout, files=files)
 
     def logits(self, requests: int) -> Path:
         """The file in which side a's logits wait for the other side."""
@@ -167,8 +175,9 @@ def keep_facts(
         swaps=keeper.result.swaps + ranks,
     )
     if facts.dummy:
+        keeper.set(random_weights=True)
         keeper.miss(
-            f"{RANDOM_WEIGHTS} (--load-format dummy): how well the sides agree says nothing "
+            "the weights are random (--load-format dummy): how well the sides agree says nothing "
             "of a real checkpoint"
         )
 

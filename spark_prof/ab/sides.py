@@ -12,25 +12,11 @@ from pathlib import Path
 
 from spark_prof.errors import CommandError
 from spark_prof.redact import redacted
+from spark_prof.rules.harmless_options import BACKEND_VALUES
 from spark_prof.swaps.swap_settings import SLOTS, Swap, format_swaps, parse_swaps
 
-BACKENDS: dict[str, tuple[str, ...]] = {
-    "--moe-backend": (
-        "auto", "triton", "batched_triton", "deep_gemm", "deep_gemm_mega_moe", "cutlass",
-        "flashinfer_trtllm", "flashinfer_cutlass", "flashinfer_cutedsl",
-        "flashinfer_moe_ep_cutedsl", "flashinfer_b12x", "b12x",
-        "flashinfer_moe_ep_mega_deep_gemm", "flashinfer_moe_ep_mega_cutedsl", "marlin", "humming",
-        "triton_unfused", "aiter", "aiter_mega_moe", "aiter_triton_mxfp4_bf16",
-        "aiter_triton_mxfp4_mxfp4", "flydsl", "hpc", "emulation", "rdna3",
-    ),
-    "--linear-backend": (
-        "auto", "cutlass", "flashinfer_cutlass", "flashinfer_cutedsl", "flashinfer_trtllm",
-        "flashinfer_cudnn", "flashinfer_b12x", "b12x", "marlin", "humming", "triton", "deep_gemm",
-        "torch", "aiter", "machete", "fbgemm", "conch", "exllama", "emulation", "xpu", "xpu_woq",
-    ),
-}  # fmt: skip
-"""vLLM's own kernels by the option that chooses them: MoEBackend and LinearBackend of
-vllm/config/kernel.py, 0.24 to 0.33 together. vLLM refuses what its version lacks."""
+BACKENDS = BACKEND_VALUES
+"""vLLM's own kernels by the option that chooses them."""
 
 OPTION_OF_SLOT = {
     "moe": "--moe-backend",
@@ -80,13 +66,13 @@ def parse_side(text: str) -> Side:
     environment variable in capitals (``NAME=value``), or an option of vLLM's with its values
     (``--moe-backend marlin``).
     """
-    words = _words(text)
+    words = side_words(text)
     swaps: list[str] = []
     options: list[str] = []
     variables: dict[str, str] = {}
     backends: dict[str, str] = {}
     notes: list[str] = []
-    for word, values in _grouped(words):
+    for word, values in grouped(words):
         if word.startswith("-"):
             options += [word, *values]
         elif variable := _VARIABLE.fullmatch(word):
@@ -162,7 +148,8 @@ def choose_mode(asked: str, a: Side, b: Side) -> Mode:
     return Mode(True, "the sides differ in swaps only")
 
 
-def _words(text: str) -> list[str]:
+def side_words(text: str) -> list[str]:
+    """The words of a side, between blanks and commas; CommandError for a quote left open."""
     if text.encode("utf-8", "ignore").decode() != text:
         raise CommandError("the side has bytes that are no UTF-8; write it in UTF-8")
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
@@ -180,7 +167,7 @@ def quoted(word: str) -> str:
     return word if _PLAIN.fullmatch(word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
-def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Each word, with an option the values behind it."""
     at = 0
     while at < len(words):

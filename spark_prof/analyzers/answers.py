@@ -15,6 +15,7 @@ _QUESTION = "Does it compute on tensor cores, and in which precision?"
 _FP4 = "fp4"
 _CORES = {"tensor-core": "tensor cores", "cuda-core": "CUDA cores", "copy": "copy engines"}
 _FEW_BUSY = 0.5
+_ALL = 0.995  # a share that is written as 100 %
 _SMALLEST = 0.0005  # what would be written as nothing is left out
 
 
@@ -66,7 +67,9 @@ def formats(report: Report) -> Answer | None:
         )
     if not parts:
         return None
-    basis = "Storage types of the live model's weights; kernels by their names."
+    stored = "Storage types of the live model's weights; " if roofline and roofline.weights else ""
+    basis = f"{stored}kernels by their names."
+    basis = basis[0].upper() + basis[1:]
     return Answer("formats", "Does it stay in its format from end to end?", " ".join(parts), basis)
 
 
@@ -98,14 +101,23 @@ def shapes(report: Report) -> Answer | None:
     total = sum(us for us, _ in known)
     if not total:
         return None
-    idle = sum(us for us, busy in known if busy < _FEW_BUSY) / total
-    mean = sum(us * busy for us, busy in known) / total
-    time = "decode kernel time" if report.steps.decode else "kernel time"
-    text = (
-        f"{100 * idle:.1f} % of the {time} runs on less than half of the GPU's "
-        f"multiprocessors; over all kernels {100 * mean:.0f} % of them are busy."
-    )
     covered = total / sum(row.us for row in rows)
+    time = "decode kernel time" if report.steps.decode else "kernel time"
+    if covered < ENOUGH_KNOWN:
+        text = f"Not known: of {100 - 100 * covered:.0f} % of the {time} nothing tells it."
+    else:
+        idle = sum(us for us, busy in known if busy < _FEW_BUSY) / total
+        mean = sum(us * busy for us, busy in known) / total
+        text = (
+            f"Of {100 * covered:.0f} % of the {time}, which can be judged, {100 * idle:.1f} % runs"
+            if covered < _ALL
+            else f"{100 * idle:.1f} % of the {time} runs"
+        )
+        which = "these" if covered < _ALL else "all"
+        text += (
+            f" on less than half of the GPU's multiprocessors; over {which} kernels "
+            f"{100 * mean:.0f} % of them are busy."
+        )
     basis = f"Grids, registers and shared memory of {100 * covered:.0f} % of the time."
     return Answer("shapes", "Do the kernels fill the GPU at this batch size?", text, basis)
 

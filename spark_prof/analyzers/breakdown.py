@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from spark_prof.analyzers.classify.classifier import Label, classify
+from spark_prof.analyzers.classify.classifier import Label, classify, exchange_inside
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
 from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.lookup import by_blocks, combined, copies_in, positions
 from spark_prof.analyzers.step_time import Ledger, step_weights
+from spark_prof.rules.components import part_of
 from spark_prof.vocabulary import BASIS_CLASSES, PHASES
 
 _KEYS = ["placed", "basis", "component", "role", "layer", "name"]
@@ -68,6 +69,9 @@ class LayerRow:
     kernels: int
     basis: str = "none"  # on what the owners of most of its time stand; see vocabulary.BASES
     decode_us_per_step: float = 0.0  # of the typical decode step, as in `step_time`
+    # Outside the decoder's layers the part of the model that has layers of its own, such as
+    # encoder or drafter; else empty.
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,12 @@ class KernelRow:
     roles: tuple[str, ...] = ()  # the known roles of its calls, that with the most time first
     decode_us_per_step: float = 0.0  # of the typical decode step, as in `step_time`
     decode_calls_per_step: float = 0.0
+    # How long before its time a call was seen to start, while the one before it ran on its stream;
+    # a mean. A call's whole duration, as `classify` and the trace have it, is longer by this.
+    ahead_us: float = 0.0
+    # What it exchanges between ranks beside its product, such as all_reduce: its time holds waits
+    # for other ranks. None where it is no such product.
+    exchanges: str | None = None
 
 
 @dataclass(frozen=True)
@@ -179,15 +189,24 @@ def component_rows(
 
 
 def layer_rows(sums: pd.DataFrame) -> tuple[LayerRow, ...]:
-    """One row per layer and component, in the model's order; layer None comes first."""
-    keys = ["layer", "component"]
-    typical = _in_decode(sums, "us")
-    found = sums.assign(us=typical).groupby(keys, observed=True)[["ns", "calls", "us"]].sum()
+    """One row per layer and component, in the model's order; layer None comes first.
+
+    What works for an encoder or a drafter has rows of its own, which name that part.
+    """
+    keys = ["layer", "component", "part"]
+    roles = sums["role"].astype(str)
+    named = roles.map({role: part_of(role) for role in roles.unique().tolist()})
+    parts = named.where(sums["layer"] < 0, "")
+    sums = sums.assign(us=_in_decode(sums, "us"), part=parts)
+    found = sums.groupby(keys, observed=True)[["ns", "calls", "us"]].sum()
     basis = _basis_of_most(sums, keys)
     return tuple(
-        LayerRow(int(at) if at >= 0 else None, component, ns / 1e3, calls, basis[at, component], us)
-        for (at, component), ns, calls, us in found.itertuples(name=None)
-    )
+        LayerRow(
+            layer=int(at) if at >= 0 else None, component=component, us=ns / 1e3, kernels=calls,
+            basis=basis[at, component, part], decode_us_per_step=us, part=part,
+        )
+        for (at, component, part), ns, calls, us in found.itertuples(name=None)
+    )  # fmt: skip
 
 
 def _in_decode(sums: pd.DataFrame, column: str) -> pd.Series:
@@ -198,7 +217,8 @@ def kernel_rows(
     sums: pd.DataFrame, label_of: Callable[[str], Label] = classify
 ) -> tuple[KernelRow, ...]:
     """One row per kernel name and component, the most expensive first."""
-    keys, figures = ["name", "component"], ["ns", "calls", "decode", "us", "decode_calls"]
+    keys = ["name", "component"]
+    figures = ["ns", "calls", "decode", "us", "decode_calls", "ahead_us", "step_calls"]
     found = sums.assign(
         decode=_in_decode(sums, "ns"),
         us=_in_decode(sums, "us"),
@@ -229,8 +249,12 @@ def kernel_rows(
             roles=roles.get((name, component), ()),
             decode_us_per_step=us,
             decode_calls_per_step=decode_calls,
+            ahead_us=ahead / step_calls if step_calls else 0.0,
+            exchanges=exchange_inside(str(name)),
         )
-        for (name, component), ns, calls, decode, us, decode_calls in rows.itertuples(name=None)
+        for (name, component), ns, calls, decode, us, decode_calls, ahead, step_calls in (
+            rows.itertuples(name=None)
+        )
         for label in [label_of(str(name))]
     )
 

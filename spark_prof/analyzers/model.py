@@ -14,7 +14,10 @@ from spark_prof.analyzers.conversions.conversion_rows import Conversions
 from spark_prof.analyzers.counters.counter_rows import Counters
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.graph_use import GraphUse
 from spark_prof.analyzers.overhead import Overhead
+from spark_prof.analyzers.pauses import Pauses
+from spark_prof.analyzers.rank_layout import Parallel
 from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
 from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflinePhase, StreamedWeights
 from spark_prof.analyzers.shapes.shape_rows import Shapes
@@ -35,6 +38,7 @@ class ModuleRow:
     count: int
     bytes: int  # bytes of all of them
     format: str = ""  # of the largest weight, where it is a narrow one, such as nvfp4
+    part: str = ""  # drafter, of a head that a drafter has for itself; else empty
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,20 @@ class RankRow:
     transfer_us: float | None = None  # in collectives, from then on
     slowest_steps: int | None = None  # in which others of its group waited longest for this rank
     held_up_us: float | None = None  # how long they waited in those steps, on average
+    collective_us: float | None = None  # of all collectives in its steps, matched or not
+
+
+@dataclass(frozen=True)
+class ReplicaRow:
+    """One data-parallel replica: what it had to do."""
+
+    replica: int
+    rank: int  # its lowest recorded one, which saw this
+    steps: int
+    prompt_tokens: int  # that were read, those read again after a preemption among them
+    output_tokens: int | None  # None where its scheduler was not recorded
+    batch: float | None  # mean of the requests that decode, over steps in which any does
+    busy_us: float  # in steps
 
 
 @dataclass(frozen=True)
@@ -91,6 +109,26 @@ class SlowStep:
 
 
 @dataclass(frozen=True)
+class Lateness:
+    """Ranks of one group that come to the collectives of usual decode steps later than the rest.
+
+    The time is that of the least late of them against the latest of the others, as mean a step: a
+    repair of all of them brings no more. The interval leaves zero out.
+    """
+
+    batch: int | None  # requests that decode in each of the steps; None for steps of any number
+    place: str  # start: at a step's first collective; inside: at all behind it
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    stage: int
+    replica: int
+    steps: int  # decode steps that it stands on, without first uses of kernels
+    us: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True)
 class Collectives:
     """What the ranks of a parallel run did to each other."""
 
@@ -103,6 +141,7 @@ class Collectives:
     clocks: tuple[ClockRow, ...] = ()
     items: tuple[CollectiveRow, ...] = ()
     slow_steps: tuple[SlowStep, ...] = ()
+    lateness: tuple[Lateness, ...] = ()  # of ranks that are slower than others beyond chance
     notes: tuple[str, ...] = ()  # what is missing here, and why
 
 
@@ -156,7 +195,9 @@ class Report:
     notes: tuple[str, ...]  # what was lost, and what to know before believing a figure
     copies: Copies = field(default_factory=Copies)
     collectives: Collectives = Collectives()  # of a run with several ranks; empty for one rank
+    replicas: tuple[ReplicaRow, ...] = ()  # of a data-parallel run; empty for one engine
     overhead: tuple[Overhead, ...] = ()  # what watching cost, by batch size; empty where unknown
+    pauses: Pauses | None = None  # None where the recording does not tell, or had none
     counters: Counters | None = None  # None where the hardware counters were not sampled
     markers: tuple[MarkerRow, ...] = ()  # the recorded NVTX ranges that took the longest
     clients: tuple[ClientRow, ...] = ()  # what load generators saw of the same server
@@ -168,6 +209,10 @@ class Report:
     answers: tuple[Answer, ...] = ()  # what the run says to the questions that people ask first
     audit: Audit | None = None  # which kernels run which layers; None where nothing tells
     invariants: tuple[Invariant, ...] = ()  # what was checked; the figures that failed are left out
+    parallel: Parallel | None = None  # of which run this is a rank
+    graphs: tuple[GraphUse, ...] = ()  # the CUDA graphs that its steps ran; none where unknown
+    # How long kernels waited on their stream for the one before them, which no other time has.
+    ahead_us: float = 0.0
 
     @property
     def broken(self) -> tuple[str, ...]:
@@ -191,5 +236,14 @@ class Report:
 
     @property
     def decode_ledger(self) -> Ledger | None:
-        """The typical decode step of any batch size; None where there is none."""
-        return next((t for t in self.tokens if t.phase == "decode" and t.batch_size is None), None)
+        """The typical decode step that the report is about; None where there is none."""
+        ledger = self.drawn_ledger
+        return ledger if ledger is not None and ledger.phase == "decode" else None
+
+    @property
+    def drawn_ledger(self) -> Ledger | None:
+        """The typical step whose time is taken apart: of the batch size with most of the time."""
+        told = self.steps.told
+        size = told.screen.batch if told else None
+        of_size = (t for t in self.tokens if t.phase == "decode" and t.batch_size == size)
+        return next(of_size, next(iter(self.tokens), None))

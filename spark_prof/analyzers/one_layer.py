@@ -32,7 +32,7 @@ class OneLayer:
 
     layer: int
     phase: str  # of the steps
-    steps: int
+    steps: int  # 0 where nothing tells any: then all is of the whole recording
     us: float
     others: tuple[int, ...]  # the other layers of its kind
     others_us: float | None  # their median; None without any
@@ -74,7 +74,7 @@ def layer_of(found: Summary, layer: int) -> OneLayer:
     return OneLayer(
         layer,
         phase,
-        int(counts[phase]),
+        int(counts[phase]) if found.report.run.tells_steps else 0,
         float(times[layer].sum()),
         tuple(others),
         float(like.sum().median()) if others else None,

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.token_time import SETTLING
 from spark_prof.traces.bundle import Bundle
-
-_SETTLING = 2  # intervals at the begin of a stretch that still feel the switch
 
 _FEWEST = 3  # intervals that a stretch must have to be counted
 
@@ -30,7 +29,8 @@ class Overhead:
     stretches: int  # watched stretches that lie between two timed ones
     watched_us: float  # median time of a watched step
     timed_us: float
-    run_ratio: float  # the whole run, switches and writing included, over as many timed steps
+    # The mean step of the whole run, switches and writing included, over the mean timed one.
+    run_ratio: float
 
 
 def overhead_of(bundle: Bundle, rank: int) -> tuple[Overhead, ...]:
@@ -38,15 +38,23 @@ def overhead_of(bundle: Bundle, rank: int) -> tuple[Overhead, ...]:
 
     The time of a step is that from its begin to the next one's, as the worker saw them.
     """
-    columns = ["step", "phase", "start_ns", "decode_requests", "watched"]
-    steps = bundle.frame("steps", rank, columns).sort_values("step")
+    columns = ["step", "phase", "start_ns", "decode_requests", "watched", "paused_ns"]
+    return overhead_of_steps(bundle.frame("steps", rank, columns))
+
+
+def overhead_of_steps(steps: pd.DataFrame) -> tuple[Overhead, ...]:
+    """The same of the rows of a `steps` table."""
+    steps = steps.sort_values("step")
     if steps["watched"].all() or not len(steps):
         return ()
     steps = steps[steps["phase"] == "decode"]
     follows = (steps["step"].diff() == 1) & (steps["decode_requests"].diff() == 0)
     run = (~follows).cumsum()
     stretch = (~follows | steps["watched"].ne(steps["watched"].shift())).cumsum()
-    steps = steps.assign(run=run, stretch=stretch, took=-steps["start_ns"].diff(-1))
+    # Writing a piece is no part of a step; the whole run has it.
+    apart = -steps["start_ns"].diff(-1)
+    took = apart - steps["paused_ns"].shift(-1)
+    steps = steps.assign(run=run, stretch=stretch, took=took, apart=apart)
     # The last step of a run has no next one, and the last of a stretch contains the switch.
     steps = steps[steps["run"].eq(steps["run"].shift(-1))]
     sizes = sorted(steps["decode_requests"].unique().tolist())
@@ -56,7 +64,7 @@ def overhead_of(bundle: Bundle, rank: int) -> tuple[Overhead, ...]:
 
 def _of_size(size: int, steps: pd.DataFrame) -> Overhead | None:
     inner = steps[steps["stretch"].eq(steps["stretch"].shift(-1))]
-    inner = inner[inner.groupby("stretch").cumcount() >= _SETTLING]
+    inner = inner[inner.groupby("stretch").cumcount() >= SETTLING]
     table = inner.groupby("stretch").agg(
         took=("took", "median"), count=("took", "size"), run=("run", "first"),
         watched=("watched", "first"),
@@ -71,6 +79,7 @@ def _of_size(size: int, steps: pd.DataFrame) -> Overhead | None:
     beside = (before["took"] + after["took"])[paired] / 2
     ratios = (table["took"][paired] / beside).to_numpy(np.float64)
     timed = float(table["took"][~watched].median())
+    settled = inner[~inner["watched"].astype(bool)]["took"]
     return Overhead(
         batch_size=size,
         ratio=float(np.median(ratios)),
@@ -79,5 +88,5 @@ def _of_size(size: int, steps: pd.DataFrame) -> Overhead | None:
         stretches=len(ratios),
         watched_us=float(table["took"][watched].median()) / 1e3,
         timed_us=timed / 1e3,
-        run_ratio=float(steps["took"].sum()) / (len(steps) * timed),
+        run_ratio=float(steps["apart"].mean()) / float(settled.mean()),
     )

@@ -36,6 +36,8 @@ class Layout:
     missing: tuple[int, ...]  # ranks of the run that the bundle does not have
     crosses_replicas: bool
     """Whether experts are spread over data-parallel replicas, whose batches differ."""
+    known: bool  # whether the recording tells the sizes; else all its ranks are one group
+    told_replicas: int  # data-parallel size that the ranks know; `data` has those that know nothing
 
     @property
     def output_ranks(self) -> frozenset[int]:
@@ -45,12 +47,54 @@ class Layout:
         return frozenset(replica * size + last for replica in range(self.data))
 
 
+@dataclass(frozen=True)
+class Parallel:
+    """The run that a report's rank is of; a size is None where the recording does not tell it."""
+
+    rank: int  # whose figures the report has
+    ranks: tuple[int, ...]  # those in the recording
+    missing: tuple[int, ...]  # those of the run that it does not have
+    world: int  # how many the run has
+    tensor: int | None  # tensor-parallel size
+    pipeline: int | None  # pipeline stages
+    data: int | None  # replicas
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """In words how it is parallel, such as `tensor parallel 2`; empty where nothing tells."""
+        kinds = (
+            ("tensor parallel {}", self.tensor),
+            ("pipeline parallel {}", self.pipeline),
+            ("{} replicas", self.data),
+        )
+        return tuple(text.format(size) for text, size in kinds if size and size > 1)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """What has to be the same on two sides for a rank of each to do the same work."""
+        return self.world, self.tensor, self.pipeline, self.data
+
+    @property
+    def described(self) -> str:
+        """The sizes in words, else the number of ranks."""
+        return ", ".join(self.sizes) or f"{self.world} rank{'s' * (self.world > 1)}"
+
+
 def layout_of(bundle: Bundle) -> Layout:
     """The arrangement that the ranks' own facts tell; all ranks one team where they tell none."""
-    sizes = [_sizes(bundle.facts(rank)) for rank in bundle.ranks]
-    tensor, pipeline, data = max((s for s in sizes if s), default=(0, 0, 0))
-    if max(bundle.ranks, default=0) >= tensor * pipeline * data:
-        tensor, pipeline, data = max(bundle.ranks, default=0) + 1, 1, 1
+    facts = [bundle.facts(rank) for rank in bundle.ranks]
+    known = max((sizes for fact in facts if (sizes := _sizes(fact))), default=None)
+    highest, told = max(bundle.ranks, default=0), 1
+    if known is None:
+        # PyTorch's profiler tells how many there are, of each replica that knows no other.
+        worlds = [fact.get("world_size") for fact in facts if not fact.get("replica")]
+        sizes_of_world = [w for w in worlds if isinstance(w, int) and w <= HIGHEST_RANK + 1]
+        alone = len(sizes_of_world) < len(facts)
+        tensor, pipeline, data = max([highest + 1, *([] if alone else sizes_of_world)]), 1, 1
+    else:
+        tensor, pipeline, told = known
+        # Replicas of a dense model are engines of their own, each of which knows of no other.
+        data = max(told, highest // (tensor * pipeline) + 1)
     members: dict[tuple[int, int], list[int]] = {}
     for rank in bundle.ranks:
         stage_of_all, _ = divmod(rank, tensor)
@@ -61,7 +105,22 @@ def layout_of(bundle: Bundle) -> Layout:
         for (replica, stage), ranks in sorted(members.items())
     )
     missing = tuple(sorted(set(range(tensor * pipeline * data)) - set(bundle.ranks)))
-    return Layout(tensor, pipeline, data, teams, missing, data > 1 and _has_experts(bundle))
+    crosses = told > 1 and _has_experts(bundle)
+    return Layout(tensor, pipeline, data, teams, missing, crosses, known is not None, told)
+
+
+def parallel_of(bundle: Bundle, rank: int) -> Parallel:
+    """What the report of a rank says about the run that it is of."""
+    layout = layout_of(bundle)
+    return Parallel(
+        rank=rank,
+        ranks=bundle.ranks,
+        missing=layout.missing,
+        world=len(bundle.ranks) + len(layout.missing),
+        tensor=layout.tensor if layout.known else None,
+        pipeline=layout.pipeline if layout.known else None,
+        data=layout.data if layout.known else None,
+    )
 
 
 def clock_name(facts: Mapping[str, Any]) -> str:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
 
 from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.bundle import Bundle, is_import, table_file
+from spark_prof.traces.execution import Execution
 
 _SINCE_EPOCH_NS = 10**18  # times before this, in 2001, count from something else than the epoch
+NOTHING = "nothing"  # what tells the steps of a recording in which no step is known
 _HIGHEST_MHZ = 100_000  # no GPU's clock is higher
 _MOST_MARKERS = 100
+_PLAIN = r"(?!-)[\w./:~+=@%-]{1,1000}"  # a path or a URL that no shell reads otherwise
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,27 @@ class Run:
     execution: str  # how the model ran, such as "eager" or "torch.compile, CUDA graphs"
     state: str  # complete, interrupted or salvaged
     units: str  # what one row of the kernels table is on this engine: "kernel" or "op"
+    # What tells the steps: the engine, ranges, optimizer steps, CUDA graphs; or nothing, where the
+    # one step of the tables is the whole recording.
+    steps_by: str = "engine"
+    training: bool = False  # whether gradients were computed
+    model_name: str = ""  # the last name of the model's path, which is in `model` with more
+    architecture: str = ""  # the model's class, such as LlamaForCausalLM
+
+    @property
+    def mode(self) -> Execution:
+        """How the model ran, to be asked."""
+        return Execution.read(self.execution)
+
+    @property
+    def imported(self) -> bool:
+        """Whether the trace is another tool's."""
+        return is_import(self.backend)
+
+    @property
+    def tells_steps(self) -> bool:
+        """Whether steps are known; else figures of a step are none, and stand for everything."""
+        return self.steps_by != NOTHING
 
 
 @dataclass(frozen=True)
@@ -79,12 +104,28 @@ def run_of(bundle: Bundle, rank: int, kernels: pd.DataFrame, steps: pd.DataFrame
         execution=_execution(facts),
         state=bundle.meta.state,
         units="op" if on_cpu else "kernel",
+        steps_by=steps_by(bundle, rank),
+        training=bool(facts.get("training")),
+        model_name=model_folder(facts, "unknown model"),
+        architecture=_architecture(facts),
     )
+
+
+def steps_by(bundle: Bundle, rank: int) -> str:
+    """What tells the steps of a rank, as `Run.steps_by`."""
+    facts = bundle.facts(rank)
+    if not bundle.imported:
+        return "engine"
+    # Imports of before the fact was kept have one step that is the whole trace.
+    old = bundle.meta.tables.get(table_file("steps", rank)) == 1
+    return str(facts.get("steps_by") or (NOTHING if old else "ranges"))
 
 
 def _source(bundle: Bundle) -> str:
     """The bundle's folder; of an import what it was made of, as its folder may be gone by then."""
-    made_of = bundle.meta.settings.get("source") if bundle.imported else None
+    made_of = str(bundle.meta.settings.get("source") or "") if bundle.imported else ""
+    if not re.fullmatch(_PLAIN, made_of):  # a bundle may say anything of what it was made of
+        made_of = ""
     # Of what was unpacked the folder is gone, too.
     return str(bundle.named or made_of or bundle.path)
 
@@ -99,10 +140,16 @@ def _recorded_at(bundle: Bundle, steps: pd.DataFrame) -> str:
     return datetime.fromtimestamp(begin // 10**9, UTC).isoformat(timespec="seconds")
 
 
-def _model_name(facts: Mapping[str, Any]) -> str:
+def _architecture(facts: Mapping[str, Any]) -> str:
     architectures = mapping_in(facts, "model_config").get("architectures")
-    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
+    named = architectures[0] if isinstance(architectures, list) and architectures else ""
+    return str(named or facts.get("architecture") or "")
+
+
+def _model_name(facts: Mapping[str, Any]) -> str:
     path = model_folder(facts, "unknown model")
+    # An import may have no other name of the model than its class.
+    architecture = _architecture(facts) if facts.get("model_config") else ""
     known = [str(item) for item in (architecture, facts.get("quantization")) if item]
     return f"{path} ({', '.join(known)})" if known else path
 
@@ -113,12 +160,9 @@ def model_folder(facts: Mapping[str, Any], otherwise: str) -> str:
 
 
 def _execution(facts: Mapping[str, Any]) -> str:
-    parts = [str(facts.get("execution") or "")]
-    if runner := facts.get("model_runner"):
-        parts.append(f"model runner {runner}")
-    if facts.get("async_scheduling"):
-        parts.append("asynchronous scheduling")
-    return ", ".join(filter(None, parts))
+    mode = Execution.read(str(facts.get("execution") or ""))
+    runner = str(facts.get("model_runner") or "")
+    return str(replace(mode, runner=runner, asynchronous=bool(facts.get("async_scheduling"))))
 
 
 def device_of(facts: Mapping[str, Any]) -> tuple[str, str | None]:

@@ -17,7 +17,14 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.lookup import Integers, ascends, at_once, copies_in, positions
-from spark_prof.analyzers.windows import tokens_per_sequence
+from spark_prof.analyzers.token_time import (
+    Headline,
+    TokenTime,
+    given_tokens,
+    headline_of,
+    that_count,
+    token_times,
+)
 from spark_prof.arrays import Int64s
 from spark_prof.vocabulary import PHASES
 
@@ -62,6 +69,16 @@ class Books:
 
 
 @dataclass(frozen=True)
+class FirstUse:
+    """A step whose time is that of compiling or loading a kernel."""
+
+    step: int
+    phase: str
+    us: float
+    certain: bool  # later steps like it are fast; else none was like it
+
+
+@dataclass(frozen=True)
 class Steps:
     """Engine iterations of the analyzed window."""
 
@@ -75,25 +92,48 @@ class Steps:
     decode_us: Spread | None
     prefill_us: Spread | None
     mixed_us: Spread | None
-    tpot_us: Spread | None  # decode step time over tokens accepted per sequence
-
-    def us_per_token(self, decode_us: float) -> float | None:
-        """What that much time of all decode steps is in each token of a sequence, None if unknown.
-
-        A step gives each sequence one token, with speculative decoding more: the same ratio as
-        between the median step and the median time per output token.
-        """
-        if not self.decode or self.decode_us is None or self.tpot_us is None:
-            return None
-        if not self.decode_us.median:
-            return None
-        return decode_us / self.decode * (self.tpot_us.median / self.decode_us.median)
-
+    # The decode steps over the tokens that a sequence gets of them; `mean` is time over tokens.
+    tpot_us: Spread | None
     host_gap_us: Spread | None
     """Time inside a decode step in which nothing ran (any step, where no step decodes)."""
     unknown: int = 0  # steps of which nothing tells what they worked on
     unknown_us: Spread | None = None
     left_out: int = 0  # recorded steps that count nowhere, because a clock was set while they ran
+    token: TokenTime | None = None  # over all steps that decode; None where none does
+    batches: tuple[TokenTime, ...] = ()  # by batch size
+    # Steps that use a kernel for the first time, and count in no time of a step or a token.
+    first_uses: int = 0
+    first_use_steps: tuple[FirstUse, ...] = ()
+    preemptions: int = 0  # requests that had to leave the full KV cache
+    recomputed_tokens: int = 0  # that were computed again after that
+    recomputed_share: float = 0.0  # of the tokens that mixed steps read, those computed again
+
+    @property
+    def told(self) -> Headline | None:
+        """The time that is told first, and the batch size that a screen is of."""
+        return headline_of(self.token, self.batches)
+
+    @property
+    def headline(self) -> TokenTime | None:
+        """The time of a token that is told first; None where no step decodes."""
+        return self.told.time if self.told else None
+
+    @property
+    def screen_batch(self) -> int | None:
+        """Requests that decode in the steps that parts and findings are of; None for any number."""
+        return self.told.screen.batch if self.told else None
+
+    def us_per_token(self, decode_us: float) -> float | None:
+        """What that much time of all decode steps is in each token of a sequence, None if unknown.
+
+        A step gives each sequence one token, with speculative decoding more.
+        """
+        per_step = self.token.per_step if self.token else None
+        if self.token is None and self.tpot_us and self.decode_us and self.decode_us.median:
+            per_step = self.tpot_us.median / self.decode_us.median
+        if not self.decode or per_step is None:
+            return None
+        return decode_us / self.decode * per_step
 
 
 def step_books(windows: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
@@ -153,24 +193,61 @@ def _sum(phase: str, steps: pd.DataFrame) -> Books:
     return Books(phase, len(steps), **sums)
 
 
-def steps_of(steps: pd.DataFrame) -> Steps:
-    """The steps, without times where nothing accounts for them."""
+def steps_of(steps: pd.DataFrame, timed: pd.DataFrame | None = None) -> Steps:
+    """The steps, without times where nothing accounts for them.
+
+    Args:
+        steps: of `step_books`; where it has `first_use`, those count in no time of a step.
+        timed: the steps that were only timed, for the time of a token.
+    """
     if "step_us" not in steps:
         steps = steps.assign(step_us=np.nan, gap_us=np.nan)
-    of = {phase: steps[steps["phase"].astype(str) == phase] for phase in PHASES}
-    counts: dict[str, Any] = {phase: len(rows) for phase, rows in of.items()}
+    usual = that_count(steps)
+    of = {phase: usual[usual["phase"].astype(str) == phase] for phase in PHASES}
+    counts: dict[str, Any] = {p: int((steps["phase"].astype(str) == p).sum()) for p in PHASES}
     spreads: dict[str, Any] = {f"{p}_us": spread(rows["step_us"]) for p, rows in of.items()}
     decode, prompt_tokens = of["decode"], int(steps["prefill_tokens"].sum())
+    whole, sizes = token_times(steps, timed)
     return Steps(
         count=len(steps),
         tokens=int(steps["output_tokens"].fillna(steps["decode_requests"]).sum()),
         scheduled_tokens=int(prompt_tokens + steps["decode_tokens"].sum()),
         prompt_tokens=prompt_tokens,
-        tpot_us=spread(decode["step_us"] / tokens_per_sequence(decode)),
-        host_gap_us=spread((decode if len(decode) else steps)["gap_us"]),
+        tpot_us=_tpot(decode, spreads["decode_us"]),
+        host_gap_us=spread((decode if len(decode) else usual)["gap_us"]),
+        token=whole,
+        batches=sizes,
+        first_uses=len(steps) - len(usual),
+        first_use_steps=_first_uses(steps),
+        recomputed_share=_sum_of(of["mixed"], "recomputed_tokens")
+        / max(int(of["mixed"]["prefill_tokens"].sum()), 1),
+        preemptions=_sum_of(steps, "preempted"),
+        recomputed_tokens=_sum_of(steps, "recomputed_tokens"),
         **counts,
         **spreads,
     )
+
+
+def _sum_of(steps: pd.DataFrame, column: str) -> int:
+    return int(steps[column].sum()) if column in steps else 0
+
+
+def _tpot(decode: pd.DataFrame, took: Spread | None) -> Spread | None:
+    """The spread of a step over the mean number of tokens: no statistic of quotients."""
+    sequences, tokens = given_tokens(decode)
+    if took is None or not tokens.sum():
+        return None
+    per_step = float(sequences.sum() / tokens.sum())
+    us = float((decode["step_us"].to_numpy(np.float64) * sequences).sum() / tokens.sum())
+    return Spread(took.median * per_step, took.p99 * per_step, us)
+
+
+def _first_uses(steps: pd.DataFrame) -> tuple[FirstUse, ...]:
+    if "first_use" not in steps:
+        return ()
+    columns = ["step", "phase", "step_us", "first_use_sure"]
+    rows = steps.loc[steps["first_use"].to_numpy(bool), columns].itertuples(index=False, name=None)
+    return tuple(FirstUse(int(n), str(p), float(us), bool(sure)) for n, p, us, sure in rows)
 
 
 def sum_by_group(took: Int64s, group: Integers, groups: int) -> Int64s:

@@ -10,6 +10,7 @@ bound, and layers, roles and kernels of a decode step have the same weights. Sum
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ import pandas as pd
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.instants import Attributed, Work, attribute
 from spark_prof.analyzers.lookup import copies_in
-from spark_prof.analyzers.windows import tokens_per_sequence
+from spark_prof.analyzers.token_time import DECODING, TokenTime, token_times
 from spark_prof.arrays import Flags, Floats, Int64s
 from spark_prof.vocabulary import COMPONENTS, PHASES
 
@@ -97,8 +98,7 @@ class LedgerRow:
     charged_us: float  # what is attributed to it: these parts of all rows add up to the step
     alone_us: float  # how long it ran while nothing else did
     share: float  # `charged_us` over the step
-    # Its part of the time per token of a sequence; None where nothing tells how many tokens a step
-    # yields.
+    # Its part of the time per token of a sequence; None outside decode.
     ms_per_token: float | None
     layers: int  # decoder layers in which it ran, 0 for none
     per_layer_us: float | None  # `charged_us` over `layers`; None without layers
@@ -113,12 +113,13 @@ class Ledger:
     batch_size: int | None  # requests that decode in each of the steps; None for steps of any size
     steps: int  # how many there are
     step: StepSpread  # their length; the typical step has the median
-    # Median time per token of a sequence: the step, or less where a step gives a sequence several
-    # tokens. None where nothing tells, and outside decode.
+    # What a token of a sequence takes in steps of this size, mixed ones included; None outside
+    # decode. The rows are parts of it; the rest is in `token`.
     ms_per_token: float | None
     overlap_us: float  # what the kernel times count more than once
     # Components in the order in which a decoder runs them, then the gaps.
     rows: tuple[LedgerRow, ...]
+    token: TokenTime | None = None  # of decode steps
 
     @property
     def step_us(self) -> float:
@@ -136,27 +137,43 @@ class Ledger:
 
 
 def token_ledgers(
-    placed: pd.DataFrame, steps: pd.DataFrame, sums: pd.DataFrame
+    placed: pd.DataFrame,
+    steps: pd.DataFrame,
+    sums: pd.DataFrame,
+    tokens: Iterable[TokenTime] | None = None,
 ) -> tuple[Ledger, ...]:
     """One ledger each phase that occurs, decode first; then one each batch size of decode steps.
 
     Batch sizes are left out where all decode steps have the same one.
+
+    Args:
+        tokens: what a token takes over all steps and at each batch size; None works it out.
     """
     begin, finish = edges_of(steps)
+    if tokens is None:
+        whole, sizes = token_times(steps.assign(step_us=(finish - begin) / 1e3))
+        tokens = sizes if whole is None else (whole, *sizes)
+    by_size = {token.batch: token for token in tokens}
+    counted = np.ones(len(steps), bool)
+    if "first_use" in steps:
+        counted = ~steps["first_use"].to_numpy(bool)
     found = attribute(_work(placed), begin, finish, len(COMPONENTS))
     length = (finish - begin) / 1e3
-    per_sequence = tokens_per_sequence(steps).to_numpy(np.float64)
-    kinds = [kind for kind in kinds_of(steps) if kind.phase != "all"]
+    decoding = counted & steps["phase"].astype(str).isin(DECODING).to_numpy()
+    profiled_sizes = np.unique(steps["decode_requests"].to_numpy(np.int64)[decoding])
+    if len(profiled_sizes) == 1 and (only := by_size.get(int(profiled_sizes[0]))):
+        by_size[None] = only  # others were not profiled
+    kinds = [kind for kind in kinds_of(steps[counted]) if kind.phase != "all"]
     return tuple(
         _ledger(
             kind,
             Attributed(*(times[chosen] for times in vars(found).values())),
             length[chosen],
-            per_sequence[chosen] if kind.phase == "decode" else np.empty(0),
+            by_size.get(kind.batch) if kind.phase == "decode" else None,
             _layers(sums, kind.phase),
         )
         for kind in sorted(kinds, key=lambda kind: kind.batch is not None)
-        for chosen in [kind.of(steps)]
+        for chosen in [kind.of(steps) & counted]
     )
 
 
@@ -203,7 +220,11 @@ def step_weights(phase_of: pd.Series, windows: pd.DataFrame | None = None) -> Fl
             weights[own] = 1 / own.sum()
         else:
             begin, finish = edges_of(windows)
-            weights[own] = typical_weights((finish - begin)[own] / 1e3)
+            counted = own
+            if "first_use" in windows:
+                counted = own & ~windows["first_use"].to_numpy(bool)
+                counted = counted if counted.any() else own
+            weights[counted] = typical_weights((finish - begin)[counted] / 1e3)
     return weights
 
 
@@ -226,16 +247,14 @@ def _ledger(
     kind: StepKind,
     found: Attributed,
     length: Floats,
-    per_sequence: Floats,
+    token: TokenTime | None,
     layers: dict[str, int],
 ) -> Ledger:
     step = _spread(length)
     weights = typical_weights(length)
-    known = per_sequence > 0
-    # What a token takes of a step's time, where a step may give a sequence several.
-    ms_per_token = None
-    if known.any():
-        ms_per_token = float(np.median(length[known] / per_sequence[known])) / 1e3
+    per_token = None
+    if token and token.per_step is not None and step.median:
+        per_token = token.typical_us / step.median
 
     summed, charged, alone = (
         times.T / 1e3 for times in (found.kernel_time, found.attributed, found.exclusive)
@@ -253,7 +272,7 @@ def _ledger(
             charged_us=us,
             alone_us=float(without_others @ weights),
             share=share,
-            ms_per_token=None if ms_per_token is None else share * ms_per_token,
+            ms_per_token=None if per_token is None else us * per_token / 1e3,
             layers=layers.get(name, 0),
             per_layer_us=us / layers[name] if name in layers else None,
             spread=_spread(own),
@@ -263,7 +282,8 @@ def _ledger(
         for share in [us / step.median if step.median else 0.0]
     )
     overlap = sum(row.summed_us - row.charged_us for row in rows)
-    return Ledger(kind.phase, kind.batch, len(length), step, ms_per_token, overlap, rows)
+    ms_per_token = token.token_us / 1e3 if token and per_token is not None else None
+    return Ledger(kind.phase, kind.batch, len(length), step, ms_per_token, overlap, rows, token)
 
 
 def _spread(us: Floats) -> StepSpread:

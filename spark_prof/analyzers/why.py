@@ -2,90 +2,26 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.ceilings.ceiling_rows import Question, WeightsOfModel
-from spark_prof.analyzers.ceilings.checkpoint_ceilings import Change, changed, step_of
+from spark_prof.analyzers.ceilings.checkpoint_ceilings import Change, changed
 from spark_prof.analyzers.ceilings.checkpoint_weights import weights_of
-from spark_prof.analyzers.ceilings.config import Config
-from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.fallbacks.causes import FIRST_WITH
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.rule import runs_eagerly
-from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.measured_gap import Gap, gap_of
 from spark_prof.analyzers.step_time import GAPS
+from spark_prof.analyzers.typed_command import Command, command, source_word
+from spark_prof.analyzers.why_sides import Part, Side, parts_of_weights, resident_bytes
 from spark_prof.rules.gpus import Gpu
 from spark_prof.traces.checkpoint import Checkpoint
 
-_NARROW = {"nvfp4": "fp4", "mxfp4": "fp4", "fp8": "fp8", "mxfp8": "fp8", "int8": "int8"}
-_WEIGHT_ONLY = {"int4", "nf4"}
 _WAITS = ("eager-mode", "host-gaps", "scheduler-gaps", "idle-gpu")  # findings about these gaps
 _SAME = 0.01  # of a time: sides that are less apart take the same
-_KV, _STATE = "kv", "state"
-_SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LIKE = 0.02
 """Of a recording's bytes: a checkpoint that differs by less is taken to be the recorded one."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one component costs a token."""
-
-    component: str
-    format: str  # of its weights, several with a plus between them
-    bytes: float  # that a decode step reads of its weights
-    bound_us: float  # reading them, at the GPU's bandwidth
-    us: float | None  # what was measured; None of a checkpoint
-    kernel: str  # with the most time, or of a checkpoint empty
-    computes_in: str  # as it ran, or of a checkpoint what is expected
-
-    @property
-    def of_bound(self) -> float | None:
-        """The bound's share of what was measured."""
-        return self.bound_us / self.us if self.us else None
-
-
-@dataclass(frozen=True)
-class Side:
-    """A checkpoint, or a recording of one."""
-
-    name: str
-    measured: bool  # whether it is a recording
-    parts: tuple[Part, ...]
-    us: float | None  # a typical decode step; None of a checkpoint
-    eager: bool = False  # whether the host launched each kernel of it
-    model: tuple[str, int, int] = ("", 0, 0)  # architecture, layers and hidden size; 0 is unknown
-
-    @property
-    def waits_us(self) -> float:
-        """What its kernels wait for launches and for the host."""
-        return sum(part.us or 0.0 for part in self.parts if part.component in GAPS)
-
-    @property
-    def kernels_us(self) -> float:
-        """Its kernels and copies alone."""
-        return (self.us or 0.0) - self.waits_us
-
-    @property
-    def bytes(self) -> float:
-        """Weights that a decode step reads."""
-        return sum(part.bytes for part in self.parts)
-
-    @property
-    def bound_us(self) -> float:
-        """The lower bound of a decode step by its weights."""
-        return sum(part.bound_us for part in self.parts)
-
-    def part(self, component: str) -> Part | None:
-        """What that component costs; None where it has no weights and took no time."""
-        return next((part for part in self.parts if part.component == component), None)
 
 
 @dataclass(frozen=True)
@@ -95,6 +31,7 @@ class WhatIf:
     title: str
     bytes: float
     bound_us: float
+    fits: bool = True  # whether it is in the memory of the GPUs
 
 
 @dataclass(frozen=True)
@@ -102,7 +39,8 @@ class Next:
     """What to type next."""
 
     text: str  # before the command
-    command: str
+    command: Command
+    recorded_as: str = ""  # what the file says in place of one, as a finding's
 
 
 @dataclass(frozen=True)
@@ -116,99 +54,8 @@ class Why:
     what_ifs: tuple[WhatIf, ...]  # of the first checkpoint
     answer: tuple[str, ...]  # a sentence or two
     next: Next
-
-
-def side_of_checkpoint(checkpoint: Checkpoint, name: str, gpu: Gpu, question: Question) -> Side:
-    """What a checkpoint will read in a decode step, and how its products are expected to run."""
-    bandwidth = gpu.bandwidth.value
-    rows = (row for row in step_of(weights_of(checkpoint), question).rows if row.read)
-    read, formats = _by_component(
-        (row.component, row.format, row.read) for row in rows if row.format not in (_KV, _STATE)
-    )
-    parts = [
-        Part(
-            component,
-            " + ".join(formats[component]),
-            size,
-            size / bandwidth * 1e6,
-            None,
-            "",
-            " + ".join(dict.fromkeys(expected(form, gpu) for form in formats[component])),
-        )
-        for component, size in read.items()
-    ]
-    parts = sorted(parts, key=lambda part: -part.bytes)
-    return Side(name, False, tuple(parts), None, model=_model(checkpoint.config))
-
-
-def _by_component(
-    weights: Iterable[tuple[str, str, float]],
-) -> tuple[Mapping[str, float], Mapping[str, Mapping[str, None]]]:
-    """Bytes and formats of each component, of weights by component, format and bytes."""
-    sizes: dict[str, float] = defaultdict(float)
-    formats: dict[str, dict[str, None]] = defaultdict(dict)
-    for component, form, size in weights:
-        sizes[component] += size
-        formats[component][form] = None
-    return sizes, formats
-
-
-def _model(config: Mapping[str, Any], name: str = "") -> tuple[str, int, int]:
-    """Architecture, layers and hidden size of a configuration; else what a model's name tells."""
-    read, listed = Config(config), config.get("architectures")
-    words = listed if isinstance(listed, list) else re.findall(r"\w+For[A-Z]\w+", name)
-    return str(words[0]) if words else "", read.layers, read.hidden
-
-
-def expected(form: str, gpu: Gpu) -> str:
-    """The precision in which products of weights of a format can run on a GPU.
-
-        expected("nvfp4", H100) == "bf16 (weights only)"
-
-    vLLM may choose otherwise: what ran is in a recording.
-    """
-    too_old = float(gpu.compute_capability) < FIRST_WITH.get(form, 0.0)
-    return "bf16 (weights only)" if form in _WEIGHT_ONLY or too_old else _NARROW.get(form, form)
-
-
-def side_of_recording(
-    report: Report, name: str, gpu: Gpu, config: Mapping[str, Any] | None = None
-) -> Side:
-    """What a recorded decode step read and took, component by component.
-
-    Args:
-        config: the model's, as Hugging Face writes it, where the recording has it.
-    """
-    bandwidth = gpu.bandwidth.value
-    ledger = report.decode_ledger
-    sizes, formats = _by_component(
-        (row.component, _SHORT.get(row.dtype, row.dtype), row.bytes) for row in report.streamed
-    )
-    names = dict.fromkeys([*sizes, *(row.name for row in (ledger.rows if ledger else ()))])
-    parts = []
-    for component in names:
-        kernels = [k for k in report.kernels if k.component == component and k.decode_us]
-        most = max(kernels, key=lambda kernel: kernel.decode_us, default=None)
-        size = sizes.get(component, 0.0)
-        us = ledger.us(component) if ledger else None
-        if not size and not us:
-            continue
-        parts.append(
-            Part(
-                component,
-                " + ".join(formats.get(component, {})),
-                size,
-                size / bandwidth * 1e6,
-                us,
-                short_name(most.name) if most else "",
-                (most.precision or "") if most else "",
-            )
-        )
-    ordered = tuple(sorted(parts, key=lambda part: -(part.us or part.bound_us)))
-    model = _model(config or {}, report.run.model)
-    return Side(
-        name, True, ordered, ledger.step_us if ledger else None, runs_eagerly(report), model
-    )
+    gaps: tuple[Gap, ...] = ()  # of the first side and each other one, where both were measured
+    experts_hit: bool = False  # whether the bytes hang on how many experts a batch hits
 
 
 _MIXERS = frozenset({"qkv", "o_proj", "ssm", "attention"})
@@ -223,16 +70,19 @@ _FORMATS = (("FP8", "fp8"), ("INT4 (AWQ)", "int4"), ("NVFP4", "nvfp4"), ("MXFP4"
 
 def what_ifs(checkpoint: Checkpoint, gpu: Gpu, question: Question) -> Iterator[WhatIf]:
     """The checkpoint with its layers in each format, with attention and lm_head or without."""
-    bandwidth = gpu.bandwidth.value
     model = weights_of(checkpoint)
     seen: set[float] = set()
     plain = _in_format(model, "BF16", "bf16", _CHOICES[-1][1])
     for name, form in _FORMATS:
         for words, components in _CHOICES:
-            size = _read(_in_format(plain, name, form, components), question)
+            other = _in_format(plain, name, form, components)
+            parts = parts_of_weights(other, gpu, question)
+            size = sum(part.bytes for part in parts)
             if size not in seen:
                 seen.add(size)
-                yield WhatIf(f"{name}: layers{words}", size, size / bandwidth * 1e6)
+                bound = sum(part.bound_us for part in parts)
+                fits = resident_bytes(other, question) <= gpu.memory_bytes
+                yield WhatIf(f"{name}: layers{words}", size, bound, fits)
 
 
 def _in_format(
@@ -241,18 +91,16 @@ def _in_format(
     return changed(model, Change(form, title, components, form, widens=True)) or model
 
 
-def _read(model: WeightsOfModel, question: Question) -> float:
-    rows = step_of(model, question).rows
-    return sum(row.read for row in rows if row.format not in (_KV, _STATE))
-
-
 def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
     """What tells the sides apart: bytes first, then the component with most beyond its bound."""
     first, *others = sides
+    yield from filter(None, (_too_large(side, gpu) for side in sides))
     if not others:
+        step = "step" if (first.batch or 2) > 1 else "token"
+        each_gpu = f" from each of {first.ranks} GPUs" if first.ranks > 1 else ""
         yield (
-            f"{first.name} reads {first.bytes / 1e9:.2f} GB of weights a token: at best "
-            f"{first.bound_us / 1e3:.2f} ms on {gpu.name}, {_rate(first.bound_us)} tokens/s."
+            f"{first.name} reads {first.bytes / 1e9:.2f} GB of weights a {step}{each_gpu}: at best "
+            f"{first.bound_us / 1e3:.2f} ms on {gpu.name}, {_rate(first)} tokens/s."
         )
     for other in others:
         if unlike := _unlike(first, other):
@@ -260,6 +108,9 @@ def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
                 f"{first.name} and {other.name} are different models ({unlike}): their times are "
                 "below, but say nothing about a format or a kernel."
             )
+            continue
+        if unequal := _unequal(first, other):
+            yield f"{unequal}: what a step takes is of other work on each; the tables have both."
             continue
         if untold := _untold(first, other) or _untold(other, first):
             yield (
@@ -270,6 +121,42 @@ def answer_of(sides: Sequence[Side], gpu: Gpu) -> Iterator[str]:
         yield _of_bytes(first, other, gpu)
         if first.us and other.us:
             yield _of_time(first, other)
+
+
+_FULL = 0.9  # of a GPU's memory: with more than that weights leave no room for a KV cache
+
+
+def _too_large(side: Side, gpu: Gpu) -> str:
+    """That a checkpoint does not fit into the GPUs, or hardly; empty where it does."""
+    memory = side.memory
+    if memory is None or memory.bytes <= _FULL * memory.gpu_bytes:
+        return ""
+    sizes = f"{memory.bytes / 1e9:.1f} GB", f"{memory.gpu_bytes / 1e9:.0f} GB of memory"
+    every = f"each of {side.ranks} {gpu.name}" if side.ranks > 1 else gpu.name
+    if memory.fits:
+        return (
+            f"{side.name} takes {sizes[0]} of the {sizes[1]} of {every}: little is left for the "
+            "KV cache."
+        )
+    enough = (
+        f"--tensor-parallel {memory.fitting} would hold it"
+        if memory.fitting
+        else "16 of them do not hold it either"
+    )
+    return f"{side.name} does not fit: it takes {sizes[0]}, {every} has {sizes[1]}; {enough}."
+
+
+def bytes_known(a: Side, b: Side) -> bool:
+    """Whether both sides tell what each component reads that the other one reads."""
+    return not (_untold(a, b) or _untold(b, a))
+
+
+def gaps_of(sides: Sequence[Side]) -> Iterator[Gap]:
+    """The gap between the first side and each other one, where both were measured."""
+    first, *others = sides
+    for other in others:
+        if gap := gap_of(first, other, bytes_known(first, other)):
+            yield gap
 
 
 def _untold(a: Side, b: Side) -> str:
@@ -289,24 +176,39 @@ def _unlike(a: Side, b: Side) -> str:
     return ""
 
 
+def _unequal(a: Side, b: Side) -> str:
+    """That a step does other work on either side; empty where it does the same."""
+    if a.batch and b.batch and a.batch != b.batch:
+        return (
+            f"{a.name} decodes {a.batch} sequences at a time and {b.name} {b.batch} (--batch N "
+            "asks for N)"
+        )
+    if a.ranks != b.ranks:
+        return f"{a.name} is on {a.ranks} GPUs of tensor parallelism and {b.name} on {b.ranks}"
+    return ""
+
+
 def _of_bytes(a: Side, b: Side, gpu: Gpu) -> str:
     more = a.bytes / b.bytes - 1 if b.bytes else 0.0
     sizes = f"{a.bytes / 1e9:.2f} GB against {b.bytes / 1e9:.2f} GB"
+    step = "token" if (a.batch, b.batch) == (1, 1) or a.measured or b.measured else "step"
     if abs(more) < 0.005:
-        text = f"{a.name} and {b.name} read the same bytes a token ({sizes})"
+        text = f"{a.name} and {b.name} read the same bytes a {step} ({sizes})"
     else:
         word = "more" if more > 0 else "fewer"
         text = (
-            f"{a.name} reads {100 * abs(more):.0f} % {word} bytes a token than {b.name} ({sizes})"
+            f"{a.name} reads {100 * abs(more):.0f} % {word} bytes a {step} than {b.name} ({sizes})"
         )
-    rates = f"at most {_rate(a.bound_us)} against {_rate(b.bound_us)} tokens/s"
+    rates = f"at most {_rate(a)} against {_rate(b)} tokens/s"
     most, least = (a, b) if more > 0 else (b, a)
     apart = _most_apart(most, least, lambda part: part.bytes)
     why = ""
     if apart and abs(more) >= 0.005:
         forms = [part.format if part else "none" for part in (a.part(apart), b.part(apart))]
         why = f"; most of it is {apart} ({forms[0]} against {forms[1]})"
-    return f"{text}{why}. On {gpu.name} that is {rates}."
+    on = f"each of {a.ranks} {gpu.name}" if a.ranks == b.ranks > 1 else gpu.name
+    verb = "is" if a.fits and b.fits else "would be"
+    return f"{text}{why}. On {on} that {verb} {rates}."
 
 
 def _of_time(a: Side, b: Side) -> str:
@@ -374,14 +276,17 @@ def next_of(
     for side, source in zip(sides, sources, strict=True):
         recorded = any(abs(side.bytes / o.bytes - 1) < _LIKE for o in known if o.bytes)
         if not side.measured and not recorded:
-            name = shlex.quote(f"{Path(side.name).name}-run")
+            name = f"{Path(side.name).name}-run"
             return Next(
-                f"Next, record {side.name}; no checkpoint tells what kernels and launches take:",
-                f"spark-prof record -o {name} -- vllm serve {shlex.quote(source)}",
-            )
+                f"Next, record {side.name}; the time of kernels and launches is in no checkpoint:",
+                command(
+                    "spark-prof", "record", "-o", source_word(name), "--", "vllm", "serve",
+                    source_word(source),
+                ),
+            )  # fmt: skip
     ordered = sorted(known, key=lambda side: side.us or 0.0) or [*sides]
     slow, fast = next((side for side in known if side.eager), ordered[-1]), ordered[0]
-    found = [one for one in findings[sides.index(slow)] if " ab " in one.command]
+    found = [one for one in findings[sides.index(slow)] if one.action and one.action.verb == "ab"]
     cause = _most_apart(slow, fast, lambda part: (part.us or 0.0) - part.bound_us)
     waits = slow.eager or cause in GAPS
     about = [one for one in found if one.id in _WAITS if waits] or [
@@ -391,12 +296,12 @@ def next_of(
         gain = (
             f", at most {written_time(1e3 * one.ms_per_token)} a token" if one.ms_per_token else ""
         )
-        return Next(f"Next, for {slow.name} ({one.id}{gain}):", one.command)
-    names = [shlex.quote(sources[sides.index(side)]) for side in (fast, slow)]
+        return Next(f"Next, for {slow.name} ({one.id}{gain}):", one.command, one.recorded_as)
+    names = [source_word(sources[sides.index(side)]) for side in (fast, slow)]
     if slow is fast:
-        return Next("Next, what to change:", f"spark-prof report {names[0]}")
+        return Next("Next, what to change:", command("spark-prof", "report", names[0]))
     return Next(
-        "Next, layer by layer and kernel by kernel:", f"spark-prof compare {' '.join(names)}"
+        "Next, layer by layer and kernel by kernel:", command("spark-prof", "compare", *names)
     )
 
 
@@ -410,5 +315,6 @@ def _most_apart(a: Side, b: Side, figure: Callable[[Part], float]) -> str:
     return max(names, key=difference, default="")
 
 
-def _rate(us: float) -> str:
-    return f"{1e6 / us:,.0f}" if us else "-"
+def _rate(side: Side) -> str:
+    """The most tokens that all sequences of a side can get in a second."""
+    return f"{1e6 * (side.batch or 1) / side.bound_us:,.0f}" if side.bound_us else "-"

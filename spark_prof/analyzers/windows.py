@@ -113,7 +113,7 @@ def _believed(
         notes.append(
             f"A step of {_STALL_TIMES} times the median of its phase or more took "
             f"{_span(int(told.max()))} (step {numbers[told.argmax()]}): the engine stalled, or "
-            "the clock was set forward. Means contain it, medians do not."
+            "the clock was set forward. Means that count it contain it, medians do not."
         )
     return kept, breaks, tuple(notes)
 
@@ -211,10 +211,10 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     steps = bundle.frame("steps", rank).sort_values("step").set_index("step", drop=False)
     if not steps.index.is_unique:
         raise CommandError(
-            f"{bundle.path} has two steps of one number in rank {rank}; it is damaged"
+            f"{bundle.shown} has two steps of one number in rank {rank}; it is damaged"
         )
     steps = steps[steps["watched"]]
-    steps = steps.join(_engine_rows(bundle, steps))
+    steps = steps.join(engine_rows(bundle, steps))
     device = _on_device(steps, kernels)
     kept, breaks = np.ones(len(steps), bool), np.zeros(len(steps), bool)
     notes: tuple[str, ...] = ()
@@ -224,7 +224,7 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
         kept, breaks, notes = _believed(steps, device, one_clock=bundle.imported, awaited=awaited)
     left_out = steps.index.to_numpy(np.int64)[~kept]
     if len(left_out) == len(steps) > 0:
-        raise CommandError(f"{bundle.path} has no step whose times can be believed: {notes[0]}")
+        raise CommandError(f"{bundle.shown} has no step whose times can be believed: {notes[0]}")
     steps, breaks = steps[kept], breaks[kept]
     scheduled = steps["schedule_ns"].fillna(steps["start_ns"]).to_numpy(np.int64)
     updated = steps["update_ns"].fillna(steps["end_ns"]).to_numpy(np.int64)
@@ -236,12 +236,19 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     known = steps["unfinished"].notna().to_numpy()
     busy = np.where(known[:-1], had_work[:-1], apart < _PAUSE_NS)
     follows = same_piece & np.append(False, busy.astype(bool))
+    # Between two rows others may have run that were only timed, or not recorded at all.
+    follows[1:] &= np.diff(steps.index.to_numpy(np.int64)) == 1
+    apart_by = np.diff(steps["place"].to_numpy(np.float64))
+    follows[1:] &= np.isnan(apart_by) | (apart_by == 1)
 
-    # The first step of a piece may wait for a flush, or for the recording to get ready.
-    alone = np.where(same_piece, scheduled, steps["start_ns"])
     # A step without kernels ends on the device when the one before it does.
     device_done = np.maximum.accumulate(device.last[kept])
     before = np.append(0, device_done[:-1])
+    # The first step of a piece may wait for a flush, or for the recording to get ready: that is no
+    # time of the step, all the rest since it was scheduled is.
+    start, paused = (steps[name].to_numpy(np.int64) for name in ("start_ns", "paused_ns"))
+    ready = np.minimum(np.maximum(scheduled, before) + paused, start)
+    alone = np.where(same_piece, scheduled, np.where(paused > 0, ready, start))
     begin = np.where(follows, np.maximum(scheduled, before), alone)
     begin = np.maximum.accumulate(begin)
     finish = np.maximum.reduce([updated, device_done, begin])
@@ -261,23 +268,19 @@ def timed_windows(bundle: Bundle, rank: int, kernels: pd.DataFrame) -> Windows:
     return Windows(windows, left_out, notes)
 
 
-def tokens_per_sequence(steps: pd.DataFrame) -> pd.Series:
-    """How many tokens each step gave a sequence, NaN where no sequence got any.
-
-    Without the scheduler's record every decoding request is taken to get one.
-    """
-    tokens = steps["output_tokens"].fillna(steps["decode_requests"])
-    requests = steps["output_requests"].fillna(steps["decode_requests"])
-    per_sequence: pd.Series = tokens / requests.replace(0, np.nan)
-    return per_sequence
+_FAR = 1 << 40  # places between two replicas, more than any has batches
 
 
-def _engine_rows(bundle: Bundle, steps: pd.DataFrame) -> pd.DataFrame:
+def engine_rows(bundle: Bundle, steps: pd.DataFrame) -> pd.DataFrame:
     """The scheduler's record of each step, indexed by step."""
     times = ["schedule_ns", "update_ns"]
-    counts = ["output_tokens", "output_requests", "unfinished"]
-    records = [bundle.frame("engine", r).assign(replica=r) for r in _replicas(bundle)]
-    engine = pd.concat([empty_table("engine").to_pandas(), *records])
+    counts = ["output_tokens", "output_requests", "unfinished", "place"]
+    records = [bundle.frame("engine", r) for r in _replicas(bundle)]
+    # Of each replica the batches in order, whatever clocks say; nobody may have recorded some.
+    numbered = [
+        each.assign(place=np.arange(len(each)) + n * _FAR) for n, each in enumerate(records)
+    ]
+    engine = pd.concat([empty_table("engine").to_pandas().assign(place=0.0), *numbered])
     engine = engine[engine["update_ns"] > 0]
     pairs = steps[["step", "key", "start_ns"]].reset_index(drop=True).merge(engine, on="key")
     pairs = pairs[pairs["schedule_ns"] <= pairs["start_ns"]]

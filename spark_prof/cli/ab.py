@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -80,6 +81,7 @@ def ab(
     out: options.FolderOption = None,
     limit: options.Limit = None,
     section: options.Section = None,
+    all_sections: options.AllSections = False,
     apply: Annotated[
         bool,
         typer.Option(
@@ -95,11 +97,13 @@ def ab(
     side = with_formats(parse_side(b), mxfp4_layers, fp8_layers)
     if apply:
         return _apply(side, command or [], kind)
-    from spark_prof.ab.command import engine_command
+    from spark_prof.ab.command import container_note, engine_command
     from spark_prof.ab.protocol import run_ab
-    from spark_prof.ab.result import exit_code
+    from spark_prof.ab.result import exit_code, outcome_of
     from spark_prof.ab.setting import Options
+    from spark_prof.analyzers.typed_command import command as typed_command
     from spark_prof.dashboards.ab_report import render_ab
+    from spark_prof.redact import redacted
 
     if starts % 4:
         raise CommandError(f"--starts {starts}: give a multiple of 4, for the order A B B A")
@@ -111,25 +115,38 @@ def ab(
         folder, sizes, prompts, seconds, context, gate_tokens, not no_record, starts, timeout,
         time_anyway, text,
     )  # fmt: skip
-    engine = engine_command(command or [])
+    engine, other = engine_command(command or []), parse_side(a)
+    if note := container_note(engine, (*other.options, *side.options)):
+        options.say(note)
     result = run_ab(
-        engine, parse_side(a), side, mode, wanted, sys.argv[1:], options.say,
+        engine, other, side, mode, wanted, sys.argv[1:], options.say,
         lambda found: render_ab(found, Layout("html")),
     )  # fmt: skip
-    drawn = render_ab(result, options.run_layout(kind, limit, section))
+    drawn = render_ab(result, options.run_layout(kind, limit, section), whole=all_sections)
     options.show_run(drawn, folder, result.failure)
+    if outcome_of(result) == "faster":
+        formats = (("mxfp4", mxfp4_layers), ("fp8", fp8_layers))
+        added = [f"{s.strip()}={f}" for f, slots in formats for s in slots.split(",") if s.strip()]
+        behind = engine.text if engine.container else (str(folder / "result.json"),)
+        words = ["--b", " ".join(filter(None, (b, *added))), "--", *redacted(list(behind))]
+        options.say(f"to serve it: {typed_command('spark-prof', 'ab', '--apply', *words)}")
     return exit_code(result)
 
 
 def _apply(side: Side, words: list[str], kind: options.Format) -> int:
     from spark_prof.ab.apply import exports_of, lines_of, serve_line, side_of_result
+    from spark_prof.ab.apply_container import container_serve, engine_of_result
+    from spark_prof.ab.command import engine_command
 
-    if len(words) > 1:
-        raise CommandError("--apply takes --b, or one result.json of an earlier run")
     if kind not in (options.Format.TEXT, options.Format.JSON):
         raise CommandError(f"--apply prints no {kind.value}; give --format json, or none")
-    found = side_of_result(Path(words[0]), side) if words else side
-    serve = serve_line(found)
+    result = Path(words[0]) if len(words) == 1 and not Path(words[0]).is_dir() else None
+    found = side_of_result(result, side) if result else side
+    engine = engine_of_result(result) if result else engine_command(words) if words else None
+    if engine is not None and engine.container is None:
+        raise CommandError("--apply takes one result.json, or the docker run that shall serve")
+    started = shlex.join(container_serve(found, engine)) if engine else ""
+    serve = started or serve_line(found)
     if kind is options.Format.JSON:
         record = {
             "environment": exports_of(found),
@@ -137,6 +154,12 @@ def _apply(side: Side, words: list[str], kind: options.Format) -> int:
             "serve": serve or "vllm serve MODEL",
         }
         print(json.dumps(record, indent=2))
+        return 0
+    if started:
+        if not started.isprintable():
+            raise CommandError("the command has a control character; --format json has it")
+        print(started)
+        options.say('start it with: eval "$(spark-prof ab --apply ...)"')
         return 0
     # The lines are evaluated: all of them, or none.
     for line in list(lines_of(found)):

@@ -11,6 +11,7 @@ from spark_prof.cli import kernels, kernels_bench, kernels_replay  # noqa: F401 
 from spark_prof.cli.ab import ab
 from spark_prof.cli.classify import classify
 from spark_prof.cli.compare import compare
+from spark_prof.cli.completion import completion
 from spark_prof.cli.doctor import doctor
 from spark_prof.cli.explore import demo, explore
 from spark_prof.cli.export import export
@@ -59,6 +60,8 @@ _COMMANDS = (
      "export my-run -o my-run.perfetto.json"),
     (query, "Ask the tables of recordings in SQL.",
      "query my-run 'select name, count(*) from kernels group by 1'"),
+    (completion, "Print what completes commands and options in bash, zsh or fish.",
+     "completion bash > ~/.local/share/bash-completion/completions/spark-prof"),
 )  # fmt: skip
 """Each command with its line in the list of them, and an example."""
 for command, line, example in _COMMANDS:
@@ -88,8 +91,7 @@ class _Command(TyperCommand):
                 each.display_type = lambda _: ""
             elif each.metavar is None and typed and not each.is_flag:
                 kind = typed.removeprefix("list[").rstrip("]").removesuffix(" range")
-                takes = _TAKES.get(each.name, _TAKES.get(kind, kind))
-                each.metavar = "FOLDER" if "'s folder" in (each.help or "") else takes
+                each.metavar = _TAKES.get(each.name, _TAKES.get(kind, kind))
         return found
 
 

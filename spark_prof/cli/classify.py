@@ -39,7 +39,7 @@ def classify(
     drawn_as = laid_out(format, out, limit, section)
     from spark_prof.dashboards.classification import render_classification
 
-    rows, lost = _of_names(name) if name else _of_source(source or "", arch)
+    rows, lost = of_names(name) if name else of_source(source or "", arch)
     for line in lost:
         say(line)
     title = source or "kernels by name"
@@ -47,13 +47,15 @@ def classify(
     put(drawn.removesuffix("\n") if out is None else drawn, out)
 
 
-def _of_names(names: list[str]) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
+def of_names(names: list[str]) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
+    """Kernels by what their names tell, and what was lost."""
     from spark_prof.analyzers.classify.listing import list_names
 
     return list_names(names), ()
 
 
-def _of_source(source: str, arch: str | None) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
+def of_source(source: str, arch: str | None) -> tuple[tuple[Classified, ...], tuple[str, ...]]:
+    """Kernels of a recording, a trace or machine code, and what was lost."""
     from spark_prof.analyzers.classify.listing import list_bundle
     from spark_prof.datasets.opened import opened
     from spark_prof.traces.resolve import MachineCode, fetched

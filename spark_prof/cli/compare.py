@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +12,9 @@ from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
+    from spark_prof.analyzers.comparing.load_tests import LoadComparison
     from spark_prof.dashboards.compare_report import Compared
+    from spark_prof.traces.resolve import Source
 
 _MOST = 25
 _MOST_RECORDINGS = 200
@@ -28,6 +32,9 @@ def compare(
     others: Annotated[list[str], typer.Argument(metavar="B", help="What is compared with it.")],
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    all_sections: Annotated[
+        bool, typer.Option("--all", help="Every section, not the one screen.")
+    ] = False,
     limit: Limit = None,
     section: Section = None,
     rank: Annotated[
@@ -55,13 +62,23 @@ def compare(
     from spark_prof.analyzers.comparing.comparison import side_names
     from spark_prof.analyzers.comparing.thresholds import check
     from spark_prof.dashboards.compare_report import Compared, render_comparison
+    from spark_prof.dashboards.load_comparison import render_loads
     from spark_prof.datasets.compared import read_side, recordings_of
+    from spark_prof.traces.checkpoint import is_model
+    from spark_prof.traces.resolve import LoadTest
 
+    models = [source for source in (reference, *others) if is_model(source)]
+    if models and len(models) == len(others) + 1:
+        again = shlex.join(["spark-prof", "why", *models])
+        raise CommandError(f"these are models and no recordings; ask: {again}")
     sides = [recordings_of(source) for source in (reference, *others)]
     if sum(map(len, sides)) > _MOST_RECORDINGS:
         raise CommandError(
             f"{sum(map(len, sides))} recordings are too many; compare at most {_MOST_RECORDINGS}"
         )
+    if any(isinstance(source, LoadTest) for side in sides for source in side):
+        put(render_loads(_loads(sides, fail_on), drawn_as), out)
+        return
     a, *rest = ([read_side(source, rank) for source in side] for side in sides)
     first, *names = side_names([[each.source for each in side] for side in (a, *rest)])
     found = tuple(
@@ -69,9 +86,35 @@ def compare(
     )
     gate = tuple(check(each, gates) for each in found) if gates else ()
     compared = Compared(found, gate)
-    put(render_comparison(compared, drawn_as), out)
+    put(render_comparison(compared, drawn_as, whole=all_sections), out)
     if _failed(compared, strict):
         raise typer.Exit(1)
+
+
+def _loads(sides: list[list[Source]], fail_on: list[str] | None) -> LoadComparison:
+    """The comparison of results of load generators, of which all have to be."""
+    from spark_prof.analyzers.comparing.comparison import side_names
+    from spark_prof.analyzers.comparing.load_tests import compare_loads
+    from spark_prof.traces.benchmarks.read import read_benchmark
+    from spark_prof.traces.resolve import LoadTest
+
+    every = [source for side in sides for source in side]
+    tested = [source for source in every if isinstance(source, LoadTest)]
+    recorded = [source for source in every if not isinstance(source, LoadTest)]
+    if recorded:
+        raise CommandError(
+            f"{tested[0].name} is a load generator's result and {recorded[0].name} is none; "
+            f"spark-prof report {shlex.quote(recorded[0].name)} --bench "
+            f"{shlex.quote(tested[0].name)} holds one beside the other"
+        )
+    if len(sides) != 2 or fail_on:
+        raise CommandError(
+            "results of load generators are compared two sides at a time and without --fail-on, "
+            "which needs recordings"
+        )
+    a, b = ([read_benchmark(Path(source.name)) for source in side] for side in sides)
+    first, second = side_names([[source.name for source in side] for side in sides])
+    return compare_loads(a, b, (first, second))
 
 
 def _failed(compared: Compared, strict: bool) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import shlex
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_prof.cli.options import FormatOption, Limit, OutOption, Section, laid_out, put, say
+from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 
 if TYPE_CHECKING:
     from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings, Question
     from spark_prof.analyzers.fallbacks.audit_rows import Audit
     from spark_prof.analyzers.finding import Finding
+    from spark_prof.analyzers.typed_command import Command
+    from spark_prof.dashboards.doctor_report import Diagnosis
+    from spark_prof.dashboards.section import Layout
     from spark_prof.rules.gpus import Gpu
     from spark_prof.traces.measured import Measured
     from spark_prof.traces.readers.engine_log import EngineLog
@@ -77,7 +82,15 @@ def doctor(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="A bundle, a trace, the URL of one, a log or a model; by default this machine."
+            help="A bundle, a trace, the URL of one, a log (- for stdin) or a model; by default "
+            "this machine."
+        ),
+    ] = None,
+    container: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- docker run ...",
+            help="What starts vLLM in a container: what its image has is looked at.",
         ),
     ] = None,
     log: Annotated[
@@ -85,7 +98,10 @@ def doctor(
         typer.Option(help="What the engine printed, in the same run if there is a source."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="A model's folder or name: how fast can it be at most?")
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="A model's folder or name: how fast can it be at most?"
+        ),
     ] = None,
     gpu: Annotated[
         str | None, typer.Option(help="The GPU that a log or a model is for, such as gb10.")
@@ -117,44 +133,91 @@ def doctor(
     ] = None,
     format: FormatOption = None,  # noqa: A002 - the option's name is the contract's
     out: OutOption = None,
+    all_sections: Annotated[
+        bool, typer.Option("--all", help="Every section, not the one screen.")
+    ] = False,
     limit: Limit = None,
     section: Section = None,
+    list_issues: Annotated[
+        bool, typer.Option("--known-issues", help="List the known issues of vLLM, with dates.")
+    ] = False,
     fail_on_findings: Annotated[
         bool, typer.Option("--fail-on-findings", help="Exit with 1 if anything was found.")
     ] = False,
 ) -> None:
-    """Say which kernels were chosen and why, what is set to no effect, and what would be faster."""
+    """Say which kernels were chosen and why, settings without effect, and what would be faster."""
     drawn_as = laid_out(format, out, limit, section)
-    from spark_prof.dashboards.doctor_report import Diagnosis, render_diagnosis
+    if list_issues:
+        put(_known_issues(drawn_as), out)
+        return
+    from spark_prof.dashboards.doctor_report import render_diagnosis
+
+    question = question_of(batch, context, drafts, accepted, ranks)
+    found = diagnose(
+        source, log, model, gpu, question, container=container, measure=measure, rank=rank
+    )
+    put(render_diagnosis(found, drawn_as, whole=all_sections), out)
+    if fail_on_findings and found.findings:
+        raise typer.Exit(1)
+
+
+def diagnose(
+    source: str | None = None,
+    log: Path | None = None,
+    model: str | None = None,
+    gpu: str | None = None,
+    question: Question | None = None,
+    *,
+    container: list[str] | None = None,
+    measure: bool = False,
+    rank: int | None = None,
+) -> Diagnosis:
+    """What the matter is with a recording, a log, a model's use of a GPU, or this machine.
+
+    diagnose("serve.log", gpu="gb10").findings
+
+    Args:
+        source: what is recognised as one of them; this machine if nothing is given.
+        question: the use that a model's lower bounds are for.
+        container: what follows the source where that starts a container.
+    """
+    from spark_prof.analyzers.typed_command import command
+    from spark_prof.dashboards.doctor_report import Diagnosis
     from spark_prof.rules.gpus import find_gpu
     from spark_prof.traces.checkpoint import model_folder
-    from spark_prof.traces.readers.engine_log import read_engine_log
 
     named = gpu_named(gpu)
-    source, log, model = _recognised(source, log, model)
-    read = read_engine_log(log) if log else None
+    started = _started(source, container)
+    if source == _PIPED:
+        source, log = None, Path(_PIPED)
+    source, log, model = _recognised(None if started else source, log, model)
+    read = _read_log(log) if log else None
     audit: Audit | None = None
     findings: tuple[Finding, ...] = ()
     if source is not None:
         audit, findings = _of_source(source, rank, read)
     elif read is not None:
-        words = ["spark-prof", "doctor", "--log", str(log)]
-        again = shlex.join([*words, *(("--gpu", named.short) if named else ())])
+        on = ("--gpu", named.short) if named else ()
+        again = command("spark-prof", "doctor", "--log", str(log), *on)
         audit, findings = _of_log(read, named, again)
-    question = question_of(batch, context, drafts, accepted, ranks)
     measured = _measured() if measure else None
     first = named or (find_gpu(audit.engine.gpu) if audit and audit.engine.gpu else None)
-    ceilings = model_ceilings(model_folder(model), question, first, measured) if model else None
+    ceilings = (
+        model_ceilings(model_folder(model), question or question_of(1), first, measured)
+        if model
+        else None
+    )
     machine = None
     if source is None and log is None and model is None and not measure:
         from spark_prof.analyzers.fallbacks.machine_checks import machine_findings
-        from spark_prof.profiler.installed import installed
+        from spark_prof.profiler.installed import installed, installed_in
 
-        machine = installed()
+        machine = installed_in(started) if started else installed()
         findings = machine_findings(machine)
-    subjects = [str(subject) for subject in (source, log, model) if subject is not None]
-    found = Diagnosis(
-        ", ".join(subjects) or "this machine",
+    shown = (source, read.path if read else None, model)
+    subjects = [str(subject) for subject in shown if subject is not None]
+    return Diagnosis(
+        ", ".join(subjects) or ("the container" if started else "this machine"),
         findings,
         audit,
         machine,
@@ -162,9 +225,49 @@ def doctor(
         measured,
         named is not None,
     )
-    put(render_diagnosis(found, drawn_as), out)
-    if fail_on_findings and findings:
-        raise typer.Exit(1)
+
+
+_PIPED = "-"
+"""In place of a log: it comes in on stdin."""
+
+
+def _read_log(log: Path) -> EngineLog:
+    """A log, or what is piped in: `docker logs NAME 2>&1 | spark-prof doctor -`."""
+    from spark_prof.traces.readers.engine_log import read_engine_log
+
+    if str(log) != _PIPED:
+        return read_engine_log(log)
+    if sys.stdin.isatty():
+        raise CommandError("no log comes in; try: docker logs NAME 2>&1 | spark-prof doctor -")
+    with temporary_folder() as folder:
+        path = folder / "log"
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        piped = read_engine_log(path, "standard input")
+    if not piped.tells:
+        raise CommandError(piped.lost[0])
+    return piped
+
+
+def _started(source: str | None, container: list[str] | None) -> list[str]:
+    """The command line that starts a container; none where a source was given."""
+    if not container or source is None:
+        return []
+    from spark_prof.profiler.commands import recognise
+
+    words = [source, *container]
+    try:
+        kind = recognise(words).kind
+    except CommandError as error:
+        raise CommandError(
+            f"{error}; doctor takes one source, or -- docker run ... IMAGE"
+        ) from error
+    if kind != "container":
+        raise CommandError(
+            f"{source} starts no container, and vLLM here is looked at by spark-prof doctor alone; "
+            "give one source, or -- docker run ... IMAGE"
+        )
+    return words
 
 
 def _recognised(
@@ -173,21 +276,24 @@ def _recognised(
     """The source as what it is: a recording, a log or a model."""
     from spark_prof.traces.checkpoint import is_model, model_folder
     from spark_prof.traces.readers.engine_log import read_engine_log
-    from spark_prof.traces.resolve import resolve
+    from spark_prof.traces.resolve import LoadTest, resolve
 
     if source is None:
         return source, log, model
     if model is None and is_model(source):
         return None, log, source
+    path = Path(source)
     try:
-        resolve(source)
+        found = resolve(source)
     except CommandError:
-        path = Path(source)
-        if log is None and path.is_file() and read_engine_log(path).statements:
+        if log is None and path.is_file() and read_engine_log(path).tells:
             return None, path, model
         if not path.exists():
             model_folder(source)  # says where a model of that name would be
         raise
+    # What a server writes while it serves is what load generators print, too.
+    if isinstance(found, LoadTest) and log is None and read_engine_log(path).tells:
+        return None, path, model
     return source, log, model
 
 
@@ -215,13 +321,20 @@ def _of_source(
     return report.audit, report.findings
 
 
-def _of_log(log: EngineLog, gpu: Gpu | None, verify: str) -> tuple[Audit, tuple[Finding, ...]]:
+def _of_log(log: EngineLog, gpu: Gpu | None, verify: Command) -> tuple[Audit, tuple[Finding, ...]]:
     from spark_prof.analyzers.fallbacks.audit import audit_of_log
     from spark_prof.analyzers.finding import keyed
     from spark_prof.analyzers.findings.audit_findings import findings_of_audit
 
     audit = audit_of_log(log, gpu.name if gpu else "", gpu.compute_capability if gpu else "")
     return audit, keyed(findings_of_audit(audit), verify)
+
+
+def _known_issues(drawn_as: Layout) -> str:
+    from spark_prof.analyzers.fallbacks.known_issues import every_known_issue
+    from spark_prof.dashboards.known_issues_report import render_known_issues
+
+    return render_known_issues(every_known_issue(), drawn_as)
 
 
 def _measured() -> Measured:

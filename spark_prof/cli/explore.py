@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer
 from spark_prof.cli.options import next_report, say
 from spark_prof.cli.written import Answer, AnswerOption, say_json
 from spark_prof.errors import CommandError
+from spark_prof.extras import install_command
 
 TOKEN = "SPARK_PROF_TOKEN"
 
@@ -58,7 +60,7 @@ def explore(
 ) -> None:
     """Look at recordings in the browser: where each token's time goes, down to single kernels."""
     if importlib.util.find_spec("streamlit") is None:
-        raise CommandError("the explorer needs Streamlit; pip install 'spark-prof[explore]'")
+        raise CommandError(f"the explorer needs Streamlit; {install_command('explore')}")
     gc.set_threshold(100_000)  # imports and a reading make lasting objects: a tenth of the start
     from spark_prof.explorer.access import is_loopback
     from spark_prof.explorer.server import listen, serve
@@ -120,9 +122,27 @@ def _on_desktop() -> bool:
 EXAMPLE = Path(__file__).resolve().parents[1] / "example.zip"
 """Qwen3-30B-A3B in NVFP4, 94 decode steps on an H100 with vLLM 0.26; random weights."""
 
+PAIR = (EXAMPLE.with_name("example-before.zip"), EXAMPLE.with_name("example-after.zip"))
+"""gpt-oss-20b in one engine on an H100, 60 decode steps each: with vLLM's kernels, then with
+spark-prof's, recorded by `ab --b moe=spark_prof,router=spark_prof --mxfp4-layers qkv,o,lm_head`."""
 
-def demo(port: _Port = None, show: _Show = None, kind: AnswerOption = Answer.TEXT) -> None:
+
+def demo(
+    pair: Annotated[
+        bool,
+        typer.Option("--compare", help="Two recordings, of gpt-oss-20b: its kernels were swapped."),
+    ] = False,
+    port: _Port = None,
+    show: _Show = None,
+    kind: AnswerOption = Answer.TEXT,
+) -> None:
     """Look at a recording of Qwen3-30B-A3B NVFP4 on an H100, without GPU, vLLM or model."""
+    if pair:
+        before, after = map(str, PAIR)
+        say("gpt-oss-20b on an H100 before and after its kernels were swapped, random weights")
+        say(f"next: {shlex.join(['spark-prof', 'compare', before, after])}")
+        explore([before, after], port=port, show=show, kind=kind)
+        return
     say("Qwen3-30B-A3B NVFP4 on an H100, 94 decode steps, random weights")
     say(next_report(EXAMPLE))
     explore([str(EXAMPLE)], port=port, show=show, kind=kind)

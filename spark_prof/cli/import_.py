@@ -21,7 +21,9 @@ def import_traces(
             help="Traces of one run, archives or folders of them, results of load generators.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The bundle's folder.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="The bundle's folder.")
+    ],
     like: Annotated[
         Path | None,
         typer.Option(

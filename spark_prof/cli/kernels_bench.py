@@ -238,10 +238,10 @@ def _measured(request: Request) -> tuple[Report, bool]:
         report.add(found)
         say(cell_line(found, report.ceilings) if isinstance(found, Cell) else found.what)
     results = [r for cell in report.cells for r in cell.results if r.contestant == cell.subject]
-    failures = [result.failed for result in results if result.failed]
+    failures = [result for result in results if result.failed]
     if request.own is None:
         return report, not failures
-    abstained = all(why.startswith("Abstained") for why in failures)
+    abstained = all(result.abstained for result in failures)
     if results and not any(result.us for result in results) and abstained:
-        raise CommandError(f"{request.own.name} was not timed anywhere: {failures[0]}")
+        raise CommandError(f"{request.own.name} was not timed anywhere: {failures[0].failed}")
     return report, abstained

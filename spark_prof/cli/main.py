@@ -6,9 +6,10 @@ The subcommands are imported only where signals are heeded: that takes most of a
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from spark_prof.ending import TerminatedError, end_at_once, ended_by_signals, stopped_with
-from spark_prof.errors import CommandError, SparkProfError
+from spark_prof.errors import NO_MEMORY, CommandError, SparkProfError, lacks_memory
 
 
 def main() -> int:
@@ -21,9 +22,15 @@ def main() -> int:
         code = 130
     except TerminatedError:
         code = 143
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        print(f"spark-prof: {NO_MEMORY}; give it more, or less to read", file=sys.stderr)
+        code = 2
     code = stopped_with() or code
-    if code in (130, 143):
-        print("spark-prof: stopped", file=sys.stderr)
+    if code in (129, 130, 143):
+        with suppress(OSError):  # the terminal may be gone
+            print("spark-prof: stopped", file=sys.stderr, flush=True)
         end_at_once()
     return code
 

@@ -11,6 +11,7 @@ import typer
 
 from spark_prof.cli.options import say
 from spark_prof.errors import CommandError
+from spark_prof.extras import install_command
 
 
 def mcp(
@@ -32,7 +33,7 @@ def mcp(
     """Serve recordings to an agent: a Model Context Protocol server on stdin and stdout."""
     # Version 1 of the SDK, which older vLLMs bring, has no mcp_types.
     if any(importlib.util.find_spec(name) is None for name in ("mcp", "mcp_types")):
-        raise CommandError("this needs version 2 of the MCP SDK: pip install 'spark-prof[mcp]'")
+        raise CommandError(f"this needs version 2 of the MCP SDK: {install_command('mcp')}")
     from spark_prof.mcp_server.allowed_folders import AllowedFolders
 
     allowed = AllowedFolders.of(folders or [Path()])

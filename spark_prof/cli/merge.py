@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -24,20 +24,35 @@ def merge(
             help="What each host wrote: a bundle, or the folder that holds its pieces.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The merged bundle's folder.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="The merged bundle's folder.")
+    ],
+    same_run: Annotated[
+        bool,
+        typer.Option(
+            "--same-run", help="Take them for one run, whatever their steps and clocks say."
+        ),
+    ] = False,
     kind: AnswerOption = Answer.TEXT,
 ) -> None:
     """Join the ranks of one run that were recorded on several hosts, on one clock."""
     if len(sources) < 2:
         raise CommandError("give at least two folders to merge, each with other ranks of one run")
     from spark_prof.analyzers.ranks.rank_clocks import wanted_shifts
+    from spark_prof.analyzers.ranks.same_run import made_by_one_call, why_other_runs, why_torn
     from spark_prof.traces.assemble import open_bundle
     from spark_prof.traces.claim import staged
     from spark_prof.traces.merge_ranks import join_bundles, move_clocks, open_parts
 
     with staged(out) as staging:
         parts = open_parts(sources)
+        told_so = same_run or made_by_one_call(parts)
+        for part in () if told_so else parts[1:]:
+            if why := why_other_runs(parts[0], part):
+                _refuse(parts[0].path, part.path, why)
         bundle = join_bundles(parts, staging)
+        if not told_so and (why := why_torn(bundle)):
+            _refuse(parts[0].path, parts[1].path, why)
         shifts, lost = wanted_shifts(bundle)
         bundle = move_clocks(bundle, shifts, lost)
     notes = []
@@ -55,6 +70,12 @@ def merge(
     say(f"ranks {ranks} in {out}; {next_report(out)}")
     for line in notes:
         say(line)
+
+
+def _refuse(first: Path, second: Path, why: str) -> NoReturn:
+    raise CommandError(
+        f"{first} and {second} are not of one run: {why}. If you know better: --same-run"
+    )
 
 
 def salvage(

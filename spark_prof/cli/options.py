@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -50,7 +51,10 @@ Section = Annotated[
 ]
 KindOption = Annotated[Format, typer.Option("--format", help="How to show it.")]
 FolderOption = Annotated[
-    Path | None, typer.Option("--out", "-o", help="The run's folder; by default named by the time.")
+    Path | None,
+    typer.Option(
+        "--out", "-o", metavar="FOLDER", help="The run's folder; by default named by the time."
+    ),
 ]
 ContextOption = Annotated[
     int, typer.Option(min=1, help="Tokens of each prompt when decoding is measured.")
@@ -98,18 +102,26 @@ def put(drawn: str, out: Path | None) -> None:
 
 
 def whole_numbers(
-    text: str, example: str, *, separator: str = ",", least: int = 1, most: int = 999_999_999
+    text: str,
+    example: str,
+    *,
+    separator: str = ",",
+    least: int = 1,
+    most: int = 999_999_999,
+    repeats: bool = False,
 ) -> tuple[int, ...]:
     """The different whole numbers of an option's text.
 
     Args:
         example: what is right, for the message: `--batch-sizes 1,8`.
+        repeats: a number may be there twice.
     """
     parts = [part.strip() for part in text.split(separator)]
     if not all(part.isdecimal() and part.isascii() and len(part) < 10 for part in parts):
         raise CommandError(f"{text!r:.40} is no list of whole numbers; give {example}, say")
     numbers = tuple(map(int, parts))
-    if len(set(numbers)) < len(numbers) or not least <= min(numbers) <= max(numbers) <= most:
+    twice = len(set(numbers)) < len(numbers) and not repeats
+    if twice or not least <= min(numbers) <= max(numbers) <= most:
         raise CommandError(f"{text!r:.40}: give each number from {least} on once, as in {example}")
     return numbers
 
@@ -124,8 +136,13 @@ def show(text: str) -> None:
 
 
 def say(line: str) -> None:
-    """Tells the person who waits one line, on stderr."""
-    print(f"spark-prof: {one_line(line)}", file=sys.stderr, flush=True)
+    """Tells the person who waits one line, on stderr.
+
+    Nobody may read it any more: Ctrl-C also ends the `tee` that it goes to, and a lost connection
+    takes the terminal. What is told goes on all the same.
+    """
+    with suppress(OSError):
+        print(f"spark-prof: {one_line(line)}", file=sys.stderr, flush=True)
 
 
 def report_command(folder: Path | str) -> str:
@@ -136,6 +153,9 @@ def report_command(folder: Path | str) -> str:
 def next_report(folder: Path | str) -> str:
     """The same as a line for a person."""
     return f"next: {report_command(folder)}"
+
+
+AllSections = Annotated[bool, typer.Option("--all", help="Every section, not the one screen.")]
 
 
 def run_layout(kind: Format, limit: int | None, section: Sequence[str] | None) -> Layout:

@@ -80,12 +80,12 @@ def query(
 def opened_bundles(sources: list[str]) -> Iterator[dict[str, Bundle]]:
     """All bundles and traces that the sources hold, by name; one that is broken is told."""
     from spark_prof.datasets.opened import opened
-    from spark_prof.traces.resolve import find_members
+    from spark_prof.traces.resolve import recordings_below
 
     bundles: dict[str, Bundle] = {}
     failed: list[str] = []
     with ExitStack() as stack:
-        for member in (member for source in sources for member in find_members(source)):
+        for member in (member for source in sources for member in recordings_below(source)):
             try:
                 bundle = stack.enter_context(opened(member.source))
             except CommandError as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from spark_prof.cli.live import closing_screen, live_screen
 from spark_prof.cli.options import next_report, say, whole_numbers
 from spark_prof.cli.written import Answer, AnswerOption, stdout_is_ours, told
 from spark_prof.errors import CommandError
@@ -34,7 +36,12 @@ def record(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The bundle's folder; by default named by the time."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="The bundle's folder; by default named by the time.",
+        ),
     ] = None,
     steps: Annotated[
         int, typer.Option(min=0, help="Steps to record; 0 records until the command ends.")
@@ -62,8 +69,9 @@ def record(
             "--duty-cycle",
             "--stretches",
             metavar="STEPS/PERIOD",
-            help="Profile so many steps of each period and only time the others: the difference is "
-            "the profiling overhead; 25/50 with --steady.",
+            help="Profile so many steps of each period and only time the others; 1/1 profiles all. "
+            "By default 16/256 on an NVIDIA GPU after the first steps of each kind; 25/50 with "
+            "--steady.",
         ),
     ] = None,
     backend: Annotated[Backend, typer.Option(help="What watches the kernels.")] = Backend.AUTO,
@@ -77,9 +85,26 @@ def record(
         str | None,
         typer.Option(metavar="URL", help="Record the server that listens there instead."),
     ] = None,
+    stop: Annotated[
+        bool,
+        typer.Option("--stop", help="With --attach: end the recording of that server, if any."),
+    ] = False,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live/--no-live", help="Show times and kernels while it records, in a terminal."
+        ),
+    ] = True,
     answer: AnswerOption = Answer.TEXT,
 ) -> int:
     """Run COMMAND, record every step of its vLLM engine, and write a bundle."""
+    if stop:
+        if command or not attach:
+            raise CommandError("--stop belongs to --attach URL; give both, and no command")
+        from spark_prof.profiler.attach import stop_recording
+
+        stop_recording(attach, say)
+        return 0
     if bool(command) == bool(attach):
         raise CommandError(
             "give either a command after -- or --attach URL, such as: "
@@ -99,7 +124,7 @@ def record(
         )
     stretch, period = 0, 0
     if duty_cycle is not None:
-        numbers = whole_numbers(duty_cycle, "--duty-cycle 50/1000", separator="/")
+        numbers = whole_numbers(duty_cycle, "--duty-cycle 50/1000", separator="/", repeats=True)
         if len(numbers) != 2 or numbers[0] > numbers[1]:
             raise CommandError(
                 f"{duty_cycle!r:.40} is no duty cycle; give --duty-cycle 50/1000, say"
@@ -114,10 +139,12 @@ def record(
         batch_sizes=() if batch_sizes is None else whole_numbers(batch_sizes, "--batch-sizes 1,8"),
         stretch=stretch,
         period=period,
+        sampled=duty_cycle is None,
         backend=backend.value,
         counters=counters,
         nvtx=nvtx,
     )
+    screen = live_screen(settings.pieces) if live and answer is Answer.TEXT else None
     if attach:
         if backend is Backend.NSYS:
             raise CommandError(
@@ -126,22 +153,25 @@ def record(
             )
         from spark_prof.profiler.attach import attach as attach_to
 
-        bundle, code = attach_to(attach, settings, say), 0
+        with closing_screen(screen):
+            bundle, code = attach_to(attach, settings, say, screen), 0
     else:
         from spark_prof.profiler.launcher import record as record_command
 
-        with stdout_is_ours(answer):
-            bundle, code = record_command(command or [], settings, say)
+        with stdout_is_ours(answer), closing_screen(screen):
+            bundle, code = record_command(command or [], settings, say, screen)
     shown = out or folder.name
     if told(answer, "record", shown, "bundle", bundle.meta.lost, None, bundle, code):
         return 1 if code else 0
-    steps_found = sum(n for name, n in bundle.meta.tables.items() if name.startswith("steps-"))
-    ranks = len(bundle.ranks)
-    say(
-        f"{steps_found // max(ranks, 1)} steps"
-        + (f" on each of {ranks} ranks" if ranks > 1 else "")
-        + f" in {shown}; {next_report(shown)}"
-    )
+    say(f"{steps_of(bundle.meta.tables)} in {shown}; {next_report(shown)}")
     if code:
         say(f"the command itself ended with exit code {code}")
     return 1 if code else 0
+
+
+def steps_of(tables: Mapping[str, int]) -> str:
+    """How many steps there are; replicas of a model each have their own number."""
+    found = [n for name, n in tables.items() if name.startswith("steps-")]
+    least, most = min(found, default=0), max(found, default=0)
+    count = f"{least} steps" if least == most else f"{least} to {most} steps"
+    return count + (f" on each of {len(found)} ranks" if len(found) > 1 else "")

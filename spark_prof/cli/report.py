@@ -24,6 +24,7 @@ from spark_prof.datasets.engines import Engine
 from spark_prof.errors import CommandError, os_errors
 
 if TYPE_CHECKING:
+    from spark_prof.analyzers.model import Report
     from spark_prof.traces.bundle import Bundle
     from spark_prof.traces.resolve import Folder
 
@@ -46,12 +47,24 @@ def report(
         Path | None,
         typer.Option(help="Write the recording to this .zip, without what is private, to send it."),
     ] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option(help="Draw its verdict and parts as this .png, a picture to post."),
+    ] = None,
     layer: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", help="The kernels of one layer, beside layers like it."),
     ] = None,
     rank: Annotated[
         int | None, typer.Option(help="The rank to report; by default the lowest.")
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Only steps in which N requests decode, beside those that read prompts alone.",
+        ),
     ] = None,
     bench: Annotated[
         list[Path] | None,
@@ -67,28 +80,32 @@ def report(
 ) -> None:
     """Show where the time of a recording went: steps, components, layers, kernels."""
     drawn_as = laid_out(format, out, limit, section)
+    if card:
+        check_picture(card)
     from spark_prof.traces.resolve import AbResult, Folder, LoadTest, TuneFile, fetched, resolve
 
     named = resolve(source)
     of_ab = isinstance(named, AbResult)
     if isinstance(named, AbResult | Folder):
-        if rank is not None or layer is not None or bench or measured:
+        one = (rank, layer, batch, measured, card)
+        if bench or any(option is not None for option in one):
             held = "a result of spark-prof ab or tune" if of_ab else "several recordings"
             raise CommandError(
-                f"{source} holds {held}; --rank, --layer, --bench and --measured need one recording"
+                f"{source} holds {held}; --rank, --layer, --batch, --bench, --measured and --card "
+                "need one recording"
             )
         if isinstance(named, Folder):
-            put(report_dataset(named, drawn_as, engine), out)
+            put(report_dataset(named, drawn_as, engine, whole=all_sections), out)
         elif isinstance(named, TuneFile):
             from spark_prof.dashboards.tune_report import render_tune
             from spark_prof.tune.tune_result import read_tune
 
-            put(render_tune(read_tune(named.file), drawn_as), out)
+            put(render_tune(read_tune(named.file), drawn_as, whole=all_sections), out)
         else:
             from spark_prof.ab.result import read_result
             from spark_prof.dashboards.ab_report import render_ab
 
-            put(render_ab(read_result(named.file), drawn_as), out)
+            put(render_ab(read_result(named.file), drawn_as, whole=all_sections), out)
         return
     from spark_prof.analyzers.summary import summarize
     from spark_prof.dashboards.render import render_report
@@ -109,21 +126,49 @@ def report(
             if bundle.imported:
                 bundle.named = source
             if layer is not None:
-                put(report_layer(bundle, rank, layer, drawn_as), out)
+                put(report_layer(bundle, rank, layer, drawn_as, batch), out)
                 return
             ceilings = ceilings_for(bundle, rank, measured)
-            report = summarize(bundle, rank, measured=ceilings, results=results)
+            report = summarize(bundle, rank, measured=ceilings, results=results, batch=batch)
+    if card:
+        draw_card(report, card)
+        return
     put(render_report(report, drawn_as, whole=all_sections), out)
 
 
-def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Layout) -> str:
+def check_picture(out: Path) -> None:
+    """Refuses what cannot become a picture before anything is read."""
+    from spark_prof.dashboards.render.card_png import NO_PILLOW, has_pillow
+
+    if out.suffix.lower() != ".png":
+        raise CommandError(f"{out} is a picture; let its name end in .png")
+    if not has_pillow():
+        raise CommandError(NO_PILLOW)
+    check_folder(out.absolute().parent)
+
+
+def draw_card(report: Report, out: Path) -> None:
+    """Writes the picture of a report's one screen."""
+    from spark_prof.dashboards.card import card_of
+    from spark_prof.dashboards.render.card_png import card_png
+    from spark_prof.dashboards.short_report import short_report
+
+    drawn = card_png(card_of(short_report(report)))
+    with os_errors(f"cannot write {out}"):
+        out.write_bytes(drawn)
+    say(f"wrote {out}")
+
+
+def report_layer(
+    bundle: Bundle, rank: int | None, layer: int, drawn_as: Layout, batch: int | None = None
+) -> str:
     """One layer of a recording, drawn."""
     from spark_prof.analyzers.one_layer import layer_of
     from spark_prof.analyzers.summary import summary_of
     from spark_prof.dashboards.render import draw
     from spark_prof.dashboards.sections import layer_section, run_section
 
-    summary = summary_of(bundle, rank)
+    summary = summary_of(bundle, rank, batch=batch)
     found = layer_of(summary, layer)
     drawn = layer_section.one_layer(found, run_section.title(summary.report))
     return draw(lambda: drawn, lambda: found, drawn_as)
@@ -131,20 +176,24 @@ def report_layer(bundle: Bundle, rank: int | None, layer: int, drawn_as: Layout)
 
 def share_recording(bundle: Bundle, out: Path, kind: str) -> None:
     """Writes what somebody else may see of a recording, and says how to look at it."""
-    from spark_prof.exporters.shared_recording import share
+    from spark_prof.dashboards.shared_report import shared_lines
+    from spark_prof.exporters.shared_recording import SharedRecording
 
     if out.suffix != ".zip":
         raise CommandError(f"{out} is a zip file; let its name end in .zip")
     check_folder(out.absolute().parent)
     with os_errors(f"cannot write {out}"):
-        share(bundle, out)
+        shared = SharedRecording(bundle)
+        for line in shared_lines(shared.sent):
+            say(line)
+        shared.write(out)
     if told(kind, "report", out, "zip"):
         return
-    say(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB, without prompts, paths, hosts and keys")
+    say(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB, which holds what is listed above")
     say(next_report(out))
 
 
-def report_dataset(folder: Folder, drawn_as: Layout, engine: Engine) -> str:
+def report_dataset(folder: Folder, drawn_as: Layout, engine: Engine, *, whole: bool = False) -> str:
     """The report of all recordings in a folder, drawn."""
     from spark_prof.dashboards.dataset_report import render_dataset
     from spark_prof.datasets.every_recording import summarize_dataset
@@ -155,4 +204,4 @@ def report_dataset(folder: Folder, drawn_as: Layout, engine: Engine) -> str:
         raise CommandError(
             f"no recording in {folder.name} could be read: {first.name}: {first.reason}"
         )
-    return render_dataset(dataset, drawn_as)
+    return render_dataset(dataset, drawn_as, whole=whole)

@@ -39,6 +39,13 @@ def tune(
             "--try", metavar="SIDE", help="Also try this, written as for ab --b; repeatable."
         ),
     ] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Start from earlier results of ab and tune in here, too; each is measured again.",
+        ),
+    ] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(metavar="SIDE", help="Do not try this, by its words in --list; repeatable."),
@@ -51,7 +58,7 @@ def tune(
     ] = False,
     only_list: Annotated[
         bool,
-        typer.Option("--list", help="Try nothing: print what would be tried, and why not more."),
+        typer.Option("--list", help="Start nothing: print what would be tried, and why not more."),
     ] = False,
     text: options.TextOption = None,
     gate_tokens: options.GateTokens = None,
@@ -63,13 +70,15 @@ def tune(
     out: options.FolderOption = None,
     limit: options.Limit = None,
     section: options.Section = None,
+    all_sections: options.AllSections = False,
 ) -> int:
     """Search what makes an engine faster per token, measured and confirmed."""
-    from spark_prof.ab.command import engine_command
+    from spark_prof.ab.command import container_note, engine_command
     from spark_prof.dashboards.tune_report import render_candidates, render_tune
     from spark_prof.tune.candidates import Allowed
     from spark_prof.tune.tune_engines import Wanted
     from spark_prof.tune.tune_run import Asked, run_tune
+    from spark_prof.tune.unrecorded import command_to_list
 
     if resume and out:
         raise CommandError("--resume names the folder; leave out --out")
@@ -77,14 +86,22 @@ def tune(
     sizes = options.whole_numbers(batch_sizes, "--batch-sizes 1,8", most=_MOST)
     wanted = Wanted(folder, minutes, sizes, context, gate_tokens, text, timeout)
     allowed = Allowed(allow_requantize, allow_kv_dtype)
+    for folder_of_results in known or ():
+        if not folder_of_results.exists():
+            raise CommandError(f"--known {folder_of_results}: there is no such folder")
     asked = Asked(
-        allowed, tuple(sides or ()), tuple(skip or ()), recording, resume is not None, only_list
-    )
-    engine, draw = engine_command(command or []), partial(render_tune, layout=Layout("html"))
+        allowed, tuple(sides or ()), tuple(skip or ()), recording, tuple(known or ()),
+        resume is not None, only_list,
+    )  # fmt: skip
+    engine = (command_to_list if only_list else engine_command)(command or [])
+    draw = partial(render_tune, layout=Layout("html"), typed=True)
+    if (note := container_note(engine)) and not only_list:
+        options.say(note)
     result, table = run_tune(engine, wanted, asked, options.say, draw)
     layout = options.run_layout(kind, limit, section)
     if only_list and not result.failure:
-        print(render_candidates(table, layout))
+        print(render_candidates(table, layout, whole=all_sections))
         return 0
-    options.show_run(render_tune(result, layout), folder, result.failure)
+    drawn = render_tune(result, layout, typed=True, whole=all_sections)
+    options.show_run(drawn, folder, result.failure)
     return 2 if result.failure else 0

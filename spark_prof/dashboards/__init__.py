@@ -1,1 +1,1 @@
-"""Draws reports: every format a file, every figure in charts.py."""
+"""Draws reports: every format a file in render/, every topic a section, every figure a chart."""

@@ -17,7 +17,16 @@ from spark_prof.ab.result import (
     outcome_of,
 )
 from spark_prof.ab.statistics import Interval
-from spark_prof.dashboards.units import MISSING, clean, count, counted, microseconds, share
+from spark_prof.dashboards.units import (
+    MISSING,
+    Figure,
+    between,
+    clean,
+    count,
+    counted,
+    microseconds,
+    share,
+)
 
 _LONGEST_REASON = 240
 _CLOSE = 0.02
@@ -65,7 +74,7 @@ def doubts(result: Result) -> Iterator[str]:
         for row in found.moved
     ]
     if moved:
-        yield f"Nobody swapped it, but it changed too: {', '.join(moved)}."
+        yield f"Changed too, though not swapped: {', '.join(moved)}."
     for each in result.aa:
         gain, least = each.test.estimate.gain, each.test.floor
         steady = each.test.passed or each.captured_again or each.requests != run.requests
@@ -99,16 +108,16 @@ def times(run: Run) -> str:
     gain = run.estimate.gain
     close = gain is not None and abs(gain.value - 1) < _CLOSE
     write = step_time if close else microseconds
-    a, b = (write(us) for us in (run.estimate.a_us, run.estimate.b_us))
-    a_unit, b_unit = (text.rpartition(" ")[2] for text in (a, b))
-    return f"{a.rpartition(' ')[0]} -> {b}" if a_unit == b_unit != MISSING else f"{a} -> {b}"
+    return between(write(run.estimate.a_us), write(run.estimate.b_us), "->")
 
 
-def step_time(us: float | None) -> str:
+def step_time(us: float | None) -> Figure:
     """Writes the time of a step with the digits that a gain of a tenth of a per cent needs."""
     if us is None:
-        return MISSING
-    return f"{us / 1000:,.3f} ms" if abs(us) >= 999.95 else f"{us:.1f} us"
+        return Figure(MISSING)
+    if abs(us) >= 999.95:
+        return Figure(f"{us / 1000:,.3f} ms", us, "ms")
+    return Figure(f"{us:.1f} us", us, "us")
 
 
 def what_ran(run: Run) -> str:
@@ -164,7 +173,7 @@ def _answer(result: Result) -> str:
     gain = f"(gain {_factor(run.estimate.gain)}, 95 % {interval(run.estimate.gain)})"
     if outcome == "not told":
         more = "--seconds" if run.estimate.apart is None else "--starts"
-        return f"whether {b} is faster {than} is not told {gain} {where}; give more {more}{tail}"
+        return f"whether {b} is faster {than} is undecided {gain} {where}; give more {more}{tail}"
     return f"{b} is not faster {than}: no effect {unit} was seen {gain} {where}{tail}"
 
 

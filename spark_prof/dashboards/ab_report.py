@@ -12,18 +12,26 @@ import msgspec
 from spark_prof.ab.result import Result, effect_of, exit_code, outcome_of, to_json, with_detectable
 from spark_prof.dashboards import ab_attribution, ab_sections, section
 from spark_prof.dashboards.ab_answer import answer, doubts, headline
+from spark_prof.dashboards.ab_short import short_ab
 from spark_prof.dashboards.chart_compare import ab_figures
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import Document, Section
 
 
-def render_ab(result: Result, layout: Layout) -> str:
-    """Draws a result, of a run that finished or did not, in a format."""
+def render_ab(result: Result, layout: Layout, *, whole: bool = True) -> str:
+    """Draws a result, of a run that finished or did not, in a format.
+
+    Args:
+        whole: every section; without it, and where none is asked for, text and Markdown have one
+            screen.
+    """
     if layout.kind == "json":
         encoded = msgspec.json.encode(bounded_record(_record(result), layout.bounds))
         return msgspec.json.format(encoded, indent=2).decode() + "\n"
     drawn = partial(document, result, each_layer=layout.kind == "html")
+    if layout.kind != "html" and not (whole or layout.bounds.sections):
+        drawn = partial(short_ab, result, layout.width)
     return draw(drawn, dict, layout, lambda: ab_figures(result))
 
 

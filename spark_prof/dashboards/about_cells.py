@@ -56,7 +56,7 @@ def why(cause: Cause | None, names: Sequence[str]) -> str:
         return f"{name}, which those like it do not run, takes {microseconds(cause.us)} a step"
     if cause.kind == "other":
         return f"those like it run {name}, {microseconds(cause.like_us)} a step"
-    own, usual = f"takes {microseconds(cause.us)} a step", microseconds(cause.like_us)
+    own, usual = f"takes {microseconds(cause.us)} a step", str(microseconds(cause.like_us))
     if cause.kind == "calls":
         own, usual = f"is called {cause.calls:.3g} times a step", f"{cause.like_calls:.3g}"
     return f"{name} {own}, {usual} in those like it"

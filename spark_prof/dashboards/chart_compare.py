@@ -156,6 +156,8 @@ def compare_figures(found: Sequence[Comparison]) -> dict[str, Plot]:
     for letter, comparison in zip(LETTERS[1:], found, strict=False):
         ending = f"_{letter}" if letter != "b" else ""
         for phase in comparison.phases:
+            if phase.obstacle:
+                continue
             name = f"{phase.phase}{ending}"
             names = Names(*comparison.names, letter)
             drawn[f"compare_components_{name}"] = difference_waterfall(phase, names)

@@ -51,7 +51,12 @@ def _section(rows: Sequence[Classified]) -> Section:
         ),
         cells.Name("Kernel", lambda row: called[row.name]),
     )
-    intro = ["Time of all calls in the whole recording; the longest first."] if whole else []
+    intro = []
+    if whole:
+        intro.append(
+            "Time of all calls in the whole recording, what they overlap with others included; the "
+            "longest first."
+        )
     conflicts = [
         f"{shorten(row.name, 80)}: its name says {c.by_name}, {c.evidence} {c.found} ({c.basis})."
         for row in rows

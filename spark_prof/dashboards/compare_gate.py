@@ -9,6 +9,7 @@ from typing import NamedTuple
 from spark_prof.analyzers.comparing.noise import Change
 from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.dashboards import cells
+from spark_prof.dashboards.compare_obstacle import why_not
 from spark_prof.dashboards.section import Column, Section, table
 from spark_prof.dashboards.units import (
     MISSING,
@@ -43,11 +44,12 @@ def shown_part(name: str) -> str:
     return "launch gaps" if name == "launch_gaps" else name
 
 
-def by_us(us: float) -> str:
+def by_us(us: float) -> Figure:
     """A change with its sign: +12.3 us."""
     if not math.isfinite(us):
-        return MISSING
-    return Figure(f"+{microseconds(us)}", us) if us > 0 else microseconds(us)
+        return Figure(MISSING)
+    figure = microseconds(us)
+    return Figure(f"+{figure}", us, figure.unit) if us > 0 else figure
 
 
 def by_share(change: Change, us: float | None = None) -> str:
@@ -61,6 +63,14 @@ def span(change: Change) -> str:
     if not math.isfinite(change.low) or not math.isfinite(change.high):
         return MISSING
     return between(by_us(change.low), by_us(change.high))
+
+
+def span_of_share(change: Change) -> str:
+    """The interval of a change as a share of side a's figure; empty where it is not known."""
+    low, high = change.shares
+    if not (math.isfinite(low) and math.isfinite(high)) or change.low == change.high:
+        return ""
+    return f"{100 * low:+.1f} to {100 * high:+.1f} %"
 
 
 def verdict(change: Change) -> str:
@@ -84,7 +94,7 @@ def gate(checked: Sequence[tuple[Checked, Names]]) -> Section:
         cells.Written("Change", lambda row: _change(row[0])),
         cells.Text("95 %", lambda row: _interval(row[0]), optional=True),
         cells.Text("Gate", lambda row: row[0].outcome),
-        cells.Prose("Why", lambda row: clean(row[0].why), optional=True),
+        cells.Prose("Why", lambda row: _why(row[0], row[1].a, row[1].b), optional=True),
     )
     intro = (
         "A limit fails where the whole interval lies beyond it, and passes where all of it lies "
@@ -101,11 +111,19 @@ def reason(checked: Checked, names: tuple[str, ...]) -> str:
         return f"{checked.outcome}: {limit}: {clean(checked.why) or 'it is there'}"
     a, b, *_ = map(clean, names)
     figures = f"{_value(checked, change.a)} on {a}, {_value(checked, change.b)} on {b}"
-    if checked.is_change:
+    if checked.is_change and not checked.obstacle:
         noise = _interval(checked)
         figures += f", {_change(checked)}" + (f" (95 %: {noise})" if noise != MISSING else "")
-    why = f"; {clean(checked.why)}" if checked.why else ""
+    why = f"; {clean(why)}" if (why := _why(checked, a, b)) else ""
     return f"{checked.outcome}: {limit}: {figures}{why}"
+
+
+def _why(checked: Checked, a: str, b: str) -> str:
+    """Why a limit was not decided."""
+    if checked.obstacle is None:
+        return clean(checked.why)
+    phase = checked.reading.phase.phase if checked.reading.phase else ""
+    return clean(f"not comparable: {why_not(checked.obstacle, (a, b), phase)}")
 
 
 def _value(checked: Checked, value: float) -> str:
@@ -118,6 +136,8 @@ def _value(checked: Checked, value: float) -> str:
 
 
 def _change(checked: Checked) -> str:
+    if checked.obstacle:
+        return MISSING
     change, kind = checked.reading.change, checked.reading.kind
     if kind == "share":
         return f"{100 * change.us:+.1f} points"
@@ -131,7 +151,7 @@ def _change(checked: Checked) -> str:
 def _interval(checked: Checked) -> str:
     """The interval that was held against the limit, in the unit of the change."""
     change, kind = checked.reading.change, checked.reading.kind
-    if not math.isfinite(change.low) or change.low == change.high:
+    if checked.obstacle or not math.isfinite(change.low) or change.low == change.high:
         return MISSING
     if kind == "share":
         return f"{100 * change.low:+.1f} to {100 * change.high:+.1f} points"

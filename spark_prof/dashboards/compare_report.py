@@ -6,26 +6,22 @@ shares fractions of 1; an interval that is not known is null.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side
-from spark_prof.analyzers.comparing.noise import Change
-from spark_prof.analyzers.comparing.thresholds import Checked, summed
-from spark_prof.analyzers.findings.rule import runs_eagerly
-from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.analyzers.step_time import GAPS
+from spark_prof.analyzers.comparing.comparison import Comparison, Side
+from spark_prof.analyzers.comparing.outcome import outcome_of
+from spark_prof.analyzers.comparing.thresholds import Checked
 from spark_prof.dashboards import compare_gate, compare_sections, section
 from spark_prof.dashboards.chart_compare import compare_figures
-from spark_prof.dashboards.compare_gate import LETTERS, Names, by_share, by_us, reason, shown_part
+from spark_prof.dashboards.compare_answer import LONGEST_NAME, answer, headline
+from spark_prof.dashboards.compare_gate import LETTERS, Names, reason
+from spark_prof.dashboards.compare_short import short_comparison
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section
-from spark_prof.dashboards.units import clean, microseconds, shorten
-
-_LONGEST_NAME = 40  # characters of what a side is called
+from spark_prof.dashboards.units import shorten
 
 
 @dataclass(frozen=True)
@@ -37,93 +33,49 @@ class Compared:
     """For each of them what became of the limits; empty without limits."""
 
 
-def render_comparison(compared: Compared, layout: Layout) -> str:
-    """Draws a comparison in a format."""
-    drawn, record = partial(document, compared), partial(_record, compared)
-    figures = partial(compare_figures, compared.found)
+def render_comparison(compared: Compared, layout: Layout, *, whole: bool = False) -> str:
+    """Draws a comparison in a format.
+
+    Args:
+        whole: every section; without it, and where none is asked for, text and Markdown have one
+            screen.
+    """
+
+    def drawn() -> Document:
+        if layout.kind == "html" or whole or layout.bounds.sections:
+            return document(compared)
+        return short_comparison(compared.found, _names(compared), _limits(compared), layout.width)
+
+    record, figures = partial(_record, compared), partial(compare_figures, compared.found)
     return draw(drawn, record, layout, figures)
 
 
 def document(compared: Compared) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
     first = compared.found[0]
-    return section.document(answer(first), _headline(first), _sections(compared))
+    return section.document(answer(first), headline(first), _sections(compared))
 
 
-def answer(found: Comparison) -> str:
-    """What the comparison comes to, in one sentence, with the sides by name.
-
-    No speed is told of different models. Where both sides ran eagerly, or the typical step says
-    nothing, kernels are compared: launches are the host's.
-    """
-    names, phase = [shorten(name, _LONGEST_NAME) for name in found.names], found.phases[0]
-    step = f"a {clean(phase.phase)} {phase.unit}" if phase.phase != "unknown" else "a step"
-
-    def both(change: Change) -> str:
-        return f"{microseconds(change.a)} on {names[0]}, {microseconds(change.b)} on {names[1]}"
-
-    if models := different_models(found):
-        taken = f"{step} takes {both(phase.like)}"
-        return f"{names[0]} and {names[1]} are different models ({models}): {taken}"
-    change, why = basis(found)
-    figures = f"{step} takes {both(change)}"
-    if why:
-        figures = f"{step}'s kernels take {both(change)} (launches left out: {why})"
-    elif eager := [n for n, side in zip(names, found.sides, strict=True) if _eager(side)]:
-        figures += f" ({eager[0]} ran eagerly; the kernels alone {both(kernels_of(phase))})"
-    if max(map(len, found.sides)) > 1:
-        figures += f", means of {' and '.join(str(len(side)) for side in found.sides)} recordings"
-    if not change.sure:
-        within = max(map(abs, change.shares))
-        unseen = (
-            f"; a change within {100 * within:.1f} % is undecided" if math.isfinite(within) else ""
-        )
-        return f"no difference between {names[0]} and {names[1]} is shown: {figures}{unseen}"
-    word = "slower" if change.us > 0 else "faster"
-    return f"{names[1]} is {by_share(change).lstrip('+-')} {word} than {names[0]}: {figures}"
-
-
-def basis(found: Comparison) -> tuple[Change, str]:
-    """What the headline rests on, and why that is the kernels alone; empty where it is the step."""
-    phase = found.phases[0]
-    if all(map(_eager, found.sides)):
-        return kernels_of(phase), "both ran eagerly"
-    if phase.like.sure and not phase.typical.sure:
-        return kernels_of(phase), "the typical steps do not differ"
-    return phase.like, ""
-
-
-def _eager(side: Sequence[Side]) -> bool:
-    return runs_eagerly(side[0].report)
-
-
-def different_models(found: Comparison) -> str:
-    """In what the models differ so that no speed can be compared; empty where nothing tells."""
-    for key in ("architectures", "num_hidden_layers", "hidden_size"):
-        a, b = (mapping_in(side.facts, "model_config").get(key) for side in (found.a, found.b))
-        if a is not None and b is not None and a != b:
-            shown = [", ".join(map(str, one)) if isinstance(one, list) else one for one in (a, b)]
-            word = key.removeprefix("num_").replace("_", " ")
-            return clean(f"{word}: {shown[0]} and {shown[1]}")
-    return ""
-
-
-def kernels_of(phase: PhaseComparison) -> Change:
-    """The change of a typical step's kernels and copies, without what waits for the host."""
-    return summed([part.change for part in phase.parts if part.name not in GAPS])
-
-
-def _sections(compared: Compared) -> Iterator[Section]:
-    pairs = [
-        (Names(shorten(a, _LONGEST_NAME), shorten(b, _LONGEST_NAME), letter), found)
+def _names(compared: Compared) -> list[Names]:
+    """What the sides of each comparison are called."""
+    return [
+        Names(shorten(a, LONGEST_NAME), shorten(b, LONGEST_NAME), letter)
         for letter, found in zip(LETTERS[1:], compared.found, strict=False)
         for a, b in [found.names]
     ]
-    limits = [
+
+
+def _limits(compared: Compared) -> list[tuple[Checked, Names]]:
+    return [
         (each, names)
-        for (names, _), checked in zip(pairs, compared.gate, strict=False)
+        for names, checked in zip(_names(compared), compared.gate, strict=False)
         for each in checked
     ]
+
+
+def _sections(compared: Compared) -> Iterator[Section]:
+    pairs = list(zip(_names(compared), compared.found, strict=True))
+    limits = _limits(compared)
     if limits:
         yield compare_gate.gate(limits)
     yield compare_sections.compared(compared.found)
@@ -135,7 +87,7 @@ def _sections(compared: Compared) -> Iterator[Section]:
 def _of_one(found: Comparison, names: Names) -> Iterator[Section]:
     for phase in found.phases:
         yield compare_sections.steps(phase, names)
-        yield compare_sections.components(phase, names)
+        yield compare_sections.components(phase, names, all(found.eager))
         yield compare_sections.layers(phase, names)
         yield compare_sections.kernels(phase, names)
         if phase.phase != "prefill":
@@ -144,24 +96,6 @@ def _of_one(found: Comparison, names: Names) -> Iterator[Section]:
     yield compare_sections.others(found, names)
     yield compare_sections.findings(found, names)
     yield compare_sections.notes(found, names)
-
-
-def _headline(found: Comparison) -> tuple[tuple[str, str], ...]:
-    if different_models(found):
-        return ()
-    phase, (change, why) = found.phases[0], basis(found)
-    parts = [part for part in phase.parts if not (why and part.name in GAPS)]
-    slower = next((part for part in parts if part.change.sure and part.change.us > 0), None)
-    faster = next((p for p in reversed(parts) if p.change.sure and p.change.us < 0), None)
-    step = f"the median {phase.phase} {phase.unit}" if phase.phase != "unknown" else "a step"
-    figures = [
-        (f"the kernels of {step}" if why else step, f"{by_us(change.us)}, {by_share(change)}")
-    ]
-    if slower:
-        figures.append((f"{shown_part(slower.name)}, the most slowed", by_us(slower.change.us)))
-    if faster:
-        figures.append((f"{shown_part(faster.name)}, the most sped up", by_us(faster.change.us)))
-    return tuple(figures)
 
 
 SCHEMA = 1  # raised when a key changes its meaning or goes; new keys do not raise it
@@ -177,6 +111,7 @@ def _record(compared: Compared) -> dict[str, Any]:
             {
                 "side": letter,
                 "answer": answer(found),
+                "outcome": outcome_of(found),
                 "other": _sides(found.sides[1]),
                 "assumed_start_share": found.assumed or None,
                 "phases": found.phases,

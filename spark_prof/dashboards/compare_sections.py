@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter, itemgetter
@@ -15,7 +16,10 @@ from spark_prof.analyzers.comparing.comparison import (
     PhaseComparison,
     Side,
 )
+from spark_prof.analyzers.comparing.kernel_sums import kernels_of
 from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.comparing.outcome import by_token
+from spark_prof.analyzers.token_time import TokenTime
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.compare_gate import (
     Names,
@@ -40,6 +44,8 @@ from spark_prof.dashboards.units import (
 )
 
 _LONGEST, _LONGEST_NOTE = 160, 600
+_MOST_BESIDE = 20
+"""Kernels that are shown beside each other where no change is told."""
 _SMALL = 0.001
 """Changes of a smaller share of the step are left out of the tables of layers and kernels."""
 
@@ -49,7 +55,7 @@ def compared(found: Sequence[Comparison]) -> Section:
     columns = (
         cells.Text("", itemgetter(0)),
         cells.Prose("Source", lambda row: _short(row[1].source)),
-        cells.Prose("Model", lambda row: _short(row[1].report.run.model)),
+        cells.Prose("Model", lambda row: _short(row[1].model)),
         cells.Text("GPU", lambda row: row[1].report.gpu.name, optional=True),
         cells.Count("Steps", lambda row: row[1].report.steps.count),
         cells.Time("Per token", lambda row: _tpot_us(row[1])),
@@ -62,7 +68,19 @@ def compared(found: Sequence[Comparison]) -> Section:
         for name, side in zip(names, sides, strict=True)
         for number, recording in enumerate(side, start=1)
     ]
-    intro = (f"{names[0]} is the reference.",)
+    intro = [f"{names[0]} is the reference."]
+    times = {name: time for name, side in rows if (time := _told(side)) is not None}
+    if len({time.batch for time in times.values()}) > 1:
+        sizes = (
+            f"of {name} at batch {time.batch}" if time.batch else f"of {name} at all batch sizes"
+            for name, time in times.items()
+        )
+        intro.append(f"Time per token: {', '.join(sizes)}, where most of their time is.")
+    if any(time.profiled_us for time in times.values()):
+        intro.append(
+            "Time per token is that of steps that were only timed, where there are any; all other "
+            "tables are of profiled steps."
+        )
     return table("compare_sides", "What is compared", rows, columns, intro)
 
 
@@ -131,9 +149,13 @@ def _clock(side: Side) -> str:
     return f"{clocks.sm_mhz:,} MHz" if clocks else MISSING
 
 
+def _told(side: Side) -> TokenTime | None:
+    told = side.report.steps.told
+    return told.time if told is not None and told.time.token_us > 0 else None
+
+
 def _tpot_us(side: Side) -> float | None:
-    tpot = side.report.steps.tpot_us
-    return tpot.median if tpot is not None and tpot.median > 0 else None
+    return time.token_us if (time := _told(side)) is not None else None
 
 
 def _short(text: str) -> str:
@@ -150,45 +172,68 @@ def steps(phase: PhaseComparison, names: Names) -> Section:
     )
     every = [sum(getattr(row, side) for row in phase.sizes) for side in ("steps_a", "steps_b")]
     rows = []
+    told = phase.obstacle is None
     if len(phase.sizes) > 1 or not phase.alike:
-        rows.append(("all, as they ran", *_row(phase.whole), *map(count, every)))
+        # The work of these differs: each side's own figure, and no change.
+        rows.append(("all, as they ran", *_row(phase.whole, told=False), *map(count, every)))
     rows += [
         (
             f"{size.lower()} {count(row.size)}" if row.size else "all",
-            *(_row(row.median) if row.median else (*(MISSING,) * 5, "not compared")),
+            *_of_size(row.median, told),
             count(row.steps_a),
             count(row.steps_b),
         )
         for row in phase.sizes
     ]
     if len([row for row in phase.sizes if row.weight]) > 1:
-        rows.append((f"same sizes, as often as in {names.a}", *_row(phase.like), "", ""))
-    intro = [f"Median time of a {phase.unit}."]
-    if phase.unit != "step":
+        rows.append((f"same sizes, as often as in {names.a}", *_row(phase.like, told), "", ""))
+    if phase.token and by_token(phase):
+        rows.append(("a token of a sequence", *_row(phase.token, told), "", ""))
+    intro = [f"Median time of a {phase.unit}." if phase.unit == "step" else "Time in all."]
+    if phase.unit == "prompt token":
         intro = ["Median time of a prompt's token; no two steps had the same number of them."]
-    if abs(phase.mix_us) > _SMALL * phase.whole.a:
+    if told and abs(phase.mix_us) > _SMALL * phase.whole.a:
         intro.append(f"That the sides ran steps of other sizes explains {by_us(phase.mix_us)}.")
-    if context := phase.context:
+    if told and (context := phase.context):
         intro.append(
             f"Contexts differ ({context.tokens_a:,.0f} against {context.tokens_b:,.0f} tokens): "
             f"a step grows by {1000 * context.us_per_token:.1f} ns a token, which explains "
             f"{by_us(context.us)} ({by_us(context.low)} to {by_us(context.high)}) of it."
         )
     title = f"{'Recorded' if phase.phase == 'unknown' else phase.phase.capitalize()} steps"
+    if phase.unit == "recording":
+        title = "Recordings"
     return Section(_id(f"steps_{phase.phase}", names), title, columns, tuple(rows), tuple(intro))
 
 
-def components(phase: PhaseComparison, names: Names) -> Section:
-    """Which components and gaps the difference consists of."""
+def components(phase: PhaseComparison, names: Names, kernels: bool = False) -> Section:
+    """Which components and gaps the difference consists of.
+
+    Args:
+        kernels: whether the answer is about them, so that their sum is a row.
+    """
     columns = (
         Column("Part"),
         *_columns_of_change(names),
         *numbers(f"Kernels {names.a}", f"Kernels {names.b}", optional=True),
     )
+    name, told = _id(f"components_{phase.phase}", names), phase.obstacle is None
     rows = [
-        (shown_part(part.name), *_row(part.change), _calls(part.calls_a), _calls(part.calls_b))
+        (
+            shown_part(part.name),
+            *_row(part.change, told),
+            _calls(part.calls_a),
+            _calls(part.calls_b),
+        )
         for part in phase.parts
     ]
+    if kernels:
+        rows.append(("all kernels", *_row(kernels_of(phase), told), "", ""))
+    if not told:
+        whole = "recording" if phase.unit == "recording" else "typical step"
+        rows.append((whole, *_row(phase.typical, told=False), "", ""))
+        both = ("Both sides beside each other, of what is not comparable.",)
+        return Section(name, f"Parts of a {phase.one}", columns, tuple(rows), both)
     rows.append(("typical step", *_row(phase.typical), "", ""))
     if phase.residual_us:
         rows.append(("residual", "", "", by_us(phase.residual_us), "", "", "", "", ""))
@@ -200,13 +245,14 @@ def components(phase: PhaseComparison, names: Names) -> Section:
         "95 %: from how the steps vary, stretch by stretch, and by how much engine starts of the "
         "same thing differ. Noise: 0 lies within.",
     )
-    title = f"Where the difference of a {phase.phase} {phase.unit} comes from"
-    return Section(_id(f"components_{phase.phase}", names), title, columns, tuple(rows), intro)
+    title = f"Where the difference of a {phase.one} comes from"
+    return Section(name, title, columns, tuple(rows), intro)
 
 
 def layers(phase: PhaseComparison, names: Names) -> Section:
     """The layers that differ beyond noise."""
-    differ = [row for row in phase.layers if _counts(phase, row.change)]
+    told = phase.obstacle is None
+    differ = [row for row in phase.layers if told and _counts(phase, row.change)]
     columns = (
         cells.Text("Layer", "layer"),
         *_columns_of_change(names),
@@ -215,13 +261,17 @@ def layers(phase: PhaseComparison, names: Names) -> Section:
     alike = [row.layer for row in phase.layers if row not in differ and row.layer is not None]
     intro = f"Time of one layer in a typical {phase.unit}; layers that do not differ are left out"
     intro += f": {spans(alike)}." if alike else "."
-    title = f"Layers that differ in a {phase.phase} {phase.unit}"
+    title = f"Layers that differ in a {phase.one}"
     return table(_id(f"layers_{phase.phase}", names), title, differ, columns, (intro,))
 
 
 def kernels(phase: PhaseComparison, names: Names) -> Section:
     """The kernels that differ beyond noise, and those of one side only."""
+    told = phase.obstacle is None
     differ = [row for row in phase.kernels if _counts(phase, row.change)]
+    if not told:
+        longest = sorted(phase.kernels, key=lambda row: -max(row.change.a, row.change.b))
+        differ = longest[:_MOST_BESIDE]
     called = cells.called(row.name for row in differ)
     where = {"only a": f"only {names.a}", "only b": f"only {names.b}"}
     columns = (
@@ -229,8 +279,8 @@ def kernels(phase: PhaseComparison, names: Names) -> Section:
         cells.Text("Component", "component"),
         cells.SomeTime(names.a, "change.a"),
         cells.SomeTime(names.b, "change.b"),
-        cells.Written("Change", lambda row: by_us(row.change.us)),
-        cells.Text("95 %", lambda row: span(row.change), optional=True),
+        cells.Written("Change", lambda row: by_us(row.change.us) if told else MISSING),
+        cells.Text("95 %", lambda row: span(row.change) if told else MISSING, optional=True),
         cells.Text("In", lambda row: where.get(row.where, row.where), optional=True),
         cells.Written("Calls", lambda row: _both(*map(_calls, (row.calls_a, row.calls_b))),
                       optional=True),
@@ -242,7 +292,7 @@ def kernels(phase: PhaseComparison, names: Names) -> Section:
         "without what changes from compilation to compilation; one that was replaced stands here "
         f"twice, once as only {names.a} and once as only {names.b}.",
     )
-    title = f"Kernels that differ in a {phase.phase} {phase.unit}"
+    title = f"Kernels {'that differ in' if told else 'of'} a {phase.one}"
     return table(_id(f"kernels_{phase.phase}", names), title, differ, columns, intro)
 
 
@@ -253,7 +303,7 @@ def engines(phase: PhaseComparison, names: Names) -> Section:
         cells.Text("Component", "name"),
         cells.Prose(names.a, lambda part: _mix(part.engines_a)),
         cells.Prose(names.b, lambda part: _mix(part.engines_b)),
-        cells.Written("Change", lambda part: by_us(part.change.us)),
+        cells.Written("Change", lambda part: MISSING if phase.obstacle else by_us(part.change.us)),
     )
     intro = ("Share of the component's kernel time in decode steps, by engine and precision.",)
     title = "Engine, precision or weights that changed"
@@ -289,8 +339,20 @@ def _columns_of_change(names: Names) -> tuple[Column, ...]:
     return tuple(map(showing, titles, _OF_CHANGE))
 
 
-def _row(change: Change) -> tuple[str, ...]:
-    return tuple(write(change) for write in _OF_CHANGE)
+def _row(change: Change, told: bool = True) -> tuple[str, ...]:
+    """Cells of a change; both sides' figures alone where no change is told."""
+    if told:
+        return tuple(write(change) for write in _OF_CHANGE)
+    return (nothing_as_missing(change.a), nothing_as_missing(change.b), *("",) * 4)
+
+
+def _of_size(change: Change | None, told: bool) -> tuple[str, ...]:
+    """Cells of the steps of one size."""
+    if change is None:
+        return (*(MISSING,) * 5, "not compared")
+    if not math.isfinite(change.low):
+        return (*_row(change, told=False)[:-1], "too few")
+    return _row(change, told)
 
 
 def _counts(phase: PhaseComparison, change: Change) -> bool:

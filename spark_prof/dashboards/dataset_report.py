@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from spark_prof.analyzers.clients.client_comparison import client_row
 from spark_prof.analyzers.dataset import Dataset, RankFigures, Recording
 from spark_prof.dashboards import cells
+from spark_prof.dashboards.one_screen import first_rows, fitting
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
 from spark_prof.dashboards.section import Column, Document, Section, document, table
@@ -39,15 +41,36 @@ _FIGURES = (
 )
 
 
-def render_dataset(dataset: Dataset, layout: Layout) -> str:
-    """Draws a dataset in a format."""
+_ROWS = (40, 25, 15, 10, 7, 5, 3, 2)
+"""Rows of each table that are shown, from the first on until all fits on one screen."""
+
+
+def render_dataset(dataset: Dataset, layout: Layout, *, whole: bool = False) -> str:
+    """Draws a dataset in a format.
+
+    Args:
+        whole: every row; without it, and where no section is asked for, text and Markdown have one
+            screen.
+    """
     record = {
         "schema": SCHEMA,
         "dataset": dataset.name,
         "recordings": dataset.recordings,
         "failures": dataset.failures,
     }
-    return draw(lambda: document_of(dataset), lambda: record, layout)
+
+    def drawn() -> Document:
+        everything = document_of(dataset)
+        if layout.kind == "html" or whole or layout.bounds.sections:
+            return everything
+        return fitting((_first_rows(everything, rows) for rows in _ROWS), layout.width)
+
+    return draw(drawn, lambda: record, layout)
+
+
+def _first_rows(everything: Document, rows: int) -> Document:
+    sections = tuple(first_rows(section, rows) for section in everything.sections)
+    return replace(everything, sections=sections)
 
 
 def document_of(dataset: Dataset) -> Document:

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings
 from spark_prof.analyzers.fallbacks.audit_rows import Audit
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
+from spark_prof.analyzers.fallbacks.verdict import (
+    Verdict,
+    verdicts_of_audit,
+    verdicts_of_machine,
+)
 from spark_prof.analyzers.finding import Finding
 from spark_prof.dashboards import cells
+from spark_prof.dashboards.doctor_short import short_diagnosis
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.render.json_report import SCHEMA
 from spark_prof.dashboards.section import Document, Section, document, listed, pairs, table
-from spark_prof.dashboards.sections import audit_section, ceiling_section, run_section
+from spark_prof.dashboards.sections import (
+    audit_section,
+    ceiling_section,
+    issue_section,
+    run_section,
+)
 from spark_prof.dashboards.units import MISSING, bandwidth, microseconds, operations, shorten
+from spark_prof.dashboards.verdict_sentence import verdict_sentence
 from spark_prof.traces.measured import Measured
 
 _LONGEST = 300
+_NOT_IN_JSON = ("one_gpu",)
 _QUANTITIES = {
     "read": "memory, read",
     "write": "memory, written",
@@ -40,49 +54,57 @@ class Diagnosis:
     one_gpu: bool = False  # whether somebody named the GPU that a model is for
 
 
-def render_diagnosis(found: Diagnosis, layout: Layout) -> str:
-    """Draws a diagnosis in a format."""
-    told = {name: value for name, value in vars(found).items() if name != "one_gpu"}
-    record = {"schema": SCHEMA, **told}
-    return draw(lambda: document_of(found), lambda: record, layout)
+def render_diagnosis(found: Diagnosis, layout: Layout, *, whole: bool = False) -> str:
+    """Draws a diagnosis in a format.
+
+    Args:
+        whole: every section; without it, and where none is asked for, text and Markdown have one
+            screen.
+    """
+
+    def drawn() -> Document:
+        everything = document_of(found)
+        if layout.kind == "html" or whole or layout.bounds.sections:
+            return everything
+        return short_diagnosis(everything, found.findings, layout.width)
+
+    return draw(drawn, lambda: _record(found), layout)
+
+
+def _record(found: Diagnosis) -> dict[str, Any]:
+    """What JSON has: the verdict with its sentence, and what else is the matter below `also`."""
+    told = {name: value for name, value in vars(found).items() if name not in _NOT_IN_JSON}
+    verdicts = verdicts_of(found)
+    told["known_issues"] = found.audit.known_issues if found.audit else ()
+    if not verdicts:
+        return {"schema": SCHEMA, **told}
+    verdict = {**vars(verdicts[0]), "text": verdict_sentence(verdicts), "also": verdicts[1:]}
+    return {"schema": SCHEMA, "verdict": verdict, **told}
+
+
+def verdicts_of(found: Diagnosis) -> tuple[Verdict, ...]:
+    """What is the matter, the worst first; none where only a model was asked about."""
+    if found.audit is not None:
+        return verdicts_of_audit(found.audit, found.findings)
+    if found.machine is not None:
+        return verdicts_of_machine(found.machine, found.findings)
+    return ()
 
 
 def document_of(found: Diagnosis) -> Document:
-    """The document that text, Markdown and HTML draw: what to change comes first."""
+    """The document that text, Markdown and HTML draw: the verdict, then what to change."""
     title = f"spark-prof doctor: {shorten(found.subject, 200)}"
-    return document(title, _headline(found), _sections(found))
-
-
-def _headline(found: Diagnosis) -> tuple[tuple[str, str], ...]:
-    """No finding is good news only where something was looked at."""
-    audit, machine = found.audit, found.machine
-    if found.findings or (audit is None and machine is None):
-        return ()
-    if audit is not None:
-        if not (audit.rows or audit.log or audit.engine.vllm):
-            return (("is known about kernels and settings", "Nothing"),)
-        if not (audit.engine.gpu or audit.engine.capability):
-            asked = "whether a faster kernel exists was not looked at; give --gpu, such as "
-            return ((f"{asked}--gpu gb10", "The GPU is not known:"),)
-    elif machine is not None and not machine.gpu:
-        asked = (
-            "its software was not looked at; for another machine: spark-prof doctor its-vllm.log "
-            "--gpu gb10, or spark-prof why its-model --gpu gb10"
-        )
-        return ((asked, "No NVIDIA GPU here:"),)
-    elif machine is not None and not machine.version("vllm"):
-        asked = "nothing was looked at; run this in the environment that serves"
-        return ((asked, "No vLLM here:"),)
-    return (("to change was found", "Nothing"),)
+    verdict = verdict_sentence(verdicts_of(found))
+    if not verdict and found.ceilings is not None:
+        verdict = ceiling_section.at_most(found.ceilings)
+    return document(title, (), _sections(found), verdict=verdict)
 
 
 def _sections(found: Diagnosis) -> Iterator[Section]:
     yield run_section.findings(found.findings)
+    yield from issue_section.known_issues(found.audit)
     if found.audit is not None:
-        yield audit_section.layers(found.audit)
-        yield audit_section.engine(found.audit)
-        yield audit_section.log(found.audit)
-        yield audit_section.notes(found.audit)
+        yield from _of_audit(found.audit)
     if found.machine is not None:
         yield _installed(found.machine)
         yield _libraries(found.machine)
@@ -91,6 +113,14 @@ def _sections(found: Diagnosis) -> Iterator[Section]:
         yield from ceiling_section.sections(found.ceilings, found.one_gpu)
     if found.measured is not None:
         yield measured(found.measured)
+
+
+def _of_audit(audit: Audit) -> Iterator[Section]:
+    yield audit_section.layers(audit)
+    yield audit_section.unknown(audit)
+    yield audit_section.engine(audit)
+    yield audit_section.log(audit)
+    yield audit_section.notes(audit)
 
 
 def _installed(machine: Machine) -> Section:

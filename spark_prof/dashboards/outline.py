@@ -12,13 +12,16 @@ from spark_prof.dashboards.sections import (
     client_section,
     conversion_section,
     counter_section,
+    issue_section,
     kernel_section,
     layer_section,
     rank_section,
+    replica_section,
     roofline_section,
     run_section,
     time_section,
     token_section,
+    token_time_section,
     waterfall_section,
 )
 from spark_prof.dashboards.short_report import changes
@@ -52,6 +55,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         run_section.recording(report),
         run_section.answers(report),
         time_section.steps(report),
+        token_time_section.by_batch(report, most=16),
         components(report),
         token_section.batch_sizes(report),
         layer_section.layers(report, layer_columns),
@@ -59,6 +63,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         time_section.overhead(report),
         client_section.agreement(report),
         client_section.runs(report.clients),
+        replica_section.replicas(report),
         rank_section.ranks(report),
         rank_section.collectives(report),
         rank_section.slow_steps(report),
@@ -76,6 +81,7 @@ def outline(report: Report, *, layer_columns: int | None = None) -> Document:
         conversion_section.others(report),
         kernel_section.modules(report),
         audit_section.layers(report.audit),
+        *issue_section.known_issues(report.audit),
         run_section.notes(report),
     )
     title, headline = run_section.title(report), run_section.headline(report)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from spark_prof.analyzers.typed_command import Command
 from spark_prof.dashboards.units import MISSING, Figure, ShortName, clean, shorten
 
 Cell = str | float  # a `Figure` or another text or, in a bar column, a fraction of 1
@@ -69,6 +70,7 @@ class Document:
     """The few figures that a reader wants first: what each is called, and its value."""
     sections: tuple[Section, ...]
     caveats: tuple[str, ...] = ()  # what does not hold, a sentence each, beside the headline
+    verdict: str = ""  # the sentence that stands first; empty where there is none
 
     def __post_init__(self) -> None:
         """Makes every text one printable line; those of sections are."""
@@ -76,6 +78,7 @@ class Document:
             ("title", clean(self.title)),
             ("headline", tuple((clean(name), clean(value)) for name, value in self.headline)),
             ("caveats", tuple(map(clean, self.caveats))),
+            ("verdict", clean(self.verdict)),
         ):
             object.__setattr__(self, name, clean_ones)
 
@@ -89,6 +92,9 @@ class Bounds:
 
 
 WHOLE = Bounds()
+RECORDED_AS = "recorded as"
+FROM_FILE = "from the file; it can run code, so read it before you type it"
+_LONGEST_RECORDED = 1200
 
 
 class Layout(NamedTuple):
@@ -135,10 +141,25 @@ def pairs(
     return Section(name, title, columns, tuple(row for row in rows if row[1]), tuple(intro))
 
 
-def commands(name: str, title: str, typed: Iterable[str], intro: Iterable[str] = ()) -> Section:
-    """A section of commands, below the sentences that there are."""
+def commands(
+    name: str,
+    title: str,
+    typed: Iterable[Command],
+    intro: Iterable[str] = (),
+    recorded: Iterable[str] = (),
+) -> Section:
+    """A section of commands, below the sentences that there are.
+
+    Args:
+        recorded: what a file says was typed, which is no command: it stands among the sentences,
+            or in place of the commands where there are none.
+    """
     rows = tuple((command,) for command in typed if command)
-    return Section(name, title, (Column("", "command"),), rows, tuple(filter(None, intro)))
+    said = [f"{RECORDED_AS}: {text} ({FROM_FILE})" for text in recorded if text]
+    sentences = tuple(filter(None, intro))
+    if not rows:
+        return replace(listed(name, title, said, _LONGEST_RECORDED), intro=sentences)
+    return Section(name, title, (Column("", "command"),), rows, (*sentences, *said))
 
 
 def document(
@@ -146,10 +167,11 @@ def document(
     headline: Iterable[tuple[str, str]],
     sections: Iterable[Section],
     caveats: Iterable[str] = (),
+    verdict: str = "",
 ) -> Document:
     """A document of the sections that say something, without their empty columns."""
     said = tuple(without_empty_columns(section) for section in sections if section.rows)
-    return Document(title, tuple(headline), said, tuple(caveats))
+    return Document(title, tuple(headline), said, tuple(caveats), verdict)
 
 
 def without_empty_columns(section: Section) -> Section:

@@ -5,24 +5,40 @@ At most 70 lines on a terminal of 80 columns and more; `outline` has the rest.
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 
 from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.first_uses import told_first_uses
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.note import about
+from spark_prof.analyzers.typed_command import Command, command, commented, source_word
 from spark_prof.analyzers.views.waterfall import waterfall_of
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Document, Section, commands, document, listed, table
-from spark_prof.dashboards.sections import layer_section, run_section, waterfall_section
+from spark_prof.dashboards.sections import (
+    issue_section,
+    layer_section,
+    run_section,
+    token_time_section,
+    waterfall_section,
+)
+from spark_prof.dashboards.sections.token_time_section import at_batch
 from spark_prof.dashboards.sections.waterfall_section import name_of
 from spark_prof.dashboards.units import clean, counted, microseconds, share, shorten
+from spark_prof.rules.components import part_of
+from spark_prof.vocabulary import EXCHANGES, FUSES
 
-_FINDINGS, _KERNELS, _PARTS, _CAVEATS = 3, 7, 7, 2
+_FINDINGS, _CAVEATS = 3, 2
 """How many of each are shown."""
+_KERNELS_AND_PARTS = ((7, 7), (6, 7), (5, 7), (5, 6), (4, 6), (4, 5), (3, 5), (3, 4))
+"""How many of each are shown, from the first on until all fits on one screen."""
+_MOST_LINES, _COLUMNS = 70, 80
+_BROKEN_TITLE = 12  # characters from which on a title above narrow figures has two lines
 _LONGEST_TEXT = 157
 _LONGEST_LINE, _LONGEST_RUN = 150, 240
 _WHOLE = " (and more: --section recording)"
@@ -30,10 +46,9 @@ _LONGEST_BROKEN = 157
 _ENDS = (". ", "; ", ": ", ", ", " (")
 _LEAST_TEXT = 40  # characters below which a beginning says too little
 _LONGEST_NAME = 44
-_LONGEST_ROLE = 24
+_LONGEST_ROLE = 25
+_MUCH_OVERLAP = 0.005  # of a step: less changes no figure that is shown
 _LEAST = 0.01  # of the kernel time: kernels with less are not listed
-_CHANGES_NOTHING = ("The first ", "Only steps without any prefill", "The window closed")
-"""Beginnings of notes that describe the recording and take nothing from its figures."""
 
 
 def short_report(report: Report) -> Document:
@@ -41,50 +56,101 @@ def short_report(report: Report) -> Document:
 
     How fast, what was recorded, what to change, where the time goes, and what not to believe.
     """
-    return document(
-        run_section.title(report),
-        (),
-        (
-            listed("verdict", "", _verdict(report)),
-            listed("run", "Recorded", _recorded(report), _LONGEST_RUN),
-            *changes(_worth_most(report.findings), _LONGEST_TEXT),
-            _parts(report),
-            _kernels(report),
-            listed("caveats", "Caveats", _caveats(report)),
-            _more(report),
-        ),
+    above = (
+        listed("verdict", "", _verdict(report)),
+        listed("run", "Recorded", _recorded(report), _LONGEST_RUN),
+        token_time_section.by_batch(report),
+        *changes(_worth_most(report.findings), _LONGEST_TEXT, report.findings),
     )
+    issues = issue_section.short_known_issues(report.audit)
+    below = (issues, listed("caveats", "Caveats", _caveats(report)), _more(report))
+    for kernels, parts in _KERNELS_AND_PARTS:
+        tables = (_parts(report, parts), _kernels(report, kernels))
+        found = document(run_section.title(report), (), (*above, *tables, *below))
+        if _height(found) <= _MOST_LINES:
+            break
+    return found
 
 
-def changes(findings: Sequence[Finding], longest: int | None = None) -> Iterator[Section]:
+def _height(found: Document) -> int:
+    """How many lines a document takes on a terminal, its title included."""
+
+    def wrapped(text: str) -> int:
+        return max(len(wrap(text, _COLUMNS)), 1)
+
+    lines = wrapped(found.title)
+    for section in found.sections:
+        lines += (1 + wrapped(section.title)) * bool(section.title)
+        lines += sum(map(wrapped, section.intro))
+        if titles := [len(column.title) for column in section.columns if column.title]:
+            lines += 2 + (max(titles) > _BROKEN_TITLE)
+        prose = section.columns[0].kind == "prose"
+        lines += sum(wrapped(str(row[0])) if prose else 1 for row in section.rows)
+    return lines
+
+
+def changes(
+    findings: Sequence[Finding], longest: int | None = None, every: Sequence[Finding] = ()
+) -> Iterator[Section]:
     """A section for each finding: what it would bring at most, what was found, what to type.
 
     Args:
         findings: in the order in which they are shown.
         longest: characters of a sentence, and no advice beside what was measured; None for all.
+        every: all findings; those that are not shown are named where their command is.
     """
     told = False
     for number, found in enumerate(findings, 1):
-        gain = "gain unknown"
+        gain = "gain unknown" + (f", its time is in {found.within}" if found.within else "")
         if found.ms_per_token is not None:
             gain = f"at most {microseconds(1000 * found.ms_per_token)} of each token"
         texts = [found.text, found.fix, found.measured]
         typed = [found.command]
         if longest is None and found.verify != found.command:
-            typed.append(f"{found.verify}  # whether a change helped")
+            typed.append(commented(found.verify, "whether a change helped"))
         if longest is not None:
             texts = [abridged(text, longest) for text in (texts[0], texts[2] or texts[1])]
-        yield commands(f"findings-{number}", f"{number}. {found.key}: {gain}", typed, texts)
+        if others := _with_same_command(found, findings, every):
+            texts.append(f"The same command is for {others}.")
+        title = f"{number}. {found.key}: {gain}"
+        yield commands(f"findings-{number}", title, typed, texts, (found.recorded_as,))
         if not told and (note := elsewhere(found.command)):
             told = True
             yield listed("elsewhere", "", (note,))
 
 
-def elsewhere(command: str) -> str:
+def _with_same_command(found: Finding, shown: Sequence[Finding], every: Sequence[Finding]) -> str:
+    """The findings that are not shown because they end in this one's command."""
+    if found.command.words[1:2] in (("report",), ("explore",)):
+        return ""  # it shows figures, and changes nothing
+    others = [o for o in every if o.command and o.command == found.command and o not in shown]
+    named = [
+        o.key if o.ms_per_token is None else f"{o.key} ({microseconds(1000 * o.ms_per_token)})"
+        for o in others[:_FINDINGS]
+    ]
+    more = [f"{len(others) - _FINDINGS} more"] if len(others) > _FINDINGS else []
+    return ", ".join([*named, *more])
+
+
+def elsewhere(typed: Command) -> str:
     """That a command names a path of the machine that recorded; empty where all paths are here."""
-    words = command.partition(" -- ")[2].split()
-    gone = [word for word in words if word.startswith("/") and not Path(word).exists()]
-    return f"{gone[0]} is a path of the machine that was recorded: put yours." if gone else ""
+    gone = [word for word in typed.started if word.startswith("/") and not Path(word).exists()]
+    return (
+        f"{gone[0]} is a path of the machine that was recorded: replace it with yours."
+        if gone
+        else ""
+    )
+
+
+def short_role(role: str, longest: int) -> str:
+    """A role without its beginning or, where that says whose it is, without its middle.
+
+    short_role("drafter.self_attn.kv_b_proj", 24) == "drafter...attn.kv_b_proj"
+    """
+    if len(role) <= longest:
+        return role
+    kept = f"{part_of(role)}..."
+    return f"{kept}{role[len(kept) - longest :]}"
 
 
 def abridged(text: str, longest: int) -> str:
@@ -110,6 +176,7 @@ def _worth_most(findings: Sequence[Finding]) -> list[Finding]:
 
 def _verdict(report: Report) -> Iterator[str]:
     yield from waterfall_section.speed_and_distance(report)
+    yield from told_first_uses(report.steps)
     if clock := run_section.left_out(report):
         yield f"{clock}."
     if broken := run_section.caveats(report):
@@ -119,31 +186,33 @@ def _verdict(report: Report) -> Iterator[str]:
 
 def _recorded(report: Report) -> Iterator[str]:
     yield run_section.in_a_line(report, brief=True)
-    command = clean(report.run.command or report.run.source)
-    if len(command) > _LONGEST_LINE:
-        begin = command[: _LONGEST_LINE - len(_WHOLE)].rpartition(" ")[0]
-        command = f"{begin}{_WHOLE}" if begin else command
-    yield command
+    yield from filter(None, (run_section.parallel_run(report),))
+    typed = clean(report.run.command or report.run.source)
+    if len(typed) > _LONGEST_LINE:
+        begin = typed[: _LONGEST_LINE - len(_WHOLE)].rpartition(" ")[0]
+        typed = f"{begin}{_WHOLE}" if begin else typed
+    yield typed
 
 
-def _parts(report: Report) -> Section:
+def _parts(report: Report, most: int) -> Section:
     """The waterfall, its smallest parts together."""
     found = waterfall_of(report)
     parts = [part for part in found.parts if part.us > 0]
-    kept = sorted(parts, key=lambda part: -part.us)[:_PARTS]
+    kept = sorted(parts, key=lambda part: -part.us)[:most]
     small = [part for part in parts if part not in kept]
-    rows = [(name_of(part), part.us) for part in parts if part in kept]
+    rows = [(name_of(part, found.of), part.us) for part in parts if part in kept]
     if small:
         rows.append((counted(len(small), "smaller part"), sum(part.us for part in small)))
     columns = (
         cells.Text("Part", lambda row: row[0]),
-        cells.Time(f"A {found.of}", lambda row: row[1]),
+        cells.Time(waterfall_section.column_of(found), lambda row: row[1]),
         cells.Share("Share", lambda row: row[1] / found.us),
         cells.Bar("", lambda row: row[1] / found.us if row is not rows[-1] else 0.0),
     )
     rows.append(("measured", found.us))
     shown = rows if found.us and len(rows) > 1 else ()
-    return table("parts", waterfall_section.title(found), shown, columns)
+    intro = waterfall_section.what_components_lack(found) if shown else ()
+    return table("parts", waterfall_section.title(found) + at_batch(report), shown, columns, intro)
 
 
 @dataclass(frozen=True)
@@ -158,12 +227,12 @@ class _Kernel:
     evidence: str = ""
 
 
-def _kernels(report: Report) -> Section:
+def _kernels(report: Report, most: int) -> Section:
     """What a decode step's kernel time goes to, or the run's where nothing tells a step's."""
     phase = report.decode_roofline
     found = list(_of_roles(report) if phase else _of_run(report))
     whole = sum(row.us for row in found)
-    listed_rows = [row for row in found[:_KERNELS] if row.us >= _LEAST * whole]
+    listed_rows = [row for row in found[:most] if row.us >= _LEAST * whole]
     rest, more = whole - sum(row.us for row in listed_rows), len(found) - len(listed_rows)
     if more:
         listed_rows.append(_Kernel("rest", counted(more, "more row"), rest))
@@ -177,10 +246,25 @@ def _kernels(report: Report) -> Section:
         cells.Text("Evidence", "evidence"),
     )
     unit = "Operators" if run_section.on_cpu(report) else "Kernels"
-    title = f"{unit} of a decode step" if phase else f"{unit} that take the most time"
+    title = (
+        f"{unit} of a decode step{at_batch(report)}" if phase else f"{unit} that take the most time"
+    )
     known = report.coverage
     title += f"; owner proven {share(known.proven)}, guessed {share(known.guessed)}"
-    return table("decode_kernels", title, listed_rows, columns)
+    return table("decode_kernels", title, listed_rows, columns, _overlap(report))
+
+
+def _overlap(report: Report) -> tuple[str, ...]:
+    """Why kernels take more than their parts above; empty where they do not."""
+    ledger = report.tokens[0] if report.tokens else None
+    if ledger is None or ledger.overlap_us <= _MUCH_OVERLAP * ledger.step_us:
+        return ()
+    more = microseconds(ledger.overlap_us)
+    return (
+        "Kernels that ran beside others have their whole time here, "
+        f"{more}{' a step' if report.run.tells_steps else ''} more than above, where an instant is "
+        "shared.",
+    )
 
 
 def _of_roles(report: Report) -> Iterator[_Kernel]:
@@ -189,19 +273,29 @@ def _of_roles(report: Report) -> Iterator[_Kernel]:
     kernels = {(row.component, row.name): row for row in report.kernels}
     names = Counter((row.role or row.component, short_name(row.name)) for row in rows)
     for row in rows:
-        role, name = row.role or f"({row.component})", short_name(row.name)
-        part = row.what.partition(":")[0]
+        role, name = _brief(row.role) or f"({row.component})", short_name(row.name)
+        part = row.product or row.what
         if names[row.role or row.component, name] > 1 and part:
             name = f"{name} ({part})"
         kernel = kernels.get((row.component, row.name))
         yield _Kernel(
-            role if len(role) <= _LONGEST_ROLE else f"...{role[3 - _LONGEST_ROLE :]}",
+            short_role(role, _LONGEST_ROLE),
             shorten(name, _LONGEST_NAME),
             row.step_us,
             row.bound_us,
             " ".join(filter(None, (kernel.engine, kernel.precision))) if kernel else "",
             row.owner_basis,
         )
+
+
+def _brief(role: str) -> str:
+    """The role, of a collective with the last part alone of what it serves and nothing fused.
+
+    _brief("mlp.experts → all_reduce + input_layernorm") == "experts → all_reduce"
+    """
+    served, exchanges, how = role.partition(EXCHANGES)
+    how = how.partition(FUSES)[0]
+    return f"{served.rpartition('.')[2]}{exchanges}{how}" if exchanges else role
 
 
 def _of_run(report: Report) -> Iterator[_Kernel]:
@@ -213,8 +307,10 @@ def _of_run(report: Report) -> Iterator[_Kernel]:
 def _caveats(report: Report) -> Iterator[str]:
     """What changes the verdict beside what fails; then how much more there is to know."""
     intro = run_section.recording(report).intro
-    notes = [note for note in report.notes if not note.startswith(_CHANGES_NOTHING)]
-    found = [*intro, *_unproven(report), *notes]
+    # What was left out of every figure goes before all.
+    left_out = [note for note in report.notes if about(note) == "left out"]
+    notes = [note for note in report.notes if about(note) == "figures"]
+    found = [*left_out, *intro, *_unproven(report), *notes]
     shown = [abridged(text, _LONGEST_TEXT) for text in found[:_CAVEATS]]
     if len(found) > _CAVEATS:
         more = len(found) - _CAVEATS
@@ -238,11 +334,12 @@ def _unproven(report: Report) -> Iterator[str]:
 
 
 def _more(report: Report) -> Section:
-    source = shlex.quote(report.run.source)
-    typed, title = [f"spark-prof report {source} --all", f"spark-prof explore {source}"], "More"
+    source, title = source_word(report.run.source), "More"
+    typed = [command("spark-prof", "report", source, "--all"),
+             command("spark-prof", "explore", source)]  # fmt: skip
     if apart := layer_section.furthest(report):
         layer, us, usual = apart
-        typed.insert(0, f"spark-prof report {source} --layer {layer}")
+        typed.insert(0, command("spark-prof", "report", source, "--layer", str(layer)))
         title = (
             f"More; layer {layer} is furthest from layers like it, {microseconds(us)} against "
             f"{microseconds(usual)}"

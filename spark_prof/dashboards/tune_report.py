@@ -3,48 +3,122 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 import msgspec
 
+from spark_prof.ab.apply import exports_of, harmless_side
+from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.statistics import Interval
+from spark_prof.analyzers.recorded_command import (
+    in_container,
+    split,
+    starting_words,
+    with_variables,
+)
+from spark_prof.analyzers.typed_command import (
+    NONE,
+    Command,
+    command,
+    exports,
+    recorded,
+    typed_by_user,
+)
 from spark_prof.dashboards import cells, section
 from spark_prof.dashboards.ab_answer import agreement, interval, kept_busy, step_time
+from spark_prof.dashboards.one_screen import first_rows, fitting
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section, commands, listed, pairs, table
 from spark_prof.dashboards.units import counted, figure
-from spark_prof.tune.tune_result import Tried, TuneResult, left_out
+from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT
+from spark_prof.tune.tune_result import EarlierGain, Tried, TuneResult, effect_at, left_out
 from spark_prof.tune.tune_trial import Answers, Candidate, CandidateTable, LeftOut, Timed, name_of
 
+_ROWS = (20, 14, 10, 7, 4)
+"""Rows of each table on one screen; as many as fit."""
+_MOST_ASKED = 5
+_VERDICTS: Mapping[str, str] = {
+    "faster": "the answer", "not told": "undecided", "no effect": "no faster", "slower": "slower",
+}  # fmt: skip
 _LONGEST = 100_000  # characters of a command: all of it
 _Factor = cells.Quantity("number", lambda gain: figure(gain, ".3f", " x"))
 _StepTime = cells.Quantity("number", step_time)
 
 
-def render_tune(result: TuneResult, layout: Layout) -> str:
-    """Draws a result, of a tune that finished or did not, in a format."""
+def render_tune(
+    result: TuneResult, layout: Layout, *, typed: bool = False, whole: bool = True
+) -> str:
+    """Draws a result, of a tune that finished or did not, in a format.
+
+    Args:
+        typed: who reads it has typed the engine's command just now; else it is a file's.
+        whole: every section; without it, and where none is asked for, text and Markdown have one
+            screen.
+    """
 
     def record() -> dict[str, Any]:
-        return {**msgspec.to_builtins(result), "answer_line": answer_line(result)}
+        found = {**msgspec.to_builtins(result), "answer_line": answer_line(result)}
+        found["per_batch"] = [
+            {"requests": timed.requests, "verdict": effect_at(timed)} for timed in result.times
+        ]
+        if result.answer and not typed:
+            served = _served(result)
+            found |= {"environment": served.environment, "serve": served.serve}
+            if served != _typed(result):
+                found["recorded_as"] = list(_recorded(result))
+        return found
 
-    return draw(partial(document, result), record, layout)
+    drawn = partial(document, result, typed=typed)
+    if layout.kind != "html" and not (whole or layout.bounds.sections):
+        drawn = partial(_short, result, layout.width, typed=typed)
+    return draw(drawn, record, layout)
 
 
-def render_candidates(table_: CandidateTable, layout: Layout) -> str:
+def render_candidates(table_: CandidateTable, layout: Layout, *, whole: bool = True) -> str:
     """Draws what a tune would try, and why not the rest."""
     title = f"{counted(len(table_.candidates), 'candidate')} to try"
-    sections = [_candidates(table_.candidates), _left_out(left_out(table_))]
-    drawn = section.document(title, (), sections)
-    return draw(lambda: drawn, lambda: table_, layout)
+    if not table_.recorded:
+        title = (
+            f"{counted(len(table_.candidates), 'candidate')} that may apply; which do, and what "
+            "each can save, a recording tells: --from RECORDING"
+        )
+    rows = left_out(table_)
+
+    def drawn() -> Document:
+        if whole or layout.kind == "html" or layout.bounds.sections:
+            sections = [_candidates(table_.candidates), _left_out(rows)]
+            return section.document(title, (), sections)
+        return fitting(
+            (
+                section.document(
+                    title,
+                    (),
+                    [
+                        first_rows(_candidates(table_.candidates), most),
+                        _counted(rows),
+                        listed("more", "More", ["Why each is left out: --all."]),
+                    ],
+                )
+                for most in _ROWS
+            ),
+            layout.width,
+        )
+
+    return draw(drawn, lambda: table_, layout)
 
 
 def answer_line(result: TuneResult) -> str:
     """What helps, by how much, and whether the model says the same; or that nothing helps."""
     if result.answer:
-        gains = ", ".join(_gain(timed) for timed in result.times)
-        line = f"{' '.join(result.answer)}: {gains}; {_says(result.answers)}"
+        gains = ", ".join(map(_gain, _proven_at(result)))
+        rest = [_not_the_answer(t) for t in result.times if t not in _proven_at(result)]
+        told = "; ".join(filter(None, (gains, *rest, _says(result.answers))))
+        line = f"{' '.join(result.answer)}: {told}"
     elif fastest := next((e for e in result.tried if e.name == result.unconfirmed), None):
         gain = fastest.gain.value if fastest.gain else fastest.one_start
         seen = f", {gain:.2f} x per token in the search" if gain else ""
@@ -61,6 +135,8 @@ def answer_line(result: TuneResult) -> str:
             line += f"; {len(candidates) - len(tried)} were not tried in this time"
     if not result.answer and result.line:
         line += f"; {result.line}"
+    if not result.answer and result.needed_minutes:
+        line += _lacking(result)
     if not result.answer and (busy := kept_busy(result.others)):
         line += f"; {busy}"
     if result.failure:
@@ -68,14 +144,33 @@ def answer_line(result: TuneResult) -> str:
     return line if result.finished else f"{line} (not finished)"
 
 
-def document(result: TuneResult) -> Document:
+def _lacking(result: TuneResult) -> str:
+    """How long all of it would take."""
+    took = f"an engine takes about {result.engine_s:.0f} s here, " if result.engine_s else ""
+    return f"; {took}so all of it takes {result.needed_minutes} minutes: give --minutes " + str(
+        result.needed_minutes
+    )
+
+
+def document(result: TuneResult, *, typed: bool = False) -> Document:
     """The document that text, Markdown and HTML draw; its title is the answer."""
     headline = [
         (f"per token at batch {timed.requests}", _proven(timed.gain))
         for timed in result.times
         if timed.gain
     ]
-    return section.document(answer_line(result), headline, _sections(result))
+    return section.document(answer_line(result), headline, _sections(result, typed))
+
+
+def _proven_at(result: TuneResult) -> list[Timed]:
+    """The batch sizes at which the answer is one."""
+    return [timed for timed in result.times if effect_at(timed) == "faster"]
+
+
+def _not_the_answer(timed: Timed) -> str:
+    """At a batch size at which it is not shown to be faster: at batch 1 it is undecided."""
+    ends = f" ({timed.gain.value:.2f} x, 95 % {interval(timed.gain)})" if timed.gain else ""
+    return f"at batch {timed.requests} it is {_VERDICTS[effect_at(timed)]}{ends}"
 
 
 def _gain(timed: Timed) -> str:
@@ -101,10 +196,11 @@ def _says(answers: Answers | None) -> str:
     return f"{agreement(answers.agreement)} of {positions} have the same answer{kept}"
 
 
-def _sections(result: TuneResult) -> Iterator[Section]:
+def _sections(result: TuneResult, typed: bool) -> Iterator[Section]:
     yield _confirmed(result)
-    yield from _serve(result)
+    yield from _serve(result, typed)
     yield _tried(result.tried)
+    yield _earlier(result)
     yield _left_out(result.left_out)
     yield listed("tune_missing", "Not measured", result.missing)
     rows = [
@@ -126,6 +222,7 @@ def _confirmed(result: TuneResult) -> Section:
         _StepTime("Tuned", "own_us"),
         _Factor("Gain", "gain.value"),
         cells.Text("95 %", lambda timed: interval(timed.gain)),
+        cells.Text("There it is", lambda timed: _VERDICTS[effect_at(timed)]),
     )
     intro = (
         "Time of a step, which gives each request one token, in fresh engines, apart from the "
@@ -134,11 +231,64 @@ def _confirmed(result: TuneResult) -> Section:
     return table("tune_confirmed", "The answer, measured again", result.times, columns, intro)
 
 
-def _serve(result: TuneResult) -> Iterator[Section]:
+def _serve(result: TuneResult, typed: bool) -> Iterator[Section]:
     if not result.answer:
         return
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in result.environment.items()]
-    yield commands("tune_serve", "Serve it", (*lines, result.serve))
+    served = _typed(result) if typed else _served(result)
+    lines = [*exports(served.environment), served.serve]
+    swaps = in_container(result.engine) and SWAPS_ENVIRONMENT in result.environment
+    intro: tuple[str, ...] = ()
+    if swaps and typed:
+        intro = (
+            "Swaps need spark-prof in the container: the command prints a line that mounts it.",
+        )
+        side = " ".join(result.answer)
+        lines = [command("spark-prof", "ab", "--apply", "--b", side, "--", *result.engine)]
+    elif swaps:
+        intro = ("Swaps need spark-prof in the container: spark-prof ab --apply mounts it.",)
+    proven = _proven_at(result)
+    if proven and len(proven) < len(result.times):
+        sizes = " and ".join(str(timed.requests) for timed in proven)
+        rest = ",".join(str(t.requests) for t in result.times if t not in proven)
+        intro = (
+            f"For batch {sizes}. For batch {rest} serve the engine as it is, or look for an answer "
+            f"there by itself: --batch-sizes {rest}.",
+            *intro,
+        )
+    yield commands("tune_serve", "Serve it", lines, intro, () if any(lines) else _recorded(result))
+
+
+class _Served(NamedTuple):
+    """What serves an answer."""
+
+    environment: dict[str, str]
+    serve: Command
+
+
+def _typed(result: TuneResult) -> _Served:
+    """Of a tune that the person at the command line ran just now."""
+    if in_container(result.engine):
+        words = with_variables(split(result.serve), result.environment)
+        return _Served({}, typed_by_user(shlex.join(words)))
+    return _Served(result.environment, typed_by_user(result.serve))
+
+
+def _served(result: TuneResult) -> _Served:
+    """It is made of the answer's words and the engine's alone; empty where one can be anything."""
+    side = harmless_side(" ".join(result.answer))
+    engine = starting_words(result.engine, PurePath(result.model).name)
+    if side is None or not (side.swaps or side.options or side.environment) or not engine:
+        return _Served({}, NONE)
+    variables, words = exports_of(side, {}), with_options(engine, side.options)
+    if in_container(engine):
+        return _Served({}, command(*with_variables(words, variables)))
+    return _Served(variables, command(*words))
+
+
+def _recorded(result: TuneResult) -> Iterator[str]:
+    for name, value in result.environment.items():
+        yield recorded(f"export {name}={shlex.quote(value)}")
+    yield recorded(result.serve)
 
 
 def _tried(tried: Sequence[Tried]) -> Section:
@@ -156,6 +306,75 @@ def _tried(tried: Sequence[Tried]) -> Section:
         "of the batch sizes, whose interval is that of their ends.",
     )
     return table("tune_tried", "What was tried", tried, columns, intro)
+
+
+def _short(result: TuneResult, width: int, *, typed: bool) -> Document:
+    """The fullest document that fits on one screen."""
+    whole = document(result, typed=typed)
+    return fitting(
+        (replace(whole, sections=tuple(_sections_of(whole, result, most))) for most in _ROWS),
+        width,
+    )
+
+
+def _sections_of(whole: Document, result: TuneResult, most: int) -> Iterator[Section]:
+    """Of the whole document's sections the first rows, and of what was not tried how many."""
+    for found in whole.sections:
+        if found.id == "tune_confirmed":
+            yield replace(found, intro=())
+        elif found.id == "tune_tried":
+            measured = [each for each in result.tried if each.verdict != "not tried"]
+            tried = replace(_tried(measured), intro=_untried(result.tried))
+            if tried.rows:
+                yield first_rows(section.without_empty_columns(tried), most)
+            elif tried.intro:
+                yield listed(tried.id, tried.title, tried.intro)
+        elif found.id == "tune_left_out":
+            yield _counted(result.left_out)
+        elif found.id == "tune_setup":
+            rows = tuple(row for row in found.rows if row[0] != "command")
+            yield replace(found, rows=rows)
+        else:
+            yield first_rows(found, most)
+    yield _more()
+
+
+def _untried(tried: Sequence[Tried]) -> tuple[str, ...]:
+    """How many candidates were not tried, by the reason, a sentence each."""
+    reasons = Counter(each.why for each in tried if each.verdict == "not tried")
+    return tuple(f"{count} more not tried: {why}." for why, count in reasons.items())
+
+
+def _counted(rows: Sequence[LeftOut]) -> Section:
+    """How many things were left out, by where they are from; of what was asked for, each."""
+    asked = [f"{row.words}: {row.why}." for row in rows if row.source in ("yours", "known")]
+    sources = Counter(row.source for row in rows)
+    parts = ", ".join(f"{source} {count}" for source, count in sources.most_common())
+    lines = [f"{len(rows)}, each with its reason: {parts}."] if rows else []
+    return listed("tune_left_out", "Left out", [*asked[:_MOST_ASKED], *lines])
+
+
+def _more() -> Section:
+    return listed("more", "More", ["Why each is left out, and all else: --all, and report.html."])
+
+
+def _earlier(result: TuneResult) -> Section:
+    """What was known before, beside what came of it now."""
+    now = {each.name: each for each in result.tried}
+
+    def then(known: EarlierGain) -> str:
+        return f"{known.gain:.2f} x" if known.gain else known.verdict
+
+    columns = (
+        cells.Prose("Known before", lambda known: _wrapped(known.words)),
+        cells.Text("Then", then),
+        cells.Text("Now", lambda known: now[known.words].verdict if known.words in now else ""),
+        cells.Prose(
+            "By", lambda known: f"{known.where}, {known.taken[:10]}, vLLM {known.vllm or '?'}"
+        ),
+    )
+    intro = ("Earlier results of this GPU and model: they say what to try first, and no more.",)
+    return table("tune_earlier", "Where it started", result.earlier, columns, intro)
 
 
 def _wrapped(words: str) -> str:

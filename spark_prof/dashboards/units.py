@@ -23,12 +23,18 @@ class Figure(str):
     """A written figure that knows its value, in the smallest unit of its kind, for sorting."""
 
     value: float
+    unit: str  # that it ends with; empty where nobody asks for it
 
-    def __new__(cls, text: str, value: float = math.nan) -> Figure:
+    def __new__(cls, text: str, value: float = math.nan, unit: str = "") -> Figure:
         """A text, cleaned as its unit may be foreign, and what it says; NaN for nothing."""
         made = super().__new__(cls, text if text.isprintable() else clean(text))
-        made.value = float(value)
+        made.value, made.unit = float(value), unit
         return made
+
+    @property
+    def number(self) -> str:
+        """The text without its unit."""
+        return self[: -len(self.unit) - 1] if self.unit else self
 
 
 class ShortName(str):
@@ -72,21 +78,21 @@ def shorten(text: str, width: int) -> str:
     return f"{text[:head]}...{text[len(text) - tail :]}"
 
 
-def microseconds(value: float | None) -> str:
+def microseconds(value: float | None) -> Figure:
     """Writes a time in the unit in which it has few digits: 8.12 us, 812.4 us, 12.35 ms, 1.23 s."""
     if value is None or not math.isfinite(value):
         return Figure(MISSING)
     magnitude = abs(value)
     if magnitude == 0:
-        return Figure("0 us", 0)
+        return Figure("0 us", 0, "us")
     # Each limit is where the unit below would round up to it.
     if magnitude < 9.995:
-        return Figure(f"{value:.2f} us", value)
+        return Figure(f"{value:.2f} us", value, "us")
     if magnitude < 999.95:
-        return Figure(f"{value:.1f} us", value)
+        return Figure(f"{value:.1f} us", value, "us")
     if magnitude < 999_995:
-        return Figure(f"{value / 1e3:.2f} ms", value)
-    return Figure(f"{value / 1e6:,.2f} s", value)
+        return Figure(f"{value / 1e3:.2f} ms", value, "ms")
+    return Figure(f"{value / 1e6:,.2f} s", value, "s")
 
 
 def nothing_as_missing(value: float) -> str:
@@ -155,10 +161,9 @@ def operations(number: float, unit: str = "") -> str:
     return Figure(f"{number / scale:,.2f} {letter}{unit}", number)
 
 
-def between(low: str, high: str) -> str:
+def between(low: Figure, high: Figure, word: str = "to") -> str:
     """Writes from where to where, the unit once where both have the same: 1.20 to 3.40 us."""
-    value, _, unit = low.rpartition(" ")
-    return f"{value if value and high.endswith(f' {unit}') else low} to {high}"
+    return f"{low.number if low.unit == high.unit else low} {word} {high}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.why import Part, Side, Why
+from spark_prof.analyzers.why import Why
+from spark_prof.analyzers.why_sides import Part, Side
 from spark_prof.dashboards import cells
+from spark_prof.dashboards.gap_section import gap_sentences, gap_table
 from spark_prof.dashboards.render import Layout, draw
 from spark_prof.dashboards.section import Document, Section, commands, document, listed, table
 from spark_prof.dashboards.short_report import elsewhere
@@ -14,40 +16,73 @@ _LEAST = 0.01  # of a side's bytes and of its time: components with less are lef
 
 def render_why(found: Why, layout: Layout) -> str:
     """Draws the answer in a format."""
-    return draw(lambda: _document(found), lambda: found, layout)
+    return draw(lambda: document_of_why(found), lambda: found, layout)
 
 
-def _document(found: Why) -> Document:
+def document_of_why(found: Why) -> Document:
+    """The document that text, Markdown, HTML and a notebook draw."""
+    sides = {side.name: side for side in found.sides}
     names, command = ", ".join(side.name for side in found.sides), found.next.command
     return document(
         f"spark-prof why: {names}",
         (),
         (
-            listed("answer", "", found.answer),
+            listed("answer", "", (*gap_sentences(found), *found.answer)),
             _sides(found),
+            *(gap_table(gap, sides, number) for number, gap in enumerate(found.gaps, 1)),
             *(_parts(side) for side in found.sides),
             _what_ifs(found),
-            commands("next", found.next.text, [command], [elsewhere(command)]),
+            commands(
+                "next",
+                found.next.text,
+                [command],
+                [elsewhere(command)],
+                [found.next.recorded_as],
+            ),
         ),
     )
 
 
 def _sides(found: Why) -> Section:
+    several = any((side.batch or 1) > 1 for side in found.sides)
     columns = (
         cells.Name("", "name"),
-        cells.DecimalBytes("A token reads", "bytes"),
+        cells.DecimalBytes("A step reads" if several else "A token reads", "bytes"),
         cells.Time("Lower bound", "bound_us"),
         cells.Time("Kernels", lambda side: side.kernels_us or None),
         cells.Time("Waits", lambda side: side.waits_us or None),
         cells.Time("Measured", "us"),
         cells.Share("Of bound", lambda side: side.bound_us / side.us if side.us else None),
-        cells.Rate("Tokens/s", lambda side: 1e6 / (side.us or side.bound_us)),
+        cells.Rate("Tokens/s", lambda side: _rate(side, 1)),
+        cells.Rate("Of all", lambda side: _rate(side, side.batch) if several else None),
+        cells.DecimalBytes("In memory", lambda side: side.memory.bytes if side.memory else None),
     )
-    intro = (
-        f"Weights of one sequence on {found.gpu} at {bandwidth(found.bandwidth)}: {found.source}.",
-    )
+    ranks = max(side.ranks for side in found.sides)
+    intro = [
+        f"{_use(found)} on {f'each of {ranks} ' if ranks > 1 else ''}{found.gpu} at "
+        f"{bandwidth(found.bandwidth)}: {found.source}."
+    ]
+    if ranks > 1:
+        intro.append("What the GPUs tell each other is not in the bound.")
+    if found.experts_hit:
+        intro.append("Every token is taken to hit any experts alike; real ones hit fewer.")
     sides = [side for side in found.sides if side.bound_us or side.us]
     return table("sides", "What a token reads and takes", sides, columns, intro)
+
+
+def _use(found: Why) -> str:
+    batches = {side.batch or 1 for side in found.sides}
+    cached = any("KV cache" in part.format for side in found.sides for part in side.parts)
+    what = "Weights and KV cache" if cached else "Weights"
+    if batches == {1}:
+        return f"{what} of one sequence"
+    return f"{what} of {' and '.join(map(str, sorted(batches)))} sequences at a time"
+
+
+def _rate(side: Side, sequences: int | None) -> float | None:
+    """Tokens per second of so many sequences; None where a checkpoint does not fit."""
+    us = side.us or side.bound_us
+    return 1e6 * (sequences or 1) / us if us and side.fits else None
 
 
 def _parts(side: Side) -> Section:
@@ -55,11 +90,13 @@ def _parts(side: Side) -> Section:
         us = part.us or 0.0
         return part.bytes >= _LEAST * side.bytes > 0 or us >= _LEAST * (side.us or us + 1)
 
+    bounds = {part.limit for part in side.parts}
     columns = (
         cells.Text("Component", lambda part: part.component.replace("_", " ")),
         cells.Text("Stored as", "format"),
         cells.DecimalBytes("Reads", lambda part: part.bytes or None),
         cells.Time("Lower bound", lambda part: part.bound_us or None),
+        cells.Text("Bound by", lambda part: part.limit if bounds > {"memory"} else ""),
         cells.Time("Measured", "us"),
         cells.Share("Of bound", lambda part: part.of_bound or None),
         cells.Text("Computes in" if side.measured else "Can compute in", "computes_in"),
@@ -76,7 +113,7 @@ def _what_ifs(found: Why) -> Section:
         cells.Text("Weights", "title"),
         cells.DecimalBytes("A token reads", "bytes"),
         cells.Time("Lower bound", "bound_us"),
-        cells.Rate("Tokens/s at most", lambda row: 1e6 / row.bound_us),
+        cells.Rate("Tokens/s at most", lambda row: 1e6 / row.bound_us if row.fits else None),
     )
     rows = [row for row in found.what_ifs if row.bound_us]
     intro = ("Routers and norms stay as they are. What a format does to the answers is not told.",)

@@ -22,6 +22,7 @@ from typing import Generic, TypeVar
 
 from spark_prof.ending import interrupted_by, stopped_with, temporary_folder
 from spark_prof.errors import CommandError, SparkProfError
+from spark_prof.extras import install_command
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -118,7 +119,7 @@ def _on_ray(function: Callable[[Item], Value], items: Sequence[Item]) -> Iterato
     try:
         import ray
     except ImportError as error:
-        raise CommandError("--engine ray needs Ray; run: pip install 'spark-prof[ray]'") from error
+        raise CommandError(f"--engine ray needs Ray; run: {install_command('ray')}") from error
     found_running = ray.is_initialized()
     if not found_running:
         # Joins the cluster that RAY_ADDRESS or Ray itself knows of, or starts one here.

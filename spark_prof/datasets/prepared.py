@@ -110,11 +110,9 @@ def _opened(source: str) -> Iterator[tuple[Bundle, bool]]:
             yield bundle, False
         return
     with temporary_folder() as folder:
-        try:
-            yield snapshot(found.path, folder), True
-        except CommandError as error:
-            # Nobody has ever heard of the snapshot's folder.
-            raise CommandError(str(error).replace(str(folder), source)) from error
+        taken = snapshot(found.path, folder)
+        taken.named = source  # nobody has ever heard of the snapshot's folder
+        yield taken, True
 
 
 def _prepared(source: str, bundle: Bundle, rank: int | None, live: bool) -> Prepared:

@@ -238,8 +238,10 @@ def _write(path: Path, found: pa.Table) -> None:
     pq.write_table(found, path, compression="zstd")
 
 
-def _literal(value: str | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else "'" + value.replace("'", "''") + "'"
+def _literal(value: str | int) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value).lower()  # true and false, as SQL has them
 
 
 def _bundle_row(number: int, name: str, bundle: Bundle) -> tuple[int | str, ...]:

@@ -133,6 +133,7 @@ def _read(entry: Entry, rank: int | None) -> Prepared:
 
 
 def _make_columns(shown: Prepared) -> None:
+    # bar: clicks at 10 M kernels at most 3 times as long as an empty application's
     with suppress(CommandError):
         shown.columns()
 

@@ -9,9 +9,9 @@ import pandas as pd
 import streamlit as st
 
 from spark_prof.analyzers.breakdown import KernelRow
-from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import PAGES
+from spark_prof.dashboards.section import FROM_FILE, RECORDED_AS
 from spark_prof.dashboards.sections.run_section import findings
 from spark_prof.dashboards.units import counted, microseconds
 from spark_prof.datasets.prepared import Prepared
@@ -59,6 +59,8 @@ def _card(finding: Finding, number: int, here: str) -> None:
         widgets.lines(finding.text, finding.fix, *filter(None, (finding.measured,)))
         if finding.command:
             widgets.command(finding.command)
+        if finding.recorded_as:
+            widgets.lines(f"{RECORDED_AS}: {finding.recorded_as} ({FROM_FILE})")
     with right:
         path = page_of(finding)
         if path != here:
@@ -129,7 +131,7 @@ def place_of_finding(finding: Finding, shown: Prepared) -> Place:
     if path == "timeline":
         values = _step(shown.steps)
     elif path == "kernels":
-        row = _named(finding, shown.report.kernels)
+        row = _first_kernel(finding, shown.report.kernels)
         if row is not None and row.name in shown.kernels.names:
             values["kernel"] = shown.kernels.names.index(row.name)
             values["component"] = row.component
@@ -161,22 +163,13 @@ def _step(steps: pd.DataFrame) -> dict[str, str | int]:
     return {} if found is None else {"step": found}
 
 
-def _named(finding: Finding, kernels: Sequence[KernelRow]) -> KernelRow | None:
-    """The kernel of which a finding speaks first, the one of its component before others."""
-    text = finding.text
-    told = [
-        [text.find(f"{short} ({row.component}; {role}") for role in row.roles]
-        + [text.find(f"{short} ({row.component}"), text.find(short)]
-        for row in kernels
-        for short in [short_name(row.name) or "\0"]
-    ]
-    exact, loose, named = (
-        [(place, row) for places, row in zip(told, kernels, strict=True)
-         for place in places[part] if place >= 0]
-        for part in (slice(None, -2), slice(-2, -1), slice(-1, None))
-    )  # fmt: skip
-    found = exact or loose or named
-    return min(found, key=lambda item: item[0])[1] if found else None
+def _first_kernel(finding: Finding, kernels: Sequence[KernelRow]) -> KernelRow | None:
+    """The kernel that a finding names first, of its component before others."""
+    for named in finding.kernels:
+        rows = [row for row in kernels if row.name == named.name]
+        if rows:
+            return max(rows, key=lambda row: row.component == named.component)
+    return None
 
 
 _KEPT = ("source", "rank", "other")

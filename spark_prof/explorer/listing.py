@@ -15,7 +15,7 @@ from spark_prof.errors import CommandError
 from spark_prof.explorer import state, widgets
 from spark_prof.rules.opcodes import MARKS, mark_of
 from spark_prof.traces.cuda_tools import find_tool
-from spark_prof.traces.machine_code import CUBINS_FOLDER, Instruction, list_function
+from spark_prof.traces.machine_code import Instruction, keeps_cubin, list_function
 
 _AROUND = 4  # unmarked lines that are shown before and after a marked one
 _AT_ONCE = 400  # lines that a page of the listing has
@@ -31,9 +31,7 @@ _MARKS = "".join(
 
 def can_list(bundle: str, cubin: str) -> bool:
     """Whether the bundle keeps that file, and something here reads it."""
-    return (Path(bundle) / CUBINS_FOLDER / f"{cubin}.cubin").is_file() and bool(
-        find_tool("nvdisasm")
-    )
+    return keeps_cubin(Path(bundle), cubin) and bool(find_tool("nvdisasm"))
 
 
 @st.cache_resource(show_spinner="Disassembling", max_entries=16)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import re
 import threading
 from collections import OrderedDict
@@ -31,6 +32,11 @@ _ASKS = (
 )
 """What the UI's program would ask elsewhere when it starts, and what it asks here instead; last, a
 directive of its own policy that browsers do not know and complain about."""
+_NUMBERED = (
+    (rb'(if\([\w$]+&&[\w$]+\)return [\w$]+)\+" "\+[\w$]+(;if\([\w$]+\)return"Thread ")', rb"\1\2"),
+    (rb'(\?[\w$]+\([\w$]+\))\+" "\+[\w$]+(\+[\w$]+:"Process ")', rb"\1\2"),
+)
+"""Where the UI writes a track's number behind its name, which says it already: `stream 7 7`."""
 _MOST = 8  # traces that can be asked for; a frame asks for its own once, when it is drawn
 
 _POLICY = "; ".join(
@@ -87,6 +93,19 @@ def address(origin: str, trace: bytes, **values: int) -> str:
     return f"{origin}{_UI}/index.html?{own}#!/?{query}"
 
 
+def go_to(begin_ns: int, end_ns: int) -> str:
+    """A script for the page around the frame: its UI shows another range of the trace it has.
+
+    Args:
+        begin_ns: since the trace's first instant, as `end_ns`.
+    """
+    view = {"timeStart": begin_ns / 1e9, "timeEnd": end_ns / 1e9, "viewPercentage": 1}
+    return (
+        f"for (const frame of document.querySelectorAll('iframe[src*=\"{_UI}/\"]')) "
+        f"frame.contentWindow.postMessage({{perfetto: {json.dumps(view)}}}, location.origin)"
+    )
+
+
 class _Guarded(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         if path.endswith(f"/{_BUNDLE}") and (found := _bundle(self.lookup_path(path)[0])):
@@ -111,6 +130,8 @@ def _bundle(path: str) -> bytes:
     program = Path(path).read_bytes()
     for asked, instead in _ASKS:
         program = re.sub(asked, lambda _, to=instead: to, program)  # type: ignore[misc]
+    for numbered, named in _NUMBERED:
+        program = re.sub(numbered, named, program)
     return program
 
 

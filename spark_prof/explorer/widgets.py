@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from spark_prof.analyzers.classify.classifier import short_names
+from spark_prof.analyzers.typed_command import Command
 from spark_prof.dashboards.render.html_page import draw_figure
 from spark_prof.dashboards.section import Section, values_of, without_bars
 from spark_prof.dashboards.units import MISSING, Figure, clean, count
@@ -200,7 +201,7 @@ def plain(text: str) -> str:
     """Escapes a text for Streamlit's titles and labels, which read Markdown, so that they show it.
 
     Not for the options of a selectbox and a multiselect, nor for st.text and tables: those show
-    `formats.clean(text)` as it is. Emoji, icons, links and arrows are looked for in what the
+    `units.clean(text)` as it is. Emoji, icons, links and arrows are looked for in what the
     escapes stand for; an invisible joiner keeps their characters apart.
     """
     parts = _READ_LATER.split(clean(text))
@@ -231,7 +232,7 @@ def folded(name: str, label: str, draw: Callable[[], object]) -> None:
     fold()
 
 
-def command(text: str) -> None:
+def command(text: Command) -> None:
     """Draws a command, which a click copies.
 
     st.code would load what colours the programs of a hundred languages: half a second of a start.

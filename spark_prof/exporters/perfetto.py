@@ -26,6 +26,7 @@ from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import Label
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.lookup import mapping_in
+from spark_prof.analyzers.rank_layout import parallel_of
 from spark_prof.analyzers.windows import timed_windows
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
@@ -121,7 +122,8 @@ def _heading(bundle: Bundle, ranks: tuple[int, ...], origin: int) -> dict[str, A
         "lost": list(bundle.meta.lost),
     }
     if len(ranks) == 1:
-        heading["distributedInfo"] = {"rank": ranks[0], "world_size": len(bundle.ranks)}
+        world = parallel_of(bundle, ranks[0]).world
+        heading["distributedInfo"] = {"rank": ranks[0], "world_size": world}
     return heading
 
 
@@ -148,7 +150,7 @@ def _origin(bundle: Bundle, ranks: tuple[int, ...]) -> int:
         if len(batch)
     ]
     if not earliest:
-        raise CommandError(f"{bundle.path} holds nothing that has a time; record again")
+        raise CommandError(f"{bundle.shown} holds nothing that has a time; record again")
     return int(min(earliest))
 
 

@@ -1,150 +1,207 @@
-"""Writes a recording as one small file for somebody else, without what is private in it.
+"""Writes a recording as one small file for somebody else: what is not known to be harmless goes.
 
-What stays: kernels, steps, ranges, modules, layers, versions, GPU and the model's configuration.
-What goes: prompts (a recording has none), the command's words but for options and plain values,
-paths but for their last part, names of hosts and users, addresses, environment variables that are
-not the engine's, log lines that no rule reads, the NVTX ranges of the program, load tests and
-machine code.
+What stays: kernels, steps, modules, layers, versions, GPU, options by name, the model's shape.
+What gets another name, the same wherever it stands: paths, hosts, users, models that are not on
+the hub, addresses, values and words that vLLM, CUDA and this package do not have.
+What is left out: prompts (a recording has none), other variables of the environment, log lines that
+no rule reads, NVTX ranges of the program, load tests and machine code.
 """
 
 from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_prof.analyzers.classify.classifier import find_rule
 from spark_prof.ending import temporary_folder
-from spark_prof.redact import redacted, redacted_text
-from spark_prof.traces.bundle import META_FILE, Bundle
-from spark_prof.traces.readers.engine_log import statements_of
-
-_LEFT_OUT = ("markers", "clients", "requests")
-"""Tables with names that the recorded program or its clients chose."""
-_HIDDEN = "***"
-_PART = r"[^\s/\\'\"=,:;()\[\]{}<>]"
-_PATH = re.compile(rf"(?<![\w.:/-])(?:~|[A-Za-z]:)?[/\\](?:{_PART}+[/\\])*({_PART}*)")
-_ADDRESS = re.compile(
-    r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b[\w.+-]+@[\w-]+\.[\w.-]+\b"
-    r"|(?<![\w:])(?:[0-9a-f]{0,4}:){2,}[0-9a-f]+"
+from spark_prof.exporters.pseudonyms import Pseudonyms
+from spark_prof.exporters.shared_facts import (
+    shared_command,
+    shared_facts,
+    shared_text,
+    shared_value,
 )
-_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"]+")
-_PLAIN_VALUE = re.compile(r"[\w.,:+-]{1,64}(?:/[\w.+-]{1,64})?")
-"""A number, a word or the name of a model: what an option takes that is not private."""
-_ENGINE_VARIABLES = ("VLLM_", "CUDA_", "NCCL_", "TORCH_", "TRITON_", "FLASHINFER_", "NVIDIA_")
-_PRIVATE_FACTS = ("pid", "run")
-_HOSTS = ("host", "boot")  # what tells hosts apart: they get numbers
+from spark_prof.exporters.shared_tables import LEFT_OUT, shared_table
+from spark_prof.traces.bundle import META_FILE, Bundle, Meta
+from spark_prof.traces.tables import TABLES
+
+_RUN = re.compile(r"[0-9a-f]{8,32}")
+_TIME = re.compile(r"[\dT:.+Z -]{0,40}")
+_STATES = frozenset({"complete", "interrupted", "salvaged"})
+_NAMED = 12  # names that no rule knows are listed, so many of them
 
 
-def share(bundle: Bundle, out: Path) -> None:
-    """Writes a bundle as a zip that `report` and `explore` open, without what is private in it.
+@dataclass(frozen=True)
+class Sent:
+    """What a shared recording holds, and what of the recording it does not."""
 
-    The file is replaced whole or not at all.
-
-    Raises:
-        CommandError: a table is damaged.
-        OSError: the file cannot be written.
-    """
-    hosts = _hosts(bundle)
-    names = re.compile(
-        "|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in hosts) or "(?!)"
-    )
-
-    def unnamed(text: str) -> str:
-        """The text without paths and names of hosts; a file's name stays, and that of a model."""
-        whole = _PATH.fullmatch(text)
-        short = _PATH.sub(lambda found: found[1] if whole or "." in found[1] else _HIDDEN, text)
-        return names.sub(lambda found: hosts[found[0]], short)
-
-    def hide(text: str) -> str:
-        """The same without secrets and addresses; names of kernels may look like one."""
-        return unnamed(_ADDRESS.sub(_HIDDEN, _URL.sub(_HIDDEN, redacted_text(text))))
-
-    with temporary_folder(parent=out.absolute().parent) as folder:
-        packed = folder / "share.zip"
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            rows = {}
-            for name in bundle.meta.tables:
-                table, _, rank = name.removesuffix(".parquet").rpartition("-rank")
-                if table in _LEFT_OUT:
-                    continue
-                found = bundle.arrow(table, int(rank))
-                found = _read_lines(found, hide) if table == "log" else _hidden(found, unnamed)
-                rows[name] = found.num_rows
-                pq.write_table(found, folder / name, compression="zstd")
-                archive.write(folder / name, name)
-                (folder / name).unlink()
-            meta = replace(
-                bundle.meta,
-                command=tuple(_shown_words(bundle.meta.command)),
-                settings=_values(bundle.meta.settings, hide),
-                facts={name: _facts(found, hide) for name, found in bundle.meta.facts.items()},
-                lost=tuple(map(hide, bundle.meta.lost)),
-                tables=rows,
-            )
-            meta.write(folder)
-            archive.write(folder / META_FILE, META_FILE)
-        packed.replace(out)
+    command: tuple[str, ...]
+    models: tuple[str, ...]
+    versions: tuple[str, ...]  # GPUs and versions, such as "vllm 0.26.0"
+    texts: Mapping[str, int]  # distinct texts of each table
+    unknown_kernels: tuple[str, ...]  # names of kernels that no rule knows, as they are sent
+    unknown_kernel_count: int
+    replaced: Mapping[str, int]  # private texts that got another name, by kind
+    left_out: Mapping[str, int]  # rows of tables, variables and lines that are not in it
 
 
-def _hosts(bundle: Bundle) -> dict[str, str]:
-    """A number for each name and boot of a host, the longest first."""
-    facts = bundle.meta.facts.values()
-    found = {str(fact[key]) for fact in facts for key in _HOSTS if fact.get(key)}
-    ordered = sorted(found, key=lambda name: (-len(name), name))
-    return {name: f"host-{number}" for number, name in enumerate(ordered, 1)}
+class SharedRecording:
+    """A recording as somebody else may see it: first what would be sent, then the file."""
 
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._names = Pseudonyms()
+        self._texts: dict[str, int] = {}
+        self._kernels: set[str] = set()
+        self._left_out: dict[str, int] = {}
+        # A private name may be known only after other texts were read that have it as well.
+        for again in (False, True):
+            self._names = self._names.settled()
+            self._meta = _shared_meta(bundle, self._names)
+            for _, table, rank in self._tables():
+                columns = _text_columns(table)
+                if columns:
+                    rows = bundle.arrow(table, rank, columns)
+                    shown = shared_table(table, rows, self._names)
+                    if again:
+                        self._count(table, rows, shown)
+        self._meta = _shared_meta(bundle, self._names)
 
-def _shown_words(command: Iterable[str]) -> Iterable[str]:
-    """The words of a command that are options, names of models, or plain values."""
-    for word in redacted(list(command)):
-        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-        last = value.rstrip("/").rpartition("/")[2] if value.startswith(("/", "~", ".")) else value
-        plain = last if _PLAIN_VALUE.fullmatch(last) and not _ADDRESS.search(last) else _HIDDEN
-        yield word if option and not equals else f"{option}{equals}{plain}"
-
-
-def _facts(facts: Mapping[str, Any], hide: Callable[[str], str]) -> dict[str, Any]:
-    found: dict[str, Any] = _values(
-        {name: value for name, value in facts.items() if name not in _PRIVATE_FACTS}, hide
-    )
-    if isinstance(variables := found.get("environment"), dict):
-        found["environment"] = {
-            name: value for name, value in variables.items() if name.startswith(_ENGINE_VARIABLES)
+    @property
+    def sent(self) -> Sent:
+        """What the file would hold."""
+        facts = self._meta.facts.values()
+        unknown = sorted(name for name in self._kernels if name and find_rule(name) is None)
+        versions: dict[str, None] = {}
+        for fact in facts:
+            gpu = fact.get("gpu")
+            if isinstance(gpu, Mapping):
+                named = [gpu.get("name"), gpu.get("driver") and f"driver {gpu['driver']}"]
+                versions.update(dict.fromkeys(str(each) for each in named if each))
+            for key in ("vllm", "torch", "cuda", "flashinfer"):
+                if fact.get(key):
+                    versions[f"{key} {fact[key]}"] = None
+        models: dict[str, None] = {}
+        for fact in facts:
+            config = fact.get("model_config")
+            kinds = config.get("architectures") if isinstance(config, Mapping) else None
+            for each in (fact.get("model"), *(kinds if isinstance(kinds, list) else ())):
+                if each:
+                    models[str(each)] = None
+        before = self._bundle.meta.facts.values()
+        variables = sum(
+            len(set(_variables(old)) - set(_variables(new)))
+            for old, new in zip(before, facts, strict=True)
+        )
+        left = {
+            table: rows
+            for name, rows in self._bundle.meta.tables.items()
+            if (table := name.partition("-rank")[0]) in LEFT_OUT and rows
         }
-    return found
+        return Sent(
+            command=self._meta.command,
+            models=tuple(models),
+            versions=tuple(versions),
+            texts=dict(self._texts),
+            unknown_kernels=tuple(unknown[:_NAMED]),
+            unknown_kernel_count=len(unknown),
+            replaced=self._names.counts,
+            left_out={**left, **self._left_out, **({"variables": variables} if variables else {})},
+        )
+
+    def write(self, out: Path) -> None:
+        """Writes the zip that `report` and `explore` open, whole or not at all.
+
+        Raises:
+            CommandError: a table is damaged.
+            OSError: the file cannot be written.
+        """
+        with temporary_folder(parent=out.absolute().parent) as folder:
+            packed = folder / "share.zip"
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+                rows = {}
+                for name, table, rank in self._tables():
+                    found = shared_table(table, self._bundle.arrow(table, rank), self._names)
+                    rows[name] = found.num_rows
+                    pq.write_table(found, folder / name, compression="zstd")
+                    archive.write(folder / name, name)
+                    (folder / name).unlink()
+                replace(self._meta, tables=rows).write(folder)
+                archive.write(folder / META_FILE, META_FILE)
+            packed.replace(out)
+
+    def _tables(self) -> Iterator[tuple[str, str, int]]:
+        for name in sorted(self._bundle.meta.tables, key=lambda name: not name.startswith("log-")):
+            table, _, rank = name.removesuffix(".parquet").rpartition("-rank")
+            if table not in LEFT_OUT:
+                yield name, table, int(rank)
+
+    def _count(self, table: str, rows: pa.Table, shown: pa.Table) -> None:
+        if table == "log" and rows.num_rows > shown.num_rows:
+            left = rows.num_rows - shown.num_rows
+            self._left_out["log lines"] = self._left_out.get("log lines", 0) + left
+        column = {"kernels": "name", "modules": "path", "layers": "path", "log": "message"}.get(
+            table
+        )
+        if column:
+            texts = {str(text) for text in shown[column].unique().to_pylist()}
+            self._texts[table] = self._texts.get(table, 0) + len(texts)
+            if table == "kernels":
+                self._kernels |= texts
 
 
-def _values(value: Any, hide: Callable[[str], str]) -> Any:
-    """JSON's values with every text in them hidden; the keys are this package's or the model's."""
-    if isinstance(value, str):
-        return hide(value)
-    if isinstance(value, Mapping):
-        return {hide(str(key)): _values(entry, hide) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_values(entry, hide) for entry in value]
-    return value
+def share(bundle: Bundle, out: Path) -> Sent:
+    """Writes a bundle for somebody else, and says what it holds.
+
+    >>> share(Bundle(Path("my-run")), Path("my-run.zip")).replaced  # doctest: +SKIP
+    {'path': 3, 'host': 1}
+    """
+    shared = SharedRecording(bundle)
+    shared.write(out)
+    return shared.sent
 
 
-def _read_lines(log: pa.Table, hide: Callable[[str], str]) -> pa.Table:
-    """The lines that a rule reads: others may be anything, a prompt for instance."""
-    read = [bool(statements_of([message])) for message in log["message"].to_pylist()]
-    return _hidden(log.filter(pa.array(read, pa.bool_())), hide)
+def _text_columns(table: str) -> list[str]:
+    def of_text(kind: pa.DataType) -> bool:
+        return bool(pa.types.is_string(kind.value_type if pa.types.is_dictionary(kind) else kind))
+
+    return [column.name for column in TABLES[table].columns if of_text(column.type)]
 
 
-def _hidden(rows: pa.Table, hide: Callable[[str], str]) -> pa.Table:
-    """The table with its texts hidden, each of them once."""
-    for index, field in enumerate(rows.schema):
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            texts = pc.dictionary_encode(rows.column(index).cast(pa.string())).combine_chunks()
-            names = [hide(text) for text in texts.dictionary.to_pylist()]
-            taken = pa.array(names, pa.string()).take(texts.indices)
-            rows = rows.set_column(index, field, taken.cast(field.type))
-    return rows
+def _variables(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = facts.get("environment")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _shared_meta(bundle: Bundle, names: Pseudonyms) -> Meta:
+    meta = bundle.meta
+    models = {str(fact["model"]) for fact in meta.facts.values() if fact.get("model")}
+    for model in sorted(models):
+        names.model(model)
+    facts = {_process(name, names): shared_facts(fact, names) for name, fact in meta.facts.items()}
+    settings = shared_value(meta.settings, names)
+    run = meta.settings.get("run")
+    if isinstance(run, str) and _RUN.fullmatch(run):
+        settings["run"] = run
+    return replace(
+        meta,
+        spark_prof=shared_text(meta.spark_prof, names),
+        state=meta.state if meta.state in _STATES else "complete",
+        created=meta.created if _TIME.fullmatch(meta.created) else "",
+        backend=shared_text(meta.backend, names),
+        command=tuple(shared_command(meta.command, names)),
+        settings=settings,
+        facts=facts,
+        lost=tuple(shared_text(line, names) for line in meta.lost),
+    )
+
+
+def _process(name: str, names: Pseudonyms) -> str:
+    return name if re.fullmatch(r"[a-z]{1,16}\d{0,6}", name) else names.name("name", name)

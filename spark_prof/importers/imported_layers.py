@@ -32,14 +32,12 @@ from spark_prof.importers.imported_steps import Steps
 from spark_prof.importers.modules import Modules, modules_of
 from spark_prof.importers.repeats import Repeats, guess_layers
 from spark_prof.traces.bundle import Bundle
-from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.foreign import Foreign, Window
 from spark_prof.traces.host_timeline import FIRST_MODULE
 from spark_prof.traces.scopes import enclosing, innermost
 from spark_prof.vocabulary import COMPONENTS
 
 _NAME = re.compile(r"(?:\w+_)?capture_(\d{1,7})_(FULL|PIECEWISE)")
-_OF_CAPTURES = re.compile(r"(?:^|/)capture_traces/|graph_capture_rank")
 _SIZE = re.compile(r"(?:^|[-_.])bs[-_]?(\d{1,7})(?!\d)")  # how SGLang's files tell the batch size
 _LOOKED_AT = 256 << 20
 _WORK = ("launchkernel", "memcpy", "memset")
@@ -53,21 +51,6 @@ class Capture:
     tokens: int  # tokens of the batch that it was captured for
     # For each launch the number of its component in COMPONENTS, -1 where nothing tells it.
     components: Int64s
-
-
-def holds_captures(path: Path) -> bool:
-    """Whether a Kineto trace is of graphs being captured, and of none being replayed."""
-    begun, read, end = bool(_OF_CAPTURES.search(path.as_posix())), 0, b""
-    with open_stream(path) as chunks:
-        for chunk in chunks:
-            text = end + chunk
-            if b"GraphLaunch" in text:
-                return False
-            begun |= b"StreamBeginCapture" in text
-            read, end = read + len(chunk), text[-len(b"cudaStreamBeginCapture") :]
-            if read > _LOOKED_AT:
-                break
-    return begun
 
 
 def captures_of(foreign: Foreign, path: Path) -> list[Capture]:

@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.arrays import Int64s
+from spark_prof.errors import CommandError
 from spark_prof.importers.imported_layers import Layers
-from spark_prof.importers.imported_steps import Steps, one_step, steps_by_graphs
-from spark_prof.importers.modules import Modules, modules_of
+from spark_prof.importers.imported_steps import NOTHING_TELLS, Steps, one_step, steps_by_graphs
+from spark_prof.importers.impossible import LeftOut, without_impossible
+from spark_prof.importers.modules import Modules, model_of, modules_of
 from spark_prof.traces.bundle import TableFiles
 from spark_prof.traces.demangle import demangled
+from spark_prof.traces.execution import Execution
 from spark_prof.traces.foreign import Process, Window, operator_rows
 from spark_prof.traces.host_timeline import FINISH, FIRST_MODULE, PHASE_MODULES, PREPARE, SAMPLE
 from spark_prof.traces.scopes import NO_SCOPE
@@ -117,14 +121,17 @@ def _outside_modules(window: Window, modules: Modules, steps: Steps) -> Int64s:
     Before the model the batch is prepared, between model and logits the rows for the logits are
     gathered, after the logits tokens are sampled: the phases that a recording marks itself.
     Without calls of modules in a step nothing is known about it; without one of the logits, what
-    follows the model may be either phase.
+    follows the model may be either phase. Operators that vLLM hides from its compiler are no
+    modules here: layers begin before their attention does.
     """
     called = window.calls
     module = modules.of_scope[called["scope"].to_numpy(np.int64)]
     components = np.append(modules.frame["component"].astype(str).to_numpy(object), "")
+    operators = [*modules.frame["type"].astype(str).str.contains("::", regex=False), True]
     step = steps.of(called["start_ns"].to_numpy(np.int64))
     logits = np.isin(components[module], _AFTER_MODEL)
-    called = called.assign(step=step, logits=logits)[(module >= 0) & (step >= 0)]
+    inside = ~np.array(operators, bool)[module] & (step >= 0)
+    called = called.assign(step=step, logits=logits)[inside]
     number, time = steps.of(window.launch_ns), window.launch_ns
     every = np.append(np.arange(len(steps)), -1)
 
@@ -159,6 +166,8 @@ class ProcessWriter:
         self._modules: Modules = modules_of(process.scopes)
         self._added = pd.DataFrame()
         self._first, self._last = _OPEN_END, -_OPEN_END
+        self._ran = (_OPEN_END, -_OPEN_END)
+        self._left_out = LeftOut()
         self._in_graphs = self._launched = False
 
     def add(self, window: Window, whole: bool) -> None:
@@ -166,6 +175,8 @@ class ProcessWriter:
         if len(self.process.scopes) != self._scopes:
             self._scopes = len(self.process.scopes)
             self._modules = modules_of(self.process.scopes)
+        amd = mapping_in(self.process.facts, "gpu").get("vendor") == "AMD"
+        window = without_impossible(window, self._left_out, amd=amd)
         self._note_times(window)
         steps = self._find_steps(window, whole)
         kernels = kernel_rows(window, self.process.nodes, self._modules, steps)
@@ -190,10 +201,16 @@ class ProcessWriter:
 
     def finish(self) -> None:
         """Adds what there is once per process."""
+        told = self._left_out.lines()
+        if self._left_out.most:
+            raise CommandError(f"{self._source} cannot be believed; record again ({told[0]})")
+        self.lost = [*told, *self.lost]
         if self._steps is None or self._last < self._first:
             return
         frame = self._steps.frame()
         frame["end_ns"] = np.minimum(frame["end_ns"], max(self._last, self._first))
+        if not self._steps.known:
+            frame["start_ns"], frame["end_ns"] = self._ran
         self._tables.add("steps", self.rank, frame)
         modules = pd.concat([module_rows(self._modules), self._added], ignore_index=True)
         self._tables.add("modules", self.rank, modules)
@@ -207,30 +224,38 @@ class ProcessWriter:
     def facts(self) -> dict[str, Any]:
         """The facts of Meta.facts, with what the import found out."""
         facts = dict(self.process.facts)
-        types = self._modules.frame["type"].astype(str)
-        models = [name for name in types if "For" in name or name.endswith("Model")]
-        facts.setdefault("model", models[0] if models else self._source)
+        model = model_of(self._modules.frame["type"].astype(str))
+        facts.setdefault("model", model or self._source)
+        facts.setdefault("architecture", model or "")
         # Without launches nothing tells whether each kernel had its own.
-        alone = "eager" if self._launched else "unknown"
-        facts.setdefault("execution", "CUDA graphs" if self._in_graphs else alone)
+        alone = str(Execution(eager=True)) if self._launched else "unknown"
+        facts.setdefault("execution", str(Execution(graphs=True)) if self._in_graphs else alone)
+        if self._steps is not None:
+            facts["steps_by"] = self._steps.told_by
         return {key: value for key, value in facts.items() if value not in (None, "")}
 
     def _find_steps(self, window: Window, whole: bool) -> Steps:
         if self._steps is None:
-            steps = Steps()
+            steps = Steps(self._first)
             steps.add_markers(window.trace.markers)
             if not len(steps) and whole:
                 steps = steps_by_graphs(window) or steps
             if not len(steps):
                 steps = one_step(self._first, self._last if whole else _OPEN_END)
-                steps.lost.append("no range names the steps: the whole trace counts as one")
+                steps.lost.append(NOTHING_TELLS)
             self._steps = steps
         else:
             self._steps.add_markers(window.trace.markers)
         return self._steps
 
     def _note_times(self, window: Window) -> None:
-        for frame in (window.trace.gpu, window.trace.launches, window.trace.operators):
+        trace = window.trace
+        for frame in (trace.gpu, trace.launches, trace.operators):
             if len(frame):
                 self._first = min(self._first, int(frame["start_ns"].min()))
                 self._last = max(self._last, int(frame["end_ns"].max()))
+        # What the report is about: the GPU's work, or without any the operators.
+        ran = trace.operators if trace.gpu.empty else trace.gpu
+        if len(ran):
+            first, last = int(ran["start_ns"].min()), int(ran["end_ns"].max())
+            self._ran = min(self._ran[0], first), max(self._ran[1], last)

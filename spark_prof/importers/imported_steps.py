@@ -1,4 +1,4 @@
-"""Finds the engine's iterations in a foreign trace: by ranges, by CUDA graph launches, or none.
+"""Finds the steps of a foreign trace: by ranges, marks, CUDA graph launches, or none.
 
 A kernel belongs to the step in which it was launched, on whichever thread. Which ranges are
 iterations, and what their names say about the batch, is a rule table in order of preference: of the
@@ -18,9 +18,10 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_attention
 from spark_prof.analyzers.lookup import NameColumn
-from spark_prof.arrays import Int64s
+from spark_prof.analyzers.recorded_run import NOTHING
+from spark_prof.arrays import Flags, Int64s
 from spark_prof.importers.repeats import keeps_cache
-from spark_prof.traces.foreign import Window
+from spark_prof.traces.foreign import IMPOSSIBLE, Window
 from spark_prof.traces.host_timeline import stretch_at
 
 
@@ -50,6 +51,9 @@ class StepRule:
     # Whether what is launched after the range belongs to it as well, up to the next step: vLLM's
     # and SGLang's ranges end before the tokens are sampled.
     runs_on: bool = False
+    # Whether the range is the last thing that a step does: the step began where the one before it
+    # ended. Such ranges tell steps only where there are several of the same name.
+    ends: bool = False
     modes: Mapping[str, str] = field(default_factory=dict)  # the phase that a mode stands for
 
 
@@ -94,10 +98,13 @@ RULES: tuple[StepRule, ...] = (
         (("prefill 0", Batch("prefill")), ("decode_step 4", Batch("decode")),
         ("Generation step 2", Batch("decode"))), modes={"prefill": "prefill", "decode": "decode",
         "generation": "decode"}),
+    StepRule("PyTorch", r"Optimizer\.step#\w+\.step",
+        (("Optimizer.step#AdamW.step", Batch()),), ends=True),
 )  # fmt: skip
 
 _COMPILED = tuple(re.compile(rule.pattern) for rule in RULES)
 _LARGEST = (1 << 31) - 1
+_NUMBER = re.compile(r"\d+")
 _LONGEST = 512  # no step's name is longer
 
 
@@ -142,16 +149,29 @@ def _of_mode(mode: str, number: Mapping[str, int], modes: Mapping[str, str]) -> 
     return Batch(phase)
 
 
+NOTHING_TELLS = "nothing tells the steps: figures are of the whole recording"
+"""What a trace lacks in which no step is known."""
+OVERLONG = "ranges of steps reach over several others of their name and are left out"
+
 _FEWEST_STEPS = 3
+_FEWEST_ENDS = 2  # ranges that end a step, of one name
+_FEWEST_HELD = 2  # steps of the same name within one: it is no step, or its time cannot be
+_MOST_OVERLONG = 0.1  # of all steps; where more hold others, they are of another level
 _FEWEST_LAYERS = 2  # a graph with fewer attention kernels is a piece of a model, not a step of it
 
 
 class Steps:
     """The steps of one process, found window by window."""
 
-    def __init__(self) -> None:
-        self._rule = -1
+    def __init__(self, begin_ns: int = 0) -> None:
+        """Begins without a step.
+
+        Args:
+            begin_ns: when the trace begins, and so its first step where only ends are told.
+        """
+        self._rule, self._begin, self._ends_with = -1, begin_ns, ""
         self._batches: list[Batch] = []
+        self._by_graphs = False
         self._start = np.empty(0, np.int64)
         self._end = np.empty(0, np.int64)
         self._until = np.empty(0, np.int64)
@@ -162,6 +182,15 @@ class Steps:
         return len(self._start)
 
     @property
+    def told_by(self) -> str:
+        """What tells the steps: ranges, optimizer steps, CUDA graphs, or nothing."""
+        if not self.known:
+            return NOTHING
+        if self._by_graphs:
+            return "CUDA graphs"
+        return "optimizer steps" if self._rule >= 0 and RULES[self._rule].ends else "ranges"
+
+    @property
     def generates(self) -> bool:
         """Whether ranges of the engine say which of them read prompts and which generate."""
         return self._rule >= 0 and any(batch.phase != "unknown" for batch in self._batches)
@@ -170,21 +199,58 @@ class Steps:
         """Takes in the ranges that began in a window; the first window with steps decides."""
         names = markers["name"].cat.categories
         rules = np.array([rule_of(str(name)) for name in names] + [-1], np.int64)
-        of_row = rules[markers["name"].cat.codes.to_numpy()]
+        codes = markers["name"].cat.codes.to_numpy()
+        of_row = rules[codes]
         known = of_row[of_row >= 0]
         if not len(known):
             return
         if self._rule < 0:
-            self._rule = int(known.min())
+            rule = int(known.min())
+            if RULES[rule].ends:
+                # Of several optimizers the one that is done last ends the step.
+                mine = markers[of_row == rule].sort_values("end_ns", kind="stable")
+                self._ends_with = str(mine["name"].iloc[-1])
+                if int((mine["name"] == self._ends_with).sum()) < _FEWEST_ENDS:
+                    return
+            self._rule = rule
         mine = markers[of_row == self._rule]
+        if self._ends_with:
+            end = np.sort(mine.loc[mine["name"] == self._ends_with, "end_ns"].to_numpy(np.int64))
+            start = np.append(self._end[-1:] if len(self) else self._begin, end[:-1])
+            self.add(start.astype(np.int64), end, [Batch()] * len(end))
+            return
         batches = [batch_of(str(name), self._rule) for name in mine["name"]]
-        kept = [i for i, batch in enumerate(batches) if batch is not None]
-        frame = mine.iloc[kept]
-        self.add(
-            frame["start_ns"].to_numpy(np.int64),
-            frame["end_ns"].to_numpy(np.int64),
-            [batch for batch in batches if batch is not None],
-        )
+        kept = np.array([batch is not None for batch in batches], bool)
+        kept &= ~self._overlong(mine)
+        frame = mine[kept]
+        start, end = (frame[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+        if len(start) > 1 and (start == end).all():
+            # Marks: each begins a step, which the next one ends; the last one as late as usual.
+            order = np.argsort(start, kind="stable")
+            usual = int(np.median(np.diff(start[order])))
+            frame, start = frame.iloc[order], start[order]
+            end = np.append(start[1:] - 1, start[-1] + usual)
+        found = [batch_of(str(name), self._rule) for name in frame["name"]]
+        self.add(start, end, [batch for batch in found if batch is not None])
+
+    def _overlong(self, ranges: pd.DataFrame) -> Flags:
+        """Ranges that reach over several others of their name but for numbers: they cannot be.
+
+        Where many do, they are steps of steps.
+        """
+        start, end = (ranges[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+        found = np.zeros(len(start), bool)
+        stem = np.array([_NUMBER.sub("", str(name)) for name in ranges["name"]], object)
+        for same in dict.fromkeys(stem):
+            rows = np.flatnonzero(stem == same)
+            rows = rows[np.argsort(start[rows], kind="stable")]
+            held = np.searchsorted(start[rows], end[rows]) - np.arange(len(rows)) - 1
+            over = held >= _FEWEST_HELD
+            if over.sum() <= max(1, _MOST_OVERLONG * len(rows)):
+                found[rows[over]] = True
+        if found.any():
+            self.lost.append(f"{IMPOSSIBLE} {found.sum()} {OVERLONG}")
+        return found
 
     def add(self, start: Int64s, end: Int64s, batches: list[Batch]) -> None:
         """Takes in steps; of two that overlap the one that began first is kept."""
@@ -213,10 +279,17 @@ class Steps:
             end_ns=self._end,
             piece=0,
             watched=True,
+            recomputed_tokens=0,
+            preempted=0,
         )
 
     def _runs_until(self) -> Int64s:
         """Until when what is launched belongs to each step."""
+        if self._ends_with:
+            # What follows the last optimizer step at once is its own: a next one would take longer.
+            until = self._end.copy()
+            until[-1] += int(np.median(self._end - self._start)) // 2
+            return until
         if self._rule < 0 or not RULES[self._rule].runs_on:
             return self._end
         between = np.append(self._start[1:] - 1, 0)
@@ -263,6 +336,7 @@ def steps_by_graphs(window: Window) -> Steps | None:
     last = max(int(launches["end_ns"].max()), int(gpu["end_ns"].max()))
     end = np.append(start[1:] - 1, last)
     steps = Steps()
+    steps._by_graphs = True
     steps.add(start, end, [Batch("decode")] * len(start))
     before = calls[calls[:, 0] < first, 0]
     if len(before) and NameColumn(gpu["name"]).flags(is_attention)[window.launch_ns < first].any():

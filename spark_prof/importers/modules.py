@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -25,6 +26,7 @@ from spark_prof.rules.components import (
     is_layer_class,
     layer_of,
 )
+from spark_prof.rules.source_files import component_of_source
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
 
@@ -35,11 +37,12 @@ class ModuleName:
     path: str = ""  # its path in the model, empty where only the class is known
     type: str = ""
     number: int = -1  # the class's running number, -1 without one
+    component: str = ""  # where a source file tells it
 
 
 @dataclass(frozen=True)
 class NameRule:
-    """Names that match name a module: groups `path`, `layer`, or `type` and `number`."""
+    """Names that match name a module: groups `path`, `layer`, `source`, or `type` and `number`."""
 
     writer: str
     pattern: str
@@ -83,6 +86,12 @@ RULES: tuple[NameRule, ...] = (
         ModuleName("model.layers.3.self_attn.qkv_proj")),
         ("transformer.h.11.mlp", ModuleName("transformer.h.11.mlp")),
         ("model.embed_tokens", ModuleName("model.embed_tokens")))),
+    NameRule("Python frames in vLLM's layers: PyTorch's stacks of graph nodes, Proton's frames",
+        r".{0,512}/vllm/(?P<source>[\w/]{1,256}\.py):\d{1,7}[:@][\w<>]{1,128}",
+        (("/x/site-packages/vllm/model_executor/layers/layernorm.py:60:forward_cuda",
+        ModuleName("vllm/model_executor/layers/layernorm.py", component="norm")),
+        ("/x/vllm/v1/attention/backends/flash_attn.py:712@forward",
+        ModuleName("vllm/v1/attention/backends/flash_attn.py", component="attention")))),
 )  # fmt: skip
 
 _COMPILED = tuple(re.compile(rule.pattern, re.DOTALL) for rule in RULES)
@@ -101,6 +110,9 @@ def module_name(name: str) -> ModuleName | None:
         match = pattern.fullmatch(name[:_LONGEST])
         if match:
             found = match.groupdict()
+            if source := found.get("source"):
+                component = component_of_source(source)
+                return ModuleName(f"vllm/{source}", component=component) if component else None
             number = int(found["number"]) if found.get("number") else -1
             layer = f"layers.{int(found['layer'])}" if found.get("layer") else ""
             layer += f".{found['part']}" if found.get("part") else ""
@@ -115,6 +127,16 @@ _LONGEST_PATH = 4096
 _TOWER = re.compile(r"Vision|Visual|Text(?!Generation)|Audio|Speech|Encoder|Clip|CLIP|Siglip")
 _DIFFUSION = re.compile(r"Transformer[23]D|DiT\w*Model|U[Nn]et|Diffusion")
 """In the classes around layers that are no decoder's: beside a decoder, and anywhere."""
+
+
+def model_of(types: Iterable[str]) -> str:
+    """The class of the model among those of its modules, empty where none is one.
+
+    A pipeline has several; what draws the picture is the model, not what encodes its prompt.
+    """
+    models = [name for name in types if "For" in name or name.endswith("Model")]
+    return next(filter(_DIFFUSION.search, models), models[0] if models else "")
+
 
 _CORE = frozenset({"attention", "experts", "mlp", "ssm"})  # what a decoder layer is made of
 
@@ -171,7 +193,7 @@ def _named(scopes: Scopes) -> list[_Node]:
             # The class is not in the name: a block that holds experts is told by its paths.
             kind = "MoE" if name.path in mixtures else ""
             path, layer = name.path, layer_of(name.path)
-            component = component_of(path, kind)
+            component = name.component or component_of(path, kind)
         else:
             own = name.type if name.number < 0 else f"{name.type}_{name.number}"
             path, layer = f"{around.path}.{own}" if around else own, -1

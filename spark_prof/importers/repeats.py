@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.attribution.order import CODES, Launched, place_by_order
+from spark_prof.analyzers.attribution.order import CODES, Codes, Launched, place_by_order
 from spark_prof.analyzers.classify.classifier import (
     classify,
     finishes_gemm,
@@ -30,7 +30,7 @@ from spark_prof.arrays import Flags, Int64s
 _LAYERS = range(2, 1025)
 _ALIKE = 0.9  # where fewer of the stretches of a kind read alike, nothing repeats
 
-_TRAINING = r"(?i)backward|_bwd|[dw]grad|adam|\bsgd|lamb_|addcdiv"
+_TRAINING = r"(?i)backward|_bwd|attnbwd|_bprop|[dw]grad|adam|\bsgd|lamb_|addcdiv"
 """Gradients and optimizers; copies by multi_tensor_apply are also made by SGLang's decode."""
 _CACHED = r"(?i)decode|paged|mla(?!p)|kernel_mha|masked_multihead"
 """Attentions that read a KV cache, whoever writes it."""
@@ -123,7 +123,8 @@ def guess_layers(
     found = np.where(component >= 0, component, ordered)
     found[head] = np.where(gemm[head], CODES["lm_head"], component[head])
     outside = np.isin(found, _OUTSIDE) | head | ~model
-    return Repeats(found.astype(np.int64), np.where(outside, -1, placed).astype(np.int64), notes)
+    placed = np.where(outside, -1, placed).astype(np.int64)
+    return Repeats(found.astype(np.int64), _served(found, step, placed), notes)
 
 
 def keeps_cache(names: pd.Series, attentions: int) -> bool:
@@ -132,6 +133,15 @@ def keeps_cache(names: pd.Series, attentions: int) -> bool:
     reads = column.flags(lambda name: is_attention(name) and bool(re.search(_CACHED, name)))
     # A mixed step may run two attentions a layer, for what it reads and what it goes on with.
     return 2 * int(column.flags(_writes_cache).sum()) >= attentions or bool(reads.any())
+
+
+def _served(component: Codes, step: Int64s, layer: Int64s) -> Int64s:
+    """The layers, a collective's as of what was launched before it, which is what it serves."""
+    exchanges = component == CODES["collective"]
+    rows = np.arange(len(step))
+    before = np.maximum.accumulate(np.where(exchanges, -1, rows))
+    same = exchanges & (before >= 0) & (step[before] == step)
+    return np.where(same, layer[before], layer)
 
 
 def _writes_cache(name: str) -> bool:

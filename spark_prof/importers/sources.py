@@ -7,7 +7,7 @@ they are looked for in what repeats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,16 +23,17 @@ from spark_prof.importers.imported_layers import (
     Layers,
     Reference,
     captures_of,
-    holds_captures,
     reference_of,
 )
 from spark_prof.importers.imported_process import ProcessWriter
+from spark_prof.importers.launch_stacks import Stacks, with_stacks
 from spark_prof.importers.modules import names_module
 from spark_prof.traces.assemble import open_bundle
 from spark_prof.traces.benchmarks.load_test import BenchmarkResult, client_frames
 from spark_prof.traces.bundle import (
     HIGHEST_RANK,
     IMPORTED,
+    META_FILE,
     SCHEMA,
     Bundle,
     Meta,
@@ -42,9 +43,21 @@ from spark_prof.traces.bundle import (
 from spark_prof.traces.checkpoint import is_model
 from spark_prof.traces.claim import Claim, staged
 from spark_prof.traces.foreign import Foreign, Process
-from spark_prof.traces.formats import BENCHMARK, BUNDLE, BY_NAME, FOLDER, PIECES, format_of
+from spark_prof.traces.formats import (
+    BENCHMARK,
+    BUNDLE,
+    BY_NAME,
+    FOLDER,
+    PIECES,
+    FormatError,
+    format_of,
+)
+from spark_prof.traces.rank_files import SAME_RANK, holds_captures, rank_named, why_several
+from spark_prof.traces.readers.graph_stacks import FORMAT as GRAPH_STACKS
+from spark_prof.traces.readers.graph_stacks import graph_stacks
 from spark_prof.traces.readers.ncu_csv import FORMAT as NCU
-from spark_prof.traces.readers.ncu_csv import ncu_csv
+from spark_prof.traces.readers.ncu_csv import kernels_of_csv, measured_trace
+from spark_prof.traces.readers.ncu_report import kernels_of_report
 
 
 def write_import(
@@ -188,7 +201,10 @@ class _Found:
 
     traces: list[tuple[str, Path]] = field(default_factory=list)
     results: list[Path] = field(default_factory=list)
+    stacks: list[Path] = field(default_factory=list)  # of the nodes of graphs
     passed_over: list[str] = field(default_factory=list)
+    # What held several traces that nobody named one by one, and those.
+    held: list[tuple[Path, list[Path]]] = field(default_factory=list)
 
 
 def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None = None) -> Bundle:
@@ -207,12 +223,13 @@ def import_files(sources: Sequence[Path], out: Path | Claim, like: Path | None =
         if not found.traces:
             _refuse(sources, found)
         traces, captures = _without_captures(found.traces)
+        _check_one_run(found, captures)
         layers = _layers(like, stack) if like else Layers(captures=_captures(captures, found))
         name = ", ".join(source.name or str(source) for source in sources)
         return write_import(
             name,
             # Counters belong to a trace, where there is one, and so come after it.
-            _read(traces),
+            _read(traces, {rank_named(path.name): graph_stacks(path) for path in found.stacks}),
             out,
             results=[read_benchmark(path) for path in found.results],
             layers=layers,
@@ -238,11 +255,14 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
         if named:
             raise
         # What could be given instead goes without saying here.
-        reason = str(error).replace(f"{path} ", f"{path.name} ", 1).partition(": give a")[0]
-        found.passed_over.append(reason)
+        if isinstance(error, FormatError):
+            error = CommandError(f"{path.name} {error.what}")
+        found.passed_over.append(str(error))
         return
     if kind == BENCHMARK:
         found.results.append(path)
+    elif kind == GRAPH_STACKS:
+        found.stacks.append(path)
     elif kind == "nsys-rep":
         from spark_prof.traces.nsys_tool import export_report
 
@@ -251,18 +271,39 @@ def _look(path: Path, found: _Found, stack: ExitStack, *, named: bool) -> None:
     elif kind in BY_NAME and BY_NAME[kind].reader:
         found.traces.append((kind, path))
     elif named and kind == FOLDER:
-        for file in _files(path):
-            _look(file, found, stack, named=False)
+        _look_at_all(path, _files(path), found, stack)
     elif named and kind == "archive":
         from spark_prof.traces.compressed import unpacked
 
         into = stack.enter_context(temporary_folder())
-        for file in unpacked(path, into):
-            _look(file, found, stack, named=False)
+        _look_at_all(path, unpacked(path, into), found, stack)
+    elif named and (path.parent / META_FILE).exists():
+        raise CommandError(f"{path} is a part of the recording {path.parent}; give its folder")
     elif named:
         raise CommandError(f"{path} is a {kind}, which is imported already; report it as it is")
     else:
         found.passed_over.append(f"{path.name} is a {kind}")
+
+
+def _look_at_all(holder: Path, files: Iterable[Path], found: _Found, stack: ExitStack) -> None:
+    before = len(found.traces)
+    for file in files:
+        _look(file, found, stack, named=False)
+    # Of tables each is a part, and of counters each kernel.
+    timed = [path for kind, path in found.traces[before:] if BY_NAME[kind].endings]
+    found.held.append((holder, timed))
+
+
+def _check_one_run(found: _Found, captures: Sequence[Path]) -> None:
+    """Refuses a folder of several recordings: only its ranks are one, whoever reads it."""
+    for holder, paths in found.held:
+        runs = [path for path in paths if path not in captures]
+        # The writer tells two of one rank.
+        if len(runs) > 1 and (why := why_several(runs)) and why != SAME_RANK:
+            raise CommandError(
+                f"{holder} holds {len(runs)} recordings and {why}; make a bundle of each (--each), "
+                "or name files that are ranks one by one"
+            )
 
 
 _MOST_FILES = 10_000
@@ -291,13 +332,20 @@ def _layers(like: Path, stack: ExitStack) -> Layers:
     return Layers(references | {None: references[bundle.ranks[0]]})
 
 
-def _read(traces: Sequence[tuple[str, Path]]) -> Iterator[Foreign]:
+_MEASURED = {NCU: kernels_of_csv, "ncu-rep": kernels_of_report}
+"""Formats of kernels that Nsight Compute measured, one by one, and what reads them."""
+
+
+def _read(
+    traces: Sequence[tuple[str, Path]], stacks: Mapping[int | None, Stacks]
+) -> Iterator[Foreign]:
     """The traces, one after another; kernels that were measured alone come last, as one."""
     for kind, path in traces:
-        if kind != NCU:
-            yield read_trace(kind, path)
-    if alone := [path for kind, path in traces if kind == NCU]:
-        yield ncu_csv(*alone)
+        if kind not in _MEASURED:
+            yield with_stacks(read_trace(kind, path), stacks)
+    alone = [(path, *_MEASURED[kind](path)) for kind, path in traces if kind in _MEASURED]
+    if alone:
+        yield measured_trace(alone)
 
 
 def _without_captures(
@@ -334,6 +382,8 @@ def _refuse(sources: Sequence[Path], found: _Found) -> None:
     names = ", ".join(map(str, sources))
     if len(sources) == 1 and is_model(names):
         raise CommandError(f"{names} is a model and no recording; ask: spark-prof doctor {names}")
+    if found.stacks:
+        raise CommandError(f"{names} holds stacks of graph nodes but no trace; give the trace too")
     if found.results:
         raise CommandError(
             f"{names} holds results of load generators but no trace; give the trace too, or look "

@@ -13,6 +13,7 @@ from spark_prof.errors import CommandError, os_errors
 from spark_prof.traces.remote import is_url
 from spark_prof.traces.resolve import NoMembersError, find_members, is_bundle
 
+LATEST = ":latest"
 _LONGEST_PATH = 1_000
 _MOST_ENTRIES = 100_000
 
@@ -31,7 +32,17 @@ class AllowedFolders:
         return cls(tuple(folder.resolve() for folder in folders))
 
     def source(self, named: str) -> str:
-        """The path of a recording, trace or checkpoint; refuses what lies or leads elsewhere."""
+        """The path of a recording, trace or checkpoint; refuses what lies or leads elsewhere.
+
+        `:latest` is the latest of all, `:latest WORDS` of those with WORDS in their names: an
+        answer can say so without a name that somebody else gave a folder.
+        """
+        if named == LATEST or named.startswith(f"{LATEST} "):
+            words = named.removeprefix(LATEST).strip().lower()
+            rows = [row for row in self.recordings()[0] if words in row["recording"].lower()]
+            if not rows:
+                raise CommandError(f"no recording is called {words:.100}; ask recordings")
+            named = rows[0]["recording"]
         for path in self._candidates(named):
             if os.path.exists(path):
                 self._check(path, named)

@@ -19,7 +19,7 @@ _LONGEST = (600, 160, 60, 20)  # of a string, until it fits
 _MOST_ENTRIES = 40  # of a list or mapping inside a row
 _OF_HEAD = 5_500  # bytes that leave room for rows
 _OF_NEXT = 1_500  # bytes of the next call
-_SMALL = 500  # bytes up to which a part is shown within another
+_SMALL = (500, 250, 120, 60, 0)  # bytes up to which a part is shown within another, until all fits
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,22 @@ def part_of(record: Any, path: str) -> tuple[dict[str, Any], list[Any] | None]:
             raise CommandError(f"no part {name!r:.60} in {path!r:.200}; there is {known}")
     at = ".".join(names)
     if isinstance(found, list):
-        return {"part": at}, [_brief(row, f"{at}.{n}") for n, row in enumerate(found)]
+        return {"part": at}, [_brief(row, f"{at}.{n}", _SMALL[0]) for n, row in enumerate(found)]
     if not isinstance(found, dict):
         return {"part": at, "value": found}, None
-    parts = {name: _brief(entry, f"{at}.{name}".lstrip(".")) for name, entry in found.items()}
+    parts: dict[str, Any] = {}
+    for small in _SMALL:
+        parts = {n: _brief(entry, f"{at}.{n}".lstrip("."), small) for n, entry in found.items()}
+        if _size(_cleaned(parts, _LONGEST[1])) <= _OF_HEAD:  # a path that is cut leads nowhere
+            break
     return {"part": at} | parts, None
 
 
-def _brief(value: Any, at: str) -> Any:
-    if _size(value) <= _SMALL:
+def _brief(value: Any, at: str, small: int) -> Any:
+    if _size(value) <= small:
         return value
     if isinstance(value, dict):
-        return {name: _brief(entry, f"{at}.{name}") for name, entry in value.items()}
+        return {name: _brief(entry, f"{at}.{name}", small) for name, entry in value.items()}
     return f"{len(value)} entries: part {at}" if isinstance(value, list) else value
 
 

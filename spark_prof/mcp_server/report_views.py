@@ -10,7 +10,8 @@ from spark_prof.analyzers.classify.classifier import short_names
 
 Json = dict[str, Any]
 
-_FEW = 6
+_FEW, _FEW_LONG = 6, 3
+_OF_BATCH = ("batch", "steps", "token_us", "tokens_per_s_sequence", "tokens_per_s")
 _BOUND = ("floor_us", "step_us", "of_floor", "placed_us", "kernels_us")
 _CODE = ("architecture", "precisions", "products", "registers", "local_loads", "local_stores")
 _ROOF = (
@@ -27,9 +28,12 @@ def is_report(record: Any) -> bool:
 
 def summary(report: Json) -> Json:
     """How fast, where the time of a token goes, how far from the bound, and what is not known."""
-    token = _decode(report["tokens"])
+    token = _decode(report["tokens"], report["steps"].get("screen_batch"))
     roofline = report["roofline"] or {"phases": (), "notes": ()}
     found: Json = {key: report[key] for key in ("run", "gpu", "steps", "coverage")}
+    found["steps"] = {k: v for k, v in report["steps"].items() if k not in ("token", "batches")}
+    if len(batches := report["steps"]["batches"]) > 1:
+        found["steps"]["batches"] = [_chosen(row, _OF_BATCH) for row in batches]
     if token:
         calls = (kernel["decode_calls_per_step"] or 0.0 for kernel in report["kernels"])
         parts = sorted(token["rows"], key=lambda row: -row["charged_us"])
@@ -44,8 +48,20 @@ def summary(report: Json) -> Json:
         found["memory_bound"] = _chosen(roof, _BOUND)
     found["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]
     found["findings"] = [row["id"] for row in report["findings"]]
+    found |= issues(report)
     failed = [row["text"] for row in report["invariants"] if row["ok"] is False]
     return found | {"not_known": [*report["notes"], *roofline["notes"], *failed]}
+
+
+def issues(report: Json) -> Json:
+    """What is known of this version on this GPU, if anything is."""
+    rows = [
+        f"You are in the window of {row['issue']}: {row['what']}. Expect, as reported there: "
+        f"{row['effect']}. Try: {'; '.join(filter(None, (row['side'], row['remedy'])))}."
+        + (f" Prove it here: {row['command']}" if row["command"] else "")
+        for row in report["known_issues"]
+    ]
+    return {"known_issues": _few(rows, "known_issues", _FEW_LONG)} if rows else {}
 
 
 def kernel_rows(report: Json, asked: Mapping[str, Any]) -> list[Json]:
@@ -117,6 +133,8 @@ def one_layer(found: Json) -> tuple[Json, list[Json]]:
 
 def comparison(record: Json) -> tuple[Json, list[Json]]:
     """Which side is faster and how sure that is; the parts of a step, the most changed first."""
+    if "comparisons" not in record:  # results of load generators
+        return record, []
     [found] = record["comparisons"]
     phases = found["phases"]
     phase = _decode(phases) or next(iter(phases), None)
@@ -126,11 +144,17 @@ def comparison(record: Json) -> tuple[Json, list[Json]]:
     if phase:
         changes = [phase["like"] or phase["whole"], phase["whole"], phase["typical"]]
         change = next(filter(None, changes), None)
-        data |= {"phase": phase["phase"], "unit": phase["unit"], "step": _change(change)}
-        sizes = [{"size": each["size"], **_change(each["median"])} for each in phase["sizes"]]
+
+        def told(change: Json | None) -> Json:
+            """Both sides alone where no change is told of these steps."""
+            figures = _change(change)
+            return _chosen(figures, ("a", "b")) if phase["obstacle"] else figures
+
+        data |= {"phase": phase["phase"], "unit": phase["unit"], "step": told(change)}
+        sizes = [{"size": each["size"], **told(each["median"])} for each in phase["sizes"]]
         data["sizes"] = _few(sizes, f"comparisons.0.phases.{phases.index(phase)}.sizes")
         parts = sorted(phase["parts"], key=lambda part: -abs(part["change"]["us"] or 0.0))
-        rows = [{"part": part["name"], **_change(part["change"])} for part in parts]
+        rows = [{"part": part["name"], **told(part["change"])} for part in parts]
     set_up = [_chosen(row, ("name", "a", "b")) for row in found["setup"]]
     data["set_up"] = _few(set_up, "comparisons.0.setup")
     data["notes"] = found["notes"]
@@ -139,9 +163,9 @@ def comparison(record: Json) -> tuple[Json, list[Json]]:
     return data, rows
 
 
-def _few(rows: list[Json], path: str) -> list[Any]:
-    left = len(rows) - _FEW
-    return [*rows[:_FEW], *([f"and {left} more: part {path}"] if left > 0 else [])]
+def _few(rows: Sequence[Any], path: str, most: int = _FEW) -> list[Any]:
+    left = len(rows) - most
+    return [*rows[:most], *([f"and {left} more: part {path}"] if left > 0 else [])]
 
 
 def _side(side: Json) -> Json:
@@ -160,16 +184,16 @@ def _change(change: Json | None) -> Json:
 
 def why(record: Json) -> tuple[Json, list[Json]]:
     """The answer of `why` with its sides, and the parts of each side."""
-    data = _chosen(record, ("gpu", "bandwidth", "source", "answer", "next"))
+    data = _chosen(record, ("gpu", "bandwidth", "source", "answer", "gaps", "next"))
     data["sides"] = [_chosen(side, ("name", "measured", "us", "eager")) for side in record["sides"]]
     rows = [{"side": side["name"], **part} for side in record["sides"] for part in side["parts"]]
     return data, rows
 
 
-def _decode(phases: Iterable[Json]) -> Json | None:
-    """The decode phase, of all batch sizes together."""
-    found = (each for each in phases if each["phase"] == "decode" and not each.get("batch_size"))
-    return next(found, None)
+def _decode(phases: Iterable[Json], size: int | None = None) -> Json | None:
+    """The decode phase, of that batch size where it is there, else of all of them together."""
+    found = {each.get("batch_size"): each for each in phases if each["phase"] == "decode"}
+    return found.get(size) or found.get(None)
 
 
 def _chosen(row: Mapping[str, Any], keys: Sequence[str]) -> Json:

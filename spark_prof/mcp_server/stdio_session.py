@@ -48,7 +48,7 @@ def _count(does: str, most: int, least: int = 0) -> dict[str, Any]:
 
 _SIDE = {"anyOf": [_text("a recording"), _texts("several engine starts of the same", 25)]}
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "recording": _text("as recordings lists it"),
+    "recording": _text("as recordings lists it, or :latest"),
     "rank": _count("by default the lowest", 1_000_000),
     "name": _text("part of its name"),
     "component": _text("only this one, such as qkv"),
@@ -63,6 +63,8 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "sources": _texts("recordings, or folders with a config.json", 6),
     "gpu": _text("of checkpoints, such as h100"),
     "batch": _count("sequences at a time, of checkpoints", 1_000_000, 1),
+    "tensor_parallel": _count("GPUs that share a model", 1024, 1),
+    "measured": _text("tokens/s of each source, such as 35,44: splits the gap"),
     "cursor": _count("next_cursor of the answer before", 10_000_000),
     "limit": _count("rows at most", 200, 1),
     "command": _texts(
@@ -107,7 +109,8 @@ TOOLS = (
             "Begin here: speed, parts of a decode token (launch gaps, host), memory bound, tensor "
             "cores and precision, findings' ids, what is not known. Also of results of ab, tune."),
     ToolRow("findings", "recording! rank cursor limit",
-            "What to change, what that saves at most, its evidence, and a command to type."),
+            "What to change, what that saves at most, its evidence, a command to type; known "
+            "issues of this version."),
     ToolRow("kernels", "recording! rank component name conversions details cursor limit",
             "Kernels by time: component, engine (tensor-core or cuda-core), precision, weights, "
             "and the evidence of that."),
@@ -121,7 +124,7 @@ TOOLS = (
             "them. Each page runs it anew: say ORDER BY."),
     ToolRow("compare", "a! b! part fail_on cursor limit",
             "Where b's difference from a comes from, each part with its 95 % interval."),
-    ToolRow("why", "sources! gpu batch part cursor limit",
+    ToolRow("why", "sources! gpu batch tensor_parallel measured part cursor limit",
             "Why one checkpoint or recording decodes faster: bytes, bound, kernel, precision."),
     ToolRow("record", "command! out! minutes steps warmup_steps",
             "Run a vLLM command on this machine and record its steps.", starts=True),

@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from spark_prof.errors import CommandError
 from spark_prof.mcp_server import report_views as views
-from spark_prof.mcp_server.allowed_folders import AllowedFolders
+from spark_prof.mcp_server.allowed_folders import LATEST, AllowedFolders
 from spark_prof.mcp_server.bounded_answer import Answer, Call, page_of, part_of
 from spark_prof.mcp_server.command_runs import CommandRuns, Tell
 from spark_prof.traces.resolve import source_state
@@ -80,7 +80,8 @@ async def _recordings(desk: Desk, asked: Asked) -> Answer:
     left = f"{refused} whose name or links this server refuses" if refused else ""
     after = Call("recordings", {}, "all of them")
     if rows:
-        after = Call("summary", {"recording": rows[0]["recording"]}, "the latest of them")
+        # A folder's name may be anybody's words: none of them is an argument here.
+        after = Call("summary", {"recording": f"{LATEST} {words}".strip()}, "the latest of them")
     return Answer({"order": "newest first"}, after, left_out=left, **page_of(rows, asked))
 
 
@@ -95,13 +96,15 @@ async def _summary(desk: Desk, asked: Asked) -> Answer:
 
 
 async def _findings(desk: Desk, asked: Asked) -> Answer:
-    rows = [{k: v for k, v in row.items() if v} for row in (await desk.report(asked))["findings"]]
+    report = await desk.report(asked)
+    rows = [{k: v for k, v in row.items() if v} for row in report["findings"]]
     page = page_of(rows, asked)
     about = next((row["components"][0] for row in page["rows"] if row.get("components")), None)
     after = _next(asked, "layers", "whether one layer is slower than others")
     if about:
         after = _next(asked, "kernels", "kernels of the first finding", component=about)
-    return Answer({"order": "by what a change saves at most"}, after, **page)
+    data = {"order": "by what a change saves at most", **views.issues(report)}
+    return Answer(data, after, **page)
 
 
 async def _kernels(desk: Desk, asked: Asked) -> Answer:
@@ -172,11 +175,12 @@ async def _compare(desk: Desk, asked: Asked) -> Answer:
 
 
 async def _why(desk: Desk, asked: Asked) -> Answer:
-    options = [f"--{name}={asked[name]}" for name in ("gpu", "batch") if name in asked]
+    names = ("gpu", "batch", "tensor_parallel", "measured")
+    options = [f"--{name.replace('_', '-')}={asked[name]}" for name in names if name in asked]
     sources = [desk.folders.source(each) for each in asked["sources"]]
     record = await desk.record(["why", *options], sources)
     measured = [s for s, side in zip(asked["sources"], record["sides"], strict=True) if side["us"]]
-    after = Call("recordings", {}, "no checkpoint tells what kernels take")
+    after = Call("recordings", {}, "the time of kernels is in no checkpoint")
     if measured:
         after = Call("findings", {"recording": measured[0]}, "what to change")
     if "part" in asked:

@@ -19,6 +19,8 @@ class Batch:
     decode_requests: int
     decode_tokens: int
     context_tokens: int
+    recomputed_tokens: int = 0  # of prefill_tokens, those of requests that had generated before
+    preempted: int = 0  # requests that lost their place in the KV cache to this batch
 
     @property
     def phase(self) -> int:
@@ -32,19 +34,24 @@ def read_batch(output: Any) -> Batch:
     """Reads a vllm.v1.core.sched.output.SchedulerOutput.
 
     A request is in prefill while it has produced no token, as in vLLM's own
-    compute_iteration_details. The fingerprint covers every request's id, computed and scheduled
-    tokens; a request never runs twice at the same position except after a preemption.
+    compute_iteration_details, and again while it computes more than its last token and its drafts:
+    after a preemption, or after a failed load of its KV cache. The fingerprint covers every
+    request's id, computed and scheduled tokens; a request never runs twice at the same position
+    except after a preemption.
     """
     scheduled = output.num_scheduled_tokens
     cached = output.scheduled_cached_reqs
+    drafts = getattr(output, "scheduled_spec_decode_tokens", None) or {}
     computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    new = {request.req_id: request.num_computed_tokens for request in output.scheduled_new_reqs}
-    computed.update(new)
-    prefill_requests = prefill_tokens = decode_requests = decode_tokens = 0
+    new = {request.req_id: request for request in output.scheduled_new_reqs}
+    computed.update((name, request.num_computed_tokens) for name, request in new.items())
+    prefill_requests = prefill_tokens = decode_requests = decode_tokens = recomputed = 0
     for request, tokens in scheduled.items():
-        if request in new or cached.is_context_phase(request):
+        fresh = not _resumed(new[request]) if request in new else cached.is_context_phase(request)
+        if fresh or tokens > 1 + len(drafts.get(request, ())):
             prefill_requests += 1
             prefill_tokens += tokens
+            recomputed += 0 if fresh else tokens
         else:
             decode_requests += 1
             decode_tokens += tokens
@@ -56,4 +63,20 @@ def read_batch(output: Any) -> Batch:
         decode_requests=decode_requests,
         decode_tokens=decode_tokens,
         context_tokens=sum(computed.get(name, 0) for name in scheduled),
+        recomputed_tokens=recomputed,
+        preempted=preempted_requests(output),
     )
+
+
+def preempted_requests(output: Any) -> int:
+    """How many requests were preempted since the batch before was chosen."""
+    return len(getattr(output, "preempted_req_ids", None) or ())
+
+
+def _resumed(request: Any) -> bool:
+    """Whether a request that is handed out as new has generated before.
+
+    For model runner V2 the scheduler does so with a preempted request, and adds all its tokens.
+    """
+    known, prompt = getattr(request, "prefill_token_ids", None), request.prompt_token_ids
+    return known is not None and prompt is not None and len(known) > len(prompt)

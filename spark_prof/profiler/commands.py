@@ -5,18 +5,32 @@ is refused in one line, before a model is loaded for nothing. Nothing is started
 """
 
 import re
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePath
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from spark_prof.errors import CommandError
+from spark_prof.profiler.container_exec import instead_of_exec
+from spark_prof.profiler.program import (
+    ATTACH,
+    COMPOSE_OPTIONS,
+    ENGINES,
+    EXAMPLE,
+    IN_IMAGE,
+    KINDS,
+    PYTHON,
+    REFUSED,
+    SHELLS,
+    Program,
+    find_program,
+    look_up,
+    scan_options,
+    script_kind,
+    word_at,
+)
 
 PLUGIN = "spark_prof"
-EXAMPLE = "'spark-prof record -- vllm serve MODEL'"
-ATTACH = "'spark-prof record --attach URL'"
-IN_IMAGE = f"use 'docker run', or install spark-prof in the image and use {ATTACH}"
 
 
 class Command(NamedTuple):
@@ -26,55 +40,8 @@ class Command(NamedTuple):
     # vllm-serve; vllm-bench, an engine that ends by itself; python, an interpreter or a launcher of
     # Python programs; script; or container.
     kind: str
+    note: str = ""  # what is not known of it, for who waits
 
-
-class Option(NamedTuple):
-    """An option of a command line."""
-
-    name: str
-    value: str | None
-    position: int  # index of the argument that ends it
-
-
-@dataclass(frozen=True)
-class Program:
-    """The program behind the wrappers in front of it."""
-
-    index: int
-    name: str
-    local: bool  # it is looked up on this PATH and from this folder
-    cleared_by: str  # what is said of the wrapper that drops the environment, if one does
-
-
-# Programs that start another one, and their options that take a value.
-WRAPPERS = {
-    "env": "-u --unset -C --chdir -S --split-string -a --argv0",
-    "nice": "-n --adjustment",
-    "nohup": "",
-    "numactl": "-i --interleave -w --weighted-interleave -m --membind -N --cpunodebind"
-    " -C --physcpubind -p --preferred -P --preferred-many",
-    "stdbuf": "-i --input -o --output -e --error",
-    "sudo": "-u --user -g --group -h --host -p --prompt -C --close-from -D --chdir -R --chroot"
-    " -r --role -t --type -T --command-timeout -U --other-user",
-    "taskset": "",
-    "time": "-f --format -o --output",
-    "timeout": "-k --kill-after -s --signal",
-    "uv": "-p --python --with --with-editable --with-requirements --extra --group --only-group"
-    " --no-extra --no-group --env-file --package --project --directory --config-file"
-    " --cache-dir --index --default-index -i --index-url --extra-index-url -f --find-links"
-    " -P --upgrade-package --refresh-package --reinstall-package -C --config-setting --color",
-}
-
-# The options of a container engine that take a value and come before its subcommand.
-ENGINES = {
-    "docker": "--config -c --context -H --host -l --log-level --tlscacert --tlscert --tlskey",
-    "nerdctl": "-a --address -H --host -n --namespace --snapshotter --storage-driver --cni-path"
-    " --cni-netconfpath --data-root --cgroup-manager --hosts-dir --host-gateway-ip --bridge-ip",
-    "podman": "--cgroup-manager --config --conmon -c --connection --events-backend --hooks-dir"
-    " --identity --imagestore --log-level --module --namespace --network-cmd-path"
-    " --network-config-dir --out --root --runroot --runtime --runtime-flag --ssh"
-    " --storage-driver --storage-opt --tmpdir --url --volumepath",
-}
 
 VLLM_KINDS = {
     "serve": "vllm-serve",
@@ -91,22 +58,8 @@ VLLM_REFUSED = {
     f" configuration at a time: {EXAMPLE}",
 }
 
-SHELLS = ("bash", "dash", "fish", "ksh", "sh", "zsh")
-LAUNCHERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "ray", "srun", "torchrun")
-# A build tool may start vLLM as a shell script may.
-KINDS = dict.fromkeys(LAUNCHERS, "python") | dict.fromkeys((*SHELLS, "just", "make"), "script")
-
-COMPOSE = f"takes a service's mounts and environment from its file; {IN_IMAGE}"
-REFUSED = {
-    "docker-compose": COMPOSE,
-    "podman-compose": COMPOSE,
-    "ncu": "profiles too, and two profilers cannot trace one process; leave it out",
-    "nsys": "profiles too, and two profilers cannot trace one process; leave it out, or let"
-    " spark-prof run it: --backend nsys",
-}
+ENTERS = "enters a container that can be given no mount any more"
 ENGINE_REFUSED = {
-    "compose": COMPOSE,
-    "exec": f"enters a container that can be given no mount any more; {IN_IMAGE}",
     "start": f"starts a container that can be given no mount any more; {IN_IMAGE}",
 }
 
@@ -127,7 +80,11 @@ def recognise(argv: Sequence[str]) -> Command:
         "=".join(with_plugin_allowed({name: value}).popitem()) if equals else name
         for name, equals, value in (word.partition("=") for word in argv[: program.index])
     ]
-    return Command((*prefix, *argv[program.index :]), kind)
+    note = (
+        f"{program.unknown!r} is not known to spark-prof: does it start "
+        f"{program.name!r}, and pass the environment on?"
+    )
+    return Command((*prefix, *argv[program.index :]), kind, note if program.unknown else "")
 
 
 def with_plugin_allowed(environment: Mapping[str, str]) -> dict[str, str]:
@@ -164,74 +121,16 @@ def server_port(command: Command) -> int:
     return int(port) if port.isdecimal() and len(port) < 6 else 0
 
 
-def scan_options(argv: Sequence[str], start: int, valued: str) -> tuple[list[Option], int]:
-    """Reads the options from start on; returns them and the index of the first other argument.
+class RunStart(NamedTuple):
+    """Where `run` stands in a command line that starts a container."""
 
-    An option that is not among the valued ones counts as a switch; "--" ends the options.
-    """
-    options: list[Option] = []
-    names = frozenset(valued.split())
-    at = start
-    while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-", "--"):
-        for name, attached in _split(argv[at], names):
-            value = attached
-            if value is None and name in names:
-                at += 1
-                value = argv[at] if at < len(argv) else None
-            options.append(Option(name, value, at))
-        at += 1
-    return options, min(at, len(argv))
+    begin: int  # the index after `run`, where its options begin
+    engine: tuple[str, ...]  # what asks the engine itself, such as sudo docker --context x
+    compose: bool  # it starts a service of a compose file, and no image
 
 
-def _split(word: str, valued: frozenset[str]) -> Iterator[tuple[str, str | None]]:
-    """Yields the options in one argument (-itv/a:/b has three) with the value attached to each."""
-    if word.startswith("--"):
-        name, equals, value = word.partition("=")
-        yield name, value if equals else None
-        return
-    for place in range(1, len(word)):
-        name, rest = f"-{word[place]}", word[place + 1 :]
-        if rest and (name in valued or rest.startswith("=")):
-            yield name, rest.removeprefix("=")
-            return
-        yield name, None
-
-
-def find_program(argv: Sequence[str]) -> Program:
-    """Finds the program that the wrappers in front of it start in the end."""
-    at, local, cleared_by = 0, True, ""
-    while (name := PurePath(argv[at]).name) in WRAPPERS:
-        if local:
-            _look_up(argv[at])
-        options, end = scan_options(argv, at + 1, WRAPPERS[name])
-        if name == "uv":
-            if _word(argv, end) != "run":
-                raise CommandError("'uv' starts vLLM only as 'uv run …'")
-            options, end = scan_options(argv, end + 1, WRAPPERS[name])
-        names = {option.name for option in options}
-        if name == "env" and (_word(argv, end) == "-" or names & {"-i", "--ignore-environment"}):
-            cleared_by = "'env -i' drops the environment that starts the recording; leave -i out"
-        # --preserve-env=LIST keeps only the names in its list.
-        kept = any(o.name in ("-E", "--preserve-env") and o.value is None for o in options)
-        if name == "sudo" and not kept:
-            cleared_by = (
-                "'sudo' drops the environment that starts the recording; write 'sudo -E', or"
-                " record as root with 'sudo spark-prof record …'"
-            )
-        at = end + (_word(argv, end) in ("-", "--"))
-        at += name in ("taskset", "timeout")  # a mask, a duration
-        while re.match(r"[A-Za-z_]\w*=", _word(argv, at)):
-            names.add(_word(argv, at).partition("=")[0])
-            at += 1
-        elsewhere = name in ("env", "sudo") and names & {"-C", "-D", "--chdir", "PATH"}
-        local = local and not (name == "uv" or elsewhere)
-        if at >= len(argv):
-            raise CommandError(f"no program after {name!r}; give one, as in {EXAMPLE}")
-    return Program(at, name, local, cleared_by)
-
-
-def find_run(argv: Sequence[str], program: Program) -> int:
-    """Returns the index after `docker run`, where the options of run begin."""
+def find_run(argv: Sequence[str], program: Program) -> RunStart:
+    """Finds `docker run` or `docker compose run`; CommandError where something else is asked."""
     options, at = scan_options(argv, program.index + 1, ENGINES[program.name])
     for value in (option.value or "" for option in options):
         if value.startswith(("ssh://", "tcp://")):
@@ -239,16 +138,28 @@ def find_run(argv: Sequence[str], program: Program) -> int:
                 f"{value!r} is another machine, where spark-prof's folders cannot be"
                 f" mounted; run spark-prof there, or use {ATTACH}"
             )
-    at += _word(argv, at) == "container"
-    word = _word(argv, at)
-    if word != "run":
+    name, compose = program.name.removesuffix("-compose"), program.name.endswith("-compose")
+    # docker-compose asks the docker beside it.
+    engine = [*argv[: program.index], name] if compose else list(argv[:at])
+    if word_at(argv, at) == "container":
+        at += 1
+    elif word_at(argv, at) == "compose" and not compose:
+        compose = True
+        _, at = scan_options(argv, at + 1, COMPOSE_OPTIONS)
+    if (word := word_at(argv, at)) != "run":
+        beside = "compose " if compose and name == program.name else ""
         why = ENGINE_REFUSED.get(word, f"starts no vLLM; record '{program.name} run … IMAGE …'")
-        raise CommandError(f"'{f'{program.name} {word}'.rstrip()}' {why}")
-    return at + 1
-
-
-def _word(argv: Sequence[str], at: int) -> str:
-    return argv[at] if at < len(argv) else ""
+        if word == "exec" and not compose:
+            other = instead_of_exec(engine, argv[at + 1 :])
+            why = f"{ENTERS}; {f'write: {other}' if other else IN_IMAGE}"
+        if compose:
+            _, end = scan_options(argv, at + 1, "-e -u -w --env --user --workdir --index")
+            service = argv[end:] if word == "exec" else argv[end : end + 1]
+            alone = [*argv[program.index : at], "run", "--rm", "--service-ports"]
+            said = ENTERS if word == "exec" else "starts no single service"
+            why = f"{said}; write: {shlex.join([*alone, *(service or ['SERVICE'])])}"
+        raise CommandError(f"'{f'{program.name} {beside}{word}'.rstrip()}' {why}")
+    return RunStart(at + 1, tuple(engine), compose)
 
 
 def _kind(argv: Sequence[str], program: Program) -> str:
@@ -258,26 +169,26 @@ def _kind(argv: Sequence[str], program: Program) -> str:
         raise CommandError(f"{name!r} {REFUSED[name]}")
     if re.match(r"[A-Za-z_]\w*=", word):
         raise CommandError(f"{word!r} is an assignment, not a program; write 'env' in front of it")
-    path = _look_up(word) if program.local else None
+    path = look_up(word) if program.local else None
     if name == "vllm":
         return _vllm_kind(arguments)
     if name in ENGINES:
         find_run(argv, program)
         return "container"
-    if re.fullmatch(r"(python|pypy)[\d.]*t?", name):
+    if PYTHON.fullmatch(name):
         _check_python(arguments, program)
         return "python"
     if name in SHELLS and program.local:
         options, end = scan_options(arguments, 0, "-o -O --rcfile --init-file")
         if not {"-c", "-s"} & {option.name for option in options}:
-            _check_script(_word(arguments, end))
-    if kind := KINDS.get(name) or _script_kind(path):
+            _check_script(word_at(arguments, end))
+    if kind := KINDS.get(name) or script_kind(path):
         return kind
     raise CommandError(f"{name!r} does not start vLLM; give the command that does, as in {EXAMPLE}")
 
 
 def _vllm_kind(arguments: Sequence[str]) -> str:
-    subcommand = " ".join(arguments[: 2 if _word(arguments, 0) == "bench" else 1])
+    subcommand = " ".join(arguments[: 2 if word_at(arguments, 0) == "bench" else 1])
     if subcommand in VLLM_REFUSED:
         raise CommandError(f"'vllm {subcommand}' {VLLM_REFUSED[subcommand]}")
     if subcommand not in VLLM_KINDS:
@@ -297,36 +208,9 @@ def _check_python(arguments: Sequence[str], program: Program) -> None:
             why = "does not start vLLM; give a script or a module"
             raise CommandError(f"'{program.name} {name}' {why}")
     if program.local:
-        _check_script(_word(arguments, end))
+        _check_script(word_at(arguments, end))
 
 
 def _check_script(word: str) -> None:
     if word not in ("", "-", "--") and not Path(word).exists():
         raise CommandError(f"{word!r} does not exist; check the path of the script")
-
-
-def _look_up(word: str) -> Path:
-    if found := shutil.which(word):
-        return Path(found)
-    if word.endswith((".py", ".sh")) and Path(word).is_file():
-        why = f"is no program; write '{'python' if word.endswith('.py') else 'bash'} {word}'"
-    elif " " in word:
-        why = "is no program; leave out the quotes around the command"
-    else:
-        why = "is not found on PATH; check its name, or give its full path"
-    raise CommandError(f"{word!r} {why}")
-
-
-def _script_kind(path: Path | None) -> str:
-    """Tells what interpreter the first line of a program asks for; "" for a compiled program."""
-    if path is None or path.suffix == ".py":
-        return "python"  # uv finds it in a Python environment that is not to be seen from here
-    if path.suffix == ".sh":
-        return "script"
-    try:
-        with path.open("rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return ""
-    kind = "python" if b"python" in first else "script"
-    return kind if first.startswith(b"#!") else ""

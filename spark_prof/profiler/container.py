@@ -1,8 +1,7 @@
-"""Puts spark-prof into a `docker run` command line (docker, podman or nerdctl).
+"""Puts spark-prof into a command line that starts a container, by an image or by a compose file.
 
 The image keeps its own Python and vLLM: the container gets spark-prof's Python files and the
-bundle folder as two mounts, and the environment that turns recording on. Where an argument could
-be read in two ways, the command is refused rather than guessed at.
+bundle folder as two mounts, and the environment that turns recording on.
 """
 
 import importlib.metadata
@@ -11,62 +10,39 @@ import posixpath
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import (
-    Option,
-    Program,
-    find_program,
-    find_run,
-    scan_options,
-    with_plugin_allowed,
-)
+from spark_prof.profiler.commands import with_plugin_allowed
+from spark_prof.profiler.compose import service_of
+from spark_prof.profiler.program import SHELLS, Option, scan_options
+from spark_prof.profiler.run_line import read_run, valued
 
 STAGING_TARGET = "/opt/spark-prof"
 BUNDLE_TARGET = "/spark-prof-bundle"
-
-# Every option of `run` in docker 28, podman 5 and nerdctl 2, by whether it takes a value.
-VALUED = """
--a -c -e -h -l -m -p -u -v -w --add-host --annotation --arch --attach --authfile --blkio-weight
---blkio-weight-device --cap-add --cap-drop --cert-dir --cgroup-conf --cgroup-parent --cgroupns
---cgroups --chrootdirs --cidfile --conmon-pidfile --cosign-certificate-identity
---cosign-certificate-identity-regexp --cosign-certificate-oidc-issuer
---cosign-certificate-oidc-issuer-regexp --cosign-key --cpu-count --cpu-percent --cpu-period
---cpu-quota --cpu-rt-period --cpu-rt-runtime --cpu-shares --cpus --cpuset-cpus --cpuset-mems --creds
---decryption-key --detach-keys --device --device-cgroup-rule --device-read-bps --device-read-iops
---device-write-bps --device-write-iops --dns --dns-opt --dns-option --dns-search --domainname
---entrypoint --env --env-file --env-merge --expose --gidmap --gpus --group-add --group-entry
---health-cmd --health-interval --health-log-destination --health-max-log-count
---health-max-log-size --health-on-failure --health-retries --health-start-interval
---health-start-period --health-startup-cmd --health-startup-interval --health-startup-retries
---health-startup-success --health-startup-timeout --health-timeout --hostname --hosts-file
---hostuser --image-volume --init-binary --init-path --io-maxbandwidth --io-maxiops --ip --ip6 --ipc
---ipfs-address --isolation --kernel-memory --label --label-file --link --link-local-ip --log-driver
---log-opt --mac-address --memory --memory-reservation --memory-swap --memory-swappiness --mount
---name --net --net-alias --network --network-alias --oom-score-adj --os --passwd-entry --personality
---pid --pidfile --pids-limit --platform --pod --pod-id-file --preserve-fd --preserve-fds --publish
---pull --rdt-class --requires --restart --retry --retry-delay --runtime --sdnotify --seccomp-policy
---secret --security-opt --shm-size --shm-size-systemd --signature-policy --stop-signal
---stop-timeout --storage-opt --subgidname --subuidname --sysctl --systemd --timeout --tmpfs --tz
---uidmap --ulimit --umask --unsetenv --user --userns --uts --variant --verify --volume
---volume-driver --volumes-from --workdir
-"""
-SWITCHES = """
--P -d -i -q -t --detach --disable-content-trust --env-host --help --http-proxy --init --interactive
---no-healthcheck --no-hostname --no-hosts --oom-kill-disable --passwd --privileged --publish-all
---quiet --read-only --read-only-tmpfs --replace --rm --rmi --rootfs --sig-proxy --tls-verify --tty
---unsetenv-all --use-api-socket
-"""
-KNOWN = frozenset((VALUED + SWITCHES).split())
 
 # Sources, those of kernels among them, and the table of what was measured of these.
 _COPIED = (".py", ".c", ".cu", ".cuh", ".h", ".json")
 
 
+class Mount(NamedTuple):
+    """A folder or file of this host that a container sees."""
+
+    source: Path
+    target: str  # where the container sees it
+    writable: bool = False
+
+
 def container_command(
-    argv: Sequence[str], *, staging: Path, bundle: Path, environment: Mapping[str, str]
+    argv: Sequence[str],
+    *,
+    mounts: Sequence[Mount],
+    environment: Mapping[str, str],
+    background: bool = False,
 ) -> list[str]:
-    """Returns a container command line with spark-prof's mounts and environment before IMAGE.
+    """Returns a container command line with spark-prof's mounts and environment in its options.
+
+    The package itself is one of the mounts, at `STAGING_TARGET`; without it Python's path stays.
 
     A name in environment that the user sets as well with -e is changed where it stands: PYTHONPATH
     and VLLM_PLUGINS keep what the user gave, any other takes our value.
@@ -74,33 +50,91 @@ def container_command(
     What an --env-file or the image sets cannot be seen: there a PYTHONPATH is replaced, and a
     VLLM_PLUGINS that leaves spark_prof out keeps it out.
 
-    The bundle folder must be writable by the user that the container runs as (--user, or the
-    image's own), and the staged files readable; that is the caller's to see to.
+    A terminal that the container would have for itself is left out (see `without_terminal`). The
+    bundle folder must be writable by the user that the container runs as, and the staged files
+    readable; that is the caller's to see to.
     """
-    program, options, end = _parse(argv)
-    for target in (STAGING_TARGET, BUNDLE_TARGET):
-        if target in _mount_targets(options):
+    run = read_run(argv, background=background)
+    service = service_of(run)
+    mounted = _mount_targets(run.options) | (service.targets if service else frozenset())
+    for target in (mount.target for mount in mounts):
+        if target in mounted:
             raise CommandError(
                 f"{target} is where spark-prof mounts its own folder; mount yours elsewhere"
             )
     # `-e NAME` passes on the engine's own value, and none if it has none.
+    program = run.program
     own = {} if program.cleared_by else dict(os.environ)
     own |= dict(word.split("=", 1) for word in argv[: program.index] if "=" in word)
-    set_here = [option for option in options if option.name in ("-e", "--env") and option.value]
+    set_here = [option for option in run.options if option.name in ("-e", "--env") and option.value]
     words = [str(option.value).partition("=") for option in set_here]
     given = {name: value if equals else own.get(name) for name, equals, value in words}
-    ours = _environment(given, environment)
+    of_file = service.environment.items() if service else ()
+    beside = {name: own.get(name) if value is None else value for name, value in of_file}
+    ours = dict(environment)
+    if any(mount.target == STAGING_TARGET for mount in mounts):
+        ours = _environment({**beside, **given}, environment)
 
     result = list(argv)
     for option, (name, _, _) in zip(set_here, words, strict=True):
         if name in ours:
             word = argv[option.position]
             result[option.position] = f"{word.removesuffix(str(option.value))}{name}={ours[name]}"
-    added = ["-v", _mount(staging, STAGING_TARGET, ":ro"), "-v", _mount(bundle, BUNDLE_TARGET, "")]
+    added = [word for mount in mounts for word in ("-v", _written(mount))]
     for name in (name for name in ours if name not in given):
         added += ["-e", f"{name}={ours[name]}"]
-    result[end:end] = added
+    result[run.end : run.end] = added
     return result
+
+
+def without_terminal(argv: Sequence[str]) -> list[str]:
+    """The command line without -i and -t, where a terminal would be the container's.
+
+    In the terminal of a container Ctrl-C ends vLLM at once; without one spark-prof gets it first,
+    and docker passes on what it is sent then. A shell in a container keeps its terminal.
+    """
+    run = read_run(argv)
+    inside, end = run.inside, run.end
+    runs = any(word[:1] == "-" and "c" in word for word in inside[1:3])  # bash -lc 'vllm serve m'
+    if (inside and posixpath.basename(inside[0]) in SHELLS and not runs) or not (
+        inside or run.start.compose
+    ):
+        return list(argv)
+    if run.start.compose:  # makes a terminal by itself
+        asks = {option.name for option in run.options} & {"-T", "--no-TTY", "--no-tty"}
+        return [*argv[:end], *(() if asks else ("-T",)), *argv[end:]]
+    takes_value, kept, at = valued(run.start), list(argv[: run.start.begin]), run.start.begin
+    names = set(takes_value.split())
+    while at < end:
+        option, _ = scan_options([argv[at]], 0, takes_value)
+        values = 1 if option and option[-1].name in names and option[-1].value is None else 0
+        kept += filter(None, [_without_switches(argv[at], names)])
+        kept += argv[at + 1 : at + 1 + values]
+        at += 1 + values
+    return kept + list(argv[end:])
+
+
+def alone(argv: Sequence[str]) -> list[str]:
+    """The command line of a service that starts no others, where it needs none.
+
+    podman-compose 1.0 would start all that the file has.
+    """
+    run = read_run(argv)
+    service = service_of(run)
+    if service is None or not service.alone or "--no-deps" in {o.name for o in run.options}:
+        return list(argv)
+    return [*argv[: run.end], "--no-deps", *argv[run.end :]]
+
+
+def _without_switches(word: str, valued: set[str]) -> str:
+    """One word of `run` without -i and -t in it; empty where nothing else was."""
+    if word in ("--tty", "--interactive", "--tty=true", "--interactive=true"):
+        return ""
+    if not word.startswith("-") or word.startswith("--") or "=" in word[:3]:
+        return word
+    switches = next((n for n, c in enumerate(word[1:]) if f"-{c}" in valued), len(word) - 1)
+    left = word[1 : 1 + switches].replace("i", "").replace("t", "") + word[1 + switches :]
+    return f"-{left}" if left else ""
 
 
 def stage_package(folder: Path) -> None:
@@ -139,30 +173,6 @@ def _everything_but_source(folder: str, names: list[str]) -> set[str]:
     }
 
 
-def _parse(argv: Sequence[str]) -> tuple[Program, list[Option], int]:
-    """The engine's program, the options of `run`, and the index where these end."""
-    program = find_program(argv)
-    start = find_run(argv, program)
-    options, end = scan_options(argv, start, VALUED)
-    for option in options:
-        if option.name not in KNOWN and option.value is None:
-            # Both spellings are exact: the engines take --switch=true.
-            spelling = f"{option.name}=VALUE, or {option.name}=true if it is a switch"
-            if not option.name.startswith("--"):
-                spelling = "--NAME=VALUE, its long name"
-            raise CommandError(
-                f"{program.name} run: {option.name} is not known to spark-prof; write {spelling}"
-            )
-        if option.name in ("-d", "--detach") and option.value not in ("false", "False", "0", "f"):
-            raise CommandError(
-                f"{program.name} run: {option.name} ends the command while the container goes on,"
-                " and the recording with it; leave it out"
-            )
-    if list(argv[end:]) in ([], ["--"]):
-        raise CommandError(f"{program.name} run: no IMAGE; give one after the options")
-    return program, options, end
-
-
 def _environment(given: Mapping[str, str | None], environment: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
@@ -174,12 +184,12 @@ def _environment(given: Mapping[str, str | None], environment: Mapping[str, str]
     return {"PYTHONPATH": f"{STAGING_TARGET}:{path}".rstrip(":"), **merged}
 
 
-def _mount(folder: Path, target: str, mode: str) -> str:
+def _written(mount: Mount) -> str:
     # A relative source would name a volume; a colon would end it.
-    source = str(folder.absolute())
+    source = str(mount.source.absolute())
     if ":" in source:
         raise CommandError(f"{source!r} has a colon, which -v cannot carry; use another folder")
-    return f"{source}:{target}{mode}"
+    return f"{source}:{mount.target}{'' if mount.writable else ':ro'}"
 
 
 def _mount_targets(options: Sequence[Option]) -> set[str]:

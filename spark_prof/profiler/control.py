@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from spark_prof.files import write_whole
 from spark_prof.profiler.backends.choose import early_native, mark_clock
 from spark_prof.profiler.engine import EngineRecording
 from spark_prof.profiler.fence import Fence
@@ -42,6 +43,11 @@ def request_name(pid: int) -> str:
     return f"{pid}.request.json"
 
 
+def stop_name(pid: int) -> str:
+    """The file by which the process with that number is asked to end whatever it records."""
+    return f"{pid}.stop"
+
+
 def start_of(pid: int) -> str:
     """When the process started, in clock ticks since boot; tells a reused number apart."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
@@ -59,8 +65,10 @@ class Control:
     graphs: dict[int, GraphWatch] = field(default_factory=dict)
     _pid: int = 0
     _signals: bool = False
+    _stop_all: bool = False
+    _told: str | None = None
     _fence: Fence = field(default_factory=Fence)
-    _synced: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    _synced: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add_worker(self, worker: Any, settings: Settings | None) -> None:
         """Takes in a worker that was just constructed, and records it if that is wanted."""
@@ -84,7 +92,8 @@ class Control:
     def _watch_graphs(self, worker: Any, settings: Settings | None, fence: Fence) -> None:
         """Watches the worker capture its graphs, which happens once and before any step."""
         mark = mark_clock if settings and settings.backend == "nsys" else None
-        graphs = GraphWatch(worker, early_native(settings), fence, mark)
+        native = early_native(settings)
+        graphs = GraphWatch(worker, native, fence, mark, recorded=settings is not None)
         graphs.install()
         self.graphs[id(worker)] = graphs
 
@@ -93,15 +102,12 @@ class Control:
         recording.flush_when_idle = self._signals
         recording.install()
         self.recordings.append(recording)
-        _at_exit(recording.abandon)
 
     def _record_scheduler(self, scheduler: Any, settings: Settings) -> None:
-        parallel = scheduler.vllm_config.parallel_config
-        index = int(getattr(parallel, "data_parallel_rank", 0) or 0)
+        index = _replica(scheduler.vllm_config.parallel_config)
         recording = EngineRecording(scheduler, settings, Process(settings, f"engine{index}", index))
         recording.install()
         self.engines.append(recording)
-        _at_exit(recording.finish)
 
     def _watch(self) -> None:
         """Starts the thread that looks for requests; once a process, again after a fork."""
@@ -117,28 +123,44 @@ class Control:
             # Lets an idle worker flush in the thread that started its profiler.
             signal.signal(_SIGNAL, self._on_signal)
             self._signals = True
+        _at_exit(self._end_all)
         threading.Thread(target=self._loop, name="spark-prof", daemon=True).start()
+
+    def _end_all(self) -> None:
+        """Keeps what there is when the process ends, even inside a step."""
+        for recording in list(self.recordings):
+            recording.abandon()
+        for engine in list(self.engines):
+            engine.finish()
 
     def _loop(self) -> None:
         registry = self._fence.call("registry", self._register)
         while True:
             time.sleep(_PERIOD_SECONDS)
             for recording in list(self.recordings):
-                recording.fence.call("progress", recording.process.progress, recording.window)
-                self._sync(recording)
-                self._fence.call("tend", self._tend_worker, recording)
+                self._fence.attempt("looking after a worker", self._tend_worker, recording)
             for engine in list(self.engines):
-                self._sync(engine)
-                self._fence.call("tend", self._tend_engine, engine)
+                self._fence.attempt("looking after a scheduler", self._tend_engine, engine)
             if registry is not None:
-                self._fence.call("request", self._take_request, registry)
+                self._fence.attempt("a request", self._take_request, registry)
+                self._fence.attempt("the registry", self._tell, registry)
 
     def _register(self) -> Path:
         folder = registry_folder()
-        name = folder / f"{os.getpid()}.json"
-        name.write_text(json.dumps({"start": start_of(os.getpid())}), encoding="utf-8")
-        _at_exit(lambda: name.unlink(missing_ok=True))
+        self._told = None
+        self._tell(folder)
+        _at_exit(lambda: (folder / f"{os.getpid()}.json").unlink(missing_ok=True))
         return folder
+
+    def _tell(self, registry: Path) -> None:
+        """Says in the registry that this process can be recorded, and where it is."""
+        processes = [each.process for each in self.recordings]
+        processes += [engine.process for engine in self.engines]
+        told = str(processes[0].folder.parent) if processes else ""
+        if told != self._told:
+            value = {"start": start_of(os.getpid()), "recording": told}
+            write_whole(registry / f"{os.getpid()}.json", json.dumps(value))
+            self._told = told
 
     def _sync(self, recording: WorkerRecording | EngineRecording) -> None:
         """Tells the disk about new pieces; here, because no step may wait for a disk."""
@@ -149,22 +171,42 @@ class Control:
         if recording.window.closed and not recording.wants_flush:
             self.recordings.remove(recording)
             return
-        stop = (recording.process.folder / STOP_FILE).exists()
-        if stop:
-            recording.request_stop()
-        due = stop or recording.wants_flush or recording.rests
+        recording.fence.call("progress", recording.process.progress, recording.window)
+        asked, gone = self._look_at_recorder(recording.process)
+        if asked or gone:
+            recording.request_stop(gone)
+        due = asked or gone or recording.wants_flush or recording.rests or recording.failed
         if due and recording.idle and self._signals:
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+        self._sync(recording)
 
     def _tend_engine(self, engine: EngineRecording) -> None:
-        if (engine.process.folder / STOP_FILE).exists():
-            engine.finish()
-            self.engines.remove(engine)
-        elif not engine.process.folder.exists():
-            engine.abandon()
-            self.engines.remove(engine)
-        else:
-            engine.flush_when_quiet()
+        asked, gone = self._look_at_recorder(engine.process)
+        try:
+            if not engine.process.folder.exists():
+                engine.abandon()
+            elif asked or gone or engine.failed:
+                engine.finish(gone)
+            else:
+                engine.flush_when_quiet()
+        finally:
+            # Whatever failed: one that has ended must not close the door to the next.
+            if engine.ended:
+                self.engines.remove(engine)
+        self._sync(engine)
+
+    def _look_at_recorder(self, process: Process) -> tuple[bool, str]:
+        """Whether the recording shall end, and what ends it if nobody asked for that."""
+        if self._stop_all or (process.folder / STOP_FILE).exists() or process.recorder.asked():
+            return True, ""
+        return False, process.recorder.gone()
+
+    @property
+    def _ending(self) -> bool:
+        """Whether all that is recorded is about to end: a new request waits for that."""
+        workers = all(e.stopping or e.process.recorder.doubtful for e in self.recordings)
+        engines = all(engine.process.recorder.doubtful for engine in self.engines)
+        return bool(self.recordings or self.engines) and workers and engines
 
     def _on_signal(self, *_: object) -> None:
         """Ends or flushes the recordings that wait for a step, in the thread of the steps."""
@@ -172,22 +214,32 @@ class Control:
             self._fence.call("signal", recording.settle)
 
     def _take_request(self, registry: Path) -> None:
+        stop = registry / stop_name(os.getpid())
+        if stop.exists():
+            stop.unlink()
+            self._stop_all = True
+        if not (self.recordings or self.engines):
+            self._stop_all = False
         path = registry / request_name(os.getpid())
-        if not path.exists():
+        if not path.exists() or self._ending:
             return
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
         path.unlink()
         try:
-            settings = Settings.from_json(text)
+            settings = Settings.from_json(content.decode())
             pieces = pieces_folder(settings.folder)
             pieces.mkdir(parents=True, exist_ok=True)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
             # A request that asks for the impossible must not close the door to the next one.
             logger.warning("spark-prof cannot take a request to record: %s", error)
             return
         if self.recordings or self.engines:
             # Two profilers in one thread end in a crash of the engine.
-            write_refusal(pieces, "this engine is being recorded already; wait for that to end")
+            write_refusal(
+                pieces,
+                "this engine is being recorded already; wait for that to end, or end it with "
+                "spark-prof record --attach URL --stop",
+            )
             return
         for worker in self.workers:
             self._record_worker(worker, settings, _process_of(worker, settings))
@@ -198,9 +250,18 @@ class Control:
 def _process_of(worker: Any, settings: Settings) -> Process:
     """Where that worker's pieces go, under its rank among all workers of the engine."""
     parallel = worker.vllm_config.parallel_config
-    replica = int(getattr(parallel, "data_parallel_rank", 0) or 0)
-    rank = replica * int(parallel.world_size) + int(worker.rank)
+    rank = _replica(parallel) * int(parallel.world_size) + int(worker.rank)
     return Process(settings, f"rank{rank}", rank)
+
+
+def _replica(parallel: Any) -> int:
+    """Which data-parallel replica that is.
+
+    vLLM makes each replica of a dense model an engine of its own, of rank 0 among one; only
+    the index still tells them apart.
+    """
+    names = ("data_parallel_index", "data_parallel_rank")
+    return max(int(getattr(parallel, name, 0) or 0) for name in names)
 
 
 def _at_exit(function: Callable[[], None]) -> None:

@@ -23,13 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_prof.arrays import Floats, Int64s
+from spark_prof.extras import install_command
 from spark_prof.traces.chunks import COUNTER_DTYPE, array_name, write_array
 
 _OLDEST_LIBRARY = 130400
 _INVALID_OPERATION, _NOT_SUPPORTED, _NO_PRIVILEGES = 7, 27, (35, 40)
 _VIRTUAL = 33
 
-_INSTALL = "cupti-python is not installed beside vLLM: pip install 'spark-prof[counters]'"
+_INSTALL = f"cupti-python is not installed beside vLLM: {install_command('counters')}"
 _PRIVILEGE = (
     "this user may not read the GPU's counters: load the driver with "
     "NVreg_RestrictProfilingToAdminUsers=0, or give the process CAP_PERFMON or CAP_SYS_ADMIN"

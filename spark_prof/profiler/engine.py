@@ -43,13 +43,23 @@ class EngineRecording:
             wrap_method(self._scheduler, "update_from_output", self._around_update),
         ]
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._finished
+
+    @property
+    def failed(self) -> bool:
+        """Whether iterations cannot be written any more, and would only grow in memory."""
+        return "flush" in self.fence.failed
+
     def flush_when_quiet(self) -> None:
         """Writes the finished iterations if none has come since the last call.
 
         A process that is killed then has lost nothing but a burst that was still going on.
         """
         if len(self._rows) == self._seen:
-            self.flush()
+            self.fence.call("flush", self.flush)
         self._seen = len(self._rows)
 
     def flush(self) -> None:
@@ -64,18 +74,25 @@ class EngineRecording:
         """Takes the wraps off the scheduler and forgets what was not written."""
         self._finished = True
         self._rows.clear()
-        for undo in self._undo:
-            undo()
+        while self._undo:
+            self._undo.pop()()
 
-    def finish(self) -> None:
-        """Ends the recording and takes the wraps off the scheduler."""
+    def finish(self, why: str = "") -> None:
+        """Ends the recording and takes the wraps off the scheduler.
+
+        Args:
+            why: what ended it, unless it was asked to end.
+        """
         if self._finished:
             return
         self._finished = True
-        for undo in self._undo:
-            undo()
+        while self._undo:
+            self._undo.pop()()
         self.fence.call("flush", self.flush)
-        self.fence.call("progress", self.process.tell, {"finished": True})
+        if self.failed:
+            self.process.counter.fail()
+        self.fence.call("progress", self.process.tell, {"finished": True, "ended": why})
+        self.process.counter.finish()
 
     def _around_schedule(self, original: Any, *arguments: Any, **named: Any) -> Any:
         begin = time.time_ns()
@@ -112,5 +129,5 @@ class EngineRecording:
         )
         self._number += 1
         self.process.counter.end(self._number)
-        if len(self._rows) >= _ROWS_PER_PIECE:
-            self.flush()
+        if len(self._rows) >= _ROWS_PER_PIECE and not self.failed:
+            self.fence.call("flush", self.flush)

@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from spark_prof.redact import is_secret, redacted_text
+from spark_prof.traces.execution import Execution
 from spark_prof.traces.measured import DeviceState
 
 _PREFIXES = (
@@ -77,8 +78,11 @@ def execution_of(compilation: Any) -> str:
     """How vLLM runs the model, such as torch.compile (VLLM_COMPILE), CUDA graphs (FULL)."""
     found = (getattr(compilation, name, None) for name in ("mode", "cudagraph_mode"))
     mode, graphs = (getattr(value, "name", str(value)) for value in found)
-    compiled = "eager" if mode == "NONE" else f"torch.compile ({mode})"
-    return compiled if graphs in ("NONE", "None") else f"{compiled}, CUDA graphs ({graphs})"
+    eager, replays = mode == "NONE", graphs not in ("NONE", "None")
+    # vLLM sets it itself for models that it gives breakable graphs.
+    breakable = replays and os.environ.get("VLLM_USE_BREAKABLE_CUDAGRAPH") == "1"
+    mode_of_graphs = graphs if replays else ""
+    return str(Execution(None if eager else mode, replays, mode_of_graphs, breakable, eager))
 
 
 def _plain(config: Any) -> dict[str, str]:

@@ -27,6 +27,7 @@ class Fence:
         self._report = report
         self._faults = faults
         self.failed: set[str] = set()  # the hooks that are off because they failed
+        self._missed: set[str] = set()
 
     def call(
         self,
@@ -45,6 +46,24 @@ class Fence:
         except Exception as error:
             self.disable(hook, error)
             return None
+
+    def attempt(
+        self,
+        task: str,
+        function: Callable[_Arguments, object],
+        *arguments: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> None:
+        """Calls the function, however often it failed before; that is said once.
+
+        For what looks after all recordings of a process: none may keep it from the next.
+        """
+        try:
+            function(*arguments, **named)
+        except Exception as error:
+            if task not in self._missed:
+                self._missed.add(task)
+                logger.warning("spark-prof: %s failed: %s: %s", task, type(error).__name__, error)
 
     def disable(self, hook: str, error: BaseException) -> None:
         """Switches the hook off and says so once."""

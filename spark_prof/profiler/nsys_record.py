@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler.commands import Command, find_program, option_value
+from spark_prof.profiler.commands import Command, option_value
+from spark_prof.profiler.program import find_program
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.chunks import append_log
 from spark_prof.traces.nsys_chunks import link_exports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import socket
@@ -12,10 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from spark_prof.profiler.alive import RecorderWatch
+from spark_prof.profiler.pauses import Pauses
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import MarkedModule
 from spark_prof.profiler.window import Window
 from spark_prof.traces.chunks import (
+    LATER_ENGINE,
+    LATER_ENGINE_FILE,
+    META_FILE,
     RECORDING_FILE,
     StepCounter,
     append_log,
@@ -24,10 +30,13 @@ from spark_prof.traces.chunks import (
     pid_namespace,
     pieces_folder,
     progress_name,
+    read_counts,
     tensors_name,
     write_array,
     write_json,
 )
+
+logger = logging.getLogger("spark_prof")
 
 
 class Process:
@@ -40,23 +49,38 @@ class Process:
         self._run = settings.run
         self._refused = False
         self.counter = StepCounter()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.pauses = Pauses()
         self._shown: tuple[str, int] | None = None
+        # The bundle is made, and its command goes on to another engine.
+        self._late = (settings.folder / META_FILE).exists()
+        if not self._late:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self.recorder = RecorderWatch(self.folder)
 
     def begin(self) -> bool:
-        """Begins to count steps in a file; False where another process of this name did.
+        """Begins to count steps in a file; False where another process of this name does or did.
 
         Raises:
             OSError: the file system cannot map a file; the steps are then counted in memory.
         """
-        self.check()
-        try:
-            self.counter.open(self.folder, self.name, self._run)
-        except FileExistsError as error:
-            self._refused = True
-            self.log(f"{error}; process {os.getpid()} came later and is not recorded")
-            return False
-        return True
+        if not self._late:
+            self.check()
+            try:
+                self.counter.open(self.folder, self.name, self._run)
+            except FileExistsError:
+                pass
+            else:
+                return True
+        self._refused = True
+        before = read_counts(self.folder).get(self.name)
+        if before is not None and before.run != self._run:
+            text = f"{self.folder} has the steps of an earlier recording"
+            self.log(f"{text}; process {os.getpid()} came later and is not recorded")
+        else:
+            # Beside the pieces: they may be gone by now.
+            write_json(self.folder.parent, LATER_ENGINE_FILE, self._who())
+            logger.warning("spark-prof: process %s is not recorded: %s", os.getpid(), LATER_ENGINE)
+        return False
 
     def check(self) -> None:
         """Keeps this recording out of another one's folder.
@@ -111,14 +135,19 @@ class Process:
         value = {"tensors": list(rows)} | self._who()
         write_json(self.folder, tensors_name(self.name), value, symbols=True)
 
-    def progress(self, window: Window, *, finished: bool = False) -> None:
-        """Writes how far the recording is, where that has changed."""
+    def progress(self, window: Window, *, finished: bool = False, ended: str = "") -> None:
+        """Writes how far the recording is, where that has changed.
+
+        Args:
+            ended: what ended it, unless it was asked to end.
+        """
         shown = (window.state.name, window.recorded)
         if self._refused or (shown == self._shown and not finished):
             return
         self._shown = shown
         counts = {"passed": window.passed, "recorded": window.recorded, "closed": window.closed}
-        self.tell({"state": window.state.name, "finished": finished} | counts)
+        state = {"state": window.state.name, "finished": finished, "ended": ended}
+        self.tell(state | counts | {"pauses": self.pauses.told()})
 
     def tell(self, value: dict[str, Any]) -> None:
         """Writes how far this process is, such as that it has nothing more to add."""

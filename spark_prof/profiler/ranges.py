@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,6 +70,23 @@ class CallMarker:
         """Marks the targets, numbered in order from `first`."""
         for number, target in enumerate(targets, first):
             self._mark(number, target)
+
+    @property
+    def events(self) -> int:
+        """How many events are in the log."""
+        return len(self._log) // 2
+
+    def mark_item(self, number: int, path: str, holder: MutableSequence[Any], index: int) -> None:
+        """Marks a callable in a list as one more call of target `number`."""
+        original = holder[index]
+        marked = self._marked(number, Target(None, "", path), original)
+        holder[index] = marked
+
+        def undo() -> None:
+            if index < len(holder) and holder[index] is marked:
+                holder[index] = original
+
+        self._undo.append(undo)
 
     def add(self, code: int, now: int) -> None:
         """Logs one event that is no call of a target, at that time."""

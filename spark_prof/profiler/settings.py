@@ -21,6 +21,9 @@ ENVIRONMENT = "SPARK_PROF"
 WATCH_GRAPHS = "graphs"
 """Its value for a server that shall be attached to: CUDA graphs are watched while captured."""
 
+REGISTRY = "SPARK_PROF_REGISTRY"
+"""Names the registry's folder, for processes in a container that share it with this host."""
+
 DEFAULT_STEPS = 500  # steps recorded when nobody says how many
 
 
@@ -41,6 +44,7 @@ class Settings:
     batch_sizes: tuple[int, ...] = ()
     stretch: int = 0  # steps of a turn that are watched, the rest is only timed; 0 watches all
     period: int = 0  # steps of a turn
+    sampled: bool = False  # watch some steps of each kind where watching slows them down
     steps_per_piece: int = 256  # recorded steps after which a piece is flushed
     # Hooks that shall fail when first called; how the tests prove the fences.
     faults: tuple[str, ...] = ()
@@ -83,9 +87,13 @@ class Settings:
 def registry_folder() -> Path:
     """Where this user's vLLM processes say that they can be recorded; for this user alone.
 
+    Processes in a container that spark-prof started say so in the folder that it named for them.
+
     Raises:
         PermissionError: the folder belongs to somebody else or is open to others.
     """
+    if named := os.environ.get(REGISTRY, ""):
+        return Path(named)
     folder = Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()

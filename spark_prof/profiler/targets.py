@@ -7,14 +7,20 @@ mixture-of-experts ops, and the modules that those bodies call.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_prof.profiler.ranges import Target
 from spark_prof.profiler.vllm_names import CALLS, COMPILED_CLASS, MOE_RUNNER_ENTRY
-from spark_prof.rules.components import component_of, layer_of
+from spark_prof.rules.components import (
+    component_of,
+    is_outer_part,
+    layer_of,
+    outer_part,
+    role_of,
+)
 from spark_prof.traces.host_timeline import PHASE_MODULES
 
 DRAFTER = "drafter."  # what the paths of a drafter's modules begin with
@@ -65,16 +71,23 @@ def all_targets(runner: Any) -> list[MarkedModule]:
 
 def choose_targets(model: Any, sampler: Any = None) -> list[MarkedModule]:
     """The targets of a model, a torch.nn.Module, and of the runner's sampler."""
-    shared = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+    paths = defaultdict[int, list[str]](list)
+    types: dict[str, str] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        paths[id(module)].append(path)
+        types[path] = type(module).__name__
     compiled = [path for path, module in model.named_modules() if _is_compiled(module)]
+    in_runner = _held_by_runners(model)
     marked: list[MarkedModule] = []
     entered: set[tuple[int, str]] = set()
     for path, module in model.named_modules():
         inside = any(not root or path == root or path.startswith(root + ".") for root in compiled)
         type_name = type(module).__name__
-        in_opaque_op = ".experts." in path or _is_runner_gate(model, path, module)
-        if (not inside or in_opaque_op) and _is_marked(path, type_name, module):
-            layer = -1 if shared[id(module)] > 1 and not in_opaque_op else layer_of(path)
+        in_opaque_op = ".experts." in path or id(module) in in_runner
+        own = paths[id(module)]
+        wanted = _is_marked(path, type_name, module) and not _told_by_caller(own, types)
+        if (not inside or in_opaque_op) and wanted:
+            layer = -1 if len(own) > 1 and not in_opaque_op else layer_of(path)
             named = (path or "model", inside, type_name, layer, component_of(path, type_name))
             marked.append(MarkedModule(module, "forward", *named))
         for call in CALLS:
@@ -104,15 +117,37 @@ def _is_compiled(module: Any) -> bool:
 def _is_marked(path: str, type_name: str, module: Any) -> bool:
     if "forward" not in dir(type(module)) or type_name in ("ModuleList", "ModuleDict"):
         return False
-    is_layer = layer_of(path) >= 0 and path.rsplit(".", 1)[-1].isdigit()
-    return is_layer or not path or bool(component_of(path, type_name))
+    # What a layer does between its modules, such as adding the residual, is its own.
+    is_layer = path.rsplit(".", 1)[-1].isdigit() and (layer_of(path) >= 0 or outer_part(path))
+    whole = is_layer or not path or is_outer_part(path)
+    return bool(whole or component_of(path, type_name))
 
 
-def _is_runner_gate(model: Any, path: str, module: Any) -> bool:
-    """Whether the MoE runner next to this module calls it as its gate, inside the opaque op."""
-    parent_path = path.rpartition(".")[0]
-    try:
-        experts = getattr(model.get_submodule(parent_path), "experts", None)
-    except AttributeError:
-        return False
-    return hasattr(experts, MOE_RUNNER_ENTRY) and getattr(experts, "gate", None) is module
+def _told_by_caller(paths: Sequence[str], types: Mapping[str, str]) -> bool:
+    """Whether several modules of other roles share this one, and each tells its component.
+
+    Such as an activation of encoder and decoder: called by the decoder, it is no encoder's.
+    """
+    places = {(layer_of(path), outer_part(path)) for path in paths}
+    if len(places) < 2 or len({role_of(path) for path in paths}) < 2:
+        return False  # of one layer they are names of the same, as with shared experts
+    callers = (path.rpartition(".")[0] for path in paths)
+    return all(
+        component_of(caller, types.get(caller, "")) == component_of(path, types[path]) != ""
+        for caller, path in zip(callers, paths, strict=True)
+    )
+
+
+def _held_by_runners(model: Any) -> set[int]:
+    """What MoE runners hold and call inside their opaque op, whatever its first path is.
+
+    The gate, shared experts on a stream of their own, projections into a smaller space.
+    """
+    runners = (
+        module
+        for _, module in model.named_modules()
+        if hasattr(module, MOE_RUNNER_ENTRY) and hasattr(module, "routed_experts")
+    )
+    return {
+        id(held) for runner in runners for _, held in runner.named_modules() if held is not runner
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import shutil
 import signal
 import struct
 import time
@@ -14,21 +15,38 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from spark_prof.errors import CommandError
+from spark_prof.profiler.alive import ask_to_end
 from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.window import State
-from spark_prof.traces.chunk_files import is_at_work, json_files, json_object
-from spark_prof.traces.chunks import REFUSED_FILE, pid_namespace, progress_name
+from spark_prof.traces.chunk_files import is_at_work, json_files, json_object, log_lines
+from spark_prof.traces.chunks import REFUSED_FILE, pid_namespace, progress_name, read_counts
 
 _REPEAT_SECONDS, _PATIENT_SECONDS = 10.0, 60.0
 _ASKED_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 _ENGINE_SECONDS = 5.0
+_STARTING = "waiting for the command to start vLLM"
+
+LEAST_DISK = 32 << 20  # free bytes with which a recording ends: its last pieces need some
 
 _PIDFD_GET_INFO, _PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
 """Of linux/pidfd.h, since Linux 6.15."""
+
+
+class Screen(Protocol):
+    """Where a recording is shown while it goes on, beside the lines that are said."""
+
+    def show(self, state: str) -> bool:
+        """Shows the state and what is known of the run; False where that cannot be seen now."""
+
+    def clear(self) -> None:
+        """Takes away what is shown; `show` may show it again."""
+
+    def close(self) -> None:
+        """Takes it away for good."""
 
 
 @dataclass
@@ -39,6 +57,8 @@ class Watcher:
     steps: int  # that were asked for, 0 for all
     say: Callable[[str], None]
     port: int = 0  # of this machine, at which a server answers once it is up; 0 where none will
+    attached: bool = False  # to a server that was up before
+    screen: Screen | None = None
     _up: bool = False
     _asked_at: float = 0.0
     _watched: dict[str, int] = field(default_factory=dict)
@@ -46,6 +66,7 @@ class Watcher:
     _code: int = 0
     _ends: dict[str, str] = field(default_factory=dict)
     _said: str = ""
+    _said_kind: str = ""
     _said_at: float = field(default_factory=time.monotonic)
 
     def refused(self) -> str:
@@ -53,8 +74,35 @@ class Watcher:
         return str(json_object(self.pieces / REFUSED_FILE).get("reason", ""))
 
     def ranks(self) -> list[dict[str, Any]]:
-        """The progress of every rank that has reported."""
-        return json_files(self.pieces, "rank*.progress.json")
+        """The progress of every rank that has reported; on a full disk by its counts alone."""
+        counted = read_counts(self.pieces)
+        found = {
+            path.name.split(".")[0]: json_object(path)
+            for path in self.pieces.glob(progress_name("rank*"))
+        }
+        for name, counts in counted.items():
+            if name.startswith("rank") and counts.ended:
+                ended = {"state": State.CLOSED.name, "recorded": counts.recorded, "finished": True}
+                found[name] = found.get(name, {}) | ended
+        return [value for _, value in sorted(found.items()) if value]
+
+    def cut_short(self) -> str:
+        """What ended the recording of a process that nobody had asked to end."""
+        said = (*self.pieces.glob(progress_name("*")),)
+        return next(filter(None, (str(json_object(p).get("ended") or "") for p in said)), "")
+
+    def trouble(self) -> str:
+        """Why the recording cannot go on: no room is left, or a process cannot record any more."""
+        with suppress(OSError):
+            free = shutil.disk_usage(self.pieces).free
+            if free < LEAST_DISK:
+                return f"only {free >> 20} MiB are free for {self.pieces.parent}"
+        failed = [name for name, counts in read_counts(self.pieces).items() if counts.failed]
+        if not failed:
+            return ""
+        lines = [line for line in log_lines(self.pieces) if line["process"] == failed[0]]
+        why = str(lines[-1]["message"]) if lines else "see the server's log"
+        return f"the recording of {failed[0]} failed ({why})"
 
     def recorded(self) -> int:
         """Steps that the slowest rank has recorded."""
@@ -70,33 +118,46 @@ class Watcher:
         facts = json_files(self.pieces, "rank*.facts.json")
         sizes = [value.get("parallel", {}) for value in facts]
         expected = max((prod(size.values()) for size in sizes), default=1)
-        if any(map(_by_ray, facts)):
+        if any(map(_on_hosts, facts)):
             # The others may write on other hosts: those that will write here have by now.
-            expected = len(facts)
+            expected = 1
+        # Replicas of a dense model are engines of their own: each knows of itself alone.
+        expected = max(expected, len(facts))
         return len(ranks) >= expected and all(rank.get("finished") for rank in ranks)
 
     def show(self) -> None:
         """Says where the recording stands, when that changed or some time has passed."""
         ranks = self.ranks()
+        state, trouble = None, ""
         if not ranks:
-            line = "waiting for the command to start vLLM"
+            line = "waiting for the server to begin" if self.attached else _STARTING
         else:
             order = list(State)
             state = min((State[rank["state"]] for rank in ranks), key=order.index)
             line = state.value
-            if state is State.WAITING and self._is_up():
+            if state is State.WAITING and self.attached:
+                line = "waiting for the first step: send the server requests"
+            elif state is State.WAITING and self._is_up():
                 line = f"the server is up: send it requests (port {self.port})"
+            elif state is State.WAITING and self.port:
+                line = "the server is not up yet"
             if state is State.RECORDING:
                 line += f" step {self.recorded()}" + (f" of {self.steps}" if self.steps else "")
+        if ranks and (trouble := self.trouble()):
+            line = trouble
         now = time.monotonic()
-        fresh = line.split(" step ")[0] != self._said.split(" step ")[0]
+        # Of lines that tell the number of steps not each is new.
+        recording = state is State.RECORDING and line != trouble
+        kind = State.RECORDING.value if recording else line
+        if recording and self.screen and self.screen.show(line) and kind == self._said_kind:
+            return
         if (
-            fresh
+            kind != self._said_kind
             or (line != self._said and now - self._said_at > _REPEAT_SECONDS / 5)
-            or (now - self._said_at > (_REPEAT_SECONDS if ranks else _PATIENT_SECONDS))
+            or (now - self._said_at > (_REPEAT_SECONDS if recording else _PATIENT_SECONDS))
         ):
             self.say(line)
-            self._said, self._said_at = line, now
+            self._said, self._said_kind, self._said_at = line, kind, now
 
     def _is_up(self) -> bool:
         """Whether the server answers; asked every other second, and no more once it has."""
@@ -132,7 +193,7 @@ class Watcher:
         found = late | {name: how for name, how in self._ends.items() if how}
         if self._code:
             unseen = {path.name.split(".")[0] for path in self.pieces.glob("*.facts.json")}
-            how = f"its command {_how(self._code)}"  # in a container, say
+            how = f"its command {how_it_ended(self._code)}"  # in a container, say
             found |= {n: how for n in unseen - set(found) if not self._finished(n)}
         return found
 
@@ -144,9 +205,18 @@ class Watcher:
             if known == pid:
                 self._ends[name] = self._how(name, pid, code)
 
+    def clear(self) -> None:
+        """Takes the screen away, for as long as it is not shown again."""
+        if self.screen:
+            self.screen.clear()
+
     def stop(self) -> None:
         """Asks every recorded process to write what it has."""
-        (self.pieces / STOP_FILE).touch()
+        if self.screen:
+            self.screen.close()
+        ask_to_end(self.pieces)
+        with suppress(OSError):
+            (self.pieces / STOP_FILE).touch()
 
     def wait(self, finished: Callable[[], bool], seconds: float) -> bool:
         """Waits for a condition; False when it did not come true in that time."""
@@ -199,17 +269,20 @@ class Watcher:
 
     def _how(self, name: str, pid: int, code: int | None) -> str:
         # One that has written everything may end as it likes.
-        return "" if self._finished(name) else f"process {pid} {_how(code)}"
+        return "" if self._finished(name) else f"process {pid} {how_it_ended(code)}"
 
     def __del__(self) -> None:
         for descriptor in self._watched.values():
             os.close(descriptor)
 
     def _finished(self, name: str) -> bool:
-        return bool(json_object(self.pieces / progress_name(name)).get("finished"))
+        counts = read_counts(self.pieces).get(name)
+        told = bool(json_object(self.pieces / progress_name(name)).get("finished"))
+        return told or (counts is not None and counts.ended)
 
 
-def _how(code: int | None) -> str:
+def how_it_ended(code: int | None) -> str:
+    """What is said of a process with that exit code, negative for a signal."""
     if code is None:
         return "ended without a word"
     if code >= 0:
@@ -232,7 +305,11 @@ def _exit_code(descriptor: int, pid: int) -> int | None:
     return None
 
 
-def _by_ray(facts: dict[str, Any]) -> bool:
-    """Whether Ray started that rank, perhaps beside ranks on other hosts."""
+def _on_hosts(facts: dict[str, Any]) -> bool:
+    """Whether other hosts may have ranks: with Ray, or with vLLM's own --nnodes."""
     parallel = facts.get("engine_config", {}).get("parallel_config", {})
-    return "ray" in str(parallel.get("distributed_executor_backend")).lower()
+    nodes = str(parallel.get("nnodes", 1))
+    return (
+        nodes not in ("1", "None")
+        or "ray" in str(parallel.get("distributed_executor_backend")).lower()
+    )

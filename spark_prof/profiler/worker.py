@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from spark_prof.profiler.backends.choose import Backend, choose_backend
-from spark_prof.profiler.batch import Batch, read_batch
+from spark_prof.profiler.backends.handover import before_torch_profiler, our_profiler
+from spark_prof.profiler.batch import Batch, preempted_requests, read_batch
 from spark_prof.profiler.facts import device_now, engine_facts
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.graphs import GraphWatch, marked_modules
 from spark_prof.profiler.introspect import describe_layers, describe_tensors
+from spark_prof.profiler.launch_arguments import LaunchArguments
+from spark_prof.profiler.piece_length import PieceLength
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import CallMarker, wrap_method
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.targets import phase_modules
-from spark_prof.profiler.window import SteadyWindow, Stretches, Take, Window
+from spark_prof.profiler.window import Sampling, SteadyWindow, Stretches, Take, Window
 from spark_prof.traces.chunks import STEP_DTYPE, array_name
 from spark_prof.traces.host_timeline import PHASE_MODULES
 
@@ -33,13 +37,23 @@ _PREPARE, _SAMPLE = 1, 3
 _VITAL = frozenset({"begin_step", "end_step", "stop", "flush"})
 """Hooks without which a recording would grow or go on: when one fails, the recording ends."""
 
-
-_STEPS_WITH_ARGUMENTS = 2
-"""Of each kind of step so many have the arguments of their kernels read; the others are alike."""
-
-_MOST_KINDS = 32
+GAVE_WAY = "the recording ended because another profiler was started in the engine"
 
 _REST_SECONDS = 1.0  # an engine without a step for so long has nothing to do
+
+
+class Stage(Enum):
+    """How far a recording is."""
+
+    NEW = "nothing of the model has been read"
+    LOADING = "vLLM loads the model or warms it up: its steps are nobody's"
+    PREPARED = "the model is marked; steps are timed, if at all"
+    WATCHING = "the backends record"
+    PAUSED = "the backends pause within a piece: steps are timed"
+    ENDING = "the last piece is written, and everything taken off the worker"
+
+
+_IN_A_PIECE = (Stage.WATCHING, Stage.PAUSED)
 
 
 class WorkerRecording:
@@ -62,13 +76,16 @@ class WorkerRecording:
         self.window = _window(settings)
         # By what their hooks' names end with.
         self._backends: dict[str, Backend] = {}
-        self._prepared = self._watching = self._loading = self._stop = False
-        self._entered = self._finishing = self._reading = False
+        self._stage = Stage.NEW
+        self._entered = False  # whether this recording's code runs
+        self._asked: str | None = None  # why it was asked to end; None as long as nobody has
         self.flush_when_idle = False  # leaves the last flush to whoever watches `wants_flush`
-        self._open: tuple[Batch, int, bool] | None = None
+        self._open: tuple[Batch, int, bool, int] | None = None
         self._steps: list[tuple[int, ...]] = []
-        self._kinds: Counter[tuple[int, int]] = Counter()
-        self._number = self._piece = self._thread = 0
+        self._arguments = LaunchArguments()
+        self._number = self._piece = self._thread = self._preempted = 0
+        self._profiled = 0  # of the steps that wait to be written
+        self._length = PieceLength(settings.steps_per_piece)
         self._latest = time.monotonic()
         self._undo: list[Callable[[], None]] = []
         self._facts: dict[str, Any] = {}
@@ -100,21 +117,38 @@ class WorkerRecording:
             "execute_model": self._around_execute,
             "sample_tokens": self._around_sample,
             "shutdown": self._around_shutdown,
+            "profile": self._around_profile,
         }
         self._undo = [wrap_method(self._worker, name, each) for name, each in around.items()]
+        self._undo.append(before_torch_profiler(self._give_way))
 
-    def request_stop(self) -> None:
-        """Asks to end after the running step; callable from any thread."""
-        self._stop = True
+    @property
+    def failed(self) -> bool:
+        """Whether it cannot go on, and waits for a moment to end."""
+        return bool(self.fence.failed & _VITAL) and bool(self._undo)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has been asked to end, or ends by itself."""
+        return self._asked is not None or self.window.closed or self.failed
+
+    def request_stop(self, why: str = "") -> None:
+        """Asks to end after the running step; callable from any thread.
+
+        Args:
+            why: what ends it, unless it was asked to end.
+        """
+        self._asked = self._asked or why
 
     def settle(self) -> None:
         """Ends the recording if it is to end, else writes what waits, between two steps."""
-        if self.idle and (self._stop or self.wants_flush):
+        if self.idle and (self._asked is not None or self.wants_flush or self.failed):
             self.finish()
         elif self.rests:
             self._entered = True  # a flush may take longer than the next reminder to flush
             self.fence.call("flush", self._flush)
             self._entered = False
+            self.process.pauses.forget()
 
     def abandon(self) -> None:
         """Ends the recording when the process ends, even inside a step; that step is lost."""
@@ -124,10 +158,12 @@ class WorkerRecording:
     def finish(self) -> None:
         """Ends the recording: flushes the last piece and takes everything off the worker."""
         self.window.closed = True
-        if self._open is not None or not self._undo or self._finishing:
+        # A flush takes longer than the next reminder to flush.
+        if self._open is not None or not self._undo or self._stage is Stage.ENDING:
             return
-        self._finishing = True  # a flush takes longer than the next reminder to flush
-        self.fence.call("flush", self._flush)
+        stage, self._stage = self._stage, Stage.ENDING
+        self.fence.call("flush", self._flush, stage)
+        self.process.pauses.end()
         if self.fence.failed & _VITAL:
             self.process.counter.fail()
         for name, backend in self._backends.items():
@@ -137,23 +173,31 @@ class WorkerRecording:
         while self._undo:
             self._undo.pop()()
         if self._graphs is not None:
-            self._graphs.uninstall()
-        self.fence.call("progress", self.process.progress, self.window, finished=True)
+            self._graphs.release()
+        self.fence.call(
+            "progress", self.process.progress, self.window, finished=True, ended=self._asked or ""
+        )
+        self.process.counter.finish()
 
     def _around_loading(self, original: Any, *arguments: Any, **named: Any) -> Any:
         # Model runner V2 warms up through execute_model: those are not the user's steps.
-        self._loading = True
+        if self._stage in _IN_A_PIECE:  # it is loaded anew
+            self.fence.call("flush", self._flush)
+        stage = self._stage
+        if stage is not Stage.ENDING:
+            self._stage = Stage.LOADING
         try:
             result = original(*arguments, **named)
         finally:
-            self._loading = False
+            if self._stage is Stage.LOADING:
+                self._stage = stage
         # Everything is loaded and captured, and no request waits yet.
         self.fence.call("ready", self._get_ready)
         return result
 
     def _get_ready(self) -> None:
         """Prepares before the first request, so that no step waits for it."""
-        if self._prepared or self.window.closed:
+        if self._stage is not Stage.NEW or self.window.closed:
             return
         self._prepare()
         wanted = self._settings
@@ -191,44 +235,65 @@ class WorkerRecording:
         self.abandon()
         return original(*arguments, **named)
 
+    def _around_profile(self, original: Any, *arguments: Any, **named: Any) -> Any:
+        starts = arguments[0] if arguments else named.get("is_start", True)
+        kind = getattr(getattr(self._worker, "profiler_config", None), "profiler", None)
+        if starts and kind != "cuda":  # that one only tells an nsys around the process
+            self._give_way()
+        return original(*arguments, **named)
+
+    def _give_way(self) -> None:
+        """Ends the recording before another profiler starts in this process."""
+        if self.window.closed and not self._undo:
+            return
+        self.request_stop(GAVE_WAY)
+        self.abandon()
+
     def _begin_step(self, output: Any) -> None:
         self._open = None
-        if self._loading or not output.total_num_scheduled_tokens:
+        if self._stage is Stage.LOADING:
             return
-        if self._stop or self.window.closed:
+        if not output.total_num_scheduled_tokens:
+            self._preempted += preempted_requests(output)
+            return
+        if self._asked is not None or self.window.closed:
             self.finish()
             return
         batch = read_batch(output)
-        if not self._prepared:
-            self._prepare()
+        if self._preempted:
+            batch = replace(batch, preempted=batch.preempted + self._preempted)
+            self._preempted = 0
+        if self._stage is Stage.NEW:
+            with self.process.pauses.measured():
+                self._prepare()
             if self.window.closed:
                 return
         now = time.time_ns()
         take = self.window.wants(batch, now)
-        ended = self._watching and take is not Take.WATCH
-        if ended or take is Take.SKIP or len(self._steps) >= self._settings.steps_per_piece:
+        ended = self._stage is Stage.WATCHING and take is not Take.WATCH
+        full = (
+            len(self._steps) >= self._settings.steps_per_piece
+            or self._profiled >= self._length.steps
+        )
+        may_pause = take is Take.TIME and not full and self.window.sampling is not None
+        turned = ended and may_pause and self.fence.call("pause", self._pause)
+        if not turned and (ended or take is Take.SKIP or full):
             self.fence.call("flush", self._flush)
         if take is Take.SKIP:
+            self.process.pauses.end()
             return
-        if take is Take.WATCH and not self._watching:
-            self._watch()
+        if take is Take.WATCH and self._stage is not Stage.WATCHING:
+            with self.process.pauses.measured():
+                self._watch()
         # Only a backend that can: it reads what kernels outside of graphs are launched with.
         read = getattr(self._backends.get(""), "read_launches", None)
         if take is Take.WATCH and read is not None:
-            self.fence.call("read_launches", self._read_launches, read, batch)
+            self.fence.call("read_launches", self._arguments.begin_step, read, batch)
         self.process.counter.begin(self._number)
+        paused = self.process.pauses.end()
         now = time.time_ns()
-        self._open = (batch, now, take is Take.WATCH)
+        self._open = (batch, now, take is Take.WATCH, paused)
         self._event(_PREPARE, now)
-
-    def _read_launches(self, read: Callable[..., None], batch: Batch) -> None:
-        """Has the arguments of kernels read in the first steps of each kind."""
-        kind = (batch.phase, batch.decode_requests)
-        wanted = self._kinds[kind] < _STEPS_WITH_ARGUMENTS and len(self._kinds) <= _MOST_KINDS
-        self._kinds[kind] += 1
-        if wanted != self._reading:
-            read(on=wanted)
-            self._reading = wanted
 
     def _event(self, code: int, now: int | None = None) -> None:
         if self._open is not None:
@@ -238,7 +303,7 @@ class WorkerRecording:
         self._latest = time.monotonic()  # first: from here on it looks idle
         if self._open is None:
             return
-        (batch, start, watched), self._open = self._open, None
+        (batch, start, watched, paused), self._open = self._open, None
         end = time.time_ns()
         self._marker.add(0, end)  # everything open is left
         self._steps.append(
@@ -247,13 +312,15 @@ class WorkerRecording:
                 batch.prefill_requests, batch.prefill_tokens,
                 batch.decode_requests, batch.decode_tokens,
                 batch.context_tokens, self._thread, watched,
+                batch.recomputed_tokens, batch.preempted, paused,
             )
         )  # fmt: skip
         self._number += 1
         self.process.counter.end(self._number)
-        if watched:
+        self._profiled += watched
+        if self.window.counts(watched=watched):
             self.window.count()
-        if self._stop:
+        if self._asked is not None:
             self.window.closed = True
         if self.window.closed:
             # Now the GPU has just worked: when the next request comes it may have rested.
@@ -269,7 +336,7 @@ class WorkerRecording:
 
     def _prepare(self) -> None:
         """Reads the model and marks it, in the thread of the steps, before the first of them."""
-        self._prepared = True
+        self._stage = Stage.PREPARED
         if self.fence.call("counts", self.process.begin) is False:
             self.finish()
             return
@@ -277,10 +344,14 @@ class WorkerRecording:
         model, marked = found or (None, phase_modules())
         layers = None if model is None else self.fence.call("introspect", describe_layers, model)
         facts = self.fence.call("facts", engine_facts, self._worker) or {}
-        chosen = self.fence.call("backend", choose_backend, self._settings, self.process)
+        with our_profiler():
+            chosen = self.fence.call("backend", choose_backend, self._settings, self.process)
         facts["backend"], backend = chosen or ("none", None)
         if backend is not None:
             self._backends[""] = backend
+            self._sample(backend)
+            fixed = getattr(backend, "fixed_seconds", None)
+            self._length = PieceLength(self._settings.steps_per_piece, fixed)
         self._describe = lambda: self.process.write_facts(facts, marked, layers or [])
         self._facts = facts
         if self._settings.counters:
@@ -295,21 +366,57 @@ class WorkerRecording:
         self.fence.call("mark", self._marker.mark, marked[first:], first)
         if self._graphs is not None:
             self.fence.call("graphs", self._graphs.write, self.process)
+            self.fence.call("breaks", self._graphs.mark_breaks, self._marker)
         self._thread = threading.get_native_id()
 
+    def _sample(self, backend: Backend) -> None:
+        """Watches only some steps where that was asked for and the backend can pause."""
+        wanted = self._settings
+        chosen = wanted.stretch or wanted.steady or wanted.counters
+        if wanted.sampled and not chosen and hasattr(backend, "pause"):
+            self.window.sampling = Sampling()
+
     def _watch(self) -> None:
-        self._watching = True
-        for name, backend in self._backends.items():
-            self.fence.call(f"start{name}", backend.start, self._piece)
+        paused, self._stage = self._stage is Stage.PAUSED, Stage.WATCHING
+        with our_profiler():
+            for name, backend in self._backends.items():
+                if paused:
+                    self.fence.call(f"resume{name}", backend.resume)  # type: ignore[attr-defined]
+                else:
+                    self.fence.call(f"start{name}", backend.start, self._piece)
         self._marker.start()
 
-    def _flush(self) -> None:
-        """Writes the steps since the last flush, with their ranges and kernels, as one piece."""
+    def _pause(self) -> bool:
+        """Only times the steps that come, in the same piece."""
+        with self.process.pauses.measured():
+            self._marker.stop()
+            self._stage = Stage.PAUSED
+            self._arguments.stopped()
+            for name, backend in self._backends.items():
+                self.fence.call(f"pause{name}", backend.pause)  # type: ignore[attr-defined]
+        return True
+
+    def _flush(self, stage: Stage | None = None) -> None:
+        """Writes the steps since the last flush, with their ranges and kernels, as one piece.
+
+        Args:
+            stage: that of the piece, where the recording is ending.
+        """
+        stage = stage or self._stage
+        if stage is Stage.WATCHING and self._backends:
+            self.fence.call("wait", _wait_for_gpu)  # for the last step's work, which is no pause
+        (profiled, self._profiled), began = (self._profiled, 0), time.perf_counter()
+        with self.process.pauses.measured():
+            self._write_piece(stage)
+        self._length.wrote(profiled, time.perf_counter() - began)
+
+    def _write_piece(self, stage: Stage) -> None:
         self.process.check()
         self._marker.stop()
-        watching, self._watching = self._watching, False
-        if watching:
-            self._reading = False
+        if stage in _IN_A_PIECE:
+            if self._stage is stage:
+                self._stage = Stage.PREPARED
+            self._arguments.stopped()
             for name, backend in reversed(self._backends.items()):
                 self.fence.call(f"stop{name}", backend.stop)
         if not self._steps:
@@ -327,6 +434,13 @@ def _window(settings: Settings) -> Window:
     if settings.steady:
         return SteadyWindow(settings.steps, stretches, settings.batch_sizes)
     return Window(settings.steps, settings.warmup_steps, settings.decode_only, stretches)
+
+
+def _wait_for_gpu() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _sampler(process: Process) -> Backend | None:

@@ -15,6 +15,10 @@ LM_HEAD = "lm_head"
 """The role of the module that computes the logits, which a tied embedding's matrix has as well."""
 
 
+DRAFTER = "drafter"
+"""What the paths and roles of a drafter's modules begin with."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """Modules that match belong to the component; empty for a container whose children decide."""
@@ -26,8 +30,10 @@ class Rule:
 
 
 MODULE_RULES: tuple[Rule, ...] = (
-    Rule("lm_head", r"(^|\.)(lm_head|logits_processor|embed_out|output_layer|shared_head\.head)$",
+    Rule("lm_head",
+        r"(^|\.)(lm_head|logits_processor|embed_out|output_layer|shared_head\.head)$|^proj_out$",
         (("lm_head", "ParallelLMHead"), ("logits_processor", "LogitsProcessor"),
+        ("proj_out", "ParallelLMHead"),  # Whisper's
         ("drafter.model.layers.61.shared_head.head", "ParallelLMHead"))),
     Rule("sampler", r"(^|\.)(sampler|rejection_sampler)$", (("sampler", "Sampler"),)),
     Rule("norm", r"(norm|layernorm|norm_f|ln_f|ln_\d)$",
@@ -43,6 +49,8 @@ MODULE_RULES: tuple[Rule, ...] = (
         r"embeddings?)$",
         (("model.embed_tokens", "VocabParallelEmbedding"), ("model.embedding", "Embedding"),
         ("backbone.embeddings", "VocabParallelEmbedding"))),
+    # What an encoder of sound begins with.
+    Rule("embedding", r"(^|\.)encoder\.conv\d$", (("model.encoder.conv1", "Conv1d"),)),
     Rule("ssm", r"\.(linear_attn|mamba|ssm|gdn|delta_net|short_conv)(\.|$)",
         (("model.layers.1.linear_attn", "QwenGatedDeltaNetAttention"),
         ("model.layers.1.linear_attn.in_proj_qkvz", "ColumnParallelLinear"),
@@ -75,28 +83,38 @@ MODULE_RULES: tuple[Rule, ...] = (
         (("model.layers.0.mlp", "Qwen3MoeSparseMoeBlock"), ("model.layers.0.mlp", "MLPBlock"),
         ("backbone.layers.1.mixer", "NemotronHMoE")),
         r"^(?!.*(?i:mlp)$).*(?i:moe|mlpblock|sparse)"),
-    Rule("kv_write", r"\.do_kv_cache_update$",
-        (("model.layers.0.self_attn.attn.impl.do_kv_cache_update", "FlashAttentionImpl"),)),
+    Rule("kv_write", r"\.(do_\w*kv_?cache_update|update_kv_cache|populate_sink_kv)$",
+        (("model.layers.0.self_attn.attn.impl.do_kv_cache_update", "FlashAttentionImpl"),
+        ("model.layers.0.self_attn.attn.impl.do_rope_and_kv_cache_update", "TritonAttentionImpl"),
+        ("model.layers.0.self_attn.mla_attn.mla_attn.update_kv_cache", "MLAAttention"))),
     Rule("qkv",
-        r"\.(qkv|qkv_proj|q_proj|k_proj|v_proj|Wqkv|query_key_value|c_attn|q_a_proj|q_b_proj|"
+        r"\.(qkv|qkv_proj|q_proj|k_proj|v_proj|kv_proj|Wqkv|query_key_value|c_attn|q_a_proj|q_b_proj|"
         r"kv_a_proj_with_mqa|kv_b_proj|fused_qkv_a_proj|kv_a_proj)$",
         (("model.layers.0.self_attn.qkv_proj", "QKVParallelLinear"),
         ("model.layers.0.attn.qkv", "QKVParallelLinear"),
+        # Of what the encoder hands over, for every token that a prompt brings.
+        ("model.decoder.layers.0.encoder_attn.kv_proj", "MergedColumnParallelLinear"),
         ("backbone.layers.5.mixer.qkv_proj", "QKVParallelLinear"))),
     # Jamba has o_proj in the layer itself.
     Rule("o_proj",
-        r"\.(self_attn|attn|attention|self_attention|mixer)\.(o_proj|out_proj|dense|c_proj|wo)$|"
+        r"\.(self_attn|attn|attention|self_attention|encoder_attn|cross_attn|mixer)"
+        r"\.(o_proj|out_proj|dense|c_proj|wo)$|"
         r"\.layers\.\d+\.o_proj$",
         (("model.layers.0.self_attn.o_proj", "RowParallelLinear"),
         ("backbone.layers.5.mixer.o_proj", "RowParallelLinear"),
+        ("model.decoder.layers.0.encoder_attn.out_proj", "RowParallelLinear"),
         ("model.layers.1.o_proj", "RowParallelLinear"))),
-    Rule("attention", r"\.(self_attn|attn|attention|self_attention|mla_attn)(\.|$)",
+    Rule("attention",
+        r"\.(self_attn|attn|attention|self_attention|encoder_attn|cross_attn|mla_attn)(\.|$)",
         (("model.layers.0.self_attn", "Qwen3MoeAttention"),
         ("model.layers.0.self_attn.attn.impl.forward", "FlashAttentionImpl"),
         ("model.layers.0.attn.attn", "Attention"),
+        ("model.decoder.layers.0.encoder_attn", "WhisperCrossAttention"),
         ("model.layers.0.self_attn.indexer.wq_b", "ReplicatedLinear"))),
     Rule("attention", r"\.mixer$", (("backbone.layers.5.mixer", "NemotronHAttention"),),
         r"Attention"),
+    Rule("mlp", r"\._fork_mlp$",
+        (("model.layers.3._fork_mlp", "Cohere2MoeDecoderLayer"),)),
     # OPT has fc1 and fc2 in the layer itself.
     Rule("mlp",
         r"\.(mlp|feed_forward|ffn)(\.|$)|\.mixer\.(gate_up_proj|up_proj|down_proj|act_fn)$|"
@@ -105,6 +123,12 @@ MODULE_RULES: tuple[Rule, ...] = (
         ("model.layers.0.mlp", "LlamaMLP"),
         ("backbone.layers.3.mixer.up_proj", "ColumnParallelLinear"),
         ("model.decoder.layers.0.fc1", "ColumnParallelLinear"))),
+    # What a drafter makes the input of its layers with, from embedding and hidden state together. A
+    # product, so that it is no embedding, whose matrix only a tied lm_head multiplies with.
+    Rule("mlp", r"\.layers\.\d+\.(eh_proj|input_proj)$|^(drafter\.)?model\.fc$",
+        (("model.layers.61.eh_proj", "Linear"), ("drafter.model.layers.4.eh_proj", "Linear"),
+        ("model.layers.0.input_proj", "Linear"),
+        ("drafter.model.fc", "ReplicatedLinear"))),
     Rule("mlp", r"\.mixer$", (("backbone.layers.3.mixer", "NemotronHMLP"),), r"MLP$"),
     Rule("ssm", r"\.mixer(\.|$)", (("backbone.layers.0.mixer.act", "SiluAndMul"),)),
 )  # fmt: skip
@@ -176,7 +200,7 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|decoder_layers)\.(\d{1,5})(?:\.
 _BARE_ATTENTION = re.compile(r"^(\d{1,5})\.attn$")
 """How vLLM names the attention of a layer whose model is one of Transformers."""
 _IN_FULL = r"layers.\1.self_attn.attn"
-_NO_DECODER = re.compile(r"(?:^|\.)(drafter|visual|vision\w*|audio\w*|encoder)\.")
+_NO_DECODER = re.compile(r"(?:^|\.)(drafter|visual|vision\w*|audio\w*|encoder)(?=\.)")
 """Parts whose layers are none of the decoder's."""
 
 _NUMBERED = re.compile(r"^[A-Z]\w*_\d+(\.|$)")
@@ -191,12 +215,16 @@ _OUTSIDE = re.compile(
 
 SHORTER_ROLES: tuple[tuple[str, str, tuple[str, str]], ...] = (
     (r"\.routed_experts(\..*)?$", "", ("layers.0.mlp.experts.routed_experts", "mlp.experts")),
-    (r"\.experts\._shared_experts\b", ".shared_experts",
-        ("layers.0.mlp.experts._shared_experts", "mlp.shared_experts")),
-    (r"\.impl\.do_kv_cache_update$", ".kv_write",
+    (r"\.experts\._shared_experts(?:\._layer)?\b", ".shared_experts",
+        ("layers.0.mlp.experts._shared_experts._layer.up_proj", "mlp.shared_experts.up_proj")),
+    (r"(?:\.impl)?\.(?:do_\w*kv_?cache_update|update_kv_cache|populate_sink_kv)$", ".kv_write",
         ("layers.0.self_attn.attn.impl.do_kv_cache_update", "self_attn.attn.kv_write")),
-    (r"\.(?:forward_impl|conv_ssm_forward|_forward_core|_full_forward)$", "",
+    (r"\.(?:forward_impl|conv_ssm_forward|_forward(?:_core\w*|_super)?|_full_forward|calc_kv_scales|"
+        r"forward_(?:cuda|native)|_run_qsa|_short_conv|_join_mlp|_apply_async_impl)$", "",
         ("layers.0.mixer.conv_ssm_forward", "mixer")),
+    (r"\._fork_mlp$", ".mlp", ("layers.0._fork_mlp", "mlp")),
+    (r"norm\._forward_impl$", "norm", ("layers.0.self_attn.rope_norm._forward_impl",
+        "self_attn.rope_norm")),
     (r"\.impl\.\w+$", "", ("layers.0.self_attn.attn.impl.forward", "self_attn.attn")),
     (r"\.(mla_attn|mamba)\.\1\b", r".\1",
         ("layers.0.self_attn.mla_attn.mla_attn", "self_attn.mla_attn")),
@@ -247,6 +275,30 @@ def layer_of(path: str) -> int:
     path = _BARE_ATTENTION.sub(_IN_FULL, path)
     match = _LAYER.search(path)
     return int(match[1]) if match and not _NO_DECODER.search(path[: match.start() + 1]) else -1
+
+
+def outer_part(path: str) -> str:
+    """The part that the module lies in and that is none of the decoder, empty for none.
+
+    `model.encoder.layers.0.mlp` -> `encoder`; `model.decoder.layers.0` -> empty.
+    """
+    match = _NO_DECODER.search(path)
+    return match[1] if match else ""
+
+
+def is_outer_part(path: str) -> bool:
+    """Whether the module is such a part as a whole: `model.encoder`, `visual`."""
+    match = _NO_DECODER.search(f".{path}.")
+    return match is not None and match.end() == len(path) + 1
+
+
+def part_of(role: str) -> str:
+    """The part of the model that the role names first, empty for the decoder itself.
+
+    `drafter.self_attn.o_proj` -> `drafter`; `encoder.mlp.fc1` -> `encoder`; `norm` -> empty.
+    """
+    match = _NO_DECODER.match(f"{role}.")
+    return match[1] if match else ""
 
 
 @lru_cache(maxsize=65536)

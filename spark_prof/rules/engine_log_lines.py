@@ -7,39 +7,13 @@ layer. A new wording is a new row, or another example of a row whose pattern tak
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
-TOPICS = (
-    "engine", "setting", "kernel", "fallback", "refused", "config", "warning", "install",
-    "execution", "attention", "cache", "padding", "speculation",
-)  # fmt: skip
-"""What a line can be about, in the order in which they are listed."""
-
-
-@dataclass(frozen=True)
-class LineRule:
-    """One kind of line."""
-
-    id: str  # words joined by hyphens
-    topic: str  # one of `TOPICS`
-    # Stands in every such line; what is searched for before the pattern is tried, so that rules
-    # share words where they can.
-    word: bytes
-    pattern: re.Pattern[str]  # its groups are any of value, format, layer and detail
-    means: str  # what the line says, in one sentence
-    examples: tuple[str, ...]  # real lines without their prefix; each is a test
-    # What kind of layer it is about, where the line itself does not tell: linear or moe.
-    layer: str = ""
-    format: str = ""  # the same for the weights' format
-
-
-def _rule(name: str, about: str, word: str, pattern: str, means: str, *examples: str) -> LineRule:
-    """A row; behind its topic stand the layer, `-` for none, and the weights' format."""
-    topic, layer, stored, *_ = (*about.replace("-", "").split(" "), "", "")
-    compiled = re.compile(pattern)
-    return LineRule(name, topic, word.encode(), compiled, means, examples, layer, stored)
-
+from spark_prof.rules.harmless_lines import HARMLESS_LINES
+from spark_prof.rules.issue_lines import ISSUE_LINES
+from spark_prof.rules.log_line_rule import TOPICS as TOPICS
+from spark_prof.rules.log_line_rule import LineRule as LineRule
+from spark_prof.rules.log_line_rule import line_rule as _rule
+from spark_prof.rules.start_lines import START_LINES
+from spark_prof.rules.step_lines import STEP_LINES
 
 _PATH_END = r"[^'\"\s/\\]+\.json"
 _FP4_WARNING = (
@@ -420,14 +394,25 @@ LINE_RULES: tuple[LineRule, ...] = (
         "Skipping CUDA graph capture. To turn on CUDA graph capture, ensure `cudagraph_mode` was "
         "not manually set to `NONE`"),
     _rule("graph-mode", "execution", "udagraph",
-        r"(?:CUDAGraphMode\.(?P<detail>\w+) is not supported with .+?;? ?setting "
-        r"cudagraph_mode=(?P<value>\w+)|[Cc]udagraph[_ ]mode (?:from )?\S+ .*?"
-        r"(?:Overriding to|to) (?P<format>\w+))",
+        r"(?:CUDAGraphMode\.(?P<detail>\w+) is not supported with .+?)?(?:[Cc]udagraph[_ ]mode|"
+        r"CUDAGraphMode).*?(?:=| to )(?P<value>NONE|PIECEWISE|FULL_AND_PIECEWISE|FULL_DECODE_ONLY|"
+        r"FULL)\b",
         "vLLM uses other CUDA graphs than it was asked for.",
         "CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for attention backend "
         "FlashInferBackend (support: AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE); setting "
         "cudagraph_mode=PIECEWISE",
-        "Cudagraph mode PIECEWISE is not compatible with compilation mode 0.Overriding to NONE."),
+        "Cudagraph mode PIECEWISE is not compatible with compilation mode 0.Overriding to NONE.",
+        "Dynamic speculative decoding changes the target verification length at runtime. "
+        "Overriding cudagraph_mode from FULL_AND_PIECEWISE to PIECEWISE for reliability. Use "
+        "VLLM_USE_V2_MODEL_RUNNER=1 if you want to use full CUDA graphs.",
+        "Pooling models do not support full cudagraphs. Overriding cudagraph_mode to PIECEWISE.",
+        "Cudagraph mode FULL_AND_PIECEWISE requires piecewise capture, but the loaded model "
+        "provides neither a compiled submodule nor breakable CUDA graphs. Overriding to FULL.",
+        "CUDA graphs are not supported with stock torch.compile in Model Runner V2. Overriding "
+        "cudagraph_mode FULL to NONE.",
+        "Piecewise compilation with empty splitting_ops does not contain piecewise cudagraph. "
+        "Setting cudagraph_mode to NONE. Hint: If you are using attention backends that support "
+        "cudagraph, consider manually setting cudagraph_mode to FULL"),
     _rule("graphs-captured", "execution", "Profiling CUDA graph",
         r"Profiling CUDA graph memory: (?P<value>[\w=(), ]+)",
         "How many CUDA graphs of each kind there are, and their largest size.",
@@ -447,7 +432,13 @@ LINE_RULES: tuple[LineRule, ...] = (
         "Which of vLLM's model runners drives the steps.",
         "Using V2 Model Runner",
         "Model Runner V2 does not yet support x; using the V1 model runner instead."),
-    _rule("async-scheduling", "execution", "synchronous scheduling",
+    _rule("async-scheduling-off", "execution", "sync scheduling",
+        r"Async scheduling (?:is|will be) (?P<value>disabled) because (?P<detail>.{1,200}?)\.?\s*$",
+        "The next step is scheduled only when this one has ended: the host's time adds to it.",
+        "Async scheduling is disabled because the V1 model runner does not support it with ngram.",
+        "Async scheduling will be disabled because it is not supported with the `ray` distributed "
+        "executor backend. "),
+    _rule("async-scheduling", "execution", "ynchronous scheduling",
         r"Asynchronous scheduling is (?P<value>enabled|disabled)",
         "Whether the next step is scheduled while this one runs.",
         "Asynchronous scheduling is enabled."),
@@ -517,7 +508,7 @@ LINE_RULES: tuple[LineRule, ...] = (
         "Using fp8 data type to store kv cache. It reduces the GPU memory footprint and boosts the "
         "performance."),
     _rule("kv-cache-size", "cache", "KV cache size",
-        r"GPU KV cache size: (?P<value>[\d,]+) tokens",
+        r"\b\w+ KV cache size: (?P<value>[\d,]+) tokens",
         "How many tokens the KV cache holds.",
         "GPU KV cache size: 1,138,176 tokens"),
     _rule("kv-scale", "cache", "Using ",
@@ -554,9 +545,13 @@ LINE_RULES: tuple[LineRule, ...] = (
         "A draft model is loaded: its layers write lines of their own.",
         "Loading drafter model..."),
     _rule("mtp", "speculation", "Detected ",
-        r"Detected (?P<value>MTP|EAGLE) model",
+        r"Detected (?P<value>MTP|EAGLE) model(?!.*Keeping separate lm_head)",
         "Drafts come from the model's own extra layers or an EAGLE head.",
         "Detected MTP model. Sharing target model embedding weights with the draft model."),
+    *STEP_LINES,
+    *START_LINES,
+    *ISSUE_LINES,
+    *HARMLESS_LINES,
 )  # fmt: skip
 
 WORDS: tuple[bytes, ...] = tuple(dict.fromkeys(rule.word for rule in LINE_RULES))

@@ -1,10 +1,16 @@
-"""Environment variables that some versions of vLLM do not read, and the flags that took over."""
+"""Environment variables that some versions of vLLM do not read, and the flags that took over.
+
+Which variables vLLM 0.24 to 0.33 read stands in `vllm_versions`; here are the older ones, and what
+does the same since.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from spark_prof.rules.vllm_versions import around, is_listed, reads, releases, span_of_variable
 
 Version = tuple[int, int]
 UNKNOWN: Version = (0, 0)
@@ -18,7 +24,12 @@ _OLDER = {
 
 
 def version_of(text: str) -> Version:
-    """Major and minor number of a version such as 0.26.1.dev3; `UNKNOWN` where there is none."""
+    """Major and minor number of a version such as 0.26.1.dev3; `UNKNOWN` where there is none.
+
+    0.1.dev1+g0abc is what a build calls itself that found no tag of the release it comes from.
+    """
+    if re.match(r"v?0\.[01]\.dev", text.strip()):
+        return UNKNOWN
     found = re.match(r"v?(\d{1,4})\.(\d{1,4})", text.strip())
     return (int(found[1]), int(found[2])) if found else UNKNOWN
 
@@ -53,7 +64,7 @@ class SettingRow:
 
 @dataclass(frozen=True)
 class Variable:
-    """An environment variable that is or was vLLM's."""
+    """An environment variable that was vLLM's before 0.24, or never was."""
 
     name: str
     last: Version  # the last version known to read it; (0, 0) where none ever did
@@ -63,8 +74,17 @@ class Variable:
     default: str = ""  # the value that changes nothing, so that losing it does not matter
 
 
+@dataclass(frozen=True)
+class Successor:
+    """What does the same as a variable that vLLM lost since 0.24."""
+
+    name: str
+    instead: str  # a flag or a variable; empty where nothing does
+    default: str = ""  # as in `Variable`
+
+
 _WARNED = "vLLM 0.22 warns that it will be removed in v0.23"
-_ABSENT = "not in vllm/envs.py of 0.26"
+_ABSENT = "not in vllm/envs.py of 0.24"
 
 VARIABLES: tuple[Variable, ...] = (
     Variable("VLLM_USE_FLASHINFER_MOE_FP4", (0, 22), (0, 23), _MOE, _WARNED, "0"),
@@ -87,28 +107,54 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("VLLM_USE_NVFP4_CT_EMULATIONS", (0, 22), (0, 23), "--linear-backend emulation",
         _WARNED, "0"),
     Variable("VLLM_USE_FBGEMM", (0, 22), (0, 23), "--linear-backend fbgemm", _WARNED, "0"),
-    Variable("VLLM_TEST_FORCE_FP8_MARLIN", (0, 26), (0, 32),
-        "--linear-backend marlin and --moe-backend marlin", "not in vllm/envs.py of 0.32", "0"),
     Variable("VLLM_ATTENTION_BACKEND", (0, 13), (0, 20), "--attention-backend",
         "vLLM 0.13 warns that it will be removed in v0.14; 0.20.2 is reported not to know it"),
-    Variable("VLLM_FLASH_ATTN_VERSION", (0, 13), (0, 26), "--attention-config.flash_attn_version",
+    Variable("VLLM_FLASH_ATTN_VERSION", (0, 13), (0, 24), "--attention-config.flash_attn_version",
         _ABSENT),
-    Variable("VLLM_USE_TRTLLM_ATTENTION", (0, 13), (0, 26),
+    Variable("VLLM_USE_TRTLLM_ATTENTION", (0, 13), (0, 24),
         "--attention-config.use_trtllm_attention", _ABSENT),
-    Variable("VLLM_TORCH_PROFILER_DIR", (0, 13), (0, 26), "--profiler-config", _ABSENT),
-    Variable("VLLM_ALL2ALL_BACKEND", (0, 12), (0, 26), "--all2all-backend", _ABSENT),
-    Variable("VLLM_TRITON_ATTN_USE_TD", (0, 26), (0, 32), "VLLM_TRITON_USE_TD",
-        "not in vllm/envs.py of 0.32"),
-    Variable("VLLM_CPU_SGL_KERNEL", (0, 26), (0, 32), "", "not in vllm/envs.py of 0.32", "0"),
+    Variable("VLLM_TORCH_PROFILER_DIR", (0, 13), (0, 24), "--profiler-config", _ABSENT),
+    Variable("VLLM_ALL2ALL_BACKEND", (0, 12), (0, 24), "--all2all-backend", _ABSENT),
+    Variable("VLLM_FUSED_MOE_CHUNK_SIZE", UNKNOWN, (0, 24), "", _ABSENT),
     Variable("VLLM_MXFP4_BACKEND", _NEVER, _NEVER, "--moe-backend",
         "no release of vLLM reads it; forks do"),
     Variable("VLLM_USE_B12X_FP4_GEMM", _NEVER, _NEVER, "--linear-backend b12x",
-        "neither in 0.26 nor in 0.32; a branch that was never merged reads it"),
+        "no release of vLLM reads it; a branch that was never merged does"),
     Variable("VLLM_USE_B12X_FP8_GEMM", _NEVER, _NEVER, "--linear-backend b12x",
-        "neither in 0.26 nor in 0.32; a branch that was never merged reads it"),
+        "no release of vLLM reads it; a branch that was never merged does"),
     Variable("VLLM_B12X_MOE_FORCE_A16", _NEVER, _NEVER, "VLLM_B12X_MOE_FP4_FORCE_A16 (0.32)",
-        "neither in 0.26 nor in 0.32; a branch that was never merged reads it"),
+        "no release of vLLM reads it; a branch that was never merged does"),
 )  # fmt: skip
+
+SUCCESSORS: tuple[Successor, ...] = (
+    Successor("VLLM_CI_USE_S3", ""),
+    Successor("VLLM_CPU_SGL_KERNEL", "", "0"),
+    Successor("VLLM_ENGINE_ITERATION_TIMEOUT_S", ""),
+    Successor("VLLM_FLASHINFER_ALLREDUCE_FUSION_THRESHOLDS_MB",
+        "--compilation-config.pass_config.fi_allreduce_fusion_max_size_mb"),
+    Successor("VLLM_KIMI_K3_GEMM_RS", "VLLM_ENABLE_GEMM_RS", "0"),
+    Successor("VLLM_MM_HASHER_ALGORITHM", "--mm-hasher-algorithm", "blake3"),
+    Successor("VLLM_NIXL_EP_MAX_NUM_RANKS", "", "32"),
+    Successor("VLLM_PLE_CPU_OFFLOAD", "", "1"),
+    Successor("VLLM_PREFIX_CACHE_RETENTION_INTERVAL", "--prefix-cache-retention-interval"),
+    Successor("VLLM_ROCM_AITER_MEGA_MOE_FUSE_SHARED_EXPERTS", ""),
+    Successor("VLLM_ROCM_AITER_MLA_DCP_VERIFY", ""),
+    Successor("VLLM_ROCM_MONO_DECODE", "--monokernel", "0"),
+    Successor("VLLM_ROCM_USE_AITER_FP4_ASM_GEMM", "", "0"),
+    Successor("VLLM_ROCM_USE_AITER_MOE_SITUV2_A8W4", "VLLM_ROCM_USE_AITER_MOE_SITUV2", "0"),
+    Successor("VLLM_ROCM_USE_AITER_PAGED_ATTN", "", "0"),
+    Successor("VLLM_TEST_FORCE_FP8_MARLIN", "--linear-backend marlin and --moe-backend marlin",
+        "0"),
+    Successor("VLLM_TPU_BUCKET_PADDING_GAP", ""),
+    Successor("VLLM_TPU_MOST_MODEL_LEN", ""),
+    Successor("VLLM_TRITON_ATTN_USE_TD", "VLLM_TRITON_USE_TD"),
+    Successor("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", ""),
+    Successor("VLLM_USE_RAY_COMPILED_DAG_OVERLAP_COMM", "", "0"),
+    Successor("VLLM_USE_RAY_V2_EXECUTOR_BACKEND", "", "1"),
+    Successor("VLLM_USE_RAY_WRAPPED_PP_COMM", "", "1"),
+    Successor("VLLM_XPU_ENABLE_XPU_GRAPH", "", "0"),
+)  # fmt: skip
+"""Each variable that some release read and the newest one does not."""
 
 HARMLESS = frozenset({
     "VLLM_BUILD_COMMIT", "VLLM_BUILD_PIPELINE", "VLLM_BUILD_URL", "VLLM_IMAGE_TAG", "VLLM_VERSION",
@@ -118,6 +164,8 @@ HARMLESS = frozenset({
 """What container images leave behind, and the switch to V1, which is all there is now."""
 
 _BY_NAME: Mapping[str, Variable] = {variable.name: variable for variable in VARIABLES}
+_SUCCESSORS: Mapping[str, Successor] = {row.name: row for row in SUCCESSORS}
+_PREFIX = "VLLM_"
 
 
 def setting_rows(
@@ -125,31 +173,76 @@ def setting_rows(
 ) -> tuple[SettingRow, ...]:
     """The variables that were set and that this vLLM does not read, or soon will not.
 
-    Without its version only what a log says counts.
+    Without its version only what a log says counts. A variable that vLLM calls unknown, because its
+    own list lacks it, and that one of its modules reads all the same, is left out.
     """
     rows: dict[str, SettingRow] = {}
     for name in (*unknown, *deprecated):
-        if name not in HARMLESS:
+        if name not in HARMLESS and not _is_read_unlisted(name, vllm):
             status = "deprecated" if name in deprecated and name not in unknown else "ignored"
             said = "unknown to it" if status == "ignored" else "to be removed"
             rows[name] = _row(name, environment.get(name, ""), status, f"vLLM's log: {said}")
-    version = version_of(vllm)
     for name, value in environment.items():
-        known = _BY_NAME.get(name)
-        if name in rows or known is None or value == known.default:
-            continue
-        if known.gone == _NEVER:
-            rows[name] = _row(name, value, "never", known.source)
-        elif version != UNKNOWN and version >= known.gone:
-            gone = ".".join(map(str, known.gone))
-            rows[name] = _row(
-                name, value, "ignored", f"vLLM {gone} and later do not read it ({known.source})"
-            )
-        elif version == known.last and known.source == _WARNED:
-            rows[name] = _row(name, value, "deprecated", known.source)
+        if name not in rows and name not in HARMLESS and (told := _told(name, value, vllm)):
+            rows[name] = _row(name, value, *told)
     return tuple(rows.values())
 
 
-def _row(name: str, value: str, status: str, why: str) -> SettingRow:
+def _is_read_unlisted(name: str, vllm: str) -> bool:
+    """Whether a module reads a variable that vLLM's own list lacks, so that vLLM warns of it.
+
+    Without a version, what no release ever listed and the newest one reads.
+    """
+    if version_of(vllm) == UNKNOWN:
+        newest = releases()[-1]
+        return bool(reads(name, newest)) and not is_listed(name, newest)
+    return bool(reads(name, vllm)) and not is_listed(name, vllm)
+
+
+def is_gone(name: str, vllm: str) -> bool:
+    """Whether a vLLM is known not to read a variable that another vLLM does or did.
+
+    is_gone("VLLM_TEST_FORCE_FP8_MARLIN", "0.29.0") is True
+    """
+    old = _BY_NAME.get(name)
+    if old is not None:
+        return UNKNOWN < old.gone <= version_of(vllm)
+    return bool(span_of_variable(name).text) and reads(name, vllm) is False
+
+
+def _told(name: str, value: str, vllm: str) -> tuple[str, str] | None:
+    """The status of a variable with the reason; None where this vLLM reads it, or may."""
     known = _BY_NAME.get(name)
+    if known is not None:
+        return None if value == known.default else _of_an_old_one(known, vllm)
+    successor = _SUCCESSORS.get(name)
+    if not name.startswith(_PREFIX) or (successor and value == successor.default):
+        return None
+    if reads(name, vllm) is not False:
+        return None
+    read = releases()
+    having = [release for release in read if span_of_variable(name).has(release)]
+    if not having:
+        why = f"neither vLLM {vllm} nor another release from {read[0]} on reads it"
+    elif read.index(having[0]) > read.index(around(vllm)[0]):
+        why = f"vLLM {having[0]} is the first release that reads it"
+    else:
+        why = f"vLLM {having[-1]} is the last release that reads it"
+    return "ignored", why
+
+
+def _of_an_old_one(known: Variable, vllm: str) -> tuple[str, str] | None:
+    version = version_of(vllm)
+    if known.gone == _NEVER:
+        return "never", known.source
+    if version != UNKNOWN and version >= known.gone:
+        gone = ".".join(map(str, known.gone))
+        return "ignored", f"vLLM {gone} and later do not read it ({known.source})"
+    if version == known.last and known.source == _WARNED:
+        return "deprecated", known.source
+    return None
+
+
+def _row(name: str, value: str, status: str, why: str) -> SettingRow:
+    known = _BY_NAME.get(name) or _SUCCESSORS.get(name)
     return SettingRow(name, value[:200], status, why, known.instead if known else "")

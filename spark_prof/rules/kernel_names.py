@@ -38,6 +38,9 @@ class Rule:
     fused_conversion: str | None = None  # a change of format that it makes beside its own work
     gemm: bool = False  # a matrix product, not counting convolutions, attention and LoRA
     finishes_gemm: bool = False  # adds up the parts of the product before it
+    # What it exchanges between ranks beside its product, a kind of rules/collectives.py or
+    # "exchange": it waits for other ranks, and no collective is seen.
+    exchanges: str | None = None
     load_time: bool = False  # runs while weights are loaded, not for tokens
     # Works for an attention, but is none itself: what chooses the tokens that a sparse one reads,
     # plans it, gathers its cache, or adds up its parts.
@@ -62,6 +65,8 @@ _CUTLASS3 = r"^(?:cutlass::)?device_kernel$"
 _CUTLASS2 = r"^(?:cutlass\w*::)?Kernel2?$"
 # CuTe DSL: Python module, class and operands in one word.
 _CUTE = r"^kernel_cutlass_kernel_\w*"
+# DeepGEMM, which DeepSeek's published traces have under a namespace of its own.
+_DEEP_GEMM = r"^(?:deep_gemm::|dpsk::gemm::)?"
 # PyTorch's element-wise kernels, which name the operation in their arguments.
 _ELEMENTWISE = r"(?:^|::)\w*elementwise_kernel\w*$"
 # Formats that a kernel writes: what it reads stands before them, and is wider.
@@ -109,8 +114,15 @@ _CPU_OPERATORS = (
     Rule("cpu-sampler", r"^aten::(?:argmax|multinomial|exponential_)$"
          r"|^_C\w*::(?:greedy_argmax|fused_gumbel_argmax|rejection_\w*sample\w*"
          r"|sample_recovered_tokens\w*)$", "_C::greedy_argmax", component="sampler"),
-    Rule("cpu-collective", r"^vllm::(?:all_reduce|all_gather|reduce_scatter)$|^_C\w*::shm_\w+$"
-         r"|^(?:c10d|_c10d_functional)::_?all\w+$", "_C::shm_allreduce", component="collective"),
+    Rule("cpu-collective",
+         r"^vllm::(?:all_reduce|all_gatherv?|reduce_scatterv?|\w*fused_allreduce\w*)$"
+         r"|^_C\w*::shm_\w+$|^_C_custom_ar::all_reduce$"
+         r"|^(?:c10d|_c10d_functional)::_?(?:all|reduce|broadcast|send|recv|gather|scatter|barrier"
+         r"|wait_tensor)\w*$|^symm_mem::\w*(?:all_|reduce_|multimem)\w*$",
+         "_C::shm_allreduce", component="collective"),
+    # What Inductor made of a whole graph: its fused loops are no operators of their own.
+    Rule("cpu-compiled-graph", r"^CompiledFxGraph$",
+         "## Call CompiledFxGraph fgshjysb76fvawq22qfgzq7ijs76t4mvvbgjtrvuwhrqaxhd3mng ##"),
     Rule("cpu-quantize",
          r"^(?:_C\w*|vllm)::(?:(?:dynamic|static)_scaled_\w*quant|\w*scaled_fp8_quant"
          r"|(?:xpu_)?mx\w+_quantize|quantize_fp8e4m3_vec)$|^aten::quantize_per_\w+$",
@@ -122,20 +134,51 @@ _CPU_OPERATORS = (
     Rule("cpu-pad", r"^aten::(?:constant_pad_nd|pad)$", "aten::constant_pad_nd", conversion="pad"),
 )
 
+# Before the collectives, which one of these is by its name as well.
+_PRODUCTS_THAT_EXCHANGE = _all(_TENSOR, "",
+    # One class for both: it reduces and scatters, or gathers again behind that.
+    Rule("gemm-reduce-scatter", _CUTE + r"GemmRsAr",
+         "kernel_cutlass_kernel_vllmmodel_executorkernelslinearcute_dslgemm_rs_arSm100GemmRsAr"
+         "_object_at__TiledMMA", gemm=True, exchanges="reduce_scatter"),
+    Rule("gemm-publishing", _CUTE + r"Publishing\w*Gemm",
+         "kernel_cutlass_kernel_vllmmodelsdeepseek_v41nvidiaspecialized_decodeboundarypublishing_"
+         "gemmPublishingLowLatencyBlockscaledGemmKernel_object_at__TiledMMA", gemm=True,
+         exchanges="all_reduce"),
+    Rule("gemm-all-reduce", _CUTE + r"gemm_?all_?reduce",
+         "kernel_cutlass_kernel_flashinfercute_dslgemm_allreduce_two_shotPersistentDenseGemmKernel"
+         "_object_at__TiledMMA", gemm=True, exchanges="all_reduce"),
+    Rule("deep-gemm-mega-moe", r"(?:^|::)sm\d+_fp8_fp4_mega_moe",
+         "void deep_gemm::sm100_fp8_fp4_mega_moe_impl<8192u, 7168u, 2048u>(void*)",
+         component="experts", precision="fp8", weights="fp4", gemm=True, exchanges="all_to_all"),
+)
+
 _COLLECTIVES = _all(_CUDA, "collective",
-    Rule("nccl", r"^nccl(?:Dev|Symk?Dev)?Kernel|^msccl(?:Kernel|pp)|^userbuffers_",
+    Rule("nccl", r"^nccl(?:Dev|Symk?Dev)?Kernel|^rccl\w*Kernel|^msccl(?:Kernel|pp)|^userbuffers_",
          "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
     Rule("nvshmem", r"^nvshmem|^barrier_on_stream_kernel|^barrier_all_kernel",
          "barrier_on_stream_kernel_threadgroup"),
+    Rule("symmetric-memory",
+         r"(?:^|::)(?:barrier|put_signal|wait_signal)_kernel$"
+         r"|(?:^|::)(?:allToAllV|exchangeSplitAndOffset)\w*$",
+         "(anonymous namespace)::wait_signal_kernel(unsigned int**, int, int, int, unsigned long)"),
     Rule("deep-ep",
-         r"(?:^|::)deep_ep::(?:\w+::)*\w*(?:dispatch|combine|barrier|low_latency|layout)",
+         r"(?:^|::)(?:deep_?ep|dpsk::ep|hybrid_ep|nccl_ep|nixl_ep|pplx)::(?:\w+::)*\w*"
+         r"(?:dispatch|combine|barrier|low_latency|layout|sync|notify)|^mori::(?:\w+::)*Ep\w+",
          "void deep_ep::intranode::dispatch<(int)2, (int)768, (int)8192>(int4 *, float *)"),
-    Rule("moe-all-to-all", r"moeA2A\w*Kernel|moe(?:Local)?AllToAll|^_dcp_a2a_",
-         "_dcp_a2a_pack_send_kernel"),
-    Rule("cute-dsl-collective", _CUTE + r"(?:b12xcomm|Roce(?:Oneshot|AllGather))",
+    Rule("moe-all-to-all",
+         r"moeA2A\w*Kernel|moe(?:Local)?AllToAll|fusedMoeCommKernel|^_dcp_a2a_"
+         r"|(?:^|::)a2a_(?:dispatch|combine)_\w+", "_dcp_a2a_pack_send_kernel"),
+    Rule("cute-dsl-collective", _CUTE + r"(?:b12xcomm|Roce(?:Oneshot|AllGather)|AllReduceMHC)",
          "kernel_cutlass_kernel_b12xcommroce_oneshot_cute_RoceOneshotLaunch_object_at__ptri32gmem"),
+    # The second half of those that norm what they have summed waits for the other ranks as well.
+    Rule("collective-and-norm",
+         r"(?:^|::)(?:rmsNormLamport|local_device_load_rmsnorm|fused_rs_ln_ag_cta\w*"
+         r"|minimax_reduce_\w*rms\w*)",
+         "void flashinfer::trtllm_mnnvl_allreduce::rmsNormLamport<__nv_bfloat16>(int)"),
     Rule("custom-all-reduce",
-         r"(?:^|::)(?:cross_device_reduce_\d|multimem_\w+_kernel|quickreduce|minimax_reduce_\w*rms)"
+         r"(?:^|::)(?:cross_device_(?:reduce_\d|all_gather)|reduce_scatter_cross_device"
+         r"|mnnvl_(?:lamport|multimem)_|multimem_\w+_kernel|quickreduce|allgather_\w+dim"
+         r"|direct_dcp_\w+gather|kernel_(?:all_gather|all_reduce|reduce_scatter|all_to_all))"
          r"|^(?!triton_).*?(?i:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)\w{0,60}"
          r"(?i:kernel|shot|prototype)|(?i:(?:one|two)_?shot_?all_?reduce)|::ar_fusion::",
          "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, int)"),
@@ -151,6 +194,10 @@ _CACHE = _all(_CUDA, "",
          r"|fp8_set_kv_buffer|(?:^|::)quantize_and_insert_k",
          "void vllm::reshape_and_cache_nvfp4_kernel<__nv_bfloat16, true>(unsigned char*)",
          component="kv_write", fused_conversion="quantize"),
+    # It rotates the keys on the way.
+    Rule("rope-and-kv-write", r"(?:^|::)fused_rope_store_kernel",
+         "void sglang::fused_rope_store_kernel<true, 128l, true, __nv_bfloat16, long>(int)",
+         component="kv_write"),
     Rule("kv-write",
          r"reshape_and_cache|reshape_cache_|concat_and_cache_mla|(?:^|::)store_kv_?cache"
          r"|(?:^|_)compute_slot_mappings?_kernel|AppendPagedKV\w*Kernel|set_mla_kv_buffer",
@@ -180,6 +227,17 @@ _ATTENTION = _all("", "attention",
     Rule("flash3-combine", _CUTLASS3,
          "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<16>,"
          " cute::C<64> >, 5, 256, 1> >(int)", _CUDA, helps=True, arguments=r"FlashAttnFwdCombine"),
+    Rule("flash3-backward-helpers", _CUTLASS3,
+         "void cutlass::device_kernel<flash::FlashAttnBwdPreprocess<cute::tuple<cute::C<64>,"
+         " cute::C<128> >, cutlass::bfloat16_t, float> >(int)", _CUDA, helps=True,
+         arguments=r"FlashAttnBwd\w*(?:Preprocess|Postprocess)"),
+    Rule("flash3-backward", _CUTLASS3,
+         "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<"
+         "flash::CollectiveMainloopBwdSm90<2, cutlass::bfloat16_t, float> > > >(int)", _TENSOR,
+         precision=IN_ARGUMENTS, arguments=r"FlashAttnBwd(?:Sm\d+)?\b"),
+    Rule("flash3-warp-specialized", r"(?:^|::)compute_attn_ws$",
+         "void flash::compute_attn_ws<Flash_fwd_kernel_traits<192, 128, 128, 12, 2, false, 1,"
+         " cutlass::bfloat16_t, 128>, true>(int)", _TENSOR, precision=IN_ARGUMENTS),
     Rule("flash3", _CUTLASS3,
          "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<"
          "flash::CollectiveMainloopFwdSm90<2, 64, cutlass::bfloat16_t, float> > > >(int)", _TENSOR,
@@ -393,9 +451,6 @@ _EXPERTS = _all("", "experts",
     Rule("cute-dsl-moe-other", _CUTE + r"(?:b12xmoe|MoEMicroKernel)",
          "kernel_cutlass_kernel_b12xmoe_sharedkernelsw4a16mixed_trellisW4A16MixedTrellisKernel",
          gemm=True),
-    Rule("deep-gemm-mega-moe", r"(?:^|::)sm\d+_fp8_fp4_mega_moe",
-         "void deep_gemm::sm100_fp8_fp4_mega_moe_impl<8192u, 7168u, 2048u>(void*)", _TENSOR,
-         precision="fp8", weights="fp4", gemm=True),
     Rule("expert-pointers", r"get_group_gemm_starts|computeStridesTmaWarpSpecialized",
          "void __nvfp4_get_group_gemm_starts<cutlass::float_e2m1_t, cutlass::bfloat16_t>(long*)",
          _CUDA),
@@ -427,7 +482,8 @@ _EXPERTS = _all("", "experts",
 # conversion: its time cannot be split by name.
 _CONVERSIONS = _all(_CUDA, "",
     Rule("activation-and-quantize",
-         r"(?:^|::)_?(?:silu|gelu|relu|swiglu|act)\w*(?:_mul|_squared|_oai)\w*(?:quant|cvt)",
+         r"(?:^|::)_?(?:silu|gelu|relu|swiglu|act)\w*(?:_mul|_squared|_oai)\w*(?:quant|cvt)"
+         r"|(?:^|::)(?:batched_)?swiglu_\w*_cast_to_fp8",
          "void vllm::silu_mul_cvt_fp16_to_fp4<__nv_bfloat16, false>(int, int)",
          fused_conversion="quantize"),
     Rule("norm-and-quantize", r"(?:rms_?norm|layer_?norm|RMSNorm|LayerNorm)\w*[qQ]uant",
@@ -533,6 +589,8 @@ _LAYER_PARTS = (
     Rule("inductor-norm", r"^triton_(?:poi|red|per)_fused\w*(?:rms|layer)_norm",
          "triton_red_fused_fused_add_rms_norm_1", _CUDA, component="norm"),
     Rule("inductor", r"^triton_(?:poi|red|per|for|spl)_fused", "triton_poi_fused_2", _CUDA),
+    Rule("qk-norm", r"(?:^|::)fused_qknorm_(?:warp|cta)$",
+         "void sglang::fused_qknorm_warp<128, true, __nv_bfloat16>(int)", _CUDA, component="norm"),
     Rule("norm",
          r"rms_?norm|RMSNorm|RmsNorm|layer_?norm|LayerNorm|^_gather_norm_kernel|RowwiseMoments"
          r"|GroupNorm|group_norm",
@@ -585,6 +643,8 @@ _LAYER_PARTS = (
          r"|^eagle_\w+_kernel$|^copy_and_expand_\w+_kernel$|^expand_kernel$|^_num_nans_kernel$"
          r"|(?:^|::)compute_position_kernel|^write_req_to_token_pool|^create_flashinfer_kv_indices",
          "_prepare_pos_seq_lens_kernel", _CUDA),
+    # What the driver launches for some copies of a CUDA graph.
+    Rule("copies-of-the-driver", r"^mem(?:cpy|set)\d{1,3}(?:_post)?$", "memcpy128", _CUDA),
     Rule("vllm-block-copies",
          r"^(?:_swap_blocks|batch_memcpy|_pack_seq|_unpack_seq_triton)_kernel$",
          "batch_memcpy_kernel", _CUDA),
@@ -734,6 +794,10 @@ _GEMM = (
          "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::bfloat16_t,"
          " cutlass::epilogue::collective::CollectiveEpilogueQutlass<cutlass::float_e2m1_t> > >()",
          _TENSOR, precision=IN_ARGUMENTS, fused_conversion="quantize", arguments=r"Qutlass"),
+    Rule("deepseek-grouped-fp8", _CUTLASS3,
+         "void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_ptp128c_outfmt_head::GemmKernel"
+         ">(dpsk::grouped_gemm::cuda::fp8_ptp128c_outfmt_head::GemmKernel::Params)", _TENSOR,
+         precision="fp8", gemm=True, arguments=r"dpsk::grouped_gemm::(?:\w+::)?fp8"),
     Rule("cutlass3-grouped", _CUTLASS3,
          "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::"
          "GroupProblemShape<cute::tuple<int, int, int> >, cutlass::gemm::collective::CollectiveMma<"
@@ -793,26 +857,37 @@ _GEMM = (
          "void marlin::Marlin<1125899906910725l, 562949953487106l, 1125899906910725l, 256, 1, 8,"
          " 8, false, 4, 1, false>(int4 const*)", _TENSOR, precision=IN_ARGUMENTS,
          weights=IN_ARGUMENTS, gemm=True),
+    # Of vLLM's Humming the types of activations and weights follow as bits, exponent and mantissa.
+    Rule("humming-bf16-fp4", r"(?:^|::)humming$",
+         "void humming<MmaOpClass, Shape<0u, 768u, 2048u>, Shape<8u, 256u, 128u>, Shape<8u, 64u,"
+         " 64u>, Shape<0u, 0u, 0u>, FloatingPointType<16u, 8u, 7u>, FloatingPointType<4u, 2u, 1u>,"
+         " FloatingPointType<16u, 8u, 7u>, FloatingPointType<8u, 4u, 3u>, LayerConfig>(int*)",
+         _TENSOR, precision="bf16", weights="fp4", gemm=True,
+         arguments=r"FloatingPointType<16u?, 8u?, 7u?>, FloatingPointType<4u?, 2u?, 1u?>, "),
+    Rule("humming", r"(?:^|::)humming$",
+         "void humming<MmaOpClass, Shape<0u, 768u, 2048u>, Shape<8u, 256u, 128u>, LayerConfig>"
+         "(int*)", _TENSOR, gemm=True),
     Rule("allspark", r"allspark::\w*gemm_W8A16\w*(?:mma16816|16816)",
          "void allspark::ampere_hgemm_W8A16_perc_f16_f16_16x64x32_hmma16816_multistage_kernel"
          "<__half>(int)", _TENSOR, precision=IN_ARGUMENTS, weights="int8", gemm=True),
     Rule("awq", r"(?:^|::)gemm_forward_4bit_cuda_m16n",
          "void vllm::awq::gemm_forward_4bit_cuda_m16nXk32<128>(int, int, __half*)", _TENSOR,
          precision="fp16", weights="int4", gemm=True),
-    Rule("deep-gemm-grouped", r"^(?:deep_gemm::)?(?:sm\d+_)?fp8_(?:fp4_)?(?:m_grouped_)?gemm_\w+",
+    Rule("deep-gemm-grouped", _DEEP_GEMM + r"(?:sm\d+_)?fp8_(?:fp4_)?(?:m_grouped_)?gemm_\w+",
          "void deep_gemm::fp8_gemm_kernel<2048u, 7168u, 128u, 128u, 128u, 256u, 5u, 8u,"
          " (deep_gemm::GemmType)1>(__nv_bfloat16*)", _TENSOR, component="experts", precision="fp8",
          gemm=True, arguments=r"GemmType\)[1-9]"),
-    Rule("deep-gemm-m-grouped", r"^(?:deep_gemm::)?(?:sm\d+_)?(?:fp8_m_grouped|m_grouped_fp8)_gemm",
+    Rule("deep-gemm-m-grouped",
+         _DEEP_GEMM + r"(?:sm\d+_)?(?:fp8_m_grouped|m_grouped_fp8)_gemm",
          "void deep_gemm::sm90_fp8_m_grouped_gemm_masked_1d2d<1024, 7168>(float*)", _TENSOR,
          component="experts", precision="fp8", gemm=True),
-    Rule("deep-gemm-fp8", r"^(?:deep_gemm::)?(?:sm\d+_)?fp8_(?:fp4_)?gemm_\w+",
+    Rule("deep-gemm-fp8", _DEEP_GEMM + r"(?:sm\d+_)?fp8_(?:fp4_)?gemm_\w+",
          "void deep_gemm::sm90_fp8_gemm_1d2d_impl<1024, 7168>(float*)", _TENSOR, precision="fp8",
          gemm=True),
-    Rule("deep-gemm-bf16", r"^(?:deep_gemm::)?(?:sm\d+_)?bf16_gemm_\w+",
+    Rule("deep-gemm-bf16", _DEEP_GEMM + r"(?:sm\d+_)?bf16_gemm_\w+",
          "void deep_gemm::sm90_bf16_gemm_impl<1024, 7168>(int*)", _TENSOR, precision="bf16",
          gemm=True),
-    Rule("deep-gemm-tf32", r"^(?:deep_gemm::)?sm\d+_tf32_\w*gemm_\w+",
+    Rule("deep-gemm-tf32", _DEEP_GEMM + r"sm\d+_tf32_\w*gemm_\w+",
          "void deep_gemm::sm90_tf32_hc_prenorm_gemm_impl<24u, 16384u, 64u, 32u, 64u>(unsigned int)",
          _TENSOR, precision="tf32", gemm=True),
     Rule("fused-qkv-a", r"(?:^|::)fused_a_gemm_kernel",
@@ -930,6 +1005,7 @@ _GENERIC = _all(_CUDA, "",
 RULES: tuple[Rule, ...] = (
     *_COPIES,
     *_CPU_OPERATORS,
+    *_PRODUCTS_THAT_EXCHANGE,
     *_COLLECTIVES,
     *_CACHE,
     *_ATTENTION,

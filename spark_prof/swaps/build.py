@@ -19,6 +19,7 @@ from spark_prof.swaps.guard import Guarded, logger
 from spark_prof.swaps.layers import Layer
 from spark_prof.swaps.live_weights import read_layer
 from spark_prof.swaps.own import load_builder
+from spark_prof.swaps.progress import Progress
 from spark_prof.swaps.swap_settings import Swap
 
 SLOT_OF_COMPONENT = {
@@ -123,7 +124,7 @@ def build_all(model: Any, sides: Mapping[str, tuple[Swap, ...]]) -> list[Swapped
         # Where the process ends in a builder, the log's last line says in which.
         for swap in {*wanted.values()} - seen:
             seen.add(swap)
-            logger.info("building %s=%s", swap.slot, swap.kernel)
+            logger.info("%s", Progress("building", f"{swap.slot}={swap.kernel}"))
         if wanted:
             built = {swap: _built(point, swap) for swap in dict.fromkeys(wanted.values())}
             choices = {side: built[swap] for side, swap in wanted.items()}
@@ -142,10 +143,10 @@ def _built(point: SwapPoint, swap: Swap) -> Guarded:
             else:
                 layer = read_layer(point.name, point.module, point.slot)
             guarded.replacement = load_builder(swap.kernel)(layer)
-    except SparkProfError as error:
-        guarded.fail(str(error), quiet=True)
     except Exception as error:  # somebody's own builder may raise anything
-        guarded.fail(f"{type(error).__name__}: {error}", quiet=True)
+        own = "" if isinstance(error, SparkProfError) else f"{type(error).__name__}: "
+        # It may name the layer, and fails for all of them alike.
+        guarded.fail(own + str(error).replace(point.name, "the layer"), quiet=True)
     else:
         if guarded.replacement is None:
             guarded.fail("it has none for this layer", quiet=True)

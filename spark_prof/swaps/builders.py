@@ -83,9 +83,9 @@ def build_quantized(layer: Layer, kind: LoadFormat) -> Replacement:
         return build_kept(layer, insist=True)  # of a decoder layer qkv alone is quantized
     matrix = layer.linear if isinstance(layer, NormedLinearLayer) else layer
     if not isinstance(matrix, LinearLayer):
-        raise KernelError(f"{kind} is for the weight of one matrix, which {layer.name} is not")
+        raise KernelError(f"{kind} is for the weight of one matrix, which this layer is not")
     if not isinstance(matrix.weight, torch.Tensor):
-        raise KernelError(f"the weight of {layer.name} is quantized already; give spark_prof")
+        raise KernelError("the weight of this layer is quantized already; give spark_prof")
     with torch.no_grad():
         quantized = quantize_linear(matrix.slot, matrix.weight.detach(), kind)
         packed = pack_linear(quantized.weight)
@@ -196,7 +196,7 @@ def _packed_experts(
     gate_up, down, router = layer.gate_up, layer.down, layer.router
     if isinstance(gate_up, torch.Tensor) and not layer.stays:
         raise KernelError(
-            f"vLLM lays the BF16 experts of {layer.name} out anew, for which a second copy would be"
+            "vLLM lays the BF16 experts of this layer out anew, for which a second copy would be"
             " needed; give --moe-backend triton"
         )
     # Copies: vLLM goes on to lay its own out anew.

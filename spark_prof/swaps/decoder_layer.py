@@ -160,7 +160,7 @@ def _cache_scales(attention: Any) -> tuple[float, float] | None:
         return None
     if kind not in ("fp8", "fp8_e4m3"):
         raise KernelError(f"its KV cache is {kind}, neither bfloat16 nor E4M3")
-    if getattr(attention, "calculate_kv_scales", False):  # until 0.31
+    if getattr(attention, "calculate_kv_scales", False):  # until 0.27
         raise KernelError("the first step computes the scales of its KV cache")
     read = hasattr(attention, "k_scale")
     found = [getattr(attention, f"{'' if read else '_'}{which}_scale") for which in "kv"]

@@ -23,6 +23,7 @@ from spark_prof.swaps.decoder_layer import (
     swap_layer,
 )
 from spark_prof.swaps.guard import deadline, logger
+from spark_prof.swaps.progress import ALL_LIVE
 from spark_prof.swaps.sided_graphs import capture_every_side, captured_graphs, keep_graphs_by_side
 from spark_prof.swaps.swap_settings import SIDES, SWAPS_ENVIRONMENT, SwapSettings, layer_bound
 
@@ -72,7 +73,9 @@ def rows_of(state: Installed) -> list[dict[str, Any]]:
 
 def _said_of(point: SwapPoint, line: str) -> str:
     """What a replacement says of itself, behind the part of a decoder layer that it is."""
-    return f"{point.kind}: {line}".removesuffix(": ") if point.kind in PARTS else line
+    if point.kind not in PARTS:
+        return line
+    return f"{point.kind}: {line}" if line else point.kind
 
 
 def second_copy(state: Installed) -> int:
@@ -84,13 +87,13 @@ def second_copy(state: Installed) -> int:
 def summarize(state: Installed) -> None:
     """One line in vLLM's log for each side and slot, and one for each reason against a kernel."""
     asked = [(side, swap) for side, swaps in state.settings.sides.items() for swap in swaps]
+    logger.info("%s", ALL_LIVE)
     for side, swap in asked:
         places = [place for place in state.places if place.swaps.get(side) == swap]
         failed: dict[str, list[str]] = {}
         for place in places:
             if not place.choices[side].live:
-                why = place.choices[side].why.replace(place.point.name, "the layer")
-                failed.setdefault(why, []).append(place.point.name)
+                failed.setdefault(place.choices[side].why, []).append(place.point.name)
         live = len(places) - sum(map(len, failed.values()))
         text = f"{swap.slot}={swap.kernel}"
         off: dict[str, float] = {}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from spark_prof.errors import CommandError
@@ -90,6 +91,12 @@ def parse_swaps(text: str) -> tuple[Swap, ...]:
     if inside:
         raise CommandError(f"{text}: layer has {' and '.join(inside)} in it; leave that out")
     return tuple(swaps.values())
+
+
+def kernel_folders(swaps: Iterable[Swap]) -> tuple[Path, ...]:
+    """The folders of kernels that are a file's function, with what such a file may import."""
+    files = (swap.kernel.rpartition(":")[0] for swap in swaps)
+    return tuple(dict.fromkeys(Path(file).parent for file in files if file.endswith(".py")))
 
 
 def format_swaps(swaps: tuple[Swap, ...]) -> str:

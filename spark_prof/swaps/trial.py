@@ -22,6 +22,7 @@ from spark_prof.swaps.decoder_layer import PARTS
 from spark_prof.swaps.guard import NOT_TAKEN, TRIAL, Guarded, deadline, logger
 from spark_prof.swaps.layer_trial import try_attention, works_of_part
 from spark_prof.swaps.layers import Replacement
+from spark_prof.swaps.progress import Progress
 from spark_prof.swaps.swap_settings import SIDES, element_bound, layer_bound
 from spark_prof.swaps.trial_work import (
     MIXED,
@@ -82,7 +83,7 @@ def try_all(swapped: Iterable[Swapped], vllm_config: Any, seconds: float) -> Non
     for at, (guarded, point, works, key) in enumerate(found):
         extended = key not in seen or at == last[key]
         if key not in seen:
-            logger.info("trying %s", guarded.kernel)
+            logger.info("%s", Progress("trying", guarded.kernel))
         seen.add(key)
         with _blamed(guarded), torch.inference_mode():
             before = fingerprint(point.module)

@@ -45,8 +45,10 @@ from spark_prof.traces.chunk_files import (
     processes,
     recording_of,
 )
-from spark_prof.traces.chunk_tables import PieceTables
+from spark_prof.traces.chunk_tables import PieceTables, groups
 from spark_prof.traces.chunks import (
+    LATER_ENGINE,
+    LATER_ENGINE_FILE,
     StepCounts,
     append_log,
     array_name,
@@ -79,7 +81,7 @@ def assemble(
     """
     pieces, aside = pieces_folder(folder), folder / UNREADABLE_FOLDER
     way_out = (
-        "the recorded pieces are kept, free some space and run: "
+        "the recorded pieces are kept; when there is room, run: "
         f"spark-prof salvage {quote(str(folder))}"
     )
     with os_errors(f"cannot write the bundle {folder}", way_out), assembling(pieces):
@@ -95,10 +97,28 @@ def assemble(
         unreadable = write_tables(
             pieces, folder, facts, found, state, progress=progress, ends=ends or {}
         )
-        bundle = Bundle(folder)
+        bundle = with_later_engines(Bundle(folder))
         _put_aside(unreadable, aside)
         remove_pieces(folder)
         return bundle
+
+
+def with_later_engines(bundle: Bundle) -> Bundle:
+    """The bundle, which says so if its command has started an engine that it does not hold.
+
+    It is complete all the same where it has as many steps as were asked for.
+    """
+    note = bundle.path / LATER_ENGINE_FILE
+    if not note.exists():
+        return bundle
+    meta = bundle.meta
+    asked = meta.settings.get("steps") or 0
+    kept = [meta.tables.get(table_file("steps", rank), 0) for rank in bundle.ranks]
+    whole = meta.state != "complete" or 0 < asked <= min(kept, default=0)
+    lost = tuple(dict.fromkeys((*meta.lost, LATER_ENGINE)))
+    replace(meta, state=meta.state if whole else "interrupted", lost=lost).write(bundle.path)
+    note.unlink()
+    return Bundle(bundle.path)
 
 
 def open_bundle(folder: Path) -> Bundle:
@@ -148,9 +168,9 @@ def write_tables(
         added = PieceTables(pieces, tables)
         for name, fact in facts.items():
             added.add_process(fact)
-            for piece in chosen[name]:
-                added.add_piece(name, piece)
-                done += 1
+            for group in groups(pieces, name, chosen[name]):
+                added.add_group(name, group)
+                done += len(group)
                 if progress:
                     progress(done, total)
         added.add_log()
@@ -198,10 +218,17 @@ def _meta(
         settings=recording.settings,
         facts={
             name: {key: value for key, value in fact.items() if key not in ("modules", "layers")}
+            | _pauses(pieces, name)
             for name, fact in facts.items()
         },
         tables=rows,
     )
+
+
+def _pauses(pieces: Path, name: str) -> dict[str, Any]:
+    """How long the recording kept that process waiting, as it said last."""
+    told = json_object(pieces / progress_name(name)).get("pauses")
+    return {"pauses": told} if isinstance(told, dict) else {}
 
 
 def _put_others_aside(pieces: Path, folder: Path) -> None:
@@ -243,7 +270,8 @@ def unflushed(
         progress = json_object(pieces / progress_name(name))
         numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *kept.get(name, ())]))
         numbers = numbers[numbers >= 0]
-        silent = not progress.get("finished") and (progress or name in counts)
+        ended = progress.get("finished") or (name in counts and counts[name].ended)
+        silent = not ended and (progress or name in counts)
         why = ends.get(name, _WITHOUT_A_WORD if silent else "")
         lines += [
             f"{name}: {line}" for line in _lines(name, counts.get(name), progress, numbers, why)
@@ -290,7 +318,10 @@ def _lines(
         lines.append(f"its recording failed after {recorded} steps; later ones are missing{logged}")
     elif counts is not None and counts.unlogged:
         lines.append(f"{counts.unlogged} lines of its log could not be written")
-    if not (lines or len(kept) or progress.get("finished")) and name.startswith("rank"):
+    if (ended := str(progress.get("ended") or "")) and name.startswith("rank"):
+        lines.append(f"its recording ended after {expected} steps: {ended}")
+    finished = progress.get("finished") or (counts is not None and counts.ended)
+    if not (lines or len(kept) or finished) and name.startswith("rank"):
         lines.append(f"no step was flushed{because}")
     return lines
 
@@ -409,6 +440,11 @@ def _piece_column(bundle: Bundle, rank: int) -> list[int]:
     return [int(number) for number in bundle.frame("steps", rank, ["piece"])["piece"].unique()]
 
 
+def is_of_process(line: str, name: str) -> bool:
+    """Whether a line of a bundle's `lost` is about a process, whose name it begins with."""
+    return line.startswith((f"{name}:", f"{name},"))
+
+
 def _kept(bundle: Bundle, rank: int) -> KeptRank:
     rows = bundle.meta.tables
     name = f"rank{rank}"
@@ -417,7 +453,5 @@ def _kept(bundle: Bundle, rank: int) -> KeptRank:
         pieces=len(_piece_column(bundle, rank)),
         steps=rows.get(table_file("steps", rank), 0),
         kernels=rows.get(table_file("kernels", rank), 0),
-        missing=tuple(
-            line for line in bundle.meta.lost if line.startswith((f"{name}:", f"{name},"))
-        ),
+        missing=tuple(line for line in bundle.meta.lost if is_of_process(line, name)),
     )

@@ -29,13 +29,13 @@ from spark_prof.cores import cores
 from spark_prof.errors import CommandError
 from spark_prof.files import sync, write_whole
 from spark_prof.redact import redacted_text, redacted_value
+from spark_prof.traces.chunks import META_FILE as META_FILE
 from spark_prof.traces.tables import TABLES, empty_table
 
 SCHEMA = 1
 IMPORTED = "imported: "
 """What the backend of an imported bundle begins with; the trace's format follows."""
 
-META_FILE = "meta.json"
 ROWS = 1 << 18  # rows of a batch; a row group may hold more
 
 _META_LIMIT = 64 << 20
@@ -119,6 +119,11 @@ def is_table_file(name: str) -> bool:
     return bool(match and match[1] in TABLES and int(match[2]) <= HIGHEST_RANK)
 
 
+def is_import(backend: str) -> bool:
+    """Whether a bundle with that backend was made of another tool's trace."""
+    return backend.startswith(IMPORTED)
+
+
 class Bundle:
     """An opened bundle; tables are read when they are asked for."""
 
@@ -132,8 +137,21 @@ class Bundle:
         for name, rows in self.meta.tables.items():
             self._check(name, rows)
 
+    @property
+    def shown(self) -> str:
+        """What it is called in a message: as a person named it, else by its folder."""
+        return self.named or str(self.path)
+
     def __repr__(self) -> str:
-        return f"Bundle({str(self.path)!r}, ranks={self.ranks}, tables={', '.join(TABLES)})"
+        rows = {
+            table: sum(self.meta.tables.get(table_file(table, rank)) or 0 for rank in self.ranks)
+            for table in ("steps", "kernels")
+        }
+        ranks = ", ".join(map(str, self.ranks))
+        return (
+            f"Bundle({str(self.path)!r}, {'ranks' if len(self.ranks) > 1 else 'rank'} {ranks}, "
+            f"{rows['steps']:,} steps, {rows['kernels']:,} kernels)"
+        )
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -148,7 +166,7 @@ class Bundle:
     @property
     def imported(self) -> bool:
         """Whether it was made of a trace that something else recorded."""
-        return self.meta.backend.startswith(IMPORTED)
+        return is_import(self.meta.backend)
 
     def facts(self, rank: int) -> dict[str, Any]:
         """What the rank's worker said about itself, empty where it said nothing."""
@@ -183,6 +201,8 @@ class Bundle:
         self, table: str, rank: int, columns: Sequence[str], rows: int
     ) -> tuple[pd.DataFrame, Int64s]:
         """Whole row groups, spread evenly over a table, of about so many rows.
+
+        # bar: a report of 10 M kernels in 4 s
 
         Returns:
             The rows, and which rows of the table they are; all where it has no more than that.
@@ -254,7 +274,7 @@ class Bundle:
         try:
             metadata = pq.read_metadata(path)
         except FileNotFoundError as error:
-            raise CommandError(f"{self.path} is incomplete: {name} is missing") from error
+            raise CommandError(f"{self.shown} is incomplete: {name} is missing") from error
         except (OSError, pa.ArrowException) as error:
             raise CommandError(f"{path} is truncated or damaged; record again") from error
         found = metadata.schema.to_arrow_schema()

@@ -26,7 +26,7 @@ LARGEST_HEADER = 100_000_000  # the longest header that the format's own reader 
 _MOST_DIMENSIONS = 16
 _LARGEST_TENSOR = 1 << 50
 _LONGEST_NAME = 1000
-_LFS_POINTER = b"version https://git-lfs"
+LFS_POINTER = b"version https://git-lfs"
 
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -76,7 +76,7 @@ def read_header(path: Path) -> Header:
     """
     with open(path, "rb") as file:
         begin = file.read(8)
-        if begin and _LFS_POINTER.startswith(begin):
+        if begin and LFS_POINTER.startswith(begin):
             raise HeaderError("is a Git LFS pointer, not the file; git lfs pull fetches it")
         if len(begin) < 8:
             raise HeaderError("is cut short before its header")

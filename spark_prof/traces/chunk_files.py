@@ -20,9 +20,12 @@ import pyarrow as pa
 
 from spark_prof.errors import CommandError
 from spark_prof.traces.chunks import (
+    LATER_COLUMNS,
     RECORDING_FILE,
+    counts_name,
     facts_name,
     pid_namespace,
+    progress_name,
     read_counts,
 )
 from spark_prof.traces.claim import is_claimed, locked_folder
@@ -100,9 +103,20 @@ def load_array(path: Path, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError, TokenError) as error:
         raise CommandError(f"{path.name} is missing or damaged") from error
-    if not isinstance(array, np.ndarray) or array.dtype != kind or array.ndim != 1:
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or not _fits(array.dtype, kind):
         raise CommandError(f"{path.name} was written by another spark-prof")
-    return array
+    if array.dtype == kind:
+        return array
+    filled = np.zeros(len(array), kind)
+    for name in array.dtype.names or ():
+        filled[name] = array[name]
+    return filled
+
+
+def _fits(found: np.dtype[Any], kind: np.dtype[Any]) -> bool:
+    """Whether rows are of that kind, but perhaps without the columns that came later."""
+    names = [name for name in kind.names or () if name not in LATER_COLUMNS]
+    return found == kind or found == np.dtype([(name, kind[name]) for name in names])
 
 
 def load_tensors(path: Path) -> list[dict[str, Any]]:
@@ -163,7 +177,14 @@ def being_recorded(pieces: Path) -> bool:
     if is_claimed(pieces.parent):  # by the recorder, whose lock can be seen from a container
         return True
     said = (*pieces.glob("*.progress.json"), pieces / RECORDING_FILE)
-    return any(map(is_at_work, said))
+    if any(map(is_at_work, said)):
+        return True
+    return any(  # a process counts from its first step on, and says later how far it is
+        _runs(counts.pid, pieces / counts_name(name), json_object(pieces / facts_name(name)))
+        for name, counts in read_counts(pieces).items()
+        if counts.exact and not counts.ended
+        if not (pieces / progress_name(name)).exists()
+    )
 
 
 @contextmanager
@@ -184,9 +205,15 @@ def is_at_work(path: Path) -> bool:
     """Whether the process that wrote the file is still at work, and no later one of its number."""
     value = json_object(path)
     pid = value.get("pid")
-    if value.get("finished") or not isinstance(pid, int):
+    counts = read_counts(path.parent).get(path.name.split(".")[0])
+    ended = counts is not None and counts.ended  # on a full disk it could not say so there
+    if ended or value.get("finished") or not isinstance(pid, int):
         return False
-    facts = value | json_object(path.parent / facts_name(path.name.split(".")[0]))
+    return _runs(pid, path, value | json_object(path.parent / facts_name(path.name.split(".")[0])))
+
+
+def _runs(pid: int, path: Path, facts: dict[str, Any]) -> bool:
+    """Whether the process of that number wrote the file, is of this host and still at work."""
     if facts.get("host", socket.gethostname()) != socket.gethostname():
         return False  # the number belongs to another machine or container
     if facts.get("pid_namespace", pid_namespace()) != pid_namespace():

@@ -7,7 +7,7 @@ when it was *launched*, on the thread that ran the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ from spark_prof.traces.host_timeline import (
 )
 from spark_prof.traces.machine_code import CUBINS_FOLDER, Cubins, read_machine_code
 from spark_prof.traces.nsys_chunks import read_nsys_piece
+from spark_prof.traces.readers.cupti_trace import symbols_of
 from spark_prof.traces.readers.kineto import read_kineto
 from spark_prof.traces.tables import TABLES, empty_frame
 from spark_prof.vocabulary import PHASES
@@ -67,7 +68,7 @@ def join_piece(
     events: Rows,
     modules: Sequence[dict[str, Any]],
     read: Callable[[], Trace | None],
-    piece: int,
+    piece: int | Int64s,
     nodes: GraphNodes | None = None,
     thread: int = -1,
 ) -> tuple[dict[str, pd.DataFrame], list[str]]:
@@ -75,6 +76,7 @@ def join_piece(
 
     Args:
         steps: rows of STEP_DTYPE; `events` of EVENT_DTYPE, `modules` of that table.
+        piece: its number, or of several that are joined as one the number of each step.
         read: reads the trace of the piece; None where there is none. Where it is missing or
             damaged (CommandError) the piece has no kernels.
         thread: the thread that runs the steps, where no step says so; -1 if unknown.
@@ -196,6 +198,40 @@ def read_trace(pieces: Path, process: str, piece: int) -> Trace | None:
     return read_nsys_piece(pieces, process, piece)
 
 
+_GROUP_BYTES = 48 << 20  # of traces that are joined as one; more takes more memory
+_ALSO = ("activity.bin", "names.json", "arguments.npy", "counters.npy")
+
+
+def groups(pieces: Path, process: str, numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Pieces that can be joined together: whole ones of torch's profiler, short as those are.
+
+    Within one the steps follow each other in time: where a clock was set, a new one begins.
+    """
+    group: list[int] = []
+    size, latest = 0, 0
+    for number in numbers:
+        trace = pieces / kineto_name(process, number)
+        beside = any((pieces / f"{process}.{number:05d}.{kind}").exists() for kind in _ALSO)
+        try:
+            steps = load_array(pieces / array_name(process, "steps", number), STEP_DTYPE)
+            own = trace.stat().st_size
+        except (CommandError, OSError):
+            steps, own = np.zeros(0, STEP_DTYPE), 0
+        times = np.concatenate([[latest], steps["start_ns"]])
+        fits = own > 0 and not beside and len(steps) > 0 and bool((np.diff(times) > 0).all())
+        if group and (not fits or size + own > _GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(number)
+        size += own
+        latest = int(steps["end_ns"].max(initial=0))
+        if not own or beside or not len(steps):
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
 _MOST_MODULES = 1 << 20  # models have thousands; a larger number in a file is damage
 
 
@@ -230,6 +266,39 @@ class PieceTables:
         self._add_tensors()
         self._add_graphs()
 
+    def add_group(self, name: str, pieces: Sequence[int]) -> None:
+        """Joins and adds pieces of the process that was added last, as `groups` found them."""
+        if len(pieces) == 1 or not self._add_as_one(name, pieces):
+            for piece in pieces:
+                self.add_piece(name, piece)
+
+    def _add_as_one(self, name: str, pieces: Sequence[int]) -> bool:
+        """Adds pieces as if they were one, which costs the same however many; False if damaged."""
+        try:
+            steps, events = (
+                [_whole(load_array(path, dtype), path.name) for path in paths]
+                for dtype, paths in (
+                    (STEP_DTYPE, [self._pieces / array_name(name, "steps", n) for n in pieces]),
+                    (EVENT_DTYPE, [self._pieces / array_name(name, "events", n) for n in pieces]),
+                )
+            )
+            trace = read_kineto(*(self._pieces / kineto_name(name, n) for n in pieces))
+        except CommandError:
+            return False
+        numbers = np.repeat(np.array(pieces, np.int64), list(map(len, steps)))
+        together = np.concatenate(steps)
+        frames, lost = join_piece(
+            together, np.concatenate(events), self._modules, lambda: trace, numbers, self._nodes
+        )
+        if lost or not len(together):
+            return False
+        for table, frame in frames.items():
+            if table != "markers" or len(frame):
+                self._tables.add(table, self._rank, frame)
+        self._add_arguments(frames["kernels"]["graph_node"].to_numpy(np.int64))
+        self.steps.setdefault(name, []).append(together["step"])
+        return True
+
     def add_piece(self, name: str, piece: int) -> None:
         """Joins and adds one piece of the process that was added last."""
         before = len(self.lost)
@@ -240,8 +309,8 @@ class PieceTables:
             steps, events, self._modules, lambda: self._read(piece), piece, self._nodes, thread
         )
         kernels = frames["kernels"]
-        names = json_object(self._pieces / names_name(name, piece))
-        if symbols := names.get("functions"):
+        names = self._pieces / names_name(name, piece)
+        if names.exists() and (symbols := symbols_of(json_object(names))):
             kernels = kernels.assign(cubin=self._cubins.of_kernels(kernels, symbols))
         for table, frame in (frames | {"kernels": kernels}).items():
             if table != "markers" or len(frame):
@@ -355,12 +424,14 @@ class PieceTables:
         self._arguments.sort(order=("node", "argument", "offset"))
         self._written = set()
 
-    def _add_arguments(self, nodes: Int64s, piece: int) -> None:
+    def _add_arguments(self, nodes: Int64s, piece: int | None = None) -> None:
         """Adds the arguments of a piece's kernels: of a captured one once, in its first piece.
 
         vLLM captures a graph for each of some fifty batch sizes, of which few ever run.
         """
-        rows = [self._load(array_name(self._name, "arguments", piece), ARGUMENT_DTYPE)]
+        rows = [np.zeros(0, ARGUMENT_DTYPE)]
+        if piece is not None:
+            rows = [self._load(array_name(self._name, "arguments", piece), ARGUMENT_DTYPE)]
         if self._nodes is not None and len(self._arguments):
             found = self._nodes.find(np.unique(nodes))
             originals = self._nodes.frame["original"].to_numpy(np.int64)[found[found >= 0]]

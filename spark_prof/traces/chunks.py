@@ -29,12 +29,21 @@ import numpy as np
 from spark_prof.files import sync, write_whole
 from spark_prof.redact import redacted_text, redacted_value
 
+META_FILE = "meta.json"  # of a bundle, written last
+
 RECORDING_FILE = "recording.json"  # holds the command and the settings of the recording
 
 CLOCK_MARK = "spark_prof clock "
 """What an NVTX mark begins with that names the time, in ns since the epoch."""
 
 REFUSED_FILE = "refused.json"  # holds the reason, where a process cannot be recorded
+
+LATER_ENGINE_FILE = "later.json"  # of the process of an engine that came after the recorded one
+
+LATER_ENGINE = (
+    "its command started more than one vLLM engine, and only the first is recorded; "
+    "give each engine a command of its own"
+)
 
 
 def _columns(text: str) -> np.dtype[np.void]:
@@ -44,9 +53,13 @@ def _columns(text: str) -> np.dtype[np.void]:
 
 STEP_DTYPE = _columns(
     "step:i4 key:i8 phase:i1 start_ns:i8 end_ns:i8 prefill_requests:i4 prefill_tokens:i4 "
-    "decode_requests:i4 decode_tokens:i4 context_tokens:i8 thread:i8 watched:?"
+    "decode_requests:i4 decode_tokens:i4 context_tokens:i8 thread:i8 watched:? "
+    "recomputed_tokens:i4 preempted:i4 paused_ns:i8"
 )
 """One recorded step; `phase` counts through vocabulary.PHASES."""
+
+LATER_COLUMNS = frozenset({"paused_ns", "kind", "group"})
+"""Columns that an earlier spark-prof did not write: they are 0 in its pieces."""
 
 EVENT_DTYPE = _columns("time_ns:i8 code:i8")
 """Entering module m is code m + 1, leaving it -(m + 1), leaving everything 0."""
@@ -57,8 +70,9 @@ NODE_DTYPE = _columns("created_ns:i8 node:i8 original:i8 graph:i4 thread:i4")
 ARGUMENT_DTYPE = _columns("node:i8 correlation:i8 address:i8 argument:i4 offset:i4 size:i4")
 """A word among a kernel's arguments that may be an address; columns of the `arguments` table."""
 
-CAPTURE_DTYPE = _columns("start_ns:i8 end_ns:i8 tokens:i4 mode:i4")
-"""One capture of a CUDA graph; `mode` is vLLM's CUDAGraphMode: 1 PIECEWISE, 2 FULL, 0 unknown."""
+CAPTURE_DTYPE = _columns("start_ns:i8 end_ns:i8 tokens:i4 mode:i4 kind:i4 group:i4")
+"""One capture of a CUDA graph; `mode` is vLLM's CUDAGraphMode: 1 PIECEWISE, 2 FULL, 0 unknown, or
+3 BREAKABLE; `kind` counts through vocabulary.GRAPH_KINDS; pieces of one call have one `group`."""
 
 COUNTER_DTYPE = _columns(
     "start_ns:i8 end_ns:i8 dram_read_bytes:f8 dram_write_bytes:f8 tensor_active:f8 sm_active:f8 "
@@ -157,21 +171,30 @@ def append_log(folder: Path, process: str, time_ns: int, message: str) -> None:
         file.write(line + "\n")
 
 
-def sync_new(folder: Path, process: str, synced: MutableMapping[Path, tuple[int, int]]) -> int:
+_WRITTEN_ONCE = (".npy", ".kineto.json")
+
+
+def sync_new(folder: Path, process: str, synced: MutableMapping[str, tuple[int, int]]) -> int:
     """Syncs the files of a process that are new or have changed, and returns how many.
 
     For a thread of its own; `synced` has the size and time of change of each when it was synced.
+    Of thousands of pieces only the new ones are looked at, as the engine waits meanwhile.
     """
     changed = {}
-    for path in folder.glob(f"{process}.*"):
-        with suppress(FileNotFoundError):
-            status = path.stat()
-            mark = (status.st_size, status.st_mtime_ns)
-            if synced.get(path) != mark:
-                changed[path] = mark
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.startswith(f"{process}."):
+                continue
+            if entry.path in synced and entry.name.endswith(_WRITTEN_ONCE):
+                continue
+            with suppress(FileNotFoundError):
+                status = entry.stat()
+                mark = (status.st_size, status.st_mtime_ns)
+                if synced.get(entry.path) != mark:
+                    changed[entry.path] = mark
     for path in changed:
         with suppress(FileNotFoundError):
-            sync(path)
+            sync(Path(path))
     if changed:
         with suppress(FileNotFoundError):
             sync(folder)
@@ -179,10 +202,11 @@ def sync_new(folder: Path, process: str, synced: MutableMapping[Path, tuple[int,
     return len(changed)
 
 
-_FILE = _columns("magic:S8 run:S32 boot:S40 pid:<i8 begun:<i8 recorded:<i8 failed:<i8 unlogged:<i8")
+_FILE = _columns("magic:S8 run:S32 boot:S40 pid:<i8 begun:<i8 recorded:<i8 flags:<i8 unlogged:<i8")
 _MAGIC = b"SPCOUNT1"
 _FIRST = int(_FILE.fields["begun"][1]) if _FILE.fields else 0
-_BEGUN, _RECORDED, _FAILED, _UNLOGGED = range(4)
+_BEGUN, _RECORDED, _FLAGS, _UNLOGGED = range(4)
+_FAILED, _ENDED = 1, 2
 
 _GET_FLAGS, _SET_FLAGS, _NO_COPY_ON_WRITE = 0x80086601, 0x40086602, 0x00800000
 """FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_NOCOW_FL of linux/fs.h."""
@@ -198,6 +222,7 @@ class StepCounts:
     begun: int  # steps of the recording that began; one more than `recorded` while a step runs
     recorded: int  # steps (of a scheduler: iterations) that were recorded
     failed: bool  # whether the recording ended itself because one of its hooks failed
+    ended: bool  # whether the process has nothing more to add
     unlogged: int  # lines that could not be written into the log
     exact: bool  # whether nothing can be newer: it was written under the kernel that runs now
 
@@ -209,31 +234,25 @@ class StepCounter:
         self._numbers = memoryview(bytearray(8 * 4)).cast("q")
 
     def open(self, folder: Path, process: str, run: str) -> None:
-        """Maps the file, with nothing counted yet.
+        """Maps the file, with nothing counted yet; no other process may while this one counts.
 
         Raises:
-            FileExistsError: another process, or an earlier recording, counted there.
+            FileExistsError: another process counts there, or did in an earlier recording.
             OSError: the file cannot be written, or the file system cannot map it.
         """
         path = folder / counts_name(process)
-        before = _read(path)
-        if before is not None and before.recorded:
-            raise FileExistsError(f"process {before.pid} was recorded as {process} before")
         texts = (_MAGIC, run.encode(), boot_id().encode())
         rows = np.array([(*texts, os.getpid(), 0, 0, 0, 0)], dtype=_FILE)
-
-        def write(file: BinaryIO) -> None:
-            _keep_in_place(file)
-            file.write(rows.tobytes())
-
-        write_whole(path, write)
-        try:
-            with open(path, "r+b") as file:
+        with _own_file(path) as file:  # the map holds the file's lock
+            try:
+                _keep_in_place(file)
+                file.write(rows.tobytes())
+                file.flush()
                 mapped = mmap.mmap(file.fileno(), _FILE.itemsize)
-        except (OSError, ValueError):
-            with suppress(OSError):
-                path.unlink()
-            raise
+            except (OSError, ValueError):
+                with suppress(OSError):
+                    path.unlink()
+                raise
         self._numbers = memoryview(mapped)[_FIRST:].cast("q")
 
     def begin(self, step: int) -> None:
@@ -246,11 +265,44 @@ class StepCounter:
 
     def fail(self) -> None:
         """Says that the recording ended itself."""
-        self._numbers[_FAILED] = 1
+        self._numbers[_FLAGS] |= _FAILED
+
+    def finish(self) -> None:
+        """Says that nothing more will come, also where the disk is full, and lets the file go."""
+        self._numbers[_FLAGS] |= _ENDED
+        # A map that is left keeps its file system busy.
+        self._numbers = memoryview(bytearray(self._numbers)).cast("q")
 
     def miss_line(self) -> None:
         """Says that a line could not be logged."""
         self._numbers[_UNLOGGED] += 1
+
+
+def _own_file(path: Path) -> BinaryIO:
+    """Opens and locks a file that is new, or that a process left which had counted nothing.
+
+    Raises:
+        FileExistsError: another process has it.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        file = os.fdopen(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644), "r+b")
+        new = True
+    except FileExistsError:
+        file = os.fdopen(os.open(path, flags), "r+b")
+        new = False
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        before = None if new else _read(path)
+        taken = before is not None and before.recorded > 0
+    except BlockingIOError:
+        taken = True
+    except OSError:  # a file system without locks: only who makes the file has it
+        taken = not new
+    if taken:
+        file.close()
+        raise FileExistsError(f"another process counts in {path.name}")
+    return file
 
 
 def counts_name(process: str) -> str:
@@ -289,15 +341,16 @@ def _read(path: Path) -> StepCounts | None:
     if len(content) != _FILE.itemsize or not content.startswith(_MAGIC):
         return None
     row = np.frombuffer(content, _FILE)[0]
-    numbers = ("pid", "begun", "recorded", "failed", "unlogged")
-    pid, begun, recorded, failed, unlogged = (int(row[name]) for name in numbers)
+    numbers = ("pid", "begun", "recorded", "flags", "unlogged")
+    pid, begun, recorded, flags, unlogged = (int(row[name]) for name in numbers)
     if not 0 <= recorded <= 1 << 40 or not 0 <= begun <= 1 << 40:
         return None
     boot = row["boot"].decode(errors="replace")
     process = path.name.removeprefix("counts.").removesuffix(".bin")
     run = row["run"].decode(errors="replace")
     same = bool(boot) and boot == boot_id()
-    return StepCounts(process, run, pid, begun, recorded, bool(failed), unlogged, same)
+    failed, ended = bool(flags & _FAILED), bool(flags & _ENDED)
+    return StepCounts(process, run, pid, begun, recorded, failed, ended, unlogged, same)
 
 
 def _keep_in_place(file: BinaryIO) -> None:

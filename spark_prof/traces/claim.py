@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class Claim:
     def __init__(self, folder: Path, *, again: bool = False) -> None:
         self.folder = folder.absolute()
         self._made = False
+        self._endings: list[Callable[[], None]] = []
         try:
             self._descriptor = self._locked()
             if not again and any(self.folder.iterdir()):
@@ -47,10 +48,16 @@ class Claim:
         except OSError:
             return False
 
+    def when_released(self, ending: Callable[[], None]) -> None:
+        """Has something called that lasts as long as the claim."""
+        self._endings.append(ending)
+
     def release(self) -> None:
         """Lets others in. A folder that this made and that is still empty is removed."""
         if self._descriptor < 0:
             return
+        while self._endings:
+            self._endings.pop()()
         if self._made and self.intact():
             with suppress(OSError):
                 self.folder.rmdir()
@@ -88,15 +95,11 @@ class Claim:
         raise CommandError(f"{self.folder} is removed over and over again; choose another --out")
 
 
-def locked_folder(folder: Path, how: int = fcntl.LOCK_EX) -> int | None:
-    """Opens and locks a folder; None where another process has. Closing it unlocks it.
-
-    Args:
-        how: `fcntl.LOCK_EX`, or `fcntl.LOCK_SH` only to see whether somebody writes.
-    """
+def locked_folder(folder: Path) -> int | None:
+    """Opens and locks a folder; None where another process has. Closing it unlocks it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
@@ -105,15 +108,34 @@ def locked_folder(folder: Path, how: int = fcntl.LOCK_EX) -> int | None:
     return descriptor
 
 
+def holds(folder: Path) -> bool | None:
+    """Whether a process of this host holds the folder's lock; None where that cannot be told.
+
+    Raises:
+        FileNotFoundError: the folder is gone.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
 def is_claimed(folder: Path) -> bool:
     """Whether a process of this host writes into the folder."""
-    try:
-        descriptor = locked_folder(folder, fcntl.LOCK_SH)
-    except OSError:
-        return False
-    if descriptor is None:
-        return True
-    os.close(descriptor)
+    with suppress(FileNotFoundError):
+        return holds(folder) is True
     return False
 
 

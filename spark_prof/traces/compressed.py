@@ -54,6 +54,17 @@ def open_stream(path: Path) -> Iterator[Iterator[bytes]]:
         raise CommandError(f"{path} cannot be read ({error.strerror or error})") from error
 
 
+def read_whole(path: Path, most: int, way_out: str = "write it again") -> bytearray:
+    """The content of a file, decompressed; one of more than `most` bytes is refused."""
+    data = bytearray()
+    with open_stream(path) as blocks:
+        for block in blocks:
+            data += block
+            if len(data) > most:
+                raise CommandError(f"{path} holds more than {most >> 20} MiB; {way_out}")
+    return data
+
+
 def _ahead(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[bytes]:
     coming = pool.submit(next, blocks, b"")
     while block := coming.result():
@@ -125,6 +136,7 @@ _ZIP_MAGIC = (b"PK\3\4", b"PK\5\6")
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Others may want gigabytes before they give a byte."""
 _UNIX, _REGULAR = 3, 8
+_MOST_MEMBER_BYTES = 256 << 20  # of a file that is taken out alone
 _ZIP_END = struct.Struct("<4s4H2LH")
 _ZIP64_END = struct.Struct("<4sQ2H2L4Q")
 _MOST_ZIP_INDEX = _MOST_MEMBERS * 1024
@@ -199,6 +211,24 @@ def is_zip_with(path: Path, name: str) -> bool:
             return name in archive.namelist()
     except (*_DAMAGE, OSError):
         return False
+
+
+def unpacked_member(path: Path, name: str, into: Path) -> None:
+    """Writes one file of a zip to a path.
+
+    unpacked_member(Path("example.zip"), "meta.json", Path("meta.json"))
+    """
+    try:
+        for member, content in _zip_files(path):
+            if member == name:
+                data = content.read(_MOST_MEMBER_BYTES + 1)
+                if len(data) > _MOST_MEMBER_BYTES:
+                    break
+                into.write_bytes(data)
+                return
+    except (*_DAMAGE, OSError) as error:
+        raise CommandError(f"{path} is a damaged or unusual archive ({error})") from error
+    raise CommandError(f"{path} holds no {name:.80}, or it is too large")
 
 
 def _zip_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:

@@ -38,6 +38,7 @@ import pandas as pd
 from spark_prof.cores import cores
 from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
+from spark_prof.extras import install_command
 
 FOLDER_VARIABLE = "SPARK_PROF_CUDA_TOOLS"  # environment variable that names the tools' folder
 
@@ -76,14 +77,18 @@ def _places(name: str) -> Iterator[Path]:
 
 def missing_tool(name: str) -> str:
     """What to do where the tool is not installed."""
-    return f"{name} is not installed; run: pip install 'spark-prof[sass]'"
+    return f"{name} is not installed; run: {install_command('sass')}"
+
+
+class MissingToolError(CommandError):
+    """One of CUDA's tools is not installed."""
 
 
 def needed_tool(name: str) -> Path:
-    """The tool's file; a CommandError where it is not installed."""
+    """The tool's file; a MissingToolError where it is not installed."""
     tool = find_tool(name)
     if tool is None:
-        raise CommandError(missing_tool(name))
+        raise MissingToolError(missing_tool(name))
     return tool
 
 

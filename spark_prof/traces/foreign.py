@@ -38,6 +38,7 @@ class Trace:
     overhead: pd.DataFrame = field(default_factory=lambda: empty_frame("overhead"))
     # The NVTX ranges and marks, the `markers` table without its `step`.
     markers: pd.DataFrame = field(default_factory=lambda: empty_frame("markers"))
+    unreadable: int = 0  # kernels, copies and memsets whose name, time or duration cannot be read
     lost: tuple[str, ...] = ()
 
 
@@ -105,6 +106,17 @@ class Foreign:
     refusal: str = ""  # why nothing of it can be analyzed, empty where something can
 
 
+IMPOSSIBLE = "impossible records:"
+"""What a line of a bundle's `lost` begins with that is about records left out of every figure."""
+
+
+def is_impossible(line: str) -> bool:
+    """Whether a line of a bundle's `lost` is about such records."""
+    return line.startswith(IMPOSSIBLE)
+
+
+"""How lines of `lost` begin that tell which records were left out because they cannot be."""
+
 CALL_COLUMNS = ["scope", "start_ns", "end_ns", "thread"]  # the columns of Window.calls
 
 _NUMBER = np.int32(0)
@@ -131,6 +143,7 @@ class KernelSum:
     grid: str = ""
     block: str = ""
     scope: int = NO_SCOPE  # what all of them were launched for
+    kind: str = "kernel"  # or memcpy, memset
 
 
 def gpu_frame(**known: Any) -> pd.DataFrame:
@@ -255,7 +268,7 @@ def _laid(process: int, sums: list[KernelSum]) -> Iterator[Window]:
     instances = table["instances"].to_numpy(np.int64)
     each, longer = np.divmod(table["total_ns"].to_numpy(np.int64), np.maximum(instances, 1))
     first = np.cumsum(instances) - instances
-    texts = {name: table[name].astype("category") for name in ("name", "grid", "block")}
+    texts = {name: table[name].astype("category") for name in ("name", "grid", "block", "kind")}
     count, now = int(instances.sum()), 0
     for begin in range(0, count, _ROWS):
         rows = np.arange(begin, min(begin + _ROWS, count))

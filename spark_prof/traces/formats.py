@@ -16,7 +16,10 @@ from spark_prof.traces.bundle import META_FILE
 from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.readers.cupti_blocks import MAGIC
+from spark_prof.traces.readers.graph_stacks import FORMAT as GRAPH_STACKS
+from spark_prof.traces.readers.graph_stacks import is_graph_stacks
 from spark_prof.traces.readers.ncu_csv import is_details_page, is_raw_page
+from spark_prof.traces.readers.ncu_report import REPORT_MAGIC
 from spark_prof.traces.readers.nsys_stats import REPORT_NAMES, report_of
 from spark_prof.traces.readers.printed_tables import head_of
 
@@ -126,10 +129,25 @@ FORMATS = (
         loose_endings=(".gz", ".zst", ".json", ".trace", ".pt"),
     ),
     FileFormat(
+        "vllm-forward", "kernel sums of vllm bench forward",
+        lambda h: h.holds(b"{", b'"replays"', b'"span_us"', b'"busy_us"', b'"kernels"'),
+        b'{"replays": 3, "span_us": 1.0, "busy_us": 1.0, "kernels": []}',
+        "vllm_forward.vllm_forward", scoped=False, endings=(".kernels.json",),
+    ),
+    FileFormat(
+        GRAPH_STACKS, "Python stacks of graph nodes", lambda h: is_graph_stacks(h.text),
+        b'{"25769803776": "/x/layernorm.py:60:forward"}',
+    ),
+    FileFormat(
         "nsys-stats", f"a CSV report of nsys stats ({REPORT_NAMES})",
         lambda h: h.has_table(lambda head: report_of(head) is not None),
         b"Total Time (ns),Instances,Name\n",
         "nsys_stats.nsys_stats_csv", scoped=False, loose_endings=(".csv",),
+    ),
+    FileFormat(
+        "ncu-rep", "a report of Nsight Compute", lambda h: h.raw.startswith(REPORT_MAGIC),
+        REPORT_MAGIC,
+        "ncu_report.ncu_report", scoped=False, endings=(".ncu-rep",),
     ),
     FileFormat(
         "ncu", "what ncu --csv printed",
@@ -161,21 +179,29 @@ def without_endings(name: str) -> str:
     return left or name
 
 
+class FormatError(CommandError):
+    """A file that is in no format; `what` is said of it without its path, and no way out."""
+
+    def __init__(self, path: Path, what: str, way_out: str = "") -> None:
+        super().__init__(f"{path} {what}{': ' if way_out else ''}{way_out}")
+        self.what = what
+
+
 def format_of(path: Path) -> str:
     """The name of the format: one of `FORMATS`, BENCHMARK, BUNDLE, PIECES or FOLDER."""
     try:
         if path.is_dir():
             return _folder(path)
         if not path.exists():
-            raise CommandError(f"{path} does not exist")
+            raise FormatError(path, "does not exist")
         if not path.is_file():
-            raise CommandError(f"{path} is no file; give a trace, a bundle or a folder of them")
+            raise FormatError(path, "is no file; give a trace, a bundle or a folder of them")
         with path.open("rb") as file:
             raw = file.read(512)
     except OSError as error:
-        raise CommandError(f"{path} cannot be read ({error.strerror or error})") from error
+        raise FormatError(path, f"cannot be read ({error.strerror or error})") from error
     if not raw:
-        raise CommandError(f"{path} is empty; record it again")
+        raise FormatError(path, "is empty; record it again")
     head = Head(path, raw)
     for known in FORMATS:
         if known.shows(head):
@@ -186,10 +212,12 @@ def format_of(path: Path) -> str:
     if recognise(path) is not None:
         return BENCHMARK
     if other := _of_doctor(path):
-        raise CommandError(f"{path} is {other} and no recording; ask: spark-prof doctor {path}")
-    raise CommandError(
-        f"{path} is nothing that can be read: give a bundle, a trace (nsys, PyTorch, CUPTI, "
-        "Proton, ncu), a load generator's result, or an archive of these"
+        raise FormatError(path, f"is {other} and no recording; ask: spark-prof doctor {path}")
+    raise FormatError(
+        path,
+        "is nothing that can be read",
+        "give a bundle, a trace (nsys, PyTorch, CUPTI, Proton, ncu), a load generator's result, or "
+        "an archive of these",
     )
 
 

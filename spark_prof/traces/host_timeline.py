@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.arrays import Int64s, Rows
+from spark_prof.vocabulary import GRAPH_KINDS
 
 PREPARE, FINISH, SAMPLE, FIRST_MODULE = 0, 1, 2, 3
 """Module numbers of what runs outside the model, and the first one of a module of the model."""
@@ -108,7 +109,8 @@ def replay(events: Rows, layers: Sequence[int], model: int | None) -> tuple[Time
     return Timeline(times, modules_out, layers_out), calls
 
 
-_MODES = ("", "PIECEWISE", "FULL")
+_MODES = ("", "PIECEWISE", "FULL", "BREAKABLE")
+_METADATA = GRAPH_KINDS.index("metadata")
 _LONGEST_CHAIN = 16  # clones of clones are followed this far; real ones are one or two
 
 
@@ -136,6 +138,9 @@ def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]
     created = rows["created_ns"].astype(np.int64)[root]
     capture = stretch_at(created, captures["start_ns"], captures["end_ns"])
     module, layer = (np.where(capture >= 0, found, -1) for found in timeline.at(created))
+    # What builds attention's metadata prepares the step, in a graph as outside of one.
+    builds = (capture >= 0) & (captures["kind"] == _METADATA)[capture] if len(captures) else False
+    module = np.where(builds & (module < 0), PREPARE, module)
     return GraphNodes(
         pd.DataFrame(
             {
@@ -154,7 +159,10 @@ def place_nodes(nodes: Rows, events: Rows, captures: Rows, layers: Sequence[int]
 def capture_rows(captures: Rows) -> pd.DataFrame:
     """The `captures` table."""
     frame = pd.DataFrame(captures)
-    frame["mode"] = [_MODES[mode] if 0 <= mode < len(_MODES) else "" for mode in captures["mode"]]
+    for column, words in (("mode", _MODES), ("kind", GRAPH_KINDS)):
+        frame[column] = [words[n] if 0 <= n < len(words) else "" for n in captures[column]]
+    # An earlier spark-prof wrote neither kind nor group.
+    frame.loc[captures["kind"] == 0, "group"] = -1
     return frame.rename_axis("capture").reset_index()
 
 

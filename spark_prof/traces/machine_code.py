@@ -29,6 +29,7 @@ from spark_prof.ending import temporary_folder
 from spark_prof.errors import CommandError
 from spark_prof.files import cache_folder, sync
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.compressed import is_zip_with, unpacked_member
 from spark_prof.traces.cuda_tools import (
     ToolError,
     count_opcodes,
@@ -343,8 +344,30 @@ class Instruction:
     text: str  # predicate, opcode and operands
 
 
+def keeps_cubin(source: Path, cubin: str) -> bool:
+    """Whether a bundle, or the zip of one, keeps the machine code of that hash."""
+    name = f"{CUBINS_FOLDER}/{cubin}.cubin"
+    if not _HASH.fullmatch(cubin):
+        return False
+    return (source / name).is_file() or (source.is_file() and is_zip_with(source, name))
+
+
+@contextmanager
+def _kept_cubin(source: Path, cubin: str) -> Iterator[Path]:
+    """The file of that hash, taken out of a zip for as long as it is needed."""
+    if not keeps_cubin(source, cubin):
+        raise CommandError(f"the recording does not keep {CUBINS_FOLDER}/{cubin:.16}.cubin")
+    if source.is_dir():
+        yield source / CUBINS_FOLDER / f"{cubin}.cubin"
+        return
+    with temporary_folder() as folder:
+        path = folder / f"{cubin}.cubin"
+        unpacked_member(source, f"{CUBINS_FOLDER}/{path.name}", path)
+        yield path
+
+
 def list_function(bundle: Path, cubin: str, function: str) -> tuple[Instruction, ...]:
-    """The instructions of a function of a cubin that the bundle keeps, in order.
+    """The instructions of a function of a cubin that the bundle, or its zip, keeps, in order.
 
     Only the bytes of the one function are given to nvdisasm, as a raw binary, never the ELF file,
     which anybody may have made. Branches name the address that they lead to; what the loader would
@@ -352,10 +375,8 @@ def list_function(bundle: Path, cubin: str, function: str) -> tuple[Instruction,
 
     list_function(Path("my-run"), row.cubin, row.function)
     """
-    path = bundle / CUBINS_FOLDER / f"{cubin}.cubin"
-    if not _HASH.fullmatch(cubin) or not path.is_file():
-        raise CommandError(f"the recording does not keep {CUBINS_FOLDER}/{cubin:.16}.cubin")
-    code = next((c for c in read_code(path, {function}) if c.symbol == function), None)
+    with _kept_cubin(bundle, cubin) as path:
+        code = next((c for c in read_code(path, {function}) if c.symbol == function), None)
     if code is None or not code.instructions:
         raise CommandError(f"{path.name} holds no {function:.60}")
     if not code.architecture or len(code.instructions) > _LARGEST_LISTED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from spark_prof.errors import CommandError
 from spark_prof.files import replacing
-from spark_prof.traces.assemble import SALVAGED, assemble, open_bundle
+from spark_prof.traces.assemble import SALVAGED, absent_ranks, assemble, open_bundle
 from spark_prof.traces.bundle import META_FILE, Bundle, Meta, TableFiles, table_file
 from spark_prof.traces.chunk_files import being_recorded, json_files
 from spark_prof.traces.chunks import pieces_folder
@@ -83,18 +83,21 @@ def check_same_run(parts: Sequence[Bundle]) -> None:
 
 def _difference(first: Bundle, second: Bundle) -> str | None:
     """Why the two cannot be parts of one run."""
-    runs = [{str(fact.get("run") or "") for fact in part.meta.facts.values()} - {""}
-            for part in (first, second)]  # fmt: skip
-    if all(runs) and runs[0] != runs[1]:
-        return "they were recorded by different calls of spark-prof record"
-    commands = [part.meta.command for part in (first, second)]
-    if all(commands) and commands[0] != commands[1]:
-        return "their commands differ"
     ours, theirs = (part.facts(part.ranks[0]) for part in (first, second))
     for name in _ALIKE:
-        if name in ours and name in theirs and ours[name] != theirs[name]:
+        values = [_portable(name, fact.get(name)) for fact in (ours, theirs)]
+        if name in ours and name in theirs and values[0] != values[1]:
             return f"{name} differs ({ours[name]!r:.40} and {theirs[name]!r:.40})"
     return None
+
+
+def _portable(name: str, value: object) -> object:
+    """A fact without the folder that a host keeps the model in."""
+    if name == "model":
+        return PurePath(str(value)).name
+    if isinstance(value, dict):
+        return {key: each for key, each in value.items() if key != "_name_or_path"}
+    return value
 
 
 _STATES = ("complete", "interrupted", SALVAGED)
@@ -156,14 +159,19 @@ def _open(source: Path) -> Bundle:
 def _joined_meta(parts: Sequence[Bundle], rows: dict[str, int]) -> Meta:
     metas = [part.meta for part in parts]
     first = next((meta for meta in metas if meta.command), metas[0])
+    facts = {name: fact for meta in reversed(metas) for name, fact in meta.facts.items()}
+    lost = list(dict.fromkeys(line for meta in metas for line in meta.lost))
+    if absent := [line for meta in metas for line in absent_ranks(meta.facts) if line in lost]:
+        # What one host lacked, another has.
+        lost = [line for line in lost if line not in absent] + absent_ranks(facts)
     return replace(
         metas[0],
         state=max((meta.state for meta in metas), key=_severity),
         command=first.command,
         settings=first.settings,
         created=max(meta.created for meta in metas),
-        facts={name: fact for meta in reversed(metas) for name, fact in meta.facts.items()},
-        lost=tuple(dict.fromkeys(line for meta in metas for line in meta.lost)),
+        facts=facts,
+        lost=tuple(lost),
         tables=rows,
     )
 

@@ -65,6 +65,14 @@ class Nsys:
             raise CommandError(f"nsys cannot export {report}: {why}; the report is kept")
 
 
+class NoNsysError(CommandError):
+    """No nsys of this machine is of use."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"{why}; {_INSTALL}")
+
+
 def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
     """The nsys on PATH, else the newest where NVIDIA's packages put it."""
     refused: list[str] = []
@@ -79,7 +87,7 @@ def find_nsys(path: str | None = None, root: Path = Path("/")) -> Nsys:
         if usable:
             return max(usable, key=lambda nsys: nsys.version)
     refused.append("nsys is not found on PATH or in /opt/nvidia")
-    raise CommandError(f"{refused[0]}; {_INSTALL}")
+    raise NoNsysError(refused[0])
 
 
 def _installed(root: Path) -> Iterator[Path]:
@@ -143,15 +151,18 @@ def _last_line(output: str) -> str:
     return told[-1][:300] if told else ""
 
 
-_HEAD = re.compile(rb"NVIDIA Tegra Profiler Report (\d{1,6}(?:@\d{1,6}){1,4})")
+_HEAD = re.compile(rb"NVIDIA Tegra Profiler Report (?:(\d{1,6}(?:@\d{1,6}){1,4})|\d+\.)")
 _HEAD_BYTES = 256
 
 
 def report_version(path: Path) -> str | None:
-    """The version of nsys that wrote a report; None for a file that is no report."""
+    """The version of nsys that wrote a report, empty where it does not say; None for no report.
+
+    Older ones, such as those of 2023.1, have the version of their format there, `1.`.
+    """
     with os_errors(f"cannot read {path}"), path.open("rb") as file:
         found = _HEAD.match(file.read(_HEAD_BYTES))
-    return found[1].decode().replace("@", ".") if found else None
+    return (found[1] or b"").decode().replace("@", ".") if found else None
 
 
 def export_report(path: Path, folder: Path) -> Path:
@@ -166,9 +177,10 @@ def export_report(path: Path, folder: Path) -> Path:
         find_nsys().export(path, export, lambda _: None)
     except CommandError as error:
         command = f"nsys export --type sqlite -o {quote(export.name)} {quote(path.name)}"
-        why = str(error).split("; install ")[0]
+        why = error.why if isinstance(error, NoNsysError) else str(error)
+        writer = f"nsys {version}" if version else "an older nsys"
         raise CommandError(
-            f"{path} was written by nsys {version} and must be exported first ({why}); where that "
+            f"{path} was written by {writer} and must be exported first ({why}); where that "
             f"version or a newer one is, run: {command}"
         ) from error
     return export

@@ -25,6 +25,7 @@ _WEB = ("http", "https")
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp",
     "https": "aiohttp", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs", "hf": "huggingface_hub",
+    "ssh": "paramiko", "sftp": "paramiko", "smb": "smbprotocol", "webhdfs": "requests",
 }  # fmt: skip
 """What fsspec needs for a protocol, by its name on PyPI."""
 
@@ -36,7 +37,7 @@ def is_url(source: str) -> bool:
 
 def local_copy(url: str, into: Path, most_bytes: int = MOST_BYTES) -> Path:
     """Copies the file or folder that a URL names; the copy's path below `into`."""
-    shown = _without_password(url)
+    shown = without_password(url)
     name = PurePosixPath(urlsplit(url).path).name
     target = into / (name if name not in ("", "..") else "source")
     left = most_bytes
@@ -69,7 +70,7 @@ def list_files(url: str) -> list[str] | None:
 
 def _protocol(url: str) -> str:
     if "::" in url:
-        raise CommandError(f"{_without_password(url)} chains stores with ::; give one store's URL")
+        raise CommandError(f"{without_password(url)} chains stores with ::; give one store's URL")
     return url.split("://", 1)[0].lower()
 
 
@@ -84,15 +85,19 @@ def _store(url: str) -> tuple[Any, str]:
 @contextmanager
 def _one_line(url: str) -> Iterator[None]:
     """Says in one line what went wrong in a store."""
-    shown = _without_password(url)
+    shown = without_password(url)
     try:
         yield
     except CommandError:
         raise
     except ImportError as error:
         protocol = _protocol(url)
-        package = _PACKAGES.get(protocol, f"an fsspec package for {protocol}")
-        raise CommandError(f"{shown} needs {package}; run: pip install {package}") from error
+        package = _PACKAGES.get(protocol)
+        way = (
+            f"run: pip install {package}" if package else "copy it yourself, or see fsspec's pages"
+        )
+        needed = package or f"a package of fsspec for {protocol}"
+        raise CommandError(f"{shown} needs {needed}; {way}") from error
     except FileNotFoundError as error:
         raise CommandError(f"{shown} does not exist, or may not be read") from error
     # Every store raises exceptions of its own: what they have in common is that reading failed.
@@ -137,7 +142,7 @@ def _below(store: Any, root: str) -> list[str]:
     return [name[len(base) :] for name in names]
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     """The URL for a message: without user, password and signature."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]

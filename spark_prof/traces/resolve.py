@@ -21,7 +21,8 @@ from spark_prof.traces.chunk_files import being_recorded
 from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.code_files import holds_machine_code
 from spark_prof.traces.formats import BENCHMARK, format_of, named_as_trace
-from spark_prof.traces.remote import is_url, list_files, local_copy
+from spark_prof.traces.rank_files import one_run
+from spark_prof.traces.remote import is_url, list_files, local_copy, without_password
 
 MOST_MEMBERS = 10_000
 _DEPTH = 4
@@ -39,8 +40,6 @@ _RESULT_HEAD = 256
 _WHOLE = ".steps.npy"  # written last of all files of a piece
 
 _MOST_FILES = 10_000
-
-_RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 
 
 class NoMembersError(CommandError):
@@ -152,7 +151,14 @@ def fetched_path(source: str) -> Iterator[Path]:
         yield Path(source)
         return
     with temporary_folder() as folder:
-        yield local_copy(source, folder)
+        try:
+            yield local_copy(source, folder)
+        except CommandError as error:
+            # The copy is gone when this is read: what was named is not.
+            shown = without_password(source).rstrip("/")
+            told = re.sub(rf"{re.escape(str(folder))}/[^/\s:;,'\"]+", lambda _: shown, str(error))
+            error.args = (told,)
+            raise
 
 
 def find_result(path: Path) -> Path | None:
@@ -199,9 +205,9 @@ def is_bundle(path: Path) -> bool:
 def find_members(source: str) -> list[Member]:
     """The recordings that a folder or URL holds, sorted by name; itself if it is one.
 
-    A folder whose traces are those of several ranks, by their names, is one recording with all
-    that lies below it. Links to folders are not followed, so that a link to a folder above ends
-    nothing. What is hidden is left out, and so is what lies in a bundle.
+    A folder whose traces are the ranks of one run, or one with the captures of its graphs, is one
+    recording with all that lies below it. Links to folders are not followed, so that a link to a
+    folder above ends nothing. What is hidden is left out, and so is what lies in a bundle.
     """
     found = _in_store(source) if is_url(source) else _in_folder(Path(source), source)
     if len(found) > MOST_MEMBERS:
@@ -277,7 +283,7 @@ def _walked(source: str, base: str, look: Callable[[str], _Below]) -> list[Membe
         prefix = waiting.pop()
         bundles, folders, traces = map(list, look(prefix))
         found += map(member, bundles)
-        if _one_run(traces, folders):
+        if _one_run(traces, folders, None if is_url(base) else Path(base)):
             found.append(member(prefix))
         else:
             found += [member(name) for name in traces if not _captured(name)]
@@ -306,16 +312,20 @@ def _captured(name: str) -> bool:
     return f"/{_CAPTURES}/" in f"/{name}" or _CAPTURE_FILE in name
 
 
-def _one_run(traces: Sequence[str], folders: Iterable[str]) -> bool:
-    """Whether the traces of a folder are the ranks of one run: each has another rank's number.
+def _one_run(traces: Sequence[str], folders: Iterable[str], base: Path | None) -> bool:
+    """Whether a folder's traces are the ranks of one run, or one with captures of its graphs."""
+    own = [name for name in traces if not _captured(name)]
+    if len(own) == 1:
+        return len(own) < len(traces) or any(_captured(f"{name}/") for name in folders)
+    return one_run(own, base)
 
-    One rank alone is a run only with the captures of its graphs beside it.
-    """
-    own = [name.rsplit("/", 1)[-1] for name in traces if not _captured(name)]
-    numbers = [match[1] for name in own if (match := _RANK.search(name))]
-    captures = len(own) < len(traces) or any(_captured(f"{name}/") for name in folders)
-    alone = len(numbers) == 1 and not captures
-    return bool(numbers) and len(numbers) == len(own) == len(set(numbers)) and not alone
+
+def recordings_below(source: str) -> tuple[Member, ...]:
+    """The recordings that a person named, whatever reads them: those of a folder, else itself."""
+    found = resolve(source)
+    if isinstance(found, Folder):
+        return found.members
+    return (Member(PurePosixPath(source).name or source, source),)
 
 
 def source_state(source: str) -> str | None:

@@ -25,7 +25,7 @@ class Column:
     name: str
     type: pa.DataType
     meaning: str
-    default: str | bool | None = None
+    default: str | bool | int | None = None
 
     def repeated(self, rows: int) -> pa.Array:
         """So many rows of the default."""
@@ -61,7 +61,9 @@ _TYPES = {
     "names": NAMES, "text": pa.string(), "bool": pa.bool_(),
     "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(),
 }  # fmt: skip
-_DEFAULTS: dict[str, str | bool | None] = {"": None, "''": "", "True": True, "False": False}
+_DEFAULTS: dict[str, str | bool | int | None] = {
+    "": None, "''": "", "True": True, "False": False, "0": 0, "-1": -1,
+}  # fmt: skip
 
 STATISTICS = ("mean", "median", "p90", "p99", "std")
 """What is kept of each latency of a load generator."""
@@ -94,18 +96,22 @@ placed_by    names='' what gave module and layer: empty for a range or graph nod
                       another trace, `guess` where they repeat like layers
 
 steps: one row per recorded engine iteration, as the rank's worker ran it
-step             int32     running number since the recording began to watch
-key              int64     fingerprint of the scheduled batch, joins `engine.key`
-phase            names     prefill, decode or mixed
-start_ns         int64     the worker begins to execute the batch
-end_ns           int64     the worker has handed back the sampled tokens
-prefill_requests int32     requests still reading their prompt
-prefill_tokens   int32     prompt tokens of the batch
-decode_requests  int32     requests that generate
-decode_tokens    int32     their scheduled tokens, drafts included
-context_tokens   int64     tokens already in the KV cache, all requests
-piece            int32     flushed piece that holds the step's kernels
-watched          bool=True whether its kernels were recorded; others were only timed
+step              int32     running number since the recording began to watch
+key               int64     fingerprint of the scheduled batch, joins `engine.key`
+phase             names     prefill, decode or mixed
+start_ns          int64     the worker begins to execute the batch
+end_ns            int64     the worker has handed back the sampled tokens
+prefill_requests  int32     requests still reading their prompt, or again after a preemption
+prefill_tokens    int32     tokens that these read in the batch
+decode_requests   int32     requests that generate
+decode_tokens     int32     their scheduled tokens, drafts included
+context_tokens    int64     tokens already in the KV cache, all requests
+piece             int32     flushed piece that holds the step's kernels
+watched           bool=True whether its kernels were recorded; others were only timed
+recomputed_tokens int32=0   of prefill_tokens, those of requests that had generated before
+preempted         int32=0   requests that were preempted when the batch was chosen: they left the
+                            full KV cache, and will be computed again
+paused_ns         int64=0   how long the engine stood still for the recording right before the step
 
 engine: one row per iteration as the scheduler's process saw it
 key              int64 fingerprint of the scheduled batch
@@ -163,7 +169,9 @@ capture  int32 running number
 start_ns int64 capture begins
 end_ns   int64 capture ends
 tokens   int32 tokens of the batch that it was captured for, 0 if unknown
-mode     names FULL or PIECEWISE
+mode     names FULL, PIECEWISE or BREAKABLE
+kind     names='' what it is for: model, drafter, metadata, encoder, ubatches, memory or other
+group    int32=-1 the same for pieces captured in one call, -1 if unknown
 
 tensors: one row per tensor of the live model, of its KV caches and states, and per segment of GPU
   memory, as they were when the model was loaded and its graphs were captured

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options
@@ -13,26 +14,34 @@ from spark_prof.ab.sides import Side, parse_side
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.errors import one_line
-from spark_prof.rules.environment import UNKNOWN, VARIABLES, version_of
+from spark_prof.rules.environment import (
+    SUCCESSORS,
+    UNKNOWN,
+    VARIABLES,
+    is_gone,
+    version_of,
+)
 from spark_prof.rules.tune_candidates import TUNABLES, Tunable
 from spark_prof.tune.engine_traits import EngineTraits, MachineFacts, traits_of
 from spark_prof.tune.slots_and_backends import (
     Row,
     backend_rows,
     most_promising,
+    packages_of,
     swap_rows,
     why_no_swaps,
 )
 from spark_prof.tune.tune_trial import Candidate, CandidateTable, LeftOut
 
 _SIZES = "--cudagraph-capture-sizes"
+_CACHE = "--kv-cache-dtype"
 _CONFIGURATIONS = {
     "--moe-backend": "kernel_config.moe_backend",
     "--linear-backend": "kernel_config.linear_backend",
     "--attention-backend": "attention_config.backend",
     "--ir-op-priority": "kernel_config.ir_op_priority",
     _SIZES: "compilation_config.cudagraph_capture_sizes",
-    "--kv-cache-dtype": "cache_config.cache_dtype",
+    _CACHE: "cache_config.cache_dtype",
     "--async-scheduling": "scheduler_config.async_scheduling",
     "--enforce-eager": "model_config.enforce_eager",
 }
@@ -81,16 +90,12 @@ def candidates_of(
             left.setdefault(row.words, row)
             continue
         side = parse_side(row.words)
-        quantizes = any(swap.kernel in ("mxfp4", "fp8") for swap in side.swaps)
-        quantizes |= "--quantization" in set_options(side.options)
+        quantizes = _quantizes(side)
         why = why_no_swaps(traits) if side.swaps else _is_set(side, command, given, facts)
         if facts.flashinfer == "" and "flashinfer" in row.words.lower():
             why = why or "FlashInfer is not installed"
-        if quantizes and not allowed.requantize:
-            why = why or _REQUANTIZES
-        elif row.changes_model and not quantizes and not allowed.kv_dtype:
-            why = why or _NARROWS
-        if why:
+        why = why or _not_installed(side, command, facts)
+        if why := why or why_not_allowed(side, allowed):
             left.setdefault(row.words, LeftOut(row.words, row.source, why))
             continue
         options = frozenset(set_options(side.options).items())
@@ -108,6 +113,22 @@ def candidates_of(
             alike.setdefault((one.source, one_line(one.why)[:_LONGEST]), []).append(one.words)
     lines = (LeftOut(line, *about) for about, names in alike.items() for line in _together(names))
     return CandidateTable(tuple(ordered), tuple(lines))
+
+
+def why_not_allowed(side: Side, allowed: Allowed) -> str:
+    """Why a side that changes the model is not tried; empty where it changes nothing, or may.
+
+    why_not_allowed(parse_side("lm_head=mxfp4"), Allowed(requantize=True)) == ""
+    """
+    if _quantizes(side):
+        return "" if allowed.requantize else _REQUANTIZES
+    narrows = _CACHE in set_options(side.options)
+    return _NARROWS if narrows and not allowed.kv_dtype else ""
+
+
+def _quantizes(side: Side) -> bool:
+    load = "--quantization" in set_options(side.options)
+    return load or any(swap.kernel in ("mxfp4", "fp8") for swap in side.swaps)
 
 
 def _together(words: Sequence[str]) -> Iterator[str]:
@@ -153,20 +174,17 @@ def table_rows(
     )  # fmt: skip
     held = {row.dtype for row in report.roofline.weights} if report.roofline else set()
     why = f"vLLM {facts.vllm} does not read it; --moe-backend and the like took its place"
-    for old in VARIABLES:
-        formats = [of for part, of in _GONE.items() if part in old.name.split("_")]
-        if UNKNOWN < old.gone <= version and set(formats) & held:
-            yield LeftOut(old.name, "environment", why)
+    for name in (*(row.name for row in VARIABLES), *(row.name for row in SUCCESSORS)):
+        formats = [of for part, of in _GONE.items() if part in name.split("_")]
+        if set(formats) & held and is_gone(name, facts.vllm):
+            yield LeftOut(name, "environment", why)
 
 
 def _told(findings: Sequence[Finding]) -> Iterator[Candidate]:
     """The sides that findings' own commands compare."""
     for finding in findings:
-        words = shlex.split(finding.command.partition(" -- ")[0])[1:]
-        if words == ["ab", "--a=--enforce-eager", "--b", "stock"]:
-            words = ["ab", "--b", "--no-enforce-eager"]
-        name, _, side = " ".join(words[1:]).replace("--b ", "--b=", 1).partition("=")
-        if words[:1] != ["ab"] or name != "--b" or side.startswith(_SIZES):  # sizes have a row
+        side = finding.action.side if finding.action and finding.action.verb == "ab" else ""
+        if not side or side.startswith(_SIZES):  # sizes have a row
             continue
         why = one_line(finding.measured or finding.text)[:_LONGEST]
         yield Candidate(side, _source(parse_side(side)), why, finding.id, finding.ms_per_token)
@@ -183,6 +201,17 @@ def _source(side: Side) -> str:
     return next((source for part, source in sources.items() if part in names), "compilation")
 
 
+def _not_installed(side: Side, command: EngineCommand, facts: MachineFacts) -> str:
+    """Which package a backend needs that the engine's Python lacks, as far as that can be seen."""
+    if command.python != sys.executable:
+        return ""
+    for option, value in set_options(side.options).items():
+        for package in packages_of(option, value, facts):
+            if find_spec(package) is None:
+                return f"it needs {package}, which is not installed here"
+    return ""
+
+
 def _is_set(side: Side, command: EngineCommand, given: dict[str, str], facts: MachineFacts) -> str:
     """Why a side would change nothing, or what the person chose; empty where it is neither."""
     prefix = dict(word.split("=", 1) for word in command.prefix if "=" in word)
@@ -190,10 +219,10 @@ def _is_set(side: Side, command: EngineCommand, given: dict[str, str], facts: Ma
         set_to = prefix.get(name, facts.environment.get(name))
         if set_to is not None:
             return f"{name}={set_to} is set already"
-    paths = {_path(name): name for name in given}
+    paths = {option_path(name): name for name in given}
     same = bool(side.options)
     for name, value in set_options(side.options).items():
-        path, off = _path(name), name.startswith("--no-")
+        path, off = option_path(name), name.startswith("--no-")
         if name == "--no-enforce-eager" and "--enforce-eager" in given:
             return ""
         for other, spelt in paths.items():
@@ -204,7 +233,10 @@ def _is_set(side: Side, command: EngineCommand, given: dict[str, str], facts: Ma
     return "it is so in this run already" if same else ""
 
 
-def _path(option: str) -> str:
-    """Where vLLM keeps an option's value."""
+def option_path(option: str) -> str:
+    """Where vLLM keeps an option's value.
+
+    option_path("--no-async-scheduling") == "scheduler_config.async_scheduling"
+    """
     root, dot, field = option.replace("--no-", "--", 1).partition(".")
     return _CONFIGURATIONS.get(root, root.removeprefix("--").replace("-", "_")) + dot + field

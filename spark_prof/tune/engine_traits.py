@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_prof.analyzers.ceilings.schemes import bits_of
 from spark_prof.analyzers.findings.other_backends import stored_format
 from spark_prof.analyzers.findings.rule import has_qk_norm, runs_eagerly
 from spark_prof.analyzers.lookup import mapping_in
@@ -18,7 +19,7 @@ from spark_prof.traces.bundle import Bundle
 _OF_LAYERS = frozenset({
     "native-norms", "attention", "qk-norm", "mla", "gdn", "attention-quantizes", "fp8-activations",
     "mlp-quantizes", "o-quantizes", "flashinfer-blocks", "deepgemm", "small-marlin",
-    "shared-experts",
+    "shared-experts", "b12x-experts",
 })  # fmt: skip
 """Traits that only the model's layers tell."""
 UNTOLD = "the recording does not tell the model's layers; spark-prof record does"
@@ -37,6 +38,8 @@ _OF_MODULES: Mapping[str, Callable[[ModuleRow], bool]] = {
     "deepgemm": lambda m: "DeepGemm" in m.kernel,
     "flashinfer-blocks": lambda m: "FlashInfer" in m.kernel and "Block" in m.kernel,
 }
+_FUSES_SUMS = ("DeepseekV41", "KimiK3")
+"""Models of vLLM 0.31 and later that read VLLM_ENABLE_GEMM_RS: models/deepseek_v41 and kimi_k3."""
 _FULL = ("FULL", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
 _UNCOMPILED = ("0", "CompilationMode.NONE", "NONE")
 _ATOMIC_ROWS = 2048
@@ -148,6 +151,10 @@ def _of_machine(report: Report, facts: MachineFacts) -> Iterator[str]:
         yield "fused-sums"
     if config.get("parallel_config.tensor_parallel_size", "1") != "1":
         yield "several-gpus"
+    if capability == (12, 0):
+        yield "cards"
+    if capability[0] == 10 and facts.architecture.startswith(_FUSES_SUMS):
+        yield "sequence-parallel"
     if config.get("scheduler_config.async_scheduling") == "False":
         yield "synchronous"
     if facts.runner:
@@ -168,9 +175,13 @@ def _of_model(report: Report) -> Iterator[str]:
     if has_qk_norm(m for m in modules if m.component != "norm" or m.type == _RMS_NORM):
         yield "qk-norm"
     for layers in report.audit.rows if report.audit else ():
-        if layers.layer in _LINEAR and "A8 fp8" in layers.executed:
+        families = {witness.family for witness in layers.witnesses}
+        fp4 = layers.weights in ("nvfp4", "mxfp4")
+        if layers.layer == "experts" and "b12x" in families and fp4:
+            yield "b12x-experts"
+        if layers.layer in _LINEAR and layers.weights == "fp8" and bits_of(layers.activations) == 8:
             yield "fp8-activations"
-        if layers.layer in _LINEAR and re.search(r"A[48]\b", layers.executed):
+        if layers.layer in _LINEAR and layers.narrow_activations:
             yield _LINEAR[layers.layer]
 
 

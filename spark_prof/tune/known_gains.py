@@ -143,6 +143,8 @@ class Evidence:
             return ("failed" if bad.outcome == "measured" else bad.outcome), bad.why
         gain = self.gains.get((words,))
         if gain is None:
+            if base := self.bad.get(BASE):
+                why = f"the engine as it is could not be measured: {base.why}"
             return "not tried", why or "the time was up"
         if gain.high == math.inf:
             return "not told", why or "one engine start each tells no interval"

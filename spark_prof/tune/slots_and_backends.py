@@ -7,13 +7,18 @@ from typing import TypeAlias
 
 from spark_prof.ab.sides import BACKENDS
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.next_command import measured_gain, narrows
-from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends, stored_format
+from spark_prof.analyzers.findings.measured_gains import Gain, measured_gain
+from spark_prof.analyzers.findings.next_command import narrows
+from spark_prof.analyzers.findings.other_backends import (
+    OPTIONS,
+    choice_of_row,
+    other_backends,
+    stored_format,
+)
 from spark_prof.analyzers.findings.rule import ms_per_token
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.tuning import known_runs
-from spark_prof.rules.backends import BACKENDS as KNOWN
-from spark_prof.rules.backends import backends_for, choice_of
+from spark_prof.rules.backend_order import backends_for, orders
 from spark_prof.rules.environment import version_of
 from spark_prof.rules.tune_candidates import (
     FOREIGN,
@@ -74,7 +79,7 @@ def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
         condition = "choosing experts is a few small kernels, and one of this package"
         words += "" if _is_measured(facts) else "!"
     elif len(gains) == len(held):
-        condition = f"measured {gains[0].text} on {gains[0].machine}"
+        condition = _measured(gains[0])
     else:
         words += "!"
         condition = "was not measured to be faster on weights like these"
@@ -82,6 +87,14 @@ def _swap(swap: Swap, report: Report, facts: MachineFacts) -> Row:
             condition = f"nothing was measured on compute capability {facts.capability} yet"
     found = most_promising(report, _about(held, report), held)
     return Candidate(words, _KERNELS, condition, *found)
+
+
+def _measured(gain: Gain) -> str:
+    """What was measured, if it was so against the kernel that runs, on this GPU."""
+    if gain.holds:
+        return f"measured {gain.text} on {gain.where}"
+    running = f" ({gain.running})" if gain.running else ""
+    return f"measured to be faster than {gain.other} on {gain.where}, not than what runs{running}"
 
 
 def _layer(report: Report, facts: MachineFacts, traits: EngineTraits) -> Row:
@@ -136,7 +149,7 @@ def _quantized(swap: Swap, report: Report) -> Iterator[Row]:
         condition = f"BF16 weights; as {kernel} fewer bytes are read"
         gains = [measured_gain(part, report, kernel) for part in held]
         if gains[0] is not None:
-            condition += f": measured {gains[0].text} on {gains[0].machine}"
+            condition += f": {_measured(gains[0])}"
         found = most_promising(report, _about(held, report, narrowing=True), held)
         yield Candidate(words, _KERNELS, condition, *found, changes_model=True)
 
@@ -162,16 +175,49 @@ def backend_rows(report: Report, facts: MachineFacts) -> Iterator[Row]:
         if why:
             yield LeftOut(option, _BACKENDS, why)
             continue
-        tried = tuple(dict.fromkeys(value for found in others for value in found.values))
+        first = tuple(dict.fromkeys(value for found in others for value in found.values))
+        later = tuple(dict.fromkeys(value for found in others for value in found.later))
+        tried = tuple(dict.fromkeys((*first, *later)))
         what = (
             "this attention" if option == _NO_WEIGHTS else f"{' and '.join(sorted(stored))} weights"
         )
         promised = most_promising(report, _about(held, report), held)
         for value in tried:
             condition = f"vLLM has it for {what} on compute capability {facts.capability}"
+            if value not in first:
+                condition += _after(option, value, stored, facts)
+            if packages := packages_of(option, value, facts):
+                condition += f"; it needs {' and '.join(packages)}, which vLLM does not bring"
             yield Candidate(f"{option}={value}", _BACKENDS, condition, *promised)
         known = any(found.known for found in others)
         yield from _not_tried(option, tried, stored if known else set(), what, report, facts)
+
+
+def _after(option: str, value: str, stored: set[str], facts: MachineFacts) -> str:
+    """Where a backend stands in vLLM's own order that does not come before the one that ran."""
+    rows = [
+        row
+        for form in stored
+        for row in backends_for(option, form, float(facts.capability), version_of(facts.vllm)[:2])
+        if row.value == value
+    ]
+    if rows and not any(row.by_itself for row in rows):
+        return ", and takes it only where it is asked for"
+    return ", and itself tries it after the one that runs"
+
+
+def packages_of(option: str, value: str, facts: MachineFacts) -> tuple[str, ...]:
+    """The packages that a backend needs beside those that come with vLLM."""
+    version = version_of(facts.vllm)[:2]
+    found = {
+        package
+        for row in orders()
+        if row.option == option and row.since <= version <= row.until
+        for backend in row.backends
+        if backend.value == value
+        for package in backend.packages
+    }
+    return tuple(sorted(found))
 
 
 def _not_tried(
@@ -179,21 +225,21 @@ def _not_tried(
     facts: MachineFacts,
 ) -> Iterator[LeftOut]:  # fmt: skip
     """The other values of an option."""
-    rows = [row for row in KNOWN if row.option == option]
+    rows = [b for row in orders() if row.option == option for b in row.backends]
     version = version_of(facts.vllm)[:2]
     here = {
-        row.value for form in stored
+        row.value: row for form in stored
         for row in backends_for(option, form, float(facts.capability), version)
     }  # fmt: skip
-    elsewhere = {row.value for row in rows if stored & {*row.stored.split()}}
+    elsewhere = {row.value for row in rows if row.stored in stored}
     kernels = {row.kernel for row in report.modules} - {""}
     ran = {row.value for row in rows if row.implementation in kernels} | {
         value
         for layers in (report.audit.rows if report.audit else ())
         for witness in layers.witnesses
         if witness.who == "engine" and OPTIONS.get(layers.layer) == option
-        for value in here
-        if (choice := choice_of(value)) and choice.family == witness.family
+        for value, row in here.items()
+        if (choice := choice_of_row(row)) and choice.family == witness.family
     }
     foreign = {value: why for names, why in FOREIGN.items() for value in names.split()}
     for value in dict.fromkeys((*BACKENDS.get(option, ()), *(row.value for row in rows))):

@@ -13,7 +13,7 @@ from spark_prof.ab.accuracy_gate import Bits, Depth, Position, judge
 from spark_prof.ab.agreement import compare_logits, describe, gate_batch, keep_logits
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options, with_options
-from spark_prof.ab.engine_process import Engine
+from spark_prof.ab.engine_process import Engine, EngineError
 from spark_prof.ab.machine import Sampler, free_bytes, keep_steady
 from spark_prof.ab.measuring import Shape, impossible, time_quads
 from spark_prof.ab.messages import Facts
@@ -22,6 +22,7 @@ from spark_prof.ab.result import decided
 from spark_prof.ab.statistics import CAPTURES_APART, compare
 from spark_prof.ab.timed_steps import AGAIN, SETTLE, Quad, make_quads, middle_mean
 from spark_prof.errors import CommandError, one_line
+from spark_prof.swaps.progress import last_progress
 from spark_prof.swaps.swap_settings import SWAPS_ENVIRONMENT, SwapSettings, format_swaps
 from spark_prof.traces.bundle import Bundle
 from spark_prof.tune.journal import Journal
@@ -48,7 +49,6 @@ _LEAST_SILENCE_S = 60.0
 _START_SECONDS = 2.5  # of steps at each batch size in an engine of one side
 _LONGEST_HANG_S, _SHORTEST_HANG_S = 120.0, 20.0
 _LOG_TAIL = 1 << 20
-_DOING = re.compile(r"(building|trying) (\S+=\S+)$|\bruns in \d+ of \d+ layers", re.M)
 _GRAPHS = re.compile("cudagraph|enforce-eager|optimization-level")
 """Options of vLLM's with which a person decides on CUDA graphs."""
 
@@ -64,6 +64,7 @@ class Wanted:
     gate_tokens: int | None = None  # as of `spark_prof.ab.setting.Options`
     text: Path | None = None
     timeout: float = 600.0  # seconds of silence
+    files: tuple[Path, ...] = ()  # of this host that engines read, such as a kernel's
 
 
 @dataclass
@@ -95,6 +96,7 @@ class Engines:
         self._spare: Engine | None = None  # a process that has imported vLLM, for the next engine
         self._count = len(list(wanted.folder.glob("engine-*.log")))
         self._started: list[float] = []  # seconds that engines took from their start to their end
+        self._unfinished_s = 0.0  # that one was given and had not started after
         # How far the base is from itself: of the engines without another side, and of one with.
         self._floors: dict[str, dict[Shape, tuple[Position, ...]]] = {"base": {}, "own": {}}
         self._log = Path()  # of the engine that was started last
@@ -120,7 +122,8 @@ class Engines:
     @property
     def start_s(self) -> float:
         """What `expected_start` says of the starts until now; of none an eighth of the minutes."""
-        return expected_start(self._started) or 60 * self._wanted.minutes / 8
+        expected = expected_start(self._started) or 60 * self._wanted.minutes / 8
+        return max(expected, self._unfinished_s)
 
     def close(self) -> None:
         """Ends the engine that runs."""
@@ -169,6 +172,8 @@ class Engines:
             return
         begun = time.monotonic()
         share = max(60 * self._wanted.minutes / 4, 2 * self.start_s)
+        if not self._started:
+            share = within  # what a start takes is not known, and without one nothing is
         with self._told(alike):
             live = self._begin(stage, alike, min(within, share))
             for combination in alike:
@@ -227,7 +232,13 @@ class Engines:
             if self._spare is None and self.left > 2 * self.start_s:
                 with suppress(CommandError):
                     self._spare = self._new_engine({}).__enter__()
-            facts = self.facts = engine.start(arguments, {SWAPS_ENVIRONMENT: settings.to_json()})
+            try:
+                facts = engine.start(arguments, {SWAPS_ENVIRONMENT: settings.to_json()})
+            except CommandError:
+                if time.monotonic() >= engine.until:
+                    self._unfinished_s = max(self._unfinished_s, time.monotonic() - begun)
+                raise
+            self.facts = facts
             self.floor = max(self.floor, CAPTURES_APART if facts.gpu else 0.0)
             why = {shape: impossible(shape, facts) for shape in self._shapes()}
             if lines := [line for line in why.values() if line]:
@@ -252,7 +263,9 @@ class Engines:
     def _new_engine(self, environment: dict[str, str]) -> Engine:
         self._count += 1
         log = self._wanted.folder.absolute() / f"engine-{self._count}.log"
-        return Engine(self._command, environment, log, self._wanted.timeout)
+        return Engine(
+            self._command, environment, log, self._wanted.timeout, files=self._wanted.files
+        )
 
     def _few_graphs(self) -> tuple[str, ...]:
         """CUDA graphs of the measured batch sizes alone, for an engine of many sides.
@@ -277,7 +290,7 @@ class Engines:
             self.close()
             if self.left <= 0:
                 raise TimeUpError from error
-            why = one_line(str(error).partition("; its log is ")[0])
+            why = one_line(error.what if isinstance(error, EngineError) else str(error))
             doing, blamed = _blamed(self._log, combinations)
             raise EngineEndedError(f"while {doing} it {why}" if blamed else why, blamed) from error
         except BaseException:
@@ -420,8 +433,10 @@ def _blamed(log: Path, combinations: Sequence[Combination]) -> tuple[str, list[C
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return "", []
-    doing, kernel = (_DOING.findall(text) or [("", "")])[-1]
-    if not kernel:
+    last = last_progress(text)
+    if not last.kernel:
         return "", []
     singles = dict.fromkeys((words,) for each in combinations for words in each)
-    return doing, [c for c in singles if kernel in format_swaps(side_of(c).swaps).split(",")]
+    return last.doing, [
+        c for c in singles if last.kernel in format_swaps(side_of(c).swaps).split(",")
+    ]

@@ -15,7 +15,7 @@ from spark_prof.ab.apply import exports_of
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import with_options
 from spark_prof.ab.result import decoded, text_of
-from spark_prof.ab.statistics import Interval, effect_of_gain
+from spark_prof.ab.statistics import Effect, Interval, effect_of_gain
 from spark_prof.redact import redacted, redacted_value
 from spark_prof.tune.known_gains import Verdict, of_starts
 from spark_prof.tune.search import Found
@@ -50,6 +50,19 @@ class Tried:
     answers: Answers | None = None
 
 
+@dataclass(frozen=True)
+class EarlierGain:
+    """What an earlier result measured on the same GPU and model; it is measured again."""
+
+    words: str  # a side as `spark-prof ab --b` takes it, secrets hidden
+    verdict: str  # of the earlier result
+    gain: float | None  # over all its batch sizes; of an A/B at the one that answers for it
+    where: str  # the result's folder or file, without its path
+    taken: str  # when it began, ISO 8601 in UTC
+    gpu: str  # its name
+    vllm: str  # its version
+
+
 @dataclass(frozen=True, kw_only=True)
 class TuneResult:
     """Everything that a tune found until now."""
@@ -65,19 +78,33 @@ class TuneResult:
     taken: str  # when it began, ISO 8601 in UTC
     gpu: str = ""  # name; of a CPU engine the processor's
     vllm: str = ""  # its version
+    model_digest: str = ""  # of the model's configuration, whatever it is called
     answer: tuple[str, ...] = ()  # what helps, confirmed; none where nothing does
     times: tuple[Timed, ...] = ()  # of the answer, measured in fresh engines, apart from the search
     answers: Answers | None = None  # of the answer, at its worst batch size
     line: str = ""  # why nothing was confirmed though something was faster in the search
     unconfirmed: str = ""  # what that was, where the time was up; a name in `tried`
+    needed_minutes: int | None = None
+    """For all of it, by what the engine's starts took here; None where no time was lacking."""
+    engine_s: float | None = None  # what an engine took here from its start to its end, with that
     environment: dict[str, str] = field(default_factory=dict)  # to serve the answer
     serve: str = ""  # the command line for that
     tried: tuple[Tried, ...] = ()  # candidates in the order of the table, then combinations
     others: float | None = None  # processors that other programs kept busy, at most
     left_out: tuple[LeftOut, ...] = ()  # of the table, secrets hidden
+    earlier: tuple[EarlierGain, ...] = ()  # what was known before, the largest gain first
     missing: tuple[str, ...] = ()  # what could not be measured, one line each
     failure: str = ""  # why it ended early, one line; empty if it did not
     finished: bool = False
+
+
+def effect_at(timed: Timed) -> Effect:
+    """What the answer's own interval tells at one batch size.
+
+    What is told of all batch sizes together says nothing of one: there an interval that holds 1
+    is no answer.
+    """
+    return effect_of_gain(timed.gain)
 
 
 def with_found(
@@ -96,6 +123,8 @@ def with_found(
         answers=_worst(confirmed),
         line=found.line,
         unconfirmed=name_of(found.unconfirmed) if found.unconfirmed else "",
+        needed_minutes=found.needed_minutes,
+        engine_s=found.engine_s,
         environment=environment,
         serve=shlex.join(redacted(list(serve))) if found.answer else "",
         tried=tuple(_tried(found, table.candidates)),

@@ -5,25 +5,31 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.machine import check_memory, free_bytes
+from spark_prof.ab.measuring import Shape
+from spark_prof.ab.refusals import refuse, refuse_shapes, why_no_side
 from spark_prof.ab.setting import put, put_page
 from spark_prof.ab.sides import Side
 from spark_prof.analyzers.summary import summarize
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError, one_line
 from spark_prof.profiler.facts import nvml_gpu, processor
-from spark_prof.profiler.launcher import terminated_as_interrupt
+from spark_prof.profiler.interrupts import terminated_as_interrupt
 from spark_prof.redact import redacted
+from spark_prof.swaps.swap_settings import kernel_folders
 from spark_prof.traces.bundle import META_FILE, Bundle
 from spark_prof.traces.claim import Claim
 from spark_prof.traces.resolve import RESULT_FILE
+from spark_prof.tune.budget import Budget
 from spark_prof.tune.candidates import Allowed, candidates_of
+from spark_prof.tune.earlier_results import Like, digest_of, earlier_gains, with_earlier
 from spark_prof.tune.engine_traits import recorded_facts
 from spark_prof.tune.journal import Journal, Subject
 from spark_prof.tune.search import Search
@@ -39,6 +45,7 @@ from spark_prof.tune.tune_trial import (
     side_of,
     swaps_only,
 )
+from spark_prof.tune.unrecorded import unrecorded_table
 
 _RECORDING = "recording"
 
@@ -51,6 +58,7 @@ class Asked:
     sides: tuple[str, ...] = ()  # further candidates, as `spark-prof ab --b` takes them
     skipped: tuple[str, ...] = ()  # candidates that are not tried
     recording: str = ""  # of the engine, in place of one that is made
+    known: tuple[Path, ...] = ()  # folders of earlier results, besides those beside this tune's
     resume: bool = False  # goes on with what the folder holds
     only_list: bool = False  # nothing is tried
 
@@ -68,13 +76,17 @@ def run_tune(
         CommandError: the folder or a side cannot be; nothing was started.
         KeyboardInterrupt: after what was found has been kept.
     """
-    for words in asked.sides:
-        side_of((words,))
+    sides = [side_of((words,)) for words in asked.sides]
+    folders = kernel_folders(swap for side in sides for swap in side.swaps)
+    wanted = replace(wanted, files=(*folders, *filter(None, [wanted.text])))
     journal = Journal(wanted.folder)
-    if asked.only_list and asked.recording:
+    if asked.only_list:  # starts nothing, and needs neither vLLM nor a GPU
         run = _Run(command, wanted, asked, journal, say)
-        run.list_of(asked.recording)
+        run.make_list()
         return run.result, run.table
+    refuse(command, sides)
+    shapes = [Shape("decode", size, wanted.context) for size in wanted.batch_sizes]
+    refuse_shapes(command, [Side()], shapes, each=True)
     if asked.resume:
         journal.read()
     subject = Subject(
@@ -100,9 +112,8 @@ def run_tune(
             run.result = replace(run.result, failure=f"{why}; --resume goes on with it")
             raise
         finally:
-            if not asked.only_list:
-                put(wanted.folder / RESULT_FILE, to_json(run.result))
-                put_page(wanted.folder, draw(run.result))
+            put(wanted.folder / RESULT_FILE, to_json(run.result))
+            put_page(wanted.folder, draw(run.result))
     return run.result, run.table
 
 
@@ -130,14 +141,13 @@ class _Run:
             taken=datetime.now(UTC).isoformat(timespec="seconds"),
             gpu=subject.gpu if subject else "",
             vllm=subject.vllm if subject else "",
+            model_digest="" if command.container else digest_of(command.model),
         )
 
     def go(self, engines: Engines) -> None:
         """Records, makes the table, searches."""
         with self._recording(engines) as (bundle, first):
             self._make_table(bundle)
-        if self._asked.only_list:
-            return
         alone = self._too_large()
         search = Search(
             self.table.candidates, engines, self._say, first, alone, keep=self._journal.add
@@ -162,27 +172,53 @@ class _Run:
         self._say("starting the engine as it is, to record it")
         try:
             bundle, first = engines.record(folder)
-        except (EngineEndedError, TimeUpError) as error:
-            why = str(error) or "the time was up"
-            raise CommandError(f"the engine as it is cannot be measured: {why}") from error
+        except TimeUpError as error:
+            raise CommandError(
+                f"the engine as it is had not been measured after {engines.start_s:.0f} s; give "
+                f"--minutes {Budget(engines).minutes_for(swaps=1, groups=0)} or more"
+            ) from error
+        except EngineEndedError as error:
+            raise CommandError(f"the engine as it is cannot be measured: {error}") from error
         if bundle is None:
             line = "the engine was not recorded, so that only --try is tried"
             self.result = replace(self.result, missing=(*self.result.missing, line))
         yield bundle, first
 
-    def list_of(self, recording: str) -> None:
-        """Makes the table of a recording, and starts nothing."""
-        with opened(recording) as bundle:
-            self._make_table(bundle)
+    def make_list(self) -> None:
+        """Makes the table, of a recording if there is one, and starts nothing."""
+        if self._asked.recording:
+            with opened(self._asked.recording) as bundle:
+                self._make_table(bundle)
+        else:
+            self._fill(unrecorded_table(self._command, self._asked.allowed), Like("", self._model))
+
+    @property
+    def _model(self) -> str:
+        return self._command.model
 
     def _make_table(self, bundle: Bundle | None) -> None:
-        found = CandidateTable((), ())
+        table, gpu = CandidateTable((), ()), self.result.gpu
         if bundle is not None:
             report = summarize(bundle, measured=ceilings_for(bundle, None))
             facts = replace(recorded_facts(bundle), batch_sizes=self._wanted.batch_sizes)
-            found = candidates_of(report, self._command, facts, self._asked.allowed)
-        self.table = _with_sides(found, self._asked)
-        self.result = replace(self.result, left_out=left_out(self.table))
+            table = candidates_of(report, self._command, facts, self._asked.allowed)
+            gpu = gpu or facts.gpu
+        self._fill(table, Like(gpu, self._model, self.result.model_digest))
+
+    def _fill(self, table: CandidateTable, like: Like) -> None:
+        """Adds what a person asks for, and what is known before, to the table."""
+        folder = self._wanted.folder.absolute()
+        earlier = earlier_gains((folder.parent, *self._asked.known), like, folder)
+        if earlier:
+            faster = [each for each in earlier if each.gain]
+            self._say(
+                f"known of {'this GPU and' if like.gpu else 'this'} model: {len(faster)} that were "
+                f"faster and {len(earlier) - len(faster)} that were not; each is measured again"
+            )
+        table = with_earlier(table, earlier, self._asked.allowed)
+        self.table = _with_sides(table, self._asked, self._command)
+        known = tuple(replace(e, words=" ".join(redacted(e.words.split()))) for e in earlier)
+        self.result = replace(self.result, left_out=left_out(self.table), earlier=known)
 
     def _too_large(self) -> frozenset[str]:
         """Swaps for whose copies of weights there is no room beside the others'."""
@@ -201,7 +237,7 @@ class _Run:
 _DRAFTS = ("--speculative-config", "--spec-method", "--spec-model", "--speculative-model")
 
 
-def _with_sides(table: CandidateTable, asked: Asked) -> CandidateTable:
+def _with_sides(table: CandidateTable, asked: Asked, command: EngineCommand) -> CandidateTable:
     """The table with a person's own candidates first, without what no trial can measure."""
     own = [Candidate(words, "yours", "given with --try", "", None) for words in asked.sides]
     candidates: list[Candidate] = []
@@ -213,9 +249,11 @@ def _with_sides(table: CandidateTable, asked: Asked) -> CandidateTable:
             left.append(LeftOut(each.words, each.source, why))
         elif each.words in asked.skipped:
             left.append(LeftOut(each.words, each.source, "--skip names it"))
+        elif why := why_no_side(command, side_of((each.words,)), anywhere=asked.only_list):
+            left.append(LeftOut(each.words, each.source, why))
         else:
             candidates.append(each)
-    return CandidateTable(tuple(candidates), tuple(left))
+    return CandidateTable(tuple(candidates), tuple(left), table.recorded)
 
 
 def _version(command: EngineCommand) -> str:
@@ -224,10 +262,14 @@ def _version(command: EngineCommand) -> str:
         "import importlib.metadata as m; "
         "print(m.version((m.packages_distributions().get('vllm') or ['vllm'])[0]))"
     )
-    argv = [*command.prefix, command.python, "-c", code]
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
-        return one_line(done.stdout.strip())[:40]
+    with ExitStack() as stack:
+        argv = [*command.prefix, command.python, "-c", code]
+        if command.container is not None:
+            name = stack.enter_context(command.container.named())
+            argv = command.container.command(name, command.python, ["-c", code])
+        with suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+            return one_line(done.stdout.strip())[:40]
     return ""
 
 

@@ -26,6 +26,7 @@ class Candidate:
     expected_ms: float | None  # per token at most, by the finding; None where unknown
     # Quantizing at load, KV dtype: needs --allow-requantize or --allow-kv-dtype.
     changes_model: bool = False
+    known: bool = False  # an earlier result of this GPU and model found it to be faster
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class CandidateTable:
 
     candidates: tuple[Candidate, ...]  # cheapest and most promising first
     left_out: tuple[LeftOut, ...]
+    recorded: bool = True  # whether a recording told what applies; else all that may is here
 
 
 Combination = tuple[str, ...]

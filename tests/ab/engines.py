@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from spark_prof.ab import refusals
 from spark_prof.ab.result import Result, from_json
 from spark_prof.cli.main import main
 
@@ -51,15 +52,21 @@ def run(
     model: dict[str, Any] | None = None,
     words: str = "serve m",
     command: tuple[str, ...] = ("ab", "--seconds", "0.1", "--no-record"),
+    program: str = "vllm",
+    gpu: bool = True,
 ) -> Done:
-    """Runs `spark-prof ab` or another command against the fake engine, in `folder`/run."""
+    """Runs `spark-prof ab` or another command against the fake engine, in `folder`/run.
+
+    Args:
+        gpu: whether the machine seems to have one.
+    """
     environment = {
         "PATH": f"{fake_vllm(folder / 'bin')}:{os.environ['PATH']}",
         "FAKE_ENGINE": json.dumps(model or {}),
     }
     out = folder / "run"
     named = () if "--resume" in options else ("-o", str(out))
-    argv = ["spark-prof", *command, *named, *options, "--", "vllm", *words.split()]
+    argv = ["spark-prof", *command, *named, *options, "--", program, *words.split()]
     shown, errors = StringIO(), StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -67,6 +74,7 @@ def run(
         redirect_stderr(errors),
     ):
         patch.setattr(sys, "argv", argv)
+        patch.setattr(refusals, "may_have_gpu", lambda: gpu)
         for name, value in environment.items():
             patch.setenv(name, value)
         code = main()

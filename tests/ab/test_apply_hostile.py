@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import typer
 
-from spark_prof.ab.apply import OPTIONS, VARIABLES
 from spark_prof.ab.result import Result, SideFacts, to_json
 from spark_prof.cli import main as cli
 from spark_prof.cli.app import app
+from spark_prof.rules.harmless_options import OPTIONS, VARIABLES
 from tests.docs.pages import ROOT
 
 # Typer makes the command anew each time, which takes longer than all else here.
@@ -238,7 +238,7 @@ def test_what_is_typed_reaches_the_shell_as_it_is(run: Run) -> None:
 
 
 def test_tables_take_no_paths_and_no_names_of_python() -> None:
-    from spark_prof.ab.apply import harmless_option, harmless_variable
+    from spark_prof.rules.harmless_options import harmless_option, harmless_variable
 
     for value in ("/tmp/x", "a.b", "a:b", "http://x", "a b c", "$(id)", "1\n", "{}", "é", "٣"):
         taken = [name for name in VARIABLES if harmless_variable(name, value)]

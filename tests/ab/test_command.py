@@ -69,7 +69,7 @@ def test_the_server_as_a_module() -> None:
         (["vllm", "run-batch", "-i", "x"], "is no engine to compare"),
         (["vllm", "chat"], "starts no engine"),
         (["bash", "-c", "x"], "is not known to start one engine"),
-        (["docker", "run", "image"], "cannot reach it"),
+        (["docker", "run", "image", "bash"], "runs a script of bash"),
         (["nothing-here"], "is not found on PATH"),
         (["./nomodel", "--max-model-len", "8"], "./nomodel is neither a model's folder nor"),
         (["vllm", "serve", "./nomodel"], "./nomodel is no model's folder"),

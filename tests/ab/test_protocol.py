@@ -125,7 +125,7 @@ def test_a_wrong_side_fails_and_is_timed_only_where_that_is_wanted(
 def test_a_text_has_a_perplexity_on_both_sides(tmp_path: Path, options: tuple[str, ...]) -> None:
     text = tmp_path / "text"
     text.write_text("what was said")
-    done = run(tmp_path, *options, *SMALL, "--text", str(text), model={"wrong": 0.01})
+    done = run(tmp_path, *options, *SMALL, "--all", "--text", str(text), model={"wrong": 0.01})
     for gate in done.result.gates:
         assert gate.verdict.figures is not None
         assert gate.verdict.floor is not None

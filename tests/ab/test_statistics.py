@@ -280,3 +280,14 @@ def test_fewer_starts_and_more_tests_need_a_larger_effect() -> None:
     alone, tested = minimum_effect(run), minimum_effect(run, [run, run])
     assert alone < tested < 1.15 * alone
     assert minimum_effect(run, [Spread(0.01, 30, off=0.05)]) > alone + 0.05
+
+
+def test_other_starts_count_as_degrees_of_freedom() -> None:
+    """Two starts of a, two of b and two that b was chosen by: Student's t of 4 degrees by hand."""
+    a, b, other = [100_000.0, 102_000.0], [50_000.0, 51_000.0], [50_500.0, 52_000.0]
+    gain = compare_starts(a, b, 0, other_b_us=other).gain
+    assert gain is not None
+    logs = [[math.log(us) for us in side] for side in (a, [*b, *other])]
+    squares = sum((x - sum(side) / len(side)) ** 2 for side in logs for x in side)
+    error = math.sqrt(squares / (6 - 2) * (1 / 2 + 1 / 2))
+    assert math.log(gain.high / gain.value) == pytest.approx(2.776445 * error, rel=1e-3)

@@ -6,6 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.views.waterfall import waterfall_of
+from spark_prof.dashboards.short_report import short_report
+
 Json = dict[str, Any]
 
 _SIGNED = frozenset(
@@ -29,6 +33,47 @@ def contradictions(document: Json, rank: int = 0) -> list[str]:
         *(f"{what}: {a} is not {b}" for what, a, b, off in pairs if abs(a - b) > off),
         *(f"{what}: {a} is above {b}" for what, a, b in _limits(document) if a > b + _off(b, 2)),
     ]
+
+
+def screen_contradictions(report: Report) -> list[str]:
+    """Figures of the first screen that name the same thing, are not alike and do not say why."""
+    shown = {section.id: section for section in short_report(report).sections}
+    found = waterfall_of(report)
+    wrong = []
+    if (parts := shown.get("parts")) and parts.rows:
+        *rows, (_, measured, *_) = parts.rows
+        if not _alike(sum(_us(row[1]) for row in rows), found.us):
+            wrong.append(f"the parts add up to another time than {measured}")
+        if str(measured) not in " ".join(str(row[0]) for row in shown["verdict"].rows):
+            wrong.append(f"the verdict does not say {measured}")
+        kinds = {part.kind for part in found.parts if part.us > 0}
+        apart = "component" in kinds and kinds & {"small", "conversion", "collective"}
+        if apart and not any("component's part" in text for text in parts.intro):
+            wrong.append("components lack kernels of theirs, and nothing says so")
+    if (kernels := shown.get("decode_kernels")) is None:
+        return wrong
+    phase = report.decode_roofline
+    whole = phase.kernels_us if phase else sum(row.us for row in report.kernels)
+    column = [column.title for column in kernels.columns].index("A step" if phase else "In all")
+    if not _alike(sum(_us(row[column]) for row in kernels.rows), whole, 0.02):
+        wrong.append("the kernels add up to another time than they take")
+    ledger = report.tokens[0] if report.tokens else None
+    if ledger and ledger.overlap_us > 0.01 * ledger.step_us and not kernels.intro:
+        wrong.append("kernels take more than their parts, and nothing says so")
+    return wrong
+
+
+_UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+def _us(cell: Any) -> float:
+    """The time that a cell says; a table leaves out what is 0."""
+    number, _, unit = str(cell).partition(" ")
+    return float(number.replace(",", "")) * _UNITS[unit] if unit in _UNITS else 0.0
+
+
+def _alike(a: float, b: float, share: float = 0.005) -> bool:
+    return abs(a - b) <= share * max(abs(a), abs(b)) + 0.05
 
 
 def _off(us: float, terms: int = 1) -> float:
@@ -64,7 +109,9 @@ def _steps(document: Json, rank: int) -> Pairs:
         yield f"books of {e['phase']}", parts, e["step_us"], _off(e["step_us"], 5)
         spread = steps.get(f"{e['phase']}_us")
         if spread and spread["mean"] is not None:
-            whole = spread["mean"] * e["steps"]
+            # First uses of kernels are in no time of a step.
+            apart = [u["us"] for u in steps["first_use_steps"] if u["phase"] == e["phase"]]
+            whole = spread["mean"] * (e["steps"] - len(apart)) + sum(apart)
             yield f"mean {e['phase']} step", whole, e["step_us"], _off(whole, e["steps"])
     if not books:
         return
@@ -130,11 +177,14 @@ def _tokens(document: Json) -> Pairs:
         beside = _sum(t["rows"], "summed_us") - _sum(t["rows"], "charged_us")
         yield f"overlap of {name}", beside, t["overlap_us"], _off(step, 2 * count)
         if t["ms_per_token"] is not None:
-            each = _sum(t["rows"], "ms_per_token")
+            beyond = t["token"]["uneven_us"] + t["token"]["prompts_us"]
+            each = _sum(t["rows"], "ms_per_token") + beyond / 1e3
             yield f"token of {name}", each, t["ms_per_token"], 1e-5 * count
         means = sum(row["spread"]["mean"] for row in t["rows"])
         yield f"means of {name}", means, t["step"]["mean"], _off(means, count)
-        if name == "decode" and t["batch_size"] is None:
+        sizes = [u["batch_size"] for u in document["tokens"] if u["phase"] == "decode"]
+        screen = document["steps"]["screen_batch"]
+        if name == "decode" and t["batch_size"] == (screen if screen in sizes else None):
             typical = {row["name"]: row["charged_us"] for row in t["rows"]}
             for row in document["components"]:
                 whole = typical.get(row["name"], 0.0)
@@ -142,7 +192,9 @@ def _tokens(document: Json) -> Pairs:
         spread = document["steps"].get(f"{name}_us")
         if t["batch_size"] is None and spread:
             for which in ("median", "mean", "p99"):
-                yield f"{which} {name} step", t["step"][which], spread[which], _off(step)
+                # Where nothing tells the steps, what has one ledger is the whole recording.
+                whole = document["time"]["wall_us"] if spread[which] is None else spread[which]
+                yield f"{which} {name} step", t["step"][which], whole, _off(step)
 
 
 def _others(document: Json) -> Pairs:
@@ -156,10 +208,13 @@ def _others(document: Json) -> Pairs:
         yield "conversions of a token", each, found["us_per_token"], _off(each, 100)
     copies = document["copies"]
     yield "copies by name", _sum(copies["items"]), copies["us"], _off(copies["us"], 100)
+    screen = document["steps"]["screen_batch"]
+    # Of several batch sizes the screen is of one, whose ledger comes after that of all.
+    typical = {t["phase"]: t["step"]["median"] for t in document["tokens"]
+               if t["batch_size"] in (None, screen)}  # fmt: skip
     for p in (document["roofline"] or {"phases": ()})["phases"]:
-        spread = document["steps"].get(f"{p['phase']}_us")
-        if spread and p["step_us"] is not None:
-            yield f"{p['phase']} step", p["step_us"], spread["median"], _off(p["step_us"])
+        if p["phase"] in typical and p["step_us"] is not None:
+            yield f"{p['phase']} step", p["step_us"], typical[p["phase"]], _off(p["step_us"])
         if p["phase"] == "decode":
             for name in ("kernels", "layers"):
                 each = _sum(document[name], "decode_us_per_step")

@@ -61,11 +61,15 @@ class Captured:
         nodes: when each node was created; its index is its number.
         calls: what was entered and left meanwhile (see `tests.support.call`).
         mode: 1 for PIECEWISE, 2 for FULL.
+        kind: number of vocabulary.GRAPH_KINDS.
+        several: instead of one capture of everything, rows of CAPTURE_DTYPE with times as `nodes`.
     """
 
     nodes: Sequence[int]
     calls: Sequence[tuple[int, int]]
     mode: int = 2
+    kind: int = 0
+    several: Sequence[tuple[int, ...]] = ()
 
     def assemble(self, recorded: Recorded, bundle: Path) -> Bundle:
         """The bundle of a recording on rank 0 before which this was captured."""
@@ -84,7 +88,10 @@ class Captured:
             nodes.append((begin + 100_000, clone, 0, 2, THREAD))
             nodes.append((begin + 100_001, clone, original, 2, THREAD))
         events = sorted((time - _BEFORE, code) for time, code in self.calls)
-        captures = [(begin, begin + 50_000, 1, self.mode)]
+        whole = (0, 50_000, 1, self.mode, self.kind, 0)
+        captures = [
+            (begin + start, begin + end, *rest) for start, end, *rest in self.several or (whole,)
+        ]
         for kind, rows, dtype in (
             ("nodes", nodes, NODE_DTYPE),
             ("capture-events", events, EVENT_DTYPE),

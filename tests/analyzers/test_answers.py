@@ -45,6 +45,25 @@ def test_a_floor_that_covers_little_is_not_told() -> None:
     assert "memory" not in {answer.id for answer in answers_of(little)}
 
 
+def test_grids_of_few_kernels_say_nothing_of_the_rest() -> None:
+    found = report("dense-awq")
+    assert found.shapes is not None
+    whole = sum(row.us for row in found.shapes.rows)
+
+    def judged(share: float) -> str:
+        """The answer where only so much of the time has a known grid, each fully busy."""
+        row = found.shapes.rows[0]
+        rows = (
+            replace(row, us=share * whole, busy=1.0),
+            replace(row, us=(1 - share) * whole, busy=None),
+        )
+        return text(replace(found, shapes=replace(found.shapes, rows=rows)), "shapes")
+
+    assert judged(0.03) == "Not known: of 97 % of the decode kernel time nothing tells it."
+    assert judged(0.8).startswith("Of 80 % of the decode kernel time, which can be judged, 0.0 %")
+    assert judged(1.0).startswith("0.0 % of the decode kernel time runs on less than half")
+
+
 def test_a_cpu_engine_has_no_tensor_cores(tmp_path: Path) -> None:
     trace = kineto(operator("aten::mm", 1000, 2000), operator("aten::mm", 3000, 4000))
     recorded = Recorded({0: [Piece([step(0, 0, 5000)], trace=trace)]})

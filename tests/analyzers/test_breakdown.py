@@ -37,15 +37,6 @@ def placed(*rows: tuple[str, str, int, int, float, int], kind: str = "kernel") -
     )
 
 
-def test_copies_and_other_steps_are_no_part_of_the_sums() -> None:
-    row = ("k", "norm", 0, 4, 1.0, 0)
-    copies = placed(row, row, kind="memcpy")
-    elsewhere = placed(("k", "norm", 0, 9, 1.0, 0), ("k", "norm", 0, -1, 1.0, 0))
-    found = pd.concat([placed(row), copies, elsewhere], ignore_index=True)
-    found["kind"] = found["kind"].astype("category")
-    assert kernel_rows(sums_of(found, PHASES)) == kernel_rows(kernels(row))
-
-
 @each_row("seed", range(8))
 def test_sums_against_a_count_of_every_row(seed: int) -> None:
     """The layers of half of them lie too far apart for a table."""
@@ -75,3 +66,18 @@ def test_roles_of_a_kernel_that_with_the_most_time_first() -> None:
     }  # fmt: skip
     (row,) = kernel_rows(sums)
     assert (row.us, row.calls, row.roles) == (16.0, 6, ("q", "k"))
+
+
+def test_an_encoder_and_a_drafter_have_rows_of_their_own() -> None:
+    found = kernels(
+        ("e", "attention", -1, 4, 7.0, 0), ("d", "attention", -1, 4, 2.0, 0),
+        ("own", "attention", 0, 4, 1.0, 0), ("out", "attention", -1, 4, 4.0, 0),
+    )  # fmt: skip
+    roles = {"e": "encoder.self_attn.qkv_proj", "d": "drafter.self_attn.o_proj",
+             "own": "self_attn.attn", "out": "norm"}  # fmt: skip
+    found = found.assign(role=found["name"].astype(str).map(roles))
+    rows = {(row.layer, row.component, row.part): row.us for row in layer_rows(found)}
+    assert rows == {
+        (None, "attention", ""): 4, (None, "attention", "drafter"): 2,
+        (None, "attention", "encoder"): 7, (0, "attention", ""): 1,
+    }  # fmt: skip

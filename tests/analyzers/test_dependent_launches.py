@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -16,6 +17,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, Place
 from spark_prof.analyzers.roofline.rows import Sum, rows_of, together
 from spark_prof.analyzers.summary import summarize
+from spark_prof.dashboards.render import Layout, render_report
 from spark_prof.rules.gpus import Figure
 from tests.rows import each_row
 
@@ -40,9 +42,12 @@ def waiting_left_out(rows: Sequence[Ran]) -> list[Ran]:
 def figures(report: Report) -> dict[str, object]:
     """All that a report says of times."""
     told = asdict(replace(report, notes=()))
+    told.pop("ahead_us")
     told.pop("run")  # has the bundle's path and when it was recorded
     for found in told["findings"]:
         found.pop("verify")  # names the bundle
+    for row in told["kernels"]:
+        row.pop("ahead_us")
     for phase in (told["roofline"] or {}).get("phases", ()):
         for row in phase["rows"]:
             for name in ("ahead_us", "bandwidth", "of_data_sheet", "of_reached"):
@@ -66,6 +71,10 @@ def test_a_report_is_that_of_the_kernels_without_their_waiting(seed: int, tmp_pa
     assert found.books[0].kernels_us == pytest.approx(found.books[0].union_us)
     waited = sum(row.early for row in early) / 1e3
     assert any(f"kernels start {waited:.1f} us before" in note for note in found.notes)
+    time = json.loads(render_report(found, Layout("json")))["time"]
+    assert time["exclusive_us"] == time["sum_us"] == pytest.approx(found.books[0].kernels_us)
+    assert time["kernel_time_us"] == pytest.approx(time["exclusive_us"] + found.ahead_us)
+    assert (found.ahead_us > 0, wanted.ahead_us) == (waited > 0, 0)
     assert not any("dependent launch" in note for note in wanted.notes)
 
 
@@ -98,7 +107,7 @@ def test_each_kernel_begins_where_its_stream_is_its_own(seed: int) -> None:
             own.append((stream, begin, finish, begin - seen))
             end = finish
             if chosen.random() < 0.2 and finish - begin > 2:
-                beside = chosen.randrange(begin, finish - 1)
+                beside = chosen.randrange(begin + 1, finish - 1)
                 raw.append((stream, beside, beside + 1))
                 own.append((stream, beside, beside + 1, 0))
                 seen = max(seen, beside)

@@ -7,9 +7,10 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from spark_prof.analyzers.instants import Attributed, Work, attribute
+from spark_prof.analyzers.instants import Attributed, Work, attribute, with_own_starts
 from tests.rows import each_row
 
 FAR = 1_800_000_000_000_000_001
@@ -117,3 +118,12 @@ def test_times_that_cannot_be_change_nothing_else(seed: int) -> None:
 def test_no_windows() -> None:
     found = charges([(0, 10, 0, True)], [])
     assert found.kernel_time.shape == (0, KINDS)
+
+
+@each_row("written", [[0, 1, 2], [0, 2, 1]])
+def test_of_two_that_start_together_the_longer_one_waits(written: list[int]) -> None:
+    rows = pd.DataFrame(
+        {"stream": 7, "start_ns": [0, 10, 10], "end_ns": [5, 20, 40], "row": [0, 1, 2]}
+    )
+    found = with_own_starts(rows.iloc[written].reset_index(drop=True)).set_index("row")
+    assert found["start_ns"].to_dict() == {0: 0, 1: 10, 2: 20}

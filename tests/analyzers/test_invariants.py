@@ -22,6 +22,7 @@ from spark_prof.analyzers.counters.counter_rows import CounterBatch, Counters, W
 from spark_prof.analyzers.invariants import CHECKS, Facts, checked, kernel_floors
 from spark_prof.analyzers.labels import label_kernels
 from spark_prof.analyzers.layer_consistency import (
+    WHOLE,
     LayerTables,
     kinds_of,
     unknown_layers,
@@ -38,7 +39,7 @@ from spark_prof.dashboards.render import RENDERERS
 from spark_prof.datasets.opened import ceilings_for, opened
 from spark_prof.errors import CommandError
 from spark_prof.rules.gpus import Figure
-from tests.analyzers.agreeing import contradictions
+from tests.analyzers.agreeing import contradictions, screen_contradictions
 from tests.analyzers.roofline.recorded import CONFIG, FIRST, HEAD, LAYERS, bundle
 from tests.rows import each_row
 from tests.support import layer_row
@@ -64,8 +65,8 @@ def sources(foreign: bool) -> Iterator[tuple[str, Path]]:
         for folder in ("kineto", "proton"):
             yield from ((f"{folder}/{p.name}", p) for p in sorted((DATA / folder).iterdir()))
     elif FOREIGN.is_dir():
-        for pattern in ("kineto/*", "kineto/odd/*", "nsys/*", "nsys_csv*/*", "nsys_stats*/*",
-                        "ncu_*"):  # fmt: skip
+        for pattern in ("kineto/*", "kineto/odd/*", "cases/*.json", "nsys/*", "nsys_csv*/*",
+                        "nsys_stats*/*", "ncu_*"):  # fmt: skip
             yield from ((f"shared/{p.name}", p) for p in sorted(FOREIGN.glob(pattern)))
 
 
@@ -103,6 +104,16 @@ def test_figures_of_any_recording_agree(foreign: bool) -> None:
         (name, rank): found
         for name, rank, report in reports(foreign)
         if (found := contradictions(json.loads(RENDERERS["json"](report)), rank))
+    }
+    assert told == {}
+
+
+@EVERYTHING
+def test_the_first_screen_of_any_recording_agrees(foreign: bool) -> None:
+    told = {
+        (name, rank): found
+        for name, rank, report in reports(foreign)
+        if (found := screen_contradictions(report))
     }
     assert told == {}
 
@@ -341,7 +352,7 @@ def test_what_a_kernel_surely_takes() -> None:
     assert memory_us(2e8, Ceilings("x")) == 0.0
     busy = replace(row, limiter="arithmetic", floor_us=30.0)
     assert surely_us(busy, sheet, clock=1.2) == pytest.approx(250.0)
-    measured = replace(sheet, peak_source="measured here on Monday")
+    measured = replace(sheet, peak_source="measured here on Monday", peaks_measured=True)
     assert surely_us(busy, measured) == pytest.approx(150.0)
 
 
@@ -352,12 +363,18 @@ def test_layers_of_a_kind_that_differ_are_not_known() -> None:
     )
     sums.loc[sums.index[place], "calls"] *= 2
     wrong = with_layers(sums=sums)
-    assert unknown_layers(wrong.layers) == {5}
+    assert unknown_layers(wrong.layers) == {(5, "qkv")}
     report = checked(wrong)
     assert list(broken(report)) == ["layers-alike"]
     assert "5 differ in qkv" in broken(report)["layers-alike"]
-    assert {row.per_layer_us for ledger in report.tokens for row in ledger.rows} == {None}
+    counted = {row.name for t in report.tokens for row in t.rows if row.per_layer_us is not None}
+    before = {row.name for t in facts().report.tokens for row in t.rows if row.layers}
+    assert counted == before - {"qkv"}
     assert {row.layers for row in report.conversions.charged} == {0}
+
+
+def parts(rows: pd.DataFrame) -> set[tuple[int, str]]:
+    return set(rows[["layer", "component"]].itertuples(index=False, name=None))
 
 
 def test_a_layer_that_is_not_known_is_no_layer_of_any_figure() -> None:
@@ -366,15 +383,15 @@ def test_a_layer_that_is_not_known_is_no_layer_of_any_figure() -> None:
     (text,) = found.report.failed("layers-")
     exported = label_kernels(source, 0)
     shown = {
-        "layers": {row.layer for row in found.report.layers},
-        "conversions": {row.layer for row in found.report.conversions.layers},
-        "explorer and comparison": set(found.kernels["layer"]) - {-1},
-        "exports and queries": set(exported["layer"]) - {-1},
+        "layers": {(row.layer, row.component) for row in found.report.layers},
+        "explorer and comparison": parts(found.kernels),
+        "exports and queries": parts(exported),
     }
     unknown = unknown_layers(LayerTables.of(source, 0, sums_of(
         place_kernels(source, 0), found.steps["phase"]
     )))  # fmt: skip
-    assert unknown & {2, 3}
+    assert unknown & {(2, "router"), (3, "router")}
+    assert all((n, "attention") in named for n in range(4) for named in shown.values())
     assert {what: named for what, named in shown.items() if unknown & named} == {}
     times: Counter[object] = Counter()
     for row in found.report.layers:
@@ -429,9 +446,17 @@ def test_what_has_no_layer_by_nature_keeps_its_place() -> None:
     """The embedding's kernel that ran in a layer's range."""
     rows = pd.DataFrame({"layer": [3, 3, 4], "component": ["embedding", "qkv", "qkv"],
                          "placed": True})  # fmt: skip
-    found = without_layers(rows, {3})
+    found = without_layers(rows, frozenset({(3, WHOLE)}))
     assert found["layer"].tolist() == [-1, -1, 4]
     assert found["placed"].tolist() == [True, False, True]
+
+
+def test_of_a_layer_only_the_part_that_differs_is_unknown() -> None:
+    rows = pd.DataFrame({"layer": [3, 3, 4], "component": ["collective", "qkv", "collective"],
+                         "placed": True})  # fmt: skip
+    found = without_layers(rows, frozenset({(3, "collective")}))
+    assert found["layer"].tolist() == [-1, 3, 4]
+    assert found["placed"].tolist() == [False, True, True]
 
 
 @each_row("known", ["layers", "config"])
@@ -442,7 +467,7 @@ def test_layers_that_are_missing_leave_no_layer_known(known: str) -> None:
         modules=modules if known == "layers" else modules[:0],
     )
     assert "has 24 layers, the report 21: 21, 22, 23" in broken(checked(wrong))["layers-found"]
-    assert unknown_layers(wrong.layers) == set(range(21))
+    assert unknown_layers(wrong.layers) >= {(layer, WHOLE) for layer in range(21)}
 
 
 def frame(*rows: tuple[int, str]) -> pd.DataFrame:

@@ -9,8 +9,9 @@ from typing import Any
 from spark_prof.analyzers.breakdown import Coverage
 from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.analyzers.summary import notes_of
+from tests.analyzers.graphs import Captured, graph_launch
 from tests.rows import each_row
-from tests.support import Recorded, eager_decode
+from tests.support import MODEL, Piece, Recorded, call, eager_decode, kineto, step
 
 STEPS = Steps(40, 0, 40, 0, 40, 40, 0, None, None, None, None, None)
 COVERAGE = Coverage(1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)
@@ -58,3 +59,19 @@ def test_each_note_has_its_reason_and_none_is_without(
     )  # fmt: skip
     assert len(notes) == len(says)
     assert all(word in note for word, note in zip(says, notes, strict=True)), notes
+
+
+@each_row(("node", "told"), [(1, False), (5, True)])
+def test_a_capture_that_was_seen_is_not_said_to_be_missing(
+    tmp_path: Path, node: int, *, told: bool
+) -> None:
+    """However few kernels have a place. Two ran; nodes 0 and 1 were captured."""
+    rows = [
+        *graph_launch(1, 50, ("some_kernel", 0, 1000, 7)),
+        *graph_launch(2, 60, ("some_kernel", node, 1100, 7)),
+    ]
+    piece = Piece([step(0, 0, 90_000)], (), kineto(*rows))
+    recorded = Recorded({0: [piece]}, facts=GRAPHS)
+    bundle = Captured([100, 200], call(MODEL, 0, 1000)).assemble(recorded, tmp_path / "b")
+    notes = notes_of(bundle, 0, STEPS, replace(COVERAGE, placed=0.5), (BOOKS,))
+    assert any("capture was not seen" in note for note in notes) == told

@@ -165,6 +165,16 @@ def test_products_of_a_model_whose_layers_are_alike() -> None:
     assert products_of(pd.concat([tower, table])) == products_of(table)
 
 
+@each_row("dense", [{0}, {2}, {0, 1}])
+def test_some_layers_may_have_an_mlp_in_place_of_experts(dense: set[int]) -> None:
+    """As the first ones of a model like DeepSeek's, and every fourth one of others."""
+    table = _layers(*NORMS, *LLAMA, ("mlp.gate", "router"), count=4)
+    of_dense = table["layer"].isin(dense)
+    table = table[of_dense & (table["component"] != "router") | ~of_dense
+                  & (table["component"] != "mlp")]  # fmt: skip
+    assert products_of(table) == {"qkv": 1, "o_proj": 1, "router": 1, "mlp": 2}
+
+
 @each_row(
     ("table", "config"),
     [

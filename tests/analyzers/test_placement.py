@@ -79,7 +79,9 @@ def place(
         (ATTENTION, ROUTER, "attention", 0, True),
         (EXPERTS, ROUTER, "router", 0, True),
         (EXPERTS, NORM, "experts", 0, True),
-        (EXPERTS, COLLECTIVE, "experts", 0, True),
+        (EXPERTS, COLLECTIVE, "collective", 0, True),
+        (SAMPLE, COLLECTIVE, "collective", -1, True),
+        (None, COLLECTIVE, "collective", -1, False),
         (LAYER, NORM, "norm", 0, True),
         (LAYER, "nothing_known", "other", 0, True),
         (SAMPLE, "nothing_known", "sampler", -1, True),
@@ -154,10 +156,23 @@ def test_what_adds_up_a_split_product_goes_with_it_and_is_no_product_of_its_own(
     assert [row[:2] for row in place(tmp_path, rows, LAYER_CALLS, COMPILED)] == wanted
 
 
+def test_a_collective_of_a_compiled_model_is_of_what_it_serves(tmp_path: Path) -> None:
+    """Without arguments: what o_proj is, is a guess, and so is whose its all-reduce is."""
+    rows, wanted = [], []
+    for launched, row in zip(_compiled_layer(), PLACED_LAYER, strict=True):
+        rows.append(launched)
+        wanted.append((*row, "range" if row[0] in ("attention", "experts") else "order"))
+        at = int(launched[0]["args"]["correlation"])
+        if row[0] in ("o_proj", "experts"):
+            rows.append(kernel(COLLECTIVE, at + 55, at + 60, at + 7, at + 152))
+            wanted.append(("collective", 0, "order" if row[0] == "o_proj" else "stream"))
+    found = place(tmp_path, rows, LAYER_CALLS, COMPILED)
+    assert [(name, layer, basis) for name, layer, _, basis in found] == wanted
+
+
 MORE_EXACT = {
-    ("attention", "kv_write"), ("attention", "rope"), ("attention", "collective"),
-    ("experts", "router"), ("mlp", "collective"), ("o_proj", "collective"),
-    ("shared_experts", "collective"), ("lm_head", "collective"), ("embedding", "collective"),
+    ("attention", "kv_write"), ("attention", "rope"), ("experts", "router"),
+    *((module, "collective") for module in CODES),
 }  # fmt: skip
 
 

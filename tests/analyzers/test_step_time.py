@@ -105,40 +105,6 @@ def rows(ledger: Ledger) -> dict[str, LedgerRow]:
     return {row.name: row for row in ledger.rows}
 
 
-def test_one_step() -> None:
-    (found,) = ledgers(
-        [("memcpy", 0, -1, 5, 10), ("qkv", 0, 0, 20, 40), ("qkv", 0, 1, 40, 50),
-         ("experts", 0, 1, 60, 90), ("shared_experts", 0, 1, 80, 100)],
-        [(0, 120)],
-    )  # fmt: skip
-    by_name = rows(found)
-    assert {name: row.charged_us for name, row in by_name.items()} == {
-        "qkv": 30.0,
-        "experts": 25.0,
-        "shared_experts": 15.0,
-        "memcpy": 5.0,
-        LAUNCH_GAPS: 10.0,
-        HOST: 35.0,
-    }
-    experts, qkv = by_name["experts"], by_name["qkv"]
-    assert (experts.summed_us, experts.alone_us) == (30.0, 20.0)
-    assert (qkv.layers, qkv.per_layer_us) == (2, 15.0)
-    assert (by_name["memcpy"].layers, by_name["memcpy"].per_layer_us) == (0, None)
-    assert qkv.share == 0.25
-    assert found.overlap_us == 10.0
-    assert found.ms_per_token == pytest.approx(0.12)
-    assert list(by_name)[-2:] == [LAUNCH_GAPS, HOST]
-
-
-def test_spread_over_steps() -> None:
-    steps = [(1000 * n, 1000 * n + 900) for n in range(11)]
-    kernels = [("qkv", n, 0, 1000 * n, 1000 * n + 10 * (n + 1)) for n in range(11)]
-    (found,) = ledgers(kernels, steps)
-    spread = rows(found)["qkv"].spread
-    assert (spread.median, spread.p10, spread.p90) == (60.0, 20.0, 100.0)
-    assert spread.mean == pytest.approx(60.0)
-
-
 def test_the_typical_step_is_the_median_one_whatever_the_longest_took() -> None:
     """Of 100, 110, 130, 170 and 9,000 us: the mean would be 1,902 us."""
     length = [100, 110, 130, 170, 9000]
@@ -164,32 +130,6 @@ def test_weights_of_the_typical_step(seed: int) -> None:
     cut = len(length) // 4
     assert not weights[order[:cut]].any()
     assert not weights[order[len(order) - cut :]].any()
-
-
-def test_several_tokens_a_step() -> None:
-    (found,) = ledgers(
-        [("qkv", 0, 0, 0, 80), ("qkv", 1, 0, 100, 180)], [(0, 100), (100, 200)],
-        output_tokens=[4.0, 8.0], output_requests=[2.0, 2.0], decode_requests=[2, 2],
-    )  # fmt: skip
-    # 100 us over 2 tokens and 100 us over 4: the median of 50 and 25 us.
-    assert found.ms_per_token == pytest.approx(0.0375)
-    assert rows(found)["qkv"].ms_per_token == pytest.approx(0.03)
-    assert sum(row.ms_per_token or 0 for row in found.rows) == pytest.approx(found.ms_per_token)
-
-
-def test_one_ledger_each_phase_and_batch_size() -> None:
-    steps = [(100 * n, 100 * n + 100) for n in range(5)]
-    kernels = [("qkv", n, 0, 100 * n, 100 * n + 10 * (n + 1)) for n in range(5)]
-    found = ledgers(
-        kernels, steps, phase=["prefill", "decode", "decode", "decode", "mixed"],
-        decode_requests=[0, 1, 4, 4, 1],
-    )  # fmt: skip
-    assert [(one.phase, one.batch_size, one.steps) for one in found] == [
-        ("decode", None, 3), ("prefill", None, 1), ("mixed", None, 1),
-        ("decode", 1, 1), ("decode", 4, 2),
-    ]  # fmt: skip
-    assert [rows(one)["qkv"].charged_us for one in found] == [30.0, 10.0, 50.0, 20.0, 35.0]
-    assert [one.ms_per_token is None for one in found] == [False, True, True, False, False]
 
 
 def test_nothing_ran_and_no_tokens() -> None:

@@ -12,9 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_prof.analyzers.breakdown import CopyRow, Coverage, LayerRow
 from spark_prof.analyzers.model import RankRow
-from spark_prof.analyzers.step_accounting import Books, Spread
 from spark_prof.analyzers.summary import summarize
 from spark_prof.dashboards.render import RENDERERS
 from spark_prof.errors import CommandError
@@ -26,8 +24,6 @@ from tests.support import (
     Recorded,
     eager_decode,
     engine,
-    event,
-    kernel,
     kineto,
     layer_row,
     operator,
@@ -53,38 +49,8 @@ def recorded(**more: Any) -> Recorded:
     return Recorded(ranks, engines, FACTS, LAYERS, **more)
 
 
-def test_every_figure_of_a_small_bundle(tmp_path: Path) -> None:
+def test_modules_by_component_type_and_shape(tmp_path: Path) -> None:
     report = summarize(recorded().assemble(tmp_path / "b"))
-    # Step 0 is [0, 960] and step 1 is [960, 1950] ns, each with 200 ns qkv and 400 ns attention.
-    assert report.steps.count == report.steps.decode == 2
-    assert (report.steps.prefill, report.steps.mixed) == (0, 0)
-    assert (report.steps.tokens, report.steps.scheduled_tokens, report.steps.prompt_tokens) == (
-        3, 2, 0,
-    )  # fmt: skip
-    assert report.steps.decode_us == Spread(
-        pytest.approx(0.975), pytest.approx(0.9897), pytest.approx(0.975)
-    )
-    assert report.steps.tpot_us is not None
-    assert report.steps.tpot_us.median == pytest.approx((0.96 + 0.99 / 2) / 2)
-    assert report.steps.prefill_us is None
-    assert report.wall_us == pytest.approx(1.95 + 0.05 - 0.05)
-    assert report.books[0] == Books(
-        "all", 2, pytest.approx(1.95), pytest.approx(1.2), pytest.approx(1.2), 0.0,
-        pytest.approx(0.0), pytest.approx(0.75), pytest.approx(0.0), pytest.approx(0.95 + 1.0),
-    )  # fmt: skip
-    assert [(c.name, c.us, c.kernels) for c in report.components] == [
-        ("attention", pytest.approx(0.8), 2), ("qkv", pytest.approx(0.4), 2),
-    ]  # fmt: skip
-    assert report.layers == (
-        LayerRow(0, "qkv", pytest.approx(0.4), 2, "range", pytest.approx(0.2)),
-        LayerRow(0, "attention", pytest.approx(0.8), 2, "range", pytest.approx(0.4)),
-    )  # fmt: skip
-    assert [(k.name, k.calls) for k in report.kernels] == [("flash_fwd", 2), ("gemm_qkv", 2)]
-    assert report.coverage == Coverage(1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)
-    assert report.ranks == tuple(
-        RankRow(rank, 2, pytest.approx(1.95), pytest.approx(1.2), pytest.approx(0.75))
-        for rank in (0, 1)
-    )
     assert [(m.component, m.count, m.bytes) for m in report.modules] == [
         ("o_proj", 1, 900), ("qkv", 2, 200),
     ]  # fmt: skip
@@ -99,18 +65,6 @@ def test_a_cpu_engine_has_operators(tmp_path: Path) -> None:
         ("linear", 1, pytest.approx(0.2)), ("mm", 1, pytest.approx(0.2)),
     ]  # fmt: skip
     assert report.books[0].overlap_us == 0
-
-
-def test_kernels_of_no_recorded_step_are_in_the_books_only(tmp_path: Path) -> None:
-    piece = eager_decode()
-    trace = json.loads(piece.trace or "")
-    for moved in trace["traceEvents"][:2]:  # the first kernel and its launch
-        moved["ts"] = 2.0
-    piece.trace = json.dumps(trace)
-    report = summarize(Recorded({0: [piece]}).assemble(tmp_path / "b"))
-    assert {kernel.name: kernel.calls for kernel in report.kernels} == {
-        "flash_fwd": 2, "gemm_qkv": 1,
-    }  # fmt: skip
 
 
 def test_what_has_no_kernels_and_what_has_no_steps(tmp_path: Path) -> None:
@@ -157,7 +111,8 @@ def _as_imported(bundle: Bundle, **settings: Any) -> Bundle:
 
 
 def test_what_a_foreign_trace_does_not_tell_is_left_out(tmp_path: Path) -> None:
-    facts = {"gpu": {"name": "Instinct MI300X", "vendor": "AMD", "compute_capability": "gfx942"}}
+    gpu = {"name": "Instinct MI300X", "vendor": "AMD", "compute_capability": "gfx942"}
+    facts = {"gpu": gpu, "steps_by": "ranges"}
     piece = Piece([step(0, 0, 1000, phase="unknown")], trace=eager_decode().trace)
     report = summarize(_as_imported(Recorded({0: [piece]}, facts=facts).assemble(tmp_path / "b")))
     assert (report.run.vllm, report.run.torch, report.run.execution) == ("", "", "")
@@ -182,27 +137,6 @@ def test_sums_without_times_have_no_times(tmp_path: Path) -> None:
     assert document["steps"]["decode_us"]["median"] is None
     for render in RENDERERS.values():
         assert render(report)
-
-
-def test_copies_are_no_kernels(tmp_path: Path) -> None:
-    copy = event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 700, 800, 7, correlation=9,
-                 bytes=4096)  # fmt: skip
-    launch = event("cuda_runtime", "cudaMemcpyAsync", 100, 110, correlation=9)
-    trace = kineto(kernel("gemm", 300, 500, 1, 200), launch, copy)
-    report = summarize(
-        Recorded({0: [Piece([step(0, 0, 1000)], trace=trace)]}).assemble(tmp_path / "b")
-    )
-    assert [(row.name, row.us) for row in report.kernels] == [("gemm", pytest.approx(0.2))]
-    assert report.copies.items == (
-        CopyRow("Memcpy HtoD (Pinned -> Device)", "memcpy", 1, pytest.approx(0.1), 4096),
-    )
-    assert report.copies.share == pytest.approx(1 / 3)
-    whole = report.books[0]
-    assert (whole.kernels_us, whole.copies_us) == (pytest.approx(0.2), pytest.approx(0.1))
-    assert (whole.union_us, whole.busy_us) == (pytest.approx(0.2), pytest.approx(0.3))
-    assert whole.gap_us == pytest.approx(0.7)
-    for rows in (report.components, report.layers):
-        assert sum(row.us for row in rows) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("word", ["aligned", "guess"])

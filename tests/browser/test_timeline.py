@@ -23,15 +23,23 @@ pytestmark = pytest.mark.skipif(
 def drawn(view: View, text: str) -> Frame:
     """The frame of the UI once it shows a text."""
 
-    def found() -> Frame | None:
-        frames = [frame for frame in view.page.frames if "/perfetto/index.html" in frame.url]
-        return next((one for one in frames if text in one.inner_text("body")), None)
+    seen: list[Frame] = []
 
-    view.wait_until(lambda: found() is not None)
-    frame = found()
-    assert frame
+    def shows() -> bool:
+        frames = [frame for frame in view.page.frames if "/perfetto/index.html" in frame.url]
+        seen[:] = [one for one in frames if text in one.inner_text("body")]
+        return bool(seen)
+
+    view.wait_until(shows)
+    [frame] = seen  # asked again it may already be on its way to another trace
     assert not frame.locator(".pf-modal-dialog, .pf-error-modal").count(), frame.inner_text("body")
     return frame
+
+
+def shown_range(frame: Frame) -> str:
+    """From when to when the UI shows, in its own words."""
+    view = "app.trace.timeline.visibleWindow"
+    return str(frame.evaluate(f"`${{{view}.start.integral}} ${{{view}.duration}}`"))
 
 
 def test_a_step_and_a_kernel_in_it(explore: Explore, site: Site) -> None:
@@ -39,6 +47,13 @@ def test_a_step_and_a_kernel_in_it(explore: Explore, site: Site) -> None:
     view = explore("timeline", "nvfp4")
     tracks = drawn(view, "components").inner_text("body")
     assert all(word in tracks for word in ("rank 0", "steps", "layers", "stream 7"))
+    assert "stream 7 7" not in tracks
+    frame = drawn(view, "components")
+    frame.evaluate("window.loadedOnce = true")
+    before = shown_range(frame)
+    view.click(view.page.get_by_role("button", name="Previous step"))
+    view.wait_until(lambda: shown_range(frame) != before)
+    assert frame.evaluate("window.loadedOnce")
 
     name = int(shown.kernels.name[5_000])
     view = explore("timeline", "nvfp4", kernel=name)

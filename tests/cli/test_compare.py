@@ -17,6 +17,7 @@ DATA = Path(__file__).parents[1] / "data"
 AWQ, NVFP4, BF16, FP8 = (
     str(DATA / "code-h100" / f"dense-{name}") for name in ("awq", "nvfp4", "bf16", "fp8-token")
 )
+MODELS = [str(DATA / "models" / name) for name in ("qwen3-8b-nvfp4", "llama-3.1-8b-nvfp4")]
 QWEN = DATA / "code-h100" / "qwen3-30b-a3b-nvfp4"
 EARLIER = str(DATA / "h100-qwen3-30b-a3b-nvfp4-graphs")
 
@@ -34,7 +35,7 @@ def compared(run: Run) -> Callable[..., Done]:
 
 
 def test_json_has_every_comparison(compared) -> None:
-    done = compared(AWQ, FP8, BF16, "--format", "json", "--fail-on", "decode_us.median > 0%")
+    done = compared(AWQ, FP8, BF16, "--format", "json", "--fail-on", "kernels > -50%")
     assert done.code == 1
     found = json.loads(done.out)
     assert found["schema"] == 1
@@ -113,19 +114,39 @@ def test_a_name_with_a_comma_is_one_recording(
 
 
 def test_what_is_undecided_is_told_and_fails_only_if_asked(compared) -> None:
-    limits = ("--fail-on", "prefill_us.median > 3%")
-    done = compared(AWQ, NVFP4, *limits)
+    limits, sides = ("--fail-on", "prefill_us.median > 3%"), (EARLIER, str(QWEN))
+    done = compared(*sides, *limits)
     assert done.code == 0
     assert "gate undecided: prefill_us.median > 3%" in done.err
     assert "8 are needed" in done.err
-    assert compared(AWQ, NVFP4, *limits, "--strict").code == 1
+    assert compared(*sides, *limits, "--strict").code == 1
+
+
+def test_one_screen_and_all_of_it(compared) -> None:
+    short, whole = compared(AWQ, NVFP4), compared(AWQ, NVFP4, "--all")
+    assert len(short.out.splitlines()) <= 70 < len(whole.out.splitlines())
+    [again] = [line for line in short.out.splitlines() if line.endswith("--all")]
+    assert again == f"$ spark-prof compare {AWQ} {NVFP4} --all"
+    first, *_ = short.out.split("\n\n")
+    assert whole.out.startswith(first)
+
+
+def test_times_per_token_say_of_which_steps_they_are(run: Run) -> None:
+    sides = (str(DATA / "compare-h100" / name) for name in ("gpt-graph", "gpt-duty"))
+    _, out, _ = run(*sides)
+    told = " ".join(out.partition("Decode steps\n")[0].split())
+    assert "Time per token: of gpt-graph at batch 8, of gpt-duty at batch 1, where most" in told
+    assert "Time per token is that of steps that were only timed" in told
 
 
 def test_what_cannot_be_compared_is_one_line(refuses: Refuses) -> None:
     for words, said in (
         ((AWQ, "nowhere"), "nowhere"),
+        ((MODELS[0], MODELS[1]), f"spark-prof why {MODELS[0]} {MODELS[1]}"),
+        ((AWQ, f"{NVFP4}/kernels-rank0.parquet"), f"a part of the recording {NVFP4}"),
         ((AWQ, NVFP4, "--fail-on", "decode_us.medain > 3%"), "median"),
         ((AWQ, NVFP4, "--fail-on", "3 > 2"), "decode_us.median > 3%"),
+        ((AWQ, NVFP4, "--fail-on", "decode_us.median > 3%"), "both sides ran eagerly"),
         ((AWQ, NVFP4, "--rank", "7"), "rank"),
         ((AWQ, NVFP4, "-o", "nowhere/out.md"), "does not exist"),
         ((AWQ, NVFP4, "-o", "out.pdf"), "--format"),

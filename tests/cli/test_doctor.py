@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -152,7 +155,7 @@ def test_a_source_is_taken_for_what_it_is(
 ) -> None:
     log = DATA / "logs" / "qwen3-30b-a3b-nvfp4.log"
     assert run(log, "--gpu", "spark") == run("--log", log, "--gpu", "gb10")
-    assert "The GPU is not known" in run(log)[1]
+    assert "The GPU is not known" in " ".join(run(log)[1].split())
     config = MODEL / "config.json"
     assert run(config)[1].splitlines()[2:] == run("--model", config.parent)[1].splitlines()[2:]
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
@@ -165,3 +168,76 @@ def test_nothing_is_said_of_what_was_not_looked_at(run: Run) -> None:
     if not installed().gpu:
         assert "No NVIDIA GPU here" in run()[1]
         assert "Nothing to change" not in run()[1]
+
+
+def test_a_server_that_has_served_is_no_load_generator(run: Run, log: Path) -> None:
+    """Its status lines are what `report` reads a result from; the rest is the doctor's."""
+    status = (
+        "(APIServer pid=1) INFO 06-08 10:03:11 [loggers.py:259] Engine 000: Avg prompt throughput: "
+        "12.4 tokens/s, Avg generation throughput: 31.5 tokens/s, Running: 1 reqs, Waiting: 0 "
+        "reqs, GPU KV cache usage: 0.3%, Prefix cache hit rate: 0.0%\n"
+    )
+    log.write_text(LOG + status)
+    code, out, _ = run(log, "--gpu", "gb10")
+    assert code == 0
+    assert (code, out) == run("--log", log, "--gpu", "gb10")[:2]
+    assert "on Marlin although this GPU multiplies FP4" in " ".join(out[:400].split())
+    packed = log.with_suffix(".gz")
+    packed.write_bytes(gzip.compress((LOG + status).encode()))
+    # The name of the file may take more than a line.
+    told, whole = (text.partition("NVFP4")[2] for text in (run(packed, "--gpu", "gb10")[1], out))
+    assert told == whole != ""
+
+
+def test_nothing_to_change_stands_beside_no_crash(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text("(EngineCore pid=2) ERROR 06-08 10:00:20 [core.py:1330] EngineCore failed to "
+                    "start.\n")  # fmt: skip
+    code, out, _ = run(path, "--gpu", "gb10", "--fail-on-findings")
+    assert code == 1
+    assert "The engine did not start" in out.splitlines()[1]
+    assert "Nothing to change" not in out
+
+
+SERVING = """\
+(APIServer pid=1) INFO 06-08 10:0{minute}:00 [loggers.py:259] Engine 000: Avg prompt throughput: \
+0.0 tokens/s, Avg generation throughput: 812.5 tokens/s, Running: 55 reqs, \
+Waiting: {waiting} reqs, {preempted}GPU KV cache usage: {usage}%, Prefix cache hit rate: 0.0%
+"""
+
+
+def serving(usage: float, waiting: int = 0, preempted: str = "") -> str:
+    """What a server prints while it serves; the lines of its start are not there."""
+    given = {"usage": usage, "waiting": waiting, "preempted": preempted}
+    return "".join(SERVING.format(minute=minute, **given) for minute in range(6))
+
+
+def test_a_full_kv_cache_is_told_from_a_running_servers_log(
+    run: Run, refuses: Refuses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (
+        (serving(99.7, 40), "KV cache full: 55 run, 40 wait.", {"kv-cache-full"}),
+        (serving(97.0, 0, "Preemptions: 7, "), "KV cache full: 55 run, up to 7 preempted.",
+         {"kv-cache-full"}),
+        (serving(12.0, 0), "", set()),
+        (serving(99.7, 0), "", set()),  # full, and nobody waits for it
+    )  # fmt: skip
+    for text, verdict, expected in rows:
+        path = tmp_path / "serve.log"
+        path.write_text(text)
+        _, out, _ = run(path, "--format", "json")
+        assert ids(out) == expected, text[:200]
+        assert verdict in json.loads(out)["verdict"]["text"]
+        # What `docker logs` prints comes in by a pipe.
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        _, piped, _ = run("-", "--format", "json")
+        assert piped == out.replace(str(path), "standard input").replace(
+            "--log standard input", "--log -"
+        )
+
+
+def test_a_terminal_is_no_log(run: Run, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    refuses("spark-prof doctor -", "-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.cli import main
 from spark_prof.cli.app import app
 from tests.cli.conftest import Refuses, Run
 from tests.support import Recorded, eager_decode, engine
@@ -62,6 +64,8 @@ BAD = [
     "record --backend nsys -- python -c pass",
     "record --attach http://example.com:8000",
     "record --attach http://localhost:99999",
+    "record --stop",
+    "record --stop -- vllm serve m",
     "record --attach http://localhost:8000 -- python -c pass",
     f"report b -o {'x' * 300}",
     f"report b -o {'x' * 300}/r.md",
@@ -168,3 +172,34 @@ def test_a_file_is_replaced_and_a_folder_has_to_be_new(run: Run, refuses: Refuse
     assert run("export", "b", "-o", "tables")[0] == 0
     refuses("export b -o tables")
     refuses("import b -o full")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (ImportError("libparquet.so: failed to map segment from shared object"), True),
+        (RuntimeError("can't start new thread"), True),
+        (ImportError("no module"), False),
+        (RuntimeError("a fault of ours"), False),
+    ],
+)
+def test_no_memory_is_one_line(
+    error: Exception,
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails() -> int:
+        raise error
+
+    monkeypatch.setattr(main, "_run", fails)
+    if not told:
+        with pytest.raises(type(error)):
+            main.main()
+        return
+    assert main.main() == 2
+    assert capsys.readouterr().err == (
+        "spark-prof: there is not enough memory; give it more, or less to read\n"
+    )

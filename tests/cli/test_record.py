@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spark_prof.cli.record import steps_of
 from spark_prof.profiler import launcher as record_module
 from spark_prof.profiler.settings import DEFAULT_STEPS, Settings
 from spark_prof.traces.bundle import Bundle
@@ -24,7 +25,7 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     bundle = Recorded({0: [eager_decode()]}).assemble(tmp_path / "b")
     found: list[Settings] = []
 
-    def record(command: Any, settings: Settings, say: Any) -> tuple[Bundle, int]:
+    def record(command: Any, settings: Settings, say: Any, screen: Any) -> tuple[Bundle, int]:
         found.append(settings)
         return bundle, 0
 
@@ -50,6 +51,8 @@ def test_options(run: Run, wanted: list[Settings]) -> None:
         ("--steady --batch-sizes 1,8", {"batch_sizes": (1, 8), "watched_steps": 2 * DEFAULT_STEPS}),
         ("--steady --batch-sizes 1 --steps 50", {"batch_sizes": (1,), "watched_steps": 50}),
         ("--steady --duty-cycle 50/1000", {"stretch": 50, "period": 1000}),
+        ("--duty-cycle 1/1", {"stretch": 1, "period": 1, "sampled": False}),
+        ("--steps 5", {"stretch": 0, "period": 0, "sampled": True}),
         ("--stretches 1/2", {"steady": False, "stretch": 1, "period": 2}),
         ("--backend cupti --counters", {"backend": "cupti", "counters": True}),
         ("--nvtx", {"backend": "auto", "nvtx": True}),
@@ -82,7 +85,6 @@ def test_bad_options_are_told_in_one_line(refuses: Refuses, wanted: list[Setting
         ("--duty-cycle 50", "'50'"),
         ("--duty-cycle 50/", "'50/'"),
         ("--duty-cycle 0/50", "'0/50'"),
-        ("--duty-cycle 50/50", "'50/50'"),
         ("--duty-cycle 60/50", "'60/50'"),
         ("--duty-cycle 1/2/3", "'1/2/3'"),
         ("--duty-cycle a/b", "'a/b'"),
@@ -94,6 +96,14 @@ def test_bad_options_are_told_in_one_line(refuses: Refuses, wanted: list[Setting
     ):
         assert len(refuses((*options.split(), *PROGRAM), named)) < 300
     assert wanted == []
+
+
+def test_replicas_each_have_their_own_number_of_steps() -> None:
+    tables = {"steps-rank0.parquet": 179, "steps-rank1.parquet": 148, "engine-rank0.parquet": 9}
+    assert steps_of(tables) == "148 to 179 steps on each of 2 ranks"
+    assert steps_of(tables | {"steps-rank1.parquet": 179}) == "179 steps on each of 2 ranks"
+    assert steps_of({"steps-rank0.parquet": 7}) == "7 steps"
+    assert steps_of({}) == "0 steps"
 
 
 def test_a_bundle_s_number_of_steps_is_told(run: Run, wanted: list[Settings]) -> None:

@@ -24,7 +24,9 @@ def test_a_result_is_drawn_and_written(run: Run, tmp_path: Path) -> None:
     for source in ("result.json", "."):
         for kind in ("text", "md", "html", "json"):
             code, out, _ = run(source, "--format", kind)
-            assert (code, out.rstrip("\n")) == (0, render_ab(FASTER, Layout(kind)).rstrip("\n"))
+            drawn = render_ab(FASTER, Layout(kind), whole=False)
+            assert (code, out.rstrip("\n")) == (0, drawn.rstrip("\n"))
+    assert run("result.json", "--all")[1].rstrip("\n") == render_ab(FASTER, Layout()).rstrip("\n")
     assert run("result.json", "-o", "page.html")[0] == 0
     assert (tmp_path / "page.html").read_text() == render_ab(FASTER, Layout("html"))
 

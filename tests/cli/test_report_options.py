@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_prof.traces.measured import Measured, Measurement, keep_measured
+from tests.analyzers.planted_steps import Planted, bundle_of
 from tests.analyzers.roofline.recorded import GPU, bundle
 from tests.cli.conftest import Refuses, Run
 
@@ -96,3 +97,20 @@ def test_one_layer_beside_those_like_it(run: Run, refuses: Refuses) -> None:
     assert sum(own) == pytest.approx(found["us"])
     refuses((source, "--layer", 99), "has no layer 99; it has 0 to 3")
     refuses((DATA, "--layer", 0), "--layer")
+
+
+def test_one_batch_size_is_chosen(run: Run, refuses: Refuses, tmp_path: Path) -> None:
+    bundle_of(tmp_path, [Planted(1, 500, 1)] * 30 + [Planted(8, 800, 8)] * 40)
+    code, out, errors = run(tmp_path / "b", "--batch", "1")
+    assert (code, errors) == (0, "")
+    assert "An output token takes 500.0 us at batch 1" in out
+    refuses((tmp_path / "b", "--batch", "5"), "its steps had 1, 8")
+
+
+def test_a_card_is_a_picture(run: Run, refuses: Refuses, tmp_path: Path) -> None:
+    refuses([BUNDLE, "--card", "card.jpg"], "card.jpg is a picture; let its name end in .png")
+    refuses([BUNDLE, "--card", "nowhere/card.png"], "nowhere")
+    refuses([DATA.parent / "ab-h100", "--card", "card.png"], "--card need one recording")
+    code, out, errors = run(BUNDLE, "--card", "card.png")
+    assert (code, out, errors) == (0, "", "spark-prof: wrote card.png\n")
+    assert (tmp_path / "card.png").read_bytes().startswith(b"\x89PNG\r\n")

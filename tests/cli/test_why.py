@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -71,3 +72,56 @@ def test_different_models_are_not_slower_for_a_reason(run: Run) -> None:
         answer.split()
     )
     assert not re.search("longer|slower|fewer|more bytes", answer)
+
+
+def words(out: str) -> str:
+    return " ".join(out.split())
+
+
+def test_a_measured_gap_is_taken_apart(run: Run) -> None:
+    """The dispute of a forum's thread: 4.158 and 3.928 GB at 231 GB/s, 35 and 44 tokens/s."""
+    _, out, _ = run(NEXT, MODELS / "qwen3-next-80b-a3b-fp8", "--measured", "35,44")
+    told = words(out)
+    assert f"{NEXT.name} 35.0 tokens/s, 63.0 % of 55.6 at most" in told
+    assert "takes 5.84 ms longer than of qwen3-next-80b-a3b-fp8: kernels, launches and" in told
+    assert "the rest +4.85 ms (83.0 %), bytes +994.1 us (17.0 %)." in told
+    assert "it would run at 42.2 tokens/s" in told
+    _, out, _ = run(CODE / "dense-nvfp4", CODE / "dense-awq", "--measured", "190,200")
+    rows = [line for line in out.splitlines() if line.startswith(("kernels beyond", "outside"))]
+    assert len(rows) == 2
+    _, out, _ = run(NEXT, NEXT, "--measured", "35,90")
+    assert f"{NEXT.name} (2) takes 11.11 ms a step, less than its lower bound" in words(out)
+    assert "The measured gap" not in out
+
+
+def test_memory_batch_and_tensor_parallelism(run: Run) -> None:
+    big = MODELS / "qwen3-vl-235b-a22b-nvfp4"
+    _, out, _ = run(big, "--gpu", "rtx5090")
+    assert "does not fit: it takes 134.1 GB, RTX 5090 has 32 GB of memory; --tensor-" in words(out)
+    table = next(part for part in out.split("\n\n") if part.startswith("What a token reads"))
+    assert "Tokens/s" not in table
+    _, alone, _ = run(big, "--gpu", "gb10", "--format", "json")
+    _, shared, _ = run(big, "--gpu", "gb10", "--tensor-parallel", "2", "--format", "json")
+    [one], [two] = (json.loads(text)["sides"] for text in (alone, shared))
+    assert one["memory"]["bytes"] > one["memory"]["gpu_bytes"] > two["memory"]["bytes"]
+    assert one["memory"]["fitting"] == 2
+    halves = [sum(part["bytes"] for part in side["parts"]) for side in (one, two)]
+    assert 0.5 < halves[1] / halves[0] < 0.55
+    # From so many sequences on the products take longer than the weights.
+    _, out, _ = run(MODELS / "qwen3-8b-nvfp4", "--batch", "4096", "--gpu", "h100")
+    assert "arithmetic" in out
+    _, out, _ = run(MODELS / "qwen3-8b-nvfp4", "--context", "100000", "--gpu", "rtx5070")
+    assert "KV cache" in out
+    assert "does not fit" in words(out)
+
+
+def test_a_recording_says_how_many_gpus_and_sequences(run: Run) -> None:
+    recording, checkpoint = CODE / "qwen3-30b-a3b-nvfp4", MODELS / "qwen3-30b-a3b-nvfp4"
+    _, out, _ = run(recording, checkpoint, "--tensor-parallel", "2")
+    assert "is on 1 GPUs of tensor parallelism and" in words(out)
+
+
+def test_measured_and_bench(refuses: Refuses) -> None:
+    refuses(f"{NEXT} --measured 1,2", "is not 1 rates in tokens/s")
+    refuses(f"{NEXT} --measured 1 --bench x.txt", "say the same; give one of them")
+    refuses([CODE / "dense-nvfp4", "--context", "10"], "--context is for checkpoints")

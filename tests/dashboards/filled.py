@@ -68,5 +68,9 @@ def _filled(kind: Any, name: str, text: str | None) -> Any:
         return {text or name: _filled(inside[1], name, text)}
     if origin is typing.Literal:
         return inside[0]
+    if isinstance(kind, typing.NewType):
+        return _filled(kind.__supertype__, name, text)
+    if kind is not str and isinstance(kind, type) and issubclass(kind, str):
+        return kind(_filled(str, name, text))
     simple = {bool: True, int: 3, float: 0.5, str: _WORDS.get(name, text or name)}
     return simple[kind]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.classify.classifier import short_name
-from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.finding import Finding, NamedKernel
 from spark_prof.analyzers.step_time import StepKind
 from spark_prof.analyzers.views.kernel_calls import LaunchUse, facts_of
 from spark_prof.analyzers.views.layer_outliers import Cause, Comparison, Group, OutlierCell
@@ -73,11 +73,12 @@ def test_a_shape_is_told_with_what_limits_it() -> None:
 
 def test_findings_that_name_a_kernel_are_found() -> None:
     name = "void marlin::Marlin<1, 2>(int4 const*)"
-    named = Finding("a", 1.0, f"{short_name(name)} (qkv) reads", "fix")
+    text = f"{short_name(name)} reads"
+    named = Finding("a", 1.0, text, "fix", kernels=(NamedKernel(name, "qkv"),))
     other = Finding("b", 1.0, "something else", "fix", ("no kernel",))
     assert one_kernel_section.named_by((named, other), name) == ((named,), ())
-    of_w2 = replace(named, text=f"{short_name(name)} (experts; w2: 8 of 128 experts) reads")
-    of_w13 = replace(named, text=f"{short_name(name)} (experts; w13: 8 of 128 experts) reads")
+    of_w2 = replace(named, kernels=(NamedKernel(name, "experts", ("w2",)),))
+    of_w13 = replace(named, kernels=(NamedKernel(name, "experts", ("w13",)),))
     found = one_kernel_section.named_by((of_w2, other, of_w13), name, "w13")
     assert found == ((of_w13,), (of_w2,))
 

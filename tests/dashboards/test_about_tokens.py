@@ -34,7 +34,10 @@ def column(section: Section, title: str) -> list[object]:
 
 
 def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
-    section = ledger_of(replace(DECODE, ms_per_token=DECODE.step_us / 2.5e3))
+    assert DECODE.token
+    us = DECODE.step_us / 2.5
+    token = replace(DECODE.token, token_us=us, typical_us=us, uneven_us=0.0, steps_per_token=0.4)
+    section = ledger_of(replace(DECODE, ms_per_token=us / 1e3, token=token))
     assert column(section, "A token")[0] == microseconds(LARGEST.charged_us / 2.5)
     assert column(section, "A token")[-1] == microseconds(DECODE.step_us / 2.5)
     assert "2.50 tokens" in " ".join(section.intro)

@@ -66,6 +66,8 @@ def adds_up(name: str, found: Summary) -> bool:
     phase = found.report.roofline.decode
     assert phase
     decode = found.steps[(found.steps["phase"] == "decode").to_numpy()]
+    if len(found.report.steps.batches) > 1 and (size := found.report.steps.screen_batch):
+        decode = decode[decode["decode_requests"] == size]  # a screen is of one batch size
     weights = step_weights(decode["phase"], decode if found.timed else None)
     weight = dict(zip(decode.index, weights, strict=True))
     ran = found.kernels

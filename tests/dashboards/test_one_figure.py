@@ -37,6 +37,17 @@ def test_small_kernels_are_those_of_the_breakdown(report: Report) -> None:
             assert f"{part.us:,.1f} us together" in finding.text
 
 
+def test_what_small_kernels_cost_is_what_their_sentence_adds_up_to(report: Report) -> None:
+    """Also on the first screen: the claim is more than the part, by the time between kernels."""
+    for finding in report.findings:
+        if finding.id == "small-kernels" and finding.ms_per_token:
+            text = " ".join(render_report(report, Layout()).split())
+            told = re.search(r"([\d,.]+) us together, with ([\d,.]+) us between them", text)
+            assert told, text
+            whole = sum(float(figure.replace(",", "")) for figure in told.groups()) / 1e3
+            assert whole == pytest.approx(finding.ms_per_token, abs=0.2e-3)
+
+
 def test_times_of_findings_are_those_of_the_tables(report: Report) -> None:
     text = " ".join(render_report(report, Layout(), whole=True).split())
     texts = {found.id: found.text for found in report.findings}

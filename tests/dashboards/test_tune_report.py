@@ -15,14 +15,16 @@ from spark_prof.tune.tune_result import read_tune, to_json
 from spark_prof.tune.tune_trial import Answers
 from tests.tune.sample import NOTHING, SAME, STOPPED, TIMES, TUNED
 
+OPEN = replace(TIMES[1], gain=TIMES[1].gain and replace(TIMES[1].gain, low=0.9))
 KINDS = ("text", "md", "html", "json")
 
 
 def test_the_answer_is_one_line() -> None:
     told = "moe=spark_prof --x 1: 1.61 x per token at batch 1, 1.34 x per token at batch 8; "
     assert answer_line(TUNED) == f"{told}same answers on 256 positions"
-    none = replace(TIMES[1], gain=TIMES[1].gain and replace(TIMES[1].gain, low=0.9))
-    assert "1.34 x (95 % 0.90 to " in answer_line(replace(TUNED, times=(TIMES[0], none)))
+    half = replace(TUNED, times=(TIMES[0], OPEN))
+    told = "moe=spark_prof --x 1: 1.61 x per token at batch 1; at batch 8 it is undecided (1.34 x"
+    assert answer_line(half).startswith(told)
     assert answer_line(NOTHING).startswith("nothing helps, of 3 candidates tried; moe=spark_prof")
     late = tuple(replace(each, verdict="not tried") for each in NOTHING.tried)
     some = replace(NOTHING, line="", tried=(*NOTHING.tried[:1], *late[1:]))
@@ -38,6 +40,46 @@ def test_the_answer_is_one_line() -> None:
     )
     assert answer_line(replace(early, others=0.1)) == seen
     assert answer_line(STOPPED) == "nothing is confirmed yet (ended early: it was stopped)"
+
+
+def test_it_is_the_answer_only_at_the_batch_sizes_that_show_it() -> None:
+    half = replace(TUNED, times=(TIMES[0], OPEN))
+    told = " ".join(render_tune(half, Layout("text", 100), whole=False).split())
+    assert "For batch 1. For batch 8 serve the engine as it is" in told
+    assert "--batch-sizes 8" in told
+    found = json.loads(render_tune(half, Layout("json")))
+    assert found["per_batch"] == [
+        {"requests": 1, "verdict": "faster"}, {"requests": 8, "verdict": "not told"},
+    ]  # fmt: skip
+    assert "serve the engine as it is" not in render_tune(TUNED, Layout())
+
+
+def test_where_time_was_lacking_it_says_how_much_is_needed() -> None:
+    late = replace(NOTHING, line="", needed_minutes=12, engine_s=95.4)
+    assert answer_line(late).endswith(
+        "an engine takes about 95 s here, so all of it takes 12 minutes: give --minutes 12"
+    )
+
+
+RESULTS = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("tune-*.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_by_default_it_is_one_screen(path: Path) -> None:
+    result = read_tune(path)
+    for width in (80, 100, 140):
+        lines = render_tune(result, Layout("text", width), whole=False).splitlines()
+        assert len(lines) <= 70
+        assert lines[0].startswith(answer_line(result)[:60])
+    whole = render_tune(result, Layout("text", 100))
+    assert len(whole.splitlines()) > 70
+
+
+def test_of_what_was_not_tried_one_screen_says_how_many_and_why() -> None:
+    late = tuple(replace(each, verdict="not tried", why="no time") for each in TUNED.tried)
+    told = render_tune(replace(NOTHING, tried=late), Layout("text", 100), whole=False)
+    assert "3 more not tried: no time." in told
+    assert "1, each with its reason: KV cache 1." in told
 
 
 def test_of_answers_no_more_is_said_than_is_known() -> None:

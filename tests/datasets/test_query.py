@@ -81,6 +81,14 @@ def test_bundles_of_before_a_column_came_have_its_default(tmp_path: Path) -> Non
     assert found == [("new", "", 4), ("old", "", 4)]
 
 
+def test_steps_of_before_a_count_came_have_none(tmp_path: Path) -> None:
+    old = Recorded({0: [eager_decode()]}).assemble(tmp_path / "old")
+    path = old.path / "steps-rank0.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["preempted", "watched"]), path)
+    found = rows("SELECT DISTINCT preempted, watched FROM steps", {"old": Bundle(old.path)})
+    assert found == [(0, True)]
+
+
 @each_row("name", ["it's", 'a "b"', "x'); SELECT 1; --", "a*[b]?", "ünï", "a=b"])
 def test_hostile_names_of_bundles_are_names(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name.replace("/", "")

@@ -19,11 +19,9 @@ from typing import Any
 import pyarrow as pa
 import typer
 
-import spark_prof
 from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.model import Report
 from spark_prof.cli.app import app
-from spark_prof.dashboards.render import RENDERERS
 from spark_prof.kernels.registry import KERNELS
 from spark_prof.traces.tables import STATISTICS, TABLES, Column
 from tests.command_line import ran
@@ -35,8 +33,9 @@ README = ROOT / "README.md"
 PAGES = (README, *sorted(DOCS.glob("**/*.md")))
 CAPTURE = "tests/data/h100-qwen3-30b-a3b-nvfp4-graphs"
 """The recording whose figures pages of concepts show."""
-README_CAPTURE = "tests/data/code-h100/qwen3-30b-a3b-nvfp4"
-"""The recording whose report README.md shows."""
+README_REPORT = ("report", "spark_prof/example.zip")
+"""The command whose first lines README.md shows; its recording is that of `spark-prof demo`."""
+README_LINES = 30
 
 _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```$", re.M | re.S)
 
@@ -87,9 +86,8 @@ def with_kernels(page: str) -> str:
 
 def with_rules(page: str) -> str:
     """docs/findings.md with the rules of today between its two markers."""
-    rows = [f"| `{rule.id}` | {rule.looks_for} |" for rule in RULES]
-    table = "\n".join(["| id | what fires it |", "| --- | --- |", *rows])
-    return _between(page, "rules", f"{table}\n")
+    rows = "\n".join(f"- `{rule.id}`: {rule.looks_for}" for rule in RULES)
+    return _between(page, "rules", f"{rows}\n")
 
 
 def with_source(report: Report, source: str) -> Report:
@@ -98,11 +96,13 @@ def with_source(report: Report, source: str) -> Report:
 
 
 def with_report(readme: str) -> str:
-    """README.md with the first lines of today's report of its capture."""
-    report = with_source(spark_prof.report(ROOT / README_CAPTURE), README_CAPTURE)
-    shown = RENDERERS["text"](report).partition("\n\n")[0]
-    before, command, rest = readme.partition(f"$ spark-prof report {README_CAPTURE}\n")
-    return f"{before}{command}{shown.rstrip()}\n```{rest.partition('```')[2]}"
+    """README.md with the first lines that its command prints today."""
+    command = f"$ {shlex.join(('spark-prof', *README_REPORT))}\n"
+    shown = output([*README_REPORT]).splitlines()[:README_LINES]
+    before, there, rest = readme.partition(command)
+    assert there, f"README.md has no {command!r}"
+    lines = "\n".join(line.rstrip() for line in shown)
+    return f"{before}{command}{lines}\n...\n```{rest.partition('```')[2]}"
 
 
 def with_outputs(page: str) -> str:
@@ -153,22 +153,26 @@ def commands_page(_: str = "") -> str:
         "## Exit codes\n",
         "\n".join(["| code | meaning |", "| --- | --- |", *_EXIT_CODES]) + "\n",
     ]
+    told: dict[str, str] = {}  # the command that a row stands under
     for name, command in sorted(group.commands.items()):
         found = getattr(command, "commands", None) or {"": command}
         parts.append(f"## {name}\n")
-        told: set[str] = set()
         for part, inner in found.items():
             shown = f"{_sentence(_words(inner.help)).rstrip('.')}."
             parts.append(f"`{name} {part}`: {shown}\n" if part else f"{shown}\n")
             rows = [_option(p) for p in inner.params if p.param_type_name == "option"]
             rows = [row for row in rows if row not in _DRAWING]
-            again = ", ".join(row.split(" | ")[0].removeprefix("| ") for row in rows if row in told)
+            again: dict[str, list[str]] = {}
+            for row in rows:
+                if row in told:
+                    names = row.partition(":")[0].removeprefix("- ")
+                    again.setdefault(told[row], []).append(names)
             rows = [row for row in rows if row not in told]
-            told.update(rows if part else ())
+            told.update(dict.fromkeys(rows, name))
             if rows:
-                parts.append("\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n")
-            if again:
-                parts.append(f"As above: {again}.\n")
+                parts.append("\n".join(rows) + "\n")
+            for where, names_of in again.items():
+                parts.append(f"As of `{where}`: {', '.join(names_of)}.\n")
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -178,15 +182,15 @@ _EXIT_CODES = (
     "`ab`, a kernel of `kernels`; or the command that `record` ran, whose bundle is whole |",
     "| 2 | the input or an option is not usable, nothing was recorded or could be checked, or an "
     "engine of `ab` ended; stderr has one line |",
-    "| 130, 143 | Ctrl-C, SIGTERM |",
+    "| 129, 130, 143 | SIGHUP, Ctrl-C, SIGTERM |",
 )
 _DRAWING = (
-    "| `--limit` | At most so many rows of each table |",
-    "| `--section` | Only this section, such as kernels; repeatable |",
-    "| `--format` | How to say what came of it; JSON goes to stdout; default text |",
-    "| `--format` | How to show it; default text |",
-    "| `--format` | How to draw it; by default text, or what OUT's ending says |",
-    "| `--out`, `-o` | Write to this file, not to the terminal |",
+    "- `--limit`: At most so many rows of each table",
+    "- `--section`: Only this section, such as kernels; repeatable",
+    "- `--format`: How to say what came of it; JSON goes to stdout; default text",
+    "- `--format`: How to show it; default text",
+    "- `--format`: How to draw it; by default text, or what OUT's ending says",
+    "- `--out`, `-o`: Write to this file, not to the terminal",
 )
 """Rows that the head of the page has once."""
 
@@ -198,11 +202,11 @@ def _option(parameter: Any) -> str:
         default not in (None, False, (), [], "") and not callable(default) and default is not ...
     )
     shown = f"; default {getattr(default, 'value', default)}" if given else ""
-    return f"| {names} | {_words(parameter.help).rstrip('.')}{shown} |"
+    return f"- {names}: {_words(parameter.help).rstrip('.')}{shown}"
 
 
 def _words(text: str | None) -> str:
-    return " ".join((text or "").split("\f")[0].split()).replace("|", "\\|")
+    return " ".join((text or "").split("\f")[0].split())
 
 
 def _between(page: str, what: str, text: str) -> str:

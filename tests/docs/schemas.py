@@ -26,9 +26,11 @@ from spark_prof.analyzers.ceilings.ceiling_rows import Ceilings
 from spark_prof.analyzers.clients.client_rows import ClientRow, ClientToken
 from spark_prof.analyzers.comparing.comparison import PhaseComparison, Setting
 from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.comparing.outcome import Outcome
 from spark_prof.analyzers.dataset import Failure, Recording
-from spark_prof.analyzers.fallbacks.audit_rows import Audit
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, KnownIssue
 from spark_prof.analyzers.fallbacks.machine_checks import Machine
+from spark_prof.analyzers.fallbacks.verdict import Verdict as EngineVerdict
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import OneLayer
@@ -104,10 +106,11 @@ _WORDS = {
     "layer": "the decoder layer", "left_out": "what is not counted", "lower": "the first quartile",
     "lowest": "the smallest", "mean": "the mean", "median": "the median", "name": "its name",
     "p90": "the 90th percentile", "p99": "the 99th percentile", "phase": "of the steps",
-    "rank": "the rank", "reason": "why", "repeats": "how often it was measured",
+    "rank": "the rank", "reason": "why", "recorded_as": "what a file says in place of a command",
+    "repeats": "how often it was measured", "requests": "how many decode at a time",
     "schema": "raised when a key changes its meaning or goes; new keys do not raise it",
     "side": "which side", "std": "the standard deviation", "steps": "how many steps",
-    "upper": "the third quartile", "us": "its time", "why": "why",
+    "upper": "the third quartile", "us": "its time", "verdict": "what is told of it", "why": "why",
 }  # fmt: skip
 """Of keys that mean the same wherever they stand, where nothing else says more."""
 
@@ -116,8 +119,9 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
         "schema": int, **{key: _hints(Report).get(key) for key in _KEYS},
         "time": dict.fromkeys(
             ("sum_us", "union_us", "wall_us", "busy_us", "copies_us", "gap_us", "overlap_us",
-             "step_us", "residual_us", "residual_percent", "engine_us"), float),
-        "client_tokens": [ClientToken],
+             "step_us", "residual_us", "residual_percent", "engine_us", "kernel_time_us",
+             "exclusive_us"), float),
+        "client_tokens": [ClientToken], "known_issues": [KnownIssue],
     }),
     "report-layer": ("report --layer N --format json", OneLayer),
     "clients": ("report --format json of a load generator's result", {
@@ -127,8 +131,9 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
     "compare": ("compare --format json", {
         "schema": int, "kind": str, "reference": _SIDE,
         "comparisons": [{
-            "side": str, "answer": Optional([str]), "other": _SIDE, "assumed_start_share": float,
-            "phases": [PhaseComparison], "setup": [Setting], "notes": list[str]}],
+            "side": str, "answer": Optional([str]), "outcome": Outcome, "other": _SIDE,
+            "assumed_start_share": float, "phases": [PhaseComparison],
+            "setup": [Setting], "notes": list[str]}],
         "gate": [{
             "limit": str, "side": str, "outcome": str, "kind": str, "change": Change | None,
             "reason": str}],
@@ -138,13 +143,17 @@ DOCUMENTS: Mapping[str, tuple[str, Any]] = {
         "answer": Optional([str]), "outcome": Optional([str]), "exit_code": Optional([int]),
     }),
     "tune": ("tune --format json, report RESULT --format json, and result.json",
-             (TuneResult, {"answer_line": Optional([str])})),
+             (TuneResult, {
+                 "answer_line": Optional([str]), "recorded_as": Optional([list[str]]),
+                 "per_batch": Optional([[{"requests": int, "verdict": str}]])})),
     "tune-list": ("tune --list --format json", CandidateTable),
     "ab-apply": ("ab --apply --format json", {
         "environment": dict[str, str], "options": list[str], "serve": str}),
     "why": ("why --format json", Why),
     "doctor": ("doctor --format json", {
         "schema": int, "subject": str, "findings": [Finding], "audit": Audit | None,
+        "known_issues": [KnownIssue],
+        "verdict": Optional([{**_hints(EngineVerdict), "text": str, "also": [EngineVerdict]}]),
         "machine": Machine | None, "ceilings": Ceilings | None, "measured": Measured | None}),
     "classify": ("classify --format json", Rows([_CLASSIFIED])),
     "query": ("query --format json", Rows([dict[str, Any]])),
@@ -198,6 +207,8 @@ def _of_type(kind: Any) -> Schema:
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any or isinstance(kind, typing.TypeVar):
         return {}
+    if isinstance(kind, typing.NewType):
+        return schema_of(kind.__supertype__)
     if kind is type(None):
         return {"type": "null"}
     if origin in (types.UnionType, typing.Union):
@@ -214,7 +225,9 @@ def _of_type(kind: Any) -> Schema:
         return {"type": "integer"}
     if kind is float:  # one that is not finite is null
         return {"type": ["number", "null"]}
-    if kind is str:
+    if isinstance(kind, typing.NewType):
+        return schema_of(kind.__supertype__)
+    if isinstance(kind, type) and issubclass(kind, str):
         return {"type": "string"}
     if inspect.isclass(origin) and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": schema_of(inner[1])}

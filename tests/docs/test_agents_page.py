@@ -50,8 +50,12 @@ def test_its_configurations_start_a_server(runs: Path) -> None:
     [added] = [line for line in TEXT.splitlines() if line.startswith("claude mcp add ")]
     command, _, started = added.partition(" -- ")
     assert command == "claude mcp add spark-prof"
-    assert shlex.split(started) == [configured["command"], *configured["args"]]
-    name, *words = configured["args"]
+    # An agent starts it in a folder of its own choice: the paths are absolute.
+    assert shlex.split(started.replace("$PWD", "/home/me")) == [
+        configured["command"],
+        *configured["args"],
+    ]
+    name, *words = (word.removeprefix("/home/me/") for word in configured["args"])
     assert (configured["command"], name) == ("spark-prof", "mcp")
 
     async def talk() -> None:

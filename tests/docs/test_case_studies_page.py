@@ -1,4 +1,4 @@
-"""The bytes and ceilings in case studies, tutorial and on the page about them are the command's."""
+"""The bytes and ceilings in case studies and on the page about them are the command's."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from tests.docs.pages import ROOT, tables
 
 PAGE = ROOT / "docs" / "case-studies.md"
 CEILINGS = ROOT / "docs" / "roofline.md"
-TUTORIAL = ROOT / "docs" / "tutorial-nvfp4.md"
 TEXT = " ".join(PAGE.read_text(encoding="utf-8").split())
-TOLD = " ".join(TUTORIAL.read_text(encoding="utf-8").split())
 READ = 231e9
 
 
@@ -80,37 +78,6 @@ def test_the_dense_weights_of_gpt_oss_120b() -> None:
     assert f"SGLang 52.4 ({percent(52.4 / reading(chosen[1]))})" in rows[1][3]
     assert f"60.0 ({percent(60.0 / reading(chosen[2]))})" in rows[2][3]
     assert f"would take {57.85 * chosen[0].step.read / 1e9:.0f} GB/s" in TEXT
-
-
-def test_nvfp4_against_awq() -> None:
-    rows = tables(TUTORIAL, "NVFP4 against AWQ")[0]
-    read = []
-    for row, form in zip(rows, ("nvfp4", "awq"), strict=True):
-        name = f"qwen3-vl-235b-a22b-{form}"
-        both = choice(name, question=Question(ranks=2))
-        read.append(choice(name).step.read)
-        of_it = percent(float(row[3]) / reading(both))
-        assert row[1:] == [gigabytes(read[-1]), rate(both), row[3], of_it]
-    assert f"NVFP4 reads {percent(read[0] / read[1] - 1)} more" in TOLD
-    assert f"that is {percent(24.93 / 18.91 - 1)} more" in TOLD
-
-
-def test_fp8_against_nvfp4() -> None:
-    rows = tables(TUTORIAL, "FP8 against NVFP4")[0]
-    chosen = (
-        choice("qwen3-next-80b-a3b-fp8"),
-        choice("qwen3-next-80b-a3b-nvfp4-experts"),
-        choice("qwen3-next-80b-a3b-nvfp4"),
-        choice("qwen3-next-80b-a3b", "but-head-nvfp4"),
-    )
-    for row, found in zip(rows, chosen, strict=True):
-        assert row[1:3] == [gigabytes(found.step.read), rate(found)]
-        if row[3]:
-            assert row[4] == percent(float(row[3]) / float(row[2].split()[0]))
-    assert f"reads {percent(chosen[1].step.read / chosen[0].step.read - 1)} more" in TOLD
-    read = {row.component: row.read for row in chosen[1].step.rows}
-    assert gigabytes(read["experts"]) in TOLD
-    assert f"left in BF16 are {gigabytes(read['ssm'] + read['qkv'] + read['o_proj'])}" in TOLD
 
 
 def test_multi_token_prediction() -> None:

@@ -12,7 +12,7 @@ import pytest
 from spark_prof.analyzers.step_accounting import step_books
 from spark_prof.profiler import vllm_names
 from spark_prof.profiler.commands import recognise
-from spark_prof.profiler.container import container_command
+from spark_prof.profiler.container import Mount, container_command
 from tests.command_line import parsed, ran
 from tests.docs.pages import GENERATED, PAGES, ROOT, commands, tables, written
 from tests.rows import each_row
@@ -21,7 +21,7 @@ CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.M)
 COMMANDS = sorted({tuple(words) for page in PAGES for words in commands(page)})
-# But of all captures at once: the golden corpus draws each of them.
+# But of all captures at once: test_every_recording draws each of them.
 REPORTS = [words for words in COMMANDS if words[0] == "report" and "tests/data/" in words[1]]
 
 
@@ -65,7 +65,7 @@ def test_command_lines_parse(
         for script in (word for word in recorded if word.endswith(".py")):
             (tmp_path / script).touch()
         if recognise(recorded).kind == "container":
-            container_command(recorded, staging=tmp_path, bundle=tmp_path, environment={})
+            container_command(recorded, mounts=(Mount(tmp_path, "/spark-prof"),), environment={})
 
 
 @each_row("words", REPORTS)

@@ -64,8 +64,8 @@ def test_limits_can_be_added_and_what_is_undecided_can_fail(tmp_path: Path) -> N
     limits = "findings > 0\n\ncoverage.engine < 99.999%\n"
     code, _, err = run(COMPARE, tmp_path, **inputs, **{"fail-on": limits})
     assert (code, "findings" in err) == (1, True)
-    pair = [str(DATA / "code-h100" / name) for name in ("dense-awq", "dense-nvfp4")]
-    inputs |= {"baseline": pair[0], "recording": pair[1], "metric": "prefill_us.median"}
+    pair = [str(DATA / "compare-h100" / name) for name in ("gpt-graph", "gpt-duty")]
+    inputs |= {"baseline": pair[0], "recording": pair[1]}
     for strict, expected in (("false", 0), ("true", 1)):
         code, _, err = run(COMPARE, tmp_path, **inputs, strict=strict)
         assert (code, "undecided" in err) == (expected, True)
@@ -96,6 +96,24 @@ def test_no_input_is_run(name: str, tmp_path: Path) -> None:
     code, _, _ = run(COMPARE, tmp_path, **given)
     assert code == (0 if name in ("strict", "report") else 2)
     assert not list(tmp_path.rglob("hacked*"))
+
+
+@each_row("name", ["baseline", "recording"])
+@each_row("value", ["", " \n\n"])
+def test_an_empty_side_is_one_line(name: str, value: str, tmp_path: Path) -> None:
+    given = {"baseline": SLOW, "recording": FAST, "python": sys.executable} | {name: value}
+    assert run(COMPARE, tmp_path, **given) == (
+        2,
+        "exit-code=2\n",
+        f"spark-prof: the input {name} is empty; name a recording a line\n",
+    )
+
+
+def test_a_report_may_be_called_like_an_option(tmp_path: Path) -> None:
+    inputs = {"baseline": SLOW, "recording": FAST, "python": sys.executable}
+    code, told, err = run(COMPARE, tmp_path, **inputs, report="-x")
+    assert (code, told) == (0, "exit-code=0\n"), err
+    assert (tmp_path / "-x.html").exists()
 
 
 def test_no_script_has_an_input_in_its_text() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from spark_prof.profiler.attach import recordable_among, request_recording
+from spark_prof.profiler.attach import recordable_among, registered, request_recording
 from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
@@ -52,7 +52,7 @@ def recorded_with_fault(
     pieces = pieces_folder(bundle)
     pieces.mkdir(parents=True)
     settings = Settings(str(bundle), steps=0, faults=(hook,) if hook else ())
-    request_recording(recordable_among(psutil.Process()), settings)
+    request_recording(registered(recordable_among(psutil.Process())), settings)
     watcher = Watcher(pieces, 0, lambda _: None)
     watcher.wait(lambda: any(pieces.glob("engine*.facts.json")) or hook == "facts", 20)
     watcher.wait(lambda: bool(watcher.ranks()) or hook == "progress", 20)

@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from spark_prof.traces.assemble import salvage
+from spark_prof.traces.chunk_files import being_recorded
+from spark_prof.traces.chunks import pieces_folder
 from tests.engine.conftest import ROOT, SPARK_PROF, computing_without_component, report_of
 
 STEPS, TOKENS = 12, 16
@@ -76,7 +79,43 @@ def server(
         yield found
     finally:
         if process.poll() is None:
-            process.kill()
+            process.terminate()  # which ends the server too; SIGKILL would leave it behind
+            process.wait(60)
+
+
+def attach(server: Server, environment: dict[str, str], bundle: Path, *options: str) -> Any:
+    """Attaches, and returns when the server has begun to record."""
+    argv = ["record", "--attach", f"http://127.0.0.1:{server.port}", "-o", str(bundle), *options]
+    attached = subprocess.Popen([*SPARK_PROF, *argv], env=environment, stderr=subprocess.PIPE)
+    assert attached.stderr is not None
+    while b"send the server requests" not in attached.stderr.readline():
+        assert attached.poll() is None
+    time.sleep(1.5)  # the server looks for requests to record twice a second
+    return attached
+
+
+def test_a_recorder_that_is_killed_leaves_the_server_free(
+    server: Server, environment: dict[str, str]
+) -> None:
+    server.complete()
+    server.wait_for("the command goes on")
+    folder = server.bundle.with_name("killed")
+    killed = attach(server, environment, folder, "--steps", "0")
+    first = server.complete()
+    killed.kill()
+    killed.wait()
+    end = time.monotonic() + 60
+    while being_recorded(pieces_folder(folder)):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    kept = salvage(folder)
+    assert kept.bundle.meta.state == "salvaged"
+    assert len(kept.bundle.frame("steps", 0)) == TOKENS
+    assert not kept.missing
+    following = attach(server, environment, server.bundle.with_name("next"), "--steps", "5")
+    again = server.complete()
+    assert following.wait(60) == 0
+    assert again["choices"][0]["text"] == first["choices"][0]["text"]
 
 
 def test_a_served_model_recorded_twice(server: Server, environment: dict[str, str]) -> None:
@@ -88,13 +127,7 @@ def test_a_served_model_recorded_twice(server: Server, environment: dict[str, st
     assert not computing_without_component(server.bundle)
 
     second = server.bundle.with_name("attached")
-    url = f"http://127.0.0.1:{server.port}"
-    options = ["record", "--attach", url, "--steps", "5", "--decode-only", "-o", str(second)]
-    attached = subprocess.Popen([*SPARK_PROF, *options], env=environment, stderr=subprocess.PIPE)
-    assert attached.stderr is not None
-    while b"send the server requests" not in attached.stderr.readline():
-        assert attached.poll() is None
-    time.sleep(1.5)  # the server looks for requests to record twice a second
+    attached = attach(server, environment, second, "--steps", "5", "--decode-only")
     again = server.complete()
     assert attached.wait(60) == 0
     report = report_of(second)

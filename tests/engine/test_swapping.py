@@ -57,6 +57,17 @@ def _answer(environment: dict[str, str], model: Path, mode: str, swaps: str, *si
     return Answered(found["answers"], found["swaps"], found["reloaded"], log)
 
 
+def _same_begin(answered: Answered) -> float:
+    """The share of the first four tokens of all answers that both sides give.
+
+    Rounding at other places changes a token of random weights sooner or later, and with it all that
+    follow; which one differs by processor. A wrong kernel leaves one in thousands the same.
+    """
+    pairs = zip(answered.answers["a"], answered.answers["b"], strict=True)
+    same = [one == other for a, b in pairs for one, other in zip(a[:4], b[:4], strict=True)]
+    return sum(same) / len(same)
+
+
 @pytest.fixture(scope="session")
 def compiled(models: dict[str, Path], environment: dict[str, str]) -> Answered:
     """An engine with torch.compile and both sides: side b has right and faulty kernels."""
@@ -90,9 +101,7 @@ def test_every_request_is_answered_whatever_fails(compiled: Answered) -> None:
 def test_right_kernels_and_fallbacks_say_what_vllm_says(compiled: Answered) -> None:
     assert compiled.answers["a2"] == compiled.answers["a"]
     assert len({tuple(tokens) for tokens in compiled.answers["a"]}) == len(PROMPTS)
-    # Rounding at other places changes a token sooner or later, and with it all that follow.
-    begins = [[tokens[:4] for tokens in compiled.answers[side]] for side in ("a", "b")]
-    assert begins[0] == begins[1]
+    assert _same_begin(compiled) >= 0.5
 
 
 def test_a_kernel_that_fails_while_serving_is_off_with_one_line(compiled: Answered) -> None:
@@ -162,8 +171,7 @@ def test_a_compiled_layer_of_parts_says_what_vllm_says(
     sides = {"a": (), "b": parse_swaps(_kernel("layer", "right"))}
     settings = SwapSettings(sides).to_json()
     found = _answer(environment, models["tiny-moe"], "compiled", settings, "a", "b")
-    begins = [[tokens[:4] for tokens in found.answers[side]] for side in ("a", "b")]
-    assert begins[0] == begins[1]
+    assert _same_begin(found) >= 0.5
     assert found.told["fault"] == ""
     states = {row["name"].rsplit(".", 1)[1]: row["state"] for row in found.told["swaps"]}
     assert states == {"qkv_proj": "live", "attn": "fell back", "experts": "fell back"}

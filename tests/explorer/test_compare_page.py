@@ -6,8 +6,11 @@ from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
 
+from spark_prof.ab.result import read_result
 from spark_prof.analyzers.comparing.compare_sides import compare
-from spark_prof.dashboards.compare_report import answer
+from spark_prof.dashboards.ab_answer import doubts
+from spark_prof.dashboards.compare_answer import answer
+from spark_prof.dashboards.units import clean
 from spark_prof.datasets.compared import read_side
 from spark_prof.datasets.prepared import prepare
 from spark_prof.explorer.state import Sources
@@ -66,6 +69,17 @@ def test_a_result_of_ab_is_drawn(name: str) -> None:
     text = said(one_page("ab", DATA / name / "result.json"))
     assert "Gain" in text
     assert "Side a against itself" in text
+
+
+def test_a_result_begins_with_its_caveats_and_a_picture() -> None:
+    path = DATA / "ab-h100" / "result.json"
+    caveats = [clean(text) for text in doubts(read_result(path))]
+    assert caveats
+    app = one_page("ab", path)
+    kinds = [node.type for node in app.main.children.values()]
+    first = kinds[: len(caveats) + 3]
+    assert first == ["subheader", *["text"] * len(caveats), "html", "plotly_chart"]
+    assert [node.value for node in app.text[: len(caveats)]] == caveats
 
 
 def test_a_result_of_tune_is_drawn(tmp_path: Path) -> None:

@@ -21,10 +21,12 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.explorer import server
 from spark_prof.explorer.access import is_loopback
-from spark_prof.explorer.server import address_in_url, listen
+from spark_prof.explorer.server import address_in_url, first_page, listen
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
-BUNDLE = ROOT / "tests" / "data" / "h100-gpt-oss-20b-mxfp4-graphs"
+DATA = ROOT / "tests" / "data"
+BUNDLE = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
 EXPLORE = (sys.executable, "-m", "spark_prof.cli.main", "explore")
 _SECONDS = 120
 
@@ -50,6 +52,21 @@ def url_of(process: subprocess.Popen[str]) -> str:
         if found := re.search(r"http://\S+", line):
             return found[0]
     raise AssertionError("it ended")
+
+
+@each_row(
+    ("names", "page"),
+    [
+        ((BUNDLE, DATA / "code-h100" / "dense-awq"), "compare"),
+        ((BUNDLE,), ""),
+        ((BUNDLE, DATA / "ab-h100"), ""),
+        ((BUNDLE, BUNDLE.parent / "nowhere"), ""),
+        ((BUNDLE, BUNDLE, BUNDLE), ""),
+        ((DATA / "code-h100",), ""),
+    ],
+)
+def test_two_recordings_open_beside_each_other(names: tuple[Path, ...], page: str) -> None:
+    assert first_page(list(map(str, names))) == page
 
 
 @pytest.mark.slow

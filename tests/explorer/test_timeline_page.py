@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -114,6 +116,27 @@ def test_a_kernel_is_chosen_at_its_place(shown: Prepared) -> None:
     assert event["dur"] * 1e3 == pytest.approx(
         shown.kernels.end_ns[later] - shown.kernels.start_ns[later]
     )
+
+
+def test_the_ui_is_loaded_once_for_the_steps_of_a_window(shown: Prepared) -> None:
+    app = timeline()
+    src = app.get("iframe")[0].proto.src
+    scripts = [one for one in scripts_of(app) if "timeStart" in one]
+    assert scripts == []
+    step = click(app, "Previous step")["step"]
+    assert app.get("iframe")[0].proto.src == src
+    [script] = [one for one in scripts_of(app) if "timeStart" in one]
+    row = shown.steps[(shown.steps["step"] == step).to_numpy()].iloc[0]
+    view = json.loads(re.search(r"perfetto: ({.*?})", script)[1])  # type: ignore[index]
+    assert view["timeEnd"] - view["timeStart"] == pytest.approx(
+        (row["finish_ns"] - row["begin_ns"]) / 1e9
+    )
+    begins = min(e["ts"] for e in trace(app)["traceEvents"] if e["ph"] == "X")
+    assert begins <= view["timeStart"] * 1e6
+
+
+def scripts_of(app: AppTest) -> list[str]:
+    return [one.proto.body for one in app.get("html") if "<script>" in one.proto.body]
 
 
 def test_windows_lead_to_each_other_until_the_ends(shown: Prepared) -> None:

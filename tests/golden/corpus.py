@@ -1,4 +1,4 @@
-"""What every command prints of every recording in `tests/data`, as one text a recording."""
+"""Reports of twelve recordings of `tests/data` as JSON, and three screens of text."""
 
 from __future__ import annotations
 
@@ -27,89 +27,54 @@ if TYPE_CHECKING:
 DATA = Path(__file__).parents[1] / "data"
 
 Command = tuple[str, ...]
-_WHY = (
-    ("models/qwen3-next-80b-a3b-nvfp4", "models/qwen3-next-80b-a3b-fp8"),
-    ("models/qwen3-30b-a3b-nvfp4", "h100-qwen3-30b-a3b-nvfp4-graphs"),
-    ("code-h100/dense-nvfp4", "code-h100/dense-awq", "code-h100/dense-fp8-token"),
+RECORDINGS = (
+    "ab-h100/recording-a-1",
+    "architectures/deepseek-v3-mtp/default",
+    "architectures/falcon-h1/default",
+    "architectures/qwen3-next/eager",
+    "code-h100/dense-fp8-block",
+    "code-h100/qwen3-30b-a3b-nvfp4",
+    "compare-h100/gpt-duty",
+    "cupti/13.0.85",
+    "h100-gpt-oss-20b-mxfp4-graphs",
+    "h100-qwen3-30b-a3b-nvfp4-graphs",
+    "kineto/gpt-oss-eager.json.gz",
+    "proton/tree.hatchet",
 )
-_PAGES = ("overview", "layers", "kernels", "conversions", "fallbacks", "steps")
-_ALL_PAGES = ("code-h100/dense-fp8-block", "compare-h100/gpt-graph", "kineto/qwen3-graphs")
-_TWO_PAGES = ("architectures/*/default", "kineto/*")
-"""Recordings whose every page is drawn, and those with the tables that no report has."""
+"""Whose report as JSON is stored."""
 
-_COMPARED = (
-    ("ab-h100/recording-a-1", "ab-h100/recording-b-1"),
-    ("code-h100/dense-bf16", "code-h100/dense-awq"),
-    ("code-h100/dense-bf16", "code-h100/dense-fp8-block"),
-    ("code-h100/dense-fp8-token", "code-h100/dense-nvfp4"),
-    ("compare-h100/gpt-graph", "compare-h100/gpt-duty"),
-    ("compare-h100/gpt-graph", "compare-h100/qwen-graph"),
-    ("h100-gpt-oss-20b-mxfp4-eager", "h100-gpt-oss-20b-mxfp4-graphs"),
-    ("kineto/gpt-oss-eager.json.gz", "kineto/gpt-oss-graphs"),
+TEXTS: tuple[Command, ...] = (
+    ("report", "h100-qwen3-30b-a3b-nvfp4-graphs"),
+    ("compare", "compare-h100/gpt-graph", "compare-h100/qwen-graph"),
+    ("doctor", "--log", "logs/qwen3-30b-a3b-nvfp4.log", "--gpu", "h100"),
 )
-"""As text and JSON; beside the eager and the default run of each architecture."""
+"""Whose text is: a screen of each of the three commands that people read first."""
+
+DIGITS = 4
 
 
-def documents() -> dict[str, list[Command]]:
-    """The commands whose outputs one file of `expected` holds, by its name."""
-    recordings = [_name(path.parent) for path in sorted(DATA.rglob("meta.json"))]
-    traces = _named("kineto/*", "proton/*", "ncu-h100/*", "cupti/1*")
-    two_pages = _named(*_TWO_PAGES)
-    found: dict[str, list[Command]] = {}
-    for source in recordings + traces:
-        pages = _PAGES if source in _ALL_PAGES else ("layers", "kernels")
-        drawn = source in _ALL_PAGES or source in two_pages
-        found[source] = [
-            *_both(("report", source)),
-            ("report", source, "--all"),
-            ("doctor", source),  # its JSON is in the report's
-            *(_both(("classify", source)) if source in traces else [_as_json("classify", source)]),
-            *(("explore", source, page) for page in pages if drawn),
-        ]
-    for eager in _named("architectures/*/eager"):
-        default = eager.replace("eager", "default")
-        found[f"compare/{eager}"] = [_as_json("compare", eager, default)]
-    for a, b in _COMPARED:
-        found[f"compare/{a}--{Path(b).name}"] = _both(("compare", a, b))
-    results = _named("benchmarks/*.*", "ab-*/result.json")
-    found |= {name: _both(("report", name)) for name in results if not name.endswith("README.md")}
-    for sides in _WHY:
-        found[f"why/{Path(sides[0]).name}"] = _both(("why", *sides))
-    for log in _named("logs/*"):
-        found[log] = _both(("doctor", "--log", log, "--gpu", "h100"))
-    for config in _named("models/*/config.json"):
-        model = str(Path(config).parent)
-        asked = ("--batch", "4", "--context", "4096", "--gpu", "gb10")
-        found[model] = [("doctor", "--model", model, *asked)]
-    return found
+def documents() -> dict[str, Command]:
+    """The command whose output a file of `expected` holds, by the file's name."""
+    reports = {name: ("report", name, "--format", "json") for name in RECORDINGS}
+    return reports | {f"{words[0]}-text": words for words in TEXTS}
 
 
-def _name(path: Path) -> str:
-    return str(path.relative_to(DATA))
+def output(command: Command, digits: int = DIGITS) -> str:
+    """What a command prints: JSON as tables, with the long strings of them at the end.
 
-
-def _named(*patterns: str) -> list[str]:
-    return [_name(path) for pattern in patterns for path in sorted(DATA.glob(pattern))]
-
-
-def _both(command: Command) -> list[Command]:
-    return [command, _as_json(*command)]
-
-
-def _as_json(*command: str) -> Command:
-    return (*command, "--format", "json")
-
-
-def output(commands: list[Command]) -> str:
-    """What the commands print, one below the other, and the long strings of their tables."""
+    Args:
+        command: its words, after `spark-prof`.
+        digits: significant ones of a float.
+    """
+    code, out, err = ran(*command)
     long: dict[str, str] = {}
-    lines: list[str] = []
-    for command in commands:
-        lines += ["=" * 100, f"$ spark-prof {' '.join(command)}", "=" * 100]
-        lines += _tables(command, long) if command[0] == "explore" else _printed(command, long)
-    OPEN.close()
-    lines += ["=" * 100, *(f"{short} = {text}" for short, text in sorted(long.items()))]
-    return "\n".join(lines) + "\n"
+    if command[-1] == "json" and code == 0:
+        lines = list(plain(json.loads(out), long, digits=digits))
+    else:
+        lines = out.rstrip("\n").split("\n")
+    ends = [f"stderr: {line}" for line in err.splitlines()] + [f"exit code {code}"] * bool(code)
+    names = [f"{short} = {text}" for short, text in sorted(long.items())]
+    return "\n".join([f"$ spark-prof {' '.join(command)}", *lines, *ends, *names]) + "\n"
 
 
 OPEN = ExitStack()
@@ -143,9 +108,10 @@ def _read_once() -> None:
         log: EngineLog | None = None,
         measured: Measured | None = None,
         results: Sequence[BenchmarkResult] = (),
+        batch: int | None = None,
     ) -> summary.Summary:
-        if log or measured or results or bundle not in bundles.values():
-            return sum_up(bundle, rank, log, measured, results)
+        if log or measured or results or batch or bundle not in bundles.values():
+            return sum_up(bundle, rank, log, measured, results, batch)
         key = id(bundle), bundle.ranks[0] if rank is None and bundle.ranks else rank
         if key not in summaries:
             summaries[key] = sum_up(bundle, rank)
@@ -170,26 +136,6 @@ def reading_once() -> Iterator[None]:
         opened.opened, summary.summary_of = kept
 
 
-def _printed(command: Command, long: dict[str, str]) -> Iterator[str]:
-    code, out, err = ran(*command)
-    if command[-1] == "json" and code == 0:
-        yield from plain(json.loads(out), long)
-    else:
-        yield from out.rstrip("\n").split("\n")
-    for line in err.splitlines():
-        yield f"stderr: {line}"
-    if code:
-        yield f"exit code {code}"
-
-
-def _tables(command: Command, long: dict[str, str]) -> Iterator[str]:
-    from tests.explorer.framed import framed
-
-    _, source, page = command
-    for number, table in enumerate(framed([source], page).dataframe):
-        yield from plain(json.loads(table.value.to_json(orient="records")), long, f"{number}")
-
-
 def _prepare(cache: str) -> None:
     """Lets a process see the recordings alone: no measured ceilings, caches or settings."""
     os.chdir(DATA)
@@ -197,15 +143,13 @@ def _prepare(cache: str) -> None:
     for name in [name for name in os.environ if name.startswith(("SPARK_PROF_", "VLLM_"))]:
         del os.environ[name]
     logging.disable(logging.ERROR)
-    _read_once()
 
 
 def outputs(names: list[str]) -> Iterator[tuple[str, str]]:
     """The name and the text of each document of these, two at a time."""
-    wanted = documents()
-    # The largest first: the last one should not run alone.
-    names = sorted(names, key=lambda name: len(wanted[name]), reverse=True)
+    commands = documents()
     with TemporaryDirectory() as cache:
         pool = ProcessPoolExecutor(2, get_context("spawn"), _prepare, (cache,))
         with pool:
-            yield from zip(names, pool.map(output, [wanted[name] for name in names]), strict=True)
+            texts = pool.map(output, [commands[name] for name in names])
+            yield from zip(names, texts, strict=True)

@@ -14,6 +14,7 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.importers.sources import import_files, open_source
 from spark_prof.rules.components import component_of
 from tests.importers.traces import DATA, SHARED
+from tests.rows import each_row
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared traces are not here")
 EAGER = "h100_vllm026_gptoss20b_mxfp4_eager_modhooks_bs1.json.gz"
@@ -56,10 +57,27 @@ def test_time_per_module_of_an_eager_run_on_b200():
     assert books.kernels_us == books.union_us == pytest.approx(10_793.638, abs=0.001)
     assert sum(row.us for row in report.components) == pytest.approx(10_793.638, abs=0.001)
     share = {row.name: row.share for row in report.components}
-    assert share["experts"] + share["router"] == pytest.approx(0.707, abs=0.005)
+    # Of the experts' range, 70.7 %, a part is the all-reduce at its end, which is no expert.
+    reduces = kernels["name"].astype(str).str.contains("all_reduce")
+    assert (reduces.sum(), kernels["us"][reduces].sum()) == (73, pytest.approx(2_119.548))
+    assert set(
+        kernels["component"][kernels["name"].astype(str).str.contains("nccl") | reduces]
+    ) == {"collective"}
+    within = kernels["us"][reduces & classes.str.contains("FusedMoE")].sum() / total
+    assert share["experts"] + share["router"] == pytest.approx(0.707 - within, abs=0.005)
     assert share["qkv"] == pytest.approx(0.026, abs=0.005)
     outer = (truth["GptOssForCausalLM/VocabParallelEmbedding"] - 14.3 + 22.0) / total
-    assert share["o_proj"] + share["collective"] == pytest.approx(0.104 + outer, abs=0.005)
+    assert share["o_proj"] + share["collective"] == pytest.approx(0.104 + outer + within, abs=0.005)
+
+
+@needs_shared
+def test_a_collective_inside_a_module_is_no_expert():
+    """As vLLM runs it eagerly with tensor parallel 8: at the end of FusedMoE's forward."""
+    with open_source(SHARED.parent / "cases/moe_all_reduce_in_module.json") as bundle:
+        kernels = placed(bundle)
+    found = kernels.groupby("component", observed=True)["us"].agg(["size", "sum"])
+    assert tuple(found.loc["collective"]) == (8, pytest.approx(200))
+    assert found.loc["experts", "sum"] == pytest.approx(280)
 
 
 @needs_shared
@@ -147,3 +165,17 @@ def test_captures_and_repeats_say_what_an_eager_run_says(model, tmp_path):
     captured = told["placed_by"] == "aligned"
     assert captured.any()
     assert same[captured.to_numpy()].mean() > 0.95
+
+
+@each_row("name", ["gpt-oss-graphs", "qwen3-graphs"])
+def test_the_first_layer_of_a_prefill_is_whole(name: str) -> None:
+    """Operators name the attention of each layer, and what is before the first is its layer's."""
+    with open_source(DATA / name / "rank0.pt.trace.json.gz") as bundle:
+        rank = bundle.ranks[0]
+        phases = bundle.frame("steps", rank).set_index("step")["phase"].astype(str)
+        rows = place_kernels(bundle, rank)
+    rows = rows[(phases.reindex(rows["step"]) == "prefill").to_numpy()]
+    for component in ("qkv", "o_proj"):
+        counts = rows.loc[rows["component"] == component, "layer"].value_counts()
+        assert sorted(counts.index) == [0, 1, 2, 3]
+        assert counts.nunique() == 1

@@ -49,9 +49,9 @@ def test_many_windows_without_steps_are_one_step_that_ends_with_the_last(tmp_pat
     parts = [window([("k", t, t + 5, t + 9, -1, t)]) for t in (100, 200, 300)]
     bundle = write_import("t", [foreign(parts)], tmp_path / "b")
     steps = bundle.frame("steps", 0)
-    assert (steps["start_ns"].tolist(), steps["end_ns"].tolist()) == ([100], [309])
+    assert (steps["start_ns"].tolist(), steps["end_ns"].tolist()) == ([105], [309])
     assert bundle.frame("kernels", 0)["step"].tolist() == [0, 0, 0]
-    assert any("whole trace" in line for line in bundle.meta.lost)
+    assert any("nothing tells the steps" in line for line in bundle.meta.lost)
 
 
 def test_ranks_that_the_traces_do_not_tell_are_counted(tmp_path):

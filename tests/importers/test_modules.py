@@ -2,7 +2,7 @@
 
 from spark_prof.importers import imported_steps, modules
 from spark_prof.importers.imported_steps import batch_of, rule_of
-from spark_prof.importers.modules import module_name, modules_of, names_module
+from spark_prof.importers.modules import model_of, module_name, modules_of, names_module
 from spark_prof.rules.components import CLASS_RULES, component_of_class
 from spark_prof.traces.scopes import Scopes
 from tests.rows import each_row
@@ -187,5 +187,19 @@ def test_names_of_steps(rule, name, batch):
 
 def test_what_is_no_step():
     for name in ("", "aten::mm", "mod:model.layers.0", "forward", "step", "decoder", "decode",
-                 "prefill", "x" * 100_000, "step[]"):  # fmt: skip
+                 "prefill", "x" * 100_000, "step[]",
+                 "Optimizer.zero_grad#AdamW.zero_grad"):  # fmt: skip
         assert rule_of(name) == -1, name[:50]
+
+
+@each_row(
+    ("types", "model"),
+    [
+        (["T5EncoderModel", "CLIPTextModel", "FluxTransformer2DModel"], "FluxTransformer2DModel"),
+        (["CLIPTextModel", "UNet2DConditionModel", "AutoencoderKL"], "UNet2DConditionModel"),
+        (["GptOssForCausalLM", "GptOssModel"], "GptOssForCausalLM"),
+        (["Linear", "RMSNorm"], ""),
+    ],
+)
+def test_the_model_of_a_pipeline_is_what_draws(types: list[str], model: str) -> None:
+    assert model_of(types) == model

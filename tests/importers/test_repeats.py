@@ -61,6 +61,23 @@ def test_what_adds_up_a_split_product_goes_with_it_and_is_no_product_of_its_own(
     assert notes == ()
 
 
+REDUCE = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, int)"
+
+
+def test_a_collective_is_of_the_layer_that_it_serves():
+    layer = [*LAYER[:6], REDUCE, *LAYER[6:], REDUCE]
+    found, notes = guess([REDUCE, *layer * 3, NORM, GEMM, "argmax_kernel"])
+    for number in range(3):
+        mine = found[1 + 11 * number : 12 + 11 * number]
+        assert [place for _, place in mine] == [number] * 11
+        assert [name for name, _ in mine] == [
+            "norm", "qkv", "rope", "kv_write", "attention", "o_proj", "collective", "norm",
+            "router", "experts", "collective",
+        ]  # fmt: skip
+    assert found[0] == ("collective", -1)
+    assert notes == ()
+
+
 def test_a_dense_model_after_a_dense_first_layer_of_a_mixture():
     found, notes = guess(DENSE + LAYER * 3 + [NORM, GEMM])
     assert [name for name, _ in found[5:10]] == ["o_proj", "norm", "mlp", "mlp", "mlp"]
@@ -119,6 +136,11 @@ def test_a_single_layer_that_deviates_has_no_place():
         pytest.param([["_chunk_scan_fwd_kernel", *LAYER * 3]], "Mamba", id="a hybrid"),
         pytest.param([["a", "b"]], "no kernel is an attention", id="nothing known"),
         pytest.param([LAYER * 4 + ["flash_bwd_dq_dk_dv_kernel"]], "training", id="gradients"),
+        pytest.param(
+            [LAYER * 4 + ["void cutlass::device_kernel<flash::FlashAttnBwd<int> >(int)"]],
+            "training",
+            id="gradients of FlashAttention 3",
+        ),
         pytest.param(
             [LAYER * 4 + ["multi_tensor_apply_kernel<FusedAdamMathFunctor<float> >"]], "training",
             id="an optimizer",

@@ -22,6 +22,7 @@ from mcp import Client, MCPError
 
 from spark_prof.cli import main as cli
 from spark_prof.errors import CommandError
+from spark_prof.extras import install_command
 from spark_prof.mcp_server import stdio_session, tool_calls
 from spark_prof.mcp_server.allowed_folders import AllowedFolders
 from spark_prof.mcp_server.command_runs import CommandRuns
@@ -340,7 +341,7 @@ def test_the_command_says_what_it_lacks(
         assert cli.main() == 2
         said = capsys.readouterr()
         assert (said.out, said.err.count("\n")) == ("", 1)
-        assert "pip install 'spark-prof[mcp]'" in said.err
+        assert install_command("mcp") in said.err
 
 
 async def test_the_example_can_be_asked(tmp_path: Path) -> None:

@@ -26,13 +26,29 @@ def batch(
     new: dict[str, int] | None = None,
     cached: dict[str, int] | None = None,
     context: tuple[str, ...] = (),
+    drafts: dict[str, int] | None = None,
+    preempted: tuple[str, ...] = (),
+    known: dict[str, tuple[int, int]] | None = None,
 ) -> Any:
-    """A SchedulerOutput: tokens by request; the computed ones of new and of cached requests."""
+    """A SchedulerOutput: tokens by request; the computed ones of new and of cached requests.
+
+    `known` are the tokens of the prompt and all tokens of requests that model runner V2 is handed.
+    """
+    prompts = {
+        name: ([7] * lengths[0], [7] * lengths[1]) for name, lengths in (known or {}).items()
+    }
     return SimpleNamespace(
+        scheduled_spec_decode_tokens={name: [-1] * n for name, n in (drafts or {}).items()},
+        preempted_req_ids=set(preempted),
         num_scheduled_tokens=scheduled,
         total_num_scheduled_tokens=sum(scheduled.values()),
         scheduled_new_reqs=[
-            SimpleNamespace(req_id=name, num_computed_tokens=count)
+            SimpleNamespace(
+                req_id=name,
+                num_computed_tokens=count,
+                prompt_token_ids=prompts.get(name, (None, None))[0],
+                prefill_token_ids=prompts.get(name, (None, None))[1],
+            )
             for name, count in (new or {}).items()
         ],
         scheduled_cached_reqs=Cached(cached or {}, context),

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import psutil
 import pytest
@@ -17,9 +21,11 @@ from spark_prof.profiler.attach import (
     attach,
     recordable_among,
     recordable_processes,
+    registered,
     request_recording,
+    stop_recording,
 )
-from spark_prof.profiler.control import request_name, start_of
+from spark_prof.profiler.control import request_name, start_of, stop_name
 from spark_prof.profiler.settings import Settings, registry_folder
 
 
@@ -72,6 +78,34 @@ def test_a_server_with_the_plugin_is_found(listening: int) -> None:
     assert [process.pid for process in recordable_processes(listening)] == [os.getpid()]
 
 
+def test_engines_beside_an_api_server_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM with several API servers: their parent has the socket, and the engines are its."""
+    with socket.create_server(("127.0.0.1", 0)) as shared:
+        port = shared.getsockname()[1]
+        shared.set_inheritable(True)
+        argv = [sys.executable, "-c", "input()"]
+        server = subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=[shared.fileno()])
+        engine = subprocess.Popen(argv, stdin=subprocess.PIPE)
+        try:
+            # Of the two that have the socket psutil names one, here the child.
+            end = time.monotonic() + 60
+            while not psutil.Process(server.pid).net_connections("tcp"):
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            real = psutil.net_connections("tcp")
+            mine = [
+                each._replace(pid=server.pid) if each.laddr[1:2] == (port,) else each
+                for each in real
+            ]
+            monkeypatch.setattr(psutil, "net_connections", lambda kind: mine)
+            value = {"start": start_of(engine.pid)}
+            (registry_folder() / f"{engine.pid}.json").write_text(json.dumps(value))
+            assert [process.pid for process in recordable_processes(port)] == [engine.pid]
+        finally:
+            for each in (server, engine):
+                each.communicate(b"\n")
+
+
 def test_a_file_of_an_earlier_process_does_not_count() -> None:
     for text in ("", "{", "[]", "null", "{}", '{"start": "1"}'):
         (registry_folder() / f"{os.getpid()}.json").write_text(text)
@@ -80,7 +114,7 @@ def test_a_file_of_an_earlier_process_does_not_count() -> None:
 
 def test_a_request_is_the_settings(tmp_path: Path) -> None:
     settings = Settings(str(tmp_path / "b"), steps=3)
-    request_recording([psutil.Process()], settings)
+    request_recording(registered([psutil.Process()]), settings)
     text = (registry_folder() / request_name(os.getpid())).read_text()
     assert Settings.from_json(text) == settings
     assert [path.name for path in registry_folder().iterdir()] == [request_name(os.getpid())]
@@ -102,3 +136,37 @@ def test_somebody_else_s_registry_is_not_used(tmp_path: Path, kind: str) -> None
 def test_somebody_else_s_registry_is_one_line(tmp_path: Path, listening: int) -> None:
     (Path(tempfile.gettempdir()) / f"spark-prof-{os.getuid()}").mkdir(mode=0o755)
     refused(f"http://127.0.0.1:{listening}", tmp_path / "b")
+
+
+def told(recording: str) -> None:
+    value = {"start": start_of(os.getpid()), "recording": recording}
+    (registry_folder() / f"{os.getpid()}.json").write_text(json.dumps(value))
+
+
+def test_a_recording_is_ended_from_elsewhere(tmp_path: Path, listening: int) -> None:
+    told(str(tmp_path / "b"))
+    asked = registry_folder() / stop_name(os.getpid())
+
+    def engine() -> None:
+        while not asked.exists():
+            pass
+        told("")
+
+    thread = Thread(target=engine)
+    thread.start()
+    said: list[str] = []
+    stop_recording(f"http://127.0.0.1:{listening}", said.append)
+    thread.join()
+    assert said == [f"ended the recording into {tmp_path / 'b'}"]
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_server_that_is_not_recorded_has_nothing_to_end(listening: int, older: bool) -> None:
+    told("")
+    if older:
+        value = {"start": start_of(os.getpid())}
+        (registry_folder() / f"{os.getpid()}.json").write_text(json.dumps(value))
+    with pytest.raises(CommandError, match="is not being recorded") as caught:
+        stop_recording(str(listening), lambda _: None)
+    assert caught.value.exit_code == 2
+    assert not (registry_folder() / stop_name(os.getpid())).exists()

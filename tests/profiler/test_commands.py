@@ -4,12 +4,14 @@ from pathlib import Path
 import pytest
 
 from spark_prof.profiler.commands import recognise, server_port, with_plugin_allowed
+from spark_prof.profiler.program import without_setsid
 from tests.rows import each_row
 from tests.support import refusal
 
 PROGRAMS = (
     "vllm python python3 python3.12 docker podman nerdctl docker-compose uv torchrun ray mpirun"
     " bash sh make env nice numactl taskset time timeout sudo nohup stdbuf ls nvidia-smi nsys"
+    " ionice setsid chrt strace perf gdb systemd-run prlimit catchsegv script flock own-launcher"
 )
 
 
@@ -59,6 +61,8 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("make serve", "script"),
         ("docker run --gpus all vllm/vllm-openai:latest --model m", "container"),
         ("docker --context default run image", "container"),
+        ("docker compose -f x.yaml --profile gpu run --rm vllm", "container"),
+        ("docker-compose -p me run vllm", "container"),
         ("sudo -u me -g docker docker run image", "container"),
         ("env HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES=0 vllm serve m", "vllm-serve"),
         ("env -u DEBUG vllm serve m", "vllm-serve"),
@@ -74,6 +78,25 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("nohup stdbuf -oL -e 0 vllm serve m", "vllm-serve"),
         ("sudo -E nice vllm serve m", "vllm-serve"),
         ("sudo -Eu vllm vllm serve m", "vllm-serve"),
+        ("ionice -c 2 -n 7 vllm serve m", "vllm-serve"),
+        ("ionice -c3 nice setsid vllm serve m", "vllm-serve"),
+        ("setsid -w python offline.py", "python"),
+        ("setsid docker run image", "container"),
+        ("chrt --fifo 10 vllm serve m", "vllm-serve"),
+        ("chrt -i vllm serve m", "vllm-serve"),
+        ("strace -f -o /tmp/log -e trace=file vllm serve m", "vllm-serve"),
+        ("strace -ff -- bash run.sh", "script"),
+        ("perf stat -e cycles -- vllm bench latency --model m", "vllm-bench"),
+        ("perf record -g -o out python offline.py", "python"),
+        ("gdb -batch -ex run -ex bt --args python offline.py", "python"),
+        ("systemd-run --user --scope -p MemoryMax=8G vllm serve m", "vllm-serve"),
+        ("prlimit --nofile=65536 vllm serve m", "vllm-serve"),
+        ("catchsegv vllm serve m", "vllm-serve"),
+        ("script -q -c 'vllm serve m' log", "script"),
+        ("flock /tmp/lock vllm serve m", "vllm-serve"),
+        ("timeout 1.5h vllm serve m", "vllm-serve"),
+        ("own-launcher --gpus 2 vllm serve m", "vllm-serve"),
+        ("own-launcher -- env A=1 python offline.py", "python"),
     ],
 )
 def test_kind(line: str, kind: str) -> None:
@@ -106,11 +129,22 @@ def test_kind(line: str, kind: str) -> None:
         ("vllm bench sweep serve", "one configuration at a time"),
         ("ls -l", "'ls' does not start vLLM"),
         ("nvidia-smi", "'nvidia-smi' does not start vLLM"),
+        ("own-launcher --gpus 2", "'own-launcher' does not start vLLM"),
+        ("own-launcher vllm bench serve", "runs no model itself"),
+        ("systemd-run vllm serve m", "write 'systemd-run --scope'"),
+        ("setsid --fork vllm serve m", "leave --fork out"),
+        ("perf report vllm", "'perf' starts vLLM only as 'perf record"),
+        ("gdb vllm", "'gdb' starts vLLM only with --args"),
         ("uv pip install vllm", "'uv' starts vLLM only as 'uv run"),
         ("nsys profile vllm serve m", "'nsys' profiles too"),
         ("docker exec -it box vllm serve m", "'docker exec' enters a container"),
-        ("docker compose up", "'docker compose' takes"),
-        ("docker-compose up", "'docker-compose' takes"),
+        (
+            "docker compose -f x.yaml up -d",
+            "'docker compose up' starts no single service; write: "
+            "docker compose -f x.yaml run --rm --service-ports SERVICE",
+        ),
+        ("docker-compose up vllm ui", "write: docker-compose run --rm --service-ports vllm"),
+        ("docker compose exec vllm bash", "'docker compose exec' enters a container"),
         ("docker start box", "'docker start' starts a container"),
         ("podman ps", "'podman ps' starts no vLLM"),
         ("docker", "'docker' starts no vLLM"),
@@ -124,6 +158,27 @@ def test_kind(line: str, kind: str) -> None:
 def test_refusal(line: str, says: str) -> None:
     with refusal(says):
         recognise(shlex.split(line))
+
+
+def test_what_is_not_known_is_told() -> None:
+    assert recognise(["vllm", "serve", "m"]).note == ""
+    note = recognise(["own-launcher", "--gpus", "2", "vllm", "serve", "m"]).note
+    assert note.startswith("'own-launcher' is not known to spark-prof: does it start 'vllm'")
+
+
+@each_row(
+    ("line", "without"),
+    [
+        ("setsid vllm serve m", "vllm serve m"),
+        ("nice -n 5 setsid -w -c vllm serve setsid", "nice -n 5 vllm serve setsid"),
+        ("env A=1 setsid nice vllm serve m", "env A=1 nice vllm serve m"),
+        # Here it is no leader of a group, and becomes the program by itself.
+        ("timeout 5 setsid vllm serve m", "timeout 5 setsid vllm serve m"),
+        ("vllm serve m", "vllm serve m"),
+    ],
+)
+def test_without_setsid(line: str, without: str) -> None:
+    assert without_setsid(shlex.split(line)) == shlex.split(without)
 
 
 def test_with_plugin_allowed() -> None:

@@ -8,9 +8,18 @@ import pytest
 
 import spark_prof.profiler
 from spark_prof.errors import CommandError
-from spark_prof.profiler.container import container_command, stage_package
+from spark_prof.profiler import container_folder
+from spark_prof.profiler.container import (
+    BUNDLE_TARGET,
+    STAGING_TARGET,
+    Mount,
+    container_command,
+    stage_package,
+    without_terminal,
+)
+from spark_prof.profiler.container_folder import container_user, open_to_container
 from tests.rows import each_row
-from tests.support import refusal
+from tests.support import program, refusal
 
 STAGING, BUNDLE = Path("/tmp/staging"), Path("/home/me/run.bundle")
 MOUNTS = "-v /tmp/staging:/opt/spark-prof:ro -v /home/me/run.bundle:/spark-prof-bundle"
@@ -29,9 +38,8 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rewritten(line: str, **environment: str) -> list[str]:
-    return container_command(
-        shlex.split(line), staging=STAGING, bundle=BUNDLE, environment=environment
-    )
+    mounts = (Mount(STAGING, STAGING_TARGET), Mount(BUNDLE, BUNDLE_TARGET, writable=True))
+    return container_command(shlex.split(line), mounts=mounts, environment=environment)
 
 
 # The part before + are the options, the part after it IMAGE and its command.
@@ -116,8 +124,12 @@ def test_relative_folders_are_made_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = {"staging": Path("staging"), "bundle": Path("out")}
-    line = container_command(("docker", "run", "image"), **folders, environment={})
+
+    mounts = (
+        Mount(Path("staging"), STAGING_TARGET),
+        Mount(Path("out"), BUNDLE_TARGET, writable=True),
+    )
+    line = container_command(("docker", "run", "image"), mounts=mounts, environment={})
     assert line == shlex.split(
         f"docker run -v {tmp_path}/staging:/opt/spark-prof:ro -v {tmp_path}/out:/spark-prof-bundle"
         f" {PATH_ONLY} image"
@@ -150,10 +162,9 @@ def test_refusal(line: str, says: str) -> None:
 
 
 def test_a_folder_that_a_mount_cannot_name() -> None:
+    mount = Mount(Path("/a:b"), BUNDLE_TARGET, writable=True)
     with pytest.raises(CommandError, match="has a colon"):
-        container_command(
-            ["docker", "run", "image"], staging=STAGING, bundle=Path("/a:b"), environment={}
-        )
+        container_command(["docker", "run", "image"], mounts=(mount,), environment={})
 
 
 def test_staged_package_is_found_by_a_plain_python(tmp_path: Path) -> None:
@@ -190,7 +201,119 @@ def test_staged_package_is_found_by_a_plain_python(tmp_path: Path) -> None:
     sources = {
         Path("profiler/backends", name) for name in ("arguments.c", "capture.c", "capture.h")
     }
-    assert copies == wanted | kernels | sources | {Path("kernels/tuned.json")}
+    tables = {path.relative_to(source) for path in source.rglob("*.json")}
+    assert Path("kernels/tuned.json") in tables
+    assert copies == wanted | kernels | sources | tables
     assert all((staged / path).read_bytes() == (source / path).read_bytes() for path in copies)
     modes = {path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}
     assert modes == {0o755, 0o644}
+
+
+@each_row(
+    ("line", "without"),
+    [
+        ("docker run -it image vllm serve m", "docker run image vllm serve m"),
+        ("docker run -t -i --rm image --model m", "docker run --rm image --model m"),
+        ("docker run --tty --interactive=true image vllm", "docker run image vllm"),
+        ("docker run -itv /a:/b -e -it image vllm", "docker run -v /a:/b -e -it image vllm"),
+        ("docker run -ti image bash -lc 'vllm -t'", "docker run image bash -lc 'vllm -t'"),
+        ("docker run -tw/it image vllm", "docker run -w/it image vllm"),
+        ("sudo docker run -it -- image vllm -it", "sudo docker run -- image vllm -it"),
+        # A shell is typed into; what an image does by itself is not known.
+        ("docker run -it image bash", "docker run -it image bash"),
+        ("docker run -it image /bin/sh -l", "docker run -it image /bin/sh -l"),
+        ("docker run -it image", "docker run -it image"),
+    ],
+)
+def test_a_container_has_no_terminal_of_its_own(line: str, without: str) -> None:
+    assert shlex.join(without_terminal(shlex.split(line))) == without
+
+
+ANSWERS = """
+case "$*" in
+*inspect*) echo "$IMAGE_USER" ;;
+*SecurityOptions*) echo "$SECURITY" ;;
+*--entrypoint*id*vllm) echo 1234 ;;
+*) exit 1 ;;
+esac
+"""
+
+
+@each_row(
+    ("line", "image", "security", "user"),
+    [
+        ("docker run image vllm", "", "", 0),
+        ("docker run image vllm", "root", "", 0),
+        ("docker run image vllm", "0:0", "", 0),
+        ("docker run image vllm", "1000:100", "", 1000),
+        ("docker run image vllm", "vllm", "", 1234),
+        ("docker run --user 7 image vllm", "1000", "", 7),
+        ("docker run -u7:8 image vllm", "", "", 7),
+        ("docker run --user=vllm image vllm", "", "", 1234),
+        ("docker container run image vllm", "1000", "", 1000),
+        ("docker run image vllm", "", "[name=userns]", 165536),
+        ("docker run --user 7 image vllm", "", "[name=userns]", 165543),
+        ("docker run --userns host --user 7 image vllm", "", "[name=userns]", 7),
+        ("docker run --user 7 image vllm", "", "[name=seccomp name=rootless]", 100006),
+        ("podman run --user 7 image vllm", "", "", 7),
+    ],
+)
+def test_who_writes_from_a_container(
+    line: str, image: str, security: str, user: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("docker", "podman"):
+        program(tmp_path / name, ANSWERS)
+    me = container_folder.pwd.getpwuid(os.geteuid()).pw_name
+    (tmp_path / "subuid").write_text(f"dockremap:165536:65536\n{me}:100000:65536\n")
+    monkeypatch.setattr(container_folder, "_SUBUID", tmp_path / "subuid")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("IMAGE_USER", image)
+    monkeypatch.setenv("SECURITY", security)
+    if os.geteuid() == 0 or not line.startswith("podman"):
+        assert container_user(shlex.split(line)) == user
+
+
+def test_a_user_whom_nobody_knows_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "docker", "exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with refusal("runs as 'ray', and only its image knows who that is: give the number"):
+        container_user(shlex.split("docker run --user ray image vllm"))
+
+
+@each_row("user", ["0", str(os.geteuid()), "12345"])
+def test_only_the_container_s_user_is_let_in(
+    user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "bin" / "docker", "exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    folder = tmp_path / "b"
+    folder.mkdir()
+    open_to_container([folder], shlex.split(f"docker run --user {user} image vllm"))
+    status = folder.stat()
+    assert status.st_mode & 0o007 == 0
+    if os.geteuid() == 0:
+        assert status.st_mode & 0o777 == 0o700
+        assert status.st_uid == int(user)
+
+
+def test_an_access_control_list_lets_one_more_user_in(tmp_path: Path) -> None:
+    """As the kernel reads it: checked by another user, where this one may become others."""
+    try:
+        os.setxattr(tmp_path, "system.posix_acl_access", container_folder._access(12345))
+    except OSError:
+        pytest.skip("this file system has no access control lists")
+    assert tmp_path.stat().st_mode & 0o777 == 0o770  # the middle digit is the list's mask
+    if os.geteuid() != 0:
+        return
+    top = tmp_path
+    while top != top.parent:  # pytest's own folders are private
+        top.chmod(top.stat().st_mode | 0o011) if top.stat().st_uid == 0 else None
+        top = top.parent
+    for user, may in ((12345, True), (12346, False)):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"> {tmp_path / f'file{user}'}"],
+            user=user, group=user, extra_groups=[], capture_output=True,
+        )  # fmt: skip
+        assert (done.returncode == 0) is may, done.stderr

@@ -17,12 +17,15 @@ import pytest
 
 from spark_prof.profiler import control as module
 from spark_prof.profiler import worker as worker_module
-from spark_prof.profiler.control import STOP_FILE, Control, request_name, start_of
+from spark_prof.profiler.control import STOP_FILE, Control, request_name, start_of, stop_name
+from spark_prof.profiler.launcher import prepare_bundle
 from spark_prof.profiler.settings import ENVIRONMENT, WATCH_GRAPHS, Settings, registry_folder
 from spark_prof.profiler.worker import WorkerRecording
-from spark_prof.traces.chunks import REFUSED_FILE, pieces_folder
+from spark_prof.traces.chunks import REFUSED_FILE, pieces_folder, read_counts
 
 from .fakes import Worker, config, decode, prefill, run
+
+Started = tuple[Worker, WorkerRecording, list[str]]
 
 
 class Scheduler:
@@ -146,6 +149,138 @@ def test_ranks_count_through_the_replicas(
     assert [r.process.name for r in control.recordings] == [name]
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_replicas_of_a_dense_model_are_told_apart_by_their_index(
+    control: Control, tmp_path: Path, index: int
+) -> None:
+    """vLLM makes each an engine of its own, of rank 0 among one."""
+    worker, scheduler = Worker(), Scheduler()
+    worker.rank = 1
+    for each in (worker, scheduler):
+        parallel = each.vllm_config.parallel_config
+        parallel.world_size, parallel.data_parallel_rank = 2, 0
+        parallel.data_parallel_index = index
+    control.add_worker(worker, settings(tmp_path))
+    control.add_scheduler(scheduler, settings(tmp_path))
+    assert control.recordings[0].process.name == f"rank{2 * index + 1}"
+    assert control.engines[0].process.name == f"engine{index}"
+
+
+def test_a_process_says_in_the_registry_what_it_records(control: Control, tmp_path: Path) -> None:
+    path = registry_folder() / f"{os.getpid()}.json"
+
+    def told() -> object:
+        return path.exists() and json.loads(path.read_text()).get("recording")
+
+    control.add_scheduler(Scheduler(), settings(tmp_path))
+    wait(lambda: told() == str(tmp_path / "b"))
+    (pieces_folder(tmp_path / "b") / STOP_FILE).touch()
+    wait(lambda: told() == "")
+
+
+def test_a_stop_in_the_registry_ends_whatever_is_recorded(control: Control, tmp_path: Path) -> None:
+    worker = Worker()
+    control.add_worker(worker, settings(tmp_path))
+    control.add_scheduler(Scheduler(), settings(tmp_path))
+    run(worker, prefill())
+    (registry_folder() / stop_name(os.getpid())).touch()
+    wait(lambda: not control.recordings and not control.engines)
+    ask(settings(tmp_path, "next"))
+    wait(lambda: control.recordings and control.engines)
+
+
+def test_a_recording_whose_recorder_is_gone_ends_and_lets_the_next_in(
+    control: Control, tmp_path: Path
+) -> None:
+    worker = Worker()
+    control.add_worker(worker, None)
+    control.add_scheduler(Scheduler(), None)
+    wanted = settings(tmp_path)
+    with prepare_bundle(wanted.folder, ["vllm"], wanted):
+        ask(wanted)
+        wait(lambda: control.recordings and control.engines)
+        run(worker, prefill())
+        time.sleep(0.2)
+        assert control.recordings
+        assert control.engines
+    ask(settings(tmp_path, "next"))
+    wait(lambda: [r.process.folder.parent.name for r in control.recordings] == ["next"])
+    progress = json.loads((wanted.pieces / "rank0.progress.json").read_text())
+    assert progress["finished"]
+    assert progress["ended"] == "its recorder ended without a word"
+    assert not (pieces_folder(tmp_path / "next") / REFUSED_FILE).exists()
+
+
+@pytest.mark.parametrize("request_text", [b"{", b"\xff\xfe", b"[]", b'{"bundle": "/proc/none/b"}'])
+def test_a_request_that_fails_does_not_close_the_door(
+    control: Control, tmp_path: Path, request_text: bytes
+) -> None:
+    control.add_worker(Worker(), None)
+    path = registry_folder() / request_name(os.getpid())
+    path.write_bytes(request_text)
+    wait(lambda: not path.exists())
+    ask(settings(tmp_path))
+    wait(lambda: control.recordings)
+
+
+def test_a_refusal_that_cannot_be_written_does_not_close_the_door(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    worker = Worker()
+    control.add_worker(worker, settings(tmp_path, "first"))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_refusal", full)
+        path = ask(settings(tmp_path, "second"))
+        wait(lambda: not path.exists())
+    control.recordings[0].request_stop()
+    run(worker, prefill())
+    wait(lambda: not control.recordings)
+    ask(settings(tmp_path, "third"))
+    wait(lambda: control.recordings)
+
+
+def test_iterations_that_cannot_be_written_end_the_recording_alone(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler()
+    control.add_scheduler(scheduler, settings(tmp_path))
+    (engine,) = control.engines
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(engine, "flush", full)
+    monkeypatch.setattr(engine.process, "tell", full)
+    wait(lambda: not control.engines)
+    assert "schedule" not in vars(scheduler)
+    counts = read_counts(pieces_folder(tmp_path / "b"))["engine0"]
+    assert counts.failed
+    assert counts.ended
+    ask(settings(tmp_path, "next"))
+    wait(lambda: control.engines)
+
+
+def test_an_idle_worker_whose_flush_failed_ends_and_says_so_without_the_disk(
+    control: Control, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_REST_SECONDS", 0.05)
+    worker, recording, _ = started
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("write", "tell", "log"):
+        monkeypatch.setattr(recording.process, name, full)
+    run(worker, prefill())
+    wait(lambda: not control.recordings)
+    assert "execute_model" not in vars(worker)
+    counts = read_counts(recording.process.folder)["rank0"]
+    assert (counts.failed, counts.ended, counts.recorded) == (True, True, 1)
+
+
 def test_a_request_starts_recordings_of_everything(control: Control, tmp_path: Path) -> None:
     worker, scheduler = Worker(), Scheduler()
     control.add_worker(worker, None)
@@ -178,9 +313,6 @@ def test_a_request_after_the_first_window_is_taken(control: Control, tmp_path: P
     ask(settings(tmp_path, "second"))
     wait(lambda: control.recordings)
     assert control.recordings[0].process.folder == pieces_folder(tmp_path / "second")
-
-
-Started = tuple[Worker, WorkerRecording, list[str]]
 
 
 @pytest.fixture

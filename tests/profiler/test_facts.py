@@ -94,6 +94,15 @@ def test_how_the_model_is_executed(facts: Any, mode: Any, graphs: Any, execution
     assert found["execution"] == execution
 
 
+def test_breakable_graphs_are_named(facts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM sets the variable itself for models that have them by default."""
+    compilation = SimpleNamespace(mode=Mode.NONE, cudagraph_mode=Graphs.FULL)
+    for value, told in (("1", "breakable CUDA graphs (FULL)"), ("0", "CUDA graphs (FULL)")):
+        monkeypatch.setenv("VLLM_USE_BREAKABLE_CUDAGRAPH", value)
+        found = facts(lambda config: setattr(config, "compilation_config", compilation))
+        assert found["execution"] == f"eager, {told}"
+
+
 def test_a_configuration_is_short_strings_without_secrets(facts: Any) -> None:
     found = facts(lambda config: setattr(config, "cache_config", CacheConfig()))
     assert found["engine_config"]["cache_config"] == {"block_size": "16", "long": "x" * 2000}

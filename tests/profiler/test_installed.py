@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from importlib import metadata
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_prof.profiler.installed import installed
+from spark_prof.errors import CommandError
+from spark_prof.profiler.installed import installed, installed_in
 from spark_prof.traces.cuda_tools import find_tool
+from tests.container_stand_in import stand_in
 from tests.support import program
 from tests.traces.cubins import library
 
@@ -103,3 +106,24 @@ def test_this_machine() -> None:
     assert {p.name: p.version for p in found.packages} == {
         p.name: versions.get(p.name, "") for p in found.packages
     }
+
+
+def test_what_a_container_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    stand_in(folder / "docker")
+    vllm = folder / "vllm"
+    vllm.write_text(f"#!{sys.executable}\n")
+    vllm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("STAND_IN", str(tmp_path / "asked.jsonl"))
+    machine = installed_in(
+        ["docker", "run", "-d", "-p", "8000:8000", "image", "vllm", "serve", "m"]
+    )
+    here = installed({"PATH": os.environ["PATH"]})
+    assert machine.packages == here.packages
+    assert machine.version("torch")
+    asked = [json.loads(line) for line in (tmp_path / "asked.jsonl").read_text().splitlines()]
+    assert asked[-1][:2] == ["rm", "--force"]
+    with pytest.raises(CommandError, match="No such image: absent"):
+        installed_in(["docker", "run", "absent", "vllm", "serve", "m"])

@@ -183,7 +183,7 @@ def test_a_refusal_says_why_and_what_would_help(
 
 def test_without_cupti_python_or_with_an_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupti", None)
-    with pytest.raises(CounterError, match=r"pip install 'spark-prof\[counters\]'"):
+    with pytest.raises(CounterError, match="pip install 'cupti-python"):
         PmSampling(0)
     with pytest.raises(CounterError, match=r"older than 13\.4"):
         opened(monkeypatch, ModuleType("cupti.cupti"))

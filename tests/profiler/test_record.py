@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from spark_prof.errors import CommandError
-from spark_prof.profiler import launcher
+from spark_prof.profiler import launcher, why_nothing
 from spark_prof.profiler.launcher import prepare_bundle, record
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.assemble import open_bundle
-from spark_prof.traces.chunks import pieces_folder
+from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.chunks import LATER_ENGINE, pieces_folder
 from tests.support import program, refusal
 
 from .conftest import Script
@@ -58,6 +60,61 @@ def test_a_window_that_closes_before_the_command_ends(script: Script, settings: 
     assert len(bundle.frame("steps", 0)) == 2
 
 
+def test_a_bundle_that_cannot_be_written_ends_no_server(
+    script: Script, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    make = launcher.make_bundle
+
+    def full_at_first(*arguments: Any) -> Bundle:
+        made.append("")
+        if len(made) == 1:
+            raise CommandError("cannot write the bundle: No space left on device")
+        return make(*arguments)
+
+    monkeypatch.setattr(launcher, "make_bundle", full_at_first)
+    said: list[str] = []
+    wanted = Settings(settings.bundle, steps=2, backend="none")
+    ends_well = script(then="time.sleep(3); print('WELL')")
+    bundle, code = record(ends_well, wanted, said.append)
+    assert code == 0
+    assert len(bundle.frame("steps", 0)) == 2
+    assert any("No space left on device; the command goes on" in line for line in said)
+
+
+SECOND_ENGINE = (
+    "worker.shutdown(); second = fakes.Worker(); {pause}"
+    "Control().add_worker(second, Settings.from_environment()); "
+    "[fakes.run(second, fakes.decode(position)) for position in range(4)]; second.shutdown()"
+)
+
+
+@pytest.mark.parametrize(
+    ("steps", "pause", "state"),
+    [
+        (0, "", "interrupted"),
+        (20, "", "interrupted"),
+        (5, "", "complete"),  # as many as were asked for, all of the first
+        pytest.param(0, "time.sleep(14); ", "interrupted", marks=pytest.mark.slow),
+    ],
+)
+def test_a_second_engine_of_the_command_is_told(
+    script: Script, settings: Settings, steps: int, pause: str, state: str
+) -> None:
+    """As where a script sweeps over settings; with a pause the first one's bundle is ready."""
+    said: list[str] = []
+    wanted = Settings(settings.bundle, steps=steps, backend="none")
+    then = SECOND_ENGINE.format(pause=pause)
+    bundle, code = record(script(then=then), wanted, said.append)
+    assert code == 0
+    assert bundle.frame("steps", 0)["step"].tolist() == list(range(5))
+    assert (bundle.meta.state, LATER_ENGINE in bundle.meta.lost) == (state, True)
+    assert LATER_ENGINE in said
+    assert sorted(path.suffix for path in settings.folder.iterdir() if not path.is_dir()) == [
+        ".json", *[".parquet"] * len(bundle.meta.tables),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -81,9 +138,32 @@ def test_a_wheel_that_breaks_vllms_own_command_is_named(
         (("vllm",), "before vLLM had started; see its output"),
     ):
         found = [SimpleNamespace(name=name) for name in names]
-        monkeypatch.setattr(launcher, "distributions", lambda found=found: found)
+        monkeypatch.setattr(why_nothing, "distributions", lambda found=found: found)
         with pytest.raises(CommandError, match=says):
             record(["vllm", "serve", "model"], settings, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("then", "says"),
+    [
+        ("sys.exit(3)", "before a step was complete: the command ended with exit code 3"),
+        ("import os; os.kill(os.getpid(), 11)", r"was killed by signal 11 \(SIGSEGV\)"),
+    ],
+)
+def test_an_engine_that_fails_in_its_first_step_is_asked_for_no_request(
+    script: Script, settings: Settings, then: str, says: str
+) -> None:
+    ready = "worker.compile_or_warm_up_model(); time.sleep(1)"
+    with pytest.raises(CommandError, match=rf"the engine failed .*{says}; see its output"):
+        record(script(0, f"{ready}; {then}"), settings, lambda _: None)
+
+
+def test_a_session_of_its_own_is_not_left_behind(script: Script, settings: Settings) -> None:
+    """`setsid` would start the command in another process if it led a group itself."""
+    bundle, code = record(["setsid", *script(then="time.sleep(1)")], settings, lambda _: None)
+    assert (code, bundle.meta.state) == (0, "complete")
+    assert bundle.meta.command[0] == "setsid"
+    assert len(bundle.frame("steps", 0)) == 5
 
 
 def test_steps_none_of_which_was_wanted(script: Script, settings: Settings) -> None:
@@ -132,7 +212,7 @@ def test_ctrl_c_keeps_the_steps_and_is_no_failure(
     assert code == 0, errors
     assert errors.splitlines()[-1].startswith("spark-prof: 5 steps in ")
     bundle = open_bundle(tmp_path / "b")
-    assert bundle.meta.state == "interrupted"
+    assert bundle.meta.state == "complete", "it ended as --steps 0 asks for"
     assert bundle.frame("steps", 0)["step"].tolist() == list(range(5))
 
 
@@ -154,7 +234,7 @@ def test_sigterm_writes_the_bundle_before_it_ends_a_command_that_listens_to_noth
     assert code == 0, errors
     assert whole.exists(), "the command was ended before there was a bundle"
     bundle = open_bundle(tmp_path / "b")
-    assert bundle.meta.state == "interrupted"
+    assert bundle.meta.state == "complete"
     assert len(bundle.frame("steps", 0)) == 5
     assert not [line for line in bundle.meta.lost if "were not flushed" in line]
 

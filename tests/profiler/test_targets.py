@@ -91,6 +91,21 @@ class MoERunner(Leaf):
         return value
 
 
+class SharedExpertsMLP(Leaf):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up_proj = named("ColumnParallelLinear")
+        self.down_proj = named("RowParallelLinear")
+
+
+class SharedExperts(Leaf):
+    """Holds the block's shared experts, which vLLM 0.33 calls below this one's forward."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self._layer = layer
+
+
 class SparseMoeBlock(Leaf):
     """`gate_in_runner` says who calls the gate: the runner inside its opaque op, or this block."""
 
@@ -201,6 +216,28 @@ def test_each_row_names_its_callable() -> None:
     assert write.owner is model.get_submodule(LAYER + "self_attn.attn").impl
 
 
+def test_shared_experts_that_the_runner_calls_are_marked_in_a_compiled_model() -> None:
+    """As in Nemotron-H, where they run inside the opaque op, whichever of two names comes first."""
+    model = CompiledForCausalLM(CompiledDecoder())
+    for first in (True, False):
+        block = model.model.layers[1].mlp = SparseMoeBlock(gate_in_runner=True)
+        shared = SharedExpertsMLP()
+        runner = block.experts
+        runner._shared_experts = SharedExperts(shared)
+        if first:
+            del block.experts
+        block.shared_experts = shared
+        block.experts = runner
+        found = {m.owner: m for m in choose_targets(model)}
+        for name in ("", ".up_proj", ".down_proj"):
+            row = found[shared.get_submodule(name.lstrip("."))]
+            assert role_of(row.path) == f"mlp.shared_experts{name}"
+            assert (row.component, row.layer, row.may_be_traced) == ("shared_experts", 1, True)
+    outside = model.model.layers[0].mlp
+    outside.shared_experts = SharedExpertsMLP()  # called by the block itself, so compiled
+    assert not any(m.owner is outside.shared_experts for m in choose_targets(model))
+
+
 def test_a_module_that_the_layers_share_is_marked_once_and_has_no_layer() -> None:
     found = by_path(choose_targets(ForCausalLM(Decoder())))
     rope = [m for m in found.values() if m.component == "rope"]
@@ -213,6 +250,46 @@ def test_the_body_of_a_mixers_opaque_op_counts_to_the_mixer() -> None:
     body = by_path(choose_targets(model))["layers.0.mixer.conv_ssm_forward"]
     assert (body.component, body.layer, body.type) == ("ssm", 0, "MambaMixer2")
     assert role_of(body.path) == "mixer"
+
+
+def body(name: str, holder: str, *methods: str) -> Any:
+    """A layer of that class whose opaque ops' bodies call these methods of it."""
+    layer = type(name, (Leaf,), dict.fromkeys(methods, Leaf.forward))()
+    if holder:
+        setattr(layer, holder, Leaf())
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "role", "component"),
+    [
+        # The gated delta rule with speculation (vLLM 0.28 and later), Kimi's, and lightning.
+        (body("QwenGatedDeltaNetAttention", "conv1d", "_forward_core_fused_norm_packed"),
+         "linear_attn", "linear_attn", "ssm"),
+        (body("QwenGatedDeltaNetAttention", "conv1d", "_forward_core_decode_spec_fused_norm"),
+         "linear_attn", "linear_attn", "ssm"),
+        (body("KimiDeltaAttention", "q_conv1d", "_forward"), "self_attn", "self_attn", "ssm"),
+        (body("BailingMoELinearAttention", "slope_rate", "_forward"),
+         "self_attn", "self_attn", "ssm"),
+        (body("ShortConv", "L_cache", "forward_cuda"), "short_conv", "short_conv", "ssm"),
+        (body("MLAAttention", "kv_b_proj", "forward_impl"),
+         "self_attn", "self_attn", "attention"),
+        (body("MLAAttention", "kv_b_proj", "update_kv_cache"),
+         "self_attn", "self_attn.kv_write", "kv_write"),
+        (body("StaticSinkAttention", "", "populate_sink_kv"),
+         "self_attn", "self_attn.kv_write", "kv_write"),
+        (body("HpcRopeNorm", "qk_norm_policy", "_forward_impl"), "rope_norm", "rope_norm", "norm"),
+        (body("Cohere2MoeDecoderLayer", "", "_fork_mlp"), "", "mlp", "mlp"),
+        (body("Cohere2MoeDecoderLayer", "", "_join_mlp"), "", "", ""),
+    ],
+)  # fmt: skip
+def test_the_bodies_of_opaque_ops(layer: Any, name: str, role: str, component: str) -> None:
+    model = CompiledForCausalLM(Decoder())
+    model.layers = nn.ModuleList([Leaf(), nn.ModuleDict({name: layer}) if name else layer])
+    (found,) = [row for row in choose_targets(model) if row.owner is layer and row.attribute !=
+                "forward"]  # fmt: skip
+    assert (found.component, found.layer, role_of(found.path)) == (component, 1, role)
+    assert not found.may_be_traced
 
 
 def test_a_drafter_is_marked_beside_the_model() -> None:
@@ -259,3 +336,81 @@ def test_shared_experts_in_the_runner_of_a_compiled_model() -> None:
     model.model.layers[1].mlp.experts._shared_experts = named("SharedMLP")
     found = by_path(choose_targets(model))
     assert found[LAYER + "mlp.experts._shared_experts"].component == "shared_experts"
+
+
+def encoder_decoder() -> Any:
+    """Whisper's shape: one activation for all of its layers, and cross-attention."""
+    activation = named("GELU")
+
+    def block(cross: bool) -> Any:
+        layer = named("WhisperDecoderLayer" if cross else "WhisperEncoderLayer")
+        layer.self_attn, layer.mlp = named("WhisperAttention"), named("WhisperMLP")
+        layer.mlp.activation_fn = activation
+        layer.mlp.fc1 = named("ColumnParallelLinear")
+        if cross:
+            layer.encoder_attn = named("WhisperCrossAttention")
+            layer.encoder_attn.kv_proj = named("MergedColumnParallelLinear")
+            layer.encoder_attn.out_proj = named("RowParallelLinear")
+        return layer
+
+    model = named("WhisperForConditionalGeneration")
+    model.model = named("WhisperModel")
+    model.model.encoder, model.model.decoder = named("WhisperEncoder"), named("WhisperDecoder")
+    model.model.encoder.conv1 = named("Conv1d")
+    model.model.encoder.layers = nn.ModuleList([block(False), block(False)])
+    model.model.decoder.layers = nn.ModuleList([block(True), block(True)])
+    return model
+
+
+def test_an_encoders_layers_are_none_of_the_decoders() -> None:
+    found = by_path(choose_targets(encoder_decoder()))
+    layers = {path: row.layer for path, row in found.items()}
+    assert {layers[path] for path in layers if ".encoder." in path} == {-1}
+    assert layers["model.decoder.layers.1.encoder_attn.kv_proj"] == 1
+    components = {path: row.component for path, row in found.items()}
+    assert components["model.decoder.layers.0.encoder_attn.kv_proj"] == "qkv"
+    assert components["model.decoder.layers.0.encoder_attn.out_proj"] == "o_proj"
+    assert components["model.decoder.layers.0.encoder_attn"] == "attention"
+    assert components["model.encoder.conv1"] == "embedding"
+    assert role_of("model.encoder.layers.1.mlp.fc1") == "encoder.mlp.fc1"
+    # What they do between their modules is theirs, and the decoder's own is not in them.
+    assert {role_of(path) for path in ("model.encoder", "model.encoder.layers.0")} == {"encoder"}
+    assert {"model.encoder", "model.encoder.layers.0", "model.encoder.layers.1"} <= set(found)
+    assert "model.decoder" not in found
+
+
+def test_what_encoder_and_decoder_share_is_told_by_who_calls_it() -> None:
+    """Marked, the decoder's activation would have the role of the encoder's."""
+    found = by_path(choose_targets(encoder_decoder()))
+    assert not [path for path in found if path.endswith("activation_fn")]
+    assert "model.decoder.layers.0.mlp" in found
+    assert "model.encoder.layers.0.mlp" in found
+
+
+def test_what_the_layers_of_one_kind_share_keeps_its_own_mark() -> None:
+    model = encoder_decoder()
+    del model.model.encoder.layers
+    assert "model.decoder.layers.0.mlp.activation_fn" in by_path(choose_targets(model))
+
+
+def test_what_makes_the_input_of_a_drafters_layers_is_marked() -> None:
+    """DeepSeek's MTP: two norms, and a plain Linear over both of their results."""
+    model, drafter = ForCausalLM(Decoder()), named("DeepSeekMTP")
+    predictor = named("DeepSeekMultiTokenPredictorLayer")
+    predictor.enorm, predictor.hnorm = named("RMSNorm"), named("RMSNorm")
+    predictor.eh_proj = nn.Linear(8, 4)
+    predictor.shared_head = named("SharedHead")
+    predictor.shared_head.norm = named("RMSNorm")
+    predictor.shared_head.head = named("ParallelLMHead")
+    drafter.model = named("DeepSeekMultiTokenPredictor")
+    drafter.model.layers = nn.ModuleDict({"4": predictor})
+    runner = SimpleNamespace(
+        model=model, sampler=named("Sampler"), drafter=SimpleNamespace(model=drafter)
+    )
+    found = {role_of(row.path): row for row in all_targets(runner) if row.path[:7] == "drafter"}
+    components = {role: row.component for role, row in found.items()}
+    assert components["drafter.eh_proj"] == "mlp"
+    assert components["drafter.enorm"] == components["drafter.hnorm"] == "norm"
+    assert components["drafter.shared_head.norm"] == "norm"
+    assert components["drafter.shared_head.head"] == "lm_head"
+    assert all(role.startswith("drafter") for role in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,25 @@ def test_a_folder_that_vanished_leaves_no_profiler_running(
     backend.start(1)
     backend.stop()
     assert (tmp_path / "gone" / kineto_name("rank0", 1)).exists()
+
+
+def test_what_kineto_kept_goes_without_the_garbage_collector(
+    backend: TorchBackend, tmp_path: Path
+) -> None:
+    """vLLM freezes what it has loaded, and collects the oldest generation hardly ever."""
+    from torch.autograd.profiler import profile
+
+    def kept() -> int:
+        return sum(isinstance(each, profile) for each in gc.get_objects())
+
+    gc.disable()
+    try:
+        before = kept()
+        for piece in range(3):
+            backend.start(piece)
+            multiply()
+            backend.stop()
+        assert kept() == before
+    finally:
+        gc.enable()
+    assert len(list(tmp_path.iterdir())) == 3

@@ -17,10 +17,13 @@ from spark_prof.profiler.vllm_names import (
     CALLS,
     COMPILED_CLASS,
     MOE_RUNNER_ENTRY,
+    NEWEST,
+    OLDEST,
     SCHEDULER,
     WORKER,
     is_supported,
 )
+from tests.profiler.opaque_ops import body_calls, called, gone, unmarked
 from tests.rows import each_row
 
 with_vllm = pytest.mark.skipif(
@@ -72,20 +75,51 @@ def test_the_compiled_class() -> None:
     assert inspect.isclass(getattr(wrapper, COMPILED_CLASS))
 
 
-@with_vllm
-def test_the_calls_inside_opaque_ops() -> None:
-    """Every name in CALLS but our own is called in vLLM's layers, as attribute of its holder."""
+def _installed() -> Path:
     spec = importlib.util.find_spec("vllm")
     assert spec is not None
-    layers = Path(str(spec.origin)).parent / "model_executor" / "layers"
-    source = "\n".join(
-        path.read_text(encoding="utf-8")
-        for folder in ("attention", "fused_moe/runner")
-        for path in (layers / folder).glob("*.py")
-    )
+    return Path(str(spec.origin)).parent
+
+
+@with_vllm
+def test_every_body_of_an_opaque_op_is_marked() -> None:
+    """Else its kernels would have no range in a compiled model, as GDN's with speculation had."""
+    assert len(body_calls(_installed())) > 10
+    assert unmarked(_installed()) == {}
+
+
+@with_vllm
+def test_no_row_is_of_a_call_that_is_gone() -> None:
+    import vllm
+
+    version = tuple(map(int, vllm.__version__.split(".")[:2]))
+    assert gone(_installed(), (version[0], version[1])) == []
+    folders = ("attention", "fused_moe/runner")
+    layers = _installed() / "model_executor" / "layers"
+    source = "\n".join(p.read_text("utf-8") for f in folders for p in (layers / f).glob("*.py"))
     for call in CALLS:
-        if call.whole:  # of a layer that this package has swapped
-            continue
-        name = f".{call.holder}.{call.method}(" if call.holder else f".{call.method}("
-        assert name in source, name
+        if not call.ops and not call.whole:  # below a body
+            assert f".{called(call)}(" in source
     assert any(call.method == MOE_RUNNER_ENTRY for call in CALLS)
+
+
+def test_a_body_that_no_row_marks_is_told(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    body = "def body(x, layer_name):\n    self = no_compile_layers[layer_name]\n    self.{}(x)\n"
+    register = "direct_register_custom_op(op_name='{}', op_func=body)\n"
+    for file, method, op in (
+        ("new", "_forward_core_next", "gdn_next"),
+        ("old", "_forward_core", "qwen_gdn_attention_core"),
+    ):  # fmt: skip
+        (tmp_path / "models" / f"{file}.py").write_text(body.format(method) + register.format(op))
+    assert unmarked(tmp_path) == {"gdn_next": {"_forward_core_next"}}
+    assert gone(tmp_path, NEWEST) == []
+    (tmp_path / "models" / "old.py").write_text(
+        body.format("run") + register.format("qwen_gdn_attention_core")
+    )
+    assert gone(tmp_path, NEWEST) == ["qwen_gdn_attention_core: _forward_core"]
+
+
+@each_row(("since", "until"), [(call.since, call.until) for call in CALLS])
+def test_the_versions_of_a_row(since: tuple[int, int], until: tuple[int, int]) -> None:
+    assert OLDEST <= since <= until <= NEWEST

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from random import Random
+
+from spark_prof.profiler import batch
 from spark_prof.profiler.batch import Batch
-from spark_prof.profiler.window import State, Stretches, Take, Window
+from spark_prof.profiler.window import TURN, WATCHED, Sampling, State, Stretches, Take, Window
 from tests.rows import each_row
 
 PREFILL, DECODE = Batch(1, 1, 5, 0, 0, 0), Batch(2, 0, 0, 1, 1, 5)
@@ -81,3 +85,48 @@ def test_only_watched_steps_count_and_skipped_ones_do_not_move_the_turns() -> No
     assert recorded(window, "p" + "d" + "pdpd" + "mdmd" + "dd") == "dddd"
     assert window.closed
     assert window.wants(DECODE, 0) is Take.SKIP
+
+
+def test_a_sample_has_the_first_steps_of_each_kind_and_then_some_of_each_turn() -> None:
+    sampling = Sampling()
+    steps = [(batch.PREFILL, 0)] + [(batch.DECODE, 1)] * 700
+    taken = [sampling.next(*step) for step in steps]
+    watched = [number for number, take in enumerate(taken) if take is Take.WATCH]
+    assert watched == [*range(24), *range(256, 272), *range(512, 528)]
+
+
+def test_a_kind_that_comes_late_is_watched_when_it_comes() -> None:
+    sampling = Sampling()
+    for _ in range(40):
+        sampling.next(batch.DECODE, 1)
+    late = [sampling.next(batch.PREFILL, 0)] + [sampling.next(batch.DECODE, 8) for _ in range(60)]
+    watched = [number for number, take in enumerate(late) if take is Take.WATCH]
+    assert watched == list(range(24))  # the prefill, the wanted ones, and what is watched at once
+
+
+def test_a_load_of_changing_batches_turns_seldom() -> None:
+    """To turn costs time: no more often than a few times a turn, whatever comes."""
+    sampling, random = Sampling(), Random(1)
+    taken = [
+        sampling.next(
+            random.choice((batch.PREFILL, batch.DECODE, batch.DECODE, batch.MIXED)),
+            random.randint(0, 64),
+        )
+        for _ in range(20 * TURN)
+    ]
+    turns = sum(a is not b for a, b in pairwise(taken[4 * TURN :]))
+    assert turns <= 16 * TURN / 32
+    share = taken.count(Take.WATCH) / len(taken)
+    assert WATCHED / TURN <= share < 1 / 3
+
+
+def test_timed_steps_of_a_sample_count_as_recorded() -> None:
+    window = Window(steps=100, sampling=Sampling())
+    taken = [window.wants(DECODE, 0) for _ in range(99)]
+    for take in taken:
+        assert window.counts(watched=take is Take.WATCH)
+        window.count()
+    assert (window.recorded, window.closed) == (99, False)
+    window.count()
+    assert window.closed
+    assert not Window(steps=100).counts(watched=False)

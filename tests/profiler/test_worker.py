@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from spark_prof.profiler import worker as worker_module
+from spark_prof.profiler.piece_length import PAUSE_SECONDS, PieceLength
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.window import SteadyWindow, Take
-from spark_prof.profiler.worker import WorkerRecording
+from spark_prof.profiler.worker import GAVE_WAY, WorkerRecording
 from spark_prof.traces.chunk_files import log_lines
 from spark_prof.traces.chunks import pieces_folder
 from spark_prof.traces.host_timeline import PHASE_MODULES
@@ -94,6 +95,11 @@ def steps(pieces: Path) -> list[list[int]]:
     """The numbers of the steps in each piece."""
     found = sorted(pieces.glob("rank0.*.steps.npy"))
     return [np.load(path)["step"].tolist() for path in found]
+
+
+def why(pieces: Path) -> str:
+    """What ended the recording, unless it was asked to end."""
+    return str(json.loads((pieces / "rank0.progress.json").read_text())["ended"])
 
 
 def log(pieces: Path) -> list[str]:
@@ -213,6 +219,86 @@ def test_watched_and_timed_steps_take_turns(record: Record, pieces: Path, backen
     assert backend.calls == [turns[0], "stop", turns[1], "stop", turns[2], "stop", "discard"]
     assert recording.window.closed
     assert log(pieces) == []
+
+
+@pytest.mark.parametrize(("kind", "ends"), [("torch", True), ("proton", True), ("cuda", False)])
+def test_another_profiler_of_the_engine_ends_the_recording_first(
+    record: Record, pieces: Path, backend: Backend, kind: str, ends: bool
+) -> None:
+    """vLLM's cuda profiler only tells an nsys that the process runs under."""
+    worker = Worker()
+    worker.profiler_config = SimpleNamespace(profiler=kind)
+    worker.profile = lambda is_start=True: backend.calls.append(f"profile {is_start}")
+    recording = record(worker)
+    run(worker, BATCHES[0])
+    run(worker, BATCHES[1])
+    worker.profile(False)
+    assert backend.calls == ["start 0", "profile False"]
+    worker.profile()
+    end = ["stop", "discard"] if ends else []
+    assert backend.calls[2:] == [*end, "profile True"]
+    assert recording.window.closed == ends
+    recording.finish()
+    assert steps(pieces) == [[0, 1]]
+    assert why(pieces) == (GAVE_WAY if ends else "")
+    worker.profile()
+    assert backend.calls[-1] == "profile True"
+
+
+def test_torch_s_own_profiler_ends_the_recording_first(
+    record: Record, pieces: Path, backend: Backend
+) -> None:
+    profiler = pytest.importorskip("torch.autograd.profiler")
+    before = profiler.profile._prepare_trace
+    worker = Worker()
+    record(worker)
+    run(worker, BATCHES[0])
+    with profiler.profile(use_kineto=True):
+        assert backend.calls == ["start 0", "stop", "discard"]
+        run(worker, BATCHES[1])
+    assert steps(pieces) == [[0]]
+    assert why(pieces) == GAVE_WAY
+    assert profiler.profile._prepare_trace is before
+
+
+class Pausing(Backend):
+    """One that can leave steps out of a piece."""
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+
+@pytest.mark.parametrize("faults", [(), ("pause",), ("resume",)])
+def test_a_sample_pauses_within_a_piece(
+    record: Record, pieces: Path, monkeypatch: pytest.MonkeyPatch, faults: tuple[str, ...]
+) -> None:
+    made = Pausing()
+    monkeypatch.setattr(worker_module, "choose_backend", lambda *_: ("cupti", made))
+    batches = [*map(decode, range(5, 305)), prefill(), *map(decode, range(305, 320))]
+    recording = ran(record, batches, steps=0, sampled=True, steps_per_piece=290, faults=faults)
+    if not faults:
+        assert steps(pieces) == [list(range(290)), list(range(290, 316))]
+    files = sorted(pieces.glob("rank0.*.steps.npy"))
+    watched = np.concatenate([np.load(path)["watched"] for path in files]).tolist()
+    assert [n for n, found in enumerate(watched) if found] == [
+        *range(23), *range(256, 272), *range(300, 308)
+    ]  # fmt: skip
+    said = ["start 0", "pause", "resume", "pause", "stop", "start 1", "pause", "stop", "discard"]
+    if faults == ("pause",):  # each turn is then a piece
+        said = ["start 0", "stop", "start 1", "stop", "start 2", "stop", "discard"]
+    assert made.calls == [call for call in said if call not in faults]
+    assert recording.window.recorded == 316
+    assert len(log(pieces)) == len(faults)
+
+
+def test_turns_that_were_asked_for_are_no_sample(record: Record, backend: Backend) -> None:
+    recording = ran(record, BATCHES, steps=0, sampled=True)  # it cannot pause
+    assert recording.window.sampling is None
+    recording = ran(record, BATCHES, steps=0, sampled=True, stretch=2, period=5)
+    assert recording.window.sampling is None
 
 
 class Reader(Backend):
@@ -369,3 +455,61 @@ def test_a_second_recording_outlives_the_first(record: Record, tmp_path: Path) -
     for output in BATCHES:
         run(worker, output)
     assert second.window.recorded == 3
+
+
+def test_preemptions_are_counted_with_the_next_step_that_runs(record: Record, pieces: Path) -> None:
+    worker = Worker()
+    recording = record(worker)
+    for output in (
+        prefill(),
+        batch({}, preempted=("a", "b")),  # nothing is left that could run
+        batch({"r0": 6}, cached={"r0": 0}, preempted=("c",)),
+        decode(7),
+    ):
+        run(worker, output)
+    recording.finish()
+    [path] = pieces.glob("rank0.*.steps.npy")
+    assert np.load(path)["preempted"].tolist() == [0, 3, 0]
+    assert np.load(path)["recomputed_tokens"].tolist() == [0, 6, 0]
+    assert np.load(path)["prefill_tokens"].tolist() == [5, 6, 0]
+
+
+class Growing(Backend):
+    """One whose pieces cost more with every step."""
+
+    fixed_seconds = 0.0
+
+
+class TakesSeconds(PieceLength):
+    """As if every step had cost a tenth of what a pause may last."""
+
+    def wrote(self, steps: int, seconds: float) -> None:
+        super().wrote(steps, steps * PAUSE_SECONDS / 10)
+
+
+def test_pieces_are_short_where_their_cost_grows(
+    record: Record, pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "choose_backend", lambda *_: ("torch", Growing()))
+    monkeypatch.setattr(worker_module, "PieceLength", TakesSeconds)
+    ran(record, map(decode, range(5, 45)), steps_per_piece=256)
+    assert [len(piece) for piece in steps(pieces)] == [1, 4, 10, 10, 10, 5]
+    assert [number for piece in steps(pieces) for number in piece] == list(range(40))
+
+
+def test_a_pause_stands_at_the_step_that_waited_and_in_the_sum(
+    record: Record, pieces: Path
+) -> None:
+    worker = Worker()
+    recording = record(worker, steps_per_piece=3)
+    worker.compile_or_warm_up_model()  # it gets ready before any request: nobody waits
+    for batch_ in BATCHES:
+        run(worker, batch_)
+    recording.finish()
+    found = np.concatenate([np.load(path) for path in sorted(pieces.glob("rank0.*.steps.npy"))])
+    waited = found["paused_ns"] > 0
+    assert waited.tolist() == [False, False, False, True, False, False, True, False]
+    told = json.loads((pieces / "rank0.progress.json").read_text())["pauses"]
+    assert told["count"] == 3  # the last piece too, after which no step is recorded
+    assert told["total_ns"] > found["paused_ns"].sum() > 0
+    assert told["longest_ns"] >= found["paused_ns"].max()

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
-from pathlib import Path
 
-import pytest
-
-from spark_prof.rules.backends import (
-    BACKENDS,
-    CHOICES,
-    TRACED,
-    Backend,
-    backends_for,
-    choice_of,
-    family_of_kernel,
-)
+from spark_prof.rules.backend_order import known_names
+from spark_prof.rules.backends import CHOICES, TRACED, choice_of, family_of_kernel
 from tests.rows import each_row
 
 EXAMPLES = [(choice, name) for choice in CHOICES for name in choice.examples]
@@ -56,50 +45,60 @@ def test_three_generations_of_names_mean_the_same(older: str, newer: str) -> Non
     assert choice_of(older) is choice_of(newer) is not None
 
 
-_TESTS = (
-    "is_supported", "get_min_capability", "_supports_current_device",
-    "supports_compute_capability", "flash_attn_supports_sinks",
-)  # fmt: skip
+FAMILIES: tuple[tuple[str, str], ...] = (
+    (r"^Unquantized", "unquantized"),
+    (r"(?i)emulation", "emulation"),
+    (r"AITER|ROCM|RDNA|Rocm|ROCm|Rdna|Aiter", "AMD"),
+    (r"\bXPU", "Intel"),
+    (r"CPU|AMX|Zen|ZEN|Dynamic4bit", "CPU"),
+    (r"\bNONE|\bOOT|\bTPU|CUSTOM|NO_ATTENTION", "none of vLLM's"),
+    (r"(?i)b12x", "b12x"),
+    (r"(?i)marlin", "Marlin"),
+    (r"(?i)humming", "Humming"),
+    (r"^TRITON_FLASHINFER", "Triton and FlashInfer"),
+    (r"^TRITON_FLASH_ATTN", "Triton and FlashAttention"),
+    (r"^FLASH_ATTN", "FlashAttention"),
+    (r"^FLASHMLA", "FlashMLA"),
+    (r"^FLASHINFER(_MLA.*)?$", "FlashInfer"),
+    (r"^FLEX", "FlexAttention"),
+    (r"^TOKENSPEED", "TokenSpeed"),
+    (r"^STEP5|^MINIMAX", "sparse attention"),
+    (r"^TURBO|^ULTRA", "narrow KV cache"),
+    (r"HPC", "HPC-Ops"),
+    (r"(?i)deep_?gemm", "DeepGEMM"),
+    (r"MXFP4_(BF16|MXFP8)$", "FlashInfer"),
+    (r"(?i)cutedsl", "FlashInfer CuTe DSL"),
+    (r"(?i)trtllm", "FlashInfer TensorRT-LLM"),
+    (r"(?i)cudnn", "cuDNN"),
+    (r"(?i)flashinfer", "FlashInfer CUTLASS"),
+    (r"(?i)cutlass", "vLLM CUTLASS"),
+    (r"(?i)fbgemm", "FBGEMM"),
+    (r"Machete|Exllama|Conch|AllSpark|TritonW4A16|^WNA16MoEBackend.TRITON", "weight-only integers"),
+    (r"(?i)torch", "torch"),
+    (r"(?i)triton|NATIVE_MXFP8", "Triton"),
+)
+"""What a name holds, and the begin of its family; first match wins."""
+
+NAMES = [(kind, name) for kind, names in known_names().items() for name in names]
 
 
-@pytest.fixture(scope="module")
-def vllm() -> Path:
-    """The folder of vLLM's sources."""
-    spec = find_spec("vllm")
-    if spec is None or spec.origin is None:
-        pytest.skip("vLLM is not installed")
-    return Path(spec.origin).parent
+@each_row(("kind", "name"), NAMES)
+def test_every_name_of_every_vllm_is_of_its_family(kind: str, name: str) -> None:
+    """Members of the enumerations and classes of kernels of 0.24 to 0.33, from their sources."""
+    choice = choice_of(name)
+    assert choice is not None, (kind, name)
+    family = next(found for pattern, found in FAMILIES if re.search(pattern, name))
+    assert choice.family.startswith(family), (kind, name, choice.family)
 
 
-@each_row("row", BACKENDS)
-def test_vllm_has_the_backend_and_its_test(row: Backend, vllm: Path) -> None:
-    """The installed vLLM takes the value, and the named source is where it tests the GPU."""
-    names = {"--moe-backend": "MoEBackend", "--linear-backend": "LinearBackend"}
-    if row.option in names:
-        kernel = (vllm / "config/kernel.py").read_text()
-        listed = re.search(rf"^{names[row.option]} = Literal\[(.*?)^\]", kernel, re.M | re.S)
-        assert listed is not None
-        assert f'"{row.value}"' in listed[1]
-        assert choice_of(row.value) is not None
-    else:
-        assert f"{row.value} =" in (vllm / "v1/attention/backends/registry.py").read_text()
-        assert row.implementation
-    folder = vllm / row.source.partition(", ")[0].rpartition("/")[0]
-    for name in row.source.split(", "):
-        text = (folder / name.rpartition("/")[2]).read_text()
-        assert any(f"def {test}(" in text for test in _TESTS), name
+def test_weight_only_kernels_are_told_by_their_format() -> None:
+    def activations(name: str) -> str:
+        choice = choice_of(name)
+        assert choice is not None
+        return choice.activations
 
-
-def test_fp4_products_need_a_gpu_that_has_them() -> None:
-    for number in (75, 80, 86, 89, 90):
-        for option in ("--moe-backend", "--linear-backend"):
-            rows = backends_for(option, "nvfp4", number / 10, (0, 32))
-            assert [row.value for row in rows] == ["marlin"]
-    assert backends_for("--moe-backend", "nvfp4", 12.1, (0, 26))[0].value == "flashinfer_cutlass"
-
-
-def test_what_is_not_known_is_not_proposed() -> None:
-    assert backends_for("--moe-backend", "nvfp4", None, (0, 32)) == ()
-    assert backends_for("--moe-backend", "", 9.0, (0, 32)) == ()
-    assert backends_for("--moe-backend", "nvfp4", 9.0, (0, 22)) == ()
-    assert backends_for("--moe-backend", "mxfp4", 12.1, (0, 26))[0].value == "marlin"
+    assert activations("nvfp4.HUMMING") == activations("mxfp4.TRITON") == "16-bit"
+    assert activations("fp8.TRITON") == "same"
+    assert activations("HUMMING") == activations("HummingFP8ScaledMMLinearKernel") == ""
+    assert activations("B12X_MXFP4_MXFP8") == "mxfp8"
+    assert activations("B12X_MXFP4_BF16") == "16-bit"

@@ -15,7 +15,10 @@ from spark_prof.rules.components import (
     component_of,
     component_of_class,
     is_layer_class,
+    is_outer_part,
     layer_of,
+    outer_part,
+    part_of,
     role_of,
 )
 from spark_prof.vocabulary import COMPONENTS
@@ -135,3 +138,37 @@ def test_the_component_of_a_class(component: str, name: str, around: str) -> Non
 def test_layer_classes() -> None:
     names = ("TransformerBlock", "LlamaDecoderLayer", "Linear", "MLPBlock")
     assert [is_layer_class(name) for name in names] == [True, True, False, False]
+
+
+@each_row(
+    ("role", "part"),
+    [
+        ("drafter.self_attn.kv_b_proj", "drafter"),
+        ("encoder.mlp.fc1", "encoder"),
+        ("visual.attn.qkv", "visual"),
+        ("encoder", "encoder"),
+        ("self_attn.qkv_proj", ""),
+        ("encoder_attn.kv_proj", ""),
+        ("norm", ""),
+        ("", ""),
+    ],
+)
+def test_a_role_names_the_part_that_is_not_the_decoder(role: str, part: str) -> None:
+    assert part_of(role) == part
+
+
+@each_row(
+    ("path", "inside", "whole"),
+    [
+        ("model.encoder", "", True),
+        ("visual", "", True),
+        ("model.encoder.layers.3", "encoder", False),
+        ("vision_tower.vision_model.encoder.layers.3", "vision_tower", False),
+        ("model.decoder.layers.0.encoder_attn", "", False),
+        ("model.decoder", "", False),
+        ("", "", False),
+    ],
+)
+def test_the_part_that_a_module_lies_in(path: str, inside: str, whole: bool) -> None:
+    assert outer_part(path) == inside
+    assert is_outer_part(path) == whole

@@ -72,7 +72,6 @@ def test_what_a_line_names(line: str, rule: str, value: str, weights: str, detai
         '127.0.0.1:51234 - "POST /v1/chat/completions HTTP/1.1" 200 OK',
         "Loading safetensors checkpoint shards: 100% Completed | 3/3 [02:47<00:00, 48.04s/it]",
         "Using max model len 32768",
-        "Chunked prefill is enabled with max_num_batched_tokens=2048.",
         "Using cache directory: /root/.cache/vllm/torch_compile_cache/512/rank_0_0/backbone for "
         "vLLM's torch.compile",
         "Using AttentionBackendEnum",

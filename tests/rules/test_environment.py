@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from spark_prof.rules.environment import HARMLESS, VARIABLES, backend_flag, setting_rows, version_of
+from spark_prof.rules.environment import (
+    HARMLESS,
+    VARIABLES,
+    backend_flag,
+    is_gone,
+    setting_rows,
+    version_of,
+)
+from spark_prof.rules.vllm_versions import reads, releases, table
 from tests.rows import each_row
 
 FP4 = "VLLM_USE_FLASHINFER_MOE_FP4"
@@ -51,3 +59,53 @@ def test_the_flag_is_that_of_the_version() -> None:
     assert backend_flag("linear", "marlin", "") == "--linear-backend marlin"
     assert FP4 in backend_flag("moe", "flashinfer_cutlass", "0.12.0")
     assert version_of("v0.24.0+092c4842.dev") == (0, 24)
+
+
+@each_row(
+    ("name", "vllm", "why"),
+    [
+        ("VLLM_TEST_FORCE_FP8_MARLIN", "0.28.0", ""),
+        ("VLLM_TEST_FORCE_FP8_MARLIN", "0.29.0", "vLLM 0.28.0 is the last release that reads it"),
+        ("VLLM_TEST_FORCE_FP8_MARLIN", "0.28.1.dev3+g1", ""),  # it may be gone already
+        ("VLLM_GDN_DECODE_KERNEL", "0.27.1", "vLLM 0.28.0 is the first release that reads it"),
+        ("VLLM_GDN_DECODE_KERNEL", "0.28.0", ""),
+        ("VLLM_PLE_CPU_OFFLOAD", "0.29.0", "vLLM 0.30.0 is the first release that reads it"),
+        ("VLLM_PLE_CPU_OFFLOAD", "0.31.0", "vLLM 0.30.0 is the last release that reads it"),
+        ("VLLM_MISSPELT", "0.33.0", "neither vLLM 0.33.0 nor another release from 0.24.0 on reads "
+         "it"),
+        ("VLLM_MISSPELT", "0.33.1.dev3", ""),  # a fork may
+        ("VLLM_MISSPELT", "", ""),
+        ("VLLM_MORIIO_NUM_WORKERS", "0.33.0", ""),  # no list has it and a module reads it
+        ("CUDA_MISSPELT", "0.33.0", ""),
+        ("NO_COLOR", "0.24.0", ""),
+    ],
+)  # fmt: skip
+def test_what_the_releases_read(name: str, vllm: str, why: str) -> None:
+    assert [row.why for row in setting_rows({name: "7"}, vllm, (), ())] == ([why] if why else [])
+
+
+def test_every_variable_in_every_release() -> None:
+    """Told in exactly the releases that lack it."""
+    names = {name for name, _ in table("variables").rows if name.startswith("VLLM_")}
+    for release in releases():
+        told = {row.name for row in setting_rows(dict.fromkeys(names, "x"), release, (), ())}
+        assert told == {name for name in names - HARMLESS if not reads(name, release)}
+
+
+def test_a_variable_that_is_unknown_to_vllm_and_read_is_left_out() -> None:
+    for version in ("0.33.0", ""):
+        assert setting_rows({}, version, ("VLLM_MORIIO_NUM_WORKERS",), ()) == ()
+
+
+def test_a_successor_is_named() -> None:
+    (row,) = setting_rows({"VLLM_KIMI_K3_GEMM_RS": "1"}, "0.31.0", (), ())
+    assert row.instead == "VLLM_ENABLE_GEMM_RS"
+    assert setting_rows({"VLLM_KIMI_K3_GEMM_RS": "0"}, "0.31.0", (), ()) == ()
+
+
+def test_what_is_gone() -> None:
+    assert is_gone("VLLM_TEST_FORCE_FP8_MARLIN", "0.29.0")
+    assert not is_gone("VLLM_TEST_FORCE_FP8_MARLIN", "0.28.0")
+    assert is_gone(FP4, "0.23.0")
+    assert not is_gone(FP4, "")
+    assert not is_gone("VLLM_MXFP4_BACKEND", "0.33.0")  # never was

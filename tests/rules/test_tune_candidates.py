@@ -1,4 +1,4 @@
-"""What can be tried exists in vLLM: in the sources of 0.26 as noted here, and in 0.32 itself."""
+"""What can be tried exists in vLLM: in the releases that have it, and in the installed one."""
 
 from __future__ import annotations
 
@@ -9,23 +9,9 @@ import pytest
 from spark_prof.ab.engine_options import set_options
 from spark_prof.ab.sides import parse_side
 from spark_prof.analyzers.findings.ranking import RULES
+from spark_prof.rules.environment import version_of
 from spark_prof.rules.tune_candidates import TRAITS, TUNABLES, Tunable
-
-_IN_026 = {
-    "--compilation-config.pass_config": "fuse_norm_quant fuse_act_quant fuse_attn_quant enable_sp "
-    "fuse_gemm_comms fuse_allreduce_rms enable_qk_norm_rope_fusion fuse_rope_kvcache "
-    "fuse_qk_norm_rope_kvcache",
-    "--compilation-config": "mode cudagraph_mode compile_sizes custom_ops "
-    "use_inductor_graph_partition",
-    "--ir-op-priority": "rms_norm fused_add_rms_norm",
-    "": "--enforce-eager --async-scheduling --cudagraph-capture-sizes --kv-cache-dtype "
-    "--optimization-level --max-num-batched-tokens --enable-chunked-prefill "
-    "--enable-prefix-caching",
-    "environment": "VLLM_USE_V2_MODEL_RUNNER VLLM_CPU_ATTN_SPLIT_KV VLLM_MARLIN_USE_ATOMIC_ADD "
-    "VLLM_USE_DEEP_GEMM VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER VLLM_DISABLE_SHARED_EXPERTS_STREAM "
-    "VLLM_USE_FLASHINFER_SAMPLER",
-}
-"""Read in vllm/config/compilation.py, config/kernel.py, engine/arg_utils.py and envs.py of 0.26."""
+from spark_prof.rules.vllm_versions import has_option, reads, releases, takes
 
 
 def _named(row: Tunable) -> dict[str, set[str]]:
@@ -41,9 +27,30 @@ def _named(row: Tunable) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("row", TUNABLES, ids=lambda row: row.words)
-def test_vllm_0_26_has_what_it_is_said_to_have(row: Tunable) -> None:
-    has = all(names <= {*_IN_026.get(root, "").split()} for root, names in _named(row).items())
-    assert has is (row.since <= (0, 26) < row.until)
+def test_every_release_has_what_it_is_said_to_have(row: Tunable) -> None:
+    for release in releases():
+        has = all(
+            reads(name, release)
+            if root == "environment"
+            else has_option(f"{root}.{name}".lstrip("."), release)
+            for root, names in _named(row).items()
+            for name in names
+        )
+        assert has is (row.since <= version_of(release) < row.until), release
+
+
+@pytest.mark.parametrize("row", TUNABLES, ids=lambda row: row.words)
+def test_every_release_that_has_it_takes_the_value(row: Tunable) -> None:
+    words = row.words.format(sizes="1,2", graphs="1 2")
+    given = (
+        [words.partition("=")[::2]]
+        if words.startswith("VLLM_")
+        else set_options(parse_side(words).options).items()
+    )
+    for release in releases():
+        if row.since <= version_of(release) < row.until:
+            for option, value in given:
+                assert value is True or takes(option, str(value), release) is not False
 
 
 @pytest.mark.parametrize("row", TUNABLES, ids=lambda row: row.words)

@@ -1,4 +1,4 @@
-"""Imports a script by its file: scripts/ is no package."""
+"""Imports a script by its file, as running it does."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_where_nobody_measured_it_does_not_run_by_itself() -> None:
     ("kernel", "layer", "said"),
     [
         ("spark_prof", NormLayer("n", torch.ones(8), 1e-6), "no kernel for a norm alone"),
-        ("mxfp4", NormLayer("n", torch.ones(8), 1e-6), "which n is not"),
+        ("mxfp4", NormLayer("n", torch.ones(8), 1e-6), "which this layer is not"),
         ("fp8", matrix(), "is quantized already; give spark_prof"),
         ("mxfp4", LinearLayer("q", "qkv", torch.full((16, 32), torch.nan).bfloat16()), "NaN"),
         ("mxfp4", LinearLayer("q", "qkv", torch.ones(16, 32)), "only bfloat16"),
@@ -138,7 +138,7 @@ def test_where_nobody_measured_it_does_not_run_by_itself() -> None:
         ("spark_prof!", replace(ROUTER, correction=torch.zeros(8)), "sigmoid"),
         ("spark_prof!", mixture(router=replace(ROUTER, top_k=9)), "cannot choose 9 of 8"),
         ("spark_prof!", mixture(gate_up=torch.ones(8, 192, 192)), "in the same format"),
-        ("spark_prof!", plain_mixture(stays=False), "lays the BF16 experts of m out anew"),
+        ("spark_prof!", plain_mixture(stays=False), "lays the BF16 experts of this layer out anew"),
     ],
 )
 def test_what_cannot_be_is_one_line(kernel: str, layer: object, said: str) -> None:

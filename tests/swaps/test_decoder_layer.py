@@ -25,6 +25,7 @@ from spark_prof.swaps.guard import Guarded, LayerError
 from spark_prof.swaps.install import Installed, rows_of, summarize
 from spark_prof.swaps.layer_trial import try_attention
 from spark_prof.swaps.layers import Replacement
+from spark_prof.swaps.progress import ALL_LIVE, last_progress
 from spark_prof.swaps.swap_settings import SIDES, Swap, SwapSettings, layer_bound, parse_swaps
 from tests.emulator.compiler import compiler
 from tests.rows import each_row
@@ -369,7 +370,8 @@ def test_each_part_says_which_it_is_and_how_far_off_it_was(
     assert rows_[2]["layer_error"]["relative_l2"] == 0.002
     with caplog.at_level("INFO", "vllm.spark_prof"):
         summarize(state)
-    assert caplog.messages == [
+    assert last_progress("\n".join(caplog.messages)) == ALL_LIVE
+    assert [line for line in caplog.messages if "spark-prof: " not in line] == [
         "layer=spark_prof runs in 3 of 3 layers (side b); at most off on trial: attention 0.10%,"
         " normed experts 0.20%"
     ]

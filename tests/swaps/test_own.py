@@ -26,7 +26,7 @@ from tests.swaps.layers import Model, replacing
 DATA = Path(__file__).parents[1] / "data"
 WITHOUT = {
     *("conv", "conv1d", "dt_proj", "x_proj", "wk_weights_proj", "wq_b"),
-    *("eh_proj", "gate", "project_in", "project_out"),
+    *("gate", "project_in", "project_out"),
 }
 
 

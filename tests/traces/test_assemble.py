@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spark_prof.errors import CommandError
@@ -89,8 +90,8 @@ def test_a_damaged_array_costs_its_own_rows_only(
 )
 def test_zeros_in_the_place_of_rows_are_damage(tmp_path: Path, name: str) -> None:
     path = recording().write(tmp_path / "b") / name
-    content = path.read_bytes()
-    path.write_bytes(content[:-60] + bytes(60))
+    content, row = path.read_bytes(), np.load(path).dtype.itemsize
+    path.write_bytes(content[:-row] + bytes(row))
     lost = assemble(tmp_path / "b", state="salvaged").meta.lost
     assert any(f"{name} is damaged: it holds rows without a time" in line for line in lost)
     assert (tmp_path / "b" / UNREADABLE_FOLDER / name).exists()
@@ -221,3 +222,16 @@ def _ended_process() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
+
+
+def test_no_memory_costs_no_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording().write(tmp_path / "b")
+
+    def greedy(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_prof.traces.assemble.PieceTables", greedy)
+        with pytest.raises(CommandError, match="not enough memory; the recorded pieces are kept"):
+            assemble(tmp_path / "b", state="complete")
+    assert len(assemble(tmp_path / "b", state="complete").frame("steps", 0)) == 4

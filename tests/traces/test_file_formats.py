@@ -16,7 +16,7 @@ from spark_prof.traces.formats import FORMATS, FileFormat, format_of
 from tests.rows import each_row
 from tests.support import refusal
 
-PACKED = {"archive", "cupti", "nsys-rep", "nsys-sqlite", "parquet"}
+PACKED = {"archive", "cupti", "ncu-rep", "nsys-rep", "nsys-sqlite", "parquet"}
 """Formats that are not looked for in a compressed file."""
 
 

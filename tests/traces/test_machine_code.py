@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_prof.analyzers.classify.evidence import evidence_of
+from spark_prof.extras import install_command
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import cubins_folder, names_name, write_json
@@ -37,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tool(name: str = "nvdisasm") -> Path:
     found = find_tool(name)
-    assert found is not None, "pip install 'spark-prof[sass]'"
+    assert found is not None, install_command("sass")
     return found
 
 
@@ -235,7 +236,7 @@ def test_a_bundle_that_was_recorded_without_the_tool_is_read_later(
         evidence = evidence_of(bundle, 0)
         assert evidence.label("mix").evidence != "sass"
         (line,) = evidence.lost
-        assert "spark-prof[sass]" in line
+        assert install_command("sass") in line
     assert evidence_of(bundle, 0).label("mix").evidence == "sass"
 
 

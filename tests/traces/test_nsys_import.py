@@ -267,11 +267,11 @@ def test_an_export_that_does_not_know_when_it_began(read: Callable[..., object])
 
 
 def test_rows_with_impossible_times_are_left_out(read: Callable[..., object]) -> None:
-    export = Export().launch(10, 1).kernel("k", 20, 30, 1)
+    export = Export().launch(10, 1).kernel("k", 20, 30, 1).kernel("k", 30, 40, 4)
     export.kernel("ends first", 50, 40, 2).kernel("far", 1 << 61, (1 << 61) + 1, 3)
     foreign, windows = read(export)
-    assert [row[1] for row in work(foreign, windows)] == ["k"]
-    assert any(line.startswith(f"2 rows of {KERNEL}") for line in foreign.lost)
+    assert [row[1] for row in work(foreign, windows)] == ["k", "k"]
+    assert any(f"2 of 4 rows of {KERNEL} left out" in line for line in foreign.lost)
 
 
 def test_processes_without_work_on_a_gpu(read: Callable[..., object]) -> None:

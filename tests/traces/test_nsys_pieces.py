@@ -222,4 +222,10 @@ def test_without_an_nsys_one_line_says_what_to_do(
     assert line.endswith("nsys export --type sqlite -o 'my run.sqlite' 'my run.nsys-rep'")
     assert ("newer version" in line) == bool(body)
     assert "--backend" not in line
+
+
+def test_an_older_report_that_names_no_version_is_one(report: Path, tmp_path: Path) -> None:
+    report.write_bytes(b"NVIDIA Tegra Profiler Report 1.\0\1\2")
+    with refusal("written by an older nsys and must be exported first"):
+        export_report(report, tmp_path)
     assert not (tmp_path / "my run.sqlite").exists()

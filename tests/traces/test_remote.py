@@ -6,6 +6,7 @@ import http.server
 import threading
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import fsspec
@@ -14,6 +15,7 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.remote import is_url, local_copy
+from spark_prof.traces.resolve import fetched
 from tests.rows import each_row
 from tests.support import Recorded, eager_decode, refusal
 
@@ -96,17 +98,23 @@ def test_no_name_leads_out_of_the_folder(
         ("nosuch://x/y", "cannot read"),
         ("simplecache::memory://x", "chains stores"),
         ("s3://user:secret@bucket/x", "pip install s3fs"),
+        ("ssh://user:secret@host/x", "pip install paramiko"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(url: str, says: str, into: Path) -> None:
-    if "s3fs" in says and _has_s3():
-        pytest.skip("s3fs is installed")
+    package = says.rpartition(" ")[2]
+    if "pip" in says and find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
     with refusal(says) as caught:
         local_copy(url, into)
     assert "secret" not in str(caught.value)
 
 
-def _has_s3() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("s3fs") is not None
+def test_an_error_names_the_url_and_no_copy_that_is_gone(
+    store: fsspec.AbstractFileSystem, tmp_path: Path
+) -> None:
+    store.pipe_file("/runs/b/meta.json", b"{}")
+    with pytest.raises(CommandError) as caught, fetched("memory://runs/b") as found:
+        Bundle(found.path)
+    assert str(caught.value).startswith("memory://runs/b/meta.json is damaged")
+    assert "/tmp" not in str(caught.value)

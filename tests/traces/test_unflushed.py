@@ -25,6 +25,7 @@ from spark_prof.traces.assemble import assemble, salvage
 from spark_prof.traces.bundle import Bundle, Meta
 from spark_prof.traces.chunk_files import other_recordings
 from spark_prof.traces.chunks import (
+    LATER_ENGINE,
     RECORDING_FILE,
     array_name,
     counts_name,
@@ -241,7 +242,7 @@ def test_a_second_process_of_a_name_does_not_write_over_the_first(tmp_path: Path
     recorded(tmp_path / "b", 8)
     kept, meta = made(tmp_path / "b")
     assert kept == 12
-    assert any("came later and is not recorded" in line for line in meta.lost)
+    assert LATER_ENGINE in meta.lost
 
 
 def test_a_process_leaves_the_folder_of_another_recording_alone(tmp_path: Path) -> None:
@@ -260,3 +261,18 @@ def test_a_process_leaves_the_folder_of_another_recording_alone(tmp_path: Path) 
     worker.shutdown()
     assert [path.name for path in pieces.iterdir()] == [RECORDING_FILE]
     assert (pieces_folder(tmp_path / "moved") / facts_name("rank0")).exists()
+
+
+def test_what_ended_a_recording_that_nobody_ended_is_told(tmp_path: Path) -> None:
+    settings = Settings(str(tmp_path / "b"), steps=0, backend="none", steps_per_piece=2)
+    worker = fakes.Worker()
+    recording = WorkerRecording(worker, settings, Process(settings, "rank0", 0))
+    recording.install()
+    for position in range(5):
+        fakes.run(worker, fakes.decode(position))
+    recording.request_stop("its recorder ended without a word")
+    recording.finish()
+    result = salvage(tmp_path / "b")
+    told = "rank0: its recording ended after 5 steps: its recorder ended without a word"
+    assert told in result.ranks[0].missing
+    assert len(result.bundle.frame("steps", 0)) == 5

@@ -14,7 +14,7 @@ from spark_prof.tune.journal import JOURNAL_FILE
 from spark_prof.tune.tune_result import TuneResult, read_tune
 from tests.ab.engines import Done, run
 
-TUNE = ("tune", "--minutes", "3", "--batch-sizes", "1,2", "--timeout", "4")
+TUNE = ("tune", "--minutes", "8", "--batch-sizes", "1,2", "--timeout", "12")
 OPTION = "--max-num-seqs 4"
 
 
@@ -66,7 +66,7 @@ def test_what_is_planted_is_told(planted: Done) -> None:
     }  # fmt: skip
     assert told["mlp=fp8"].why == "no such layer"
     assert "exit code 9" in told["moe=spark_prof"].why
-    assert "silent for 4 s" in told["--no-such"].why
+    assert "silent for 12 s" in told["--no-such"].why
     answers = told["o=fp8"].answers
     assert answers is not None
     assert answers.positions == 256
@@ -194,6 +194,7 @@ def test_the_list_of_a_recording_starts_nothing(
     recording = Path(__file__).parents[1] / "data/h100-qwen3-30b-a3b-nvfp4-graphs"
     for kind in ("text", "json"):
         argv = ["spark-prof", "tune", "--list", "--from", str(recording), "--format", kind]
+        argv += ["--all"]
         sides = ["--try=norm=spark_prof", "--try=--speculative-config.method=ngram"]
         sides += ["--skip", "qkv=spark_prof"]
         monkeypatch.setattr("sys.argv", [*argv, *sides, "--", "a/model"])

@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.ab_power import NOISES
-from spark_prof.tune.search import Search, family
-from spark_prof.tune.tune_trial import BASE, Trial, fits, rivals, sets_of
+from spark_prof.tune.budget import Budget
+from spark_prof.tune.known_gains import Evidence
+from spark_prof.tune.search import Search
+from spark_prof.tune.swap_stages import family
+from spark_prof.tune.tune_trial import BASE, EngineEndedError, Trial, fits, rivals, sets_of
 from tests.tune.simulated import Simulated, candidate, search
 
 MOE, ROUTER, QKV, OUT, HEAD = (f"{s}=spark_prof" for s in ("moe", "router", "qkv", "o", "lm_head"))
@@ -231,6 +234,92 @@ def test_the_time_is_kept_and_what_was_found_stays() -> None:
                 v in ("not tried", "not told") for v, _ in found.verdicts.values()
             )
     assert search(Simulated(GAINS, seconds=30), *GAINS).verdicts[MOE][0] == "not tried"
+
+
+def test_little_time_is_used_or_what_is_needed_is_said() -> None:
+    """As on a slow machine: starts of 150 s, of which a guess by the minutes knows nothing."""
+    none = search(Simulated({MOE: 1.3, X: 1.2}, seconds=100, boots_s=150), MOE, X)
+    assert {verdict for verdict, _ in none.verdicts.values()} == {"not tried"}
+    assert none.needed_minutes
+    looked = Simulated({MOE: 1.3}, seconds=270, boots_s=150)
+    found = search(looked, MOE)
+    assert (found.answer, found.unconfirmed) == (BASE, (MOE,))
+    assert looked.left < 150  # what is left starts no engine
+    assert found.needed_minutes
+    assert found.engine_s
+    enough = Simulated({MOE: 1.3}, seconds=60 * found.needed_minutes, boots_s=150)
+    told = search(enough, MOE)
+    assert told.answer == (MOE,)
+    assert told.needed_minutes is None
+    # As long as a start and a half: no guess ends the first engine before that.
+    tight = Simulated({MOE: 1.3}, seconds=400, boots_s=150)
+    assert search(tight, MOE).answer == (MOE,)
+
+
+def test_the_minutes_that_are_said_to_be_needed_are_enough() -> None:
+    for words in ((MOE,), (MOE, X), (X, Y), (MOE, ROUTER, X, Y, "--a 1")):
+        for boots_s in (40.0, 150.0):
+            short = search(
+                Simulated({MOE: 1.3, X: 1.2}, seconds=boots_s * 2, boots_s=boots_s), *words
+            )
+            assert short.needed_minutes
+            seconds = 60.0 * short.needed_minutes
+            found = search(Simulated({MOE: 1.3, X: 1.2}, seconds=seconds, boots_s=boots_s), *words)
+            assert found.answer
+            assert not [w for w, (verdict, _) in found.verdicts.items() if verdict == "not tried"]
+
+
+def test_what_confirms_goes_on_while_a_batch_size_is_open() -> None:
+    """The mean of two batch sizes is told at once; one of them by itself is not."""
+    measure = Simulated({MOE: 1.3})
+    paired = measure.paired
+
+    def one_open(stage, number, pair, seconds):  # type: ignore[no-untyped-def]
+        trial = paired(stage, number, pair, seconds)
+        if stage == "search" or number or not pair.combination:
+            return trial
+        first, second = trial.times
+        assert first.gain
+        return replace(trial, times=(replace(first, gain=replace(first.gain, low=0.99)), second))
+
+    measure.paired = one_open  # type: ignore[method-assign]
+    assert search(measure, MOE).answer == (MOE,)
+    assert measure.asked.count(("confirmation", (MOE,), BASE)) == 2
+
+
+def test_a_base_that_does_not_start_is_why_nothing_was_tried() -> None:
+    broken = Simulated({})
+
+    def begin(combinations, within):  # type: ignore[no-untyped-def]
+        raise EngineEndedError("the engine ended with exit code 9")
+
+    broken.begin = begin  # type: ignore[method-assign]
+    found = search(broken, X)
+    assert found.verdicts[X][0] == "not tried"
+    assert "exit code 9" in found.verdicts[X][1]
+    assert "exit code 9" in found.line
+    assert found.needed_minutes is None
+
+
+def test_options_that_are_as_good_as_the_base_are_not_worth_an_engine() -> None:
+    """One start each tells no interval: what is less than a per cent faster is not believed."""
+    for gain, worth in ((1.005, False), (1.05, True)):
+        measure = Simulated({X: gain}, spread=1e-6, seconds=3600)
+        evidence = Evidence([], 0.0)
+        for combination in (BASE, (X,)):
+            for trial in measure.start("search", 0, [combination], 600):
+                evidence.add(trial)
+        assert evidence.worth((X,)) is worth
+
+
+def test_the_time_that_is_put_aside_is_for_starts_that_take_longer() -> None:
+    measure = Simulated({}, boots_s=100)
+    budget = Budget(measure)
+    assert budget.reserve(2) > 2 * 1.1 * measure.start_s
+    measure.left = 1.6 * measure.start_s + 1.1 * measure.start_s
+    assert not budget.allows(1.6)
+    budget.reserving = False
+    assert budget.allows(1.6)
 
 
 def test_an_engine_that_does_not_start_is_a_result() -> None:

@@ -13,17 +13,18 @@ import pytest
 from spark_prof.ab.command import EngineCommand
 from spark_prof.ab.engine_process import Engine
 from spark_prof.errors import CommandError
+from spark_prof.swaps.progress import ALL_LIVE, Progress
 from spark_prof.tune import tune_engines as engines
 from spark_prof.tune.journal import Journal
 from spark_prof.tune.tune_engines import Engines, Wanted, _blamed
-from spark_prof.tune.tune_trial import BASE, Pair, Stage
+from spark_prof.tune.tune_trial import BASE, Pair, Stage, TimeUpError
 from tests.ab.engines import fake_vllm
 
 STAGES: tuple[Stage, ...] = ("search", "confirmation", "search")
-LOG = """
-INFO building o=fp8
-INFO building qkv=fp8
-INFO trying o=fp8
+LOG = f"""
+INFO {Progress("building", "o=fp8")}
+INFO {Progress("building", "qkv=fp8")}
+INFO {Progress("trying", "o=fp8")}
 """
 
 
@@ -37,7 +38,9 @@ def test_the_last_kernel_that_the_log_names_is_blamed(tmp_path: Path) -> None:
     every = [("o=fp8",), ("qkv=fp8",), ("o=fp8", "qkv=fp8"), ("o=fp8,mlp=fp8",)]
     log.write_text(LOG)
     assert _blamed(log, every) == ("trying", [("o=fp8",), ("o=fp8,mlp=fp8",)])
-    log.write_text(f"{LOG}INFO o=fp8 runs in 3 of 3 layers (side c1)\nRuntimeError: later\n")
+    log.write_text(f"{LOG}INFO {Progress('trying', 'qkv=fp8')}"[:-9])  # cut short
+    assert _blamed(log, every) == ("trying", [("o=fp8",), ("o=fp8,mlp=fp8",)])
+    log.write_text(f"{LOG}INFO {ALL_LIVE}\nRuntimeError: later\n")
     assert _blamed(log, every)[1] == []
     log.write_text("nothing")
     assert _blamed(log, every)[1] == []
@@ -55,6 +58,18 @@ def test_an_engine_is_given_up_at_its_time(tmp_path: Path, monkeypatch: pytest.M
             engine.start()
         process = engine.process
     assert not process.is_running()
+
+
+def test_what_had_not_started_in_its_time_tells_how_long_a_start_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", json.dumps({"hang": "Start"}))
+    wanted = Wanted(tmp_path, 0.25, (1,), 16, gate_tokens=8)  # of which 5 s are for engines
+    with Engines(fake_command(tmp_path), wanted, Journal(tmp_path), print) as found:
+        assert found.start_s < 4
+        with pytest.raises(TimeUpError):
+            list(found.start("search", 0, [BASE], found.left))
+        assert found.start_s > 4
 
 
 def test_the_next_engine_has_imported_vllm_while_this_one_starts(

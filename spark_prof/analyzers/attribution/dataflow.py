@@ -6,7 +6,8 @@ What a kernel reads was written before it, so its owner is that of the nearest n
 result alone counts, work for the nearest one after.
 
 A matrix product has a weight of its own; products that share their input belong to several modules.
-So a product takes no owner over from a neighbour.
+So a product takes no owner over from a neighbour. Nor does a collective: what it serves is found
+without data, and handed on to who reads its result.
 
 Memory is used again: what a kernel only writes held another kernel's data before. So a neighbour
 counts only if its layer fits between those of the proven launches before and after, and an address
@@ -56,6 +57,9 @@ class Sequence:
     known: Flags  # whether component and layer are proven
     to_consumer: Flags  # whether it works for what comes after it
     product: Flags  # whether it is a matrix product by name
+    # Whether it is a collective, which takes no owner over and whose layer bounds nobody's; None
+    # for none.
+    exchanges: Flags | None = None
 
 
 def use_of(arguments: pd.DataFrame, name: Integers, names: Names[str]) -> Integers:
@@ -109,7 +113,8 @@ def _neighbours(rows: Sequence, held: pd.DataFrame) -> Int64s:
 
 def _proven_around(rows: Sequence) -> tuple[Integers, Integers]:
     """The layers of the nearest proven launches of the step before and after each, -2 for none."""
-    known = pd.Series(np.where(rows.known, rows.layer, np.nan)).groupby(rows.step)
+    proven = rows.known if rows.exchanges is None else rows.known & ~rows.exchanges
+    known = pd.Series(np.where(proven, rows.layer, np.nan)).groupby(rows.step)
     before, after = known.ffill().fillna(-2), known.bfill().fillna(-2)
     return before.to_numpy().astype(np.int64), after.to_numpy().astype(np.int64)
 
@@ -124,7 +129,10 @@ def _spread(
     beyond: bool,
 ) -> None:
     """Takes owners over from neighbours on one side until nothing changes."""
-    own, other = pairs[:, (of & ~rows.known & ~rows.product)[pairs[0]]]
+    open_ones = of & ~rows.known & ~rows.product
+    if rows.exchanges is not None:
+        open_ones &= ~rows.exchanges
+    own, other = pairs[:, open_ones[pairs[0]]]
     for _ in range(_ROUNDS):
         known = rows.known[other]
         usable = np.where(known, _fits(rows, own, other, around), not beyond)

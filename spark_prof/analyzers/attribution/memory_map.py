@@ -20,7 +20,7 @@ import pandas as pd
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.lookup import Integers
 from spark_prof.arrays import Flags
-from spark_prof.rules.components import LM_HEAD, layer_of, role_of
+from spark_prof.rules.components import LM_HEAD, component_of, layer_of, role_of
 
 BUFFER, CACHE, OTHER_WEIGHT, MATRIX = 1, 2, 3, 4
 """Ranks of tensors: where a kernel reads several, it works for the module of the highest one. A
@@ -83,7 +83,12 @@ def memory_map(tensors: pd.DataFrame, roles: Iterable[str] = ()) -> MemoryMap:
     sizes, addresses = tensors["bytes"], tensors["address"]
     live = (sizes > 0) & (sizes < _FURTHEST) & (addresses >= 0) & (addresses < _FURTHEST)
     known = tensors[live & tensors["kind"].astype(str).isin(_KINDS)]
-    names, modules = known["component"].astype(str), known["module"].astype(str)
+    modules, types = known["module"].astype(str), known["type"].astype(str)
+    # An earlier spark-prof may not have known the module.
+    told = zip(known["component"].astype(str), modules, types, strict=True)
+    names = pd.Series(
+        [name or component_of(path, kind) for name, path, kind in told], known.index, dtype="str"
+    )
     begin, size = known["address"].to_numpy(np.int64), known["bytes"].to_numpy(np.int64)
     ranks = known["kind"].astype(str).map(_KINDS)
     matrix = known["shape"].astype(str).str.contains("x", regex=False) & ~names.isin(_NO_PRODUCTS)

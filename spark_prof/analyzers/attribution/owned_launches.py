@@ -7,12 +7,13 @@ once for each captured node and for each launch outside graphs, and looked up fo
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.attribution.collectives import FILLS, serve
 from spark_prof.analyzers.attribution.dataflow import Sequence, follow, use_of
+from spark_prof.analyzers.attribution.evidence import BASIS, Evidence
 from spark_prof.analyzers.attribution.memory_map import CACHE, MemoryMap, memory_map
 from spark_prof.analyzers.attribution.order import CODES, launch_order, nodes_of
 from spark_prof.analyzers.attribution.owners import Launches, Owners, most_exact, owners_of
@@ -20,27 +21,8 @@ from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.lookup import Integers, positions
 from spark_prof.arrays import Flags
 from spark_prof.traces.bundle import Bundle, table_file
-from spark_prof.vocabulary import BASES
-
-BASIS = {name: code for code, name in enumerate(BASES)}  # the bases as numbers
 
 _ACTIVATIONS = ("memory", "pool")
-_FILLS = "FillFunctor"
-
-
-@dataclass
-class Evidence:
-    """What is known of kernels or launches so far; arrays have one entry each."""
-
-    component: Integers  # code, -1 for none
-    layer: Integers  # decoder layer, -1 for none
-    role: Integers  # number of the role in `roles`
-    basis: Integers  # number of the basis
-    settled: Flags  # whether component and layer are known, as far as there is a layer
-    roles: tuple[str, ...]  # texts, of which the first is empty
-    # For each kernel the rows of the `tensors` table that hold the weights that it reads, as
-    # tuples; None where no arguments tell.
-    reads: pd.Categorical | None = None
 
 
 def arguments_known(bundle: Bundle, rank: int) -> bool:
@@ -49,14 +31,22 @@ def arguments_known(bundle: Bundle, rank: int) -> bool:
 
 
 def own_launches(
-    bundle: Bundle, rank: int, rows: pd.DataFrame, found: Evidence, by_name: Integers
+    bundle: Bundle,
+    rank: int,
+    rows: pd.DataFrame,
+    found: Evidence,
+    by_name: Integers,
+    exchanges: Flags,
+    drafts: Flags | None = None,
 ) -> bool:
     """Gives rows the owners of their launches, in place; returns whether arguments name any.
 
     Args:
-        rows: name, module, start_ns, step, correlation and graph_node, in order of start.
+        rows: name, kind, module, start_ns, step, correlation and graph_node, in order of start.
         found: what the module that was open tells of each.
         by_name: code of the component that the name tells, -1 for none.
+        exchanges: which rows are collectives; their owner is what they serve.
+        drafts: which rows a drafter runs: what they share with the model's tells no owner.
     """
     if not arguments_known(bundle, rank):
         return False
@@ -88,6 +78,12 @@ def own_launches(
     if not owners.rank.any():
         return False
     of_launch = _decided(owners, found, by_name, first, memory.roles)
+    _hand_over(of_launch, own_launch, found, own)
+    found.of_module = memory.of_module
+    # Before data is followed: what a collective serves no address tells, and it hands that on.
+    serve(bundle, rank, rows, found, exchanges)
+    served = own[exchanges[own]][::-1]
+    _hand_over(found, served, of_launch, own_launch[exchanges[own]][::-1])
     step = rows["step"].to_numpy()
     # Data flows through the first step that runs each launch.
     shown = positions(np.unique(step[first]), step[own]) >= 0
@@ -98,16 +94,23 @@ def own_launches(
     order = launch_order(entries, host, captured[own[shown]])
     order = np.arange(len(entries)) if order is None else order
     named, launch = by_name[own[shown]][order], own_launch[shown][order]
-    product = launches.product[launch]
-    _by_flow(entries.iloc[order], named, product, launch, of_launch, links, memory.of_module)
-    found.layer, found.role = found.layer.copy(), found.role.astype(np.int32)
-    found.roles = memory.roles
-    for name in ("component", "layer", "role", "basis", "settled"):
-        getattr(found, name)[own] = getattr(of_launch, name)[own_launch]
+    _finish_products(launches, launch, of_launch, memory)
+    if drafts is not None and drafts.any():
+        apart = 2 * entries["step"].to_numpy(np.int64) + drafts[own[shown]]
+        entries = entries.assign(step=apart)
+    _by_flow(entries.iloc[order], named, launches, launch, of_launch, links, memory.of_module)
+    _hand_over(of_launch, own_launch, found, own)
     of_row = np.full(len(rows), -1)
     of_row[own] = own_launch
     found.reads = _weights_read(memory, owners, of_row)
     return True
+
+
+def _hand_over(of: Evidence, source: Integers, to: Evidence, target: Integers) -> None:
+    """Copies what is known of some to others, in place."""
+    to.layer, to.role, to.roles = to.layer.copy(), to.role.astype(np.int32), of.roles
+    for name in ("component", "layer", "role", "basis", "settled"):
+        getattr(to, name)[target] = getattr(of, name)[source]
 
 
 def _keys(nodes: Integers, correlations: Integers) -> Integers:
@@ -211,8 +214,30 @@ def _decided(
     )
 
 
+def _finish_products(
+    launches: Launches, launch: Integers, found: Evidence, memory: MemoryMap
+) -> None:
+    """Gives what adds up the parts of a product that product's owner, in place.
+
+    It reads no weight, and is launched right behind the product, by the same call. The module that
+    was open is believed where it is of the same component and layer; experts may run shared ones.
+    """
+    before, after = launch[:-1], launch[1:]
+    proven = launches.product[before] & (found.basis[before] == BASIS["weight"])
+    read = np.isin(found.basis[after], (BASIS["weight"], BASIS["kv"]))
+    at = np.flatnonzero(launches.finishes[after] & proven & ~read)
+    before, after = before[at], after[at]
+    role = memory.of_module[found.role[before]]
+    changed = found.component[after] != found.component[before]
+    changed |= found.layer[after] != found.layer[before]
+    before, after, role = before[changed], after[changed], role[changed]
+    found.layer, found.role = found.layer.copy(), found.role.copy()
+    found.component[after], found.layer[after] = found.component[before], found.layer[before]
+    found.role[after], found.basis[after], found.settled[after] = role, BASIS["flow"], True
+
+
 def _by_flow(
-    rows: pd.DataFrame, named: Integers, product: Flags, launch: Integers, found: Evidence,
+    rows: pd.DataFrame, named: Integers, launches: Launches, launch: Integers, found: Evidence,
     links: pd.DataFrame, of_module: Integers,
 ) -> None:  # fmt: skip
     """Settles launches by what they share with others, in place."""
@@ -228,7 +253,8 @@ def _by_flow(
         role=of_module[found.role[launch]],
         known=found.settled[launch],
         to_consumer=writes[names.codes.to_numpy()],
-        product=product,
+        product=launches.product[launch],
+        exchanges=launches.exchanges[launch],
     )
     held = pd.DataFrame({"launch": launch, "holder": np.arange(len(launch))})
     hits = np.flatnonzero(follow(sequence, held.merge(links, on="launch")))
@@ -240,4 +266,4 @@ def _by_flow(
 
 
 def _only_writes(name: str) -> bool:
-    return _FILLS in name or classify(name).conversion is not None
+    return FILLS in name or classify(name).conversion is not None

@@ -19,6 +19,7 @@ rules:
    more words of a launch lie in weights, and all of them in one module's, they are believed too.
 5. Where the kernel's name tells a component (FlashAttention), a word of a struct or a packed buffer
    that lies in another component's tensor was left there, too.
+6. A collective works on no weight but that of a norm that is fused with it.
 
 What a kernel reads names its owner: its largest matrix (of a product or experts), else its largest
 other weight, else an embedding's matrix, else a KV cache or state, else a buffer. Of an embedding
@@ -30,7 +31,7 @@ believed word names is taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -46,7 +47,7 @@ from spark_prof.analyzers.attribution.memory_map import (
     MemoryMap,
 )
 from spark_prof.analyzers.attribution.order import CODES
-from spark_prof.analyzers.classify.classifier import is_gemm
+from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
 from spark_prof.analyzers.lookup import Integers, combined
 from spark_prof.arrays import Flags
 from spark_prof.vocabulary import COMPONENTS
@@ -73,7 +74,20 @@ class Launches:
     @cached_property
     def product(self) -> Flags:
         """Which of them are matrix products by name."""
-        found: Flags = np.array([is_gemm(name) for name in self.names] + [False])[self.name]
+        return self._which(is_gemm)
+
+    @cached_property
+    def finishes(self) -> Flags:
+        """Which of them add up the parts of the product before them by name."""
+        return self._which(finishes_gemm)
+
+    @cached_property
+    def exchanges(self) -> Flags:
+        """Which of them are collectives by name."""
+        return self._which(lambda name: classify(name).component == "collective")
+
+    def _which(self, true_of: Callable[[str], bool]) -> Flags:
+        found: Flags = np.array([true_of(name) for name in self.names] + [False])[self.name]
         return found
 
 
@@ -91,24 +105,17 @@ class Owners:
     words: Integers  # two rows: for each believed word the launch, and the stretch of the map
 
 
-_MORE_EXACT = {
-    "attention": ("kv_write", "rope", "collective"),
-    "experts": ("router",),
-    **dict.fromkeys(("mlp", "o_proj", "shared_experts", "lm_head", "embedding"), ("collective",)),
-}
-"""For a module's component, the components that a kernel's name may make of it.
-
-A mixture of experts brings its tokens together itself, often within its last kernel: what it sends
-between ranks counts to `experts`, also where that is a kernel of its own.
-"""
+_MORE_EXACT = {"attention": ("kv_write", "rope"), "experts": ("router",)}
+"""For a module's component, the components that a kernel's name may make of it; a collective is one
+in any module."""
 
 
 def most_exact(by_module: Integers, by_name: Integers) -> npt.NDArray[np.int8]:
     """The component by name where it is believed before that of the module, else the latter's."""
     places = len(COMPONENTS) + 1
     chosen = np.repeat(np.arange(-1, places - 1, dtype=np.int8), places)
-    for whole, exact in _MORE_EXACT.items():
-        for name in exact:
+    for whole in COMPONENTS:
+        for name in (*_MORE_EXACT.get(whole, ()), "collective"):
             chosen[(CODES[whole] + 1) * places + CODES[name] + 1] = CODES[name]
     # In 16 bits, which ten million rows take a quarter of the time and memory for.
     index = (by_module + np.int16(1)) * np.int16(places)
@@ -132,6 +139,7 @@ def owners_of(
     told = launches.named[launch]
     contradicted = (part >= 0) & (told >= 0) & (most_exact(part, told) != told)
     believed &= pointer | ~contradicted
+    believed &= ~launches.exchanges[launch] | (part == CODES["norm"])
     launch, place, pointer = launch[believed], place[believed], pointer[believed]
     argument = arguments["argument"].to_numpy()[believed]
     norm = memory.component[place] == CODES["norm"]

@@ -1,9 +1,10 @@
 """Gives every kernel its component, layer and role, and says on what they stand.
 
 In this order: the weight, or the KV cache or state, that it reads; the module whose call launched
-it; the data that it shares with kernels whose owner is proven; where nothing tells what kernels
-read, their order in a compiled model; the name alone; else the component `other`. A name may be
-more exact than the module (a KV write inside attention, a top-k inside experts).
+it; of a collective, what ran before it on its stream; the data that it shares with kernels whose
+owner is proven; where nothing tells what kernels read, their order in a compiled model; the name
+alone; else the component `other`. A name may be more exact than the module (a KV write inside
+attention, a top-k inside experts).
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from spark_prof.analyzers.attribution.collectives import (
+    between_layers,
+    name_collectives,
+    serve,
+)
+from spark_prof.analyzers.attribution.evidence import BASIS, Evidence
 from spark_prof.analyzers.attribution.order import (
     CODES,
     Launched,
@@ -22,18 +29,15 @@ from spark_prof.analyzers.attribution.order import (
     place_by_order,
     products_of,
 )
-from spark_prof.analyzers.attribution.owned_launches import (
-    BASIS,
-    Evidence,
-    arguments_known,
-    own_launches,
-)
+from spark_prof.analyzers.attribution.owned_launches import arguments_known, own_launches
 from spark_prof.analyzers.attribution.owners import most_exact
 from spark_prof.analyzers.classify.classifier import classify, finishes_gemm, is_gemm
+from spark_prof.analyzers.graph_use import in_graphs_of
 from spark_prof.analyzers.lookup import Integers, NameColumn, ascends, copies_in, positions
 from spark_prof.arrays import Flags
-from spark_prof.rules.components import LM_HEAD, role_of
+from spark_prof.rules.components import DRAFTER, LM_HEAD, part_of, role_of
 from spark_prof.traces.bundle import Bundle
+from spark_prof.traces.execution import Execution
 from spark_prof.traces.host_timeline import FINISH, MODEL_PATH
 from spark_prof.vocabulary import BASES, COMPONENTS, COMPONENTS_WITHOUT_LAYER
 
@@ -67,7 +71,7 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
         module without its layer, such as `self_attn.qkv_proj`, empty where unknown. Where
         arguments of kernels are known, also `reads`: as in Evidence.
     """
-    compiled = not str(bundle.facts(rank).get("execution", "eager")).startswith("eager")
+    compiled = not Execution.read(str(bundle.facts(rank).get("execution", "eager"))).eager
     # An import has placed what order can place.
     by_order = compiled and not bundle.imported
     launches = by_order or arguments_known(bundle, rank)
@@ -76,14 +80,23 @@ def place_kernels(bundle: Bundle, rank: int, extra: Sequence[str] = ()) -> pd.Da
     modules = bundle.frame("modules", rank)
     names = NameColumn(rows["name"])
     by_name = names.codes(lambda name: _code(classify(name).component))
+    # Whatever exchanges data is a collective; what it serves is found as if its name said nothing.
+    exchanges = by_name == CODES["collective"]
+    by_name[exchanges] = -1
     found = _by_range(rows, modules, by_name)
-    owned = own_launches(bundle, rank, rows, found, by_name)
+    drafts = _of_drafter(bundle, rank, rows, found)
+    owned = own_launches(bundle, rank, rows, found, by_name, exchanges, drafts)
     copies = names.flags(lambda name: name in _COPY_OPERATORS)
     copies |= copies_in(rows)
     copied = np.flatnonzero(copies)
     found.component[copied[rows["module"].to_numpy()[copied] <= FINISH]] = CODES["memcpy"]
     if by_order and not owned:
         _by_order(bundle, rank, rows, by_name, found)
+    if not bundle.imported:
+        serve(bundle, rank, rows, found, exchanges, fused=True)
+        between_layers(bundle, rank, rows, found, exchanges)
+    _give_to_drafter(found, drafts)
+    name_collectives(rows["name"], found, exchanges)
     component, basis = found.component, found.basis
     bare = np.flatnonzero(component < 0)
     component[bare], basis[bare] = by_name[bare], BASIS["none"]
@@ -108,9 +121,10 @@ def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Evid
     modules = modules.sort_values("module").drop_duplicates("module")
     at = positions(modules["module"].to_numpy(), rows["module"].to_numpy())
     parts = np.array([*map(_code, modules["component"]), -1], np.int8)
+    # Of what has no component an encoder or a drafter is told still.
     paths = [
-        role_of(path) if name else ""
-        for path, name in zip(modules["path"], modules["component"], strict=True)
+        role if name or part_of(role) else ""
+        for role, name in zip(map(role_of, modules["path"]), modules["component"], strict=True)
     ]
     roles = {role: number for number, role in enumerate(dict.fromkeys(("", LM_HEAD, *paths)))}
     role = np.array([*map(roles.__getitem__, paths), 0], np.min_scalar_type(-len(roles)))
@@ -126,6 +140,36 @@ def _by_range(rows: pd.DataFrame, modules: pd.DataFrame, by_name: Codes) -> Evid
         settled=by_module >= 0,
         roles=tuple(roles),
     )
+
+
+def _of_drafter(bundle: Bundle, rank: int, rows: pd.DataFrame, found: Evidence) -> Flags:
+    """The rows that a module of the drafter launched, or a CUDA graph that was captured for it."""
+    of_role = np.array([part_of(role) == DRAFTER for role in found.roles])
+    drafts: Flags = of_role[found.role]
+    if "graph_node" in rows:
+        drafts |= in_graphs_of(bundle, rank, DRAFTER, rows["graph_node"].to_numpy(np.int64))
+    return drafts
+
+
+def _give_to_drafter(found: Evidence, drafts: Flags) -> None:
+    """Makes what a drafter runs its own, in place: also where it reads what the model holds.
+
+    A drafter's `lm_head` may be the model's module; its product is `drafter.lm_head` all the same.
+    """
+    rows = np.flatnonzero(drafts)
+    if not len(rows):
+        return
+    theirs = [
+        role if part_of(role) == DRAFTER else f"{DRAFTER}.{role}".rstrip(".")
+        for role in found.roles
+    ]
+    numbers = {text: n for n, text in enumerate(dict.fromkeys((*found.roles, *theirs)))}
+    of_role = np.array([numbers[role] for role in theirs], np.int32)
+    found.roles, found.role = tuple(numbers), found.role.astype(np.int32)
+    found.role[rows] = of_role[found.role[rows]]
+    # Its layers are none of the decoder's.
+    found.layer = found.layer.copy()
+    found.layer[rows] = -1
 
 
 def _by_order(
@@ -183,6 +227,20 @@ def kernels_in_order(bundle: Bundle, rank: int, columns: Sequence[str]) -> pd.Da
     if not ascends(rows["start_ns"].to_numpy()):
         rows = rows.sort_values("start_ns", kind="stable", ignore_index=True)
     return rows
+
+
+def unseen_captures(bundle: Bundle, rank: int) -> float | None:
+    """The share of the kernel time in CUDA graphs whose capture nobody saw, 0 to 1; None if none.
+
+    Of graphs whose nodes were seen and whose kernels took 90 us, and others of 10 us: 0.1.
+    """
+    rows = bundle.frame("kernels", rank, ("start_ns", "end_ns", "step", *_LAUNCH))
+    host = bundle.frame("host", rank, ["name", "correlation"])
+    took = (rows["end_ns"] - rows["start_ns"]).to_numpy()
+    nodes = nodes_of(bundle, rank, rows["graph_node"].to_numpy())
+    unseen = int(took[_replayed(host, rows, nodes)].sum())
+    every = unseen + int(took[nodes != 0].sum())
+    return unseen / every if every else None
 
 
 def _code(component: str | None) -> int:

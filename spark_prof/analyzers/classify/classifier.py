@@ -20,6 +20,8 @@ from spark_prof.rules.kernel_names import IN_ARGUMENTS, IN_NAME, NAME_LIMIT, RUL
 from spark_prof.rules.number_formats import arithmetic_in, stored_in
 
 _COPY = re.compile(r"\[?((?:CUDA )?[Mm]em(?:cpy|set)(?: [\w-]+)*)")
+# Inductor's call of a graph that it compiled, with the beginning of its key.
+_COMPILED_GRAPH = re.compile(r"## Call (CompiledFxGraph) (\w{0,8})\w* ##")
 # ncu drops the first bracket of <unnamed>: "void unnamed>::f<...>", and so "f<unnamed>::T, ...>"
 # opens the arguments of f.
 _ANONYMOUS = re.compile(
@@ -44,6 +46,8 @@ def split_name(name: str) -> tuple[str, str]:
     copy = _COPY.match(name)
     if copy and name[copy.end() :].lstrip()[:1] in ("", "(", "]"):
         return copy[1], ""
+    if graph := _COMPILED_GRAPH.match(name):
+        return graph[1], graph[2]
     if name.startswith("_Z"):
         base, arguments = _split_mangled(name)
     else:
@@ -178,6 +182,15 @@ def finishes_gemm(name: str) -> bool:
     return rule is not None and rule.finishes_gemm
 
 
+def exchange_inside(name: str) -> str | None:
+    """What a product exchanges between ranks in the same kernel, None where it does not.
+
+    exchange_inside("kernel_cutlass_kernel_gemm_rs_arSm100GemmRsAr_object_at_") == "reduce_scatter"
+    """
+    rule = find_rule(name)
+    return None if rule is None else rule.exchanges
+
+
 def is_attention(name: str) -> bool:
     """Whether it is a layer's attention, not what goes with it such as a sparse one's indexer."""
     rule = find_rule(name)
@@ -212,7 +225,7 @@ def _label(rule: Rule, base: str, arguments: str) -> Label:
 
 _LONGEST = 60
 _WRAPPER = re.compile(
-    r"(?:^|::)(?:device_kernel|Kernel2?|kernel|run_kernel|\w*elementwise_kernel)$"
+    r"(?:^|(?<!\bgemvx)::)(?:device_kernel|Kernel2?|kernel|run_kernel|\w*elementwise_kernel)$"
 )
 """Base names that say nothing without the template arguments."""
 _ARGUMENT = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")

@@ -22,6 +22,7 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import Label, classify, spelling
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict, code_rows
+from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.analyzers.recorded_run import device_of
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.machine_code import machine_code_of
@@ -161,6 +162,9 @@ _MOST_OPCODES = 3
 _STORED = ("fp4", "fp6", "fp8", "int4", "int8")
 
 
+_OF_NVIDIA = ("tensor-core", "cuda-core")
+
+
 class Evidence:
     """What is known about kernels, by name.
 
@@ -168,6 +172,8 @@ class Evidence:
         metrics: rows of the `metrics` table; None for none.
         capability: the GPU's compute capability, such as 12.1; None where unknown.
         lost: what of the machine code could not be read, one line each.
+        nvidia: whether the GPU may be of NVIDIA, whose units the names of kernels tell; on another
+            the same name says nothing of where it runs.
     """
 
     def __init__(
@@ -176,8 +182,10 @@ class Evidence:
         capability: str | None = None,
         codes: Iterable[CodeRow] = (),
         lost: Iterable[str] = (),
+        nvidia: bool = True,
     ) -> None:
         self.lost = tuple(lost)
+        self._nvidia = nvidia
         self._counted = CountedKernels(metrics, capability)
         self._code: dict[str, list[CodeRow]] = {}
         for row in codes:
@@ -186,6 +194,8 @@ class Evidence:
     def label(self, name: str) -> Label:
         """What is known about the kernel."""
         label = classify(name)
+        if not self._nvidia and label.engine in _OF_NVIDIA:
+            return replace(label, engine="unknown", evidence="unknown")
         code = self.code(name)
         if code is not None:
             label = with_code(label, code)
@@ -253,6 +263,9 @@ def evidence_of(bundle: Bundle, rank: int) -> Evidence:
     Measurements of Nsight Compute that were imported beside a trace are ranks of their own. Where
     they come from different kinds of GPU, those of the first kind count.
     """
+    facts = bundle.facts(rank)
+    if mapping_in(facts, "gpu").get("vendor") == "AMD":
+        return Evidence(nvidia=False)
     code = machine_code_of(bundle)
     codes = code_rows(code.rows)
     capabilities = {r: device_of(bundle.facts(r))[1] for r in bundle.ranks}

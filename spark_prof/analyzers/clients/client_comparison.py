@@ -77,7 +77,9 @@ def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> Cli
         if not seen.requests:
             why = "No request with its times was in flight while the steps were recorded."
         return _by_steps(run, shared, why, ())
-    engine = engine_side(shared, _prompt_tokens(run), same_requests=True)
+    engine, paused = _with_pauses(
+        engine_side(shared, _prompt_tokens(run), same_requests=True), shared
+    )
     times = [Latency(us) for us in (seen.token_us, seen.chunk_us, seen.first_us)]
     whole = " Its single chunks are unknown: whole requests are compared."
     said = [
@@ -91,8 +93,27 @@ def _by_window(run: BenchmarkRun, steps: pd.DataFrame, placed: Placement) -> Cli
             f"The client received {seen.tokens:,.0f} tokens while the engine generated "
             f"{engine.tokens:,.0f}{others}."
         )
-    said += _stalls(engine.stalls_us)
-    return _row(run, "window", times, engine, said, seen.requests)
+    if paused:
+        said.append(
+            f"In the engine's time are {paused / 1e3:,.2f} ms per token in which it stood still to "
+            "write the recording; its steps do not have them."
+        )
+    said += _stalls(engine)
+    # Single chunks are those of these very steps; whole requests also had others.
+    return _row(run, "window", times, engine, said, seen.requests, same=not seen.whole_requests)
+
+
+def _with_pauses(engine: EngineSide, steps: pd.DataFrame) -> tuple[EngineSide, float]:
+    """The engine's side with the pauses between these steps, and what they are of a token."""
+    if engine.token_us is None or engine.step_us is None or "paused_ns" not in steps:
+        return engine, 0.0
+    # Whoever decodes in the step after a pause has waited; what was before the first is outside.
+    waited = steps["paused_ns"].to_numpy()[1:] / 1e3
+    weights = steps["decode_requests"].to_numpy()
+    step_us = float((waited * weights[1:]).sum()) / max(float(weights.sum()), 1.0)
+    token_us = step_us * engine.token_us / engine.step_us
+    longer = replace(engine, token_us=engine.token_us + token_us, step_us=engine.step_us + step_us)
+    return longer, token_us
 
 
 def _by_steps(
@@ -126,7 +147,7 @@ def _by_steps(
         what = (
             f"{unsaid}; the recorded steps had {low}. Compared are its statistics with those steps."
         )
-    said = [reason, what, *_stalls(engine.stalls_us)]
+    said = [reason, what, *_stalls(engine)]
     cost = next((row for row in overhead if row.batch_size == size), None)
     if cost is not None and engine.token_us:
         said.append(
@@ -143,17 +164,34 @@ def _row(
     engine: EngineSide,
     said: Sequence[str],
     requests: int = 0,
+    *,
+    same: bool = False,
 ) -> ClientRow:
-    sides = (engine.token_us, engine.step_us, engine.prefill_us)
-    compared = {
-        quantity: Comparison(quantity, "median" if c.mean is None else "mean", c.typical, us)
-        for quantity, c, us in zip(_QUANTITIES, times, sides, strict=True)
-        if c.typical and us
-    }
+    """Means beside means, medians beside medians.
+
+    Args:
+        same: whether both sides are of the same steps, so that long ones are in both.
+    """
+    means = (engine.token_us, engine.step_us, engine.prefill_us)
+    medians = (engine.median_token_us, engine.median_step_us, engine.median_prefill_us)
+    compared = {}
+    for quantity, client, mean, median in zip(_QUANTITIES, times, means, medians, strict=True):
+        # A few long steps outweigh hundreds: where a client may have had others, medians tell more.
+        robust = client.mean is None or (bool(engine.stalls_us) and not same)
+        pair = (client.median, median) if robust and client.median else (client.mean, mean)
+        if pair[0] and pair[1]:
+            statistic = "median" if pair[0] is client.median and robust else "mean"
+            compared[quantity] = Comparison(quantity, statistic, pair[0], pair[1])
     token, chunk = compared.get("output_token"), compared.get("chunk")
     row = client_row(run)
     verdict = _verdict(token, basis)
-    first = [_told(token, verdict, basis)]
+    explained = False
+    if token and token.statistic == "mean" and engine.stalls_us and not same:
+        # With or without the long steps the answer has to be the same.
+        without = replace(token, engine=engine.token_us_without or token.engine)
+        explained = _verdict(without, basis) != verdict
+    verdict = "unknown" if explained else verdict
+    first = [_told(token, verdict, basis, long_steps=explained)]
     middle = row.itl.median
     if verdict == "slower" and chunk and middle and abs(middle / chunk.engine - 1) <= AGREES:
         first.append(
@@ -193,20 +231,26 @@ def _verdict(token: Comparison | None, basis: str) -> str:
     return "slower" if token.difference > 0 else "faster"
 
 
-def _told(token: Comparison | None, verdict: str, basis: str) -> str:
+def _told(token: Comparison | None, verdict: str, basis: str, *, long_steps: bool = False) -> str:
     """Whether the client sees the engine's time per token, and where the rest may be."""
     if token is None:
         return "The result has no time per output token that could be compared with a step's."
     client, engine = token.client / 1e3, token.engine / 1e3
     times = f"{client:,.2f} ms per token at the client, {engine:,.2f} ms in the engine"
+    times += " (medians)" if token.statistic == "median" else ""
     rest = f"{abs(client - engine):,.2f} ms ({100 * token.difference:+.1f} %)"
+    if long_steps:
+        return (
+            f"Nothing can be said: {times}; whether the client waited for the engine's long steps "
+            "decides, and nothing tells."
+        )
     if verdict == "unknown":
         return f"Hardly the same server, model or load: {times}."
     if verdict == "agrees":
         return f"They agree: {times}; {rest} between them."
     if verdict == "slower":
         where = "in the API server, tokenizer or network, or between the engine's steps"
-        other = "" if basis == "window" else ", if both are of the same server and load"
+        other = "" if basis == "window" else ", or in steps that were not recorded"
         return f"The client is slower: {times}; {rest} pass {where}{other}."
     why = "watching costs time, or the recorded steps had another load"
     if basis == "window":
@@ -214,13 +258,17 @@ def _told(token: Comparison | None, verdict: str, basis: str) -> str:
     return f"The client is faster than the recorded steps: {times}; {rest}. Either {why}."
 
 
-def _stalls(times_us: Sequence[float]) -> list[str]:
+def _stalls(engine: EngineSide) -> list[str]:
+    times_us = engine.stalls_us
     if not times_us:
         return []
     steps = "1 step" if len(times_us) == 1 else f"{len(times_us)} steps"
+    without = ""
+    if engine.token_us_without:
+        without = f": without them a token takes {engine.token_us_without / 1e3:,.2f} ms"
     return [
-        f"Left out of the engine's side: {steps} of up to {max(times_us) / 1e3:,.0f} ms, many "
-        "times the usual, which a client may meet as time to a first token."
+        f"The engine's mean has {steps} of up to {max(times_us) / 1e3:,.0f} ms, many times the "
+        f"usual{without}."
     ]
 
 

@@ -21,7 +21,7 @@ class Comparison:
     """One time as the client and the engine have it, in us."""
 
     quantity: str  # output_token, chunk or first_token
-    statistic: str  # mean or median: what `client` is; `engine` is always a mean
+    statistic: str  # mean or median: what both are
     client: float
     engine: float
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from spark_prof.analyzers.token_time import given_tokens
 from spark_prof.arrays import Flags, Floats
 from spark_prof.traces.benchmarks.load_test import BenchmarkRun, Request
 
@@ -84,15 +86,20 @@ class EngineSide:
     step_us: float | None  # time of a step as a decoding request meets it
     prefill_us: float | None  # of the steps that read a prompt, all where it takes several
     tokens: float | None  # how many all steps generated
-    # Steps that are left out, as they took many times as long as their like: the first use of a
-    # kernel compiles it.
+    # Steps that took many times as long as their like, as where a kernel is compiled. They are in
+    # these means: a client waits for them, too.
     stalls_us: tuple[float, ...] = ()
+    token_us_without: float | None = None  # `token_us` without those
+    # Medians over steps, each counted for every request that decodes in it.
+    median_token_us: float | None = None
+    median_step_us: float | None = None
+    median_prefill_us: float | None = None
 
 
 def engine_side(
     steps: pd.DataFrame, prompt_tokens: float | None, *, same_requests: bool
 ) -> EngineSide:
-    """Means over some of a recording's steps.
+    """Means and medians over some of a recording's steps.
 
     Args:
         same_requests: whether the steps worked for these very prompts, so that one that is longer
@@ -100,24 +107,44 @@ def engine_side(
     """
     output = steps["output_tokens"]
     tokens = float(output.sum()) if len(steps) and output.notna().all() else None
-    # One such step outweighs hundreds, and a client may meet it before its first token.
     stalls = _stalls(steps)
-    stalled, steps = steps[stalls], steps[~stalls]
-    # A step counts once for each request that decodes in it, as each has a client that waits.
     decoding = steps[steps["decode_requests"] > 0]
-    weights = decoding["decode_requests"].to_numpy(np.float64)
-    each = decoding["output_tokens"] / decoding["output_requests"].replace(0, np.nan)
-    time = float((weights * decoding["step_us"]).sum())
-    # Without the scheduler's record every decoding request is taken to get one token.
-    given = float((weights * each.fillna(1.0)).sum())
+    took = decoding["step_us"].to_numpy(np.float64)
+    sequences, given = given_tokens(decoding)
+    per_token = _over(sequences.sum(), given.sum())
+    reads = steps[steps["prefill_requests"] > 0]
+    prefill = partial(_prefill, reads, prompt_tokens, same_requests)
     return EngineSide(
         steps=len(decoding),
-        token_us=time / given if given else None,
-        step_us=time / float(weights.sum()) if len(decoding) else None,
-        prefill_us=_prefill(steps[steps["prefill_requests"] > 0], prompt_tokens, same_requests),
+        token_us=_over(float((sequences * took).sum()), given.sum()),
+        step_us=_over(float((sequences * took).sum()), sequences.sum()),
+        prefill_us=prefill(float(reads["step_us"].mean())),
         tokens=tokens,
-        stalls_us=tuple(stalled["step_us"]),
+        stalls_us=tuple(steps["step_us"][stalls]),
+        token_us_without=_without(steps[~stalls]),
+        median_token_us=per_token and _median(took, sequences) * per_token,
+        median_step_us=_median(took, sequences) if len(decoding) else None,
+        median_prefill_us=prefill(float(reads["step_us"].median())),
     )
+
+
+def _without(steps: pd.DataFrame) -> float | None:
+    decoding = steps[steps["decode_requests"] > 0]
+    sequences, given = given_tokens(decoding)
+    return _over(float((sequences * decoding["step_us"].to_numpy(np.float64)).sum()), given.sum())
+
+
+def _over(a: float, b: float) -> float | None:
+    return float(a / b) if b else None
+
+
+def _median(values: Floats, weights: Floats) -> float:
+    """The value that half of the weight is not above."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    if not len(reached) or not reached[-1]:
+        return 0.0
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
 def _stalls(steps: pd.DataFrame) -> Flags:
@@ -131,10 +158,11 @@ def _stalls(steps: pd.DataFrame) -> Flags:
     return stalls
 
 
-def _prefill(steps: pd.DataFrame, prompt_tokens: float | None, same: bool) -> float | None:
+def _prefill(
+    steps: pd.DataFrame, prompt_tokens: float | None, same: bool, mean: float
+) -> float | None:
     if steps.empty:
         return None
-    mean = float(steps["step_us"].mean())
     at_once = float(steps["prefill_tokens"].sum() / steps["prefill_requests"].sum())
     if same:
         return mean * max(math.ceil((prompt_tokens or 0.0) / at_once), 1) if at_once else mean

@@ -12,7 +12,9 @@ import numpy as np
 from spark_prof.analyzers.comparing.comparison import Comparison, Setting, Side, side_names
 from spark_prof.analyzers.comparing.kernel_time import stable_name
 from spark_prof.analyzers.comparing.noise import FEWEST
+from spark_prof.analyzers.comparing.obstacles import obstacle_of, other_model
 from spark_prof.analyzers.comparing.phases import Sides, compare_phase
+from spark_prof.analyzers.findings.rule import runs_eagerly
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
@@ -111,7 +113,9 @@ def _settings(side: Side) -> dict[str, str]:
         "gpu.name": gpu.name,
         "gpu.compute_capability": gpu.compute_capability or "",
     }
-    if "model" not in known:
+    if not side.model:
+        known.pop("model", None)  # the name of its file
+    elif "model" not in known:
         reported["model"] = run.model
     for name, value in reported.items():
         known.setdefault(name, value)
@@ -175,10 +179,12 @@ def compare(
     stable: dict[str, int] = {}
     a_names, b_names = ([_stable_names(each.kernels, stable) for each in side] for side in sides)
     found = (compare_phase(sides, (a_names, b_names), phase) for phase in _PHASES)
-    phases = tuple(filter(None, found))
-    compared = Comparison(
-        sides, phases, setup_differences(sides[0][0], sides[1][0]), (), (first, second)
+    eager = runs_eagerly(sides[0][0].report), runs_eagerly(sides[1][0].report)
+    phases = tuple(
+        replace(phase, obstacle=obstacle_of(sides, phase, eager)) for phase in found if phase
     )
+    setup = setup_differences(sides[0][0], sides[1][0])
+    compared = Comparison(sides, phases, setup, (), (first, second), eager)
     if not phases:
         ours, theirs = (
             " and ".join(sorted(frozenset[str]().union(*(each.phases for each in side)))) or "none"
@@ -263,8 +269,12 @@ def _notes(found: Comparison) -> Iterator[str]:
     for each in every:
         for text in each.report.failed("layers-"):
             yield f"{each.source}: {text} Nothing is compared by these layers."
-    if b.report.run.model != a.report.run.model:
-        yield f"The models differ: {a.report.run.model} against {b.report.run.model}."
+    if not other_model(a, b) and any(not side.facts.get("model_config") for side in (a, b)):
+        yield "Nothing in the recordings tells whether both sides ran the same model."
+    sizes = [each.report.parallel for each in (a, b)]
+    if all(sizes) and sizes[0].shape != sizes[1].shape:  # type: ignore[union-attr]
+        told = " against ".join(each.described for each in sizes if each)
+        yield f"The sides are parallel in other ways: {told}. A rank of one does other work."
     if a.report.run.backend != b.report.run.backend:
         yield (
             f"{a.report.run.backend or 'unknown'} recorded {found.names[0]} and "
@@ -273,19 +283,17 @@ def _notes(found: Comparison) -> Iterator[str]:
         )
     several = any(len(side) > 1 for side in found.sides)
     for phase in found.phases:
-        if phase.fewest < FEWEST["median"]:
+        if phase.fewest < FEWEST["median"] and not phase.obstacle:
             yield (
                 f"A {'recording' if several else 'side'} has only {phase.fewest} {phase.phase} "
                 f"step{'s' if phase.fewest > 1 else ''}; its interval says little, and a gate "
                 f"needs {FEWEST['median']}."
             )
-        if not phase.alike:
-            what = "batch size" if phase.phase == "decode" else "length of prompts"
+        if phase.obstacle:
+            continue
+        if not phase.alike and phase.phase == "prefill":
             where = "in all recordings" if several else "on both sides"
-            yield (
-                f"No {what} occurs {where}: the difference between {phase.phase} steps "
-                "contains that."
-            )
+            yield f"No length of prompts occurs {where}: prefill steps are compared by token."
         elif abs(phase.mix_us) > _MIX * phase.whole.a:
             yield (
                 f"The sides ran {phase.phase} steps of different sizes, which explains "

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -27,13 +27,20 @@ class Side:
     source: str  # as the user named it
     report: Report
     kernels: KernelColumns  # its kernels, of one rank
-    steps: pd.DataFrame  # the rows of `ledger.step_books`, in order
+    steps: pd.DataFrame  # the rows of `step_accounting.step_books`, in order
     facts: Mapping[str, Any]  # what the recorder noted of versions, configuration and GPU
 
     @property
     def phases(self) -> frozenset[str]:
         """Of its steps."""
         return frozenset(self.steps["phase"].astype(str))
+
+    @property
+    def model(self) -> str:
+        """What the recording says of its model; empty where that is the name of its file."""
+        named = self.report.run.model
+        known = self.facts.get("model_config") or self.facts.get("quantization")
+        return named if known or named not in re.split(r"[/\\]", self.source) else ""
 
     @property
     def start(self) -> float:
@@ -118,6 +125,19 @@ class ContextEffect:
     high: float
 
 
+Reason = Literal["models", "parallel", "windows", "work", "batch", "contexts", "steps", "kernels"]
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why steps of two sides are not comparable, and what each side has of that."""
+
+    reason: Reason
+    what: str  # the setting of a model, the kernel of a window, the size of steps
+    a: str
+    b: str
+
+
 @dataclass(frozen=True)
 class PhaseComparison:
     """Steps of one phase.
@@ -128,7 +148,7 @@ class PhaseComparison:
     """
 
     phase: str  # decode, prefill or unknown
-    unit: str  # "step" or "prompt token"
+    unit: str  # "step", "prompt token", or "recording" where nothing tells the steps of a side
     whole: Change  # median over all steps of the phase, as each side ran them
     like: Change  # median over steps of the same sizes, weighted as on side a
     mix_us: float  # what of the difference is that the sides ran steps of other sizes
@@ -143,6 +163,15 @@ class PhaseComparison:
     layer_parts: tuple[LayerPart, ...]  # each component of each layer, the slower one first
     kernels: tuple[KernelPart, ...]  # the slower one first
     context: ContextEffect | None  # None where contexts do not differ
+    context_tokens: tuple[float, float] = (0.0, 0.0)  # mean of each side's steps, 0 if unknown
+    step_tokens: tuple[float, float] = (1.0, 1.0)  # that a decode step gives a sequence, each side
+    token: Change | None = None  # of a sequence's token; None but of decode steps
+    obstacle: Obstacle | None = None  # why no change is told of these steps
+
+    @property
+    def one(self) -> str:
+        """What one of them is called: decode step, step, recording."""
+        return self.unit if self.phase == "unknown" else f"{self.phase} {self.unit}"
 
 
 @dataclass(frozen=True)
@@ -154,6 +183,7 @@ class Comparison:
     setup: tuple[Setting, ...]  # in what the set-ups of the first two differ
     notes: tuple[str, ...]  # what to know before believing the figures, one line each
     names: tuple[str, str] = ("a", "b")  # what the sides are called, as of `side_names`
+    eager: tuple[bool, bool] = (False, False)  # which sides launched every kernel by itself
 
     @property
     def a(self) -> Side:

@@ -4,14 +4,14 @@ Steps of one recording are no independent draws: clocks, contexts and the host c
 whole stretches of steps are drawn again (the circular block bootstrap: Politis and Romano, 1992),
 as long as neighbours stay alike. Two engine starts of the same thing differ by more than either
 varies within. Of several recordings a side that is estimated (Welch's t); of one it cannot be, and
-START is assumed.
+START is assumed, which also counts beside two.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,10 @@ CALL_FLOOR_US = 0.08
 its calls alike, and differently for each kernel."""
 
 GAP_FLOOR = 0.03  # the same of the time in which nothing runs, as a share
+
+PAIR_WEIGHT = 2.0
+"""As how many recordings the assumption counts beside two of a side, which alone tell little: the
+interval of two starts would otherwise be wider than that of one. Three stand for themselves."""
 
 FEWEST: Mapping[str, int] = {"median": 8, "mean": 8, "p99": 200}
 """Steps of each side without which a statistic decides nothing."""
@@ -61,6 +65,16 @@ class Figure:
     free: float  # degrees of freedom of the error, one less than there are independent stretches
     floor: float = 0.0  # standard deviation that it has at least from recording to recording
     start: float = 0.0  # the same that all figures of a side's only recording are taken to share
+
+    def times(self, factor: float) -> Figure:
+        """The figure and its deviations in another unit, such as that of a step by token."""
+        return replace(
+            self,
+            value=self.value * factor,
+            error=self.error * factor,
+            floor=self.floor * factor,
+            start=self.start * factor,
+        )
 
 
 @dataclass(frozen=True)
@@ -177,7 +191,10 @@ def _between(figures: Sequence[Figure], others: Sequence[Figure]) -> _Error:
     """
     if len(figures) > 1:
         count = len(figures)
-        return _Error(float(np.var([each.value for each in figures], ddof=1)) / count, count - 1.0)
+        spread = _Error(float(np.var([each.value for each in figures], ddof=1)), count - 1.0)
+        if count == 2:
+            spread = _with_assumed(spread, figures)
+        return _Error(spread.variance / count, spread.free)
     [figure] = figures
     starts = _Error(figure.floor**2 + figure.start**2, math.inf)
     if len(others) > 1 and (other := _mean(others)):
@@ -185,6 +202,15 @@ def _between(figures: Sequence[Figure], others: Sequence[Figure]) -> _Error:
         if seen > starts.variance:
             starts = _Error(seen, len(others) - 1.0)
     return _added([_Error(figure.error**2, figure.free), starts])
+
+
+def _with_assumed(seen: _Error, figures: Sequence[Figure]) -> _Error:
+    """The variance of two recordings, and what is assumed of starts as PAIR_WEIGHT more."""
+    assumed = sum(e.error**2 + e.floor**2 + e.start**2 for e in figures) / len(figures)
+    if not math.isfinite(assumed) or not assumed:
+        return seen
+    free = seen.free + PAIR_WEIGHT
+    return _Error((seen.free * seen.variance + PAIR_WEIGHT * assumed) / free, free)
 
 
 def _within(figures: Sequence[Figure]) -> _Error:

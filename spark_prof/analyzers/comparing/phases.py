@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.comparing.comparison import ContextEffect, PhaseComparison, Side, SizeRow
-from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, stretch_of
+from spark_prof.analyzers.comparing.noise import (
+    FEWEST_STEPS,
+    Change,
+    Figure,
+    change,
+    figure_of,
+    stretch_of,
+)
 from spark_prof.analyzers.comparing.parts import (
     conversions_figure,
     kernel_parts,
@@ -20,6 +27,7 @@ from spark_prof.analyzers.comparing.parts import (
     typical_figure,
 )
 from spark_prof.analyzers.t_distribution import student_quantile
+from spark_prof.analyzers.token_time import tokens_per_sequence
 from spark_prof.arrays import Floats, Int64s
 
 Sides = tuple[tuple[Side, ...], tuple[Side, ...]]  # recordings of the reference and the other
@@ -59,11 +67,22 @@ class PhaseSteps:
         us = self.column("step_us") / self.divisor
         return figure_of(us[places], "median", self.side.start)
 
-    def matched(self, us: Floats, statistic: str = "median") -> Figure:
-        """A statistic of such a time of every step, over those of the same sizes."""
+    def matched(
+        self, us: Floats, statistic: str = "median", tokens: Floats | None = None
+    ) -> Figure:
+        """A statistic of such a time of every step, over those of the same sizes.
+
+        Args:
+            tokens: how many tokens each step gave a sequence, if the time is to be a token's.
+        """
         us = us / self.divisor
         found = [
-            (figure_of(us[places], statistic, self.side.start), weight)
+            (
+                figure_of(us[places], statistic, self.side.start)
+                if tokens is None
+                else _per_token(us[places], tokens[places], statistic, self.side.start),
+                weight,
+            )
             for places, weight in self.groups
         ]
         return Figure(
@@ -74,6 +93,20 @@ class PhaseSteps:
         )
 
 
+def _per_token(us: Floats, tokens: Floats, statistic: str, start: float) -> Figure:
+    """A statistic of steps over the mean number of their tokens: never one of quotients."""
+    mean = float(tokens.mean())
+    if (tokens == tokens[0]).all():
+        return figure_of(us / mean, statistic, start)
+    if statistic == "mean":
+        # What a step adds to the quotient of the sums: its mean is that quotient, its noise too.
+        whole = float(us.sum() / tokens.sum())
+        return figure_of(whole + (us - whole * tokens) / mean, statistic, start)
+    step, given = figure_of(us / mean, statistic, start), figure_of(tokens, "mean", 0.0)
+    error = float(np.hypot(step.error, step.value * given.error / mean))
+    return replace(step, error=error, free=min(step.free, given.free))
+
+
 @dataclass(frozen=True, eq=False)
 class MatchingSteps:
     """The steps of one phase of both sides."""
@@ -82,7 +115,7 @@ class MatchingSteps:
     b: tuple[PhaseSteps, ...]
     sizes: tuple[SizeRow, ...]  # every size that occurs, those that most of a's steps have first
     alike: bool  # whether any size is in all recordings; else all steps are one group
-    unit: str  # "step" or "prompt token"
+    unit: str  # "step", "prompt token", or "recording" where nothing tells the steps of a side
 
     @property
     def fewest(self) -> int:
@@ -95,7 +128,10 @@ class MatchingSteps:
 
 
 def matching_steps(sides: Sides, phase: str) -> MatchingSteps | None:
-    """The steps of a phase, the 16 sizes in all recordings that most have; None without any."""
+    """The steps of a phase, the 16 sizes in all recordings that most have; None without any.
+
+    A size of which a recording has too few steps for an error is left out where another has enough.
+    """
     sizes = [[_by_size(each.steps, phase) for each in side] for side in sides]
     every = [*sizes[0], *sizes[1]]
     if not all(every):
@@ -108,7 +144,9 @@ def matching_steps(sides: Sides, phase: str) -> MatchingSteps | None:
         size: (number(size, sizes[0]), number(size, sizes[1])) for size in set().union(*every)
     }
     ranked = sorted(counts, key=lambda size: (-counts[size][0], -counts[size][1], size))
-    shared = [size for size in ranked if all(size in own for own in every)][:_MOST_SIZES]
+    shared = [size for size in ranked if all(size in own for own in every)]
+    enough = [s for s in shared if min(len(own[s]) for own in every) >= FEWEST_STEPS]
+    shared = (enough or shared)[:_MOST_SIZES]
     steps = sum(counts[size][0] for size in shared)
     # Prompts of other lengths are comparable by the token only.
     by_token = phase == "prefill" and not shared
@@ -129,16 +167,47 @@ def matching_steps(sides: Sides, phase: str) -> MatchingSteps | None:
         weight = counts[size][0] / steps if size in shared else 0.0
         return SizeRow(size, *counts[size], weight, median)
 
-    unit = "prompt token" if by_token else "step"
+    told = all(each.report.run.tells_steps for side in sides for each in side)
+    unit = "prompt token" if by_token else "step" if told else "recording"
     return MatchingSteps(a, b, tuple(map(row, ranked)), bool(shared), unit)
 
 
 def _by_size(steps: pd.DataFrame, phase: str) -> dict[int, Int64s]:
-    places = np.flatnonzero(steps["phase"].astype(str).to_numpy() == phase)
+    chosen = steps["phase"].astype(str).to_numpy() == phase
+    if "first_use" in steps and (usual := chosen & ~steps["first_use"].to_numpy(bool)).any():
+        chosen = usual
+    places = np.flatnonzero(chosen)
     if not SIZES[phase]:
         return {0: places} if len(places) else {}
     size = steps[SIZES[phase]].to_numpy(np.int64)[places]
     return {int(each): places[size == each] for each in np.unique(size)}
+
+
+def token_figure(own: PhaseSteps, statistic: str = "median") -> Figure:
+    """The time of a sequence's token: the steps' over the tokens that they give a sequence."""
+    tokens = tokens_per_sequence(own.side.steps)
+    return own.matched(own.column("step_us"), statistic, np.where(tokens > 0, tokens, 1.0))
+
+
+def _step_tokens(side: Sequence[PhaseSteps]) -> float:
+    """How many tokens a step gives a sequence, each size of steps by its share."""
+
+    def mean(own: PhaseSteps) -> float:
+        tokens = tokens_per_sequence(own.side.steps)
+        tokens = np.where(tokens > 0, tokens, 1.0)
+        return float(sum(weight * tokens[places].mean() for places, weight in own.groups))
+
+    return fmean(map(mean, side))
+
+
+def _context_tokens(found: MatchingSteps) -> tuple[float, float]:
+    """Tokens in the KV cache in a step of each side, each size of steps by its share."""
+
+    def mean(own: PhaseSteps) -> float:
+        tokens = own.column("context_tokens")
+        return float(sum(weight * tokens[places].mean() for places, weight in own.groups))
+
+    return fmean(map(mean, found.a)), fmean(map(mean, found.b))
 
 
 _FEWEST_STEPS = 16
@@ -151,10 +220,7 @@ def context_effect(found: MatchingSteps) -> ContextEffect | None:
     Within each recording contexts grow while nothing else changes: the slope of the steps' times,
     by least squares over the middle half of the steps of the largest group.
     """
-    tokens_a, tokens_b = (
-        fmean(each.column("context_tokens")[each.compared].mean() for each in side)
-        for side in (found.a, found.b)
-    )
+    tokens_a, tokens_b = _context_tokens(found)
     more = tokens_b - tokens_a
     if not tokens_a or abs(more) < _DIFFERENT * tokens_a:
         return None
@@ -203,6 +269,7 @@ def compare_phase(
     found = matching_steps(sides, phase)
     if found is None:
         return None
+    decode = phase == "decode"
     like = found.change(lambda own: own.matched(own.column("step_us")))
     one_size = found.alike and len(found.sizes) == 1
     whole = like if one_size else found.change(lambda own: own.median(own.whole))
@@ -227,5 +294,8 @@ def compare_phase(
         layers=layer_parts(a, b, whole=True),
         layer_parts=layer_parts(a, b),
         kernels=kernel_parts(a, b),
-        context=context_effect(found) if phase == "decode" and found.alike else None,
+        context=context_effect(found) if decode and found.alike else None,
+        context_tokens=_context_tokens(found) if decode else (0.0, 0.0),
+        step_tokens=(_step_tokens(found.a), _step_tokens(found.b)) if decode else (1.0, 1.0),
+        token=found.change(token_figure) if decode else None,
     )

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean, median_high
 from typing import Literal
 
-import numpy as np
-
-from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison
+from spark_prof.analyzers.comparing.comparison import Comparison, Obstacle, PhaseComparison
+from spark_prof.analyzers.comparing.kernel_sums import combined, kernels_of, point, summed
 from spark_prof.analyzers.comparing.kernel_time import stable_name
 from spark_prof.analyzers.comparing.noise import FEWEST, Change, Figure, interval_of
 from spark_prof.analyzers.comparing.noise import change as change_of
-from spark_prof.analyzers.comparing.phases import PhaseSteps, matching_steps
+from spark_prof.analyzers.comparing.phases import PhaseSteps, matching_steps, token_figure
 from spark_prof.analyzers.comparing.threshold_expression import Expression, Unit
 from spark_prof.analyzers.step_time import GAPS
-from spark_prof.analyzers.windows import tokens_per_sequence
 from spark_prof.arrays import Floats
 from spark_prof.errors import CommandError
 from spark_prof.vocabulary import BASIS_CLASSES, COMPONENTS
@@ -40,6 +38,7 @@ class Reading:
     change: Change  # the interval of what has no noise is a point
     there: bool = True  # whether side b has it at all
     short: str = ""  # why its noise is not known, such as too few steps; empty where it is
+    phase: PhaseComparison | None = None  # of whose steps it is
 
 
 def _phase(found: Comparison, name: str) -> PhaseComparison:
@@ -67,17 +66,17 @@ def _short(phase: PhaseComparison, statistic: str = "median") -> str:
 
 
 def _steps(
-    name: str, us_of: Callable[[PhaseSteps], Floats], what: str = ""
+    name: str, us_of: Callable[[PhaseSteps], Floats]
 ) -> Callable[[Comparison, tuple[str, ...]], Reading]:
     """Reads a statistic of a time of the steps of a phase."""
 
     def reader(found: Comparison, rest: tuple[str, ...]) -> Reading:
-        statistic = _one_of(rest, FEWEST, f"{what or name} statistic", "median")
+        statistic = _one_of(rest, FEWEST, f"{name} statistic", "median")
         phase = _phase(found, name)
         steps = matching_steps(found.sides, name)
         assert steps is not None
         change = steps.change(lambda own: own.matched(us_of(own), statistic))
-        return Reading("time", change, short=_short(phase, statistic))
+        return Reading("time", change, short=_short(phase, statistic), phase=phase)
 
     return reader
 
@@ -86,12 +85,15 @@ def _step_us(steps: PhaseSteps) -> Floats:
     return steps.column("step_us")
 
 
-def _token_us(steps: PhaseSteps) -> Floats:
-    per_sequence = tokens_per_sequence(steps.side.steps).to_numpy(np.float64)
-    return np.asarray(_step_us(steps) / np.where(per_sequence > 0, per_sequence, 1.0))
+def _tpot(found: Comparison, rest: tuple[str, ...]) -> Reading:
+    """A token's time: the steps' over the tokens that they give a sequence."""
+    statistic = _one_of(rest, FEWEST, "tpot_us statistic", "median")
+    phase = _phase(found, "decode")
+    steps = matching_steps(found.sides, "decode")
+    assert steps is not None
 
-
-_tpot = _steps("decode", _token_us, "tpot_us")
+    change = steps.change(lambda own: token_figure(own, statistic))
+    return Reading("time", change, short=_short(phase, statistic), phase=phase)
 
 
 def _rate(found: Comparison, rest: tuple[str, ...]) -> Reading:
@@ -106,7 +108,7 @@ def _rate(found: Comparison, rest: tuple[str, ...]) -> Reading:
         value, error = by * each.value, by * each.error
         return Figure(value, error, each.free, by * each.floor, by * each.start)
 
-    return Reading("rate", _combined([us.change], a_second), short=us.short)
+    return Reading("rate", combined([us.change], a_second), short=us.short, phase=us.phase)
 
 
 def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
@@ -118,7 +120,7 @@ def _gaps(found: Comparison, rest: tuple[str, ...]) -> Reading:
     if what == "share":
         others = [each.change for each in phase.parts if each.name in COMPONENTS]
         return _share_of(phase, change, summed(others))
-    return Reading("time", change, short=_short(phase))
+    return Reading("time", change, short=_short(phase), phase=phase)
 
 
 def _conversions(found: Comparison, rest: tuple[str, ...]) -> Reading:
@@ -129,7 +131,7 @@ def _conversions(found: Comparison, rest: tuple[str, ...]) -> Reading:
             # The error of the part is small beside that of the whole.
             return replace(whole, value=whole.value - part.value, start=0.0)
 
-        rest_of = _combined([phase.conversions, phase.typical], others, phase.typical)
+        rest_of = combined([phase.conversions, phase.typical], others, phase.typical)
         return _share_of(phase, phase.conversions, rest_of)
     return _time(phase, phase.conversions)
 
@@ -149,8 +151,12 @@ def _layers(found: Comparison, rest: tuple[str, ...]) -> Reading:
 
 def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
     phase = _typical(found)
+    if not rest:
+        return _time(phase, kernels_of(phase))
     if len(rest) != 1:
-        raise CommandError('--fail-on kernels needs a name in quotes, as in kernels."marlin"')
+        raise CommandError(
+            '--fail-on kernels needs one name in quotes, as in kernels."marlin", or none for all'
+        )
     [name] = rest
     # The kernels of that name; else those whose stable name or part of a name it is.
     same = [row for row in phase.kernels if stable_name(row.name) == stable_name(name)]
@@ -158,13 +164,13 @@ def _kernels(found: Comparison, rest: tuple[str, ...]) -> Reading:
     if not rows:
         return _time(phase, None)
     change = summed([row.change for row in rows])
-    return Reading("time", change, any(row.calls_b for row in rows), _short(phase))
+    return Reading("time", change, any(row.calls_b for row in rows), _short(phase), phase)
 
 
 def _coverage(found: Comparison, rest: tuple[str, ...]) -> Reading:
     what = _one_of(rest, ("layer", "component", "engine", *BASIS_CLASSES), "coverage")
     a, b = (fmean(getattr(each.report.coverage, what) for each in side) for side in found.sides)
-    return Reading("share", _point(a, b))
+    return Reading("share", point(a, b))
 
 
 def _findings(found: Comparison, rest: tuple[str, ...]) -> Reading:
@@ -178,7 +184,7 @@ def _findings(found: Comparison, rest: tuple[str, ...]) -> Reading:
         )
         for side in found.sides
     )
-    return Reading("count", _point(float(a), float(b)), there=b > 0)
+    return Reading("count", point(float(a), float(b)), there=b > 0)
 
 
 METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], Reading]] = {
@@ -199,43 +205,19 @@ METRICS: Mapping[str, Callable[[Comparison, tuple[str, ...]], Reading]] = {
 }
 """The first word of every metric, and what reads it."""
 
+WALL_TIMES = ("decode_us", "prefill_us", "step_us", "tpot_us", "tokens_per_s", "gaps")
+"""Metrics that hold the time between launches."""
+
 
 def _time(phase: PhaseComparison, change: Change | None) -> Reading:
     """What a part of a typical step takes; None for a part that neither side has."""
     if change is None:
-        return Reading("time", _point(0.0, 0.0), there=False)
-    return Reading("time", change, change.b > 0, _short(phase))
+        return Reading("time", point(0.0, 0.0), there=False)
+    return Reading("time", change, change.b > 0, _short(phase), phase)
 
 
 def _part(phase: PhaseComparison, name: str) -> Reading:
     return _time(phase, {part.name: part.change for part in phase.parts}.get(name))
-
-
-def _combined(
-    changes: Sequence[Change], of: Callable[..., Figure], otherwise: Change | None = None
-) -> Change:
-    """A figure of each recording's figures; a change without any is `otherwise`."""
-    a, b = (
-        [of(*figures) for figures in zip(*(each.figures[side] for each in changes), strict=True)]
-        for side in (0, 1)
-    )
-    return change_of(a, b) if a and b else otherwise or _point(0.0, 0.0)
-
-
-def summed(changes: Sequence[Change]) -> Change:
-    """Several changes as one; within a recording their errors are taken to go together."""
-
-    def of(*figures: Figure) -> Figure:
-        return Figure(
-            sum(each.value for each in figures),
-            sum(each.error for each in figures),
-            min(each.free for each in figures),
-            math.sqrt(sum(each.floor**2 for each in figures)),
-            sum(each.start for each in figures),
-        )
-
-    exact = _point(sum(each.a for each in changes), sum(each.b for each in changes))
-    return _combined(changes, of, exact)
 
 
 def _share_of(phase: PhaseComparison, part: Change, rest: Change) -> Reading:
@@ -248,11 +230,7 @@ def _share_of(phase: PhaseComparison, part: Change, rest: Change) -> Reading:
         floor = math.hypot(own * part.floor, others * rest.floor)
         return Figure(part.value / whole, error, min(part.free, rest.free), floor)
 
-    return Reading("share", _combined([part, rest], share), short=_short(phase))
-
-
-def _point(a: float, b: float) -> Change:
-    return Change(a, b, b - a, b - a, b - a)
+    return Reading("share", combined([part, rest], share), short=_short(phase), phase=phase)
 
 
 def _one_of(rest: tuple[str, ...], known: Iterable[str], what: str, default: str = "") -> str:
@@ -291,6 +269,7 @@ class Checked:
     reading: Reading  # what was compared
     outcome: Outcome  # failed, passed or undecided
     why: str = ""  # why nothing could be decided, or what is missing
+    obstacle: Obstacle | None = None  # why the sides are not comparable, where a change is limited
 
     @property
     def relative(self) -> bool:
@@ -322,11 +301,26 @@ def _checked(found: Comparison, limit: Expression) -> Checked:
             f"--fail-on {limit.text[:100]!r}: {'.'.join(limit.metric)} is a {reading.kind}; "
             f"write {examples}"
         )
+    _refuse_launches(found, limit)
     if reading.short:
         return Checked(limit, reading, "undecided", reading.short)
+    obstacle = reading.phase.obstacle if reading.phase else None
+    if obstacle and (limit.signed or _is_relative(limit, reading)):
+        return Checked(limit, reading, "undecided", obstacle=obstacle)
     outcome = outcome_of(limit, reading)
     why = _undecided(found, limit, reading) if outcome == "undecided" else ""
     return Checked(limit, reading, outcome, why)
+
+
+def _refuse_launches(found: Comparison, limit: Expression) -> None:
+    """The wall time of eager runs is the host's launches, whose speed is another job's doing."""
+    metric = limit.metric[0]
+    if metric in WALL_TIMES and all(found.eager):
+        raise CommandError(
+            f"--fail-on {limit.text[:100]!r}: both sides ran eagerly, where {metric} is how fast "
+            "the host launches; limit the kernels instead, as in 'kernels > 3%', or record both "
+            "with CUDA graphs"
+        )
 
 
 def _is_relative(limit: Expression, reading: Reading) -> bool:

@@ -1,1 +1,1 @@
-"""Which kernels were chosen for which layers, by three witnesses, and what kept better ones out."""
+"""Which kernels were chosen for which layers, by three sources, and what kept better ones out."""

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
 
 from spark_prof.analyzers.breakdown import KernelRow
 from spark_prof.analyzers.ceilings.schemes import schemes_of
-from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, BatchRow, Engine, LogRow
-from spark_prof.analyzers.fallbacks.causes import cause_of
+from spark_prof.analyzers.fallbacks.audit_rows import (
+    Audit,
+    AuditRow,
+    BatchRow,
+    Disagreement,
+    Engine,
+    LogRow,
+)
+from spark_prof.analyzers.fallbacks.causes import Cause, cause_of
 from spark_prof.analyzers.fallbacks.engine_facts import (
     differences,
     engine_of_facts,
     engine_of_log,
     merged,
 )
+from spark_prof.analyzers.fallbacks.failure_cause import failure_cause
+from spark_prof.analyzers.fallbacks.issue_evidence import arguments_of, evidence_of
+from spark_prof.analyzers.fallbacks.known_issues import known_issues
 from spark_prof.analyzers.fallbacks.layer_groups import Group, groups_of, groups_of_log
+from spark_prof.analyzers.logged_command import logged_words
 from spark_prof.analyzers.lookup import mapping_in
+from spark_prof.analyzers.recorded_command import engine_words
 from spark_prof.rules.environment import setting_rows
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.readers.engine_log import EngineLog, Statement, statements_of
@@ -54,7 +68,12 @@ def audit_of(
         notes.append("The recording holds no modules: nothing but the log says which kernels run.")
         groups = groups_of_log(said, logged.quantization, kernels)
     apart = differences(recorded, logged)
-    return _audit(merged(recorded, logged), groups, said, notes, batches, apart)
+    audit = _audit(merged(recorded, logged), groups, said, notes, batches, apart, log)
+    attention = layers.loc[layers["component"] == "attention", "kernel"]
+    names = (row.name for row in kernels)
+    seen = evidence_of(audit, said, facts, names, filter(None, attention.unique()))
+    started = engine_words(bundle.meta.command, seen.model) if seen.model else ()
+    return replace(audit, known_issues=known_issues(seen, started))
 
 
 def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
@@ -62,10 +81,19 @@ def audit_of_log(log: EngineLog, gpu: str = "", capability: str = "") -> Audit:
     logged = engine_of_log(log.statements)
     engine = merged(logged, Engine(gpu=gpu, capability=capability))
     notes = [*log.lost, "A log names kernels for kinds of layers, not for single layers."]
+    if log.writer == "SGLang":
+        notes.append(
+            "An SGLang log: its lines are read only for its configuration, for the backends of "
+            "attention and experts, for the sizes of CUDA graphs and for errors."
+        )
     if not engine.capability:
         notes.append("The log does not tell the GPU; --gpu does, and fewer causes stay open.")
     groups = groups_of_log(log.statements, engine.quantization)
-    return _audit(engine, groups, log.statements, notes)
+    audit = _audit(engine, groups, log.statements, notes, log=log)
+    seen = evidence_of(audit, log.statements)
+    words = logged_words(arguments_of(log.statements), seen.model)
+    started = engine_words(words, PurePath(seen.model).name) if words else ()
+    return replace(audit, known_issues=known_issues(seen, started))
 
 
 def _audit(
@@ -74,8 +102,10 @@ def _audit(
     said: Sequence[Statement],
     notes: Sequence[str],
     batches: Mapping[int, int] | None = None,
-    differing: tuple[str, ...] = (),
+    differing: tuple[Disagreement, ...] = (),
+    log: EngineLog | None = None,
 ) -> Audit:
+    failure = log.failure if log else None
     rows = tuple(
         AuditRow(
             group.layer,
@@ -83,10 +113,17 @@ def _audit(
             group.checkpoint,
             group.executed,
             tuple(group.witnesses),
-            *(cause_of(group, engine, said) or ("", "", "")),
-            conflict=group.conflict,
+            cause.id,
+            cause.why,
+            cause.fix,
+            group.conflict,
+            cause.tries,
+            group.asked,
+            *group.formats,
+            group.emulated,
         )
         for group in groups
+        for cause in [cause_of(group, engine, said) or Cause("", "")]
     )
     return Audit(
         engine,
@@ -99,8 +136,21 @@ def _audit(
         ),
         _batches(batches or {}, engine),
         tuple(_log_row(line) for line in said),
-        (*differing, *(f"{row.layer}: {row.conflict}" for row in rows if row.conflict)),
+        (
+            *differing,
+            *(
+                Disagreement(f"{row.layer}: {row.conflict}", row.layer)
+                for row in rows
+                if row.conflict
+            ),
+        ),
         tuple(notes),
+        failure,
+        failure_cause(failure, said, engine.vllm) if failure else None,
+        log.load if log else None,
+        log.unknown if log else (),
+        log.unknown_count if log else 0,
+        log.writer if log else "",
     )
 
 

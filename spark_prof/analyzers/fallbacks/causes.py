@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.fallbacks.audit_rows import Engine
 from spark_prof.analyzers.fallbacks.layer_groups import Group
-from spark_prof.rules.backends import backends_for, choice_of
-from spark_prof.rules.environment import FLAGS_FROM, backend_flag, since, version_of
+from spark_prof.analyzers.fallbacks.missing_candidates import taken_off
+from spark_prof.rules.backend_order import NEWEST, OLDEST, Backend, backends_for
+from spark_prof.rules.backends import choice_of
+from spark_prof.rules.environment import (
+    FLAGS_FROM,
+    UNKNOWN,
+    Version,
+    backend_flag,
+    since,
+    version_of,
+)
 from spark_prof.traces.readers.engine_log import Statement
 
 FIRST_WITH = {"nvfp4": 10.0, "mxfp4": 10.0, "mxfp8": 10.0, "fp8": 8.9}
 """Compute capability from which tensor cores multiply that format (CUDA C++ programming guide)."""
 
-_FORCED = ("VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_MXFP4_USE_MARLIN", "VLLM_NVFP4_GEMM_BACKEND")
+_FORCED: tuple[tuple[str, Version], ...] = (
+    ("VLLM_TEST_FORCE_FP8_MARLIN", (0, 29)),
+    ("VLLM_MXFP4_USE_MARLIN", (0, 23)),
+    ("VLLM_NVFP4_GEMM_BACKEND", (0, 23)),
+)
+"""Variables that ask for Marlin, and the first vLLM whose sources do not read them."""
 _A16_FIRST = "FlashInferCuteDslNvFp4W4A16LinearKernel"
 
 
 class Cause(NamedTuple):
     """A cause."""
 
-    id: str  # scheme, architecture, forced, disabled, order, install, refused, emulation or unknown
+    # scheme, model, architecture, forced, disabled, order, install, refused, emulation or unknown
+    id: str
     why: str  # it in a sentence
     fix: str = ""  # what changes it; empty where nothing should be changed
+    tries: tuple[str, ...] = ()  # options of vLLM's in it, as they are typed
 
 
 def capability_of(engine: Engine) -> float | None:
@@ -38,6 +55,7 @@ def capability_of(engine: Engine) -> float | None:
 
 def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause | None:
     """What made the engine leave the checkpoint's scheme; None where it did not."""
+    engine = _with_flags(engine, said)
     weights = group.weights or group.asked[0]
     families = {source.family for source in group.witnesses}
     if "emulation" in families:
@@ -60,7 +78,7 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
     if group.asked[0] and not group.asked[1]:
         return Cause(
             "scheme", "the checkpoint asks for nothing but 16-bit activations",
-            _quantize_activations(group, engine),
+            *_quantize_activations(group, engine),
         )  # fmt: skip
     first, capability = FIRST_WITH.get(weights), capability_of(engine)
     if first is not None and capability is not None and capability < first:
@@ -72,17 +90,24 @@ def cause_of(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause |
     return next(_avoidable(group, engine, said))
 
 
-def _quantize_activations(group: Group, engine: Engine) -> str:
+def _with_flags(engine: Engine, said: Sequence[Statement]) -> Engine:
+    """The engine as one that has --moe-backend, where its own log advises that option."""
+    advised = any("--moe-backend" in line.text for line in said if line.rule.topic == "setting")
+    if advised and not since(engine.vllm, FLAGS_FROM):
+        return replace(engine, vllm=".".join(map(str, FLAGS_FROM)))
+    return engine
+
+
+def _quantize_activations(group: Group, engine: Engine) -> tuple[str, tuple[str, ...]]:
     """How experts in MXFP4, such as gpt-oss has, get activations in MXFP8."""
     capability = capability_of(engine)
     if group.weights != "mxfp4" or group.kind != "moe" or capability is None or capability < 10:
-        return ""
+        return "", ()
     if not since(engine.vllm, FLAGS_FROM):
-        return "for MXFP8 activations: VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS=1"
-    return (
-        "for MXFP8 activations: --moe-backend flashinfer_cutlass with "
-        "--quantization_config.moe.activation mxfp8"
-    )
+        return "for MXFP8 activations: VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS=1", ()
+    flag = "--moe-backend flashinfer_cutlass"
+    with_it = "--quantization_config.moe.activation mxfp8"
+    return f"for MXFP8 activations: {flag} with {with_it}", (flag,)
 
 
 def _better(group: Group, engine: Engine) -> str:
@@ -90,12 +115,26 @@ def _better(group: Group, engine: Engine) -> str:
     if not since(engine.vllm, FLAGS_FROM):
         return backend_flag(group.kind, "flashinfer_cutlass", engine.vllm)
     weights, capability = group.weights or group.asked[0], capability_of(engine)
-    version = max(version_of(engine.vllm)[:2], (0, 23))
-    for row in backends_for(f"--{group.kind}-backend", weights, capability, version):
-        choice = choice_of(row.value)
-        if choice is not None and choice.activations != SIXTEEN_BIT:
+    for row in _known(f"--{group.kind}-backend", weights, capability, engine.vllm):
+        choice = choice_of(f"{row.stored}.{row.name}")
+        narrow = choice is not None and choice.activations not in (SIXTEEN_BIT, "")
+        if narrow and not row.packages:
             return f"{row.option} {row.value}"
     return ""
+
+
+def _known(option: str, weights: str, capability: float | None, vllm: str) -> tuple[Backend, ...]:
+    """The backends of a vLLM, as far as its version is known.
+
+    Of one older than those that were read those of the oldest, and of an unknown one what the
+    oldest and the newest have alike.
+    """
+    version = version_of(vllm)[:2]
+    if version != UNKNOWN:
+        return backends_for(option, weights, capability, max(version, OLDEST))
+    newest = {row.value for row in backends_for(option, weights, capability, NEWEST)}
+    oldest = backends_for(option, weights, capability, OLDEST)
+    return tuple(row for row in oldest if row.value in newest)
 
 
 def _of_emulation(group: Group, engine: Engine, said: Sequence[Statement]) -> Cause:
@@ -105,20 +144,22 @@ def _of_emulation(group: Group, engine: Engine, said: Sequence[Statement]) -> Ca
     marlin = backend_flag(group.kind, "marlin", engine.vllm)
     reason = next(_of_log(group, engine, said), None)
     why = "no faster kernel was found" + (f": {reason.why}" if reason else "")
-    return Cause("emulation", why, f"install FlashInfer, or use {marlin}")
+    return Cause("emulation", why, f"install FlashInfer, or use {marlin}", (marlin,))
 
 
 def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator[Cause]:
     """Causes of 16-bit activations where others were to be had, the surest first."""
     asked = engine.moe_backend if group.kind == "moe" else engine.linear_backend
-    choice, better = choice_of(asked) if asked else None, _better(group, engine)
+    weights, better = group.weights or group.asked[0], _better(group, engine)
+    choice = choice_of(f"{weights}.{asked}") if asked else None
+    better_only = (better,) if better else ()
     if choice is not None and choice.activations == SIXTEEN_BIT:
         flag = f"--{group.kind}-backend"
         instead = f", or use {better}" if better else ""
-        yield Cause("forced", f"{flag} {asked}", f"leave {flag} out{instead}")
+        yield Cause("forced", f"{flag} {asked}", f"leave {flag} out{instead}", better_only)
     environment = dict(engine.environment)
-    for name in _FORCED if not since(engine.vllm, (0, 23)) else ():
-        value = environment.get(name, "0")
+    for name, gone in _FORCED:
+        value = environment.get(name, "0") if not since(engine.vllm, gone) else "0"
         if value not in ("", "0") and (name != "VLLM_NVFP4_GEMM_BACKEND" or value == "marlin"):
             yield Cause("forced", f"{name}={value}", f"unset {name}")
     disabled = environment.get("VLLM_DISABLED_KERNELS", "")
@@ -131,19 +172,29 @@ def _avoidable(group: Group, engine: Engine, said: Sequence[Statement]) -> Itera
     if a16_first and version_of(engine.vllm) < (0, 30):
         yield Cause(
             "order",
-            f"{_A16_FIRST} comes before the kernels with FP4 activations in vLLM up to 0.29 "
-            "(issue 55397; on a GB10 31 % slower prompts are reported there)",
+            f"{_A16_FIRST} comes before the kernels with FP4 activations in nightlies of vLLM "
+            "before 0.30, 31 August to 8 September 2026, and in no release (issue 55397; on a GB10 "
+            "31 % slower prompts are reported there)",
             f"set VLLM_DISABLED_KERNELS={_A16_FIRST}, or update vLLM to 0.30",
         )
+    missing = taken_off(group, engine, capability_of(engine), said)
+    if missing is not None and missing.of_model:
+        yield Cause("model", missing.why)
+    elif missing is not None and missing.variable:
+        instead = f", or ask with {better}" if better else ""
+        yield Cause("disabled", missing.why, f"unset {missing.variable}{instead}", better_only)
     yield from _of_log(group, engine, said)
+    lacks = f"; {missing.why}" if missing is not None else ""
     ask = f"ask with {better}; " if better else ""
     fix = f"{ask}VLLM_LOGGING_LEVEL=DEBUG makes vLLM name the reason"
     if group.asked[1]:
-        yield Cause("unknown", "neither the recording nor the log names the reason", fix)
+        why = f"neither the recording nor the log names the reason{lacks}"
+        yield Cause("unknown", why, fix, better_only)
     yield Cause(
         "unknown",
-        "either the checkpoint asks for 16-bit activations, or no other kernel was found",
+        f"either the checkpoint asks for 16-bit activations, or no other kernel was found{lacks}",
         f"if the checkpoint quantizes activations too, {fix}",
+        better_only,
     )
 
 
@@ -169,4 +220,5 @@ def _of_log(group: Group, engine: Engine, said: Sequence[Statement]) -> Iterator
     if refused:
         better = _better(group, engine)
         fix = f"when that is mended, {better} asks for it" if better else "mend that"
-        yield Cause("refused", "; ".join(refused[:3])[:600], fix)
+        why = "; ".join(refused[:3])[:600]
+        yield Cause("refused", why, fix, (better,) if better else ())

@@ -6,11 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_prof.analyzers.fallbacks.audit_rows import Engine
+from spark_prof.analyzers.fallbacks.audit_rows import Disagreement, Engine
 from spark_prof.analyzers.lookup import mapping_in
 from spark_prof.rules.gpus import find_gpu
+from spark_prof.rules.vllm_versions import breakable_by_default
+from spark_prof.traces.execution import Execution
 from spark_prof.traces.readers.engine_log import Statement
 
+_BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
+_BREAKABLE_LINES = ("breakable-graphs", "breakable-graphs-set")
 _SERVERS = re.compile(r"\bserve\b|api_server|launch_server")
 _DEVICE = re.compile(r"device_name=([^,\]'\"]{1,80}?)(?:,|\.json|$)")
 _ARCHITECTURE = re.compile(r"^sm_?(\d{2,3})[af]?$")
@@ -28,7 +32,7 @@ def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
     eager = _flag(model.get("enforce_eager"))
     # An imported trace has no configuration and may have no execution.
     if eager is None and execution:
-        eager = execution.startswith("eager") and "CUDA graphs" not in execution
+        eager = Execution.read(execution).launches_alone
     return Engine(
         vllm=str(facts.get("vllm") or ""),
         gpu=str(gpu.get("name") or ""),
@@ -36,6 +40,7 @@ def engine_of_facts(facts: Mapping[str, Any], command: Sequence[str]) -> Engine:
         quantization=str(facts.get("quantization") or ""),
         eager=eager,
         graph_mode=_last_word(compilation.get("cudagraph_mode")),
+        breakable_graphs=None if eager else _breakable(facts),
         graph_sizes=_sizes(str(compilation.get("cudagraph_capture_sizes") or "")),
         prefix_caching=_flag(cache.get("enable_prefix_caching")),
         moe_backend=str(kernels.get("moe_backend") or ""),
@@ -58,14 +63,16 @@ def engine_of_log(said: Sequence[Statement]) -> Engine:
     text = f"{config} {arguments} {sglang}"
     name, capability = _gpu(said)
     eager = _flag(_field(text, "enforce_eager") or _field(text, "disable_cuda_graph"))
-    if any(line.rule.id in ("eager", "graphs-skipped") for line in said):
+    if any(line.rule.id in ("eager", "graphs-skipped", "graphs-off") for line in said):
         eager = True
     prefix = _flag(_field(text, "enable_prefix_caching"))
     if (radix := _flag(_field(text, "disable_radix_cache"))) is not None:
         prefix = not radix
     if any(line.rule.id == "prefix-caching-off" for line in said):
         prefix = False
+    breakable = any(line.rule.id in _BREAKABLE_LINES for line in said)
     modes = [line.value for line in said if line.rule.id == "graph-mode" and line.value]
+    mode = modes[-1] if modes else _last_word(_field(text, "cudagraph_mode", r"<?[\w.]+"))
     sizes = _field(text, "cudagraph_capture_sizes", r"\[[\d, ]*\]")
     return Engine(
         vllm=_first(said, "engine-config", "value") or _first(said, "engine-version", "value"),
@@ -73,7 +80,8 @@ def engine_of_log(said: Sequence[Statement]) -> Engine:
         capability=capability,
         quantization=_none(_field(text, "quantization")),
         eager=eager,
-        graph_mode=modes[-1] if modes else _last_word(_field(text, "cudagraph_mode", r"<?[\w.]+")),
+        graph_mode=mode,
+        breakable_graphs=True if breakable and not eager and mode != "NONE" else None,
         graph_sizes=_sizes(sizes or _first(said, "graph-sizes-sglang", "value")),
         prefix_caching=prefix,
         moe_backend=_none(_field(text, "moe_backend") or _field(text, "moe_runner_backend")),
@@ -81,6 +89,19 @@ def engine_of_log(said: Sequence[Statement]) -> Engine:
         kv_cache=_none(_field(text, "kv_cache_dtype")),
         serves=bool(sglang) or any("API server" in line.text for line in said),
     )
+
+
+def _breakable(facts: Mapping[str, Any]) -> bool | None:
+    """Whether the worker's environment, or else vLLM's default for its model, says so."""
+    asked = mapping_in(facts, "environment").get(_BREAKABLE)
+    if asked is not None:
+        return bool(asked == "1")  # vLLM sets it itself where it is its default
+    capability = mapping_in(facts, "gpu").get("compute_capability")
+    named = mapping_in(facts, "model_config").get("architectures")
+    version = str(facts.get("vllm") or "")
+    if not capability or not isinstance(named, list) or not named or not version:
+        return None
+    return breakable_by_default(str(named[0]), version)
 
 
 def merged(first: Engine, second: Engine) -> Engine:
@@ -92,7 +113,7 @@ def merged(first: Engine, second: Engine) -> Engine:
     return Engine(**{**values, "serves": first.serves or second.serves})
 
 
-def differences(recorded: Engine, logged: Engine) -> tuple[str, ...]:
+def differences(recorded: Engine, logged: Engine) -> tuple[Disagreement, ...]:
     """What a recording and a log say differently, as far as both say anything."""
     found = []
     for name, what in (
@@ -103,10 +124,11 @@ def differences(recorded: Engine, logged: Engine) -> tuple[str, ...]:
     ):  # fmt: skip
         ours, theirs = getattr(recorded, name), getattr(logged, name)
         if ours not in ("", None, ()) and theirs not in ("", None, ()) and ours != theirs:
-            found.append(
+            text = (
                 f"The recording and the log differ in {what}: {_short(ours)} and {_short(theirs)}. "
                 "Are they of the same run?"
             )
+            found.append(Disagreement(text, name))
     return tuple(found)
 
 

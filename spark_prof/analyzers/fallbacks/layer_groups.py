@@ -44,12 +44,21 @@ class Group:
         return label(*self.asked)
 
     @property
+    def formats(self) -> tuple[str, str]:
+        """Formats of weights and activations that run, by the best source that has them."""
+        formats = (w.activations for w in self.witnesses if w.activations)
+        return self.weights or self.asked[0], next(formats, "")
+
+    @property
+    def emulated(self) -> bool:
+        """Whether a kernel widens the weights and multiplies 16-bit numbers."""
+        return any(w.family == "emulation" for w in self.witnesses)
+
+    @property
     def executed(self) -> str:
-        """The scheme that runs, by the best source that tells."""
-        weights = self.weights or self.asked[0]
-        told = (w.activations for w in self.witnesses if w.activations)
-        activations = next(told, "")
-        if any(w.family == "emulation" for w in self.witnesses):
+        """The scheme that runs."""
+        weights, activations = self.formats
+        if self.emulated:
             return f"emulated in 16-bit, weights {weights}" if weights else "emulated in 16-bit"
         return label(weights, activations)
 
@@ -101,7 +110,7 @@ def groups_of_log(
         if line.rule.topic not in _CHOOSING or line.layer not in ("linear", "moe"):
             continue
         name = line.value or ("emulation" if line.rule.id == "nvfp4-emulation" else "")
-        weights = _format_of(line.format) or _format_of(f"{line.value} {line.detail}")
+        weights = format_of(line.format) or format_of(f"{line.value} {line.detail}")
         # In a log the name of a backend does not say of which format it is, as classes do.
         choice = choice_of(f"{weights}.{name}") if name else None
         if choice is None:
@@ -133,7 +142,7 @@ def _asked_in_log(said: Sequence[Statement], quantization: str, weights: str) ->
 
 
 def _group(component: str, method: str, kernel: str, asked: Asked, modules: int) -> Group:
-    weights = _format_of(f"{kernel} {method}") or asked[0]
+    weights = format_of(f"{kernel} {method}") or asked[0]
     kind = "moe" if component == "experts" else "linear"
     name = kernel or method
     choice = choice_of(name) or choice_of(method)
@@ -159,7 +168,8 @@ def _of_trace(component: str, kernels: Sequence[KernelRow]) -> list[EvidenceSour
     ]
 
 
-def _format_of(name: str) -> str:
+def format_of(name: str) -> str:
+    """The format of weights that a name tells, such as nvfp4; empty where it tells none."""
     lowered = name.lower()
     return next((found for word, found in _FORMATS if word in lowered), "")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_prof.analyzers.finding import Finding, keyed
+from spark_prof.analyzers.typed_command import command
 from spark_prof.rules.environment import UNKNOWN, SettingRow, version_of
 
 _FIRST_WITH_FAMILIES = 10  # major compute capability from which code can be built for a family
@@ -67,7 +68,7 @@ def machine_findings(machine: Machine) -> tuple[Finding, ...]:
         *_missing_code(machine),
         *_settings(machine),
     )
-    return keyed(found, "spark-prof doctor")
+    return keyed(found, command("spark-prof", "doctor"))
 
 
 def _flashinfer(machine: Machine) -> Iterator[Finding]:

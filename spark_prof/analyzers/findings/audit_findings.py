@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 from spark_prof.analyzers.answers import written_time
+from spark_prof.analyzers.ceilings.schemes import bits_of
 from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
 from spark_prof.analyzers.fallbacks.causes import FIRST_WITH, capability_of
 from spark_prof.analyzers.finding import Finding, keyed
 from spark_prof.analyzers.findings.engine_setup import LINES, SETUP
-from spark_prof.analyzers.findings.rule import Rule, Told, ms_per_token, rule
+from spark_prof.analyzers.findings.engine_state import STATE
+from spark_prof.analyzers.findings.rule import Observation, Rule, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import starts_early
 from spark_prof.rules.gpus import find_gpu
@@ -29,6 +32,11 @@ _WORTH = (
 
 def _names(rows: list[AuditRow]) -> str:
     return ", ".join(dict.fromkeys(_KINDS.get(row.layer, row.layer) for row in rows))
+
+
+def _begin(rows: list[AuditRow]) -> str:
+    """The names at the begin of a sentence, where that of a component keeps its case."""
+    return _capital(_names(rows)) if rows[0].layer in _KINDS else _names(rows)
 
 
 def _evidence(rows: list[AuditRow]) -> tuple[str, ...]:
@@ -54,7 +62,7 @@ def _of_cause(
         fix: {fix} is that of the cause.
     """
 
-    def look(audit: Audit) -> Iterator[Told]:
+    def look(audit: Audit) -> Iterator[Observation]:
         alike: dict[tuple[str, str], list[AuditRow]] = defaultdict(list)
         for row in audit.rows:
             if row.cause in causes:
@@ -66,8 +74,7 @@ def _of_cause(
             kernels = dict.fromkeys(row.witnesses[0].kernel for row in rows if row.witnesses)
             words = {
                 "names": names,
-                # The name of a component keeps its case.
-                "Names": _capital(names) if names.startswith("the ") else names,
+                "Names": _begin(rows),
                 "executed": rows[0].executed,
                 "kernels": ", ".join(kernels),
                 "asked": f"although the checkpoint asks for {asked}"
@@ -75,12 +82,13 @@ def _of_cause(
                 else "which it need not",
                 "why": why,
             }
-            yield (None,
+            yield Observation(None,
                 text.format(**words),
                 fix.format(fix=_capital(better)),
                 _evidence(rows),
-                tuple(dict.fromkeys(row.layer for row in rows if row.modules)),
-                names,
+                components=tuple(dict.fromkeys(row.layer for row in rows if row.modules)),
+                subject=names,
+                tries=rows[0].tries,
             )  # fmt: skip
 
     return Rule(name, looks_for, look)
@@ -90,11 +98,11 @@ def _avoidable(rows: list[AuditRow], audit: Audit, bits: int) -> bool:
     """Whether weights of so many bits have 16-bit activations for no good reason."""
     # A GPU that is not known may have no other kernel.
     told = rows[0].cause != "unknown" or capability_of(audit.engine) is not None
-    return f"W{bits}A16" in rows[0].executed and told
+    return rows[0].weight_only and bits_of(rows[0].weights) == bits and told
 
 
 def _is_emulated(rows: list[AuditRow]) -> bool:
-    return any("emulated" in row.executed for row in rows)
+    return any(row.emulated for row in rows)
 
 
 _WEIGHT_ONLY = f"{{Names}} run {{executed}} on {{kernels}}, {{asked}}: {{why}}. {_WORTH}"
@@ -102,32 +110,31 @@ _COMPARE = "{fix}. Compare prompts and the batch that you serve, not batch 1 alo
 
 
 @rule("witness-conflict", "fallbacks",
-      "engine, log and trace name different kernels for the same layers, or recording and log"
-      " tell of different runs")  # fmt: skip
-def _conflicts(audit: Audit) -> Iterator[Told]:
+      "engine, log and trace name different kernels, or recording and log are of different "
+      "runs")  # fmt: skip
+def _conflicts(audit: Audit) -> Iterator[Observation]:
     disputed = [row for row in audit.rows if row.conflict]
     for conflict in audit.conflicts:
-        yield (None,
+        yield Observation(None,
             f"Witnesses disagree. {conflict}",
             "Believe the trace for what ran. A log names kernels for kinds of layers and for draft "
             "models too; make sure that recording and log are of one run.",
             _evidence(disputed) or ("What both say of the engine's configuration was compared.",),
-            (),
-            conflict.partition(":")[0],
+            subject=conflict.subject,
         )  # fmt: skip
 
 
 @rule("misleading-fp4-warning", "fallbacks",
       "the log: a GPU with FP4 or FP8 tensor cores has none")  # fmt: skip
-def _misleading(audit: Audit) -> Iterator[Told]:
+def _misleading(audit: Audit) -> Iterator[Observation]:
     capability = capability_of(audit.engine)
     for said in audit.said("no-native-fp", "marlin-linear")[:1]:
         kind, first = ("FP8", "fp8") if said.format == "fp8" else ("FP4", "nvfp4")
         if capability is None or capability < FIRST_WITH[first]:
             continue
-        rows = [row for row in audit.rows if row.cause and "A16" in row.executed]
+        rows = [row for row in audit.rows if row.cause and row.weight_only]
         causes = "; ".join(dict.fromkeys(f"{_names([row])}: {row.why}" for row in rows))
-        yield (None,
+        yield Observation(None,
             f"The log says that the GPU has no native {kind}. It has: compute capability "
             f"{audit.engine.capability} multiplies {kind} on its tensor cores. vLLM prints the "
             "line whenever it takes Marlin, without looking at the GPU. What is the case: "
@@ -142,14 +149,14 @@ def _capital(text: str) -> str:
 
 
 _AUDIT_RULES: tuple[Rule[Audit], ...] = (
+    *STATE,
     _of_cause("emulation-backend", "layers of a quantized checkpoint are computed by emulation",
         ("emulation", "forced"), lambda rows, _: _is_emulated(rows),
         "{Names} are emulated: each step widens their weights to BF16 first, and so moves several "
         "times their bytes ({why}).",
         "{fix}."),
     _of_cause("weight-only-fp4",
-        "layers with FP4 weights, and FP4 activations in the checkpoint, run with 16-bit ones "
-        "on a GPU with FP4 tensor cores",
+        "layers that are W4A4 in FP4 run W4A16 on a GPU with FP4 tensor cores",
         _AVOIDABLE, lambda rows, audit: _avoidable(rows, audit, 4), _WEIGHT_ONLY, _COMPARE),
     _of_cause("weight-only-fp8", "the same of FP8 weights and activations",
         _AVOIDABLE, lambda rows, audit: _avoidable(rows, audit, 8), _WEIGHT_ONLY, _COMPARE),
@@ -171,21 +178,22 @@ def findings_of_audit(audit: Audit) -> tuple[Finding, ...]:
 def _in_report(rule: Rule[Audit]) -> Rule[Report]:
     """The rule with what the recording's times tell."""
 
-    def look(report: Report) -> Iterator[Told]:
+    def look(report: Report) -> Iterator[Observation]:
         # A CPU engine has neither graphs nor these kernels.
         if report.audit is None or report.run.units == "op":
             return
         gap = report.steps.host_gap_us
-        for per_token, text, fix, evidence, *rest in rule.look(report.audit):
-            subject = rest[1] if rest[1:] else ""
+        for seen in rule.look(report.audit):
+            per_token, evidence = seen.ms_per_token, seen.evidence
             if rule.id == "eager-mode" and gap is not None and report.steps.decode:
                 per_token = ms_per_token(report, gap.median * report.steps.decode)
             if rule.id in ("weight-only-fp4", "weight-only-fp8", "marlin-forced"):
-                layers = {row.layer for row in report.audit.rows if "A16" in row.executed}
+                layers = {row.layer for row in report.audit.rows if row.weight_only}
                 evidence = (*evidence, *achieved_bandwidth(report, layers))
-            yield per_token, text, fix, evidence, (), str(subject)
+            # Whose kernels they are the recording tells better.
+            yield replace(seen, ms_per_token=per_token, evidence=evidence, components=())
 
-    return Rule(rule.id, rule.looks_for, look, rule.page)
+    return Rule(rule.id, rule.looks_for, look, rule.page, rule.parts)
 
 
 FALLBACKS = tuple(map(_in_report, _AUDIT_RULES))

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
 from spark_prof.analyzers.conversions.conversion_rows import AttributedConversion
+from spark_prof.analyzers.finding import NamedKernel
 from spark_prof.analyzers.findings.rule import (
+    PASSES,
+    Observation,
     Rule,
-    Told,
     decode_steps_us,
     is_at_least,
     ms_per_token,
     rule,
     runs_eagerly,
 )
-from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.rules.components import DRAFTER, part_of
 from spark_prof.rules.gpus import find_gpu
 
 _KV = ("attention", "kv_write")
 _MUCH_REPEATED = 0.005
+_PASSES = ("fuse_norm_quant", "fuse_act_quant")
 _PASSES_RENAMED = (0, 13)
 """In this vLLM enable_fusion became fuse_norm_quant and fuse_act_quant (pull request 29646)."""
 
 
+def _passes(report: Report) -> tuple[str, ...]:
+    """The option that does it; none of a vLLM that had another."""
+    renamed = not report.run.vllm or is_at_least(report, *_PASSES_RENAMED)
+    return (f"{PASSES}{_PASSES[0]}=true",) if renamed else ()
+
+
 def _fusion(report: Report) -> str:
     """How this run's vLLM fuses a quantization into what comes before it."""
-    new, old = "fuse_norm_quant and fuse_act_quant", "enable_fusion"
+    new, old = " and ".join(_PASSES), "enable_fusion"
     if not report.run.vllm:
         flag = f"{new} (before vLLM 0.13: {old})"
     else:
@@ -46,6 +56,7 @@ def _kind(
     fix: str,
     compiled: str = "",
     reported: str = "",
+    tries: Callable[[Report], tuple[str, ...]] = lambda _: (),
 ) -> Rule[Report]:
     """A rule about some conversions.
 
@@ -54,9 +65,10 @@ def _kind(
         fix: what to do; `{fusion}` stands for how this vLLM fuses quantizations.
         compiled: what torch.compile would do about them, for a run without it.
         reported: what others measured, with the source.
+        tries: the options in `fix`.
     """
 
-    def look(report: Report) -> Iterator[Told]:
+    def look(report: Report) -> Iterator[Observation]:
         found = (*report.conversions.charged, *report.conversions.padding)
         rows = [row for row in found if chosen(row) and row.decode_us]
         us, whole = sum(row.decode_us for row in rows), decode_steps_us(report)
@@ -69,7 +81,7 @@ def _kind(
         advice = fix.format(fusion=_fusion(report))
         if compiled and runs_eagerly(report):
             advice += f" Without --enforce-eager {compiled}."
-        yield (ms_per_token(report, us),
+        yield Observation(ms_per_token(report, us),
             f"{what[0].upper()}{what[1:]}: {calls:,.3g} kernels and "
             f"{us / report.steps.decode:,.1f} us of a decode step, {100 * us / whole:.1f} % of it, "
             f"for {places}.",
@@ -79,21 +91,25 @@ def _kind(
                 f"Most of it: {short_name(most.name)}{reader}.",
                 *([reported] if reported else []),
             ),
+            tries=tries(report),
+            kernels=tuple(NamedKernel(name) for name in (most.name, most.consumer) if name),
         )  # fmt: skip
 
-    return Rule(name, f"{what}, {100 * least:g} %", look, "conversions")
+    return Rule(name, f"{what}, {100 * least:g} %", look, "conversions", ("conversion",))
 
 
+_MARLIN = "--moe-backend marlin"
 CONVERSIONS = (
     _kind("activations-quantized-apart",
         "activations are quantized by kernels of their own before matrix products",
         lambda row: row.kind == "quantize" and row.component not in (*_KV, "experts"), 0.01,
-        "{fusion}: that fuses it into the norm or activation before it."),
+        "{fusion}: that fuses it into the norm or activation before it.", tries=_passes),
     _kind("expert-inputs-quantized-apart",
         "the inputs of experts are quantized by kernels of their own",
         lambda row: row.kind == "quantize" and row.component == "experts", 0.01,
-        "Choose a MoE backend that reads BF16 activations (--moe-backend marlin) or one that "
+        f"Choose a MoE backend that reads BF16 activations ({_MARLIN}) or one that "
         "quantizes while it permutes, and compare: the formats differ in accuracy too.",
+        tries=lambda _: (_MARLIN,),
         reported="Reported: BF16 to MXFP8 before the experts of gpt-oss-120b cost 8 % of the "
         "tokens per second on a GB10 (NVIDIA developer forum)."),
     _kind("kv-cache-converted-apart",
@@ -134,15 +150,15 @@ CONVERSIONS = (
 
 @rule("quantized-once-per-consumer", "conversions",
       "one activation is quantized several times by the same kernel, 0.5 % of a "
-      "decode step")  # fmt: skip
-def _repeated(report: Report) -> Iterator[Told]:
+      "decode step", ("conversion",))  # fmt: skip
+def _repeated(report: Report) -> Iterator[Observation]:
     rows, step_us = report.conversions.repeated, decode_steps_us(report)
     extra_us = sum(row.extra_us for row in rows) * report.steps.decode
     if not rows or not step_us or extra_us < _MUCH_REPEATED * step_us:
         return
     extra, calls = sum(row.extra for row in rows), sum(row.calls for row in rows)
     parts = "; ".join(f"{short_name(row.name)} for {', '.join(row.components)}" for row in rows[:3])
-    yield (ms_per_token(report, extra_us),
+    yield Observation(ms_per_token(report, extra_us),
         f"The same activations are quantized once for each of their consumers: {extra:,} of "
         f"{calls:,} quantizations of a decode step repeat one, "
         f"{extra_us / report.steps.decode:,.1f} us ({parts}).",
@@ -153,6 +169,8 @@ def _repeated(report: Report) -> Iterator[Told]:
             f"The order of kernels in decode step {rows[0].step}: products between two norms read "
             "one input until an activation or attention makes another.",
         ),
+        tries=_passes(report),
+        kernels=tuple(NamedKernel(row.name) for row in rows[:3]),
     )  # fmt: skip
 
 
@@ -176,8 +194,8 @@ def _products_us(report: Report, precisions: tuple[str, ...] = ()) -> float:
 
 
 @rule("lm-head-widened", "kernels",
-      "lm_head computes in FP32, 1 %, or is cast, 0.5 %")  # fmt: skip
-def _widened(report: Report) -> Iterator[Told]:
+      "lm_head computes in FP32, 1 %, or is cast, 0.5 %", ("lm_head",))  # fmt: skip
+def _widened(report: Report) -> Iterator[Observation]:
     whole = decode_steps_us(report)
     casts = [row for row in report.conversions.charged if row.kind == "cast"]
     casts_us = sum(row.decode_us for row in casts if row.component == "lm_head")
@@ -197,7 +215,7 @@ def _widened(report: Report) -> Iterator[Told]:
         parts.append(f"{stored} ({products_us / report.steps.decode:,.1f} us of a decode step)")
     if casts_us:
         parts.append(f"casts take {casts_us / report.steps.decode:,.1f} us of it")
-    yield (ms_per_token(report, saved_us),
+    yield Observation(ms_per_token(report, saved_us),
         f"lm_head is widened: {', '.join(parts)}.",
         "Keep lm_head in the model's own type: look for --dtype float32, for an lm_head.weight in "
         "FP32 in the checkpoint, and for a patch that widens it; vLLM's head_dtype is for pooling "
@@ -212,37 +230,70 @@ def _widened(report: Report) -> Iterator[Told]:
 
 @rule("lm-head-not-quantized", "kernels",
       "lm_head has 16-bit weights while most of the layers' are quantized, and 4 bits would save "
-      "1 % of the decode steps")  # fmt: skip
-def _not_quantized(report: Report) -> Iterator[Told]:
-    heads = [row for row in report.modules if row.component == "lm_head" and row.bytes]
-    if not heads or any(row.weight_dtype not in _WIDE for row in heads):
-        return
+      "1 % of the decode steps; a drafter's own head counts by itself")  # fmt: skip
+def _not_quantized(report: Report) -> Iterator[Observation]:
     linear = [row for row in report.modules if row.component in _LINEAR and row.bytes]
     narrow = sum(row.bytes for row in linear if row.weight_dtype not in (*_WIDE, "float32", ""))
     if narrow < _MOSTLY * sum(row.bytes for row in linear) or not narrow:
         return
-    us, whole = _products_us(report), decode_steps_us(report)
+    heads = [row for row in report.modules if row.component == "lm_head" and row.bytes]
+    drafts = [row for row in heads if row.part]
+    drafted = _drafted_us(report)
+    every = _products_us(report)
+    for own in ([row for row in heads if not row.part], drafts):
+        if not own or any(row.weight_dtype not in _WIDE or row.format for row in own):
+            continue
+        us = drafted if own is drafts else every - drafted if drafts else every
+        yield from _one_head(report, own, us, 0.0 if drafts else drafted)
+
+
+def _one_head(
+    report: Report, own: Sequence[ModuleRow], us: float, shared_us: float
+) -> Iterator[Observation]:
+    """What a head in 16 bits costs whose products take so long, a drafter's share among them."""
+    whole = decode_steps_us(report)
     saved_us = us * (1 - _NVFP4_OF_16_BITS)
     if not whole or saved_us < _MATTERS * whole:
         return
-    size = sum(row.bytes for row in heads)
+    size = sum(row.bytes for row in own)
     fp8 = ms_per_token(report, us * (1 - _FP8_OF_16_BITS))
     each = "" if fp8 is None else f" FP8 saves at most {fp8:.2f} ms per token."
-    yield (ms_per_token(report, saved_us),
-        f"lm_head is {heads[0].weight_dtype} ({size / 1e9:.2f} GB) while the layers are quantized: "
+    name = "The drafter's own lm_head" if own[0].part else "lm_head"
+    shared = [
+        f"{shared_us / report.steps.decode:,.1f} us of it are the drafter's, which reads the same "
+        "matrix in each of its passes; draft_lm_head_quantization (vLLM 0.33) gives it a narrow "
+        "copy of its own, and leaves the answers as they are."
+    ]
+    yield Observation(ms_per_token(report, saved_us),
+        f"{name} is {own[0].weight_dtype} ({size / 1e9:.2f} GB) while the layers are quantized: "
         f"its product takes {us / report.steps.decode:,.1f} us of a decode step, "
         f"{100 * us / whole:.1f} %.",
+        "Use a drafter that shares the model's lm_head, with draft_lm_head_quantization (vLLM "
+        "0.33), or one whose checkpoint quantizes its own: the model still decides each token."
+        if own[0].part else
         "Use a checkpoint that quantizes lm_head too (its ignore or exclude list must not name "
         "it): ModelOpt and compressed-tensors can, and vLLM runs it. Check the accuracy.",
         (
             f"NVFP4 reads {100 * _NVFP4_OF_16_BITS:.0f} % of its bytes, which saves that much of "
             f"the product's time at most.{each}",
             *_floor(report, size),
+            *(shared if shared_us else ()),
             "Reported: 8 to 16 % more tokens per second on an RTX 5090 with an NVFP4 lm_head "
             "(kekzl/imp).",
         ),
-        ("lm_head",),
+        components=("lm_head",),
+        subject=own[0].part,
     )  # fmt: skip
+
+
+def _drafted_us(report: Report) -> float:
+    """Time of a drafter's products with a head in decode steps."""
+    phase = report.decode_roofline
+    return sum(
+        row.step_us * report.steps.decode
+        for row in (phase.rows if phase else ())
+        if row.component == "lm_head" and is_gemm(row.name) and part_of(row.role) == DRAFTER
+    )
 
 
 def _floor(report: Report, size: int) -> tuple[str, ...]:

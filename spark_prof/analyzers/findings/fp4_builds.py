@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from spark_prof.analyzers.classify.classifier import classify, short_name
 from spark_prof.analyzers.classify.code_rows import CodeRow, Conflict
-from spark_prof.analyzers.findings.rule import Told, ms_per_token, rule
+from spark_prof.analyzers.finding import NamedKernel
+from spark_prof.analyzers.findings.rule import Observation, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 
 _NAMED = 3
@@ -47,28 +48,30 @@ def _has_fp4(row: CodeRow) -> bool:
 @rule("software-fp4-conversion", "kernels",
       "kernels for sm_100 or newer whose name has FP4, with F2F.F64.F32 and no FP4 "
       "instruction")  # fmt: skip
-def _software_conversion(report: Report) -> Iterator[Told]:
+def _software_conversion(report: Report) -> Iterator[Observation]:
     rows = [row for row in _without_fp4(report) if row.doubles >= _DOUBLES]
     if rows:
-        yield (ms_per_token(report, _decode_us(rows)),
+        yield Observation(ms_per_token(report, _decode_us(rows)),
             f"{_kernels(rows)} convert to FP4 in software, by way of double precision "
             f"(F2F.F64.F32), in {_share(report, rows)} of the time: {_targets(rows)}.",
             _BUILD,
             _facts(rows),
+            kernels=_named(rows),
         )  # fmt: skip
 
 
 @rule("plain-architecture-build", "kernels",
       "such kernels built for sm_120 and not sm_120f or sm_121a, without an FP4 "
       "instruction")  # fmt: skip
-def _plain_build(report: Report) -> Iterator[Told]:
+def _plain_build(report: Report) -> Iterator[Observation]:
     rows = [row for row in _without_fp4(report) if row.suffix == "plain" and row.doubles < _DOUBLES]
     if rows:
-        yield (ms_per_token(report, _decode_us(rows)),
+        yield Observation(ms_per_token(report, _decode_us(rows)),
             f"{_kernels(rows)} that work on FP4 were built without a suffix, and so without this "
             f"GPU's FP4 instructions: {_targets(rows)}.",
             _BUILD,
             _facts(rows),
+            kernels=_named(rows),
         )  # fmt: skip
 
 
@@ -86,24 +89,25 @@ def _emulated(report: Report) -> list[Conflict]:
 
 @rule("emulated-fp8", "kernels",
       "kernels with FP8 in their name whose code unpacks FP8 and multiplies FP16")  # fmt: skip
-def _emulated_fp8(report: Report) -> Iterator[Told]:
+def _emulated_fp8(report: Report) -> Iterator[Observation]:
     found = _emulated(report)
     if not found:
         return
-    yield (None,
+    yield Observation(None,
         f"{_kernels(found)} of {_share(report, found)} of the time multiply FP8 by unpacking it to "
         f"FP16 first: {_list([row.name for row in found])}. A warp's FP8 product (mma.sync) is "
         "not in this GPU's instruction set.",
         "Take a backend with the warp group's FP8 product (CUTLASS or DeepGEMM), and leave "
         "VLLM_MARLIN_INPUT_DTYPE=fp8 unset.",
         tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
+        kernels=_named(found),
     )  # fmt: skip
 
 
 @rule("evidence-conflict", "kernels",
       "kernels whose counters or machine code say another engine or precision than "
       "their name")  # fmt: skip
-def _conflicts(report: Report) -> Iterator[Told]:
+def _conflicts(report: Report) -> Iterator[Observation]:
     found = [row for row in report.conflicts if row not in _emulated(report)]
     if not found:
         return
@@ -113,12 +117,13 @@ def _conflicts(report: Report) -> Iterator[Told]:
         for row in found[:_NAMED]
     )
     more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    yield (None,
+    yield Observation(None,
         f"{_kernels(found)} of {_share(report, found)} of the time run elsewhere, or in another "
         f"precision, than their names say: {told}{more}.",
         "Believe the report, which goes by the counters or the machine code, and not the names; "
         "where a backend was chosen for what its name says, choose another.",
         tuple(f"{short_name(row.name)}: {row.basis}" for row in found[:_NAMED]),
+        kernels=_named(found),
     )  # fmt: skip
 
 
@@ -135,6 +140,12 @@ def _share(report: Report, rows: Sequence[CodeRow | Conflict]) -> str:
 def _kernels(rows: Sequence[CodeRow | Conflict]) -> str:
     number = len({row.name for row in rows})
     return "1 kernel" if number == 1 else f"{number} kernels"
+
+
+def _named(rows: Sequence[CodeRow | Conflict]) -> tuple[NamedKernel, ...]:
+    """The kernels that text and evidence name: those of so many different short names."""
+    names = {short_name(row.name): row.name for row in reversed(rows)}
+    return tuple(NamedKernel(name) for name in [*reversed(names.values())][:_NAMED])
 
 
 def _targets(rows: Sequence[CodeRow]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.findings.rule import (
     BETWEEN_KERNELS_US,
-    Told,
+    PASSES,
+    Observation,
     decode_steps_us,
     has_qk_norm,
     is_at_least,
@@ -47,7 +48,7 @@ def _gap(report: Report, name: str, usual_us: float = 0.0) -> tuple[float, float
 
 def _evidence_of_gaps(report: Report) -> tuple[str, ...]:
     lines = ["The time of the median decode step in which no kernel and no copy ran."]
-    if report.run.backend.startswith("imported: "):
+    if report.run.imported:
         lines.append("What recorded the trace slows the host too: without it the gaps are smaller.")
     if report.overhead:
         ratio = report.overhead[0].ratio
@@ -57,8 +58,8 @@ def _evidence_of_gaps(report: Report) -> tuple[str, ...]:
 
 @rule("host-gaps", "timeline",
       "5 % of a decode step between its kernels beyond 1 us for each, unless the run "
-      "is eager")  # fmt: skip
-def _host_gaps(report: Report) -> Iterator[Told]:
+      "is eager", ("launch_gaps",))  # fmt: skip
+def _host_gaps(report: Report) -> Iterator[Observation]:
     found = _gap(report, LAUNCH_GAPS, BETWEEN_KERNELS_US * kernels_per_decode_step(report))
     if found is None:
         return
@@ -70,7 +71,7 @@ def _host_gaps(report: Report) -> Iterator[Told]:
         else "Let CUDA graphs replay the decode step: leave out --enforce-eager and any "
         'cudagraph_mode of NONE ("cudagraph_mode": "FULL_AND_PIECEWISE").'
     )
-    yield (ms_per_token(report, us * report.steps.decode),
+    yield Observation(ms_per_token(report, us * report.steps.decode),
         f"In a decode step the GPU waits {written_time(us)} between its kernels for launches by "
         f"the host, {100 * share:.1f} % of the step.",
         fix,
@@ -82,10 +83,13 @@ def _host_gaps(report: Report) -> Iterator[Told]:
     )  # fmt: skip
 
 
+_ASYNC = "--async-scheduling"
+
+
 @rule("scheduler-gaps", "timeline",
       "5 % of a decode step before its first or after its last kernel, unless the run"
-      " is eager")  # fmt: skip
-def _scheduler_gaps(report: Report) -> Iterator[Told]:
+      " is eager", ("host",))  # fmt: skip
+def _scheduler_gaps(report: Report) -> Iterator[Observation]:
     found = _gap(report, HOST)
     if found is None:
         return
@@ -94,22 +98,23 @@ def _scheduler_gaps(report: Report) -> Iterator[Told]:
         "Give the engine's process cores of its own; leave out logprobs, penalties and structured "
         "output where nobody needs them; stream less often (--stream-interval)."
         if runs_asynchronously(report)
-        else "Let the scheduler work while the GPU does: --async-scheduling. vLLM turns it off by "
+        else f"Let the scheduler work while the GPU does: {_ASYNC}. vLLM turns it off by "
         "itself for some executors, pooling models and some kinds of speculative decoding; its log "
         "says which."
     )
-    yield (ms_per_token(report, us * report.steps.decode),
+    yield Observation(ms_per_token(report, us * report.steps.decode),
         f"Before its first and after its last kernel a decode step waits {written_time(us)}, "
         f"{100 * share:.1f} % of it, for the scheduler and what it sends and receives.",
         fix,
         _evidence_of_gaps(report),
+        tries=() if runs_asynchronously(report) else (_ASYNC,),
     )  # fmt: skip
 
 
 @rule("idle-gpu", "timeline",
       "the GPU waits for more than half of the typical decode step, and neither a setting nor "
-      "enough steps tell why")  # fmt: skip
-def _idle(report: Report) -> Iterator[Told]:
+      "enough steps tell why", ("launch_gaps", "host"))  # fmt: skip
+def _idle(report: Report) -> Iterator[Observation]:
     ledger, steps = report.decode_ledger, report.steps.decode
     if report.run.units == "op" or ledger is None or not ledger.step_us:
         return
@@ -123,7 +128,7 @@ def _idle(report: Report) -> Iterator[Told]:
     fix = "Record more steps, after a warm-up: the first uses of graphs and kernels wait longer."
     if runs_eagerly(report):
         fix = "Leave out --enforce-eager: CUDA graphs launch a whole decode step at once."
-    yield (ms_per_token(report, ledger.idle_us * steps),
+    yield Observation(ms_per_token(report, ledger.idle_us * steps),
         f"The GPU waits {written_time(ledger.idle_us)} of a decode step of "
         f"{written_time(ledger.step_us)}, {100 * share:.1f} %: no kernel can win as much "
         f"as the host's part{few}.",
@@ -135,44 +140,65 @@ def _idle(report: Report) -> Iterator[Told]:
 @rule("slow-steps", "steps",
       "decode steps whose mean is 5 % over the median and whose 99th percentile is "
       "twice that")  # fmt: skip
-def _slow_steps(report: Report) -> Iterator[Told]:
+def _slow_steps(report: Report) -> Iterator[Observation]:
     found = report.steps.decode_us
     if found is None or report.steps.decode < _FEW_STEPS:
         return
-    beyond = found.mean - found.median
+    beyond, token = found.mean - found.median, report.steps.token
     if beyond < _MUCH_UNEVEN * found.mean or found.p99 < _SLOW * found.median:
         return
-    yield (ms_per_token(report, beyond * report.steps.decode),
+    per_token = ms_per_token(report, beyond * report.steps.decode)
+    yield Observation(token.uneven_us / 1e3 if token else per_token,
         "A few decode steps take far longer than the others: the median is "
         f"{found.median / 1e3:.2f} ms, the mean {found.mean / 1e3:.2f} ms, the 99th percentile "
         f"{found.p99 / 1e3:.2f} ms.",
-        "Record again after a warm-up (--warmup-steps 32, or --steady): the first use of a kernel "
-        "compiles it. If they stay, look at these steps in `spark-prof export`: garbage "
-        "collection, another process on the GPU or on the engine's cores.",
-        ("What the mean has beyond the median, over all decode steps.",),
+        "Look at these steps in `spark-prof export`: garbage collection, another process on the "
+        "GPU or on the engine's cores. Steps that use a kernel for the first time and are fast "
+        "from then on are not among them.",
+        ("What a token's mean time has beyond that of the median step.",),
     )  # fmt: skip
 
 
 @rule("mixed-steps", "steps",
       "steps that read prompts as well lengthen the mean step of a decoding request "
       "by 5 %")  # fmt: skip
-def _mixed_steps(report: Report) -> Iterator[Told]:
-    steps = report.steps
-    if not steps.mixed or steps.mixed_us is None or steps.decode_us is None or not steps.decode:
+def _mixed_steps(report: Report) -> Iterator[Observation]:
+    steps, token = report.steps, report.steps.token
+    if token is None or not token.mixed or not token.alone_us or steps.mixed_us is None:
         return
-    longer = steps.mixed_us.mean - steps.decode_us.mean
-    # Who decodes gets a token of either kind of step, and waits for the longer one as well.
-    waits = longer * steps.mixed / (steps.mixed + steps.decode)
-    if waits < _MUCH_MIXED * steps.decode_us.mean:
+    # What a full KV cache makes them read again is another finding.
+    waits = token.prompts_us * (1 - steps.recomputed_share)
+    if waits < _MUCH_MIXED * token.alone_us or steps.decode_us is None:
         return
-    yield (ms_per_token(report, waits * steps.decode),
-        f"{steps.mixed} of {steps.mixed + steps.decode} steps that decode also read prompts and "
+    yield Observation(waits / 1e3,
+        f"{token.mixed} of {token.steps} steps that decode also read prompts and "
         f"take {steps.mixed_us.mean / 1e3:.2f} ms instead of {steps.decode_us.mean / 1e3:.2f} ms: "
         "each token waits for them.",
         "Read prompts in smaller pieces (--max-num-batched-tokens, --long-prefill-token-threshold) "
         "if the time between tokens matters more than that to the first; prefix caching shortens "
         "prompts that begin alike.",
-        ("Mean mixed step less the mean decode step, by their share of the steps.",),
+        ("A token's time over all steps that decode, less that of those that only decode.",),
+    )  # fmt: skip
+
+
+@rule("preemptions", "steps", "requests that had to leave the KV cache, for it was full")
+def _preemptions(report: Report) -> Iterator[Observation]:
+    steps, token = report.steps, report.steps.token
+    if not steps.preemptions:
+        return
+    again = (
+        f"; {steps.recomputed_tokens:,} tokens were computed again"
+        if steps.recomputed_tokens
+        else ""
+    )
+    times = "time" if steps.preemptions == 1 else "times"
+    yield Observation(token.prompts_us * steps.recomputed_share / 1e3 if token else None,
+        f"The KV cache was full: a request was preempted {steps.preemptions:,} {times}{again}. "
+        "Until it comes back it gets no token, which is in no step's time.",
+        "Let fewer requests run at a time (--max-num-seqs), or give the KV cache more room: "
+        "--gpu-memory-utilization, --kv-cache-dtype fp8, a shorter --max-model-len.",
+        ("Preempted requests by the scheduler's own word. The gain is the share of recomputed "
+         "tokens in what prompts add to a token's time.",),
     )  # fmt: skip
 
 
@@ -184,33 +210,34 @@ _NAMED = 3
 
 _FUSIONS_SINCE = (0, 24)
 _MOE = "a MoE backend that routes, multiplies and sums in fewer kernels (--moe-backend)"
-_ROPE = "enable_qk_norm_rope_fusion in --compilation-config's pass_config"
-_FUSIONS = {
-    "router": _MOE,
-    "experts": _MOE,
-    "norm": _ROPE,
-    "rope": _ROPE,
-    "collective": "fuse_allreduce_rms in --compilation-config's pass_config",
-}
-"""What fuses the small kernels of a component, by the names of vLLM 0.24 to 0.33."""
-_QUANTIZING = "fuse_norm_quant and fuse_act_quant in --compilation-config's pass_config"
+_ROPE = ("enable_qk_norm_rope_fusion",)
+_REDUCE = ("fuse_allreduce_rms",)
+_QUANTIZING = ("fuse_norm_quant", "fuse_act_quant")
+_FUSIONS: Mapping[str, tuple[str, ...]] = {"norm": _ROPE, "rope": _ROPE, "collective": _REDUCE}
+"""Passes that fuse the small kernels of a component, by the names of vLLM 0.24 to 0.33."""
 
 
 @rule("small-kernels", "kernels",
       "50 kernels under 3 us that take 10 % of a decode step, with the time between "
-      "them")  # fmt: skip
-def _small_kernels(report: Report) -> Iterator[Told]:
+      "them", ("small", "launch_gaps"))  # fmt: skip
+def _small_kernels(report: Report) -> Iterator[Observation]:
     shapes, whole = report.shapes, decode_steps_us(report)
     if shapes is None or not whole or not report.steps.decode:
         return
-    small = [row for row in shapes.rows if row.us_per_call < SMALL_US]
+    ahead = {(row.name, row.component): row.ahead_us for row in report.kernels}
+    small = [
+        row
+        for row in shapes.rows
+        if row.us_per_call + ahead.get((row.name, row.component), 0.0) < SMALL_US
+    ]
     calls = sum(row.calls for row in small) / report.steps.decode
     ran = sum(row.us for row in small)
     # The breakdown of a token has the same kernels: one statistic for both.
     drawn = waterfall_of(report)
     for part in drawn.parts:
         if part.kind == "small" and drawn.phase == "decode" and part.us > 0:
-            calls, ran = part.calls, part.us * whole / drawn.us
+            per_token = report.steps.us_per_token(1.0)
+            calls, ran = part.calls, part.us / per_token if per_token else ran
     between = _between_kernels_us(report)
     us = ran + between * calls * report.steps.decode
     if us < _MUCH_SMALL * whole or calls < _MANY_SMALL:
@@ -219,17 +246,25 @@ def _small_kernels(report: Report) -> Iterator[Told]:
     for row in small:
         took[row.component] += row.us / report.steps.decode
     most = sorted(took, key=lambda name: -took[name])[:_NAMED]
-    parts = ", ".join(f"{name} {took[name]:,.0f} us" for name in most)
-    yield (ms_per_token(report, us),
+    token = report.steps.token
+    # As in a step that is not profiled, where such steps were timed.
+    scale = 1.0
+    if token and token.per_step and token.steps_per_token:
+        scale = token.per_step / token.steps_per_token
+    parts = ", ".join(f"{name} {scale * took[name]:,.0f} us" for name in most)
+    passes = _passes(report, most)
+    yield Observation(ms_per_token(report, us),
         f"{calls:,.0f} kernels of a decode step take under {SMALL_US:g} us each, "
-        f"{ran / report.steps.decode:,.1f} us together ({parts}): with {between:.2f} us between "
-        f"two {100 * us / whole:.1f} % of the step.",
-        _how_to_fuse(report, most),
+        f"{scale * ran / report.steps.decode:,.1f} us together, with "
+        f"{scale * between * calls:,.1f} us between them ({parts}): "
+        f"{100 * us / whole:.1f} % of the step.",
+        _how_to_fuse(report, most, passes),
         (
             "All the time of these kernels and from each to the next: what fusing them into others "
             "could save at most.",
         ),
-        tuple(most),
+        components=tuple(most),
+        tries=tuple(f"{PASSES}{names[0]}=true" for names in passes),
     )  # fmt: skip
 
 
@@ -242,25 +277,42 @@ def _between_kernels_us(report: Report) -> float:
     return min(ledger.us(LAUNCH_GAPS) / kernels, BETWEEN_KERNELS_US) if kernels and ledger else 0.0
 
 
-def _how_to_fuse(report: Report, components: Sequence[str]) -> str:
+def _passes(report: Report, components: Sequence[str]) -> list[tuple[str, ...]]:
+    """torch.compile's passes for the components that have most of the small kernels."""
+    if runs_eagerly(report) or not is_at_least(report, *_FUSIONS_SINCE):
+        return []
+    passes = dict.fromkeys(_FUSIONS[name] for name in components if name in _FUSIONS)
+    if not has_qk_norm(report.modules):
+        passes.pop(_ROPE, None)
+    if any(row.conversion == "quantize" and row.decode_us for row in report.kernels):
+        passes[_QUANTIZING] = None
+    return list(passes)
+
+
+def _how_to_fuse(
+    report: Report, components: Sequence[str], passes: Sequence[tuple[str, ...]]
+) -> str:
     """Advice for the components that have most of the small kernels, the first one first."""
     if runs_eagerly(report):
         return "Leave out --enforce-eager: torch.compile fuses most of them."
     if not is_at_least(report, *_FUSIONS_SINCE):
         return "Fuse them: torch.compile's fusion passes, or backends that need fewer kernels."
-    quantizes = any(row.conversion == "quantize" and row.decode_us for row in report.kernels)
-    advice = dict.fromkeys(_FUSIONS[name] for name in components if name in _FUSIONS)
-    if not has_qk_norm(report.modules):
-        advice.pop(_ROPE, None)
-    if quantizes:
-        advice[_QUANTIZING] = None
-    if not advice:
+    advice = {
+        names: f"{' and '.join(names)} in --compilation-config's pass_config" for names in passes
+    }
+    routed = {name: _MOE for name in components if name in ("router", "experts")}
+    texts = dict.fromkeys(
+        routed.get(name) or advice.get(_FUSIONS.get(name, ()), "") for name in components
+    )
+    texts.update(dict.fromkeys(advice.values()))
+    texts.pop("", None)
+    if not texts:
         return "Fuse them: a backend that needs fewer kernels for the same work."
-    return f"Fuse them: {'; '.join(advice)}."
+    return f"Fuse them: {'; '.join(texts)}."
 
 
-@rule("copies-in-decode", "timeline", "copies and memsets of 3 %")
-def _copies(report: Report) -> Iterator[Told]:
+@rule("copies-in-decode", "timeline", "copies and memsets of 3 %", ("memcpy",))
+def _copies(report: Report) -> Iterator[Observation]:
     books = next((entry for entry in report.books if entry.phase == "decode"), None)
     whole = decode_steps_us(report)
     if books is None or not books.steps or not whole or not report.copies.items:
@@ -275,7 +327,7 @@ def _copies(report: Report) -> Iterator[Told]:
         else "Record with --nvtx to see where they come from. Copies on the device mostly change a "
         "layout for the next kernel: another backend may need none."
     )
-    yield (ms_per_token(report, books.copies_us),
+    yield Observation(ms_per_token(report, books.copies_us),
         f"Copies and memsets take {books.copies_us / books.steps:,.0f} us of a decode step, "
         f"{100 * books.copies_us / whole:.1f} %; over all steps most of that is {most.calls:,} x "
         f"{most.name}.",
@@ -284,8 +336,8 @@ def _copies(report: Report) -> Iterator[Told]:
     )  # fmt: skip
 
 
-@rule("sampler-cost", "kernels", "a sampler of 3 %")
-def _sampler(report: Report) -> Iterator[Told]:
+@rule("sampler-cost", "kernels", "a sampler of 3 %", ("sampler",))
+def _sampler(report: Report) -> Iterator[Observation]:
     whole = decode_steps_us(report)
     own = (row.decode_us_per_step for row in report.components if row.name == "sampler")
     us = sum(own) * report.steps.decode
@@ -300,7 +352,7 @@ def _sampler(report: Report) -> Iterator[Told]:
         "sampling where the answer may be the same each time."
     )
     most = max(rows, key=lambda row: row.decode_us).name if rows else ""
-    yield (ms_per_token(report, us),
+    yield Observation(ms_per_token(report, us),
         f"Choosing tokens takes {written_time(us / report.steps.decode)} of a decode step, "
         f"{100 * us / whole:.1f} %" + (f", most of it in {most}." if most else "."),
         fix,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from spark_prof.analyzers.classify.classifier import is_gemm, short_name
+from spark_prof.analyzers.finding import NamedKernel
 from spark_prof.analyzers.findings.rule import (
+    Observation,
     Rule,
-    Told,
     decode_steps_us,
     is_at_least,
     ms_per_token,
@@ -67,7 +68,7 @@ def _shapes(
         fix: {kernel} stands for how to get another kernel for them.
     """
 
-    def look(report: Report) -> Iterator[Told]:
+    def look(report: Report) -> Iterator[Observation]:
         floors = _floors(report)
         stakes = [
             (row.us * share, row)
@@ -81,16 +82,21 @@ def _shapes(
                 "shapes": _named(stakes, describe),
                 "multiprocessors": report.shapes.multiprocessors,
             }
-            advice = fix.format(kernel=_other_kernel(report, stakes))
+            options = _options(report, stakes)
+            advice = fix.format(kernel=_other_kernel(options))
             components = tuple(dict.fromkeys(row.component for _, row in stakes))
-            yield won, text.format(**words), advice, (evidence,), components
+            kernels = tuple(NamedKernel(r.name, r.component) for _, r in _most(stakes)[:_NAMED])
+            yield Observation(
+                won, text.format(**words), advice, (evidence,), components=components,
+                tries=tuple(options), kernels=kernels,
+            )  # fmt: skip
 
     return Rule(name, looks_for, look, "kernels")
 
 
 def _named(stakes: Sequence[_Stake], describe: str) -> str:
     """The shapes with the most at stake, each with the figures that `describe` formats."""
-    ordered = sorted(stakes, key=lambda item: -item[0])
+    ordered = _most(stakes)
     texts = [
         f"{short_name(row.name)} ({row.component}): {describe.format(row=row)}"
         for _, row in ordered[:_NAMED]
@@ -99,22 +105,28 @@ def _named(stakes: Sequence[_Stake], describe: str) -> str:
     return "; ".join(texts) + (f"; and {rest} more" if rest else "")
 
 
-def _other_kernel(report: Report, stakes: Sequence[_Stake]) -> str:
-    """How to get another kernel for them."""
+def _most(stakes: Sequence[_Stake]) -> list[_Stake]:
+    return sorted(stakes, key=lambda stake: -stake[0])
+
+
+def _options(report: Report, stakes: Sequence[_Stake]) -> dict[str, str]:
+    """The options that choose their kernels, each with what it is for."""
     components = {row.component for _, row in stakes}
     # vLLM 0.24 has both options; where the version is not known they are not promised.
     if not is_at_least(report, 0, 24):
-        return "another backend"
-    options = [
-        *(["--moe-backend for the experts"] if "experts" in components else []),
-        *(["--attention-backend for attention"] if "attention" in components else []),
-        *(
-            ["--linear-backend for quantized linear layers"]
-            if components - {"experts", "attention"}
-            else []
-        ),
-    ]
-    return f"another {', '.join(options)}"
+        return {}
+    rest = components - {"experts", "attention"}
+    return {
+        **({"--moe-backend": "the experts"} if "experts" in components else {}),
+        **({"--attention-backend": "attention"} if "attention" in components else {}),
+        **({"--linear-backend": "quantized linear layers"} if rest else {}),
+    }
+
+
+def _other_kernel(options: Mapping[str, str]) -> str:
+    """How to get another kernel for them."""
+    texts = [f"{option} for {layers}" for option, layers in options.items()]
+    return f"another {', '.join(texts)}" if texts else "another backend"
 
 
 def _idle(row: ShapeRow, floor: RooflineRow | None) -> float:
@@ -201,8 +213,8 @@ _LOW_OCCUPANCY = _shapes(
     "{row.occupancy.warps} warps at a time, limited by {row.occupancy.limiters[0]}",
     "A kernel that needs fewer registers or threads a block, or that fetches ahead into shared "
     "memory: try {kernel}.",
-    "They read at less than half of what a reader reaches on this GPU; the time above their "
-    "floor is what more warps could save at most.",
+    "They read at less than half of a pure read kernel's bandwidth on this GPU; the time above "
+    "their lower bound is what more warps could save at most.",
 )
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+import msgspec
+
+from spark_prof import rules
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.tuning import ELSEWHERE
 from spark_prof.rules.tune_candidates import IN_LAYER
 
 
-class MeasuredStep(NamedTuple):
+@dataclass(frozen=True)
+class MeasuredStep:
     """A step of one model on one GPU. Times and kernels: first of stock vLLM, then of the side."""
 
     model: str
@@ -20,9 +26,12 @@ class MeasuredStep(NamedTuple):
     machine: str
     capability: str
     side: str
+    kernel: str  # of the slot `layer`: spark_prof or mxfp4
     wall_ms: tuple[float, float]
     device_ms: tuple[float, float]
     kernels: tuple[int, int]
+    stock: str  # family of the kernels that stock vLLM's experts ran on
+    vllm: str
 
     @property
     def text(self) -> str:
@@ -30,25 +39,18 @@ class MeasuredStep(NamedTuple):
         tokens = f"{self.tokens} token{'s' if self.tokens > 1 else ''}"
         (stock, own), (stock_device, own_device) = self.wall_ms, self.device_ms
         return (
-            f"Measured on {self.machine}, {self.model}, {tokens}: a step of {own:.2f} ms, stock"
-            f" {stock:.2f}, on the device {own_device:.2f} and {stock_device:.2f};"
+            f"Measured on {self.machine} with vLLM {self.vllm}, {self.model}, {tokens}: a step of"
+            f" {own:.2f} ms, stock {stock:.2f}, on the device {own_device:.2f} and"
+            f" {stock_device:.2f};"
             f" {self.kernels[1]} kernels, stock {self.kernels[0]}."
         )
 
 
-_GPT_OSS = ("gpt-oss-20b", "GptOssForCausalLM", 24, 425_615_360)
-_QWEN3 = ("qwen3-30b-a3b-nvfp4", "Qwen3MoeForCausalLM", 48, 339_739_648)
-_H200 = ("NVIDIA H200", "9.0")
-_KEPT = "layer=spark_prof,o=spark_prof,lm_head=spark_prof"
-_MXFP4 = "layer=mxfp4,o=mxfp4,lm_head=mxfp4"
-
-MEASURED_STEPS = (
-    MeasuredStep(*_GPT_OSS, 1, *_H200, _KEPT, (2.861, 1.838), (2.841, 1.464), (496, 161)),
-    MeasuredStep(*_GPT_OSS, 1, *_H200, _MXFP4, (2.861, 1.756), (2.841, 1.082), (496, 161)),
-    MeasuredStep(*_QWEN3, 1, *_H200, _KEPT, (3.914, 1.653), (4.039, 1.491), (929, 306)),
-)
-"""Of benchmarks/results/engine-steps-h200.json. Where that insisted (`spark_prof!`) the dispatcher
-may leave a matrix to vLLM's kernel, which is as fast there."""
+@cache
+def measured_steps() -> tuple[MeasuredStep, ...]:
+    """Those of `rules/measured_steps.json`, which `benchmarks/measured_steps.py` writes."""
+    stored = Path(rules.__file__).with_name("measured_steps.json").read_bytes()
+    return msgspec.json.decode(stored, type=tuple[MeasuredStep, ...])
 
 
 def measured_step(
@@ -70,10 +72,10 @@ def measured_step(
     if attend != {"FlashAttentionImpl"} or any(k.name == "attention" for k in report.kernels):
         return None
     experts = {(m.count, m.bytes // m.count) for m in report.modules if m.component == "experts"}
-    for row in MEASURED_STEPS:
+    for row in measured_steps():
         here = row.machine == report.gpu.name or row.wall_ms[0] >= ELSEWHERE * row.wall_ms[1]
-        same = row.class_ in report.run.model and experts == {(row.layers, row.experts)}
+        same = row.class_ == report.run.architecture and experts == {(row.layers, row.experts)}
         alike = row.capability == report.gpu.compute_capability and row.tokens == decode.tokens
-        if here and same and alike and row.side.startswith(f"layer={kernel},"):
+        if here and same and alike and row.kernel == kernel:
             return row
     return None

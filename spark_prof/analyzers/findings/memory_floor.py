@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from spark_prof.analyzers.answers import written_time
 from spark_prof.analyzers.ceilings.schemes import BYTES
 from spark_prof.analyzers.classify.classifier import short_name
+from spark_prof.analyzers.finding import NamedKernel
 from spark_prof.analyzers.findings.other_backends import advice, other_backends
-from spark_prof.analyzers.findings.rule import Told, is_at_least, ms_per_token, rule
+from spark_prof.analyzers.findings.rule import Observation, is_at_least, ms_per_token, rule
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import RooflinePhase, RooflineRow
 from spark_prof.analyzers.roofline.rows import together
@@ -24,13 +25,14 @@ _NARROWED = ("qkv", "o_proj", "lm_head", "mlp", "shared_experts", "experts", "ss
 _FP8_SAVES, _MXFP4_SAVES = (1 - BYTES[form] / BYTES["bf16"] for form in ("fp8", "mxfp4"))
 
 _BACKENDS_SINCE = (0, 23)
+_QUANTIZE = "--quantization fp8"
 
 
 @rule("far-from-memory-floor", "kernels",
       "a kernel that the memory limits takes more than twice its lower bound in decode "
       "steps, and the rest is more than 2 % of the step; of experts only where one "
       "token chooses them")  # fmt: skip
-def _far_from_floor(report: Report) -> Iterator[Told]:
+def _far_from_floor(report: Report) -> Iterator[Observation]:
     phase, step = _decode(report)
     if phase is None or report.roofline is None or not step:
         return
@@ -50,9 +52,11 @@ def _far_from_floor(report: Report) -> Iterator[Told]:
     for row in far[:_MOST]:
         left = row.left_us or 0.0
         reached = (
-            f", {100 * row.of_reached:.0f} % of what a reader reaches" if row.of_reached else ""
+            f", {100 * row.of_reached:.0f} % of a pure read kernel's bandwidth"
+            if row.of_reached
+            else ""
         )
-        yield (row.left_ms_per_token,
+        yield Observation(row.left_ms_per_token,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.needed_bytes or 0) / 1e6:,.1f} MB in {row.us:,.1f} us, "
             f"{(row.bandwidth or 0) / 1e9:,.0f} GB/s{reached}; {row.calls:,.0f} calls of a decode "
@@ -64,15 +68,17 @@ def _far_from_floor(report: Report) -> Iterator[Told]:
                 *ceiling,
                 "What a perfect reader would save: no kernel brings all of it.",
             ),
-            (row.component,),
-            _subject(row),
+            components=(row.component,),
+            subject=_subject(row),
+            tries=_backends(report, row),
+            kernels=(NamedKernel(row.name, row.component, row.weights),),
         )  # fmt: skip
 
 
 @rule("bf16-weights-dominate", "kernels",
       "a quarter of the bytes that a decode step streams are weights that nobody quantized, and "
       "their kernels take an eighth of it")  # fmt: skip
-def _wide_weights(report: Report) -> Iterator[Told]:
+def _wide_weights(report: Report) -> Iterator[Observation]:
     phase, step = _decode(report)
     if phase is None or report.roofline is None or not step:
         return
@@ -89,9 +95,10 @@ def _wide_weights(report: Report) -> Iterator[Told]:
     if share < _WIDE_SHARE or us < _WIDE_SHARE / 2 * step:
         return
     formats = {m.quant_method for m in report.modules if m.component in _NARROWED}
+    no_checkpoint = all(not method or method.startswith("Unquantized") for method in formats)
     fix = (
-        "Serve it with --quantization fp8, or a checkpoint in FP8, NVFP4 or MXFP4."
-        if all(not method or method.startswith("Unquantized") for method in formats)
+        f"Serve it with {_QUANTIZE}, or a checkpoint in FP8, NVFP4 or MXFP4."
+        if no_checkpoint
         else "Use or make a checkpoint in which these layers are quantized too (llm-compressor, "
         "NVIDIA Model Optimizer): the one that ran leaves them out in its quantization_config."
     )
@@ -107,19 +114,20 @@ def _wide_weights(report: Report) -> Iterator[Told]:
             f"At most {per_token * _FP8_SAVES:.2f} ms per token with FP8, "
             f"{per_token * _MXFP4_SAVES:.2f} ms with MXFP4."
         )
-    yield (None if per_token is None else per_token * _MXFP4_SAVES,
+    yield Observation(None if per_token is None else per_token * _MXFP4_SAVES,
         f"{100 * share:.0f} % of the bytes that a decode step streams are weights in "
         f"{' and '.join(dict.fromkeys(row.dtype for row in wide))}: {parts}.",
         fix,
         tuple(evidence),
-        tuple(row.component for row in wide),
+        components=tuple(row.component for row in wide),
+        tries=(_QUANTIZE,) if no_checkpoint else (),
     )  # fmt: skip
 
 
 @rule("read-more-than-needed", "kernels",
       "hardware counters saw a kernel of decode steps read 1.2 times its weights and "
       "KV cache")  # fmt: skip
-def _read_again(report: Report) -> Iterator[Told]:
+def _read_again(report: Report) -> Iterator[Observation]:
     phase, step = _decode(report)
     if phase is None or not step:
         return
@@ -129,22 +137,23 @@ def _read_again(report: Report) -> Iterator[Told]:
             continue
         saved = 1 - 1 / times
         per_token = ms_per_token(report, us * report.steps.decode)
-        yield (None if per_token is None else per_token * saved,
+        yield Observation(None if per_token is None else per_token * saved,
             f"{short_name(row.name)} ({row.component}; {row.what}) reads "
             f"{(row.read_bytes or 0) / 1e6:,.1f} MB a call, {times:.2f} times the "
             f"{row.streamed_bytes / 1e6:,.1f} MB of its weights and KV cache.",
             "It reads weights more than once or pads them: "
             + _other_kernel(report, row, "try"),
             (f"Read: {row.read_by}. Needed: {row.basis}.",),
-            (row.component,),
-            _subject(row),
+            components=(row.component,),
+            subject=_subject(row),
+            tries=_backends(report, row),
+            kernels=(NamedKernel(row.name, row.component, row.weights),),
         )  # fmt: skip
 
 
 def _subject(row: RooflineRow) -> str:
     """Which of its component's products a kernel computes, such as `experts w2`."""
-    part, _, more = row.what.partition(":")
-    return f"{row.component} {part}" if more else row.component
+    return f"{row.component} {row.product}" if row.product else row.component
 
 
 def _decode(report: Report) -> tuple[RooflinePhase | None, float]:
@@ -153,11 +162,24 @@ def _decode(report: Report) -> tuple[RooflinePhase | None, float]:
     return phase, (phase.step_us or phase.kernels_us) if phase else 0.0
 
 
-def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
-    """What this GPU, format and version leave to try for a kernel."""
+def _is_wide(report: Report, row: RooflineRow) -> bool:
+    """Whether its weights are of a layer that is not quantized."""
     own = [w for w in report.streamed if w.component == row.component]
     wide = any(not w.quantized for w in own)
-    if wide and row.component in _NARROWED and row.component != "experts":
+    return wide and row.component in _NARROWED and row.component != "experts"
+
+
+def _backends(report: Report, row: RooflineRow) -> tuple[str, ...]:
+    """The backend that `_other_kernel` names."""
+    if _is_wide(report, row) or not is_at_least(report, *_BACKENDS_SINCE):
+        return ()
+    others = other_backends(report, row.component, row.name)
+    return (f"{others.option} {others.values[0]}",) if others and others.values else ()
+
+
+def _other_kernel(report: Report, row: RooflineRow, first: str = "Try") -> str:
+    """What this GPU, format and version leave to try for a kernel."""
+    if _is_wide(report, row):
         return (
             f"{first} the {row.component} in a quantized format: vLLM has one kernel for layers "
             "that are not quantized, and no option for another."

@@ -2,81 +2,127 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePath
-from typing import NamedTuple
 
-from spark_prof.analyzers.ceilings.schemes import BYTES
-from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.measured_steps import measured_step
+from spark_prof.analyzers.finding import Action, Finding
+from spark_prof.analyzers.findings.measured_gains import Gain, measured_gain, running_family
+from spark_prof.analyzers.findings.measured_steps import MeasuredStep, measured_step
 from spark_prof.analyzers.findings.other_backends import OPTIONS, other_backends
-from spark_prof.analyzers.findings.rule import runs_eagerly, runs_graphs
+from spark_prof.analyzers.findings.rule import PASSES, runs_eagerly, runs_graphs
 from spark_prof.analyzers.model import Report
-from spark_prof.kernels.kernel_error import KernelError
-from spark_prof.kernels.tuning import Run, Tuned, known_runs
-from spark_prof.rules.backends import BACKENDS
-from spark_prof.rules.tune_candidates import MOST_TOKENS, SWAPS
+from spark_prof.analyzers.recorded_command import (
+    Words,
+    attached_to,
+    engine_words,
+    in_container,
+    recorded_engine,
+    split,
+    starting_words,
+)
+from spark_prof.analyzers.typed_command import (
+    NONE,
+    Command,
+    command,
+    recorded,
+    source_word,
+    then,
+)
+from spark_prof.rules.finding_actions import (
+    OF_SMALL_KERNELS,
+    OF_THE_MACHINE,
+    OF_WIDE_WEIGHTS,
+    RECORDINGS,
+    SECTIONS,
+    TRIALS,
+    When,
+)
 
-_SLOTS = {part: swap.slot for swap in SWAPS for part in swap.components} | {"router": "moe"}
-"""The slot of `spark-prof ab` that holds the kernels of a component."""
-_ROUTED = ("router", "experts")
-"""Whose small kernels the package's experts take in: they route, activate and sum by themselves."""
-_SAME_BYTES = 0.02
-"""How far two weights of one shape may be apart in bytes: padding and factors are among them."""
 _ROUNDS = " It rounds weights to 4 bits: compare answers."
-_LONGEST = 1000  # characters of a command that somebody copies
-_NARROWING = ("bf16-weights-dominate", "lm-head-not-quantized")
-"""Findings whose BF16 weights a kernel of this package can quantize to MXFP4 at load."""
-
-
-class Gain(NamedTuple):
-    """A kernel of this package that was measured to be faster in one slot."""
-
-    slot: str
-    text: str  # how much faster than which kernel, for which weights: the least of the slot's
-    machine: str  # on which it was measured
 
 
 def with_next_command(finding: Finding, report: Report, page: str) -> Finding:
     """The finding with the command that takes it further, and what is known of its gain."""
-    found = _with_command(finding, report, page)
-    return replace(found, verify=_verify(found, report))
-
-
-def _verify(finding: Finding, report: Report) -> str:
-    """What shows whether the change helped: the A/B of both, else another recording beside this.
-
-    The new folder is called after; what is new on a machine is seen by the doctor.
-    """
-    if finding.command.startswith("spark-prof ab "):
-        return finding.command
-    if finding.id in _MACHINE:
-        return "spark-prof doctor"
-    compare = f"spark-prof compare {shlex.quote(report.run.source)} after"
-    again = _record(report, f"{_RECORD.get(finding.id, '')} -o after".strip())
-    both = f"{again} && {compare}" if again else compare
-    return both if len(both) <= _LONGEST else compare
-
-
-def _with_command(finding: Finding, report: Report, page: str) -> Finding:
     for answer in (_kernels, _options, _again):
         found = answer(finding, report)
-        if found is not None and len(found[0]) <= _LONGEST:
-            command, measured = found
-            return replace(finding, command=command, measured=measured)
-    if finding.id in _MACHINE:
-        return replace(finding, command="spark-prof doctor")
-    source, section = shlex.quote(report.run.source), _SECTIONS.get(page, "findings")
-    command = f"spark-prof report {source} --section {section}"
-    if finding.id == "small-kernels":
-        finding = replace(finding, measured="No command is known that fuses them in this run.")
-    return replace(finding, command=command if len(command) <= _LONGEST else "")
+        if found is not None:
+            action, measured = found
+            finding = replace(finding, action=action, measured=measured)
+            break
+    else:
+        finding = replace(finding, action=_look(finding, report, page))
+        if finding.id == "small-kernels":
+            finding = replace(finding, measured="No command is known that fuses them in this run.")
+    return _with_commands(finding, report, page)
 
 
-_Answer = tuple[str, str] | None
+def _look(finding: Finding, report: Report, page: str) -> Action:
+    """Where to look, as there is nothing to measure."""
+    if finding.id in OF_THE_MACHINE:
+        return Action("doctor")
+    section = SECTIONS.get(page, "findings")
+    return Action("report", (source_word(report.run.source), "--section", section))
+
+
+def _with_commands(finding: Finding, report: Report, page: str) -> Finding:
+    """The finding with its action as a command, or as what the file says of one."""
+    action = finding.action or _look(finding, report, page)
+    compare = command("spark-prof", "compare", source_word(report.run.source), "after")
+    again = Action("record", (*RECORDINGS.get(finding.id, ()), "-o", "after"))
+    verify = then(_command(again, report) or NONE, compare)
+    typed, shown = _command(action, report), ""
+    if typed is None:
+        typed, shown = NONE, _shown(action, report)
+    typed = typed or (NONE if shown else _command(_look(finding, report, page), report) or NONE)
+    if action.verb in ("ab", "doctor"):
+        verify = typed or verify
+    return replace(finding, command=typed, verify=verify, recorded_as=shown)
+
+
+def _command(action: Action, report: Report) -> Command | None:
+    """The command of an action; None where the engine's own words are not let through."""
+    start = _start(action, report)
+    if start is None:
+        return None
+    options = action.options
+    if "--attach" in start:  # a server that runs already
+        options = tuple(word for word in options if word != "--nvtx")
+    return command("spark-prof", action.verb, *options, *start)
+
+
+def _start(action: Action, report: Report) -> Words | None:
+    """What an action's command has behind its options; None where that is not let through."""
+    words = split(report.run.command)
+    if action.verb == "ab":
+        engine = engine_words(words, report.run.model_name)
+        return ("--", *_not_eager(action, engine)) if engine else None
+    if action.verb == "record":
+        server = attached_to(words)
+        if server:
+            return ("--attach", server)
+        start = starting_words(words, report.run.model_name)
+        return ("--", *start) if start else None
+    return ()
+
+
+def _shown(action: Action, report: Report) -> str:
+    """An action's command with the words of the file, to be read."""
+    words = split(report.run.command)
+    if action.verb == "ab":
+        words = ("--", *_not_eager(action, recorded_engine(words, report.run.model_name)))
+    elif action.verb == "record" and words and words[0] != "--attach":
+        words = ("--", *words)
+    return recorded(("spark-prof", action.verb, *action.options, *words))
+
+
+def _not_eager(action: Action, words: Words) -> Words:
+    """Without the option that one side has now."""
+    eager = "--enforce-eager"
+    of_a_side = any(eager in option for option in action.options)
+    return tuple(word for word in words if not (of_a_side and word == eager))
+
+
+_Answer = tuple[Action, str] | None
 
 
 def _kernels(finding: Finding, report: Report) -> _Answer:
@@ -84,25 +130,61 @@ def _kernels(finding: Finding, report: Report) -> _Answer:
     kernel = "mxfp4" if narrows(finding) else "spark_prof"
     small = finding.id == "small-kernels"
     step = measured_step(finding.components, report, kernel)
-    if step is not None and report.run.command:
-        text = step.text + (_ROUNDS if narrows(finding) else "")
-        return _ab(report, f"--b {step.side}"), text
     gains = {
         gain.slot: gain
         for component in finding.components
-        if not small or component in _ROUTED
+        if not small or component in OF_SMALL_KERNELS
         if (gain := measured_gain(component, report, kernel)) is not None
     }
-    if not gains or not report.run.command:
+    if step is not None and _can_start(report):
+        text = _of_step(step, list(gains.values()), report)
+        return _ab("--b", step.side), text + (_ROUNDS if narrows(finding) else "")
+    if not gains or not _can_start(report):
         return None
     side = ",".join(f"{slot}={kernel}" for slot in gains)
-    machines = ", ".join(dict.fromkeys(gain.machine for gain in gains.values()))
-    text = f"Measured on {machines}: {_said(list(gains.values()), briefly=small)}."
+    text = _of_gains(list(gains.values()), briefly=small)
     if narrows(finding):
         text += _ROUNDS
     if small:
         text = f"moe=spark_prof routes, multiplies and sums in 3 kernels a layer. {text}"
-    return _ab(report, f"--b {side}"), text
+    return _ab("--b", side), text
+
+
+def _of_step(step: MeasuredStep, gains: Sequence[Gain], report: Report) -> str:
+    """What was measured of a whole step.
+
+    Where other kernels or another GPU ran, that it is not known, and what is of single slots.
+    """
+    running = running_family(report, "experts")
+    if step.machine == report.gpu.name and running == step.stock:
+        return step.text
+    here = f"on {report.gpu.name or 'this GPU'} against {running or 'what runs here'}"
+    slots = [gain for gain in gains if gain.holds]
+    known = f"{_of_gains(slots, briefly=False)} " if slots else ""
+    return (
+        f"{known}An A/B would tell what these bring together {here}, which was not measured. A "
+        f"step of {step.model} was: on {step.machine} with vLLM {step.vllm}, against {step.stock}."
+    )
+
+
+def _of_gains(gains: Sequence[Gain], *, briefly: bool) -> str:
+    """The figures that hold for this recording, and of the others that an A/B would tell."""
+    holding = [gain for gain in gains if gain.holds]
+    others = [gain for gain in gains if not gain.holds]
+    texts = []
+    if holding:
+        where = ", ".join(dict.fromkeys(gain.where for gain in holding))
+        texts.append(f"Measured on {where}: {_said(holding, briefly=briefly)}.")
+    if len(others) == 1:
+        texts.append(others[0].untold)
+    elif others:
+        slots = ", ".join(gain.slot for gain in others)
+        running = ", ".join(dict.fromkeys(gain.running for gain in others if gain.running))
+        texts.append(
+            f"An A/B would tell what {slots} bring {others[0].here} against "
+            f"{running or 'what runs here'}, which was not measured."
+        )
+    return " ".join(texts)
 
 
 def _said(gains: Sequence[Gain], *, briefly: bool) -> str:
@@ -111,224 +193,71 @@ def _said(gains: Sequence[Gain], *, briefly: bool) -> str:
         return f"{gains[0].slot} {gains[0].text}"
     by_other: dict[str, list[str]] = {}
     for gain in gains:
-        times, _, other = gain.text.partition(" (")[0].partition(" as fast as ")
-        by_other.setdefault(other, []).append(f"{gain.slot} {times}")
+        by_other.setdefault(gain.other, []).append(f"{gain.slot} {gain.factor:.2f} x")
     return "; ".join(f"{', '.join(own)} as fast as {other}" for other, own in by_other.items())
 
 
 def _options(finding: Finding, report: Report) -> _Answer:
     """An option of vLLM's that this model and version have."""
-    if not report.run.command:
+    if not _can_start(report):
         return None
-    sides = _SIDES.get(finding.id)
-    side = sides(report) if sides else ""
-    if not side and (named := _OPTION.search(finding.fix)):
-        side = f"--b {shlex.quote(named[0])}"
-    if not side and (named := _PASS.search(finding.fix)):
-        side = f"{_CONFIG}pass_config.{named[0]}=true"
-    if finding.id != "small-kernels":  # which backend has fewer kernels is not known
-        side = side or _backend(finding, report)
-    return (_ab(report, side), "") if side else None
+    action = _trial(finding, report)
+    for words in finding.tries:
+        if not action and words.startswith(PASSES):
+            action = _ab(f"--b={words}")
+        elif not action and words.partition(" ")[0] not in OPTIONS.values():
+            action = _ab("--b", words)
+    action = action or _backend(finding, report)
+    return (action, "") if action else None
 
 
-def _backend(finding: Finding, report: Report) -> str:
+def _backend(finding: Finding, report: Report) -> Action | None:
     """A backend that the advice names, or another of the option that it names, if it runs here."""
-    asked = {found[1]: found[2] for found in _BACKEND.finditer(finding.fix)}
+    asked = {option: value for option, _, value in (w.partition(" ") for w in finding.tries)}
     for component in finding.components or OPTIONS:
         others = other_backends(report, component)
         if others is None or not others.values or others.option not in asked:
             continue
         value = asked[others.option] or (others.values[0] if finding.components else "")
         if value in others.values:
-            return f"--b={others.option}={value}"
-    return ""
+            return _ab(f"--b={others.option}={value}")
+    return None
+
+
+def _ab(*options: str) -> Action:
+    """The A/B of the engine as it is with a side b."""
+    return Action("ab", options, options[-1].removeprefix("--b="))
 
 
 def _again(finding: Finding, report: Report) -> _Answer:
     """Another recording, where this one cannot tell more."""
-    options = _RECORD.get(finding.id)
-    return (_record(report, options), "") if options and report.run.command else None
+    options = RECORDINGS.get(finding.id, ())
+    if attached_to(split(report.run.command)):  # of a server that runs already
+        options = tuple(word for word in options if word != "--nvtx")
+    return (Action("record", options), "") if options and report.run.command else None
 
 
-def _record(report: Report, options: str) -> str:
-    """The command that records the same engine; empty where nothing tells how it was started."""
-    if not report.run.command:
-        return ""
-    words = engine_words(report.run.command, report.run.model)
-    starts = report.run.command
-    if words == shlex.split(starts) and words[0] != "vllm":  # as `ab` records: a model, no program
-        starts = f"vllm serve {starts}"
-    return f"spark-prof record {options} -- {starts}"
+def _trial(finding: Finding, report: Report) -> Action | None:
+    """The A/B that a table has for the finding and a run such as this one."""
+    rows = (row for row in TRIALS if row.finding == finding.id and _RUNS[row.when](report))
+    return next((Action("ab", row.sides, row.change) for row in rows), None)
 
 
-_OPTION = re.compile(
-    r"--cudagraph-capture-sizes [\d ]*\d|--enable-prefix-caching|--async-scheduling|"
-    r"--quantization fp8"
-)
-"""Options that a rule's advice names whole: with a value, and not as one of several."""
-
-
-_VALUES = "|".join(sorted({row.value for row in BACKENDS}, key=len, reverse=True))
-_BACKEND = re.compile(rf"(--(?:moe|linear|attention)-backend)(?:[= ]({_VALUES})\b)?")
-"""An option for backends, with its value where the advice names one."""
-
-_PASS = re.compile(r"\benable_qk_norm_rope_fusion|\bfuse_[a-z_]+")
-"""A fusion that a rule's advice names: it does so only where the model has what is fused."""
-_CONFIG = "--b=--compilation-config."
-_EAGER = "--a=--enforce-eager --b stock"
-_FULL = "FULL_AND_PIECEWISE"
-
-
-def _graphs(report: Report) -> str:
-    if not runs_graphs(report):
-        return _EAGER
-    return "" if _FULL in report.run.execution else f"{_CONFIG}cudagraph_mode={_FULL}"
-
-
-_SIDES: Mapping[str, Callable[[Report], str]] = {
-    "host-gaps": _graphs,
-    "idle-gpu": lambda report: _EAGER if runs_eagerly(report) else "",
-    "eager-mode": lambda _: _EAGER,
-    "small-kernels": lambda report: _EAGER if runs_eagerly(report) else "",
-    "nccl-all-reduce": lambda _: f"{_CONFIG}pass_config.fuse_allreduce_rms=true",
+_RUNS: Mapping[When, Callable[[Report], bool]] = {
+    "always": lambda _: True,
+    "eager": runs_eagerly,
+    "no graphs": lambda report: not runs_graphs(report),
+    "graphs not full": lambda report: report.run.mode.graph_mode != "FULL_AND_PIECEWISE",
 }
-"""Sides of an A/B by finding; an empty text where this model has not what the option is for."""
-_RECORD: Mapping[str, str] = {
-    "slow-steps": "--warmup-steps 32",
-    "copies-in-decode": "--nvtx",
-    "read-more-than-needed": "--counters",
-    "idle-gpu": "--steady --batch-sizes 1",
-    "compiled-in-flight": "--warmup-steps 32",
-}
-_MACHINE = ("library-missing", "ignored-environment-variable", "plain-architecture-build")
 
 
-def _ab(report: Report, sides: str) -> str:
-    words = engine_words(report.run.command, report.run.model)
-    if "--enforce-eager" in sides:
-        words = [word for word in words if word != "--enforce-eager"]
-    return f"spark-prof ab {sides} -- {shlex.join(words)}"
-
-
-def engine_words(command: str, model: str) -> list[str]:
-    """What `spark-prof ab` takes after `--` to start the engine of a recorded command.
-
-    Of a command that runs in a container that is what runs inside; of a script it is the model.
-
-        engine_words("numactl -N 0 vllm serve m/x", "x (X)") == ["vllm", "serve", "m/x"]
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        words = command.split()
-    names = [PurePath(word).name for word in words]
-    if "vllm" in names[:-1]:
-        begun = words[names.index("vllm") + 1 :]
-        if PurePath(begun[0]).name in ("serve", "bench"):
-            return ["vllm", *begun]
-    if "--model" in words[:-1]:
-        return ["vllm", "serve", *words[words.index("--model") + 1 :]]
-    name = model.split(" ")[0]
-    if names and names[0] == name:
-        return words
-    return [next((word for word in words if PurePath(word).name == name and name), name or "MODEL")]
+def _can_start(report: Report) -> bool:
+    """Whether `ab` can start that engine: a name alone is neither a folder nor on the hub."""
+    words = split(report.run.command)
+    engine = recorded_engine(words, report.run.model_name) if words else ("",)
+    return engine[0] == "vllm" or "/" in engine[0] or in_container(engine)
 
 
 def narrows(finding: Finding) -> bool:
     """Whether what it is about is mended by quantizing BF16 weights at load."""
-    return finding.id in _NARROWING
-
-
-def measured_gain(component: str, report: Report, kernel: str = "spark_prof") -> Gain | None:
-    """What this package's kernel was measured to bring for all weights of a component.
-
-    Only measurements on a GPU of the same architecture count, those on this one before others, of
-    weights with the same format and number of bytes, at numbers of tokens around those of the
-    recorded decode steps.
-
-    Args:
-        kernel: spark_prof, or mxfp4 for BF16 weights that are quantized at load.
-    """
-    slot = _SLOTS.get(component)
-    if slot is None or report.roofline is None or report.roofline.decode is None:
-        return None
-    stored = {row.component: row.dtype for row in report.roofline.weights}
-    owner = "experts" if slot == "moe" else component
-    modules = [m for m in report.modules if m.component == owner and m.bytes]
-    tokens = report.roofline.decode.tokens
-    if not modules or tokens > MOST_TOKENS:
-        return None
-    architecture = f"sm_{(report.gpu.compute_capability or '').replace('.', '')}"
-    try:
-        runs = [run for run in known_runs() if run.architecture.rstrip("af") == architecture]
-    except KernelError:  # of the user's own file, which a report can do without
-        return None
-    here = [run for run in runs if run.machine == report.gpu.name]
-    found = []
-    for module in modules:
-        written = module.format or stored.get(owner, module.weight_dtype)
-        of_weights = (module.bytes / module.count, slot, written, kernel)
-        rows = list(_around(tokens, _like(*of_weights, here)))
-        rows = rows or list(_around(tokens, _like(*of_weights, runs)))
-        if not rows or not all(run.speaks_for(row, report.gpu.name) for row, run in rows):
-            return None
-        found.append(min(rows, key=lambda pair: _times(pair[0])))
-    row, run = min(found, key=lambda pair: _times(pair[0]))
-    of = row.work
-    shape = f"{of.rows} x {of.columns} {of.format}"
-    shape += f", {of.experts} experts" if of.experts > 1 else ""
-    shape += f", {of.tokens} token{'s' if of.tokens > 1 else ''}"
-    return Gain(slot, f"{_times(row):.2f} x as fast as {row.fallback} ({shape})", run.machine)
-
-
-def _times(row: Tuned) -> float:
-    return (row.fallback_us or 0.0) / row.us
-
-
-def _like(
-    size: float, slot: str, written: str, kernel: str, runs: Sequence[Run]
-) -> Iterator[tuple[Tuned, Run]]:
-    """Measurements of weights of a format and so many bytes.
-
-    Those of a kernel that quantizes BF16 at load stand beside the same GPU's cuBLAS of the BF16
-    weights.
-    """
-    stored = {"bfloat16": "bf16"}.get(written, written)
-    computed = stored if kernel == "spark_prof" else kernel
-    rows = [(row, run) for run in runs for row in run.rows]
-    wide = {
-        (run.machine, replace(row.work, format="bf16")): row
-        for row, run in rows
-        if row.fallback.endswith("BF16")
-    }
-    for row, run in rows:
-        of = row.work
-        if of.format != computed or (of.kernel == "moe") is not (slot == "moe"):
-            continue
-        bytes_ = of.rows * of.columns * BYTES.get(stored, 0.0)
-        bytes_ *= 1.5 * of.experts if of.kernel == "moe" else 1.0
-        if abs(bytes_ - size) > _SAME_BYTES * size:
-            continue
-        if computed == stored:
-            yield row, run
-        elif other := wide.get((run.machine, replace(of, format="bf16"))):
-            yield replace(row, fallback=other.fallback, fallback_us=other.fallback_us), run
-
-
-def _around(tokens: float, rows: Iterable[tuple[Tuned, Run]]) -> Iterator[tuple[Tuned, Run]]:
-    """Of the measurements those at the next smaller and the next larger number of tokens."""
-    ordered = sorted(rows, key=lambda pair: pair[0].work.tokens)
-    below = max((r.work.tokens for r, _ in ordered if r.work.tokens <= tokens), default=None)
-    above = min((r.work.tokens for r, _ in ordered if r.work.tokens >= tokens), default=None)
-    if below is not None and above is not None:
-        yield from ((r, run) for r, run in ordered if r.work.tokens in (below, above))
-
-
-_SECTIONS: Mapping[str, str] = {
-    "kernels": "kernels",
-    "timeline": "components",
-    "steps": "steps",
-    "conversions": "conversions",
-    "ranks": "ranks",
-}
-"""The section, one that every report with such a finding has, that has a page's evidence."""
+    return finding.id in OF_WIDE_WEIGHTS

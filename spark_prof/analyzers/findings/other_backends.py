@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT
+from spark_prof.analyzers.ceilings.schemes import SIXTEEN_BIT, bits_of
 from spark_prof.analyzers.model import Report
-from spark_prof.rules.backends import Backend, backends_for, choice_of, family_of_kernel
+from spark_prof.rules.backend_order import NEWEST, Backend, backends_for
+from spark_prof.rules.backends import Choice, choice_of, family_of_kernel
 from spark_prof.rules.environment import version_of
+from spark_prof.rules.tune_candidates import FOREIGN
 
 OPTIONS: Mapping[str, str] = {
     "experts": "--moe-backend",
@@ -17,6 +19,7 @@ OPTIONS: Mapping[str, str] = {
 }
 """The option that chooses the kernels of a component."""
 _WIDE_CACHE = ("", "auto", "bfloat16", "float16")
+_SLOW = frozenset(value for names in FOREIGN for value in names.split())
 
 
 class Others(NamedTuple):
@@ -25,8 +28,12 @@ class Others(NamedTuple):
     option: str
     stored: str  # the format of the weights; empty where it is not known
     capability: str  # the GPU's; empty where it is not known
-    values: tuple[str, ...]  # of the option, those that are known to run; vLLM's favourite first
+    # Of the option, those that are known to run and that vLLM, this one or the newest, would take
+    # before what ran; its favourite first.
+    values: tuple[str, ...]
     known: bool  # whether these are all that are known; else nothing can be said
+    later: tuple[str, ...] = ()  # those that vLLM tries after what ran, or never by itself
+    packages: tuple[str, ...] = ()  # that the first of the values needs and vLLM does not bring
 
 
 def other_backends(report: Report, component: str, kernel: str = "") -> Others | None:
@@ -48,30 +55,50 @@ def other_backends(report: Report, component: str, kernel: str = "") -> Others |
     except ValueError:
         return Others(option, stored, "", (), False)
     rows = backends_for(option, stored, number, version_of(report.run.vllm)[:2])
+    rows = tuple(row for row in rows if row.value not in _SLOW)
     ran = None if attention else _ran(report, component, kernel, rows)
     named = {m.kernel for m in report.modules if m.component == "attention" and m.kernel}
     if attention and len(named) == 1:
         ran = frozenset(row.value for row in rows if row.implementation in named) or None
     if ran is None:
         return Others(option, stored, capability, (), False)
-    values = tuple(dict.fromkeys(row.value for row in rows if row.value not in ran))
-    return Others(option, stored, capability, values, True)
+    newest = backends_for(option, stored, number, NEWEST)
+    first = _before(rows, ran) | _before(newest, ran)
+    others = dict.fromkeys(row.value for row in rows if row.value not in ran)
+    values = tuple(value for value in others if value in first)
+    packages = next((row.packages for row in rows if values and row.value == values[0]), ())
+    later = tuple(value for value in others if value not in first)
+    return Others(option, stored, capability, values, True, later, packages)
+
+
+def _before(rows: tuple[Backend, ...], ran: frozenset[str]) -> set[str]:
+    """The values that a vLLM tries by itself before all that may have run."""
+    place = next((i for i, row in enumerate(rows) if row.value in ran), len(rows))
+    return {row.value for row in rows[:place] if row.by_itself}
 
 
 def advice(others: Others, first: str = "Try") -> str:
     """What to try, as a sentence; the option with its value stands in it as it is typed."""
-    option, stored, capability, values, known = others
+    option, stored, capability, values, known, later, packages = others
     if not known:
         return f"{first} another kernel; which other {option} runs here is not known."
     of = f"{stored} weights" if option != "--attention-backend" else "this attention"
     where = f"{of} on compute capability {capability}"
+    if not values and later:
+        return (
+            f"vLLM tries no other kernel before the one that runs {where}; after it come "
+            f"{', '.join(later)}, of which none is known to be faster; "
+            f"spark-prof ab --b={option}={later[0]} would tell."
+        )
     if not values:
         return (
             f"No other {option} is known to run {where}: what is left are kernels from outside of "
             "vLLM (spark-prof kernels list)."
         )
-    more = f"; after it {', '.join(values[1:])}" if values[1:] else ""
-    return f"{first} {option}={values[0]}, which vLLM has for {where}{more}."
+    rest = (*values[1:], *later)
+    more = f"; after it {', '.join(rest)}" if rest else ""
+    install = f" (it needs {', '.join(packages)}, which vLLM does not bring)" if packages else ""
+    return f"{first} {option}={values[0]}, which vLLM has for {where}{install}{more}."
 
 
 def stored_format(report: Report, component: str) -> str:
@@ -81,11 +108,29 @@ def stored_format(report: Report, component: str) -> str:
     return {"bfloat16": "bf16", "float16": "bf16"}.get(stored, stored)
 
 
+def kernel_families(report: Report, component: str, kernel: str = "") -> tuple[set[str], set[str]]:
+    """What computes a component's weights: families by the engine's words, and by the trace.
+
+    Args:
+        kernel: the name of its GPU kernel, where it is known from elsewhere.
+    """
+    layers = [row for row in (report.audit.rows if report.audit else ()) if row.layer == component]
+    families = {w.family for row in layers for w in row.witnesses if w.who == "engine"} - {""}
+    trace = {family_of_kernel(kernel)} - {""}
+    trace |= {w.family for row in layers for w in row.witnesses if w.who == "trace"}
+    return families, trace
+
+
 def _attention(report: Report) -> str:
     cache = report.audit.engine.kv_cache if report.audit else ""
     if cache not in _WIDE_CACHE:
         return ""
-    return "sinks" if "GptOss" in report.run.model else "plain"
+    return "sinks" if report.run.architecture == "GptOssForCausalLM" else "plain"
+
+
+def choice_of_row(row: Backend) -> Choice | None:
+    """What a backend is, as its format has it."""
+    return choice_of(f"{row.stored}.{row.name}") or choice_of(row.value)
 
 
 def _ran(
@@ -95,16 +140,14 @@ def _ran(
     if not rows:
         return None
     layers = [row for row in (report.audit.rows if report.audit else ()) if row.layer == component]
-    families = {w.family for row in layers for w in row.witnesses if w.who == "engine"}
-    trace = {family_of_kernel(kernel)} - {""}
-    trace |= {w.family for row in layers for w in row.witnesses if w.who == "trace"}
+    families, trace = kernel_families(report, component, kernel)
     if not families and not trace:
         return None
     # Where the checkpoint quantizes no activations, kernels with narrow ones compute otherwise.
-    narrow = all(row.checkpoint.startswith("W4A4") for row in layers) and bool(layers)
+    narrow = all(tuple(map(bits_of, row.asked)) == (4, 4) for row in layers) and bool(layers)
     found = set()
     for row in rows:
-        choice = choice_of(row.value)
+        choice = choice_of_row(row)
         if choice is None:
             continue
         same = choice.family in families if families else bool(trace & {*choice.traced})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 from spark_prof.analyzers.finding import Finding, keyed
@@ -15,6 +15,7 @@ from spark_prof.analyzers.findings import (
     stragglers,
 )
 from spark_prof.analyzers.findings.audit_findings import FALLBACKS
+from spark_prof.analyzers.findings.claims import held_to_parts, token_ms
 from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.rule import Rule
 from spark_prof.analyzers.model import Report
@@ -40,4 +41,23 @@ PAGES = {rule.id: rule.page for rule in RULES}
 def findings_of(report: Report) -> tuple[Finding, ...]:
     """What the rules find, the largest gain first and what nobody can put a figure on last."""
     found = [with_next_command(f, report, rule.page) for rule in RULES for f in rule.find(report)]
-    return keyed(sorted(found, key=lambda f: (f.ms_per_token is None, -(f.ms_per_token or 0.0))))
+    return ranked(found, report, report)
+
+
+OF_ALL_STEPS = frozenset({"mixed-steps", "preemptions"})
+"""What is found among the steps of all batch sizes; the others are of the screen's size."""
+
+
+def ranked(found: Iterable[Finding], report: Report, whole: Report) -> tuple[Finding, ...]:
+    """The largest gain first, and what nobody can put a figure on last; no claim above its part.
+
+    Args:
+        report: whose parts of a token they are about.
+        whole: whose token is told first.
+    """
+    held = held_to_parts(sorted(found, key=_largest_first), report, token_ms(whole))
+    return keyed(sorted(held, key=_largest_first))
+
+
+def _largest_first(finding: Finding) -> tuple[bool, float]:
+    return finding.ms_per_token is None, -(finding.ms_per_token or 0.0)

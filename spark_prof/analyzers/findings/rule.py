@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.finding import Finding, NamedKernel
 from spark_prof.analyzers.model import ModuleRow, Report
 from spark_prof.rules.environment import version_of
 
@@ -46,19 +46,19 @@ def kernels_per_decode_step(report: Report) -> float:
 
 def runs_graphs(report: Report) -> bool:
     """Whether the recording says that CUDA graphs were replayed."""
-    return "CUDA graphs" in report.run.execution
+    return report.run.mode.graphs
 
 
 def runs_eagerly(report: Report) -> bool:
     """Whether the recording or its log says that every kernel was launched by itself."""
     if report.audit is not None and report.audit.engine.eager is not None:
         return report.audit.engine.eager
-    return report.run.execution.startswith("eager") and not runs_graphs(report)
+    return report.run.mode.launches_alone
 
 
 def runs_asynchronously(report: Report) -> bool:
     """Whether the scheduler chose the next batch while the GPU worked."""
-    return "asynchronous scheduling" in report.run.execution
+    return report.run.mode.asynchronous
 
 
 def is_at_least(report: Report, major: int, minor: int) -> bool:
@@ -83,13 +83,23 @@ def has_qk_norm(modules: Iterable[ModuleRow]) -> bool:
     )
 
 
-Told = (
-    tuple[float | None, str, str, tuple[str, ...]]
-    | tuple[float | None, str, str, tuple[str, ...], tuple[str, ...]]
-    | tuple[float | None, str, str, tuple[str, ...], tuple[str, ...], str]
-)
-"""What a rule found, but for its id: ms per token, text, fix, evidence, where it is about kernels
-their components and, where a rule finds several things, its subject, as in `Finding`."""
+@dataclass(frozen=True)
+class Observation:
+    """What a rule found: a `Finding` but for its id."""
+
+    ms_per_token: float | None  # what the fix should bring at most; None where unknown
+    text: str  # what was found, with its figures
+    fix: str  # what to change
+    evidence: tuple[str, ...] = ()  # what it stands on, one sentence each
+    components: tuple[str, ...] = ()  # whose kernels it is about; empty where it is about none
+    subject: str = ""  # what tells it from others of its rule
+    # Options of vLLM's that the advice names, as they are typed; a backend may have no value.
+    tries: tuple[str, ...] = ()
+    kernels: tuple[NamedKernel, ...] = ()  # that its text and evidence name, in their order
+
+
+PASSES = "--compilation-config.pass_config."
+"""What stands before the name of a fusion, in an option."""
 
 
 @dataclass(frozen=True)
@@ -98,16 +108,30 @@ class Rule(Generic[Subject]):
 
     id: str  # words joined by hyphens, of the findings that it makes
     looks_for: str  # what fires it, in one line, as docs/findings.md has it
-    look: Callable[[Subject], Iterable[Told]]  # a report's own findings are still empty
+    look: Callable[[Subject], Iterable[Observation]]  # a report's own findings are still empty
     page: str = "fallbacks"  # of the explorer, where the evidence is
+    # Of a token, which its gain comes out of; where there are none, those of its components.
+    parts: tuple[str, ...] = ()
 
     def find(self, subject: Subject) -> Iterator[Finding]:
         """What it finds; nothing, where there is nothing."""
-        return (Finding(self.id, *told) for told in self.look(subject))
+        for seen in self.look(subject):
+            yield Finding(
+                self.id,
+                seen.ms_per_token,
+                seen.text,
+                seen.fix,
+                seen.evidence,
+                seen.components,
+                seen.subject,
+                parts=self.parts or seen.components,
+                tries=seen.tries,
+                kernels=seen.kernels,
+            )
 
 
 def rule(
-    name: str, page: str, looks_for: str
-) -> Callable[[Callable[[Subject], Iterable[Told]]], Rule[Subject]]:
+    name: str, page: str, looks_for: str, parts: tuple[str, ...] = ()
+) -> Callable[[Callable[[Subject], Iterable[Observation]]], Rule[Subject]]:
     """Makes a rule of a function that looks."""
-    return lambda look: Rule(name, looks_for, look, page)
+    return lambda look: Rule(name, looks_for, look, page, parts)

@@ -5,48 +5,90 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_prof.analyzers.findings.rule import (
-    Told,
+    Observation,
     decode_step_us,
     decode_steps_us,
     ms_per_token,
     rule,
+    runs_graphs,
 )
 from spark_prof.analyzers.model import Report
 
-_MOSTLY = 0.6
-_FEW_STEPS = 16
 _MUCH_HELD_UP = 0.02
 _MUCH_REDUCED = 0.05
 _SMALL_MESSAGE_US = 100.0
+_WAITS = ("collective", "launch_gaps", "host")
+"""What a late rank costs: the others time in collectives, itself time in which nothing runs."""
 
 
 @rule("straggler-rank", "ranks",
-      "one rank comes last in 60 % of the steps and holds the others up by 2 % of a "
-      "step")  # fmt: skip
-def _straggler(report: Report) -> Iterator[Told]:
-    step, steps = decode_step_us(report), report.collectives.steps
-    if not step or steps < _FEW_STEPS:
-        return
-    for row in report.ranks:
-        if not row.slowest_steps or not row.held_up_us or row.slowest_steps < _MOSTLY * steps:
+      "a rank comes to the collectives of decode steps later than all others, by 2 % of a step, "
+      "and an interval of 98 % leaves zero out", _WAITS)  # fmt: skip
+def _straggler(report: Report) -> Iterator[Observation]:
+    step, batch = decode_step_us(report), report.steps.screen_batch
+    for late in report.collectives.lateness:
+        if late.batch != batch or not step or late.us < _MUCH_HELD_UP * step:
             continue
-        share = row.slowest_steps / steps
-        lost = row.held_up_us * share
-        if lost < _MUCH_HELD_UP * step:
-            continue
-        yield (ms_per_token(report, lost * report.steps.decode),
-            f"Rank {row.rank} comes last in {row.slowest_steps:,} of {steps:,} steps, and the "
-            f"others wait {row.held_up_us:,.0f} us for it in each of them.",
-            "Compare that GPU with the others while they serve: clocks, power limit and "
-            "temperature (nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE), other processes "
-            "on it, the cores its worker runs on, and the experts it holds.",
-            ("Waits in collectives that were matched between the ranks, by corrected clocks.",),
+        who, others = _named(late.ranks), _named(late.others)
+        one = len(late.ranks) == 1
+        where = (
+            f"{who} reach{'es' * one} the first collective of decode steps"
+            if late.place == "start"
+            else f"Within decode steps {who.lower()} come{'s' * one} to the collectives"
+        )
+        yield Observation(ms_per_token(report, late.us * report.steps.decode),
+            f"{where} {late.us:,.0f} us later than {others.lower()} (98 % interval "
+            f"{late.low_us:,.0f} to {late.high_us:,.0f} us, {late.steps:,} steps), which "
+            f"wait{'s' * (len(late.others) == 1)} for {'it' if one else 'them'}.",
+            _what_to_do(report, late.place),
+            (
+                "The mean, over decode steps without first uses of kernels, of how much later than "
+                "the latest of the others; a rank that is late and early by turns counts nothing.",
+                "Collectives that were matched between the ranks, by corrected clocks and by their "
+                "lengths: the smaller of both.",
+            ),
+            subject=late.place,
         )  # fmt: skip
+
+
+def _named(ranks: tuple[int, ...]) -> str:
+    text = ", ".join(map(str, ranks))
+    return f"Rank {text}" if len(ranks) == 1 else f"Ranks {text}"
+
+
+_STATE = {
+    "NVIDIA": " (nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE)",
+    "AMD": " (amd-smi metric)",
+}
+"""What shows the state of a maker's GPU."""
+
+
+def _what_to_do(report: Report, place: str) -> str:
+    """Where to look: a step begins late by the host that launches it, not by the GPU."""
+    host = "the cores its worker runs on, and what else runs on them"
+    experts = any(row.name == "experts" and row.decode_us_per_step for row in report.components)
+    held = ", and the experts it holds" if experts else ""
+    if report.run.units == "op":
+        return (
+            f"Compare that worker with the others while they serve: {host} "
+            f"(VLLM_CPU_OMP_THREADS_BIND){held}."
+        )
+    if place == "start":
+        return (
+            "That rank's worker launches its steps late: give it cores of its own on the socket "
+            "of its GPU (numactl, taskset), and look at what else runs there."
+        )
+    if not runs_graphs(report):
+        host = f"{host} (each launches its own kernels here)"
+    return (
+        "Compare that GPU with the others while they serve: clocks, power limit and temperature"
+        f"{_STATE.get(report.gpu.vendor or '', '')}, other processes on it, {host}{held}."
+    )
 
 
 @rule("nccl-all-reduce", "ranks",
       "NCCL's all-reduce kernels under 100 us take 5 % of a decode step on one host")  # fmt: skip
-def _nccl_all_reduce(report: Report) -> Iterator[Told]:
+def _nccl_all_reduce(report: Report) -> Iterator[Observation]:
     whole, clocks = decode_steps_us(report), report.collectives.clocks
     # Between hosts nothing else can do it, and without clocks nothing says that there is one host.
     if not whole or not clocks or not all(clock.same_host for clock in clocks):
@@ -62,7 +104,7 @@ def _nccl_all_reduce(report: Report) -> Iterator[Told]:
     us = sum(row.decode_us for row in rows)
     if us < _MUCH_REDUCED * whole:
         return
-    yield (ms_per_token(report, us),
+    yield Observation(ms_per_token(report, us),
         f"NCCL adds up small messages between GPUs of one host: {us / report.steps.decode:,.0f} us "
         f"of a decode step, {100 * us / whole:.1f} %.",
         "vLLM's own all-reduce takes less for small messages: leave out "
@@ -88,7 +130,7 @@ _FIXES = {
 @rule("clocks-held-down", "steps",
       "a clock under 90 % of the highest right after the last step, and a reason that the driver "
       "tells")  # fmt: skip
-def _held_down(report: Report) -> Iterator[Told]:
+def _held_down(report: Report) -> Iterator[Observation]:
     clocks = report.gpu.clocks
     if clocks is None or not clocks.highest_mhz or not clocks.throttled:
         return
@@ -97,7 +139,7 @@ def _held_down(report: Report) -> Iterator[Told]:
         return
     us = sum(row.decode_us for row in report.components) * (1 - ratio)
     fixes = dict.fromkeys(_FIXES[reason] for reason in clocks.throttled if reason in _FIXES)
-    yield (ms_per_token(report, us),
+    yield Observation(ms_per_token(report, us),
         f"After the last step the GPU ran at {clocks.sm_mhz:,} MHz of at most "
         f"{clocks.highest_mhz:,} MHz, held down by: {', '.join(clocks.throttled)}.",
         "Let it run faster: "

@@ -96,9 +96,9 @@ class Matched:
     steps: pd.DataFrame
     # One row per matched call and rank: _CALLS, of which `turn` is the row of `steps`.
     calls: pd.DataFrame
-    unequal_steps: int  # steps left out because the ranks ran different numbers of a collective
-    # Calls that were not matched: in such steps, of an unknown kind, or of a kind whose
-    # participants may end before the last one has started.
+    unequal_steps: int  # steps in which the ranks ran different numbers of a collective
+    # Calls that were not matched: of such a kind in such a step, of an unknown kind, or of a kind
+    # whose participants may end before the last one has started.
     unmatched: int
 
 
@@ -124,12 +124,15 @@ def match_collectives(
         found = found[found["kind"] != "send_recv"]
     counts = found.groupby(["turn", "kind", "rank"]).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(joined.columns), fill_value=0)
-    unequal = counts.index[counts.min(axis=1) != counts.max(axis=1)].get_level_values("turn")
-    found = found[~found["turn"].isin(unequal)].sort_values(["rank", "start_ns"], kind="stable")
+    # Of a kind that ranks ran in different numbers nothing tells which is which.
+    unequal = counts.index[counts.min(axis=1) != counts.max(axis=1)]
+    told = ~pd.MultiIndex.from_frame(found[["turn", "kind"]]).isin(unequal)
+    found = found[told].sort_values(["rank", "start_ns"], kind="stable")
     order = found.groupby(["turn", "kind", "rank"]).cumcount()
     call = pd.MultiIndex.from_arrays([found["turn"], found["kind"], order]).factorize(sort=True)[0]
     found = found.assign(call=call).sort_values(["call", "rank"], ignore_index=True)
-    return Matched(joined, found[_CALLS], len(set(unequal)), recorded - len(found))
+    steps_of = unequal.get_level_values("turn")
+    return Matched(joined, found[_CALLS], len(set(steps_of)), recorded - len(found))
 
 
 def match_by_time(steps: pd.DataFrame, calls: Mapping[int, pd.DataFrame]) -> Matched:

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_prof.analyzers.classify.classifier import classify
+from spark_prof.analyzers.classify.collectives import collective_kind
 from spark_prof.arrays import Int64s
+from spark_prof.rules.collectives import KINDS
 from spark_prof.traces.bundle import Bundle
 
-KINDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("reduce_scatter", r"reduce_?scatter",
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",)),
-    ("all_reduce", r"all_?reduce|cross_device_reduce|quickreduce",
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, int)",
-        "_C::shm_allreduce", "c10d::allreduce_")),
-    ("all_gather", r"all_?gather",
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "c10d::_allgather_base_")),
-    ("all_to_all", r"all_?to_?all", ("c10d::alltoall_base_",)),
-    ("broadcast", r"broadcast", ("ncclDevKernel_Broadcast_RING_LL",)),
-    ("send_recv", r"send_?recv",
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",)),
-    ("reduce", r"reduce", ("ncclDevKernel_Reduce_Sum_f32_RING_LL",)),
-)  # fmt: skip
-"""Kind, pattern and names that are its tests; the first that fits."""
+__all__ = ["JOINT", "KINDS", "calls_among", "collective_calls", "collective_kind"]
 
 JOINT = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"})
 """Of which no participant can end before the last one has started.
@@ -37,18 +19,6 @@ JOINT = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "
 A broadcast's root may be done before the others come; a send may end in its buffer, so that
 `send_recv` is joint only where it is NCCL's way to exchange with everybody.
 """
-
-_COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern, _ in KINDS)
-
-
-@lru_cache(maxsize=16384)
-def collective_kind(name: str) -> str | None:
-    """The kind of a collective; "unknown" where the name tells no more, None for anything else."""
-    if classify(name).component != "collective":
-        return None
-    head = name.partition("(")[0]
-    return next((kind for kind, pattern in _COMPILED if pattern.search(head)), "unknown")
-
 
 _COLUMNS = ("name", "start_ns", "end_ns", "part", "stream", "step")
 

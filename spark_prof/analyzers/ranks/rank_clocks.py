@@ -147,6 +147,11 @@ class RankClock:
     met: int
 
     @property
+    def blind(self) -> bool:
+        """Whether no clock joins its times to the reference's, though both met."""
+        return self.offset is None and (self.met > 0 or not self.same_host)
+
+    @property
     def contradicts(self) -> bool:
         """Whether ranks of one host disagree about the time although they share the clock."""
         if self.offset is None:

@@ -6,7 +6,7 @@ to its end, so that the two are the collective's whole time on that rank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +14,25 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.attribution.placement import place_kernels
+from spark_prof.analyzers.classify.classifier import exchange_inside, short_name
 from spark_prof.analyzers.layer_consistency import with_known_layers
 from spark_prof.analyzers.lookup import NameColumn
-from spark_prof.analyzers.model import ClockRow, CollectiveRow, Collectives, SlowStep
+from spark_prof.analyzers.model import (
+    ClockRow,
+    CollectiveRow,
+    Collectives,
+    Lateness,
+    SlowStep,
+)
 from spark_prof.analyzers.rank_layout import Layout, layout_of
 from spark_prof.analyzers.ranks.align_ranks import Teamwork, teamwork_of
-from spark_prof.analyzers.ranks.collective_calls import collective_kind
+from spark_prof.analyzers.ranks.collective_calls import collective_calls, collective_kind
+from spark_prof.analyzers.ranks.lateness import lateness_of, usual_steps
 from spark_prof.analyzers.ranks.rank_clocks import TIMER_NS, Offset, RankClock, clocks_of
 from spark_prof.traces.bundle import Bundle
 
 _TIMES = ("start_ns", "end_ns")
+_MOST_NAMED = 3
 
 
 def aligned(calls: pd.DataFrame, offsets: Mapping[int, Offset]) -> pd.DataFrame:
@@ -61,6 +70,23 @@ def waits_of(calls: pd.DataFrame, uncertainty_ns: float) -> tuple[pd.DataFrame, 
     return found[~bad], int(bad.sum())
 
 
+def waits_by_length(calls: pd.DataFrame) -> pd.DataFrame:
+    """The same where no clock joins the ranks: all leave a collective together.
+
+    Who stays in it the shortest came last, and what others stay longer is their wait. The shortest
+    stay is all transfer.
+    """
+    length = calls["end_ns"] - calls["start_ns"]
+    shortest = length.groupby(calls["call"]).transform("min")
+    wait, last = length - shortest, length == shortest
+    waits = wait.groupby(calls["call"])
+    others, size = waits.transform("sum") - wait, waits.transform("size")
+    mean = others / (size - 1).clip(lower=1)
+    return calls.assign(
+        wait_ns=wait, transfer_ns=shortest, last=last, others_wait_ns=mean.where(last, 0.0)
+    )
+
+
 def slowest_of_steps(calls: pd.DataFrame, uncertainty_ns: float) -> pd.DataFrame:
     """The rank that held up each step the most, of calls that `waits_of` returned.
 
@@ -91,8 +117,22 @@ def slowest_of_steps(calls: pd.DataFrame, uncertainty_ns: float) -> pd.DataFrame
     )
 
 
+def hidden_in(bundle: Bundle) -> tuple[str, ...]:
+    """The kernels that multiply and exchange between ranks in one, by their short names."""
+    names = {
+        str(name)
+        for rank in bundle.ranks
+        for name in bundle.frame("kernels", rank, ["name"])["name"].cat.categories
+    }
+    return tuple(sorted({short_name(name) for name in names if exchange_inside(name)}))
+
+
 def remarks(
-    layout: Layout, works: Sequence[Teamwork], clocks: Sequence[RankClock], contradictory: int
+    layout: Layout,
+    works: Sequence[Teamwork],
+    clocks: Sequence[RankClock],
+    contradictory: int,
+    hidden: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The sentences, those about what is missing first."""
     found = []
@@ -115,7 +155,7 @@ def remarks(
     if unequal := sum(work.matched.unequal_steps for work in works):
         found.append(
             f"In {_counted(unequal, 'step')} the ranks ran different numbers of a collective: "
-            "nothing there was matched."
+            "nothing of that kind was matched there."
         )
     if apart := sum(work.most_steps - len(work.matched.steps) for work in works):
         found.append(f"Not on every rank of the group, so left out: {_counted(apart, 'step')}.")
@@ -124,22 +164,37 @@ def remarks(
             f"Left out: {_counted(contradictory, 'call')} in which one rank was done before "
             "another had begun. They do not belong together, or the clocks are wrong."
         )
-    far = [clock for clock in clocks if not clock.same_host]
-    if blind := [clock.rank for clock in far if clock.offset is None]:
+    if hidden:
         found.append(
-            f"Nothing ties the clock of ranks {_few(blind)} to that of rank {far[0].reference}, "
-            "or what does contradicts itself: their times cannot be compared."
+            f"{', '.join(hidden[:_MOST_NAMED])} multiply and exchange between ranks in one kernel: "
+            "their waits are no collective's, and in no figure here."
+        )
+    by_length = (
+        ": waits are by how much longer a rank stays in a collective than the one that stays the "
+        "shortest."
+        if any(len(work.matched.calls) for work in works)
+        else ": their times cannot be compared."
+    )
+    if far := [clock.rank for clock in clocks if clock.blind and not clock.same_host]:
+        found.append(
+            f"Nothing ties the clock of {_named(far)} to that of rank {clocks[0].reference}, or "
+            f"what does contradicts itself{by_length}"
         )
     if wrong := [clock.rank for clock in clocks if clock.contradicts]:
+        blind = any(clock.blind for clock in clocks if clock.same_host)
         found.append(
-            f"Ranks {_few(wrong)} share a clock with rank {clocks[0].reference}, but their "
-            "timestamps disagree by more than collectives allow."
+            f"{_named(wrong).capitalize()} and rank {clocks[0].reference} share a clock, but their "
+            f"timestamps disagree by more than collectives allow{by_length if blind else '.'}"
         )
     return tuple(found)
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {_few(ranks)}"
 
 
 def _few(ranks: Sequence[int]) -> str:
@@ -163,14 +218,20 @@ class _TeamResult:
 def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, dict[str, Any]]]:
     """What the ranks did to each other, and the share of each rank in it.
 
-    A bundle of one rank has nothing to say here. The share is `wait_us`, `transfer_us`,
-    `slowest_steps` and `held_up_us` of its RankRow; a rank without matched collectives has none.
+    A bundle of one rank has nothing to say here. The share is `collective_us` of its RankRow, and
+    `wait_us`, `transfer_us`, `slowest_steps` and `held_up_us` where collectives were matched.
     """
     layout = layout_of(bundle)
     works = teamwork_of(bundle, layout)
     clocks = clocks_of(bundle, layout, works)
     results = [r for work in works if (r := _result(bundle, work, clocks)) is not None]
-    shares = {rank: share for result in results for rank, share in _shares(result).items()}
+    hidden = hidden_in(bundle) if len(bundle.ranks) > 1 or layout.missing else ()
+    shares: dict[int, dict[str, Any]] = {}
+    if len(bundle.ranks) > 1:
+        shares = {rank: {"collective_us": _in_collectives(bundle, rank)} for rank in bundle.ranks}
+    for result in results:
+        for rank, share in _shares(result).items():
+            shares[rank] |= share
     joined = sum(len(work.matched.steps) for work in works)
     found = Collectives(
         matched=sum(result.calls["call"].nunique() for result in results),
@@ -183,23 +244,27 @@ def collectives_of(bundle: Bundle) -> tuple[Collectives, dict[int, dict[str, Any
         clocks=tuple(map(_clock_row, clocks)),
         items=_items(results),
         slow_steps=tuple(step for result in results for step in _slow_steps(result)),
-        notes=remarks(layout, works, clocks, sum(r.contradictory for r in results)),
+        lateness=tuple(late for result in results for late in _lateness(bundle, result)),
+        notes=remarks(layout, works, clocks, sum(r.contradictory for r in results), hidden),
     )
     return found, shares
 
 
 def _result(bundle: Bundle, work: Teamwork, clocks: Sequence[RankClock]) -> _TeamResult | None:
-    """None where the ranks read clocks that nothing joins, or have no collective in common."""
+    """None where the ranks have no collective in common."""
     mine = [clock for clock in clocks if clock.rank in work.team.ranks]
-    far = [clock for clock in mine if not clock.same_host]
-    if work.matched.calls.empty or any(clock.offset is None for clock in far):
+    if work.matched.calls.empty:
         return None
-    offsets = {clock.rank: clock.offset for clock in far if clock.offset is not None}
-    uncertain = max((offset.uncertainty_ns for offset in offsets.values()), default=0.0)
-    uncertain += max((abs(c.offset.ns) for c in mine if c.contradicts and c.offset), default=0.0)
-    calls = work.matched.calls
-    calls = aligned(calls.assign(own_start_ns=calls["start_ns"]), offsets)
-    calls, contradictory = waits_of(calls, uncertain)
+    calls = work.matched.calls.assign(own_start_ns=work.matched.calls["start_ns"])
+    if any(clock.blind for clock in mine):
+        calls, uncertain, contradictory = waits_by_length(calls), float(TIMER_NS), 0
+    else:
+        far = [clock for clock in mine if not clock.same_host]
+        offsets = {clock.rank: clock.offset for clock in far if clock.offset is not None}
+        uncertain = max((offset.uncertainty_ns for offset in offsets.values()), default=0.0)
+        wrong = (abs(c.offset.ns) for c in mine if c.contradicts and c.offset)
+        uncertain += max(wrong, default=0.0)
+        calls, contradictory = waits_of(aligned(calls, offsets), uncertain)
     steps = slowest_of_steps(calls, uncertain)
     return _TeamResult(work, _placed(bundle, calls), steps, contradictory)
 
@@ -226,6 +291,32 @@ def _placed(bundle: Bundle, calls: pd.DataFrame) -> pd.DataFrame:
         index=pd.Index(mine["call"]),
     )
     return calls.join(places, on="call")
+
+
+def _in_collectives(bundle: Bundle, rank: int) -> float:
+    calls = collective_calls(bundle, rank)
+    return float((calls["end_ns"] - calls["start_ns"]).sum()) / 1e3
+
+
+def _lateness(bundle: Bundle, result: _TeamResult) -> Iterator[Lateness]:
+    """Of the steps that are usual decode steps on every rank whose steps are joined.
+
+    Of all of them, and of each batch size: what one size says is not true of another.
+    """
+    team, joined = result.work.team, result.work.matched.steps
+    columns = ["step", "phase", "start_ns", "end_ns", "decode_tokens", "decode_requests"]
+    usual, lengths, sizes = np.ones(len(joined), bool), [], np.zeros(len(joined), np.int64)
+    for rank in map(int, joined.columns):
+        steps = bundle.frame("steps", rank, columns).set_index("step", drop=False)
+        usual &= pd.Series(usual_steps(steps), steps.index).reindex(joined[rank]).to_numpy(bool)
+        lengths.append((steps["end_ns"] - steps["start_ns"]).reindex(joined[rank]).to_numpy())
+        sizes = steps["decode_requests"].reindex(joined[rank]).to_numpy(np.int64)
+    for batch in (None, *np.unique(sizes[usual]).tolist()):
+        own = usual if batch is None else usual & (sizes == batch)
+        if own.any():
+            length = float(np.median(np.max(lengths, axis=0)[own]))
+            named = {"batch": batch, "stage": team.stage, "replica": team.replica}
+            yield from lateness_of(result.calls, np.flatnonzero(own).tolist(), length, named)
 
 
 def _shares(result: _TeamResult) -> dict[int, dict[str, Any]]:

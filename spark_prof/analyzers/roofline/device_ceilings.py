@@ -42,7 +42,7 @@ def surely_us(row: RooflineRow, ceilings: Ceilings, clock: float = 1.0) -> float
         clock: highest clock over the one that the data sheet's peaks stand on.
     """
     found = memory_us(row.streamed_bytes * row.calls, ceilings)
-    if row.limiter == "arithmetic" and not ceilings.peak_source.startswith("measured"):
+    if row.limiter == "arithmetic" and not ceilings.peaks_measured:
         found = max(found, (row.floor_us or 0.0) * row.calls / clock)
     return found
 
@@ -86,8 +86,8 @@ def without_step_floors(roofline: Roofline, phases: Collection[object]) -> Roofl
 def _held(phase: RooflinePhase, kernels: Collection[tuple[object, ...]]) -> RooflinePhase:
     unknown: dict[str, Any] = dict.fromkeys(_FROM_BYTES)
     rows = [
-        replace(row, streamed_bytes=0.0, operations=0.0, what="", basis="", expected=False,
-                **unknown)
+        replace(row, streamed_bytes=0.0, operations=0.0, what="", product="", weights=(),
+                basis="", expected=False, **unknown)
         if (phase.phase, *row.place) in kernels
         else row if (row.floor_us or 0.0) <= row.us else replace(row, floor_us=row.us)
         for row in phase.rows
@@ -113,10 +113,12 @@ def ceilings_of(
     peaks = {name: figure.value for name, figure in known.peaks.items()} if known else {}
     reached = known.read_bandwidth if known else None
     source, clocks, smallest = known.source if known else "", "", None
+    peaks_measured = False
     if measured is not None:
         found = {p: rate for p in PRECISIONS if (rate := measured.value(p)) is not None}
         peaks |= found
         source = f"measured here on {measured.taken}" if found else source
+        peaks_measured = bool(found)
         clocks, smallest = measured.after.words, measured.value("launch_graph")
         for each in measured.measurements:
             if each.quantity == "read":
@@ -130,4 +132,5 @@ def ceilings_of(
         clocks,
         None if smallest is None else smallest * 1e6,
         known.l2_bytes if known else None,
+        peaks_measured,
     )

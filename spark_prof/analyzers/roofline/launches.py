@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +12,10 @@ import pandas as pd
 
 from spark_prof.analyzers.classify.classifier import is_gemm
 from spark_prof.analyzers.lookup import positions
-from spark_prof.analyzers.roofline.needs import Load, Work
+from spark_prof.analyzers.roofline.needs import Load, Shape, Work, reading
 from spark_prof.analyzers.roofline.roofline_rows import Place
+from spark_prof.analyzers.roofline.weight_bytes import Weights
+from spark_prof.rules.components import DRAFTER, LM_HEAD, part_of
 from spark_prof.traces.host_timeline import MODEL_PATH
 from spark_prof.vocabulary import BASIS_CLASSES, COPIES
 
@@ -43,6 +45,11 @@ class Launch:
     def proven(self) -> bool:
         """Whether its owner is known and no guess, such as one by order or name."""
         return self.basis in BASIS_CLASSES["proven"]
+
+    @property
+    def drafts(self) -> bool:
+        """Whether a drafter computes logits with it."""
+        return self.component == LM_HEAD and part_of(self.role) == DRAFTER
 
     @property
     def place(self) -> Place:
@@ -86,6 +93,39 @@ def attributed_work(launches: Iterable[Launch], works: Iterable[Work]) -> list[A
     for place, members in wanted.items():
         for some, theirs in _by_module(ran.get(place, []), members):
             attributed += _in_one_place(some, theirs)
+    return attributed
+
+
+def drafted_work(
+    launches: Iterable[Launch], weights: Iterable[Weights], load: Load, shape: Shape
+) -> list[AttributedWork]:
+    """What a drafter reads of a head, its own or the model's that it shares.
+
+    It reads it once in each of its passes, with a token for each request: a matrix that kernels of
+    one name point to twice in a step counts twice. Of what no argument tells nothing counts.
+    """
+    known = {
+        w.tensor: w for w in weights if w.tensor >= 0 and w.component == LM_HEAD and w.elements
+    }
+    reads: dict[int, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        for tensor in known.keys() & set(launch.reads):
+            reads[tensor].append(launch)
+    a_pass = replace(load, tokens=load.requests, sampled=load.requests)
+    attributed: list[AttributedWork] = []
+    for tensor, found in reads.items():
+        work = reading(known[tensor], a_pass, shape)
+        mine = [launch for launch in found if launch.component == work.component]
+        passes = min(Counter(launch.name for launch in mine).values(), default=0)
+        if passes:
+            need = work.need
+            need = replace(
+                need,
+                streamed=passes * need.streamed,
+                other=passes * need.other,
+                operations=passes * need.operations,
+            )
+            attributed += _by_time(mine, replace(work, need=need), BY_TENSOR)
     return attributed
 
 

@@ -31,6 +31,7 @@ class Ceilings:
     clocks: str = ""  # how the clocks stood when it was measured, empty where it was not
     smallest_kernel_us: float | None = None  # an empty one in a CUDA graph, where measured
     l2_bytes: int | None = None  # of its level-2 cache
+    peaks_measured: bool = False  # whether those peaks were, which a better kernel may pass
 
     @property
     def bandwidth(self) -> Figure | None:
@@ -68,7 +69,9 @@ class RooflineRow:
     of_data_sheet: float | None  # share of the data sheet's bandwidth
     of_reached: float | None  # share of the measured read bandwidth
     floor_us: float | None  # lower bound of a call: its bytes or operations at the roofline
-    limiter: str | None  # memory or arithmetic, or latency where the smallest kernel takes longer
+    # Memory or arithmetic, latency where the smallest kernel takes longer, or exchange where a
+    # product waits for other ranks as well; what it misses of its bound nobody knows then.
+    limiter: str | None
     left_us: float | None  # time above the lower bound, of all calls of a step
     left_ms_per_token: float | None
     read_bytes: float | None = None  # that one call really read from memory, by counters
@@ -79,6 +82,8 @@ class RooflineRow:
     # How long before its time a call was seen to start while the kernel before it ran. Where it
     # `starts_early`, bandwidth and shares are not known.
     ahead_us: float = 0.0
+    product: str = ""  # which of its component's products it computes, such as w13; else empty
+    weights: tuple[str, ...] = ()  # the names of those that it reads, such as w13 and w2
 
     @property
     def place(self) -> Place:

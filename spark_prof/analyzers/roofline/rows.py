@@ -96,6 +96,9 @@ _LONGEST_EMPTY_US = 2.0
 The shortest kernels of the H100 recordings in tests/data last 0.9 us.
 """
 
+_EXCHANGE = "exchange"
+"""Instead of memory or arithmetic: its time holds waits for other ranks, which nothing tells."""
+
 _COUNTED_FROM = 1 << 20
 """Bytes of a call below which a cache keeps too much for counters to be held against them."""
 
@@ -108,6 +111,8 @@ class Sum:
     other: float = 0.0
     operations: float = 0.0
     what: dict[str, None] = field(default_factory=dict)
+    weights: dict[str, None] = field(default_factory=dict)
+    product: str = ""  # the first of several products of a component, such as w13
     basis: dict[str, None] = field(default_factory=dict)
     expected: bool = False
 
@@ -118,6 +123,9 @@ class Sum:
         self.other += need.other * share
         self.operations += need.operations * share
         self.what[f"{work.what}: {need.part}" if need.part else work.what] = None
+        if work.weights is not None and work.what == work.weights.what:
+            self.weights[work.what] = None
+        self.product = self.product or (work.what if need.part else "")
         self.basis[basis] = None
         self.expected |= need.expected
 
@@ -165,9 +173,12 @@ def rows_of(
         on_cuda_cores = kernel is not None and kernel.engine == "cuda-core"
         peak = ceilings.peak("fp32" if on_cuda_cores else kernel.precision if kernel else None)
         floor, limiter = _floor(total, operations, peak, ceilings, smallest)
+        waits = kernel is not None and kernel.exchanges is not None
+        limiter = _EXCHANGE if waits and limiter else limiter
         seen = bool(each) and not starts_early(us, ahead)
+        seen &= not waits
         rate = total / each * 1e6 if total is not None and seen else None
-        left = max(each - floor, 0.0) * calls if floor is not None else None
+        left = max(each - floor, 0.0) * calls if floor is not None and not waits else None
         read, expected_read, by = moved.get(place, (None, 0.0, ""))
         comparable = expected_read >= _COUNTED_FROM and not need.expected
         sheet, reached = ceilings.data_sheet, ceilings.reached
@@ -180,6 +191,8 @@ def rows_of(
             streamed_bytes=need.streamed / mean,
             operations=operations,
             what=_joined(need.what),
+            product=need.product,
+            weights=(*need.weights,)[:_NAMED],
             basis=_joined(need.basis),
             expected=need.expected,
             bandwidth=rate,
@@ -227,6 +240,7 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
     means: dict[str, Any] = {name: mean(name) for name in names}
     us, needed = means["us"], means["needed_bytes"]
     seen = bool(us) and not starts_early(us, means["ahead_us"])
+    seen &= all(row.limiter != _EXCHANGE for row in rows)
     rate = needed / us * 1e6 if needed is not None and seen else None
 
     def share(name: str) -> float | None:
@@ -238,6 +252,8 @@ def _mean(rows: Sequence[RooflineRow]) -> RooflineRow:
         max(rows, key=lambda row: row.step_us),
         calls=calls,
         what=_joined(dict.fromkeys(row.what for row in rows if row.what)),
+        product=next((row.product for row in rows if row.product), ""),
+        weights=tuple(dict.fromkeys(name for row in rows for name in row.weights))[:_NAMED],
         basis=_joined(dict.fromkeys(row.basis for row in rows if row.basis)),
         expected=any(row.expected for row in rows),
         bandwidth=rate,

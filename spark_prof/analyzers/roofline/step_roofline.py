@@ -18,6 +18,7 @@ from spark_prof.analyzers.roofline.launches import (
     Group,
     Launch,
     attributed_work,
+    drafted_work,
     groups_of,
     launches_of,
 )
@@ -94,18 +95,22 @@ def wanted_of(
     launches: Mapping[int, Sequence[Launch]],
     weights: Sequence[Weights],
     shape: Shape,
+    drafter: Sequence[Weights] = (),
 ) -> Wanted:
-    """What the steps of those groups need, and of which kernels."""
+    """What the steps of those groups need, and of which kernels; `drafter` are its own weights."""
     wanted = Wanted()
     for group in groups:
-        works = _works(weights, launches[group.step], group.load, shape)
+        every = launches[group.step]  # a drafter's reading of a head is none of the model's
+        ran, drafts = [run for run in every if not run.drafts], [run for run in every if run.drafts]
+        works = _works(weights, ran, group.load, shape)
         streamed = wanted.streamed[round(group.load.tokens)] = {}
         done = set()
-        for place, work, share, basis in attributed_work(launches[group.step], works):
+        drafted = drafted_work(drafts, (*weights, *drafter), group.load, shape)
+        for place, work, share, basis in (*attributed_work(ran, works), *drafted):
             wanted.sums.setdefault(place, Sum()).add(work, share * group.share, basis)
             streamed[place] = streamed.get(place, 0.0) + work.need.streamed * share
             done.add(id(work))
-        pointed = any(launch.reads for launch in launches[group.step])
+        pointed = any(launch.reads for launch in ran)
         for work in works:
             wanted.expected |= work.need.expected
             # Work that no kernel was found for still has to be done; where addresses were
@@ -148,26 +153,25 @@ def roofline_of(
     facts = bundle.facts(rank)
     shape = shape_of(facts)
     weights, notes = streamed_weights(bundle, rank, shape)
+    drafter = weights_of_tensors(bundle.frame("tensors", rank), tied=False, drafter=True)
     ceilings = ceilings_of(*device_of(facts), measured)
     reading_us = 1e6 / ceilings.bandwidth.value if ceilings.bandwidth else None
     known = {(row.component, row.name): row for row in kernels}
     phases: list[RooflinePhase] = []
     streamed: tuple[StreamedWeights, ...] = ()
-    for phase, counted, step_us, tpot_us in (
-        ("decode", counters, summary.decode_us, summary.tpot_us),
+    for phase, counted, step_us, per_step in (
+        ("decode", counters, summary.decode_us, summary.token and summary.token.per_step),
         ("prefill", None, summary.prefill_us, None),
     ):
         groups = groups_of(steps, phase)
         if not groups:
             continue
         ran = launches_of(placed, [group.step for group in groups], bundle.frame("modules", rank))
-        wanted = wanted_of(groups, ran, weights, shape)
+        wanted = wanted_of(groups, ran, weights, shape, drafter)
         count = int((steps["phase"] == phase).sum())
         times = sums[(sums["phase"] == phase).to_numpy()]
         moved = _moved(bundle.frame("metrics", rank), count, times, wanted, counted)
-        ms_per_us = None
-        if tpot_us and step_us and step_us.median:
-            ms_per_us = tpot_us.median / step_us.median / 1e3
+        ms_per_us = per_step / 1e3 if per_step else None
         rows = rows_of(times, count, wanted.sums, known, moved, ceilings, ms_per_us)
         nobody = sum(wanted.nobody.values())
         unplaced = tuple(

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from spark_prof.analyzers.ceilings.config import Config
 from spark_prof.analyzers.ceilings.derived import derived_modules
 from spark_prof.analyzers.ceilings.schemes import bits_of, schemes_of
 from spark_prof.analyzers.lookup import mapping_in
-from spark_prof.rules.components import layer_of
+from spark_prof.rules.components import DRAFTER, layer_of, part_of
 from spark_prof.rules.tensor_names import place_of
 
 PRODUCTS = frozenset(
@@ -100,9 +101,11 @@ def weights_of(layers: pd.DataFrame, tied: bool, config: Mapping[str, Any]) -> l
     return found
 
 
-def _owner(component: str, path: str, tied: bool) -> str:
+def _owner(component: str, path: str, tied: bool, *, drafter: bool = False) -> str:
     """The component that streams a module's weights; empty where no decode step streams them."""
-    if place_of(path, 0).role != "decoder":
+    if (part_of(path) == DRAFTER) != drafter:
+        return ""
+    if not drafter and place_of(path, 0).role != "decoder":
         return ""
     return component if component != LOOKED_UP else "lm_head" if tied else ""
 
@@ -176,15 +179,27 @@ def _is_factor(name: str, sides: str) -> bool:
     return "x" in sides and not _NO_FACTOR.search(name)
 
 
-def weights_of_tensors(tensors: pd.DataFrame, tied: bool) -> list[Weights]:
+def weights_of_tensors(
+    tensors: pd.DataFrame, tied: bool, *, drafter: bool = False
+) -> list[Weights]:
     """The weights that steps stream, one a tensor; left out is what `weights_of` leaves out.
 
     Memory that several modules hold counts for the first, and a view as what it holds.
+
+    Args:
+        drafter: those that a drafter has for itself instead.
     """
+    if drafter:  # what it shares with the model is the model's
+        parts = np.array([part_of(str(path)) == DRAFTER for path in tensors["module"]], bool)
+        shared = tensors["address"].isin(tensors.loc[~parts, "address"])
+        tensors = tensors[parts & ~shared.to_numpy()]
     own = tensors[(tensors["kind"] == "weight").to_numpy() & (tensors["bytes"] > 0).to_numpy()]
     stored = stored_as(own)
     tied &= not (own["component"] == "lm_head").any()
-    owners = [_owner(*of, tied) for of in zip(own["component"], own["module"], strict=True)]
+    owners = [
+        _owner(*of, tied, drafter=drafter)
+        for of in zip(own["component"], own["module"], strict=True)
+    ]
     own = own.assign(owner=owners)
     own = own[own["owner"] != ""].drop_duplicates(["address", "bytes"])
     names = ["owner", "module", "name", "layer", "bytes", "shape", "dtype", "format"]

@@ -42,16 +42,9 @@ class KernelFacts:
 
         The weights that it is known to read come first, then the modules that it works for.
         """
-        weights = _WEIGHTS.findall(self.floor.what) if self.floor else []
-        weights = [name for name in weights if name not in _NO_WEIGHTS]
+        weights = self.floor.weights if self.floor else ()
         modules = [re.split(r"\.|::", role)[-1] for role in self.row.roles]
         return ", ".join(dict.fromkeys(weights or modules)) or self.row.component
-
-
-_WEIGHTS = re.compile(r"(?:^|, )([\w.]+)(?=:|,|$)")
-"""In what a kernel reads, such as "w13: 8 of 128 experts, w2: 8 of 128 experts"."""
-
-_NO_WEIGHTS = ("activations", "written")
 
 
 def facts_of(

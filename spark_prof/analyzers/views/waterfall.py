@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.roofline.roofline_rows import ENOUGH_KNOWN, RooflinePhase
-from spark_prof.analyzers.step_time import GAPS, Ledger
+from spark_prof.analyzers.step_time import GAPS, LAUNCH_GAPS, Ledger
+from spark_prof.analyzers.token_time import TokenTime
 
 SMALL_US = 3.0  # a kernel whose mean call is shorter is small, as in the finding small-kernels
 _ROUNDING = 1e-9  # of a step: less is what adding up floats leaves
@@ -34,7 +35,8 @@ class Part:
 
     # Floor; component (what kernels of one component take above their floor), components (of
     # several with little each), small, conversion or collective (of kernels of that kind); copies,
-    # rest, launch_gaps or host.
+    # rest, launch_gaps or host; of a token also uneven (what the mean step takes beyond the median)
+    # and prompts (what steps that read prompts add).
     kind: str
     us: float
     component: str = ""  # of a part of kind component, else empty
@@ -45,13 +47,16 @@ class Part:
 class Waterfall:
     """The parts of a token, a step or a run, in the order in which they are read."""
 
-    of: str  # token, step or run: what the whole is
+    # What the whole is: token, step, recording where nothing tells its steps, or run where nothing
+    # tells any time.
+    of: str
     phase: str  # of the steps, as in a ledger; empty of a run
     steps: int  # how many it stands on, 0 of a run
     us: float  # the whole; the parts add up to it
     parts: tuple[Part, ...]  # the floor first, where it is known
     no_floor: str  # why there is none; empty where there is one
     known: float  # share of the kernel time of which is known what it needs
+    batch: int | None = None  # requests that decode in each of its steps; None for any number
 
     @property
     def floor_us(self) -> float | None:
@@ -73,12 +78,14 @@ class _Kernel:
 def waterfall_of(report: Report) -> Waterfall:
     """The time of an output token; of a step where none decodes, of a run that has sums alone."""
     if not report.tokens:
-        rows = ((k.name, k.component, float(k.calls), k.us, None) for k in report.kernels)
+        rows = (
+            (k.name, k.component, float(k.calls), k.us, None, k.ahead_us) for k in report.kernels
+        )
         kernels = _kernels(report, rows)
         parts = _above_floor(kernels, sum(k.us for k in kernels))
         why = "The source has sums of kernels, without steps or times."
         return Waterfall("run", "", 0, sum(p.us for p in parts), parts, why, 0.0)
-    ledger = report.tokens[0]
+    ledger = report.drawn_ledger or report.tokens[0]
     phases = report.roofline.phases if report.roofline else ()
     phase = next((found for found in phases if found.phase == ledger.phase), None)
     kernels = _of_step(report, ledger, phase)
@@ -90,7 +97,10 @@ def waterfall_of(report: Report) -> Waterfall:
     elif phase and phase.floor_us:
         kernels, floor_us = _with_unplaced(kernels, phase), phase.floor_us
     parts = _fitted(_above_floor(kernels, ledger.step_us), running_us - floor_us)
-    idle = (Part(name, ledger.us(name)) for name in GAPS)
+    idle = tuple(Part(name, ledger.us(name)) for name in GAPS)
+    if not report.run.tells_steps:
+        # Of a whole recording nothing tells a launch's wait from the host's.
+        idle = (Part(LAUNCH_GAPS, ledger.idle_us),)
     rest = running_us - floor_us - sum(part.us for part in parts)
     parts = (
         *(() if why else (Part("floor", floor_us),)),
@@ -99,21 +109,44 @@ def waterfall_of(report: Report) -> Waterfall:
         Part("rest", rest if rest > _ROUNDING * ledger.step_us else 0.0),
         *idle,
     )
-    us = ledger.step_us if ledger.ms_per_token is None else 1e3 * ledger.ms_per_token
-    factor = us / ledger.step_us if ledger.step_us else 1.0
+    of = "step" if report.run.tells_steps else "recording"
+    us = ledger.step_us
+    if ledger.ms_per_token is not None and (token := ledger.token):
+        of, us = "token", token.typical_us + token.uneven_us + token.prompts_us
+        parts = _of_token(parts, token)
     return Waterfall(
-        of="step" if ledger.ms_per_token is None else "token",
+        of=of,
         phase=ledger.phase,
         steps=ledger.steps,
         us=us,
-        parts=tuple(replace(part, us=part.us * factor) for part in parts),
+        parts=parts,
         no_floor=why,
         known=phase.known if phase else 0.0,
+        batch=ledger.token.batch if ledger.token else None,
     )
+
+
+def _of_token(parts: tuple[Part, ...], token: TokenTime) -> tuple[Part, ...]:
+    """A token's parts of the typical step's, and what it takes beyond that step.
+
+    A lower bound does not shrink where steps are faster without profiling: what is above it does.
+    """
+    whole = sum(part.us for part in parts)
+    factor = token.typical_us / whole if whole else 1.0
+    floor_us = sum(part.us for part in parts if part.kind == "floor")
+    least, above = floor_us * factor, factor
+    if token.profiled_us is not None and token.steps_per_token and floor_us < whole:
+        least = min(floor_us * token.steps_per_token, token.typical_us)
+        above = (token.typical_us - least) / (whole - floor_us)
+    scaled = (replace(p, us=least if p.kind == "floor" else p.us * above) for p in parts)
+    beyond = (Part("uneven", token.uneven_us), Part("prompts", token.prompts_us))
+    return (*scaled, *(part for part in beyond if part.us > _ROUNDING * token.token_us))
 
 
 def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> str:
     """Why there is no lower bound; empty where there is one."""
+    if not report.run.tells_steps:
+        return "Nothing tells what was computed."
     if phase is None:
         return "Nothing tells how many tokens these steps computed."
     if phase.floor_us is None and (broken := report.failed("floor-step")):
@@ -130,30 +163,39 @@ def _no_floor(report: Report, phase: RooflinePhase | None, busy_us: float) -> st
 
 
 def _kernels(
-    report: Report, rows: Iterable[tuple[str, str, float, float, float | None]]
+    report: Report, rows: Iterable[tuple[str, str, float, float, float | None, float]]
 ) -> list[_Kernel]:
-    """Kernels by name, component, calls, time of all calls, and lower bound of all calls."""
+    """Kernels by name, component, calls, time of all calls and their lower bound.
+
+    The last is what a call ran beside the one before it: a kernel is small by its whole duration.
+    """
     converting = {row.name for row in report.conversions.items}
 
-    def kind_of(name: str, component: str, calls: float, us: float) -> str:
+    def kind_of(name: str, component: str, calls: float, us: float, ahead_us: float) -> str:
         if name in converting:
             return "conversion"
         if component == "collective":
             return "collective"
-        return "small" if calls and us / calls < SMALL_US else "component"
+        return "small" if calls and us / calls + ahead_us < SMALL_US else "component"
 
-    return [_Kernel(kind_of(*row[:4]), *row[1:]) for row in rows]
+    return [_Kernel(kind_of(*row[:4], row[5]), *row[1:5]) for row in rows]
 
 
 def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> list[_Kernel]:
     """The typical step's components, each split among its kernels by their kernel time."""
-    rows: list[tuple[str, str, float, float, float | None]] = []
+    rows: list[tuple[str, str, float, float, float | None, float]] = []
     if phase:
-        rows = [(k.name, k.component, k.calls, k.step_us, k.bound_us) for k in phase.rows]
-    elif (steps := ledger.steps) == report.steps.count:
-        rows = [(k.name, k.component, k.calls / steps, k.us / steps, None) for k in report.kernels]
+        rows = [
+            (k.name, k.component, k.calls, k.step_us, k.bound_us, k.ahead_us) for k in phase.rows
+        ]
+    elif ledger.steps == report.steps.count:
+        steps = max(ledger.steps, 1)
+        rows = [
+            (k.name, k.component, k.calls / steps, k.us / steps, None, k.ahead_us)
+            for k in report.kernels
+        ]
     sums: defaultdict[str, float] = defaultdict(float)
-    for _, component, _, us, _ in rows:
+    for _, component, _, us, *_ in rows:
         sums[component] += us
     found = [
         replace(kernel, us=kernel.us * ledger.us(kernel.component) / sums[kernel.component])
@@ -161,7 +203,7 @@ def _of_step(report: Report, ledger: Ledger, phase: RooflinePhase | None) -> lis
         if sums[kernel.component] and kernel.component != _COPIES
     ]
     others = (
-        ("", row.name, 0.0, row.charged_us, None)
+        ("", row.name, 0.0, row.charged_us, None, 0.0)
         for row in ledger.rows
         if not sums[row.name] and row.name not in (_COPIES, *GAPS)
     )

@@ -23,7 +23,7 @@ from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.one_layer import LayerKernel
 from spark_prof.analyzers.roofline.roofline_rows import Ceilings, RooflinePhase
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow
-from spark_prof.analyzers.step_accounting import Books
+from spark_prof.analyzers.step_accounting import Books, Steps
 from spark_prof.dashboards.render.limits import bounded_record
 from spark_prof.dashboards.section import WHOLE, Bounds
 
@@ -35,6 +35,7 @@ _DERIVED: Mapping[type, tuple[str, ...]] = {
     Comparison: ("difference",),
     KernelPart: ("where",),
     RooflinePhase: ("of_floor",),
+    Steps: ("headline", "screen_batch"),
     ShapeRow: ("us_per_call", "tile_waste"),
     WeightRow: ("ratio",),
 }
@@ -47,10 +48,11 @@ _KERNELS = (KernelPart, KernelRow, LayerKernel)
 _KEYS = (
     "run", "gpu", "steps", "time", "books", "coverage", "components", "layers", "kernels",
     "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
-    "modules", "audit", "ranks", "collectives", "overhead", "counters", "markers", "roofline",
-    "clients", "answers", "findings", "notes", "invariants",
+    "modules", "audit", "ranks", "collectives", "overhead", "pauses", "counters", "markers",
+    "roofline", "clients", "answers", "findings", "notes", "invariants", "parallel",
+    "graphs", "known_issues",
 )  # fmt: skip
-"""What a report's JSON has after its schema: its parts, and three that are made here."""
+"""What a report's JSON has after its schema: its parts, and five that are made here."""
 
 
 def record_of(report: Report) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def record_of(report: Report) -> dict[str, Any]:
         },
         "time": _time(report),
         "client_tokens": beside_clients(report.tokens, report.clients),
+        "known_issues": report.audit.known_issues if report.audit else (),
     }
     parts = {key: made[key] if key in made else getattr(report, key) for key in _KEYS}
     return {"schema": SCHEMA, **parts}
@@ -83,7 +86,8 @@ def _time(report: Report) -> dict[str, float | None]:
     sums = whole.kernels_us if whole else sum(row.us for row in report.components)
     copies = found["copies_us"] if whole else report.copies.us
     first = {"sum_us": sums, "union_us": found["union_us"], "wall_us": report.wall_us}
-    return first | found | {"copies_us": copies}
+    kernels = {"kernel_time_us": sums + report.ahead_us, "exclusive_us": sums}
+    return first | found | {"copies_us": copies} | kernels
 
 
 def _change(change: Change) -> dict[str, Any]:

@@ -42,6 +42,8 @@ def draw(document: Document) -> str:
 
 def _drawn(document: Document) -> str:
     lines = [f"# {escape(document.title)}", ""]
+    if document.verdict:
+        lines += [f"**{_line(document.verdict)}**", ""]
     if document.headline:
         figures = (f"**{escape(value)}** {escape(name)}" for name, value in document.headline)
         lines += ["; ".join(figures), ""]

@@ -43,6 +43,8 @@ def draw(document: Document, width: int = 100, color: bool = False) -> str:
     )
     # Every string is a Text, because Rich would read [brackets] in names as markup.
     console.print(Text(document.title, style="bold"))
+    if document.verdict:
+        console.print(Text(document.verdict, style="bold"))
     if document.headline:
         console.print(Text("; ".join(f"{value} {name}" for name, value in document.headline)))
     for caveat in document.caveats:
@@ -53,13 +55,25 @@ def draw(document: Document, width: int = 100, color: bool = False) -> str:
             console.print(Text(section.title, style="bold cyan"))
         for sentence in section.intro:
             console.print(Text(sentence))
-        if section.columns[0].kind == "command":
+        if _typed(section):
             for row in section.rows:
                 # A line that was broken could not be copied.
                 console.print(Text(f"$ {row[0]}", style="green"), soft_wrap=True)
         else:
             console.print(_table(section, console.width))
-    return "\n".join(line.rstrip() for line in output.getvalue().splitlines()) + "\n"
+    typed = {f"$ {row[0]}".rstrip() for s in document.sections for row in s.rows if _typed(s)}
+    lines = (line.rstrip() for line in output.getvalue().splitlines())
+    return "\n".join(line if line in typed else _no_command(line) for line in lines) + "\n"
+
+
+def _typed(section: Section) -> bool:
+    return section.columns[0].kind == "command"
+
+
+def _no_command(line: str) -> str:
+    """A line of anything else, which does not begin as commands do, wherever it was broken."""
+    words = line.lstrip()
+    return line[: len(line) - len(words)] + f"\\${words[2:]}" if words.startswith("$ ") else line
 
 
 def _table(section: Section, width: int) -> Table:

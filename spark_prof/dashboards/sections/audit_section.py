@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow
+from spark_prof.analyzers.fallbacks.audit_rows import Audit, AuditRow, Engine
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, listed, pairs, table
 from spark_prof.dashboards.units import MISSING, count, shorten
+from spark_prof.dashboards.verdict_sentence import unknown_sentence
 
 _MOST_LINES = 60
 _LONGEST = 300
 _LONGEST_NAME = 60
+_MOST_UNKNOWN = 20
 
 
 def layers(audit: Audit | None) -> Section:
@@ -49,7 +51,7 @@ def engine(audit: Audit) -> Section:
         ("GPU", " ".join(filter(None, (found.gpu, found.capability and f"({found.capability})")))),
         ("Quantization", found.quantization),
         ("Eager", yes_no[found.eager]),
-        ("CUDA graphs", found.graph_mode),
+        ("CUDA graphs", _graphs(found)),
         ("Graph sizes", ", ".join(map(str, found.graph_sizes))),
         ("Prefix caching", yes_no[found.prefix_caching]),
         ("--moe-backend", found.moe_backend),
@@ -57,6 +59,11 @@ def engine(audit: Audit) -> Section:
         ("KV cache", found.kv_cache),
     )
     return pairs("engine", "How the engine was set up", fields, _LONGEST)
+
+
+def _graphs(found: Engine) -> str:
+    breakable = "breakable" if found.breakable_graphs else ""
+    return ", ".join(filter(None, (found.graph_mode, breakable)))
 
 
 def log(audit: Audit) -> Section:
@@ -69,9 +76,25 @@ def log(audit: Audit) -> Section:
         cells.Text("Says", "value", longest=_LONGEST_NAME, missing=MISSING),
         cells.Prose("Meaning", "means"),
     )
-    rest = len(audit.log) - _MOST_LINES
+    shown = [row for row in audit.log if row.topic != "harmless"][:_MOST_LINES]
+    rest = len(audit.log) - len(shown)
+    intro = (f"{count(rest)} more {'are' if rest > 1 else 'is'} in the JSON.",) if rest else ()
+    return table("log", "What the log says", shown, columns, intro)
+
+
+def unknown(audit: Audit) -> Section:
+    """Lists the warnings and errors that no rule knows, each kind once."""
+    columns = (
+        cells.Count("Line", "line"),
+        cells.Count("Times", "count"),
+        cells.Text("Level", "level", optional=True),
+        cells.Prose("Text of the log", "text", longest=_LONGEST),
+    )
+    shown = audit.unknown[:_MOST_UNKNOWN]
+    title = unknown_sentence(audit.unknown_count)
+    rest = len(audit.unknown) - len(shown)
     intro = (f"{count(rest)} more are in the JSON.",) if rest > 0 else ()
-    return table("log", "What the log says", audit.log[:_MOST_LINES], columns, intro)
+    return table("unknown-lines", title, shown, columns, intro)
 
 
 def notes(audit: Audit) -> Section:

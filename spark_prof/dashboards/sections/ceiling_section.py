@@ -47,6 +47,19 @@ def sections(found: Ceilings, one_gpu: bool = False) -> tuple[Section, ...]:
     )
 
 
+def at_most(found: Ceilings) -> str:
+    """How fast the model can be on the first GPU as it is, and with the weights that read least."""
+    first, *others = found.choices
+    gpu, now = first.gpus[0].gpu, _tokens_per_s(first)
+    if not now:
+        return ""
+    line = f"On {gpu} at most {rate(now)} tokens/s of each sequence"
+    best = max(others, key=_tokens_per_s, default=first)
+    if _tokens_per_s(best) > now:
+        line += f"; with {best.title} {rate(_tokens_per_s(best))}"
+    return f"{line}: what a step reads bounds it."
+
+
 def _reads(found: Ceilings) -> Section:
     """What a step reads, component by component."""
     step = found.choices[0].step

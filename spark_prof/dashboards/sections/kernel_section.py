@@ -53,7 +53,8 @@ def coverage(report: Report) -> Section:
         cores = "on tensor cores, CUDA cores or a copy engine"
         rows.append(("Engine", share(placed.engine), cores))
     columns = (Column("Placed"), Column("Share of the time", "number"), Column("", "prose"))
-    unplaced = "Everything has a layer or a component."
+    unplaced = "Everything has a layer or a component"
+    unplaced += f"; {share(placed.unknown)} lacks the other of the two." if placed.unknown else "."
     if placed.unplaced_us:
         unplaced = f"{microseconds(placed.unplaced_us)} have neither a layer nor a component."
     intro = (about_cells.owners(report), unplaced)

@@ -123,6 +123,12 @@ def _kinds(table: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[list[int]
         yield own, median(sum(table[layer].values()) for layer in own)
 
 
+def _in_layers(report: Report) -> float:
+    """The share of the kernel time that has a layer, with or without a component."""
+    whole = sum(row.us for row in report.kernels)
+    return sum(row.us for row in report.layers if row.layer is not None) / whole if whole else 0.0
+
+
 def layers(report: Report, component_columns: int | None = None) -> Section:
     """Sets layers against components.
 
@@ -176,11 +182,17 @@ def layers(report: Report, component_columns: int | None = None) -> Section:
         )
     if outside := sum(table.get(None, {}).values()):
         intro.append(f"Without a layer: {outside / divisor:,.{digits}f} {unit}.")
+    elsewhere: dict[str, float] = defaultdict(float)
+    for row in report.layers:
+        elsewhere[row.part] += row.us
+    told = [f"{part} {microseconds(us)}" for part, us in sorted(elsewhere.items()) if part]
+    if told:
+        intro.append(f"Other parts of the model, over all steps: {', '.join(told)}.")
     if failed := report.failed("layers-"):
         intro += failed
-    elif report.coverage.placed < _FEW_PLACED:
+    elif max(report.coverage.placed, _in_layers(report)) < _FEW_PLACED:
         why = ""
-        if "CUDA graphs" in report.run.execution:
+        if report.run.mode.graphs:
             why = ": kernels replayed by CUDA graphs carry no layer, so these rows are the steps "
             why += "that ran without a graph"
         intro.append(f"Only {share(report.coverage.placed)} of the time has a place here{why}.")
@@ -216,7 +228,8 @@ def one_layer(found: OneLayer, title: str) -> Document:
         cells.Text("Evidence", "basis", optional=True),
     )
     phase = "" if found.phase == "unknown" else f"{found.phase} "
-    answer = f"Layer {found.layer} takes {microseconds(found.us)} of the typical {phase}step"
+    whole = f"the typical {phase}step" if found.steps else "the recording"
+    answer = f"Layer {found.layer} takes {microseconds(found.us)} of {whole}"
     intro = ["In brackets the component, where the role is not known."]
     if found.others_us is not None:
         away = difference(found.us, found.others_us)
@@ -228,7 +241,9 @@ def one_layer(found: OneLayer, title: str) -> Document:
         intro += [f"Others: the median of layers {shorten(spans(found.others), _WIDEST_SPANS)}."]
     if rest:
         intro += [f"{count(len(rest))} more take {microseconds(sum(row.us for row in rest))}."]
-    named = f"Kernels of layer {found.layer}, {counted(found.steps, f'{phase}step')}"
+    named = f"Kernels of layer {found.layer}"
+    if found.steps:
+        named += f", {counted(found.steps, f'{phase}step')}"
     section = table("layer", named, shown, columns, intro)
     return document(title, (), (listed("answer", "", (f"{answer}.",)), section))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -34,7 +33,8 @@ from spark_prof.dashboards.units import (
 def facts(found: KernelFacts) -> Section:
     """Says what one kernel is, and what it does for one component."""
     row = found.row
-    step = f"a {'mean' if found.phase == 'all' else found.phase} step"
+    word = {"all": "mean step", "unknown": "step"}.get(found.phase, f"{found.phase} step")
+    step = f"a {word}"
     return _listed(
         "kernel",
         "What it is",
@@ -189,8 +189,15 @@ def named_by(
     kind where none names the role.
     """
     short = short_name(name)
-    texts = ((finding, " ".join((finding.text, *finding.evidence))) for finding in findings)
-    found = tuple(finding for finding, text in texts if short and short in text)
+    named = [
+        (finding, [kernel for kernel in finding.kernels if short_name(kernel.name) == short])
+        for finding in findings
+    ]
+    found = tuple(finding for finding, same in named if short and same)
     roles = set(role.split(", ")) - {""}
-    own = tuple(f for f in found if not roles.isdisjoint(re.findall(r"[\w.]+", f.text)))
+    own = tuple(
+        finding
+        for finding, same in named
+        if short and any(not roles.isdisjoint((k.component, *k.weights)) for k in same)
+    )
     return (own, tuple(f for f in found if f not in own)) if own else (found, ())

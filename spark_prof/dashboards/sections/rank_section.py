@@ -14,17 +14,33 @@ from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import Plot, add_bars, add_map, label, new_figure, set_time_axes
 from spark_prof.dashboards.colors import COLORS, NEUTRAL, SHADES
 from spark_prof.dashboards.section import Section, table
-from spark_prof.dashboards.units import MISSING, count, counted, figure, microseconds, shorten
+from spark_prof.dashboards.sections import run_section
+from spark_prof.dashboards.units import (
+    MISSING,
+    count,
+    counted,
+    figure,
+    microseconds,
+    share,
+    shorten,
+)
 
 _MOST_STEPS = 8
 _MOST_RANKS = 256
 _MOST_BARS = 12
 _LONGEST_PROSE = 1000
 _LONGEST_NAME = 40
+_ROUNDING = 1e-6
 
 
 def _other_kernels_us(row: RankRow) -> float:
     return max(row.kernels_us - (row.wait_us or 0.0) - (row.transfer_us or 0.0), 0.0)
+
+
+def _not_matched_us(row: RankRow) -> float | None:
+    """What of its time in collectives is neither in Waiting nor in Transfer; None for nothing."""
+    rest = (row.collective_us or 0.0) - (row.wait_us or 0.0) - (row.transfer_us or 0.0)
+    return rest if rest > _ROUNDING * (row.collective_us or 0.0) else None
 
 
 _PARTS: tuple[tuple[str, str, str, Callable[[RankRow], float]], ...] = (
@@ -45,16 +61,28 @@ def ranks(report: Report) -> Section:
         cells.Time("In steps", "step_us"),
         cells.Time("Kernels", "kernels_us"),
         cells.Time("Gaps", "gap_us"),
+        cells.Time("Collectives", "collective_us"),
         cells.Time("Waiting", "wait_us"),
         cells.Time("Transfer", "transfer_us", optional=True),
+        cells.Time("Not matched", _not_matched_us),
         cells.Count("Slowest in", "slowest_steps"),
         cells.Time("Held up others", "held_up_us", optional=True),
     )
     intro = []
+    if parallel := run_section.parallel_run(report):
+        intro.append(f"{parallel}.")
     if report.collectives.matched:
         intro.append(
-            "Waiting: in collectives, until the last rank had come. Transfer: from then on. "
-            "Slowest in: steps in which the other ranks waited for this one the longest."
+            "Waiting: in matched collectives, until the last rank had come. Transfer: from then "
+            "on. Slowest in: steps in which the other ranks waited for this one the longest, those "
+            "that read prompts or use a kernel for the first time too; a straggler is told from "
+            "decode steps without these."
+        )
+    whole = sum(row.collective_us or 0.0 for row in report.ranks)
+    if rest := sum(_not_matched_us(row) or 0.0 for row in report.ranks):
+        intro.append(
+            f"Not matched: {share(rest / whole)} of the time in collectives, of which nothing "
+            "tells how much was waiting. A rank that waits has more of it than one that does not."
         )
     intro += [shorten(note, _LONGEST_PROSE) for note in report.collectives.notes]
     return table("ranks", "Ranks", report.ranks if len(report.ranks) > 1 else (), columns, intro)

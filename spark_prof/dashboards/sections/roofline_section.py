@@ -31,7 +31,7 @@ from spark_prof.dashboards.units import (
 )
 from spark_prof.rules.gpus import Figure
 
-_TITLE = "The least that steps could take"
+_TITLE = "Lower bound of a step (roofline)"
 _MOST_ROWS = 24
 _LONGEST_ROLE = 36
 _ROUNDING = 1e-6
@@ -113,14 +113,16 @@ def kernels(report: Report) -> Section:
     if phase is None or not shown:
         return table("roofline", title, (), columns)
     unknown = phase.kernels_us - phase.placed_us
+    exchanges = any(row.owner_basis == "stream" for row in rows)
+    by_stream = "stream proves what a collective serves (it ran right before), " * exchanges
     intro = (
         f"The typical decode step has {microseconds(phase.kernels_us)} of kernels, to which the "
         f"rows add up. Kernels whose need is not proven take {microseconds(unknown)} of it. "
         "Lower bound: what all calls of a row need at least; of bound: its share of their "
         "time.",
         "Evidence of the role: weight, kv and range prove it (what the kernel reads, or the "
-        "module that was open), flow derives it, order and name are guesses. In brackets: the "
-        "component alone, where no role is known.",
+        f"module that was open), {by_stream}flow derives it, order and name are guesses. In "
+        "brackets: the component alone, where no role is known.",
     )
     rest, left = phase.kernels_us - sum(row.step_us for row in shown), rows[len(shown) :]
     if not left and rest <= _ROUNDING * phase.kernels_us:

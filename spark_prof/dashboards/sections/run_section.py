@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.graph_use import GraphUse
 from spark_prof.analyzers.model import Report
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, listed, pairs, table
 from spark_prof.dashboards.units import count, counted, microseconds, share, shorten
-from spark_prof.traces.bundle import IMPORTED
 
-_USUAL = ("model runner V1", "model runner V2", "asynchronous scheduling")
 _LONGEST_FIELD = 400
+_SEVERAL = 2
 _LONGEST_PROSE = 1000
 
 
@@ -30,16 +30,17 @@ def headline(report: Report) -> tuple[tuple[str, str], ...]:
     """Picks the few figures that a reader wants first; those that don't exist are left out."""
     steps = report.steps
     found: dict[str, str] = {}
-    if clock := left_out(report):
-        number, _, words = clock.partition(" ")
-        found[words] = number
-    if steps.tpot_us and steps.tpot_us.median > 0:
-        found["per output token"] = microseconds(steps.tpot_us.median)
-        found["tokens/s a sequence"] = f"{1e6 / steps.tpot_us.median:,.1f}"
+    if report.steps.left_out:
+        found[_clock_set(report)] = count(report.steps.left_out)
+    if (told := steps.told) and told.time.token_us > 0:
+        size = "" if told.time.batch is None else f" at batch {count(told.time.batch)}"
+        found[f"per output token{size}"] = microseconds(told.time.token_us)
+        found["tokens/s a sequence"] = f"{told.time.tokens_per_s_sequence:,.1f}"
+        if told.time.requests > 1:
+            found["tokens/s together"] = f"{told.time.tokens_per_s:,.1f}"
     if steps.decode_us and steps.decode_us.median > 0:
-        found["a decode step"] = microseconds(steps.decode_us.median)
-        if steps.tpot_us == steps.decode_us:
-            del found["a decode step"]  # without speculation both are the same
+        if steps.token and steps.token.steps_per_token != 1:  # with speculation
+            found["a decode step"] = microseconds(steps.decode_us.median)
         if ledger := report.decode_ledger:
             idle = ledger.idle_us / ledger.step_us
             found["of a decode step idle"] = share(idle)
@@ -59,6 +60,8 @@ def gpu_name(report: Report) -> str:
     # AMD's own tools give names such as "Instinct MI300X".
     if gpu.vendor and not name.lower().startswith(gpu.vendor.lower()):
         name = f"{gpu.vendor} {name}" if name != "unknown" else f"{gpu.vendor}, model unknown"
+    if name == "unknown":
+        name = "GPU unknown"
     word = "architecture" if gpu.vendor == "AMD" else "compute capability"
     return f"{name} ({word} {gpu.compute_capability})" if gpu.compute_capability else name
 
@@ -70,27 +73,76 @@ def in_a_line(report: Report, *, brief: bool = False) -> str:
     """
     run, steps = report.run, report.steps
     versions = (("vLLM", run.vllm), ("torch", "" if brief else run.torch))
-    execution = run.execution
-    if brief:
-        parts = execution.replace(" (VLLM_COMPILE)", "").split(", ")
-        execution = ", ".join(part for part in parts if part not in _USUAL)
+    execution = run.mode.brief if brief else run.execution
     kinds = (("decode", steps.decode), ("prefill", steps.prefill), ("mixed", steps.mixed))
     told = (
         gpu_name(report),
         *(f"{name} {version}" for name, version in versions if version),
         *(counted(number, f"{kind} step") for kind, number in kinds if number),
-        execution,
+        "" if execution == "unknown" else execution,
     )
     return ", ".join(filter(None, told))
 
 
+def graphs_told(report: Report) -> str:
+    """Which CUDA graphs the steps ran; empty where a recording does not tell them apart."""
+    return "; ".join(_graphs(row) for row in report.graphs if row.kind or row.eager_breaks)
+
+
+def _graphs(row: GraphUse) -> str:
+    told = f"{row.mode.lower()} ({row.kind})" if row.kind else row.mode.lower()
+    if row.eager_breaks is not None:
+        breaks = counted(round(row.eager_breaks), "eager break")
+        told += f", {counted(row.pieces, 'piece')}, {breaks} a step"
+    elif row.launches > 1:
+        told += f", {row.launches:.3g} launches a step"
+    return f"{told}, in {counted(row.steps, 'step')}"
+
+
+def parallel_run(report: Report) -> str:
+    """Of which parallel run this is a rank, and which ranks are missing; empty for a single GPU."""
+    found = report.parallel
+    if found is None or found.world < _SEVERAL:
+        return ""
+    told = [
+        f"{', '.join(found.sizes)}: " if found.sizes else "",
+        f"rank {found.rank} of {found.world}",
+    ]
+    others = [rank for rank in found.ranks if rank != found.rank]
+    if others:
+        told.append(
+            f", {ranks_named(others)} {'is' if not others[1:] else 'are'} here too (--rank)"
+        )
+    if found.missing:
+        one = not found.missing[1:]
+        told.append(f"; {ranks_named(found.missing)} {'is' if one else 'are'} not here")
+    if (found.data or 1) > 1:
+        told.append("; steps and tokens are those of its replica")
+    text = "".join(told)
+    return text[:1].upper() + text[1:]
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    """Ranks in words, such as `ranks 0, 2 to 7`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    texts = [f"{run[0]} to {run[-1]}" if run[2:] else " and ".join(map(str, run)) for run in runs]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(texts)}"
+
+
 def left_out(report: Report) -> str:
     """How many steps count nowhere, and why; empty where all count."""
-    steps = report.steps
-    if not steps.left_out:
-        return ""
-    every = count(steps.count + steps.left_out)
-    return f"{count(steps.left_out)} of {every} steps left out: a clock was set"
+    out = report.steps.left_out
+    return f"{count(out)} {_clock_set(report)}" if out else ""
+
+
+def _clock_set(report: Report) -> str:
+    every = count(report.steps.count + report.steps.left_out)
+    return f"of {every} steps left out: a clock was set"
 
 
 def recording(report: Report) -> Section:
@@ -102,6 +154,8 @@ def recording(report: Report) -> Section:
         ("CPU" if on_cpu(report) else "GPU", gpu_name(report)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions if version)),
         ("Execution", run.execution),
+        ("CUDA graphs", graphs_told(report)),
+        ("Ranks", parallel_run(report)),
         ("Command", run.command),
         ("Source", run.source),
         ("Recorded", ", ".join(part for part in (run.recorded_at, run.backend) if part)),
@@ -109,16 +163,18 @@ def recording(report: Report) -> Section:
     )
     intro: tuple[str, ...] = ()
     if on_cpu(report):
-        traced = run.backend.startswith(IMPORTED)
+        traced = run.imported
         intro = (
             f"{'The trace has no device activity' if traced else 'This engine ran on a CPU'}: the "
             "rows below are CPU operators, not GPU kernels, and say nothing about how fast a GPU "
             "would be.",
         )
-    elif run.execution.startswith("eager") and "CUDA graphs" not in run.execution:
+    elif run.mode.launches_alone:
         intro = (
             "Eager execution: without CUDA graphs the host's launches take part of each step. "
-            "Read the kernels' times and shares here, not the time per token.",
+            "Read the kernels' times and shares here, not the time per token."
+            if run.tells_steps
+            else "Eager execution: without CUDA graphs the host's launches take part of the time.",
         )
     return pairs("recording", "What was recorded", fields, _LONGEST_FIELD, intro)
 

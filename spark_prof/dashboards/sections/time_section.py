@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from spark_prof.analyzers.breakdown import ComponentRow
+from spark_prof.analyzers.first_uses import told_first_uses
 from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.pauses import Pauses
 from spark_prof.analyzers.views.step_series import BatchTimes, ContextFit, Steps
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import Plot, bars, label
@@ -33,6 +35,9 @@ _PHASES = {"all": "any", "unknown": "phase unknown"}
 def steps(report: Report) -> Section:
     """Says what an output token costs and which steps there were."""
     found = report.steps
+    if not report.run.tells_steps:
+        intro = [f"The recording lasts {microseconds(report.wall_us)}; nothing tells its steps."]
+        return table("steps", "Steps", (), (), intro)
     candidates = (
         ("Output token", found.decode if found.tpot_us else 0, found.tpot_us),
         ("Decode step", found.decode, found.decode_us),
@@ -49,8 +54,21 @@ def steps(report: Report) -> Section:
             f"the requests received {count(found.tokens)}"
         )
     intro = [f"{sentence}."]
+    told = found.token
+    if told and told.mixed:
+        intro.append(
+            f"Over all steps that decode, {count(told.mixed)} of which read prompts as well, a "
+            f"token takes {microseconds(told.token_us)}."
+        )
+    intro += told_first_uses(found)
+    if found.preemptions:
+        intro.append(f"{counted(found.preemptions, 'preemption')} for want of KV cache.")
     if rows and found.unknown == found.count:
-        intro.append("Nothing tells which steps read prompts and which generate tokens.")
+        intro.append(
+            "These are steps of a training."
+            if report.run.training
+            else "Nothing tells which steps read prompts and which generate tokens."
+        )
     columns = (
         cells.Text("", lambda row: row[0]),
         cells.Count("Steps", lambda row: row[1]),
@@ -77,7 +95,7 @@ def components(report: Report) -> Section:
 
     columns = (
         cells.Text("Component", "name"),
-        cells.SomeTime("A decode step" if by_decode else "A step", per_step),
+        cells.SomeTime("A decode step" if by_decode else "A step", per_step, optional=True),
         cells.Share("Share", lambda row: (by_decode and part(row)) or None),
         cells.Bar("", part),
         cells.SomeTime("All steps" if report.books else "Time", "us"),
@@ -114,21 +132,43 @@ def accounting(report: Report) -> Section:
     intro: tuple[str, ...] = ()
     if report.books:
         whole = report.books[0]
+        one = "step" if report.run.tells_steps else unit.lower()[:-1]
         copies = f"{microseconds(whole.copies_us)} of copies, " if whole.copies_us else ""
         intro = (
             f"Over the window: {microseconds(whole.kernels_us)} of {unit.lower()}, "
             f"{microseconds(whole.union_us)} with what overlaps counted once, {copies}"
-            f"in {microseconds(report.wall_us)} from the first step's start to the last one's end.",
+            f"in {microseconds(report.wall_us)} from the first {one}'s start to the last one's "
+            "end.",
             "Each row is the sum over its steps, with the engine's own clock beside it."
             if whole.engine_us is not None
             else "Each row is the sum over its steps.",
         )
-    rows = [entry for entry in shown if entry.steps]
+    rows = [entry for entry in shown if entry.steps or not report.run.tells_steps]
+    if not report.run.tells_steps:
+        whole_row = (cells.Text("", lambda _: "recording"), *columns[2:])
+        return table("books", "Time accounting", rows[:1], whole_row, intro[:1])
     return table("books", "Step time accounting", rows, columns, intro)
 
 
+def _stood_still(found: Pauses) -> str:
+    return (
+        f"The engine stood still for the recording {counted(found.count, 'time')}, "
+        f"{microseconds(found.us)} in all, up to {microseconds(found.longest_us)}: it wrote what "
+        "it had seen. No step contains that."
+    )
+
+
 def overhead(report: Report) -> Section:
-    """The profiling overhead, where steps that were not profiled were timed in the same run."""
+    """The profiling overhead: of steps, where some were not profiled, and the pauses between."""
+    stood_still = (_stood_still(report.pauses),) if report.pauses else ()
+    if report.pauses and not report.overhead:
+        pauses = (
+            cells.Count("Pauses", "count"),
+            cells.Time("In all", "us"),
+            cells.Time("Longest", "longest_us"),
+            cells.Share("Of the recorded time", "share"),
+        )
+        return table("overhead", "Profiling overhead", [report.pauses], pauses, stood_still)
     columns = (
         cells.Count("Requests", "batch_size"),
         cells.Time("Profiled", "watched_us"),
@@ -141,6 +181,7 @@ def overhead(report: Report) -> Section:
     intro = (
         "Stretches of profiled decode steps took turns with steps that were not profiled. The "
         "whole run contains both and the switches between them.",
+        *stood_still,
     )
     return table("overhead", "Profiling overhead", report.overhead, columns, intro)
 

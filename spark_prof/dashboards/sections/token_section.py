@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from spark_prof.analyzers.clients.client_rows import ClientToken, beside_clients
 from spark_prof.analyzers.model import Report
-from spark_prof.analyzers.step_time import GAPS, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
+from spark_prof.analyzers.step_time import GAPS, HOST, LAUNCH_GAPS, Ledger, LedgerRow, StepSpread
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Cell, Column, Section, table
 from spark_prof.dashboards.sections.run_section import on_cpu
+from spark_prof.dashboards.sections.token_time_section import at_batch
 from spark_prof.dashboards.units import (
     MISSING,
     between,
@@ -25,19 +26,24 @@ _MOST_CLIENTS = 6
 _LONGEST_LABEL = 40
 _MUCH_UNNAMED = 0.05
 _MUCH_OVERLAP = 0.0005
+_ROUNDING = 1e-9
 
 
 def ledger(report: Report) -> Section:
     """Takes the typical step apart: a decode step, or where there is none one of another kind."""
-    chosen = report.tokens[0]
-    prefill = next((one for one in report.tokens[1:] if one.phase == "prefill"), None)
+    chosen = report.drawn_ledger or report.tokens[0]
+    prefill = next(
+        (one for one in report.tokens if one is not chosen and one.phase == "prefill"), None
+    )
     beside = {row.name: row.charged_us for row in prefill.rows} if prefill else {}
-    factor = _per_token(chosen)
+    factor, beyond = _per_token(chosen), _beyond(chosen)
     several = chosen.steps > 1
     columns = (
         cells.Text("Component", lambda row: _name(row.name)),
         cells.Time(
-            "A step" if chosen.ms_per_token is None else "A token",
+            ("A step" if report.run.tells_steps else "In all")
+            if chosen.ms_per_token is None
+            else "A token",
             lambda row: factor * row.charged_us,
         ),
         cells.Share("Share", "share"),
@@ -59,15 +65,30 @@ def ledger(report: Report) -> Section:
     )
     rows = sorted(chosen.rows, key=lambda row: (row.name in GAPS, -row.charged_us))
     heading = f"Where the time of a {'token' if chosen.phase == 'decode' else 'step'} goes"
+    if not report.run.tells_steps:
+        heading = "Where the time of the recording goes"
+        rows = [row for row in rows if row.name != HOST or row.charged_us]
     total: tuple[Cell, ...] = (
-        *("total", microseconds(factor * chosen.step_us), share(1.0), 0.0),
+        *("median step" if beyond else "total", microseconds(factor * chosen.step_us)),
+        *(share(1.0), 0.0),
         *(_range(chosen.step) if several else MISSING, MISSING),
         microseconds(prefill.step_us if prefill else None),
         microseconds(chosen.step.p99 if several else None),
         *(MISSING, MISSING),
     )
-    intro = _intro(report, chosen, factor)
-    return table("components", heading, rows, columns, intro, (total,))
+    intro = _intro(report, chosen)
+    below = [total, *((name, microseconds(us), *(MISSING,) * 8) for name, us in beyond)]
+    return table("components", heading + at_batch(report), rows, columns, intro, below)
+
+
+def _beyond(chosen: Ledger) -> list[tuple[str, float]]:
+    """What a token takes beyond the median step, and the token."""
+    token = chosen.token
+    if token is None or chosen.ms_per_token is None:
+        return []
+    found = [("uneven steps", token.uneven_us), ("prompts", token.prompts_us)]
+    shown = [(name, us) for name, us in found if us > _ROUNDING * token.token_us]
+    return [*shown, ("a token", token.token_us)] if shown else []
 
 
 def _range(spread: StepSpread) -> str:
@@ -86,23 +107,38 @@ def _overlaps(row: LedgerRow, chosen: Ledger) -> bool:
 
 def _per_token(chosen: Ledger) -> float:
     """A token's part of a step: less than all of it where a step gives a sequence several."""
-    if chosen.ms_per_token is None or not chosen.step_us:
+    if chosen.ms_per_token is None or chosen.token is None or not chosen.step_us:
         return 1.0
-    return 1e3 * chosen.ms_per_token / chosen.step_us
+    return chosen.token.typical_us / chosen.step_us
 
 
-def _intro(report: Report, chosen: Ledger, factor: float) -> tuple[str, ...]:
+def _intro(report: Report, chosen: Ledger) -> tuple[str, ...]:
     kind = "" if chosen.phase == "unknown" else f"{chosen.phase} "
     unit = "operators" if on_cpu(report) else "kernels"
+    if not report.run.tells_steps:
+        return (
+            f"From the first {unit[:-1]} to the last. Where {unit} overlap, each instant is split "
+            "evenly among them, so that the parts add up.",
+            f"In launch gaps nothing runs between the first and the last {unit[:-1]}, in host "
+            "nothing before or after: whether for want of work or of launches nothing tells.",
+            *unnamed(report, unit),
+        )
     sentences = [
         f"The median of {counted(chosen.steps, f'{kind}step')}; its parts are means over the "
         f"middle half by length. Where {unit} overlap, each instant is split evenly among them, so "
         "that the parts add up to the step."
     ]
-    if chosen.ms_per_token is not None and abs(factor - 1) > 0.005:
+    token = chosen.token
+    if token and token.steps_per_token and abs(token.steps_per_token - 1) > 0.005:
         sentences.append(
             f"A step of {microseconds(chosen.step_us)} gives a sequence "
-            f"{1 / factor:.2f} tokens: the first column is a token's part of it."
+            f"{1 / token.steps_per_token:.2f} tokens: the first column is a token's part of it."
+        )
+    if token and token.profiled_us is not None:
+        sentences.append(
+            f"The time of a token is that of {counted(token.timed_steps, 'step')} that were not "
+            f"profiled ({microseconds(token.profiled_us)} with profiling); profiled ones tell how "
+            "it is shared out."
         )
     if chosen.overlap_us > _MUCH_OVERLAP * chosen.step_us:
         sentences.append(
@@ -125,8 +161,8 @@ def unnamed(report: Report, unit: str) -> tuple[str, ...]:
     if found <= _MUCH_UNNAMED:
         return ()
     return (
-        f"{share(found)} of the time has no component (other): these {unit} carry no range "
-        "and their names do not tell. See the notes at the end.",
+        f"{share(found)} of the time has no component (other): neither a range nor a name tells "
+        f"what these {unit} work for. See the notes at the end.",
     )
 
 

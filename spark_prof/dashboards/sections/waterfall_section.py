@@ -10,8 +10,10 @@ from spark_prof.dashboards import cells
 from spark_prof.dashboards.charts import Plot, add_bars, label, new_figure, set_time_axes
 from spark_prof.dashboards.colors import COLORS, LINES, NEUTRAL, TEXT
 from spark_prof.dashboards.section import Section, table
+from spark_prof.dashboards.sections import token_time_section
 from spark_prof.dashboards.sections.run_section import on_cpu
-from spark_prof.dashboards.units import counted, microseconds, rate, share
+from spark_prof.dashboards.sections.token_time_section import at_batch
+from spark_prof.dashboards.units import counted, microseconds, share
 
 _NO_TIME_US = 0.005  # parts that would be written as 0.00 us are left out
 _NOT_DRAWN = 1e-4  # parts with less of the whole are not drawn
@@ -22,6 +24,7 @@ _NAMES = {
     "conversion": "conversions",
     "collective": "collectives",
     "launch_gaps": "launch gaps",
+    "uneven": "uneven steps",
 }
 _MEANINGS = {
     "floor": "What has to be moved at the memory's speed, or calculated at the peak.",
@@ -33,12 +36,15 @@ _MEANINGS = {
     "rest": "What no part accounts for.",
     "launch_gaps": "Nothing runs between the first and the last kernel of a step.",
     "host": "Nothing runs before the first kernel of a step or after its last.",
+    "uneven": "What the mean step takes beyond the median one.",
+    "prompts": "What steps that read prompts beside it add.",
 }
 """What each kind of part is; components are what the vocabulary says of them."""
 _FLOOR = (
     "Lower bound: reading the weights and the KV cache once. Small kernels: launching them takes "
     "as long as their work. Launch gaps and host: nothing runs, the GPU waits."
 )
+_WHOLE_RECORDING = "Idle: nothing runs."
 _NO_FLOOR = "Launch gaps: nothing runs between a step's kernels. Host: nothing before and after."
 _PATTERNS = {"small": "/", "conversion": "x", "rest": "-", "launch_gaps": ".", "host": "\\"}
 """What has no component is grey: its pattern tells it apart, for colour-blind readers too."""
@@ -50,8 +56,10 @@ _KIND_COLORS = {
 }
 
 
-def name_of(part: Part) -> str:
-    """What a part is called beside its bar."""
+def name_of(part: Part, of: str = "") -> str:
+    """What a part of such a whole is called beside its bar."""
+    if of == "recording" and part.kind == "launch_gaps":
+        return "idle"
     return part.component if part.kind == "component" else _NAMES.get(part.kind, part.kind)
 
 
@@ -61,17 +69,38 @@ def waterfall(report: Report) -> Section:
     parts = [part for part in found.parts if abs(part.us) >= _NO_TIME_US]
     whole = Part("measured", found.us)
     columns = (
-        cells.Text("Part", name_of),
-        cells.Time(f"A {found.of}", "us"),
+        cells.Text("Part", lambda part: name_of(part, found.of)),
+        cells.Time(column_of(found), "us"),
         cells.Share("Share", lambda part: part.us / found.us),
         cells.Bar("", lambda part: 0.0 if part is whole else max(part.us / found.us, 0.0)),
         cells.Prose(
             "What it is",
-            lambda part: _stands_on(found) if part is whole else _meaning(part, found, report),
+            lambda part: (
+                _stands_on(report, found) if part is whole else _meaning(part, found, report)
+            ),
         ),
     )
     rows = [*parts, whole] if parts and found.us else []
-    return table("waterfall", title(found), rows, columns, _intro(found))
+    return table("waterfall", title(found) + at_batch(report), rows, columns, _intro(found))
+
+
+def what_components_lack(found: Waterfall) -> tuple[str, ...]:
+    """Why the kernels of a component take more than its part; empty where they do not."""
+    names = {part.component for part in found.parts if part.kind == "component" and part.us > 0}
+    kinds = ("small", "conversion", "collective")
+    apart = [_NAMES[part.kind] for part in found.parts if part.kind in kinds and part.us > 0]
+    beyond = " what its kernels take beyond the lower bound" if found.floor_us else ""
+    if not names or not (apart or beyond):
+        return ()
+    *most, last = apart or [""]
+    listed = f"{', '.join(most)} and {last}" if most else last
+    without = f" without {listed}, parts of their own" if apart else ""
+    return (f"A component's part is{beyond}{',' if beyond and apart else ''}{without}.",)
+
+
+def column_of(found: Waterfall) -> str:
+    """The title of the column with the times of the parts."""
+    return "In all" if found.of in ("run", "recording") else f"A {found.of}"
 
 
 def floor_waterfall(report: Report) -> Plot:
@@ -85,12 +114,13 @@ def floor_waterfall(report: Report) -> Plot:
     colors = [_KIND_COLORS.get(p.kind) or COLORS.get(p.component, NEUTRAL) for p in parts]
     begins = [sum(part.us for part in parts[:place]) for place in range(len(parts))]
     times = [*(part.us for part in parts), found.us]
-    whole = {"token": "an output token", "run": "the run"}.get(found.of, f"a {_step(found)}")
+    known = {"token": "an output token", "run": "the run", "recording": "the recording"}
+    whole = known.get(found.of, f"a {_step(report, found)}")
     title = f"What {whole} takes{', from its lower bound on' if found.floor_us else ''}"
     figure = new_figure(title, 90 + 28 * max(len(times), 2), margin={"r": 112})
     add_bars(
         figure,
-        [*(label(name_of(part)) for part in parts), "measured"],
+        [*(label(name_of(part, found.of)) for part in parts), "measured"],
         times,
         [*colors, NEUTRAL],
         base=[*begins, 0.0],
@@ -110,40 +140,51 @@ def floor_waterfall(report: Report) -> Plot:
 
 def explained(section: Section, found: Waterfall) -> tuple[str, ...]:
     """What to know before the bars can be read: the section's sentences, and what parts are."""
+    if found.of == "recording":
+        return (*section.intro, _WHOLE_RECORDING)
     return (*section.intro, _NO_FLOOR if found.floor_us is None else _FLOOR)
 
 
 def speed_and_distance(report: Report) -> Iterator[str]:
     """Says how fast the run is, how far from possible, and what the largest part is beyond that."""
     found = waterfall_of(report)
-    yield " ".join(filter(None, (_speed(report, found), _distance(found))))
+    yield " ".join(filter(None, (_speed(report, found), _distance(report, found))))
     beyond = [part for part in found.parts if part.kind not in ("floor", "rest")]
     if found.us and (most := max(beyond, key=lambda part: part.us, default=None)):
         yield (
             f"The largest part{' beyond it' if found.floor_us is not None else ''}: "
-            f"{name_of(most)}, {microseconds(most.us)} ({share(most.us / found.us)})."
+            f"{name_of(most, found.of)}, {microseconds(most.us)} ({share(most.us / found.us)})."
         )
 
 
 def title(found: Waterfall) -> str:
     """What the table of the parts is called."""
     if found.floor_us is None:
-        return f"What the time of a {found.of} consists of"
+        one = "the" if found.of in ("run", "recording") else "a"
+        return f"What the time of {one} {found.of} consists of"
     return f"From the lower bound to the time of a {found.of}"
 
 
-def _stands_on(found: Waterfall) -> str:
+def _stands_on(report: Report, found: Waterfall) -> str:
     if found.of == "run":
         return "The sum of all kernels."
-    return f"The median of {counted(found.steps, _step(found))}."
+    if found.of == "recording":
+        return f"From the first {'operator' if on_cpu(report) else 'kernel'} to the last."
+    if found.of == "token":
+        return "Time over tokens."
+    return f"The median of {counted(found.steps, _step(report, found))}."
 
 
-def _step(found: Waterfall) -> str:
-    return "step" if found.phase == "unknown" else f"{found.phase} step"
+def _step(report: Report, found: Waterfall) -> str:
+    if found.phase == "unknown":
+        return "training step" if report.run.training else "step"
+    return f"{found.phase} step"
 
 
 def _meaning(part: Part, found: Waterfall, report: Report) -> str:
     text = _MEANINGS.get(part.kind, "")
+    if found.of == "recording" and part.kind in ("launch_gaps", "host"):
+        text = "Nothing runs."
     unit = "operator" if on_cpu(report) else "kernel"
     if part.kind == "component" and found.floor_us is not None:
         text = f"What its {unit}s take beyond their lower bound."
@@ -165,18 +206,26 @@ def _intro(found: Waterfall) -> tuple[str, ...]:
 
 def _speed(report: Report, found: Waterfall) -> str:
     where = " on this processor" if on_cpu(report) else ""
+    token = token_time_section.sentence(report, where)
     if found.of == "token" and found.us:
-        speed = f"{rate(1e6 / found.us)} tokens/s a sequence"
-        return f"An output token takes {microseconds(found.us)}{where}, {speed}."
+        told = report.steps.told
+        if told is None or told.time == told.screen:
+            return token
+        return f"{token} {at_batch(report).strip().capitalize()} it takes {microseconds(found.us)}."
     if found.of == "run":
         return f"Kernels take {microseconds(found.us)} in all; nothing tells the time of a token."
-    took = f"A {_step(found)} takes {microseconds(found.us)}{where}"
-    return f"{took}; nothing tells the time of a token."
+    if found.of == "recording":
+        return f"The recording lasts {microseconds(found.us)}{where}; nothing tells its steps."
+    took = f"A {_step(report, found)} takes {microseconds(found.us)}{where}"
+    if report.run.training:
+        return f"{took}, the median of {counted(found.steps, 'step')}."
+    return f"{token} {took}." if token else f"{took}; nothing tells the time of a token."
 
 
-def _distance(found: Waterfall) -> str:
+def _distance(report: Report, found: Waterfall) -> str:
     if found.floor_us is None:
-        return f"How far that is from possible is not known. {found.no_floor}".strip()
+        why = "" if found.of == "recording" or report.run.training else found.no_floor
+        return f"How far that is from possible is not known. {why}".strip()
     if not found.us:
         return ""
     limit = "the memory allows" if found.phase == "decode" else "the GPU allows"

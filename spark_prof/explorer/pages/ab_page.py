@@ -24,8 +24,13 @@ def show(path: Path) -> None:
         drawn = ab_report.document(result, each_layer=True)
         figures = chart_compare.ab_figures(result)
     st.subheader(widgets.plain(drawn.title), anchor="answer")
+    if drawn.caveats:
+        widgets.lines(*drawn.caveats)
     widgets.facts(drawn.headline, max(len(drawn.headline), 1))
+    first = next(iter(figures), None)
+    if first:
+        widgets.figure(figures[first], f"{first}-figure")
     for section in drawn.sections:
         widgets.section(section)
-        if section.id in figures:
+        if section.id in figures and section.id != first:
             widgets.figure(figures[section.id], f"{section.id}-figure")

@@ -14,8 +14,8 @@ from spark_prof.dashboards.chart_compare import (
     difference_waterfall,
     layer_differences,
 )
+from spark_prof.dashboards.compare_answer import answer
 from spark_prof.dashboards.compare_gate import Names, verdict
-from spark_prof.dashboards.compare_report import answer
 from spark_prof.dashboards.section import Section, without_empty_columns
 from spark_prof.dashboards.units import clean, spans
 from spark_prof.datasets.compared import facts_of
@@ -73,7 +73,7 @@ def show(sources: Sources) -> None:
         phase = found.phases[widgets.choice("Steps", names, "phase", values=names)]
     sides = Names(*found.names)
     st.subheader(widgets.plain(answer(found)), anchor="answer")
-    _sources_of_difference(phase, sides)
+    _sources_of_difference(phase, sides, all(found.eager))
     _kernels(phase, sides)
     for section in (
         compare_sections.engines(phase, sides),
@@ -85,16 +85,18 @@ def show(sources: Sources) -> None:
         _section(section)
 
 
-def _sources_of_difference(phase: PhaseComparison, sides: Names) -> None:
+def _sources_of_difference(phase: PhaseComparison, sides: Names, eager: bool) -> None:
     left, right = st.columns(2)
     with left:
-        widgets.figure(difference_waterfall(phase, sides), "difference")
+        if phase.obstacle is None:
+            widgets.figure(difference_waterfall(phase, sides), "difference")
     with right:
         drawn = component_pairs(phase, sides)
         widgets.figure(drawn, _PARTS, selection=("points",))
     _section(compare_sections.steps(phase, sides))
-    _section(compare_sections.components(phase, sides))
-    if any(row.change.sure for row in phase.layer_parts if row.layer is not None):
+    _section(compare_sections.components(phase, sides, eager))
+    sure = any(row.change.sure for row in phase.layer_parts if row.layer is not None)
+    if sure and phase.obstacle is None:
         widgets.figure(layer_differences(phase), "layers")
     _section(compare_sections.layers(phase, sides))
 

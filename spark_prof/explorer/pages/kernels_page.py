@@ -42,6 +42,9 @@ from spark_prof.dashboards.units import clean, count, counted, microseconds, sha
 from spark_prof.datasets.prepared import Prepared
 from spark_prof.explorer import links, listing, state, widgets
 from spark_prof.explorer.state import Sources
+from spark_prof.extras import install_command
+from spark_prof.traces.bundle import META_FILE
+from spark_prof.traces.compressed import is_zip_with
 from spark_prof.traces.resolve import is_bundle
 
 _BY_LAYER = "kernel-layers"
@@ -163,7 +166,8 @@ def _code(
 def _listing(prepared: Prepared, code: CodeRow) -> None:
     st.subheader("Its instructions", anchor=False)
     fault = "only a bundle keeps machine code"
-    if is_bundle(Path(prepared.source)):
+    source = Path(prepared.source)
+    if is_bundle(source) or is_zip_with(source, META_FILE):
         fault = listing.draw(prepared.source, code.cubin, code.function)
     if fault:
         widgets.lines(f"No listing: {fault}. {_NO_LISTING}")
@@ -171,11 +175,11 @@ def _listing(prepared: Prepared, code: CodeRow) -> None:
 
 _NO_CODE = (
     "The recording holds none of it. spark-prof record keeps it with the backend cupti, and "
-    "nvdisasm reads it: pip install 'spark-prof[sass]'."
+    f"nvdisasm reads it: {install_command('sass')}."
 )
 _NO_LISTING = (
-    "It needs the bundle's folder cubins, which spark-prof record fills, and nvdisasm: pip install "
-    "'spark-prof[sass]'."
+    "It needs the bundle's folder cubins, which spark-prof record fills, and nvdisasm: "
+    f"{install_command('sass')}."
 )
 
 
@@ -282,7 +286,7 @@ def show(sources: Sources) -> None:
     found = _found(facts)
     _follow(found)
     _search(prepared, facts)
-    _table(found, facts)
+    _table(prepared, found, facts)
     _roofline(prepared, kind, facts)
 
 
@@ -360,13 +364,16 @@ def _text() -> None:
                   placeholder="words of the name, id, component, role or conversion")  # fmt: skip
 
 
-def _table(found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
+def _table(prepared: Prepared, found: Sequence[KernelFacts], facts: Sequence[KernelFacts]) -> None:
     us = sum(entry.us for entry in found)
     part = sum(entry.share for entry in found)
     phase = next((f"{entry.phase} " for entry in facts if entry.phase != "all"), "")
+    several = phase == "decode " and len(prepared.report.steps.batches) > 1
+    sizes = " of all batch sizes" if several else ""  # the other tables are of one
     widgets.lines(
         f"{count(len(found))} of {counted(len(facts), 'kernel')}: {microseconds(us)} of a typical "
-        f"{phase}step, {share(part)} of its kernel time. A click on a row, or Enter, opens it."
+        f"{phase}step{sizes}, {share(part)} of its kernel time. A click on a row, or Enter, opens "
+        "it."
     )
     frame = _frame(found)
     full, digits = [entry.row.name for entry in found], _digits(found)

@@ -28,6 +28,10 @@ def show(sources: Sources) -> None:
     if not shown.timed or shown.steps.empty:
         widgets.lines("The source has sums of kernels: nothing tells when a step ran.")
         return
+    if not shown.report.run.tells_steps:
+        widgets.section(time_section.accounting(shown.report))
+        widgets.lines("Nothing tells the steps of this recording.")
+        return
     for name in _FIGURES:
         for step in links.chosen_points(name):
             links.go("timeline", step=int(step))

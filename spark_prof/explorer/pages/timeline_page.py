@@ -22,6 +22,8 @@ from spark_prof.vocabulary import COMPONENTS
 
 _RANKS_KEY, _RANKS = "timeline-ranks", "ranks"
 _MOST_RANKS = 16
+_NEXT = "timeline-Next step"
+_WINDOW, _FRAME = "timeline-window", "timeline-frame"
 _AROUND = 20  # how many times as long as a chosen call the first view is
 
 _NO_UI = (
@@ -39,6 +41,14 @@ class _Place:
     call: int | None = None
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """What the frame has loaded."""
+
+    trace: bytes
+    address: str
+
+
 def show(sources: Sources) -> None:
     shown = sources.shown
     if not shown.timed:
@@ -47,21 +57,33 @@ def show(sources: Sources) -> None:
     if not len(shown.kernels):
         widgets.lines("The source has no kernels: there is nothing to draw.")
         return
+    drawn = _NEXT in st.session_state  # a button's state goes with the page
     place = _place(shown)
-    window = window_around(shown, place.begin_ns, max(place.end_ns, place.begin_ns + 1))
+    window = _window(shown, place)
     held = np.searchsorted(shown.kernels.start_ns, (window.begin_ns, window.end_ns)).tolist()
     _buttons(shown, place, *held)
     others = _choose_others(shown)
     origin = _origin()
     query = urlencode({"source": state.chosen("source") or 0})
     trace = _trace(shown, others, window, f"{origin}/kernels?{query}" if origin else "")
-    _frame(place, trace, origin)
+    _frame(place, trace, origin, drawn=drawn)
     _say(len(shown.kernels), *held)
     if place.call is not None:
         _call(shown, place.call)
     name = "timeline.json"
     st.download_button("Trace for Perfetto", lambda: trace.text, name, "application/json", key=name,
                        on_click="ignore", type="tertiary")  # fmt: skip
+
+
+def _window(shown: Prepared, place: _Place) -> Window:
+    """The window that is open where the place is in it, so that it is not loaded anew."""
+    recording = (shown.source, shown.rank, len(shown.kernels))
+    of, window = st.session_state.get(_WINDOW, (None, Window(0, 0)))
+    if of == recording and window.begin_ns <= place.begin_ns <= place.end_ns <= window.end_ns:
+        return Window(window.begin_ns, window.end_ns)
+    window = window_around(shown, place.begin_ns, max(place.end_ns, place.begin_ns + 1))
+    st.session_state[_WINDOW] = (recording, window)
+    return window
 
 
 def _place(shown: Prepared) -> _Place:
@@ -178,7 +200,7 @@ def _origin() -> str:
     return f"{page.scheme}://{page.netloc}" if page.netloc else ""
 
 
-def _frame(place: _Place, trace: WindowTrace, origin: str) -> None:
+def _frame(place: _Place, trace: WindowTrace, origin: str, *, drawn: bool) -> None:
     if not perfetto_ui.is_installed():
         widgets.lines(_NO_UI)
         return
@@ -191,7 +213,15 @@ def _frame(place: _Place, trace: WindowTrace, origin: str) -> None:
         values["ts"] = place.begin_ns - trace.first_ns
         values["dur"] = place.end_ns - place.begin_ns
     st.html(_theme(st.context.theme.type), unsafe_allow_javascript=True)
-    st.iframe(perfetto_ui.address(origin, trace.text, **values), height=640)
+    address = perfetto_ui.address(origin, trace.text, **values)
+    opened: _Opened | None = st.session_state.get(_FRAME) if drawn else None
+    # A call is chosen by the address alone; to another range of its trace the UI goes by itself.
+    stays = opened is not None and opened.trace == trace.text and place.call is None
+    if opened is None or not stays:
+        opened = st.session_state[_FRAME] = _Opened(trace.text, address)
+    st.iframe(opened.address, height=640)
+    goes = perfetto_ui.go_to(values["visStart"], values["visEnd"]) if stays else ""
+    st.html(f"<script>{goes}</script>", unsafe_allow_javascript=True)
 
 
 def _theme(kind: str | None) -> str:

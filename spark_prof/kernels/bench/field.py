@@ -23,6 +23,8 @@ from spark_prof.kernels.bench.random_weights import decoded
 from spark_prof.kernels.bench.request import Request
 from spark_prof.kernels.bench.results import OURS, Cell, Result, gpu_name
 from spark_prof.kernels.bench.shapes import Kind, matches
+from spark_prof.kernels.bench.vllm_humming import humming_experts
+from spark_prof.kernels.bench.vllm_linear import bf16_peers, linear_peers
 from spark_prof.kernels.bench.vllm_peers import (
     marlin,
     marlin_experts,
@@ -63,10 +65,14 @@ def _cublas(weight: Weight, copies: int) -> Compute:
 def _peers(kind: Kind, weights: Any) -> Mapping[str, Make]:
     """Whoever else computes with such weights."""
     if kind == "moe":
-        return {MARLIN: marlin_experts, "vLLM Triton": triton_experts}
+        return {
+            "vLLM Humming": humming_experts,
+            MARLIN: marlin_experts,
+            "vLLM Triton": triton_experts,
+        }
     if not isinstance(weights, torch.Tensor):
-        return {CUBLAS: _cublas, MARLIN: marlin}
-    return {CUBLAS: _cublas, **small_products(weights)}
+        return {CUBLAS: _cublas, MARLIN: marlin, **linear_peers(weights)}
+    return {CUBLAS: _cublas, **small_products(weights), **bf16_peers(weights)}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 
 from spark_prof.kernels.bench.results import Result, spread
+from spark_prof.kernels.candidate import Abstained
 from spark_prof.kernels.kernel_error import reason
 
 Call = Callable[[int], torch.Tensor]
@@ -167,7 +168,7 @@ def race(
             runs = Repeated(_behind(setting.before, call), calls, setting.device)
             off = _error_after_poison(runs, setting.error)
         except Exception as failure:
-            results[name] = Result(name, None, None, reason(failure))
+            results[name] = _failed(name, failure)
             continue
         results[name] = Result(name, None, off)
         if off <= tolerance:
@@ -205,12 +206,16 @@ def clones(value: T, count: int) -> list[T]:
     return [value, *(copy.deepcopy(value) for _ in range(count - 1))]
 
 
+def _failed(name: str, failure: Exception) -> Result:
+    return Result(name, None, None, reason(failure), isinstance(failure, Abstained))
+
+
 def prepared(name: str, make: Callable[[], T]) -> T | Result:
     """What a contestant does its calls with, or the result that says why it cannot take part."""
     try:
         return make()
     except Exception as failure:
-        return Result(name, None, None, reason(failure))
+        return _failed(name, failure)
 
 
 def _behind(before: Call, call: Call) -> Call:

@@ -41,6 +41,7 @@ class Result:
     # The relative L2 distance of its output from the reference, None if it was not computed.
     error: float | None
     failed: str = ""  # why there is no time, one line; empty if there is one
+    abstained: bool = False  # whether it does not take this work, and nothing is wrong
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""vLLM's kernels for matrices and experts as contestants, prepared and called as vLLM 0.26 does.
+"""Kernels of vLLM for matrices and experts as contestants, prepared and called as 0.26 to 0.33 do.
 
 Its sources: `vllm/model_executor/kernels/linear/{nvfp4,mxfp4}/marlin.py` and
 `vllm/model_executor/layers/quantization/utils/marlin_utils_{fp4,fp8}.py` for a dense layer;
@@ -77,6 +77,9 @@ def _dsv3(weight: torch.Tensor, copies: int) -> Multiply:
     _refuse_cpu(weight)
     import vllm._custom_ops as ops
 
+    name = "dsv3_router_gemm" if tuple(weight.shape) in _DSV3_ROUTERS else "dsv3_fused_a_gemm"
+    if not hasattr(ops, name):
+        raise KernelError(f"this vLLM has no {name}")
     weights = clones(weight, copies)
     if tuple(weight.shape) in _DSV3_ROUTERS:
         return lambda x, number: ops.dsv3_router_gemm(x, weights[number], torch.float32)
@@ -153,7 +156,8 @@ def marlin(weight: Weight, copies: int) -> Multiply:
             input=x,
             weight=layer.weight,
             weight_scale=layer.weight_scale,
-            workspace=layer.workspace,
+            # From 0.33 on vLLM makes it in the call.
+            workspace=getattr(layer, "workspace", None),
             size_n=layer.output_size_per_partition,
             size_k=layer.input_size_per_partition,
             bias=None,

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from spark_prof.extras import install_command
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import SOURCES, KernelCode
 from spark_prof.kernels.runtime.compiled import keep_compiled, kept_compiled
 
-_INSTALL = "install it with: pip install 'spark-prof[kernels]'"
+_INSTALL = f"install it with: {install_command('kernels')}"
 _OLDEST_NVRTC = (12, 9)
 """The first that knows the families (sm_100f) and sm_121."""
 _OPTIONS = ("-std=c++17", "-lineinfo")

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from spark_prof.cores import cores
+from spark_prof.extras import install_command
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime.code import KernelCode, parameter_count
 from spark_prof.kernels.runtime.compiler import architecture_of, compile_code
@@ -216,7 +217,7 @@ def _cubin(code: KernelCode, index: int) -> bytes:
 def _load(code: KernelCode, index: int, cubin: bytes) -> _Loaded:
     """Loads a cubin, also where a graph is being captured: this thread's calls are let pass."""
     if driver is None:
-        raise KernelError("cuda-bindings is missing: pip install 'spark-prof[kernels]'")
+        raise KernelError(f"cuda-bindings is missing: {install_command('kernels')}")
     label = code.label
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     with _loading:

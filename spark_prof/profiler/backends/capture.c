@@ -21,7 +21,7 @@
 
 #include "capture.h"
 
-enum { OK = 0, NO_LIBRARY = -1, NO_FUNCTION = -2 };
+enum { OK = 0, NO_LIBRARY = -1, NO_FUNCTION = -2, NOT_SUBSCRIBED = -5 };
 enum { MODULE_LOADED = 6, GRAPHNODE_CREATED = 13, GRAPHNODE_CLONED = 20 };
 enum { KIND_DRIVER = 4, KIND_RUNTIME = 5, MOST_FUNCTIONS = 1024 };
 enum { ATTRIBUTE_ZEROED_BUFFER = 5, THREAD_ID_SYSTEM = 1 };
@@ -71,6 +71,7 @@ static struct {
   int (*GetVersion)(uint32_t *);
   int (*GetTimestamp)(uint64_t *);
   int (*Subscribe)(void **, callback_function, void *);
+  int (*Unsubscribe)(void *);
   int (*EnableCallback)(uint32_t, void *, int, uint32_t);
   int (*GetGraphNodeId)(void *, uint64_t *);
   int (*GetGraphId)(void *, uint32_t *);
@@ -94,6 +95,7 @@ static const struct {
     {"cuptiGetVersion", (void **)&cupti.GetVersion, 1},
     {"cuptiGetTimestamp", (void **)&cupti.GetTimestamp, 1},
     {"cuptiSubscribe", (void **)&cupti.Subscribe, 1},
+    {"cuptiUnsubscribe", (void **)&cupti.Unsubscribe, 1},
     {"cuptiEnableCallback", (void **)&cupti.EnableCallback, 1},
     {"cuptiGetGraphNodeId", (void **)&cupti.GetGraphNodeId, 1},
     {"cuptiGetGraphId", (void **)&cupti.GetGraphId, 1},
@@ -271,12 +273,23 @@ int spark_prof_subscribe(void) {
   return result;
 }
 
+/* Gives the process's one place for a subscriber back; a CUPTI error code.
+ *
+ * torch's profiler asks for that place once in the life of a process, and without it records no
+ * kernel ever after.
+ */
+int spark_prof_unsubscribe(void) {
+  void *left = subscriber;
+  subscriber = NULL;
+  return left ? cupti.Unsubscribe(left) : OK;
+}
+
 /* Turns the callbacks of calls that launch a kernel on or off; a CUPTI error code. */
 int spark_prof_launches(int on) {
   static const uint32_t driver[] = {LAUNCH, LAUNCH_THREAD, LAUNCH_COOPERATIVE,
                                     LAUNCH_COOPERATIVE_THREAD, LAUNCH_EX, LAUNCH_EX_THREAD};
   static const uint32_t runtime[] = {211, 214, 269, 270, 430, 431, 505, 506};
-  int result = OK;
+  int result = subscriber ? OK : NOT_SUBSCRIBED;
   for (size_t i = 0; i < sizeof driver / sizeof *driver && !result; i++)
     result = cupti.EnableCallback((uint32_t)on, subscriber, DOMAIN_DRIVER, driver[i]);
   /* Numbers beyond an older library's last are refused, and then not needed. */

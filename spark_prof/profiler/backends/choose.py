@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from spark_prof.profiler.backends.handover import torch_profiler_runs
 from spark_prof.profiler.backends.native import Native, NativeError, load_native
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings, registry_folder
@@ -24,7 +25,7 @@ class Backend(Protocol):
         """Stops to watch and writes what was seen since `start`."""
 
     def discard(self) -> None:
-        """Stops to watch if it still does, and forgets what was seen."""
+        """Ends for good: forgets what no `stop` wrote, and gives way to other profilers."""
 
 
 def early_native(settings: Settings | None) -> Native | None:
@@ -40,6 +41,7 @@ def early_native(settings: Settings | None) -> Native | None:
         return None
     try:
         native = load_native(registry_folder())
+        native.subscribe()
     except NativeError:
         if wanted == "cupti":
             raise
@@ -69,11 +71,15 @@ def choose_backend(settings: Settings, process: Process) -> tuple[str, Backend |
     if wanted == "cupti" and not _on_nvidia():
         write_refusal(process.folder, "--backend cupti needs an NVIDIA GPU; leave it out")
         return "none", None
+    if wanted in ("auto", "cupti", "torch") and torch_profiler_runs():
+        write_refusal(process.folder, "torch's profiler is running in this engine; stop it first")
+        return "none", None
     if wanted in ("auto", "cupti") and _on_nvidia():
         from spark_prof.profiler.backends.cupti import CuptiBackend, send_to_cupti
 
         try:
             native = load_native(registry_folder())
+            native.subscribe()
             _keep_cubins(native, settings)
             if settings.nvtx and (other := send_to_cupti(native.libcupti)):
                 process.log(

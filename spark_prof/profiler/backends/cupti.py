@@ -29,7 +29,6 @@ from spark_prof.traces.chunks import (
     write_array,
     write_json,
 )
-from spark_prof.traces.demangle import demangled
 from spark_prof.traces.readers.cupti_blocks import name_pointers
 from spark_prof.traces.readers.cupti_records import (
     CALLS,
@@ -125,13 +124,13 @@ class CuptiBackend:
         self._folder, self._process, self._piece = folder, process, 0
         self._file = -1
         self._offset_ns = self._failed_writes = 0
-        self._names: dict[int, tuple[str, str]] = {}
+        self._symbols: dict[int, str] = {}
         self._markers: dict[int, str] = {}
         native.prepare(_BUFFER_BYTES)
 
     def start(self, piece: int) -> None:
         """Begins to watch; buffers go to the piece's file as they fill."""
-        self.discard()  # one whose stop failed would keep its file open
+        self._end()  # one whose stop failed would keep its file open
         self._piece = piece
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._offset_ns = self._native.clock_offset_ns()
@@ -154,6 +153,17 @@ class CuptiBackend:
         with suppress(NativeError):  # an older library: such kernels then have no arguments
             self._native.launches(on=on)
 
+    def pause(self) -> None:
+        """Watches no more until `resume`; the piece goes on."""
+        if self._file >= 0:
+            _synchronize()
+            self._enable(False)
+
+    def resume(self) -> None:
+        """Watches again, into the same piece."""
+        if self._file >= 0:
+            self._enable(True)
+
     def stop(self) -> None:
         """Stops to watch; writes the last buffers and the names that the piece uses."""
         if self._file < 0:
@@ -163,20 +173,25 @@ class CuptiBackend:
         self._native.flush(forced=True)
         self._close()
         drift = self._native.clock_offset_ns() - self._offset_ns
-        known = {symbol for _, symbol in self._names.values()}
         # All of them anew: an address may have got another name when its module was unloaded.
         kernels, markers = name_pointers(self._path)
-        self._names |= _names(kernels)
+        self._symbols |= _symbols(kernels)
         self._markers = read_texts(markers) if self._nvtx else {}
         self._write_names(drift)
         self._write_arguments()
-        self._keep_cached_code({symbol for _, symbol in self._names.values()} - known)
         failed = self._native.statistics().failed_writes - self._failed_writes
         if failed:
             raise NativeError(f"{failed} buffers could not be written")
 
     def discard(self) -> None:
-        """Stops to watch if it still does, and forgets what was seen."""
+        """Stops to watch if it still does, and leaves CUPTI to other profilers."""
+        try:
+            self._end()
+        finally:
+            self._native.unsubscribe()
+        self._keep_cached_code()
+
+    def _end(self) -> None:
         if self._file >= 0:
             self._enable(False)
             self._native.write_to(-1)
@@ -187,8 +202,8 @@ class CuptiBackend:
         value: dict[str, object] = {
             "clock_offset_ns": self._offset_ns + drift // 2,
             "clock_drift_ns": drift,
-            "names": {str(pointer): shown for pointer, (shown, _) in self._names.items()},
-            "functions": dict(self._names.values()),
+            # As the compiler made them: who reads them takes the time to find what people read.
+            "symbols": {str(pointer): symbol for pointer, symbol in self._symbols.items()},
         }
         if self._nvtx:
             texts = {str(pointer): text for pointer, text in self._markers.items()}
@@ -204,9 +219,9 @@ class CuptiBackend:
             text = f"{lost} arguments of launched kernels had no room"
             append_log(self._folder, self._process, time.time_ns(), text)
 
-    def _keep_cached_code(self, symbols: set[str]) -> None:
-        """Looks into the JIT caches for functions that no earlier piece had."""
-        folder = cubins_folder(self._folder)
+    def _keep_cached_code(self) -> None:
+        """Looks into the JIT caches for the functions that ran, once no step waits for it."""
+        folder, symbols = cubins_folder(self._folder), set(self._symbols.values())
         if symbols and folder.exists():
             copy_cached(symbols, code_caches(os.environ), folder)
 
@@ -239,8 +254,6 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def _names(pointers: Iterable[int]) -> dict[int, tuple[str, str]]:
-    """The name that people read and the function's symbol, for each pointer of this process."""
-    symbols = {p: ctypes.string_at(p).decode(errors="replace") for p in pointers}
-    named = zip(demangled(symbols.values()), symbols.values(), strict=True)
-    return dict(zip(symbols, named, strict=True))
+def _symbols(pointers: Iterable[int]) -> dict[int, str]:
+    """The function's symbol for each pointer of this process."""
+    return {p: ctypes.string_at(p).decode(errors="replace") for p in pointers}

@@ -65,6 +65,7 @@ _REASONS = {
     35: "no permission to profile",
     -3: "out of memory",
     -4: "the stream does not capture",
+    -5: "it is not subscribed to",
     39: "another profiler holds it",
 }
 
@@ -111,6 +112,10 @@ class Native:
     def subscribe(self) -> None:
         """Begins to keep graph nodes, and machine code where a folder is set for it."""
         self._check("be subscribed to", self._call.spark_prof_subscribe())
+
+    def unsubscribe(self) -> None:
+        """Leaves CUPTI to other profilers of this process; what was kept stays."""
+        self._check("be left", self._call.spark_prof_unsubscribe())
 
     def keep_cubins(self, folder: Path | None) -> None:
         """Keeps the machine code that is loaded from now on in that folder, or none of it."""
@@ -203,10 +208,10 @@ class Native:
 def load_native(folder: Path) -> Native:
     """capture.c on the libcupti of this process, compiled into that private folder if need be.
 
-    There is one a process: CUPTI has one subscriber and one pair of buffer callbacks.
+    There is one a process: CUPTI has one subscriber and one pair of buffer callbacks. It is not
+    subscribed yet.
     """
     native = Native(_compiled(folder), _libcupti())
-    native.subscribe()
     with suppress(NativeError):  # an older driver: kernels then have no arguments
         native.open_driver()
     return native

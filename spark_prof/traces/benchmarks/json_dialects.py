@@ -240,6 +240,45 @@ VLLM = JsonDialect(
     _SERVING, more=partial(_serving, sglang=False), clock="monotonic",
 )  # fmt: skip
 
+# SGLang's bench_one_batch_server sends a batch of equal requests at once and writes one line a
+# batch: BenchmarkResult of sglang/test. `output_throughput` is of the time behind `last_ttft`.
+
+_ONE_BATCH_NOTE = (
+    "Output tokens per second count from the batch's last first token on, which TTFT is; the "
+    "request is the whole batch."
+)
+
+
+def _one_batch(found: Mapping[str, Any]) -> dict[str, Any]:
+    batch, speed = whole(found.get("batch_size")), figure(found.get("output_throughput"))
+    known: dict[str, Any] = {
+        "label": f"batch {batch}, {whole(found.get('input_len'))} tokens in, "
+        f"{whole(found.get('output_len'))} out",
+        "ttft": Latency(figure(found.get("last_ttft"), 1e6)),
+        "e2e": Latency(figure(found.get("latency"), 1e6)),
+    }
+    if not batch:
+        return known
+    for name, length in (("input_tokens", "input_len"), ("output_tokens", "output_len")):
+        tokens = whole(found.get(length))
+        known[name] = None if tokens is None else batch * tokens
+    if speed:
+        known["tpot"] = Latency(1e6 * batch / speed, derived="batch size / tokens per second")
+    return known
+
+
+ONE_BATCH = JsonDialect(
+    "sglang bench_one_batch_server", "sglang bench_one_batch_server",
+    ("batch_size", "last_ttft", "output_throughput"),
+    '{"batch_size": 1, "output_throughput": 1.0, "last_ttft": 1.0}',
+    {
+        "model": "model_path", "concurrency": "batch_size", "completed": "batch_size",
+        "duration_s": "latency", "output_throughput": "output_throughput",
+        "total_throughput": "overall_throughput", "acceptance_length": "acc_length",
+    },
+    more=_one_batch, notes=(_ONE_BATCH_NOTE,),
+)  # fmt: skip
+
 # vllm bench latency and vllm bench throughput do not stream: they know how long a whole batch
 # takes, not when its tokens came. Keys from vllm/benchmarks/latency.py and throughput.py (0.24 to
 # 0.33).
@@ -421,6 +460,7 @@ JSON_DIALECTS = (
         {"model": "model", "output_throughput": "tg_throughput.mean", "ttft": "e2e_ttft.{} ms"},
         each="benchmarks", more=_benchy, notes=(FIRST_TOKEN,),
     ),
+    ONE_BATCH,
     SGLANG,
     VLLM,
     JsonDialect(

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 import pandas as pd
 
+from spark_prof.traces.demangle import demangled
 from spark_prof.traces.foreign import (
     Trace,
     category,
@@ -199,13 +200,30 @@ def _markers(rows: Any, texts: Mapping[int, str], offset: int, lost: list[str]) 
     )
 
 
+def kernel_names(document: Mapping[str, Any]) -> dict[str, str]:
+    """The name that people read at each address, in what a names file holds."""
+    if "names" in document:  # as older versions wrote them
+        names: Mapping[str, str] = document["names"]
+        return {**names}
+    symbols: Mapping[str, str] = document["symbols"]
+    return dict(zip(symbols, demangled(map(str, symbols.values())), strict=True))
+
+
+def symbols_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """The function's symbol for each name that people read; empty where none is told."""
+    if "functions" in document:
+        return dict(document["functions"])
+    symbols = [str(symbol) for symbol in document.get("symbols", {}).values()]
+    return dict(zip(demangled(symbols), symbols, strict=True))
+
+
 def _read_names(path: Path, lost: list[str]) -> tuple[dict[int, str], dict[int, str], int]:
     """The kernel name and the marker name at each address, and what to add to a time."""
     try:
         document = orjson.loads(path.read_bytes())
         names, markers = (
             {int(pointer): str(name) for pointer, name in found.items()}
-            for found in (document["names"], document.get("markers", {}))
+            for found in (kernel_names(document), document.get("markers", {}))
         )
         offset = int(document["clock_offset_ns"])
         if abs(offset) >= _LATEST_NS:

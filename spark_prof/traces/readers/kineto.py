@@ -16,12 +16,13 @@ import numpy as np
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
 from spark_prof.traces.foreign import Foreign, NamesModule, Process, Trace, Window
-from spark_prof.traces.readers.kineto_collect import Collected, collect
+from spark_prof.traces.readers.kineto_collect import Collected, collect, collect_all
 from spark_prof.traces.readers.kineto_frames import (
     Launches,
     find_launches,
     gpu_frame,
     launch_frame,
+    marked_nodes,
     marker_frame,
     module_ranges,
     operator_frame,
@@ -37,11 +38,14 @@ from spark_prof.traces.readers.kineto_frames import (
 from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, ScopeWalk
 
 
-def read_kineto(path: Path) -> Trace:
-    """Reads a trace that a recording's torch backend wrote: kernels, launches and operators."""
-    found = collect(path, lambda _: False)
+def read_kineto(*paths: Path) -> Trace:
+    """Reads what a recording's torch backend wrote: kernels, launches and operators.
+
+    Pieces of one process that follow each other are read as one.
+    """
+    found = collect_all(paths, lambda _: False)
     if found.repaired or found.bare:
-        raise CommandError(f"{path} is not a whole Kineto trace (it is no strict JSON object)")
+        raise CommandError(f"{paths[0]} is not a whole Kineto trace (it is no strict JSON object)")
     launches = find_launches(found)
     return Trace(
         gpu=gpu_frame(found),
@@ -61,9 +65,10 @@ def kineto_trace(path: Path, names_module: NamesModule) -> Foreign:
         process = Process(rank, process_facts(found, launches) | replica_of(path.name))
         calls = module_ranges(found, names_module)
         window, by_operator = _window(found, launches, calls, process)
-        processes.append(process)
+        nodes = marked_nodes(found, process.scopes, names_module)
+        processes.append(replace(process, nodes=nodes))
         windows.append(replace(window, process=number))
-        lost += what_is_lost(found, window.trace.gpu, launches, by_operator)
+        lost += what_is_lost(found, window.trace.gpu, launches, by_operator, set(nodes["node"]))
     return Foreign("kineto", processes, iter(windows), lost, refusal)
 
 
@@ -90,6 +95,7 @@ def _window(
         operators=operator_frame(found, not len(found.gpu)),
         overhead=overhead_frame(found),
         markers=marker_frame(found),
+        unreadable=found.gpu.dropped,
     )
     window = Window(
         process=0,
@@ -120,9 +126,15 @@ _LABEL = re.compile(
 def by_rank(found: Collected) -> list[tuple[int | None, Collected]]:
     """Each rank with its events, in order; nothing for a trace of one process.
 
-    The rank is the number behind TP where that tells the ranks apart, else they are counted.
+    The rank is the number behind TP where that tells the ranks apart, else they are counted. It
+    stands in the process's number, as in merged traces of SGLang, else in its name, as in what
+    spark-prof exports.
     """
     labels = [_label(pid) for pid, _ in found.threads]
+    if not any(labels):
+        labels = [_label(found.processes.get(pid, "")) for pid, _ in found.threads]
+        ran = {labels[thread] for thread in np.unique(found.gpu.column("thread")).tolist()}
+        labels = [] if "" in ran else labels
     distinct = sorted(set(filter(None, labels)), key=_numbers)
     if not distinct:
         return []

@@ -11,7 +11,7 @@ can be decoded a block at a time.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -29,11 +29,13 @@ from spark_prof.traces.compressed import open_stream
 from spark_prof.traces.readers.kineto_events import (
     Event,
     EventDecoder,
+    GpuArguments,
     GpuRows,
     HostRows,
     InexactTimesError,
     Numbered,
     Rows,
+    decode_arguments,
     plain_text,
 )
 
@@ -190,7 +192,8 @@ class Collected:
     base_ns: int = 0  # what times count from, ns since the epoch
     around: dict[str, Any] = field(default_factory=dict)  # what the trace says beside its events
     bare: bool = False  # whether it is a list of events with nothing around it
-    categories: set[str] = field(default_factory=set)
+    categories: Counter[str] = field(default_factory=Counter)  # how many events of each
+    processes: dict[int | str, str] = field(default_factory=dict)  # the names that they were given
     unmatched: int = 0  # begins without an end, and ends without a begin
     damaged: int = 0
     repaired: bool = False  # whether the file is not strictly JSON
@@ -219,14 +222,34 @@ class Collected:
 
 def collect(path: Path, is_module: Callable[[str], bool]) -> Collected:
     """Reads a trace, plain or compressed, in one pass."""
+    return collect_all([path], is_module)
+
+
+def collect_all(paths: Sequence[Path], is_module: Callable[[str], bool]) -> Collected:
+    """Reads traces of one process as if they were one.
+
+    Raises:
+        CommandError: one is damaged, or their times count from different moments.
+    """
     try:
-        return _collect(path, is_module, exact=False)
+        return _collect_all(paths, is_module, exact=False)
     except InexactTimesError:
-        return _collect(path, is_module, exact=True)
+        return _collect_all(paths, is_module, exact=True)
 
 
-def _collect(path: Path, is_module: Callable[[str], bool], exact: bool) -> Collected:
+def _collect_all(paths: Sequence[Path], is_module: Callable[[str], bool], exact: bool) -> Collected:
     found = Collected()
+    bases = set()
+    for path in paths:
+        _collect(found, path, is_module, exact)
+        bases.add(found.base_ns)
+    if len(bases) > 1:
+        raise CommandError(f"the times of {paths[0]} and the next do not count from one moment")
+    found.texts = [plain_text(name) for name in found.names]
+    return found
+
+
+def _collect(found: Collected, path: Path, is_module: Callable[[str], bool], exact: bool) -> None:
     decode = EventDecoder(exact)
     sorter = _Sorter(found, is_module)
     events = 0
@@ -245,10 +268,9 @@ def _collect(path: Path, is_module: Callable[[str], bool], exact: bool) -> Colle
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         reason = str(error).replace("\n", " ")
         raise CommandError(f"{path} is not a whole Kineto trace ({reason})") from error
-    found.texts = [plain_text(name) for name in found.names]
     found.unmatched += sorter.still_open()
-    found.damaged, found.repaired = decode.damaged, decode.repaired > 0
-    return found
+    found.damaged += decode.damaged
+    found.repaired |= decode.repaired > 0
 
 
 class _Sorter:
@@ -265,7 +287,7 @@ class _Sorter:
 
     def add(self, events: Sequence[Event]) -> None:
         """Adds a block of events in the order of the file."""
-        self._found.categories.update({event.cat for event in events})
+        self._found.categories.update([event.cat for event in events])
         by_category: dict[str, list[Event]] = {category: [] for category in self._rows}
         for event in events:
             if event.ph == "X":
@@ -275,6 +297,9 @@ class _Sorter:
                 whole = self._pair(event)
                 if whole and whole.cat in by_category:
                     by_category[whole.cat].append(whole)
+            elif event.ph == "M" and event.name == "process_name":
+                [said] = decode_arguments([event], GpuArguments)
+                self._found.processes[event.pid] = said.marked
         is_module = self._is_module
         by_category[_FRAMES] = [
             e for e in by_category[_FRAMES] if e.name.startswith(_MODULE) and is_module(e.name)

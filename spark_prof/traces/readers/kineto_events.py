@@ -55,6 +55,10 @@ class GpuArguments(msgspec.Struct, gc=False):
     stream: Int64 = 0
     correlation: Int64 = -1
     graph_node: Int64 = msgspec.field(default=0, name="graph node id")
+    graph: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = msgspec.field(default=0, name="graph id")
+    # What torch.cuda.graph_annotations.mark_kernels said of the graph's node, since PyTorch 2.15.
+    marked: str = msgspec.field(default="", name="name")
+    annotation: Any = None
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     registers: Int32 = msgspec.field(default=0, name="registers per thread")
@@ -62,6 +66,29 @@ class GpuArguments(msgspec.Struct, gc=False):
     bytes: Int64 = 0
     external: Int64 = msgspec.field(default=-1, name="External id")
     external_2021: Int64 = msgspec.field(default=-1, name="external id")
+
+    @property
+    def node(self) -> int:
+        """The graph's node as CUPTI numbers it: PyTorch's Python exporter cuts the graph off."""
+        low = 0 <= self.graph_node < 1 << 32
+        return self.graph << 32 | self.graph_node if low else self.graph_node
+
+    @property
+    def note(self) -> str:
+        """The innermost name that the node was marked with, empty for none."""
+        return self.marked or _name_in(self.annotation)
+
+
+def _name_in(annotation: Any) -> str:
+    """The name in what several marks of a node are written as: a list, or its text."""
+    if isinstance(annotation, str):
+        try:
+            annotation = msgspec.json.decode(annotation)
+        except ValueError:
+            return str(annotation)
+    marks: list[Any] = annotation if isinstance(annotation, list) else [annotation]
+    names = [mark.get("name") if isinstance(mark, dict) else mark for mark in marks]
+    return next((name for name in reversed(names) if isinstance(name, str)), "")
 
 
 GPU_NUMBERS = (
@@ -267,7 +294,10 @@ class HostRows(Rows):
 
 
 class GpuRows(Rows):
-    """What ran on a GPU, with the columns of GpuArguments; `grid` and `block` are numbers."""
+    """What ran on a GPU, with the columns of GpuArguments.
+
+    `grid` and `block` are numbers, and so is `note`, that of a name, -1 for none.
+    """
 
     def __init__(self, names: Numbered, threads: Numbered) -> None:
         super().__init__(names, threads)
@@ -276,7 +306,10 @@ class GpuRows(Rows):
     def _more(self, events: Sequence[Event]) -> None:
         found = decode_arguments(events, GpuArguments)
         for name in GPU_NUMBERS:
-            self._extend(name, map(attrgetter(name), found))
+            key = "node" if name == "graph_node" else name
+            self._extend(name, map(attrgetter(key), found))
+        notes = (item.note for item in found)
+        self._extend("note", [self._names[note] if note else -1 for note in notes])
         self._extend("grid", [self.shapes[item.grid] for item in found])
         self._extend("block", [self.shapes[item.block] for item in found])
         self._extend("external", [max(item.external, item.external_2021) for item in found])

@@ -16,9 +16,12 @@ import numpy as np
 import pandas as pd
 
 from spark_prof.arrays import Int64s
+from spark_prof.rules.amd_gpus import amd_gpu
+from spark_prof.rules.operator_ranges import ranges_among
+from spark_prof.traces.rank_files import rank_named
 from spark_prof.traces.readers.kineto_collect import DRIVER, GPU_KINDS, Collected
 from spark_prof.traces.readers.kineto_events import GPU_NUMBERS, Rows, plain_text
-from spark_prof.traces.scopes import ModuleRanges
+from spark_prof.traces.scopes import NO_SCOPE, ModuleRanges, Scopes
 
 
 def module_ranges(found: Collected, is_module: Callable[[str], bool]) -> ModuleRanges:
@@ -37,6 +40,26 @@ def module_ranges(found: Collected, is_module: Callable[[str], bool]) -> ModuleR
     ]
     order = np.lexsort((-columns[1], columns[0], columns[2]))
     return ModuleRanges(*(column[order] for column in columns))
+
+
+def marked_nodes(
+    found: Collected, scopes: Scopes, is_module: Callable[[str], bool]
+) -> pd.DataFrame:
+    """The nodes of CUDA graphs that a program marked with the name of a module, as Process.nodes.
+
+    PyTorch since 2.15 writes what `torch.cuda.graph_annotations.mark_kernels` said of a node
+    beside each kernel of it.
+    """
+    rows = pd.DataFrame({"node": found.gpu.column("graph_node"), "note": found.gpu.column("note")})
+    rows = rows[(rows["node"] != 0) & (rows["note"] >= 0)].drop_duplicates("node", keep="last")
+    named = {n: found.texts[n] for n in rows["note"].unique().tolist() if is_module(found.texts[n])}
+    rows = rows[rows["note"].isin(named)]
+    scope = [scopes.child(NO_SCOPE, named[note]) for note in rows["note"].tolist()]
+    node = rows["node"].to_numpy(np.int64)
+    return pd.DataFrame(
+        {"node": node, "original": node, "graph": node >> 32, "created_ns": 0, "scope": scope},
+        dtype=np.int64,
+    )
 
 
 _WORDS = ("launch", "memcpy", "memset")
@@ -169,15 +192,28 @@ def launch_frame(found: Collected, rows: Int64s) -> pd.DataFrame:
     )
 
 
+_STEP_MARKS = re.compile(r"ProfilerStep|Optimizer\.step#|(?i:step|iteration|iter)[\s_:#=]*\d+$")
+
+
 def marker_frame(found: Collected) -> pd.DataFrame:
-    """The annotations."""
-    rows = found.annotations
+    """The annotations; traces of before PyTorch 2.0 have those that tell steps among operators."""
+    marks = np.array([_STEP_MARKS.match(name) is not None for name in found.texts] + [False])
+    named = marks[found.operators.column("name")]
+    chosen = ((found.annotations, slice(None)), (found.operators, named))
+    name, thread = (
+        np.concatenate([rows.column(column)[which] for rows, which in chosen])
+        for column in ("name", "thread")
+    )
+    times = [(_times(rows, found.base_ns), which) for rows, which in chosen]
     return pd.DataFrame(
         {
-            "name": _texts(rows.column("name"), found.texts),
-            "domain": _texts(np.zeros(len(rows), np.int64), [""]),
-            **_times(rows, found.base_ns),
-            "thread": thread_numbers(found)[rows.column("thread")],
+            "name": _texts(name, found.texts),
+            "domain": _texts(np.zeros(len(name), np.int64), [""]),
+            **{
+                column: np.concatenate([own[column][which] for own, which in times])
+                for column in ("start_ns", "end_ns")
+            },
+            "thread": thread_numbers(found)[thread],
         }
     )
 
@@ -193,17 +229,19 @@ def operator_frame(found: Collected, all_of_them: bool) -> pd.DataFrame:
     rows = found.operators
     times = _times(rows, found.base_ns)
     threads = thread_numbers(found)[rows.column("thread")]
-    chosen = slice(None) if all_of_them else slice(0)
+    ranges = ranges_among(found.texts)
+    real = np.array([text not in ranges for text in found.texts], bool)
+    chosen = np.flatnonzero(real[rows.column("name")] & all_of_them)
     operator, part, start, end = stretches(
         threads[chosen], times["start_ns"][chosen], times["end_ns"][chosen]
     )
     return pd.DataFrame(
         {
-            "name": _texts(rows.column("name")[operator], found.texts),
+            "name": _texts(rows.column("name")[chosen[operator]], found.texts),
             "start_ns": start,
             "end_ns": end,
             "part": part,
-            "thread": threads[operator],
+            "thread": threads[chosen[operator]],
         }
     )
 
@@ -242,23 +280,11 @@ ACCELERATORS = (
 """Categories of events that tell an accelerator whose work is not read, each with an example;
 those of libkineto's ActivityType.cpp, and those of torch_npu."""
 
-RANK_NAMES: tuple[tuple[str, str, int], ...] = (
-    (r"(?<![a-z])rank[-_]?(\d{1,5})(?!\d)", "llama_rank-3.json.gz", 3),
-    (
-        r"(?i)^(?!.*(?<![a-z])(?:dp|pp)[-_]?0*[1-9]).*(?<![a-z])tp[-_]?(\d{1,5})(?!\d)",
-        "1767189312-TP-5-DP-0.trace.json.gz",
-        5,
-    ),
-    (r"(?<![a-z])worker[-_]?(\d{1,5})(?!\d)", "worker7_step_12.1694128201545.pt.trace.json", 7),
-    (r"_(\d{1,3})(?:\.pt)?(?:\.trace)?\.json", "trace_4.json.gz", 4),
-)
-"""How file names tell a rank: pattern, an example, and the rank that it tells.
-
-A tensor-parallel number is the rank only where nothing else is parallel.
-"""
+RANGE_PROFILER = "cuda_profiler_range"  # category of the ranges over which counters were read
 
 _TRAINS = ("autograd::engine::evaluate_function", "Optimizer.step#")
 _AMD = ("AMD", "gfx", "Radeon", "Instinct")
+_AMD_FIGURES = ("computeMajor", "computeMinor", "numSms", "totalGlobalMem")
 _NVIDIA = ("NVIDIA", "Tesla", "GeForce", "Quadro")
 
 
@@ -267,10 +293,7 @@ def rank_of(found: Collected, file_name: str) -> int | None:
     told = _object(found.around.get("distributedInfo")).get("rank")
     if type(told) is int and told >= 0:
         return told
-    for pattern, _, _ in RANK_NAMES:
-        if match := re.search(pattern, file_name):
-            return int(match.group(1))
-    return None
+    return rank_named(file_name)
 
 
 def replica_of(file_name: str) -> dict[str, int]:
@@ -313,6 +336,10 @@ def process_facts(found: Collected, launches: Launches) -> dict[str, Any]:
     calls = [found.texts[number] for number in np.unique(found.api.column("name")).tolist()]
     if amd:
         gpu["vendor"] = "AMD"
+        told = [device.get(key) for key in _AMD_FIGURES]
+        figures = [figure for figure in told if isinstance(figure, int)]
+        if "name" not in gpu and len(figures) == len(told) and (name := amd_gpu(*figures)):
+            gpu["name"] = name
     elif gpu.get("name", "").startswith(_NVIDIA) or any(c.startswith("cu") for c in calls):
         gpu["vendor"] = "NVIDIA"
     facts: dict[str, Any] = {"gpu": gpu} if gpu else {}
@@ -366,8 +393,16 @@ def _object(value: object) -> dict[str, Any]:
 def why_refused(found: Collected, launches: Launches, name: str) -> str:
     """Why a trace without work on a GPU is of no use, empty where it may be of a CPU."""
     accelerator = accelerator_of(found)
-    if len(found.gpu) or not (accelerator or launches.idle):
+    ranged = found.categories[RANGE_PROFILER]
+    if found.categories.keys() == {""} and len(found.categories):
+        return (f"{name} is a Chrome trace whose events have no category: it was not written by "
+                "PyTorch's profiler, and those of JAX or TensorFlow are not read")  # fmt: skip
+    if len(found.gpu) or not (accelerator or launches.idle or ranged):
         return ""
+    if ranged:
+        return (f"{name} was recorded with CUPTI's range profiler ({ranged:,} {RANGE_PROFILER} "
+                "events), which counts over ranges and times no kernel: record again without "
+                "profiler_metrics in the profiler's experimental_config")  # fmt: skip
     if accelerator:
         return f"{name} is of {accelerator}; only NVIDIA and AMD GPUs, and CPUs, can be analyzed"
     return (f"{name} has no device activity, though it launched kernels: record again with "
@@ -375,18 +410,24 @@ def why_refused(found: Collected, launches: Launches, name: str) -> str:
 
 
 def what_is_lost(
-    found: Collected, gpu: pd.DataFrame, launches: Launches, by_operator: int
+    found: Collected, gpu: pd.DataFrame, launches: Launches, by_operator: int, marked: set[int]
 ) -> list[str]:
-    """One line for each thing that the trace lacks."""
+    """One line for each thing that the trace lacks; `marked` nodes of graphs tell their modules."""
     orphans = int((launches.of_gpu < 0).sum())
     names = [name.lower() for name in found.texts]
     graph = np.array(["graphlaunch" in name for name in names], bool)
+    kinds = np.array([GPU_KINDS.get(name, "") for name in found.texts])
     api_name = np.append(found.api.column("name"), -1)[launches.of_gpu]
-    replayed = int((np.append(graph, False)[api_name] & (launches.of_gpu >= 0)).sum())
+    in_graphs = np.append(graph, False)[api_name] & (launches.of_gpu >= 0)
+    in_graphs &= ~np.isin(found.gpu.column("graph_node"), list(marked))
+    category = found.gpu.column("category")
+    # A graph holds copies and memsets, too.
+    replayed = int((in_graphs & (kinds[category] == "kernel")).sum())
     unnumbered = int((found.gpu.column("correlation") < 0).sum())
     several = gpu["device"].nunique()
+    unusable = found.dropped - found.gpu.dropped  # those of the GPU count among its records
     lines = (
-        (found.dropped, "events have no usable name, time or duration and are left out"),
+        (unusable, "events have no usable name, time or duration and are left out"),
         (found.unmatched, "begin and end events have no counterpart and are left out"),
         (unnumbered, "kernels and copies have no correlation number"),
         (orphans, f"kernels and copies have no launch in the trace; {by_operator} of them have "
@@ -396,6 +437,8 @@ def what_is_lost(
                           "the latest before it"),
         (replayed, "kernels ran in CUDA graphs: the replay of a graph carries no layer"),
         (several if several > 1 else 0, "GPUs were used by this process"),
+        (found.categories[RANGE_PROFILER],
+         f"{RANGE_PROFILER} events: CUPTI's range profiler ran, which lets kernels run one by one"),
     )  # fmt: skip
     lost = [f"{count} {text}" for count, text in lines if count]
     if found.repaired:

@@ -6,6 +6,7 @@ units in a row below the head (Nsight Compute CLI, "Output Pages"). Both are rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,26 +71,50 @@ def ncu_csv(*paths: Path) -> Foreign:
     It often writes a file for each kernel. The kernels follow one another; the facts are those of
     the first.
     """
+    return measured_trace([(path, *kernels_of_csv(path)) for path in paths])
+
+
+def kernels_of_csv(path: Path) -> tuple[list[Measured], list[str]]:
+    """The measured kernels of one CSV, and what it lacks."""
+    table = PrintedTable(
+        path,
+        lambda head: is_details_page(head) or is_raw_page(head),
+        "what ncu --csv printed, with --page raw or without",
+    )
+    kernels = list((_details if is_details_page(table.head) else _raw)(table))
+    if any(_POINTS.fullmatch(text) for k in kernels for text, _ in k.metrics.values()):
+        for kernel in kernels:
+            kernel.metrics = {
+                name: (_swapped(t), unit) for name, (t, unit) in kernel.metrics.items()
+            }
+    return kernels, table.lost()
+
+
+_POINTS = re.compile(r"-?\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|-?\d{1,3}(?:\.\d{3})+,\d+")
+"""A number as ncu prints it in a language that has points between thousands."""
+
+
+def _swapped(text: str) -> str:
+    """The cell of such a table with commas between thousands, as elsewhere."""
+    return text.translate({ord("."): ",", ord(","): "."})
+
+
+def measured_trace(parts: Sequence[tuple[Path, list[Measured], list[str]]]) -> Foreign:
+    """What was read of one run of Nsight Compute, file after file, as one process."""
     found: list[Measured] = []
     lost = [
         "Nsight Compute runs each kernel alone, by default with fixed clocks and empty caches: "
         "gaps, steps and layers are unknown, and times are not those of the whole run"
     ]
-    for path in paths:
-        table = PrintedTable(
-            path,
-            lambda head: is_details_page(head) or is_raw_page(head),
-            "what ncu --csv printed, with --page raw or without",
-        )
-        mine = list((_details if is_details_page(table.head) else _raw)(table))
+    for path, mine, lacking in parts:
         if not mine:
             raise CommandError(f"{path} lists no kernel; ncu measured none")
-        lost += table.lost()
+        lost += lacking
         if timeless := sum(kernel.duration_ns() is None for kernel in mine):
             lost.append(f"{timeless} kernels have no gpu__time_duration: they count as 0 ns")
         found += mine
     process = Process(None, _facts(found), metrics=_metrics(found))
-    windows = end_to_end(0, [_sum(kernel) for kernel in found], paths[0])
+    windows = end_to_end(0, [_sum(kernel) for kernel in found], parts[0][0])
     return Foreign(FORMAT, [process], windows, list(dict.fromkeys(lost)))
 
 
@@ -140,6 +165,9 @@ def _facts(kernels: list[Measured]) -> dict[str, Any]:
     about = kernels[0].about
     facts: dict[str, Any] = {"summed": True, "tool": "ncu"}
     facts["gpu"] = {"vendor": "NVIDIA"}
+    name, _ = kernels[0].metrics.get("device__attribute_display_name", ("", ""))
+    if name:
+        facts["gpu"]["name"] = name
     if number(about["CC"]) is not None:
         facts["gpu"]["compute_capability"] = about["CC"].strip()
     if (pid := whole(about["Process ID"])) is not None:

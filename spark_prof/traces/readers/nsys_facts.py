@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spark_prof.arrays import Int64s
+from spark_prof.traces.foreign import IMPOSSIBLE
 from spark_prof.traces.readers.nsys_file import (
     GRAPH,
     ID_MASK,
@@ -134,7 +135,8 @@ def lacks(export: NsysFile, scan: Scan, dated: bool) -> list[str]:
             f"{scan.endless} NVTX ranges had not ended when the recording did; they end with it"
         )
     lost += [
-        f"{count} rows of {table} have times that cannot be; they were left out"
+        f"{IMPOSSIBLE} {count:,} of {count + scan.rows.get(table, 0):,} rows of {table} left out: "
+        "an end before the start, or a time that is none"
         for table, count in sorted(scan.impossible.items())
     ]
     return lost + diagnostics(export)

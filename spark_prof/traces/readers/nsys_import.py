@@ -33,6 +33,7 @@ from spark_prof.traces.readers.nsys_facts import (
 from spark_prof.traces.readers.nsys_file import (
     GPU_COLUMNS,
     ID_MASK,
+    KERNEL,
     OVERHEADS,
     PROCESS_SHIFT,
     RUNTIME,
@@ -241,6 +242,11 @@ def nsys_export(path: Path, names_module: NamesModule, bucket_rows: int = BUCKET
         folder = stack.enter_context(temporary_folder("spark-prof-nsys-"))
         export = stack.enter_context(open_export(path))
         scan, buckets = scan_export(export, folder, bucket_rows)
+        if scan.impossible.get(KERNEL, 0) > scan.rows.get(KERNEL, 0):
+            raise CommandError(
+                f"{path} cannot be believed; record again (most of its kernels end before they "
+                "start, or have times that are none)"
+            )
         # The processes with work on a GPU, or where there is none, those that called CUDA.
         owners = sorted(scan.devices, key=lambda owner: (min(scan.devices[owner]), owner))
         owners = owners or sorted(scan.callers)

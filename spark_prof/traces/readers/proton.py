@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ import pandas as pd
 
 from spark_prof.arrays import Int64s
 from spark_prof.errors import CommandError
-from spark_prof.traces.compressed import open_stream
+from spark_prof.traces.compressed import read_whole
 from spark_prof.traces.foreign import (
     CALL_COLUMNS,
     Foreign,
@@ -38,6 +39,7 @@ from spark_prof.traces.foreign import (
     gpu_frame,
     window,
 )
+from spark_prof.traces.rank_files import rank_named
 from spark_prof.traces.scopes import NO_SCOPE, Scopes
 
 FORMAT = "proton"
@@ -47,6 +49,9 @@ ROOT = "ROOT"  # the name of a call path's beginning
 _METADATA = "__proton_launch_metadata"
 """The scope of kernels that compute what a launch hook tells about the next launch."""
 _METRIC = "<metric>"  # the frame of kernels that copy a metric out of the GPU
+
+_CAPTURED = "<captured_at>"
+"""The frame, since Triton 3.7, between who launched a CUDA graph and who captured its kernel."""
 
 _VENDORS = {"CUDA": "NVIDIA", "HIP": "AMD"}
 
@@ -61,35 +66,33 @@ def _without_own(kernels: int, ns: int) -> list[str]:
     return [f"{kernels} kernels of Proton itself ({ns} ns) are left out"] if kernels else []
 
 
-def _read_whole(path: Path, most: int) -> bytearray:
-    data = bytearray()
-    with open_stream(path) as blocks:
-        for block in blocks:
-            data += block
-            if len(data) > most:
-                raise CommandError(
-                    f"{path} holds more than {most >> 20} MiB; record fewer steps with Proton"
-                )
-    return data
-
-
 def _scope_of(path: Sequence[str], scopes: Scopes, names_module: NamesModule) -> int:
-    """The innermost scope of a call path, NO_SCOPE where no frame names a module."""
+    """The innermost scope of a call path, NO_SCOPE where no frame names a module.
+
+    Of a kernel in a CUDA graph where it was captured tells, not who launched the graph.
+    """
     scope = NO_SCOPE
-    for name in path:
+    captured = max((n for n, name in enumerate(path, 1) if name == _CAPTURED), default=0)
+    for name in path[captured:]:
         if names_module(name):
             scope = scopes.child(scope, name)
     return scope
 
 
-def _gpu_facts(devices: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of the first GPU, from the last element of a tree: by vendor and number."""
+def _gpu_facts(devices: Mapping[str, Any], ran: set[int]) -> dict[str, Any]:
+    """The facts of the GPU that ran kernels, from the last element of a tree.
+
+    Of GPUs of several kinds that did only the vendor is one.
+    """
     for kind, vendor in _VENDORS.items():
         found = devices.get(kind)
         if not isinstance(found, dict) or not found:
             continue
         gpu: dict[str, Any] = {"vendor": vendor}
-        first = found[min(found)]
+        used = [told for number, told in found.items() if number in set(map(str, ran))]
+        first = used[0] if used else found[min(found)]
+        if any(told != first for told in used):
+            return {"gpu": gpu}
         arch = str(first.get("arch", "")) if isinstance(first, dict) else ""
         if vendor == "NVIDIA" and arch.isdecimal() and 2 <= len(arch) <= 3:
             gpu["compute_capability"] = f"{arch[:-1]}.{arch[-1]}"
@@ -101,6 +104,7 @@ def _gpu_facts(devices: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+_FEWER = "record fewer steps with Proton"
 _MOST_TREE_BYTES = 256 << 20
 _BEGIN = 1024
 _DEVICES = frozenset(map(str, range(64)))
@@ -123,8 +127,10 @@ class Node(msgspec.Struct):
 def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
     """Reads a tree, JSON or msgpack, plain or compressed."""
     root, devices = _decoded(path)
-    process = Process(None, {"summed": True, "tool": "proton"} | _gpu_facts(devices))
+    facts: dict[str, Any] = {"summed": True, "tool": "proton"}
+    process = Process(rank_named(path.name), facts)
     sums, own = _sums(root, process.scopes, names_module)
+    facts |= _gpu_facts(devices, {row.device for row in sums})
     if not sums:
         raise CommandError(
             f"{path} holds no kernel times; record with Proton's backend cupti or roctracer, "
@@ -141,7 +147,7 @@ def proton_tree(path: Path, names_module: NamesModule) -> Foreign:
 
 
 def _decoded(path: Path) -> tuple[Node, dict[str, Any]]:
-    data = _read_whole(path, _MOST_TREE_BYTES)
+    data = read_whole(path, _MOST_TREE_BYTES, _FEWER)
     codec: Any = msgspec.json if data[:_BEGIN].lstrip()[:1] == b"[" else msgspec.msgpack
     try:
         root, *rest = codec.decode(data, type=list[msgspec.Raw])
@@ -264,7 +270,7 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
             f"{path} holds no kernels; record with Proton's backend cupti or roctracer, not with "
             "its instrumentation, which looks inside kernels"
         )
-    process = Process(None, {"tool": "proton"})
+    process = Process(rank_named(path.name), {"tool": "proton"})
     paths = _Paths(process.scopes, names_module)
     own = [e.end_ns - e.start_ns for e in kernels if _is_own((*paths.of(e)[0], e.name))]
     kernels = [e for e in kernels if not _is_own((*paths.of(e)[0], e.name))]
@@ -273,19 +279,22 @@ def _read(path: Path, names_module: NamesModule) -> Foreign:
         "grids, registers and copies' sizes are no part of the format",
         *_without_own(len(own), sum(own)),
     ]
-    if dropped := sum(e.ph == "X" for e in events) - len(timed):
-        lost.append(f"{dropped} events have no usable time and were left out")
+    broken = [e for e in events if e.ph == "X" and not _in_time(e)]
+    unreadable = sum(e.cat == "kernel" for e in broken)
+    if others := len(broken) - unreadable:
+        lost.append(f"{others} events have no usable time and were left out")
     launched = _launches(events, kernels)
     if unknown := launched.count(_NO_LAUNCH):
         lost.append(f"{unknown} kernels do not tell when they were launched")
     ranges = [e for e in timed if e.cat in ("scope", "metric") and paths.of(e)[0]]
     found = _window(events, kernels, ranges, launched, paths)
+    found = replace(found, trace=replace(found.trace, unreadable=unreadable))
     return Foreign(FORMAT, [process], iter([found]), lost)
 
 
 def _events(path: Path) -> list[Event]:
     """The events of all documents of the file."""
-    data = _read_whole(path, _MOST_BYTES)
+    data = read_whole(path, _MOST_BYTES, _FEWER)
     decoder = msgspec.json.Decoder(Document)
     try:
         return decoder.decode(data).traceEvents

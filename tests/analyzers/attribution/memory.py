@@ -65,6 +65,7 @@ class Line:
     holds: str  # the activations, separated by blanks
     place: tuple[str, int, str, str]  # component, layer, basis and role that it must get
     style: str = POINTER  # how it is given what it reads: as plain pointers, in a struct, or packed
+    stream: int = 7
 
 
 @dataclass
@@ -110,28 +111,43 @@ class Memory:
         return [tensor("", WEIGHTS, 1 << 30, kind="memory", **segment), *self.rows, pool]
 
 
+def calls_of_lines(modules: Sequence[int | None]) -> list[tuple[int, int]]:
+    """The calls of `placed_lines` where each line was captured while that module was open."""
+    return [
+        pair
+        for number, module in enumerate(modules)
+        if module is not None
+        for pair in call(module, 100 * number - 20, 100 * number + 20)
+    ]
+
+
 def placed_lines(
     folder: Path,
     memory: Memory,
     lines: Sequence[Line],
     modules: Sequence[Mapping[str, Any]] | None = None,
     calls: Sequence[tuple[int, int]] | None = None,
+    kind: int = 0,
 ) -> list[tuple[Any, ...]]:
     """Component, layer, basis and role of each line, captured as one graph and replayed twice.
 
-    Node n is created at 100 n; the calls are what was entered and left while they were captured.
+    Node n is created at 100 n; the calls are what was entered and left while they were captured,
+    `kind` the graph's among vocabulary.GRAPH_KINDS.
     """
     modules = modules or _ROOT
     rows: list[Any] = []
     for replay in range(2):
         begin = 100_000 * replay
-        kernels = ((line.name, n, begin + 1000 + 20 * n, 7) for n, line in enumerate(lines))
+        kernels = (
+            (line.name, n, begin + 1000 + 20 * n, line.stream) for n, line in enumerate(lines)
+        )
         rows += graph_launch(replay + 1, begin + 50, *kernels)
     steps = [step(n, 100_000 * n, 100_000 * n + 90_000) for n in range(2)]
     piece = Piece(steps, (), kineto(*rows))
     recorded = Recorded({0: [piece]}, facts=COMPILED, modules=modules)
     whole = call(MODEL, -50, 100 * len(lines))
-    captured = Captured([100 * n + 1 for n in range(len(lines))], [*whole, *(calls or ())])
+    nodes = [100 * n + 1 for n in range(len(lines))]
+    captured = Captured(nodes, [*whole, *(calls or ())], kind=kind)
     bundle = captured.assemble(recorded, folder / "b")
     arguments = [row for n, line in enumerate(lines) for row in memory.arguments(n, line)]
     placed = place_kernels(with_tables(bundle, memory.tensors(), arguments), 0)

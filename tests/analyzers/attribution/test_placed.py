@@ -16,6 +16,7 @@ from tests.analyzers.attribution.memory import (
     Line,
     Memory,
     argument,
+    calls_of_lines,
     placed_lines,
     tensor,
     with_tables,
@@ -58,13 +59,7 @@ def memory() -> Memory:
 
 def check(folder: Path, modules: Sequence[int | None], *lines: Line) -> None:
     """Of lines that were captured while those modules were open, each is placed as it says."""
-    calls = [
-        pair
-        for number, module in enumerate(modules)
-        if module is not None
-        for pair in call(module, 100 * number - 20, 100 * number + 20)
-    ]
-    found = placed_lines(folder, memory(), lines, OPEN, calls)
+    found = placed_lines(folder, memory(), lines, OPEN, calls_of_lines(modules))
     assert found == [line.place for line in lines]
 
 
@@ -200,3 +195,35 @@ def test_arguments_that_belong_to_nothing(tmp_path: Path) -> None:
     rows = [argument(7, -(1 << 62)), *(argument(0, 5) | more for more in odd)]
     found = place_kernels(with_tables(bundle, [tensor("m", 1 << 62, 1 << 62)], rows), 0)
     assert found["basis"].tolist() == ["range"]
+
+
+SPLIT = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(int)"
+
+
+def test_what_adds_up_a_split_product_is_its_products(tmp_path: Path) -> None:
+    """Of shared experts that run inside the experts' range, on a stream of their own.
+
+    Nemotron-H on vLLM 0.33: each product of them is split, and what adds it up was the experts'.
+    """
+    role = "mlp.shared_experts.up_proj"
+    held = Memory().add(SHARED).add("model.layers.3.mlp.experts", name="w13_weight")
+    up = Line(GEMM, (SHARED,), "x w", ("shared_experts", 3, "weight", role), PACKED, 9)
+    split = Line(SPLIT, (), "w y", ("shared_experts", 3, "flow", role), stream=9)
+    routed = Line("fused_moe_kernel", ("model.layers.3.mlp.experts:w13_weight",), "x z",
+                  ("experts", 3, "weight", "mlp.experts.w13"))  # fmt: skip
+    # Behind another kernel than a product it is what its range says.
+    loose = Line(SPLIT, (), "z y", ("experts", 3, "range", "mlp.experts"))
+    lines = (up, split, routed, loose, up, split)
+    calls = calls_of_lines([EXPERTS] * len(lines))
+    assert placed_lines(tmp_path, held, lines, OPEN, calls) == [line.place for line in lines]
+
+
+def test_an_exact_range_of_a_split_products_sum_stays(tmp_path: Path) -> None:
+    """In an eager run the module of the product itself is open."""
+    role = "mlp.shared_experts.up_proj"
+    opened = [*OPEN, {"path": SHARED, "type": "", "layer": 3, "component": "shared_experts"}]
+    up = Line(GEMM, (SHARED,), "x w", ("shared_experts", 3, "weight", role), PACKED)
+    split = Line(SPLIT, (), "w y", ("shared_experts", 3, "range", role))
+    calls = calls_of_lines([len(OPEN)] * 2)
+    placed = placed_lines(tmp_path, Memory().add(SHARED), (up, split), opened, calls)
+    assert placed == [up.place, split.place]

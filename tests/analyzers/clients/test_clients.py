@@ -102,7 +102,8 @@ NAN = float("nan")
         # A step of many times the usual is no step's work, beside those of its kind.
         ([*USUAL, (190, 4, 0, 0, 4, 4)], None, True, {"steps": 21, "stalls_us": ()}),
         ([*USUAL, (900, 4, 0, 0, 4, 4)], None, True,
-         {"steps": 20, "token_us": 1e4, "tokens": 84, "stalls_us": (9e5,)}),
+         {"steps": 21, "token_us": 1.1e6 / 21, "token_us_without": 1e4, "median_token_us": 1e4,
+          "tokens": 84, "stalls_us": (9e5,)}),
         ([*USUAL, *[(300, 0, 1, 64, 1, 1)] * 5], 64, True, {"prefill_us": 3e5, "stalls_us": ()}),
     ],
 )  # fmt: skip
@@ -234,3 +235,77 @@ def test_what_is_compared_of_a_run() -> None:
     assert [each.statistic for each in alike] == ["median", "mean"]
     per_token = compare(replace(SERVED, itl_per_token=True)).comparisons
     assert "chunk" not in [each.quantity for each in per_token]
+
+
+def test_pauses_of_the_recording_are_no_time_of_the_api_server() -> None:
+    """Forty steps of 10 ms, and 100 ms before every tenth in which a piece was written."""
+    paused = [100 if number and number % 10 == 0 else 0 for number in range(40)]
+    frame = steps(*[(10, 2, 0, 0, 2, 2)] * 40)
+    shift = pd.Series(paused).cumsum() * MS
+    frame = frame.assign(paused_ns=[ms * MS for ms in paused])
+    frame = frame.assign(begin_ns=frame["begin_ns"] + shift, finish_ns=frame["finish_ns"] + shift)
+    gaps = [float(10 + ms) for ms in paused]
+    base = ORIGIN - 10 * MS
+    requests = tuple(replace(request(0, 10, gaps), start_ns=base) for _ in range(2))
+    run = BenchmarkRun(
+        "tool", clock="epoch", start_ns=base, duration_s=1.0, requests=requests, completed=2
+    )
+    [row] = clients_of([run], frame, {})
+    [token, *_] = [each for each in row.comparisons if each.quantity == "output_token"]
+    assert row.basis == "window"
+    assert token.engine == pytest.approx(17.5e3, rel=0.01)
+    assert row.verdict == "agrees"
+    assert any("7.50 ms per token in which it stood still" in text for text in row.sentences)
+    [bare] = clients_of([run], frame.assign(paused_ns=0), {})
+    assert bare.verdict == "slower"
+
+
+USUAL_STEPS = [(16.0, 4, 0, 0, 4.0, 4.0)] * 60
+LONG = [(900.0, 4, 0, 0, 4.0, 4.0)] * 2
+"""Two steps of the engine that stood still; every client waited for them."""
+
+
+def served(frame: pd.DataFrame) -> BenchmarkRun:
+    """Four clients that got a token at the end of every step, by the recording's own clock."""
+    gaps = frame["ms"].tolist()
+    first, rest = float(gaps[0]), [float(gap) for gap in gaps[1:]]
+    made = tuple(request(0, first, rest) for _ in range(4))
+    made = tuple(replace(each, start_ns=ORIGIN) for each in made)
+    length = float(frame["ms"].sum()) / 1e3
+    mean = 1e3 * sum(rest) / len(rest)
+    return BenchmarkRun(
+        "tool", concurrency=4, start_ns=ORIGIN, clock="epoch", duration_s=length + 1e-3,
+        requests=made, tpot=Latency(mean, median=16_000.0),
+    )  # fmt: skip
+
+
+def test_long_steps_are_on_both_sides_of_the_same_stretch_of_time() -> None:
+    frame = steps(*USUAL_STEPS, *LONG, *USUAL_STEPS)
+    row = compare(served(frame), frame)
+    assert (row.basis, row.verdict) == ("window", "agrees")
+    assert abs(row.comparisons[0].difference) < 0.02
+    said = " ".join(row.sentences)
+    assert "2 steps of up to 900 ms" in said
+    assert "API server" not in said
+
+
+@each_row(
+    ("tpot", "verdict", "statistic"),
+    [
+        (Latency(mean=30_300.0, median=16_000.0), "agrees", "median"),
+        (Latency(mean=30_300.0), "unknown", "mean"),
+        (Latency(mean=16_100.0), "unknown", "mean"),
+        (Latency(mean=45_000.0), "unknown", "mean"),
+    ],
+)
+def test_long_steps_that_only_one_side_may_have(
+    tpot: Latency, verdict: str, statistic: str
+) -> None:
+    """Another stretch of time: medians beside medians, and without them no guess."""
+    frame = steps(*USUAL_STEPS, *LONG, *USUAL_STEPS)
+    row = compare(replace(SERVED, concurrency=4, tpot=tpot, itl=Latency()), frame)
+    assert row.basis == "steps"
+    token = row.comparisons[0]
+    assert (row.verdict, token.statistic) == (verdict, statistic)
+    if verdict == "unknown":
+        assert "API server" not in " ".join(row.sentences)

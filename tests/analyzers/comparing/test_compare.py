@@ -16,6 +16,7 @@ from spark_prof.analyzers.attribution.order import CODES
 from spark_prof.analyzers.comparing.compare_sides import compare, setup_differences
 from spark_prof.analyzers.comparing.comparison import Comparison, PhaseComparison, Side, side_names
 from spark_prof.analyzers.comparing.kernel_time import kernel_time
+from spark_prof.analyzers.comparing.obstacles import other_model
 from spark_prof.analyzers.instants import Work, attribute
 from spark_prof.analyzers.views.kernel_columns import KernelColumns
 from spark_prof.datasets.compared import read_side
@@ -152,15 +153,60 @@ def test_another_mix_of_batch_sizes_is_no_speed_up(gpt: Side) -> None:
     assert phase.mix_us == pytest.approx(phase.whole.us, abs=0.01 * phase.whole.a)
 
 
-def test_without_a_batch_size_on_both_sides_it_is_said(one_and_eight: tuple[Side, Side]) -> None:
+def test_without_a_batch_size_on_both_sides_nothing_is_told(
+    one_and_eight: tuple[Side, Side],
+) -> None:
     one, eight = one_and_eight
-    found = compare(one, eight)
-    assert not decode(found).alike
-    assert any("No batch size occurs on both sides" in note for note in found.notes)
+    obstacle = decode(compare(one, eight)).obstacle
+    assert obstacle is not None
+    assert (obstacle.reason, obstacle.a, obstacle.b) == ("batch", "1", "8")
     found = compare(one, [one, eight])
     assert any("not of the same thing" in note for note in found.notes)
     assert any("batch size of decode steps (mostly 1 against 8)" in n for n in found.notes)
-    assert any("No batch size occurs in all recordings" in note for note in found.notes)
+    assert decode(found).obstacle is not None
+
+
+def test_a_size_of_few_steps_takes_no_part_where_another_has_enough(gpt: Side) -> None:
+    sizes = gpt.steps["decode_requests"].to_numpy()
+    few = gpt.steps[(sizes == 8) | (np.cumsum(sizes == 1) <= 3)].reset_index(drop=True)
+    phase = decode(compare(gpt, replace(gpt, steps=few)))
+    assert [row.size for row in phase.sizes if row.weight] == [8]
+    assert phase.obstacle is None
+    only = few[few["decode_requests"] == 1].reset_index(drop=True)
+    obstacle = decode(compare(gpt, replace(gpt, steps=only))).obstacle
+    assert obstacle is not None
+    assert (obstacle.reason, obstacle.what, obstacle.a, obstacle.b) == ("steps", "1", "100", "3")
+
+
+def test_models_are_known_by_their_content(qwen: Side) -> None:
+    """Never by a name: neither that of a folder nor that of a trace."""
+    config = dict(qwen.facts["model_config"])
+
+    def reason(*facts: Mapping[str, Any]) -> str:
+        sides = (replace(qwen, facts={**qwen.facts, **more}) for more in facts)
+        obstacle = other_model(*sides)
+        return f"{obstacle.what}: {obstacle.a}, {obstacle.b}" if obstacle else ""
+
+    assert reason({"model": "/x/a"}, {"model": "/y/b"}) == ""
+    for key, value, said in (
+        ("num_hidden_layers", 4, "hidden layers"), ("moe_intermediate_size", 4, "experts' inter"),
+        ("vocab_size", 7, "vocabulary size"), ("architectures", ["X", "Y"], "architectures"),
+    ):  # fmt: skip
+        assert reason({}, {"model_config": {**config, key: value}}).startswith(said)
+    inside = {"architectures": config["architectures"], "text_config": config}
+    assert reason({}, {"model_config": inside}) == ""
+    # Quantized weights do the same work, and what only one side tells is no difference.
+    assert reason({}, {"quantization": "fp8", "model_config": {"quantization_config": {}}}) == ""
+    trace = replace(qwen, source="runs/a.json.gz", facts={"model": "a.json.gz"})
+    trace = replace(trace, report=replace(trace.report, run=replace(
+        trace.report.run, model="a.json.gz")))  # fmt: skip
+    assert trace.model == ""
+    other = replace(trace, source="runs/b.json.gz", facts={"model": "b.json.gz"})
+    other = replace(other, report=replace(other.report, run=replace(
+        other.report.run, model="b.json.gz")))  # fmt: skip
+    found = compare(trace, other)
+    assert [row.name for row in found.setup if "model" in row.name] == []
+    assert any("whether both sides ran the same model" in note for note in found.notes)
 
 
 def test_sums_without_steps_are_refused(qwen: Side) -> None:

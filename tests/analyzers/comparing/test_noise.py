@@ -11,8 +11,16 @@ import pytest
 
 from benchmarks.compare_gate import COVERAGE, FALSE_ALARMS, Pool, cell, part_pools, step_pools
 from spark_prof.analyzers.comparing.kernel_time import stable_name, typical_step
-from spark_prof.analyzers.comparing.noise import Change, Figure, change, figure_of, interval_of
+from spark_prof.analyzers.comparing.noise import (
+    Change,
+    Figure,
+    change,
+    figure_of,
+    interval_of,
+    stretch_of,
+)
 from spark_prof.analyzers.comparing.swapped_steps import attributed
+from spark_prof.analyzers.t_distribution import student_quantile
 from tests.rows import each_row
 
 
@@ -58,8 +66,29 @@ def test_of_several_recordings_starts_are_estimated() -> None:
     found = change(figures(99, 100, 101), figures(109, 110, 111))
     assert found.us == pytest.approx(10)
     assert found.high - found.us == pytest.approx(2.776 * math.sqrt(2 / 3), rel=2e-3)
-    two = change(figures(99, 101), figures(100, 100))
-    assert two.high - two.us == pytest.approx(12.706, rel=1e-3)
+
+
+def test_two_recordings_tell_no_less_than_one() -> None:
+    """By hand: variances of 2 and of 0, beside each as two more recordings the assumed 1.5 %."""
+    one, two = change(figures(100), figures(100)), change(figures(99, 101), figures(100, 100))
+    assumed = 1.5**2 * (99**2 + 101**2) / 2 / 100**2
+    own, other = (2 + 2 * assumed) / 3 / 2, 2 * 1.5**2 / 3 / 2
+    free = (own + other) ** 2 / (own**2 / 3 + other**2 / 3)
+    least, most = (student_quantile(0.975, n) * math.sqrt(own + other)
+                   for n in (math.ceil(free), math.floor(free)))  # fmt: skip
+    assert 0.999 * least <= two.high - two.us <= 1.001 * most
+    assert two.high - two.us < one.high - one.us
+    random = np.random.default_rng(15)
+    for spread in (0.3, 1.0, 1.5):
+        widths = []
+        for _ in range(300):
+            a, b = (figures(*(100 + spread * random.normal(size=2))) for _ in range(2))
+            found = change(a, b)
+            widths.append(found.high - found.low)
+        assert np.mean(widths) < one.high - one.low
+    # Starts that are seen to lie far apart are believed.
+    far = change(figures(90, 110), figures(90, 110))
+    assert far.high - far.low > one.high - one.low
 
 
 def test_the_interval_is_never_narrower_than_what_varies_within() -> None:
@@ -217,3 +246,25 @@ def test_starts_that_move_all_kernels_together_make_none_certain() -> None:
             # The rows of one comparison share their starts, so that its runs are what counts.
             found = cell(random, parts, 60, 0.015, recordings, 0.0, 0.004)
             assert found.covered >= COVERAGE - slack(COVERAGE, 60)
+
+
+def test_steps_are_drawn_three_times_as_long_as_they_are_alike() -> None:
+    """Of ten neighbours each: about ten are as alike as one, so that 30 are drawn together."""
+    tens = np.repeat(np.random.default_rng(5).normal(size=40), 10)
+    assert 22 <= stretch_of(tens) <= 40
+    own = np.random.default_rng(5).normal(size=400)
+    assert stretch_of(own) == round(math.cbrt(400))
+    # Four stretches are left, whatever the steps are.
+    assert stretch_of(np.arange(80.0)) <= 80 // 4
+
+
+@pytest.mark.parametrize("times", [0.5, 1.0, 2.0])
+def test_one_recording_varies_as_the_other_side_s_several(times: float) -> None:
+    """Their standard deviation, 10 of 100, is taken in proportion: its square is the variance."""
+    one, several = figures(100 * times, start=1e-6), figures(90, 100, 110)
+    found = change(one, several)
+    own, others = (10 * times) ** 2, 10**2 / 3
+    free = (own + others) ** 2 / (own**2 / 2 + others**2 / 2)
+    least, most = (student_quantile(0.975, n) * math.sqrt(own + others)
+                   for n in (math.ceil(free), math.floor(free)))  # fmt: skip
+    assert 0.99 * least <= found.high - found.us <= 1.01 * most

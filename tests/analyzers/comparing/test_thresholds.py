@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from spark_prof.analyzers.comparing.compare_sides import compare
-from spark_prof.analyzers.comparing.comparison import Comparison
+from spark_prof.analyzers.comparing.comparison import Comparison, Obstacle
 from spark_prof.analyzers.comparing.noise import Change
+from spark_prof.analyzers.comparing.outcome import outcome_of as outcome_of_comparison
 from spark_prof.analyzers.comparing.threshold_expression import Expression, parse
-from spark_prof.analyzers.comparing.thresholds import METRICS, Reading, check, outcome_of
+from spark_prof.analyzers.comparing.thresholds import (
+    METRICS,
+    WALL_TIMES,
+    Reading,
+    _findings,
+    check,
+    outcome_of,
+)
 from spark_prof.datasets.compared import read_side
 from spark_prof.errors import CommandError
 from tests.rows import each_row
@@ -61,10 +72,45 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 @pytest.fixture(scope="module")
-def found() -> Comparison:
+def eager() -> Comparison:
     names = ("code-h100/dense-awq", "code-h100/dense-nvfp4")
     a, b = (read_side(str(DATA / name)) for name in names)
     return compare(a, b)
+
+
+@pytest.fixture(scope="module")
+def found(eager: Comparison) -> Comparison:
+    """The same as if the steps had been launched by graphs."""
+    return replace(eager, eager=(False, False))
+
+
+def test_wall_time_of_eager_runs_is_no_gate(eager: Comparison) -> None:
+    """Refused as a change and as a level; the kernels are what the first line is about."""
+    for metric in WALL_TIMES:
+        assert metric in METRICS
+        bounds = ("< 3 tokens/s", "< -3%") if metric == "tokens_per_s" else ("> 3ms", "> 3%")
+        for bound in bounds:
+            if metric in ("step_us",):
+                continue  # no such steps here
+            with pytest.raises(CommandError, match=r"both sides ran eagerly.*kernels > 3%"):
+                check(eager, [parse(f"{metric} {bound}")])
+    assert check(replace(eager, eager=(True, False)), [parse("decode_us > 3ms")])
+    [checked] = check(eager, [parse("kernels > 3%")])
+    outcome = outcome_of_comparison(eager)
+    assert outcome.change is not None
+    assert (checked.reading.change.us, checked.outcome) == (outcome.change.us, "passed")
+
+
+def test_what_is_not_comparable_decides_no_change(found: Comparison) -> None:
+    """The level of side b alone is one all the same."""
+    obstacle = Obstacle("batch", "", "1", "8")
+    phases = tuple(replace(phase, obstacle=obstacle) for phase in found.phases)
+    limits = [
+        parse(text) for text in ("decode_us > 3%", "components.mlp > +1us", "decode_us > 1ms")
+    ]
+    *changes, level = check(replace(found, phases=phases), limits)
+    assert [(each.outcome, each.obstacle) for each in changes] == [("undecided", obstacle)] * 2
+    assert (level.outcome, level.obstacle) == ("failed", None)
 
 
 @each_row(
@@ -128,7 +174,7 @@ def test_of_real_recordings(found: Comparison, outcome: str, limits: tuple[str, 
         ("components.expert > 3%", "experts"),
         ("layers.400 > 3%", "layer"),
         ("layers > 3%", "layers.3"),
-        ("kernels > 3%", "quotes"),
+        ('kernels."a"."b" > 3%', "quotes"),
         ("coverage.layers < 95%", "layer"),
         ("gaps.launch > 3%", "launch_gaps"),
         ("tokens_per_s.median < -3%", "leave it out"),
@@ -151,3 +197,14 @@ def test_every_metric_is_documented() -> None:
     page = (DATA.parents[1] / "docs" / "compare.md").read_text(encoding="utf-8")
     for metric in METRICS:
         assert f"`{metric}" in page, metric
+
+
+def test_what_half_of_a_side_s_recordings_have_counts() -> None:
+    """One recording of three has one finding more, and one another."""
+    few, many = ([SimpleNamespace(id=name) for name in names] for names in ("a", "aab"))
+    recordings = [SimpleNamespace(report=SimpleNamespace(findings=f)) for f in (few, few, many)]
+    found: Any = SimpleNamespace(sides=(recordings[:1], recordings))
+    reading = _findings(found, ())
+    assert (reading.change.a, reading.change.b) == (1.0, 1.0)
+    reading = _findings(SimpleNamespace(sides=(recordings[:1], recordings[1:])), ("b",))  # type: ignore[arg-type]
+    assert (reading.change.a, reading.change.b) == (0.0, 1.0)

@@ -13,7 +13,6 @@ from spark_prof.analyzers.classify.classifier import classify
 from spark_prof.analyzers.conversions.conversion_costs import conversions_of
 from spark_prof.analyzers.conversions.conversion_flow import PADDING
 from spark_prof.analyzers.conversions.conversion_rows import Conversions
-from spark_prof.analyzers.step_accounting import Spread
 from tests.dashboards.sample import SAMPLES
 from tests.rows import each_row
 
@@ -27,11 +26,11 @@ def conversions(
     frame = placed(kernels).assign(placed=True, basis=pd.Categorical(["range"] * len(kernels)))
     frame["role"] = pd.Categorical([""] * len(kernels))
     steps = pd.DataFrame({"phase": phases, "begin_ns": 0, "finish_ns": range(len(phases))})
-    mean = Spread(100.0, 100.0, 100.0)
+    like = SAMPLES["mixture_of_experts"].steps
+    assert like.token
     counted = replace(
-        SAMPLES["mixture_of_experts"].steps, decode=phases.count("decode"), decode_us=mean,
-        tpot_us=Spread(*(value / tokens for value in vars(mean).values())),
-    )  # fmt: skip
+        like, decode=phases.count("decode"), token=replace(like.token, per_step=1 / tokens)
+    )
     rows = kernel_rows(sums_of(frame, steps["phase"]))
     return conversions_of(frame, steps, counted, rows, classify, timed=timed)
 

@@ -187,6 +187,10 @@ CONFIG = (
           "Enforce eager set, disabling torch.compile and CUDAGraphs."),
          {"graph_mode": "PIECEWISE", "eager": True}),
         (("non-default args: {'enforce_eager': True}",), {"eager": True}),
+        ((CONFIG, "Auto-enabling VLLM_USE_BREAKABLE_CUDAGRAPH=1. Set "
+          "VLLM_USE_BREAKABLE_CUDAGRAPH=0 to opt out."),
+         {"breakable_graphs": True, "graph_mode": "FULL_AND_PIECEWISE"}),
+        (("Breakable CUDA graph enabled",), {"breakable_graphs": True}),
         (("server_args=ServerArgs(model_path='m', disable_cuda_graph=True, "
           "disable_radix_cache=True, quantization='modelopt_fp4')",),
          {"eager": True, "prefix_caching": False, "serves": True}),
@@ -213,6 +217,35 @@ def test_a_recording_without_configuration_tells_what_it_has() -> None:
     )
     for strange in ({"gpu": 3}, {"engine_config": {"cache_config": 4}}, {"environment": {"A": 1}}):
         engine_of_facts(strange, [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "architecture", "version", "capability", "breakable"),
+    [
+        # What the worker's environment says holds, for vLLM writes its default there.
+        ("1", "LlamaForCausalLM", "0.33.0", "9.0", True),
+        ("0", "KimiLinearForCausalLM", "0.33.0", "9.0", False),
+        # Recordings without an environment: the default of that version, on NVIDIA.
+        (None, "KimiLinearForCausalLM", "0.33.0", "9.0", True),
+        (None, "KimiLinearForCausalLM", "0.24.0", "9.0", False),
+        (None, "LlamaForCausalLM", "0.33.0", "9.0", False),
+        (None, "KimiLinearForCausalLM", "0.33.0", None, None),
+        (None, "KimiLinearForCausalLM", "9.9", "9.0", None),
+    ],
+)
+def test_breakable_graphs_are_a_mode(
+    asked: str | None, architecture: str, version: str, capability: str | None,
+    breakable: bool | None,
+) -> None:  # fmt: skip
+    known = {
+        "vllm": version,
+        "gpu": {"compute_capability": capability},
+        "model_config": {"architectures": [architecture]},
+        "environment": {} if asked is None else {"VLLM_USE_BREAKABLE_CUDAGRAPH": asked},
+    }
+    assert engine_of_facts(known, []).breakable_graphs is breakable
+    eager = {**known, "execution": "eager"}
+    assert engine_of_facts(eager, []).breakable_graphs is None
 
 
 def test_two_sources_are_one_engine_or_differ() -> None:

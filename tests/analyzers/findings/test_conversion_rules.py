@@ -15,6 +15,12 @@ from spark_prof.analyzers.conversions.conversion_rows import (
 from spark_prof.analyzers.finding import Finding
 from spark_prof.analyzers.findings.ranking import RULES
 from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.analyzers.roofline.roofline_rows import (
+    Ceilings,
+    Roofline,
+    RooflinePhase,
+    RooflineRow,
+)
 from tests.dashboards.sample import SAMPLES
 from tests.rows import each_row
 
@@ -158,6 +164,48 @@ def head(
     return of_head(replace(report(*casts), kernels=(kernel,), modules=modules))
 
 
+def with_drafter(stored: str, own: str | None) -> list[Finding]:
+    """What is said of a head, where a drafter's products with one take as long as the model's."""
+    us = 0.2 * STEP_US * SAMPLE.steps.decode
+    kernel = KernelRow(GEMM, SAMPLE.steps.count, us, 0.2, "lm_head", "tensor-core", "bf16", "name",
+                       None, decode_us=us, decode_us_per_step=0.2 * STEP_US)  # fmt: skip
+    head = ModuleRow("lm_head", "ParallelLMHead", "", "", stored, "", 1, 1_158_266_880)
+    modules = [ModuleRow("experts", "FusedMoE", "", "", "uint8", "", 24, 10_000_000_000), head]
+    if own is not None:
+        form = "" if own == "bfloat16" else "nvfp4"
+        modules.append(
+            replace(head, weight_dtype=own, part="drafter", format=form, bytes=500_000_000)
+        )
+    row = RooflineRow(
+        GEMM, "lm_head", 1.0, 0.1 * STEP_US, None, 0.0, 0.0, "", "", False, None, None, None, None,
+        None, None, None, role="drafter.lm_head",
+    )  # fmt: skip
+    phase = RooflinePhase("decode", 1, 1.0, STEP_US, STEP_US, 0.0, None, 0.0, 0.0, 0.0, (row,))
+    subject = replace(report(), kernels=(kernel,), modules=tuple(modules),
+                      roofline=Roofline(Ceilings(""), (phase,), ()))  # fmt: skip
+    rules = [rule for rule in RULES if rule.id == "lm-head-not-quantized"]
+    return [finding for rule in rules for finding in rule.find(subject)]
+
+
+def test_each_head_counts_by_itself_and_the_drafters_is_named() -> None:
+    saves = 1 - 4.5 / 16
+    # One head for both: a narrow one serves the drafter's passes as well.
+    (shared,) = with_drafter("bfloat16", None)
+    assert shared.ms_per_token == pytest.approx(0.2 * saves * STEP_US / 1e3, rel=0.02)
+    assert any("draft_lm_head_quantization" in line for line in shared.evidence)
+    # Two of them in 16 bits.
+    ours, theirs = with_drafter("bfloat16", "bfloat16")
+    for finding, size in ((ours, "1.16 GB"), (theirs, "0.50 GB")):
+        assert size in finding.text
+        assert finding.ms_per_token == pytest.approx(0.1 * saves * STEP_US / 1e3, rel=0.02)
+    assert theirs.text.startswith("The drafter's own lm_head is bfloat16")
+    # A copy that is quantized for the drafter alone, and a model's head that is quantized.
+    (ours,) = with_drafter("bfloat16", "uint8")
+    assert ours.text.startswith("lm_head is bfloat16")
+    (theirs,) = with_drafter("float8_e4m3fn", "bfloat16")
+    assert theirs.text.startswith("The drafter's own lm_head")
+
+
 @each_row(
     ("given", "rule", "share"),
     [
@@ -179,3 +227,17 @@ def test_lm_head(given: tuple[float, str, str, str], rule: str | None, share: fl
     for finding in findings.values():
         assert finding.ms_per_token == pytest.approx(share * STEP_US / 1e3, rel=0.02)
         assert rule != "lm-head-not-quantized" or "1.16 GB" in finding.text
+
+
+@each_row(("other", "fires"), [("bfloat16", True), ("float8_e4m3fn", False)])
+def test_of_two_heads_no_one_may_be_quantized(other: str, fires: bool) -> None:
+    us = 0.1 * STEP_US * SAMPLE.steps.decode
+    kernel = KernelRow(GEMM, SAMPLE.steps.count, us, 0.1, "lm_head", "tensor-core", "bf16", "name",
+                       None, decode_us=us, decode_us_per_step=0.1 * STEP_US)  # fmt: skip
+    modules = (
+        ModuleRow("experts", "FusedMoE", "", "", "uint8", "", 24, 10_000_000_000),
+        *(ModuleRow("lm_head", "ParallelLMHead", "", "", dtype, "201088x2880", 1, 1_158_266_880)
+          for dtype in ("bfloat16", other)),
+    )  # fmt: skip
+    given = replace(report(), kernels=(kernel,), modules=modules)
+    assert ("lm-head-not-quantized" in of_head(given)) is fires

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +9,16 @@ from pathlib import Path
 import pytest
 
 import spark_prof
+from benchmarks import measured_steps as measured
 from spark_prof.ab.sides import parse_side
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.measured_steps import MEASURED_STEPS, measured_step
-from spark_prof.analyzers.findings.next_command import (
-    engine_words,
-    measured_gain,
-    with_next_command,
-)
+from spark_prof.analyzers.findings.measured_gains import measured_gain
+from spark_prof.analyzers.findings.measured_steps import measured_step, measured_steps
+from spark_prof.analyzers.findings.next_command import with_next_command
 from spark_prof.analyzers.findings.ranking import findings_of
 from spark_prof.analyzers.model import Report
 from spark_prof.kernels.tuning import known_runs
-from spark_prof.rules.backends import BACKENDS
+from spark_prof.rules.backend_order import orders
 from tests.rows import each_row
 
 ROOT = Path(__file__).parents[3]
@@ -33,25 +30,6 @@ GPT = DATA / "h100-gpt-oss-20b-mxfp4-graphs"
 @pytest.fixture(scope="module")
 def qwen() -> Report:
     return spark_prof.report(QWEN)
-
-
-@each_row(
-    ("command", "words"),
-    [
-        ("vllm serve m/x --port 1", "vllm serve m/x --port 1"),
-        ("numactl -N 0 /venv/bin/vllm serve m/x", "vllm serve m/x"),
-        ("docker run --gpus all image vllm serve m/x", "vllm serve m/x"),
-        ("docker run --gpus all vllm/vllm-openai --model m/x", "vllm serve m/x"),
-        ("python3 run.py /models/qwen --batch 1", "/models/qwen"),
-        ("python3 run.py", "qwen"),
-        ("", "qwen"),
-        ("/m/qwen --max-model-len 64", "/m/qwen --max-model-len 64"),
-        ("vllm serve 'a;b' $(c)", "vllm serve 'a;b' '$(c)'"),
-        ("an 'open quote", "qwen"),
-    ],
-)
-def test_engine_of_a_recorded_command(command: str, words: str) -> None:
-    assert shlex.join(engine_words(command, "qwen (Qwen3MoeForCausalLM)")) == words
 
 
 def test_kernels_are_named_only_where_they_were_measured_to_win(qwen: Report) -> None:
@@ -80,7 +58,12 @@ def test_a_layer_is_offered_where_its_step_was_measured(qwen: Report) -> None:
     asked = {found.id: found for found in gpt.findings}
     kept, rounded = asked["small-kernels"], asked["bf16-weights-dominate"]
     assert "--b layer=spark_prof,o=spark_prof,lm_head=spark_prof -- " in kept.command
-    assert "on NVIDIA H200, gpt-oss-20b, 1 token: a step of 1.84 ms, stock 2.86" in kept.measured
+    # It was measured on an H200: on the H100 of this recording an A/B would tell.
+    assert kept.measured.startswith(
+        "An A/B would tell what these bring together on NVIDIA H100 80GB HBM3 against Triton, "
+        "which was not measured. A step of gpt-oss-20b was: on NVIDIA H200 with vLLM 0.26.0, "
+    )
+    assert " ms" not in kept.measured
     assert "--b layer=mxfp4,o=mxfp4,lm_head=mxfp4 -- " in rounded.command
     assert "rounds weights" in rounded.measured
     assert "--b lm_head=mxfp4 -- " in asked["lm-head-not-quantized"].command
@@ -111,18 +94,77 @@ def test_a_layer_is_offered_where_its_step_was_measured(qwen: Report) -> None:
         assert measured_step(("router",), report) is None, what
 
 
+def test_a_step_is_quoted_on_its_gpu_against_its_kernels() -> None:
+    gpt = spark_prof.report(GPT)
+    [small] = [found for found in gpt.findings if found.id == "small-kernels"]
+    h200 = replace(gpt, gpu=replace(gpt.gpu, name="NVIDIA H200"))
+    told = with_next_command(small, h200, "kernels").measured
+    assert "with vLLM 0.26.0, gpt-oss-20b, 1 token: a step of 1.84 ms, stock 2.86" in told
+    humming = with_next_command(small, _ran_on(h200, "experts", HUMMING), "kernels").measured
+    assert (
+        "would tell what these bring together on NVIDIA H200 against Humming, which was" in humming
+    )
+    assert "1.84 ms" not in humming
+
+
+HUMMING = "void humming<MmaOpClass, Shape<0u, 768u, 2048u>, LayerConfig>"
+TRITON = "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1"
+
+
+def _ran_on(report: Report, component: str, kernel: str) -> Report:
+    """The report of a recording whose component ran on another kernel."""
+    kernels = tuple(
+        replace(row, name=kernel) if row.component == component else row for row in report.kernels
+    )
+    return replace(report, kernels=kernels)
+
+
+@each_row(
+    ("kernel", "gpu", "vllm", "family", "holds"),
+    [
+        ("", "NVIDIA H100 80GB HBM3", "0.26.0", "Marlin", True),
+        ("", "NVIDIA H100 80GB HBM3", "0.31.0", "Marlin", True),
+        (HUMMING, "NVIDIA H100 80GB HBM3", "0.33.0", "Humming", False),
+        (TRITON, "NVIDIA H100 80GB HBM3", "0.26.0", "Triton", False),
+        ("something_nobody_knows", "NVIDIA H100 80GB HBM3", "0.26.0", "Marlin", True),
+        ("", "NVIDIA H200", "0.26.0", "Marlin", False),
+    ],
+)
+def test_a_gain_is_quoted_only_against_what_runs_on_this_gpu(
+    kernel: str, gpu: str, vllm: str, family: str, holds: bool, qwen: Report
+) -> None:
+    here = replace(qwen, gpu=replace(qwen.gpu, name=gpu), run=replace(qwen.run, vllm=vllm))
+    here = _ran_on(here, "experts", kernel) if kernel else here
+    other = {"attention": "TritonAttentionImpl"}  # for which no whole step was measured
+    here = replace(
+        here,
+        modules=tuple(replace(m, kernel=other.get(m.component, m.kernel)) for m in here.modules),
+    )
+    gain = measured_gain("experts", here)
+    assert gain is not None
+    assert (gain.running, gain.holds) == (family, holds)
+    assert (gain.other, gain.vllm) == ("vLLM Marlin", "0.26.0")
+    finding = Finding("far-from-memory-floor", 0.1, "text", "fix", components=("experts",))
+    told = with_next_command(finding, here, "kernels")
+    assert "--b moe=spark_prof -- " in told.command
+    if holds:
+        assert f"Measured on {gain.machine} with vLLM 0.26.0: moe {gain.text}." == told.measured
+    else:
+        assert " x as fast" not in told.measured
+        assert told.measured.startswith(
+            f"An A/B would tell what moe brings on {gpu} with vLLM {vllm} against {family}"
+        )
+        assert "with vLLM 0.26.0, against vLLM Marlin." in told.measured
+
+
 def test_measured_steps_are_those_that_are_stored() -> None:
-    stored = json.loads((ROOT / "benchmarks/results/engine-steps-h200.json").read_text())
-    for row in MEASURED_STEPS:
-        sides = {
-            each["side"].replace("!", ""): each["batches"][str(row.tokens)]
-            for each in stored
-            if each["model"] == row.model and each["gpu"] == row.machine
-        }
-        both = sides["stock"], sides[row.side]
-        assert row.wall_ms == tuple(round(each["wall_ms"], 3) for each in both)
-        assert row.device_ms == tuple(round(each["device_ms"], 3) for each in both)
-        assert row.kernels == tuple(each["kernels"] for each in both)
+    assert measured.WRITTEN.read_text() == measured.written()
+    assert [(row.model, row.kernel) for row in measured_steps()] == [
+        ("gpt-oss-20b", "spark_prof"), ("gpt-oss-20b", "mxfp4"),
+        ("qwen3-30b-a3b-nvfp4", "spark_prof"),
+    ]  # fmt: skip
+    for row in measured_steps():
+        assert all(own < stock for stock, own in (row.wall_ms, row.device_ms))
 
 
 def test_what_is_set_already_is_not_advised(qwen: Report) -> None:
@@ -161,13 +203,13 @@ def test_a_backend_is_proposed_only_where_it_runs(name: str) -> None:
         number = round(10 * float(capability or 0))
         for option, value in sides:
             assert RAN[name].get(option) != value
-            spans = [
-                span
-                for row in BACKENDS
-                if (row.option, row.value) == (option, value)
-                for span in row.capabilities
-            ]
-            assert any(low <= number <= high for low, high in spans), (capability, option, value)
+            here = {
+                backend.value
+                for row in orders()
+                if row.option == option and number in row.capabilities
+                for backend in row.backends
+            }
+            assert value in here, (capability, option, value)
 
 
 def test_experts_get_a_backend_where_their_gpu_has_another(qwen: Report) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from spark_prof.analyzers.breakdown import Copies, CopyRow, code_of, conflicts_of
@@ -11,7 +12,7 @@ from spark_prof.analyzers.classify.classifier import short_name
 from spark_prof.analyzers.classify.code_rows import code_row, opcode_counts
 from spark_prof.analyzers.classify.evidence import Evidence
 from spark_prof.analyzers.findings.ranking import PAGES, RULES, findings_of
-from spark_prof.analyzers.model import ClockRow, Collectives, RankRow, Report
+from spark_prof.analyzers.model import ClockRow, Collectives, Lateness, RankRow, Report
 from spark_prof.analyzers.recorded_run import Clocks, Gpu
 from spark_prof.analyzers.roofline.roofline_rows import (
     Ceilings,
@@ -21,10 +22,12 @@ from spark_prof.analyzers.roofline.roofline_rows import (
 )
 from spark_prof.analyzers.shapes.shape_rows import ShapeRow, Tile
 from spark_prof.analyzers.step_accounting import Spread
+from spark_prof.analyzers.token_time import token_times
 from tests.analyzers.findings.reports import (
     HEALTHY,
     MARLIN,
     NORM,
+    STEP_US,
     STEPS,
     books,
     component,
@@ -66,12 +69,11 @@ def clocked(clocks: Clocks | None) -> Report:
     return replace(HEALTHY, gpu=replace(HEALTHY.gpu, clocks=clocks))
 
 
-def parallel(slowest: int, held_up_us: float) -> Report:
-    rows = (
-        RankRow(0, STEPS, 1e5, 9e4, 1e3, 100.0, 100.0, STEPS - slowest, 1.0),
-        RankRow(1, STEPS, 1e5, 9e4, 1e3, 10.0, 100.0, slowest, held_up_us),
-    )
-    return replace(HEALTHY, ranks=rows, collectives=Collectives(500, steps=STEPS, clocks=(HERE,)))
+def parallel(us: float, place: str = "inside", late: tuple[int, ...] = (1,)) -> Report:
+    rows = tuple(RankRow(rank, STEPS, 1e5, 9e4, 1e3) for rank in range(4))
+    others = tuple(rank for rank in range(4) if rank not in late)
+    found = (Lateness(None, place, late, others, 0, 0, STEPS, us, us / 2, us * 1.5),)
+    return replace(HEALTHY, ranks=rows, collectives=Collectives(500, steps=STEPS, lateness=found))
 
 
 def reducing(us: float, *clocks: ClockRow, name: str = ALL_REDUCE) -> Report:
@@ -91,7 +93,12 @@ def decoding(spread: Spread, steps: int = STEPS) -> Report:
 
 def mixing(mixed: int, us: float) -> Report:
     slower = Spread(us, us, us) if mixed else None
-    return replace(HEALTHY, steps=replace(HEALTHY.steps, mixed=mixed, mixed_us=slower))
+    steps = pd.DataFrame({
+        "phase": ["decode"] * STEPS + ["mixed"] * mixed, "decode_requests": 1,
+        "step_us": [STEP_US] * STEPS + [us] * mixed, "output_requests": 1, "output_tokens": 1,
+    })  # fmt: skip
+    token = token_times(steps)[0]
+    return replace(HEALTHY, steps=replace(HEALTHY.steps, mixed=mixed, mixed_us=slower, token=token))
 
 
 def copying(us: float, name: str = "Memcpy DtoD (Device -> Device)") -> Report:
@@ -141,7 +148,16 @@ FIRES: list[tuple[str, Report, float | None, str, str]] = [
      "990 MHz of at most 1,980 MHz, held down by: power cap", "nvidia-smi -pl"),
     ("clocks-held-down", clocked(HOT), ANY, "temperature", "Let it run faster: cool it better."),
     ("clocks-held-down", clocked(Clocks(990, 1980, ("sync boost",))), ANY, "", "nvidia-smi -q"),
-    ("straggler-rank", parallel(90, 100.0), 0.09, "Rank 1 comes last in 90 of 100 steps", ""),
+    ("straggler-rank", parallel(100.0), 0.1,
+     "Within decode steps rank 1 comes to the collectives 100 us later than ranks 0, 2, 3 "
+     "(98 % interval 50 to 150 us, 100 steps), which wait for it.", "nvidia-smi"),
+    ("straggler-rank", parallel(100.0, "start", (1, 3)), 0.1,
+     "Ranks 1, 3 reach the first collective of decode steps 100 us later than ranks 0, 2 ",
+     "!nvidia-smi"),
+    ("straggler-rank", replace(parallel(100.0), run=replace(HEALTHY.run, units="op")), 0.1,
+     "", "!nvidia-smi"),
+    ("straggler-rank", replace(parallel(100.0), gpu=Gpu("MI300X", "gfx942", "AMD")), 0.1,
+     "", "!nvidia-smi"),
     ("nccl-all-reduce", reducing(200.0, HERE), 0.2, "", "--disable-custom-all-reduce"),
     # 96 kernels in a step, each of which a graph may start a microsecond after the one before.
     ("host-gaps", gapped(396.0, 0.0), 0.3, "300.0 us", ""),
@@ -222,9 +238,8 @@ QUIET: list[tuple[str, Report]] = [
     ("clocks-held-down", clocked(Clocks(1900, 1980, ("power cap",)))),  # hardly held down
     ("clocks-held-down", clocked(Clocks(990, 1980, ()))),  # as fast as it is under that load
     ("clocks-held-down", clocked(Clocks(990, None, ("power cap",)))),
-    # Ranks that take turns or hardly wait; too few steps.
-    *(("straggler-rank", parallel(*given)) for given in ((50, 100.0), (90, 10.0), (90, 0.0))),
-    ("straggler-rank", replace(parallel(9, 100.0), collectives=Collectives(50, steps=10))),
+    ("straggler-rank", parallel(10.0)),  # of a step of 1 ms
+    ("straggler-rank", replace(parallel(10.0), collectives=Collectives(50, steps=10))),
     ("nccl-all-reduce", reducing(200.0, HERE, THERE)),  # between hosts there is nothing else
     ("nccl-all-reduce", reducing(200.0)),  # nothing tells that there is one host
     ("nccl-all-reduce", reducing(40.0, HERE)),

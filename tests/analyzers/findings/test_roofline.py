@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_prof.analyzers.finding import Finding
-from spark_prof.analyzers.findings.ranking import findings_of
+from spark_prof.analyzers.findings.ranking import RULES, findings_of
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.summary import summarize
 from tests.analyzers.roofline.recorded import FIRST, HEAD, LAYERS, SECOND, bundle
@@ -100,11 +100,15 @@ def test_bytes_that_are_read_again(tmp_path: Path, times: float, fires: bool) ->
     )  # fmt: skip
     roofline = replace(report.roofline, phases=(replace(phase, rows=rows),))
     counted = replace(report, roofline=roofline)
-    findings = found(counted).get("read-more-than-needed", [])
+    (rule,) = (rule for rule in RULES if rule.id == "read-more-than-needed")
+    findings = list(rule.find(counted))
     assert bool(findings) is fires
     for finding in findings:
         assert "1.50 times" in finding.text
         assert finding.ms_per_token == pytest.approx(0.210 / 3, rel=0.01)
+    # Two others take all of that matrix, which is no longer than it is.
+    for finding in found(counted).get("read-more-than-needed", []):
+        assert (finding.ms_per_token, finding.within) == (None, "bf16-weights-dominate")
 
 
 def test_of_an_unknown_gpu_nothing_is_found(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -31,6 +32,7 @@ from spark_prof.cli.app import app
 from spark_prof.dashboards.outline import outline
 from spark_prof.dashboards.render.limits import bounded
 from spark_prof.dashboards.section import Bounds
+from spark_prof.profiler.attach import _port_of
 from tests.command_line import parsed
 from tests.rows import each_row
 
@@ -61,12 +63,24 @@ def type_it(line: str) -> list[str]:
         assert program == "spark-prof", part
         assert "\n" not in part
         parameters = parsed([name, *words])
+        if name == "record":
+            recordable(parameters)
         if name == "ab":
             choose_mode("auto", parse_side(parameters["a"]), parse_side(parameters["b"]))
             # The models are where they were recorded.
             engine_command([_ELSEWHERE.sub("org/model", word) for word in parameters["command"]])
         names.append(name)
     return names
+
+
+def recordable(parameters: dict[str, Any]) -> None:
+    """Fails where `record` would refuse what it was given before it starts anything."""
+    command, attach = parameters["command"] or [], parameters["attach"]
+    assert bool(command) != bool(attach), parameters
+    assert not command or not command[0].startswith("-"), command
+    assert not (attach and parameters["nvtx"]), "not for a server that runs"
+    assert not (parameters["steady"] and parameters["warmup_steps"])
+    assert not attach or _port_of(attach)
 
 
 @cache
@@ -100,13 +114,18 @@ def test_every_finding_of_a_recording_can_be_verified(name: str) -> None:
 
 @each_row("name", [rule.id for rule in RULES])
 def test_every_rule_has_a_way_to_verify(name: str) -> None:
-    """Of an engine whose command is known, and of a trace that tells none."""
+    """Of an engine whose command is known, of a server that ran, and of a trace that tells none."""
     report = report_of(DATA / "h100-qwen3-30b-a3b-nvfp4-graphs")
     finding = Finding(name, 0.1, "text", "fix", components=("experts",))
     page = next(rule.page for rule in RULES if rule.id == name)
     trace = replace(report, run=replace(report.run, command=""))
-    for each in (report, trace):
+    server = "http://127.0.0.1:8312"
+    attached = replace(report, run=replace(report.run, command=f"--attach {server}"))
+    for each in (report, trace, attached):
         right(keyed([with_next_command(finding, each, page)]), report.run.model)
+    found = with_next_command(finding, attached, page)
+    for line in (found.command, found.verify):
+        assert "record" not in line.split() or f" --attach {server}" in line
 
 
 LOGS = ("dense-fp8-block.log", "gpt-oss-20b-mxfp4.log")

@@ -9,6 +9,7 @@ from typing import Any
 from spark_prof.traces.assemble import assemble
 from spark_prof.traces.bundle import Bundle
 from spark_prof.traces.chunks import facts_name, write_json
+from spark_prof.vocabulary import PHASES
 from tests.analyzers.ranks.play import Play
 from tests.support import ORIGIN, Piece, Recorded, kernel, kineto
 
@@ -26,10 +27,12 @@ def piece_of(play: Play, rank: int) -> Piece:
     steps, events = [], []
     for number, part in calls.groupby("step"):
         begin = int(part["start_ns"].min()) - play.compute_ns // 2
+        prefill = int(str(number)) in play.prefills
+        kind, size = "prefill" if prefill else "decode", play.batch.get(int(str(number)), 1)
         steps.append(
-            {"step": int(str(number)), "key": int(play.keys[int(str(number))]), "phase": 1,
-             "start_ns": begin, "end_ns": int(part["end_ns"].max()), "decode_requests": 1,
-             "decode_tokens": 1, "thread": 4242, "watched": 1}
+            {"step": int(str(number)), "key": int(play.keys[int(str(number))]),
+             "phase": PHASES.index(kind), "start_ns": begin, "end_ns": int(part["end_ns"].max()),
+             f"{kind}_requests": size, f"{kind}_tokens": size, "thread": 4242, "watched": 1}
         )  # fmt: skip
         for index, call in enumerate(part.itertuples()):
             correlation = 100 * int(str(number)) + 2 * index + 1

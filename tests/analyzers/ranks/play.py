@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,16 +27,21 @@ class Play:
     drift: Mapping[int, float] = field(default_factory=dict)  # by how much that grows, in ns per ns
     compute_ns: int = 100_000  # one stretch between two collectives
     transfer_ns: int = 10_000
+    # What a rank needs besides before the collective at a place of a step: (step, place, rank).
+    extra_ns: Callable[[int, int, int], float] = lambda *_: 0.0
+    prefills: frozenset[int] = frozenset()  # steps that only read prompts
+    batch: Mapping[int, int] = field(default_factory=dict)  # requests of a step, where not one
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
         ready = np.zeros(self.ranks)
         rows = []
         for step in range(self.steps):
-            for kind in KINDS:
+            for place, kind in enumerate(KINDS):
                 compute = self.compute_ns * rng.uniform(0.9, 1.1, self.ranks)
                 if step in self.slow:
                     compute[self.slow[step]] *= 1.5
+                compute += [self.extra_ns(step, place, rank) for rank in range(self.ranks)]
                 start = ready + compute
                 ready = start.max() + self.transfer_ns * rng.uniform(1.0, 1.2, self.ranks)
                 rows += [(rank, step, kind, start[rank], ready[rank]) for rank in range(self.ranks)]

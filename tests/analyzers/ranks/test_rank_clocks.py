@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_prof.analyzers.rank_layout import clock_name, layout_of
+from spark_prof.analyzers.rank_layout import clock_name, layout_of, parallel_of
 from spark_prof.analyzers.ranks.align_ranks import match_collectives
 from spark_prof.analyzers.ranks.rank_clocks import Offset, offset_of_collectives, offset_of_steps
 from spark_prof.traces.bundle import Bundle
@@ -121,13 +121,28 @@ def test_tensor_parallel_ranks_are_innermost(tmp_path: Path) -> None:
 @each_row(
     "facts",
     [{}, {"parallel": None}, {"parallel": []}, {"parallel": {"tensor": "2"}},
-     {"parallel": parallel(tensor=0)}, {"parallel": parallel(tensor=1 << 40)},
-     {"parallel": parallel()}],
+     {"parallel": parallel(tensor=0)}, {"parallel": parallel(tensor=1 << 40)}],
 )  # fmt: skip
 def test_facts_that_tell_nothing_make_one_team(tmp_path: Path, facts: dict[str, Any]) -> None:
     layout = layout_of(made(tmp_path, 2, facts))
     assert [team.ranks for team in layout.teams] == [(0, 1)]
     assert layout.missing == ()
+
+
+def test_replicas_that_know_nothing_of_each_other_are_replicas(tmp_path: Path) -> None:
+    """Those of a dense model: each is an engine of its own and says that it is alone."""
+    layout = layout_of(made(tmp_path, 4, {"parallel": parallel(tensor=2)}))
+    assert [(t.replica, t.ranks) for t in layout.teams] == [(0, (0, 1)), (1, (2, 3))]
+    assert (layout.tensor, layout.data, layout.missing) == (2, 2, ())
+    assert not layout.crosses_replicas
+
+
+def test_a_trace_tells_how_many_ranks_there_are(tmp_path: Path) -> None:
+    bundle = made(tmp_path, 2, {"world_size": 8})
+    assert layout_of(bundle).missing == (2, 3, 4, 5, 6, 7)
+    assert layout_of(bundle).teams[0].size == 8
+    told = parallel_of(bundle, 1)
+    assert (told.rank, told.world, told.tensor) == (1, 8, None)
 
 
 def test_containers_of_one_host_share_its_clock() -> None:

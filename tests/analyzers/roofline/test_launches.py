@@ -19,6 +19,7 @@ from spark_prof.analyzers.roofline.launches import (
     Group,
     Launch,
     attributed_work,
+    drafted_work,
     groups_of,
     launches_of,
 )
@@ -157,6 +158,29 @@ def test_a_weight_goes_to_the_kernels_that_point_to_it() -> None:
     shared = attributed_work([ran[2], Launch("part", "experts", 3, 30, reads=(0,))], works[:1])
     assert {c.place.name: c.share for c in shared} == pytest.approx({"part": 0.75, "again": 0.25})
     assert {c.basis for c in shared} == {BY_TENSOR}
+
+
+def test_a_drafter_reads_a_head_in_each_of_its_passes() -> None:
+    """The model's that it shares, or one that it has for itself; and no other kernel's work."""
+    head = but(product("lm_head", -1, "lm_head"), tensor=0).weights
+    own = but(product("lm_head", -1, "head"), tensor=1).weights
+    assert head is not None
+    assert own is not None
+    draft = Launch(GEMM, "lm_head", -1, 5, role="drafter.lm_head", reads=(0,))
+    passes = [draft, draft, replace(draft, name="split", ns=10), replace(draft, reads=(1,))]
+    looked_up = Launch("lookup", "embedding", -1, 5, role="drafter.embed_tokens", reads=(0,))
+    found = drafted_work([*passes, looked_up], [head, own], replace(ONE, requests=3.0), Shape())
+    streamed = defaultdict[str, float](float)
+    for charge in found:
+        streamed[charge.work.what] += charge.work.need.streamed * charge.share
+    # A pass may take several kernels: it is read as often as the rarest of their names ran.
+    assert streamed == pytest.approx({"lm_head": 1.0 * head.bytes, "head": 1.0 * own.bytes})
+    twice = drafted_work([draft, draft], [head], ONE, Shape())
+    assert sum(c.work.need.streamed * c.share for c in twice) == 2 * head.bytes
+    assert not drafted_work([looked_up], [head, own], ONE, Shape())
+    assert [run.drafts for run in (draft, Launch(GEMM, "lm_head", -1, 5, role="lm_head"))] == [
+        True, False,
+    ]  # fmt: skip
 
 
 def test_the_cache_is_read_by_attention_s_longest_kernel() -> None:

@@ -19,8 +19,8 @@ from spark_prof.analyzers.roofline.needs import (
     shape_of,
     state,
 )
-from spark_prof.analyzers.roofline.roofline_rows import Place
-from spark_prof.analyzers.roofline.rows import by_sampling, by_single_kernels
+from spark_prof.analyzers.roofline.roofline_rows import Place, RooflineRow
+from spark_prof.analyzers.roofline.rows import by_sampling, by_single_kernels, together
 from spark_prof.analyzers.roofline.weight_bytes import Weights
 from spark_prof.traces.measured import DeviceState, Measured, Measurement
 from tests.rows import each_row
@@ -266,3 +266,24 @@ def test_an_unknown_device_has_ceilings_only_if_it_was_measured() -> None:
     assert found.data_sheet is None
     assert found.bandwidth is not None
     assert found.bandwidth.value == 2.9e12
+
+
+@each_row(
+    ("cache", "width"),
+    [("fp8", 1), ("fp8_e4m3", 1), ("int8", 1), ("int8_per_token_head", 1), ("auto", 2),
+     ("bfloat16", 2), ("float32", 4)],
+)  # fmt: skip
+def test_bytes_of_an_element_in_the_kv_cache(cache: str, width: int) -> None:
+    engine = {"cache_config": {"cache_dtype": cache}}
+    facts = {"model_config": GPT_OSS, "dtype": "bfloat16", "engine_config": engine}
+    assert shape_of(facts).kv_bytes == width
+
+
+def test_of_several_roles_the_weakest_basis_is_told() -> None:
+    one = RooflineRow("k", "qkv", 2.0, 4.0, 100.0, 100.0, 0.0, "w", "w", False, None, None, None,
+                      1.0, "memory", 6.0, None, role="q_proj", owner_basis="weight")  # fmt: skip
+    other = replace(one, calls=6.0, us=8.0, needed_bytes=None, role="k_proj", owner_basis="order")
+    for rows in ((one, other), (other, one)):
+        [found] = together(rows).values()
+        assert (found.owner_basis, found.role) == ("order", "k_proj")
+        assert (found.calls, found.us, found.needed_bytes) == (8.0, 7.0, 25.0)

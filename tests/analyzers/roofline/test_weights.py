@@ -26,6 +26,7 @@ from spark_prof.analyzers.summary import summarize
 from spark_prof.traces.bundle import Bundle, table_file
 from spark_prof.traces.measured import Measured, Measurement
 from spark_prof.traces.tables import TABLES
+from tests.analyzers.attribution.memory import tensor as row_of
 from tests.analyzers.roofline.recorded import (
     CONFIG,
     FIRST,
@@ -342,3 +343,20 @@ def test_floors_of_real_models(capture: str, floor_ms: float) -> None:
     # No kernel is faster than a reader.
     assert all((row.of_reached or 0) < 1 for row in phase.rows)
     assert phase.known_us > 0.75 * phase.kernels_us
+
+
+def test_a_drafters_own_weights_are_none_of_the_models() -> None:
+    """EAGLE with a head of its own, or a quantized copy; what it shares is the model's."""
+    drafter = [
+        row_of("drafter.lm_head", 4 << 20, 1000, shape="100x5", dtype="uint8", format="nvfp4"),
+        row_of("drafter.model.layers.0.mlp.down_proj", 5 << 20),
+        row_of("drafter.model.embed_tokens", 6 << 20),
+    ]
+    shared = row_of("drafter.model.layers.0.shared_head.head", 1 << 20)
+    rows = pd.DataFrame([row_of("lm_head", 1 << 20), *drafter, shared])
+    model = weights_of_tensors(rows, tied=False)
+    own = weights_of_tensors(rows, tied=False, drafter=True)
+    assert [(w.component, w.path) for w in model] == [("lm_head", "lm_head")]
+    assert [(w.component, w.dtype, w.tensor) for w in own] == [
+        ("lm_head", "nvfp4", 1), ("mlp", "bf16", 2),
+    ]  # fmt: skip

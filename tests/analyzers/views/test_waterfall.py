@@ -49,9 +49,11 @@ def test_the_parts_are_those_of_the_typical_step(name: str) -> None:
     report = report_of(name)
     found, ledger = waterfall_of(report), report.tokens[0]
     sums: dict[str, float] = defaultdict(float)
+    assert ledger.token is None or found.us == pytest.approx(ledger.token.token_us)
+    beyond = sum(part.us for part in found.parts if part.kind in ("uneven", "prompts"))
     for part in found.parts:
         sums["kernels" if part.kind in KERNELS else part.kind] += (
-            part.us * ledger.step_us / found.us
+            part.us * ledger.step_us / (found.us - beyond)
         )
     assert sums["launch_gaps"] == pytest.approx(ledger.us(LAUNCH_GAPS))
     assert sums["host"] == pytest.approx(ledger.us(HOST))
@@ -125,7 +127,10 @@ def test_a_floor_of_little_of_the_time_is_none() -> None:
 def test_a_token_is_a_part_of_a_step_that_gives_several() -> None:
     report = report_of("code-h100/dense-bf16")
     ledger, whole = report.tokens[0], waterfall_of(report)
-    third = replace(ledger, ms_per_token=(ledger.ms_per_token or 0.0) / 3)
+    assert ledger.token is not None
+    names = ("token_us", "typical_us", "uneven_us", "prompts_us")
+    thirds = {name: getattr(ledger.token, name) / 3 for name in names}
+    third = replace(ledger, token=replace(ledger.token, **thirds))
     found = waterfall_of(replace(report, tokens=(third,)))
     assert found.us == pytest.approx(whole.us / 3)
     assert found.floor_us == pytest.approx((whole.floor_us or 0) / 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.extras import install_command
 from spark_prof.kernels import dense, moe, normed_experts, routing
 from spark_prof.kernels.kernel_error import KernelError
 from spark_prof.kernels.runtime import compiled, compiler
@@ -178,7 +179,7 @@ def test_without_nvrtc_it_is_said_what_to_install(tmp_path: Path) -> None:
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert ended.returncode == 1
-    assert "is missing; install it with: pip install 'spark-prof[kernels]'" in ended.stderr
+    assert f"is missing; install it with: {install_command('kernels')}" in ended.stderr
 
 
 @pytest.mark.parametrize(

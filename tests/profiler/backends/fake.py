@@ -90,6 +90,11 @@ class FakeCupti:
         self._call.fake_launch(outer, call, *pointers, ctypes.c_uint32(correlation))
 
     @property
+    def taken(self) -> bool:
+        """Whether somebody is subscribed."""
+        return bool(self._call.fake_taken())
+
+    @property
     def unzeroed(self) -> int:
         """Bytes that were not 0 in the buffers that it was given."""
         return int(self._call.fake_unzeroed())

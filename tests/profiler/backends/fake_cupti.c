@@ -13,7 +13,7 @@
 
 enum { KINDS = 128, CALLS = 1024, LAST_CALL = 900, UNKNOWN_CALL = 1 };
 enum { MODULE_LOADED = 6, NODE_CREATED = 13, NODE_CLONED = 20, RESOURCE = 3 };
-enum { DRIVER = 4, RUNTIME = 5 };
+enum { DRIVER = 4, RUNTIME = 5, TAKEN = 39 };
 
 typedef void (*request_function)(uint8_t **, size_t *, size_t *);
 typedef void (*complete_function)(void *, uint32_t, uint8_t *, size_t, size_t);
@@ -58,8 +58,16 @@ int cuptiGetTimestamp(uint64_t *time) {
 
 int cuptiSubscribe(void **subscriber, callback_function function, void *data) {
   if (refused("Subscribe")) return refused("Subscribe");
+  if (callback) return TAKEN;
   callback = function, callback_data = data;
   *subscriber = &callback;
+  return 0;
+}
+
+int cuptiUnsubscribe(void *subscriber) {
+  if (subscriber != &callback || !callback) return 1;
+  callback = NULL;
+  memset(watched, 0, sizeof watched);
   return 0;
 }
 
@@ -154,6 +162,7 @@ void fake_version(uint32_t number) { version = number; }
 void fake_behind(int64_t ns) { behind_ns = ns; }
 void fake_drop(size_t records) { dropped += records; }
 void fake_refuse_kind(int kind) { refused_kind = kind; }
+int fake_taken(void) { return callback != NULL; }
 int fake_injected(void) { return injected; }
 int fake_kind(int kind) { return kinds[kind]; }
 int fake_call(int driver, int id) { return calls[driver][id]; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import sys
@@ -24,6 +25,7 @@ from spark_prof.traces.chunks import (
     names_name,
 )
 from spark_prof.traces.readers.cupti_blocks import name_pointers, read_records
+from spark_prof.traces.readers.cupti_trace import kernel_names, symbols_of
 
 from .conftest import records
 from .fake import FakeCuda, FakeCupti
@@ -115,19 +117,20 @@ def test_a_piece_holds_its_records_and_names(
     assert count(folder, 0) == 4
     assert name_pointers(folder / activity_name("rank0", 0))[0] == set(pointers)
     found = names_of(folder, 0)
-    assert found["names"] == {
-        str(pointers[0]): READABLE,
+    assert found["symbols"] == {
+        str(pointers[0]): SYMBOL.decode(),
         str(pointers[1]): "triton_red_fused_0",
         str(pointers[2]): "not\ufffdutf8",
     }
-    assert found["functions"][READABLE] == SYMBOL.decode()
+    assert kernel_names(found)[str(pointers[0])] == READABLE
+    assert symbols_of(found)[READABLE] == SYMBOL.decode()
     assert abs(found["clock_offset_ns"] - 5_000_000_000) < 50_000_000
     assert abs(found["clock_drift_ns"]) < 50_000_000
     assert synchronized == [1]
     # A piece that is cut short has these: a process that is killed writes no names any more.
     backend.start(1)
     begun = names_of(folder, 1)
-    assert begun["names"] == found["names"]
+    assert begun["symbols"] == found["symbols"]
     assert abs(begun["clock_offset_ns"] - 5_000_000_000) < 50_000_000
 
 
@@ -182,7 +185,7 @@ def test_an_address_that_got_another_name(
         backend.start(piece)
         cupti.deliver(kernels(pointer))
         backend.stop()
-        assert names_of(folder, piece)["names"] == {str(pointer): name.decode()}
+        assert names_of(folder, piece)["symbols"] == {str(pointer): name.decode()}
 
 
 def test_a_discarded_piece_ends_the_recording(
@@ -194,10 +197,10 @@ def test_a_discarded_piece_ends_the_recording(
     assert recorded(cupti) == set()
     backend.stop()
     assert (folder / activity_name("rank0", 0)).read_bytes() == b""
-    assert names_of(folder, 0)["names"] == {}
+    assert names_of(folder, 0)["symbols"] == {}
     backend.start(1)
     backend.stop()
-    assert names_of(folder, 1)["names"] == {}
+    assert names_of(folder, 1)["symbols"] == {}
 
 
 def test_a_library_that_refuses_a_kind_is_told_and_nothing_goes_on(
@@ -213,6 +216,7 @@ def test_a_library_that_refuses_a_kind_is_told_and_nothing_goes_on(
 
 
 def test_no_file_stays_open(backend: CuptiBackend, cupti: FakeCupti) -> None:
+    gc.collect()  # what earlier tests left open
     before = len(os.listdir("/proc/self/fd"))
     for piece in range(3):
         backend.start(piece)
@@ -238,7 +242,7 @@ def test_a_full_disk_is_told_of_its_own_piece_only(
     os.close(descriptor)
     backend.start(1)
     backend.stop()
-    assert names_of(folder, 1)["names"] == {}
+    assert names_of(folder, 1)["symbols"] == {}
 
 
 def test_code_of_new_functions_is_looked_for_in_the_caches(
@@ -254,6 +258,8 @@ def test_code_of_new_functions_is_looked_for_in_the_caches(
         backend.start(piece)
         cupti.deliver(kernels(*map(named, names)))
         backend.stop()
+        assert len(list(cubins_folder(folder).iterdir())) == piece  # no step waits for it
+        backend.discard()
         return sorted(path.read_text() for path in cubins_folder(folder).iterdir())
 
     assert kept(0, b"triton_one", b"other") == ["triton_one"]

@@ -33,6 +33,7 @@ FILES = {
     "vllm-spec-log.txt": "vLLM log",
     "sglang.jsonl": "sglang bench_serving",
     "sglang.txt": "printed serving result",
+    "sglang-one-batch.jsonl": "sglang bench_one_batch_server",
     "llama-benchy.json": "llama-benchy",
     "llama-benchy.md": "llama-benchy table",
     "guidellm.json": "guidellm",
@@ -239,3 +240,11 @@ def test_a_second_result_goes_on_counting() -> None:
     frames = client_frames(result, first_run=7)
     assert frames["clients"]["run"].tolist() == [7]
     assert set(frames["requests"]["run"]) == {7}
+
+
+def test_a_batch_of_sglang_is_read_as_its_requests() -> None:
+    first, second = runs("sglang-one-batch.jsonl")
+    assert (first.concurrency, first.completed, first.output_tokens) == (16, 16, 16 * 2048)
+    assert (first.output_throughput, first.ttft.mean, first.e2e.mean) == (3900.0, 170_000, 8.5e6)
+    assert first.tpot.mean == pytest.approx(1e6 * 16 / 3900)
+    assert (first.acceptance_length, second.acceptance_length) == (None, 2.5)

@@ -106,3 +106,24 @@ def test_a_file_without_measurements_is_one_line(read: Read, text: str) -> None:
     with pytest.raises(CommandError) as caught:
         read(text)
     assert str(caught.value).isprintable()
+
+
+@each_row(
+    ("sizes", "ns"),
+    [
+        (("27.595.520", "42,5"), 117_344),
+        (("1.234,5", "42,5"), 117_344),
+        (("27595520", "42.5"), 117),
+        (("27,595,520", "42.5"), 117),
+    ],
+)
+def test_points_between_thousands_are_no_decimals(
+    sizes: tuple[str, str], ns: int, tmp_path: Path
+) -> None:
+    """Windows in a language with points there: 117.344 ns are 117 us."""
+    path = tmp_path / "x.csv"
+    lines = [detail(0, 7, "gemm", "gpu__time_duration.sum", "ns", "117.344")]
+    lines += [detail(0, 7, "gemm", f"dram__bytes_{n}.sum", "byte", t) for n, t in enumerate(sizes)]
+    path.write_text(DETAILS + "".join(lines))
+    gpu = next(ncu_csv(path).windows).trace.gpu
+    assert (gpu["end_ns"] - gpu["start_ns"]).tolist() == [ns]

@@ -205,3 +205,51 @@ KERNEL = LATER_TRACE[-1]
 def test_no_trace_is_one_line(file: Any, content: bytes | str) -> None:
     with refusal():
         rows(proton_trace(file(content), is_module))
+
+
+def tree(folder: Path, *children: dict[str, Any], name: str = "t.hatchet", **devices: Any) -> Path:
+    root = {"frame": {"name": "ROOT"}, "metrics": {"count": 0, "time (ns)": 0}}
+    path = folder / name
+    path.write_text(json.dumps([root | {"children": children}, devices]))
+    return path
+
+
+def ran(name: str, ns: int, device: str = "0", *inside: str) -> dict[str, Any]:
+    """A kernel below scopes, the outermost first."""
+    node: dict[str, Any] = {
+        "frame": {"name": name}, "children": [],
+        "metrics": {"count": 1, "time (ns)": ns, "device_id": device},
+    }  # fmt: skip
+    for scope in reversed(inside):
+        node = {"frame": {"name": scope}, "metrics": {}, "children": [node]}
+    return node
+
+
+def test_a_kernel_of_a_graph_belongs_to_where_it_was_captured(tmp_path: Path) -> None:
+    path = tree(
+        tmp_path,
+        ran("gemm", 500, "0", "model.replay", "<captured_at>", "run", "model.layers.3.mlp"),
+        ran("norm", 70, "0", "model.layers.1.norm"),
+        name="proton_dp0_pp0_tp3_dcp0_ep3_rank3_pid7_0a1b_run0.hatchet",
+    )
+    foreign = proton_tree(path, is_module)
+    assert foreign.processes[0].rank == 3
+    assert rows(foreign) == [
+        ("gemm", 500, ("model.layers.3.mlp",)), ("norm", 70, ("model.layers.1.norm",)),
+    ]  # fmt: skip
+
+
+@each_row(
+    ("used", "gpu"),
+    [
+        (("0", "0"), {"vendor": "AMD", "name": "gfx90a", "sms": 104}),
+        (("1", "1"), {"vendor": "AMD", "name": "gfx942", "sms": 304}),
+        (("0", "1"), {"vendor": "AMD"}),
+    ],
+)
+def test_gpus_of_several_kinds_have_no_name(
+    used: tuple[str, str], gpu: dict[str, Any], tmp_path: Path
+) -> None:
+    devices = {"0": {"arch": "gfx90a", "num_sms": 104}, "1": {"arch": "gfx942", "num_sms": 304}}
+    path = tree(tmp_path, *(ran(f"k{n}", 9, n) for n in used), HIP=devices)
+    assert proton_tree(path, is_module).processes[0].facts["gpu"] == gpu

@@ -1,0 +1,64 @@
+"""Writes spark_prof/rules/measured_steps.json: the decode steps that findings quote.
+
+They are the batch sizes of results/engine-steps-h200.json for which both the stock side and one of
+this package were timed, of the models below.
+
+usage: python benchmarks/measured_steps.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "benchmarks/results/engine-steps-h200.json"
+WRITTEN = ROOT / "spark_prof/rules/measured_steps.json"
+VLLM, TOKENS = "0.26.0", 1
+CAPABILITIES = {"NVIDIA H200": "9.0"}
+MODELS = {
+    "gpt-oss-20b": {
+        "class_": "GptOssForCausalLM", "layers": 24, "experts": 425_615_360, "stock": "Triton",
+    },
+    "qwen3-30b-a3b-nvfp4": {
+        "class_": "Qwen3MoeForCausalLM", "layers": 48, "experts": 339_739_648, "stock": "Marlin",
+    },
+}  # fmt: skip
+"""Their class in vLLM, layers, bytes of one layer's experts, and family of stock vLLM's kernels."""
+
+
+def rows(stored: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One a model and side, with the times and kernels of stock vLLM first."""
+    # Where a side insisted (`spark_prof!`) the dispatcher may leave a matrix to vLLM's kernel,
+    # which is as fast there.
+    sides = {(row["model"], row["side"].replace("!", "")): row for row in stored}
+    for (model, side), row in sides.items():
+        if model not in MODELS or side == "stock":
+            continue
+        both = [sides[model, "stock"]["batches"], row["batches"]]
+        stock, own = (batches[str(TOKENS)] for batches in both)
+        yield {
+            "model": model,
+            **MODELS[model],
+            "tokens": TOKENS,
+            "machine": row["gpu"],
+            "capability": CAPABILITIES[row["gpu"]],
+            "side": side,
+            "kernel": dict(word.split("=") for word in side.split(","))["layer"],
+            "wall_ms": [round(stock["wall_ms"], 3), round(own["wall_ms"], 3)],
+            "device_ms": [round(stock["device_ms"], 3), round(own["device_ms"], 3)],
+            "kernels": [int(stock["kernels"]), int(own["kernels"])],
+            "vllm": VLLM,
+        }
+
+
+def written() -> str:
+    """What the file has."""
+    found = rows(json.loads(RESULT.read_text()))
+    return "[\n" + ",\n".join(f" {json.dumps(row)}" for row in found) + "\n]\n"
+
+
+if __name__ == "__main__":
+    WRITTEN.write_text(written())

@@ -1,0 +1,1 @@
+"""What is run by hand: to set up, to check, to read vLLM."""

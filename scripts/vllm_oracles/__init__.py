@@ -1,0 +1,1 @@
+"""Reads from vLLM's Python sources which kernels it tries, in which order, on which GPU."""

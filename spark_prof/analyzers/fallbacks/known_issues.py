@@ -1,0 +1,174 @@
+"""Which known issues a run has for certain: the table's conditions, asked of what shows of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from spark_prof.analyzers.fallbacks.audit_rows import KnownIssue
+from spark_prof.analyzers.fallbacks.issue_evidence import Seen, whole_number
+from spark_prof.analyzers.typed_command import NONE, command
+from spark_prof.rules.known_issue import (
+    AnyOf,
+    Asked,
+    AtLeast,
+    Capability,
+    Condition,
+    Issue,
+    Model,
+    Runs,
+    Says,
+    Setting,
+    Traced,
+    Variable,
+)
+from spark_prof.rules.known_issues import ISSUES
+
+_LONGEST_EVIDENCE = 200
+
+
+def known_issues(seen: Seen, engine: Sequence[str]) -> tuple[KnownIssue, ...]:
+    """The issues that the run has for certain; without its version there are none.
+
+    Args:
+        engine: what `spark-prof ab` takes behind `--` to start it; none where nothing tells.
+    """
+    return tuple(_found(issue, seen, engine) for issue in ISSUES if has(issue, seen))
+
+
+def has(issue: Issue, seen: Seen) -> bool | None:
+    """Whether a run has an issue; None where what is known of it does not tell."""
+    return _all([issue.vllm.holds(seen.vllm), *(holds(each, seen) for each in issue.when)])
+
+
+def holds(condition: Condition, seen: Seen) -> bool | None:
+    """Whether a condition is so in a run; None where it cannot be told."""
+    match condition:
+        case Capability(spans):
+            if seen.capability is None:
+                return None
+            tenths = round(10 * seen.capability)
+            return any(low <= tenths <= high for low, high in spans)
+        case Model(pattern):
+            names = (*seen.architectures, seen.model)
+            if any(re.search(pattern, name, re.I) for name in names):
+                return True
+            # A folder's name need not say what is in it.
+            return False if seen.architectures else None
+        case Runs(kind, pattern):
+            return _any_of(pattern, seen.chosen.get(kind))
+        case Asked(kind, pattern):
+            return _any_of(pattern, seen.asked.get(kind))
+        case Setting(name, pattern, default):
+            value = _setting(name, default, seen)
+            return None if value is None else bool(re.fullmatch(pattern, value, re.I))
+        case AtLeast(name, least, default):
+            value = _setting(name, default, seen)
+            if value is None:
+                return None
+            number = whole_number(value)
+            return None if number is None else number >= least
+        case Variable(name, pattern, default):
+            if seen.environment is None:
+                return None
+            return bool(re.fullmatch(pattern, seen.environment.get(name, default)))
+        case Says(pattern):
+            # What a log does not say may stand in a part of it that is not here.
+            return True if any(re.search(pattern, line) for line in seen.lines) else None
+        case Traced(pattern):
+            return _any_of(pattern, seen.traced)
+        case AnyOf(conditions):
+            answers = [holds(each, seen) for each in conditions]
+            return True if True in answers else (None if None in answers else False)
+
+
+def _all(answers: Sequence[bool | None]) -> bool | None:
+    return False if False in answers else (None if None in answers else True)
+
+
+def _any_of(pattern: str, names: Sequence[str] | None) -> bool | None:
+    if not names:
+        return None
+    return any(re.search(pattern, name, re.I) for name in names)
+
+
+def _setting(name: str, default: str, seen: Seen) -> str | None:
+    found = seen.settings.get(name)
+    if found is None and default and seen.complete:
+        return default
+    return found
+
+
+def every_known_issue() -> tuple[KnownIssue, ...]:
+    """The whole table, of no run."""
+    return tuple(_row(issue) for issue in ISSUES)
+
+
+def _found(issue: Issue, seen: Seen, engine: Sequence[str]) -> KnownIssue:
+    typed = NONE
+    if issue.side and engine and not issue.needs_start:
+        typed = command("spark-prof", "ab", "--b", issue.side, "--", *engine)
+    return replace(
+        _row(issue),
+        command=typed,
+        evidence=tuple(dict.fromkeys(_evidence(issue, seen))),
+    )
+
+
+def _row(issue: Issue) -> KnownIssue:
+    window = issue.vllm
+    return KnownIssue(
+        id=issue.id,
+        kind=issue.kind,
+        what=issue.what,
+        effect=issue.effect,
+        since=window.since,
+        last=window.last,
+        fixed=window.fixed,
+        gpus=issue.gpus,
+        issue=issue.reported[0].thread,
+        reported=tuple(each.url for each in issue.reported),
+        date=issue.reported[0].date,
+        as_of=issue.as_of,
+        remedy=issue.remedy,
+        side=issue.side,
+    )
+
+
+def _evidence(issue: Issue, seen: Seen) -> Iterable[str]:
+    """What of the run it stands on, a few words each."""
+    yield f"vLLM {seen.vllm}"
+    for condition in issue.when:
+        yield from _told(condition, seen)
+
+
+def _told(condition: Condition, seen: Seen) -> Iterable[str]:
+    match condition:
+        case Capability():
+            yield f"compute capability {seen.capability}"
+        case Model(pattern):
+            names = (*seen.architectures, seen.model)
+            yield next((name for name in names if re.search(pattern, name, re.I)), "")
+        case Runs(kind, pattern):
+            names = seen.chosen.get(kind, ())
+            named = next((name for name in names if re.search(pattern, name, re.I)), "")
+            yield f"{kind}: {named}"[:_LONGEST_EVIDENCE]
+        case Asked(kind):
+            yield f"checkpoint, {kind}: {', '.join(dict.fromkeys(seen.asked.get(kind, ())))}"
+        case Setting(name, _, default) | AtLeast(name, _, default):
+            yield f"{name} {_setting(name, default, seen)}"
+        case Variable(name, _, default):
+            value = (seen.environment or {}).get(name)
+            yield f"{name}={value}" if value is not None else f"{name} not set"
+        case Says(pattern):
+            line = next((line for line in seen.lines if re.search(pattern, line)), "")
+            yield f"the log: {line}"[:_LONGEST_EVIDENCE]
+        case Traced(pattern):
+            names = seen.traced or ()
+            traced = next((name for name in names if re.search(pattern, name, re.I)), "")
+            yield f"kernel {traced}"[:_LONGEST_EVIDENCE]
+        case AnyOf(conditions):
+            for each in conditions:
+                if holds(each, seen):
+                    yield from _told(each, seen)

@@ -1,0 +1,113 @@
+"""Holds what findings promise to the time that there is: a token's, and each part's of it.
+
+A finding's claim is data: the parts of a token that it is about and the time that it says a change
+would save. A part is a component, `small` (kernels as short as those of the finding small-kernels),
+`conversion`, `launch_gaps`, `host` or `memcpy`. Findings may be about the same kernels, each right
+by itself; together they cannot save more than these take. The largest claim comes first, and what
+is left of its parts is all that the next one can have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from spark_prof.analyzers.finding import Finding
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.step_time import GAPS
+from spark_prof.analyzers.views.waterfall import SMALL_US
+
+_SAME = 0.02  # by how much two statistics of one time may differ: such a cut goes without saying
+_NOTHING = 0.01  # of a claim: where less is left, it is the time of other findings
+
+Cell = tuple[str, str]
+"""A component and a kind of its kernels (small, conversion or neither); no kernels overlap."""
+
+
+def token_ms(report: Report) -> float | None:
+    """The time of an output token, in ms; None where nothing tells."""
+    if told := report.steps.headline:
+        return told.token_us / 1e3
+    decode = report.decode_ledger
+    if decode is not None and decode.ms_per_token is not None:
+        return decode.ms_per_token
+    return report.steps.tpot_us.median / 1e3 if report.steps.tpot_us else None
+
+
+def parts_of_token(report: Report) -> dict[Cell, float]:
+    """What each part of a token takes, in ms, of the mean decode step."""
+    found: defaultdict[Cell, float] = defaultdict(float)
+    steps, phase = report.steps.decode, report.decode_roofline
+    converting = {row.name for row in report.conversions.items}
+    rows: Iterable[tuple[str, str, float, float]]
+    if phase:
+        rows = ((k.name, k.component, k.calls, k.step_us) for k in phase.rows)
+    else:
+        own = ((k, k.decode_us / steps if steps else 0.0) for k in report.kernels)
+        rows = (
+            (k.name, k.component, us * k.calls / k.us if k.us else 0.0, us) for k, us in own if us
+        )
+    for name, component, calls, us in rows:
+        kind = "small" if calls and us / calls < SMALL_US else ""
+        kind = "conversion" if name in converting else kind
+        found[component, "" if component == "collective" else kind] += us
+    if ledger := report.decode_ledger:
+        for gap in GAPS:
+            found[gap, ""] += ledger.us(gap)
+    for books in report.books:
+        if books.phase == "decode" and books.steps:
+            found["memcpy", ""] = max(found["memcpy", ""], books.copies_us / books.steps)
+    per_token = {cell: report.steps.us_per_token(us * steps) for cell, us in found.items()}
+    return {cell: us / 1e3 for cell, us in per_token.items() if us}
+
+
+def held_to_parts(
+    findings: Sequence[Finding], report: Report, whole: float | None = None
+) -> list[Finding]:
+    """The findings, none above a token's time, and those about a part together not above it.
+
+    Args:
+        findings: the largest claim first.
+        whole: that time in ms, where another report tells it; else the report's.
+    """
+    whole, left = whole or token_ms(report), parts_of_token(report)
+    cells_of = [[cell for cell in left if set(cell) & set(each.parts)] for each in findings]
+    wanted = Counter(cell for cells in cells_of for cell in cells)
+    found: list[Finding] = []
+    for each, cells in zip(findings, cells_of, strict=True):
+        claim = each.ms_per_token
+        if claim is None or claim <= 0:
+            found.append(each)
+            continue
+        room = sum(left[cell] for cell in cells) if cells else None
+        least = min(value for value in (claim, whole, room) if value is not None)
+        # What no other finding is about comes first, so that others keep theirs.
+        _take(left, sorted(cells, key=lambda cell: wanted[cell]), least)
+        others = [one.id for one in found if set(one.parts) & set(each.parts)]
+        if least >= claim * (1 - _SAME):
+            found.append(replace(each, ms_per_token=least))
+        elif least < claim * _NOTHING and others:
+            found.append(replace(each, ms_per_token=None, within=others[0]))
+        else:
+            line = (_CUT if cells else _WHOLE).format(claim=claim, least=least)
+            found.append(replace(each, ms_per_token=least, evidence=(*each.evidence, line)))
+    return found
+
+
+_WHOLE = (
+    "By itself {claim:.2f} ms a token, as mean over steps that differ: no change brings more than "
+    "the whole token, {least:.2f} ms."
+)
+_CUT = (
+    "By itself {claim:.2f} ms a token: {least:.2f} ms is all that its part of the token has beside "
+    "what larger findings claim of it."
+)
+
+
+def _take(left: dict[Cell, float], cells: Iterable[Cell], claim: float) -> None:
+    """Takes the claim from the cells, one after another."""
+    for cell in cells:
+        taken = min(left[cell], claim)
+        left[cell] -= taken
+        claim -= taken

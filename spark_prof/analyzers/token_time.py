@@ -1,0 +1,251 @@
+"""What an output token takes: the one account that every figure of a token's time stands on.
+
+A sequence gets its next token when the step that it decodes in is over, whether that step reads
+prompts as well or not. So a token takes the time of all steps that decode, each counted once for
+every sequence that got tokens of it, over those tokens. A step lasts until the next one begins
+while there is work, the host's time between them included; pauses between the pieces of a recording
+are in none (`analyzers.windows`). First uses of kernels are in none either (`first_uses`). Where
+some of the steps were only timed and not profiled, the time is theirs, batch size by batch size.
+
+Example: two sequences in steps of 10 ms, three of which accept 1 token each and one of which
+accepts 3 each: 4 x 10 ms x 2 over 12 tokens, 6.67 ms a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from spark_prof.arrays import Floats
+
+DECODING = ("decode", "mixed")
+"""Phases in which sequences that generate get tokens."""
+
+SETTLING = 2
+"""Steps at the begin of a stretch, profiled or timed, that still feel the switch."""
+
+FEWEST_TIMED = 8
+"""Fewer steps of a batch size that were only timed are no time of a token."""
+
+
+@dataclass(frozen=True)
+class TokenTime:
+    """What a token takes at one batch size, or over all steps that decode; times in us."""
+
+    batch: int | None  # requests that decode in each of its steps; None for any number
+    steps: int  # profiled ones that decode, those that read prompts as well included
+    mixed: int  # of them those that read prompts as well
+    requests: float  # that decode in a step, on average
+    token_us: float  # of a sequence: time over tokens, of the same steps
+    alone_us: float | None  # the same of decode steps, in which nothing is read beside it
+    tokens_per_s_sequence: float  # that a sequence gets
+    tokens_per_s: float  # of all sequences together while these steps run
+    typical_us: float  # of `token_us` the median decode step's part
+    uneven_us: float  # of `token_us` what the mean step takes beyond the median one
+    prompts_us: float  # of `token_us` what steps that read prompts add
+    # Times in a decode step times this are times in a token; None where no step only decodes.
+    per_step: float | None
+    # The same for what no profiling makes longer: a sequence's decode steps over its tokens.
+    steps_per_token: float | None
+    # The same as `token_us` of the steps that were profiled, where `token_us` stands on others.
+    profiled_us: float | None = None
+    timed_steps: int = 0  # steps that were only timed, on which it stands
+    timed_share: float = 0.0  # share of its tokens whose batch size has enough of such steps
+
+
+def given_tokens(steps: pd.DataFrame) -> tuple[Floats, Floats]:
+    """How many decoding sequences got tokens of each step, and how many tokens those were.
+
+    A prompt that a step reads to its end gives its request the first token, which is nobody's
+    next one. Without the scheduler's record every decoding request is taken to get one.
+    """
+    decoding = steps["decode_requests"].to_numpy(np.float64)
+    requests = steps["output_requests"].to_numpy(np.float64)
+    tokens = steps["output_tokens"].to_numpy(np.float64)
+    requests, tokens = (np.where(np.isnan(x), decoding, x) for x in (requests, tokens))
+    first = np.zeros(len(steps))
+    if "prefill_requests" in steps:
+        first = np.clip(requests - decoding, 0, steps["prefill_requests"].to_numpy(np.float64))
+    return requests - first, tokens - first
+
+
+def tokens_per_sequence(steps: pd.DataFrame) -> Floats:
+    """How many tokens each step gave a sequence that decodes, NaN where none got any."""
+    sequences, tokens = given_tokens(steps)
+    some = sequences > 0
+    return np.where(some, tokens / np.where(some, sequences, 1.0), np.nan)
+
+
+def that_count(steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps without first uses of kernels."""
+    return steps[~steps["first_use"].to_numpy(bool)] if "first_use" in steps else steps
+
+
+def token_times(
+    steps: pd.DataFrame, timed: pd.DataFrame | None = None
+) -> tuple[TokenTime | None, tuple[TokenTime, ...]]:
+    """The time of a token over all steps, and at each batch size; None where no step decodes.
+
+    Args:
+        steps: the profiled ones, with `step_us`.
+        timed: those that were only timed, with the same columns (`analyzers.timed_steps`).
+    """
+    steps = _decoding(steps)
+    timed = _decoding(timed) if timed is not None else steps[:0]
+    found = []
+    for size in sorted({*steps["decode_requests"].tolist(), *timed["decode_requests"].tolist()}):
+        own, other = (each[each["decode_requests"] == size] for each in (steps, timed))
+        enough = (other["phase"].astype(str) == "decode").sum() >= FEWEST_TIMED
+        if not len(own) and not enough:
+            continue
+        if (time := _time(size, own, other if enough else other[:0])) is not None:
+            found.append((time, float(given_tokens(pd.concat([own, other]))[1].sum())))
+    whole = _time(None, steps, timed[:0])
+    if whole is not None and any(time.timed_steps for time, _ in found):
+        whole = _of_sizes(whole, found, _mean(_settled(steps)))
+    return whole, tuple(time for time, _ in found)
+
+
+def _decoding(steps: pd.DataFrame) -> pd.DataFrame:
+    steps = that_count(steps)
+    steps = steps[steps["phase"].astype(str).isin(DECODING).to_numpy()]
+    return steps[given_tokens(steps)[0] > 0]
+
+
+def _mean(steps: pd.DataFrame) -> float | None:
+    """Time over tokens, in us."""
+    sequences, tokens = given_tokens(steps)
+    given = float(tokens.sum())
+    us = float((steps["step_us"].to_numpy(np.float64) * sequences).sum())
+    return us / given if given else None
+
+
+def _time(batch: int | None, steps: pd.DataFrame, timed: pd.DataFrame) -> TokenTime | None:
+    # Beside steps that were only timed the switches between the two are left out.
+    profiled = _settled(steps) if len(timed) else steps
+    profiled_us, counted = _mean(profiled), timed if len(timed) else steps
+    us = _mean(counted)
+    if us is None or np.isnan(us):
+        return None
+    decode, timed_decode = (
+        each[(each["phase"].astype(str) == "decode").to_numpy()] for each in (steps, timed)
+    )
+    tokens, took = given_tokens(counted)[1], counted["step_us"].to_numpy(np.float64)
+    alone = _mean(timed_decode if len(timed) else decode)
+    factor, per_step = _steps_per_token(timed_decode if len(timed) else decode), None
+    typical, median = alone or 0.0, float(decode["step_us"].median()) if len(decode) else 0.0
+    if factor and alone is not None and median:
+        # Profiled steps only say how a step's time is shared out.
+        usual = float(timed_decode["step_us"].median()) if len(timed) else median
+        per_step = factor * usual / median
+        typical = min(usual * factor, alone)
+    uneven = (alone or 0.0) - typical
+    prompts = us - (alone or 0.0)
+    if prompts < 0:
+        # Steps that read prompts had fewer requests: nothing waits for them.
+        typical, uneven, prompts = (each * us / (alone or us) for each in (typical, uneven, 0.0))
+    return TokenTime(
+        batch=batch,
+        steps=len(steps),
+        mixed=len(steps) - len(decode),
+        requests=float(counted["decode_requests"].mean()),
+        token_us=us,
+        alone_us=alone,
+        tokens_per_s_sequence=1e6 / us if us else 0.0,
+        tokens_per_s=1e6 * float(tokens.sum()) / float(took.sum()) if took.sum() else 0.0,
+        typical_us=typical,
+        uneven_us=uneven,
+        prompts_us=prompts,
+        per_step=per_step,
+        steps_per_token=factor,
+        profiled_us=profiled_us if len(timed) else None,
+        timed_steps=len(timed),
+        timed_share=1.0 if len(timed) else 0.0,
+    )
+
+
+def _settled(steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps without the first two and the last one of each stretch, if enough are left."""
+    number = pd.Series(steps.index.to_numpy(np.int64))
+    stretch = (number.diff() != 1).cumsum()
+    place = stretch.groupby(stretch).cumcount()
+    last = place == stretch.groupby(stretch).transform("size") - 1
+    inner = steps[((place >= SETTLING) & ~last).to_numpy()]
+    return inner if len(inner) >= FEWEST_TIMED else steps
+
+
+def _steps_per_token(decode: pd.DataFrame) -> float | None:
+    """1, or less where a step gives a sequence several tokens."""
+    sequences, tokens = given_tokens(decode)
+    return float(sequences.sum() / tokens.sum()) if tokens.sum() else None
+
+
+def _of_sizes(
+    whole: TokenTime, sizes: Iterable[tuple[TokenTime, float]], profiled_us: float | None
+) -> TokenTime:
+    """The time over all steps from those of its sizes, each with how many tokens it has."""
+    sizes = list(sizes)
+    tokens = sum(given for _, given in sizes)
+    us = sum(time.token_us * given for time, given in sizes) / tokens
+    alone = [(time.alone_us, given) for time, given in sizes if time.alone_us is not None]
+    alone_us = sum(us * given for us, given in alone) / sum(n for _, n in alone) if alone else None
+    # The parts are shared out as in the profiled steps.
+    scale = us / whole.token_us if whole.token_us else 1.0
+    prompts = whole.prompts_us * scale
+    if alone_us is not None and alone_us <= us and whole.mixed:
+        prompts = us - alone_us
+    rest = whole.typical_us + whole.uneven_us
+    inner = (us - prompts) / rest if rest else 1.0
+    return replace(
+        whole,
+        token_us=us,
+        alone_us=us - prompts if whole.alone_us is not None else None,
+        tokens_per_s_sequence=1e6 / us if us else 0.0,
+        tokens_per_s=whole.tokens_per_s / scale if scale else 0.0,
+        typical_us=whole.typical_us * inner,
+        uneven_us=whole.uneven_us * inner,
+        prompts_us=prompts,
+        per_step=whole.per_step * inner if whole.per_step is not None else None,
+        profiled_us=profiled_us,
+        timed_steps=sum(time.timed_steps for time, _ in sizes),
+        timed_share=sum(given for time, given in sizes if time.timed_steps) / tokens,
+    )
+
+
+_FEW_STEPS = 8
+_MUCH_MIXED = 0.02
+_MANY_MIXED = 0.1
+_NEARLY_ALL = 0.9
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Which of the times a report's first sentence has, and which batch size its screen is of."""
+
+    time: TokenTime
+    screen: TokenTime  # the batch size with most of the time, or all of them where each has little
+
+
+def headline_of(whole: TokenTime | None, sizes: tuple[TokenTime, ...]) -> Headline | None:
+    """The time that is told first.
+
+    One figure is one batch size's, the one with most of the time. Where steps read prompts beside
+    it, as under load, sizes change all the time and a client meets them all: then it is that of all
+    steps that decode.
+    """
+    if whole is None:
+        return None
+    if len(sizes) == 1 and sizes[0].steps:
+        return Headline(sizes[0], sizes[0])
+    enough = [time for time in sizes if time.steps - time.mixed >= _FEW_STEPS]
+    most = max(enough, key=lambda t: t.token_us * t.steps, default=None)
+    if most is None:
+        return Headline(whole, whole)
+    loaded = whole.prompts_us >= _MUCH_MIXED * whole.token_us
+    loaded |= whole.mixed >= _MANY_MIXED * whole.steps
+    # Of hardly more than one size there is nothing to keep apart.
+    loaded |= bool(whole.mixed) and most.steps >= _NEARLY_ALL * whole.steps
+    return Headline(whole if loaded else most, most)

@@ -1,0 +1,45 @@
+"""Documents that fit on one screen: the fullest of several that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from spark_prof.dashboards.render import terminal
+from spark_prof.dashboards.section import Document, Section
+from spark_prof.dashboards.units import count
+
+LINES, COLUMNS = 70, 80
+"""What a document may take on a terminal that has no more columns than that."""
+
+
+def height(document: Document, width: int = COLUMNS) -> int:
+    """How many lines a document takes, with one for what follows it."""
+    return len(terminal.draw(document, width).splitlines()) + 1
+
+
+def fitting(documents: Iterable[Document], width: int = COLUMNS) -> Document:
+    """The first of several documents that fits on one screen, else the last one.
+
+        fitting(short(rows) for rows in (12, 8, 4))
+
+    Args:
+        width: columns of the page: a wide one shows more columns, which may take more lines.
+    """
+    found = iter(documents)
+    shown = next(found)
+    while (
+        max(height(shown, columns) for columns in {COLUMNS, width}) > LINES
+        and (shorter := next(found, None)) is not None
+    ):
+        shown = shorter
+    return shown
+
+
+def first_rows(section: Section, most: int, what: str = "more") -> Section:
+    """The first rows of a section, and how many more there are."""
+    left = len(section.rows) - most
+    if left <= 0:
+        return section
+    intro = (*section.intro, f"And {count(left)} {what}: --all.")
+    return replace(section, rows=section.rows[:most], intro=intro)

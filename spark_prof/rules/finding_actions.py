@@ -1,0 +1,63 @@
+"""What to do next about a finding: side of an A/B, recording, doctor or section, by its id.
+
+A finding that no row names is taken further by a kernel of this package or an option of its advice,
+where one runs here, and else by the section that has its evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+When = Literal["always", "eager", "no graphs", "graphs not full"]
+"""How the run that a row is for ran its steps."""
+
+
+class Trial(NamedTuple):
+    """An A/B that shows what a change brings."""
+
+    finding: str
+    when: When
+    sides: tuple[str, ...]  # options of `spark-prof ab`
+    change: str  # what the better side has that this run has not
+
+
+_EAGER = (("--a=--enforce-eager", "--b", "stock"), "--no-enforce-eager")
+_FULL_GRAPHS = "--compilation-config.cudagraph_mode=FULL_AND_PIECEWISE"
+_FUSED = "--compilation-config.pass_config.fuse_allreduce_rms=true"
+
+TRIALS = (
+    Trial("host-gaps", "no graphs", *_EAGER),
+    Trial("host-gaps", "graphs not full", (f"--b={_FULL_GRAPHS}",), _FULL_GRAPHS),
+    Trial("idle-gpu", "eager", *_EAGER),
+    Trial("eager-mode", "always", *_EAGER),
+    Trial("small-kernels", "eager", *_EAGER),
+    Trial("nccl-all-reduce", "always", (f"--b={_FUSED}",), _FUSED),
+)
+"""Of a finding's rows the first whose run is this one counts."""
+
+RECORDINGS: Mapping[str, tuple[str, ...]] = {
+    "copies-in-decode": ("--nvtx",),
+    "read-more-than-needed": ("--counters",),
+    "idle-gpu": ("--steady", "--batch-sizes", "1"),
+    "compiled-in-flight": ("--warmup-steps", "32"),
+}
+"""Options of `spark-prof record` with which another recording tells more."""
+
+OF_THE_MACHINE = ("library-missing", "ignored-environment-variable", "plain-architecture-build")
+"""Findings of what is installed: `spark-prof doctor` looks again."""
+
+OF_WIDE_WEIGHTS = ("bf16-weights-dominate", "lm-head-not-quantized")
+"""Findings whose BF16 weights a kernel of this package can quantize to MXFP4 at load."""
+
+OF_SMALL_KERNELS = ("router", "experts")
+"""Components whose small kernels the package's experts take in: they route, activate and sum."""
+
+SECTIONS: Mapping[str, str] = {
+    "kernels": "kernels",
+    "timeline": "components",
+    "steps": "steps",
+    "conversions": "conversions",
+    "ranks": "ranks",
+}
+"""The section, one that every report with such a finding has, that has a page's evidence."""

@@ -1,0 +1,201 @@
+"""What the stages of a search share: the candidates, what is known of them, engines, and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from spark_prof.tune.budget import Budget
+from spark_prof.tune.known_gains import Evidence
+from spark_prof.tune.tune_trial import (
+    BASE,
+    Candidate,
+    Combination,
+    EngineEndedError,
+    Measure,
+    Pair,
+    Stage,
+    Timed,
+    Trial,
+    name_of,
+    over_batches,
+    rivals,
+    side_of,
+    swaps_only,
+)
+
+
+@dataclass
+class Answer:
+    """What the stages came to until now."""
+
+    swapped: Combination = BASE  # the fastest of the swaps that share an engine
+    best: Combination = BASE  # the fastest of all
+    confirmed: Combination = BASE  # in fresh engines
+    times: tuple[Timed, ...] = ()  # from its confirmation
+    line: str = ""  # why nothing is confirmed though something was faster in the search
+    unconfirmed: Combination = BASE  # what that was, where the time was up
+
+
+@dataclass
+class Bench:
+    """The engines of a search, asked for trials that are kept as evidence."""
+
+    measure: Measure
+    budget: Budget
+    evidence: Evidence
+    order: dict[str, int]  # of the candidates' words in their table
+    swapped: list[str]  # candidates that share an engine with the base
+    others: list[str]  # candidates that need one of their own
+    say: Callable[[str], None]  # shows one line of progress
+    journal: Callable[[Trial], None]  # is given each trial as it ends
+    answer: Answer = field(default_factory=Answer)
+    known: frozenset[str] = frozenset()  # candidates that were faster before
+    lead: str = ""  # what was tried before all swaps, and is faster
+
+    @classmethod
+    def of(
+        cls,
+        candidates: Sequence[Candidate],
+        measure: Measure,
+        say: Callable[[str], None],
+        alone: frozenset[str],
+        journal: Callable[[Trial], None],
+    ) -> Bench:
+        """A bench on which nothing was measured yet.
+
+        Args:
+            alone: swaps for whose copies of weights one engine has no room beside the others'.
+        """
+        order = {candidate.words: at for at, candidate in enumerate(candidates)}
+        swapped = [w for w in order if swaps_only((w,)) and w not in alone]
+        others = [words for words in order if words not in swapped]
+        evidence = Evidence(swapped, measure.floor)
+        known = frozenset(c.words for c in candidates if c.known)
+        budget = Budget(measure)
+        return cls(measure, budget, evidence, order, swapped, others, say, journal, known=known)
+
+    def together(
+        self, number: int, pairs: Sequence[Pair], also: Sequence[Combination], each: float,
+        stage: Stage = "search",
+    ) -> None:  # fmt: skip
+        """Measures pairs in one engine; where it ends without a word, its halves apart."""
+        waiting = list(pairs)
+        while waiting:
+            reserve = self._reserve(stage, 1)
+            if (within := self.budget.left - reserve) <= 0:
+                return
+            some = [c for c in also if not self.evidence.holds_bad(c)]
+            done = 0
+            try:
+                for trial in self.measure.together(stage, number, waiting, some, each, within):
+                    self.keep(trial)
+                    done += 1
+                return
+            except EngineEndedError as error:
+                waiting = waiting[done:]
+                if self.budget.left <= reserve:
+                    return  # its time is up, by nobody's fault
+                blamed = list(error.blamed)
+                if not blamed and (len(waiting) == 1 or not waiting[0].combination):
+                    blamed = [waiting[-1].combination]
+                for combination in blamed:
+                    self.fail(stage, number, combination, str(error))
+                if not blamed:
+                    half = len(waiting) // 2
+                    self.together(number, waiting[:half], (), each, stage)
+                    self.together(number, waiting[half:], (), each, stage)
+                    return
+                waiting = [p for p in waiting if not self.evidence.holds_bad(p.combination)]
+
+    def start(
+        self, stage: Stage, number: int, alike: Sequence[Combination], starts: int = 2
+    ) -> None:
+        """Starts one engine, and keeps the time for those that confirm, unless it is of them."""
+        reserve = self._reserve(stage, starts)
+        try:
+            for trial in self.measure.start(stage, number, alike, self.budget.left - reserve):
+                self.keep(trial)
+        except EngineEndedError as error:
+            if self.budget.left <= reserve and alike[0]:
+                why = "no time was left while its engine started"
+                self.evidence.why |= dict.fromkeys((c[-1] for c in alike if c), why)
+                return
+            singles: list[Combination] = [c for c in alike if len(c) == 1]
+            if len(singles) > 1 and not error.blamed:
+                for combination in singles:
+                    self.start(stage, number, [combination], starts)
+                return
+            for combination in error.blamed if len(singles) > 1 else [alike[0]]:
+                self.fail(stage, number, combination, str(error), paired=False)
+            if rest := [c for c in singles if not self.evidence.holds_bad(c)]:
+                self.start(stage, number, rest, starts)
+
+    def _reserve(self, stage: Stage, starts: int) -> float:
+        """Seconds that are put aside while an engine starts.
+
+        None while the first one does: what it takes is not known, and without it nothing is.
+        """
+        first = not self.evidence.trials
+        return 0.0 if first or stage != "search" else self.budget.reserve(starts)
+
+    def keep(self, trial: Trial) -> None:
+        """Files a trial, and says what came of it."""
+        self.journal(trial)
+        self.evidence.floor = max(self.evidence.floor, self.measure.floor)
+        self.evidence.add(trial)
+        self.budget.note(trial)
+        name = name_of(trial.combination)
+        if trial.outcome != "measured":
+            ended = "does not run here" if trial.outcome == "not live" else trial.outcome
+            self.say(f"{name} {ended}: {trial.why}")
+        elif trial.combination and (gain := over_batches(trial.times)):
+            over = f" over {name_of(trial.than)}" if trial.than else ""
+            self.say(f"{name}: {gain.value:.3f} x{over} (95 % {gain.low:.3f} to {gain.high:.3f})")
+
+    def fail(
+        self, stage: Stage, number: int, combination: Combination, why: str, *, paired: bool = True
+    ) -> None:
+        """Files a trial whose engine ended."""
+        than = BASE if paired else None
+        self.keep(Trial(stage, number, combination, than, "failed", why))
+
+    def lacks(self, combination: Combination, number: int) -> bool:
+        """Whether it has not been started that often, and could be."""
+        started = len(self.evidence.starts.get(combination, ()))
+        return started <= number and (not combination or not self.evidence.holds_bad(combination))
+
+    def ordered(self, combination: Combination) -> Combination:
+        """A combination in the order of the table."""
+        return tuple(sorted(combination, key=self.order.__getitem__))
+
+    def leave(self, candidates: Sequence[str], why: str) -> None:
+        """Says why candidates were not tried."""
+        self.evidence.why |= dict.fromkeys(candidates, why)
+
+    def tell(self, what: str, waiting: int) -> None:
+        """Says what is tried now."""
+        gains = self.evidence.gains
+        best = max(gains, key=lambda combination: gains[combination].value, default=BASE)
+        won = f"; best until now {name_of(best)}, {gains[best].value:.2f} x" if best else ""
+        left = self.budget.left / 60
+        self.say(f"trying {what}{won}; {waiting} to go here, {left:.1f} min left")
+
+
+def names(group: Sequence[str]) -> str:
+    """What candidates are called, in a line."""
+    return " and ".join(name_of((words,)) for words in group)
+
+
+def alike(candidates: Sequence[str]) -> list[list[str]]:
+    """Candidates by what an engine has to be started with: those that differ in swaps share one."""
+    groups: dict[object, list[str]] = {}
+    for words in candidates:
+        side = side_of((words,))
+        groups.setdefault((side.options, side.environment), []).append(words)
+    return list(groups.values())
+
+
+def beside(combination: Combination, words: str) -> Combination:
+    """What of a combination can be on together with a candidate."""
+    return tuple(other for other in combination if not rivals(other, words))

@@ -1,0 +1,129 @@
+"""Stages of a search about swaps, which share one engine: in rounds, put together, as bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from itertools import combinations
+
+from spark_prof.ab.statistics import Interval
+from spark_prof.tune.bench import Bench, alike
+from spark_prof.tune.budget import ROUNDS, SWAPS_COST
+from spark_prof.tune.known_gains import swaps_of
+from spark_prof.tune.tune_trial import (
+    BASE,
+    Combination,
+    Pair,
+    fits,
+    name_of,
+    over_batches,
+)
+
+_MOST_SIDES = 10
+"""Of one engine: each takes two or three seconds for CUDA graphs of its own."""
+
+
+def try_swaps(bench: Bench) -> None:
+    """All swaps in one engine, each against the base; what is open gets twice the time, and twice.
+
+    Then the faster ones are put together, and held against candidates of several swaps.
+    """
+    budget, evidence = bench.budget, bench.evidence
+    if not bench.swapped:
+        return
+    if bench.lead and not budget.allows(SWAPS_COST, confirming=2):
+        why = f"no time was left beside {bench.lead}, which promises more; give more --minutes"
+        bench.leave(bench.swapped, why)
+        return
+    if not budget.allows(SWAPS_COST):
+        bench.leave(bench.swapped, "no time was left; give more --minutes")
+        return
+    singles: list[Combination] = [(words,) for words in bench.swapped]
+    apart = [words for words in bench.swapped if words not in evidence.bundles]
+    also = family(BASE, apart, _MOST_SIDES - len(singles))
+    each = budget.steps_each(len(singles), len(alike(bench.others)))
+    alive = singles
+    for number, more in enumerate(ROUNDS):
+        if not alive or (number and not budget.allows_steps(len(alive) * each * more)):
+            break
+        bench.tell(f"{len(alive)} swaps in one engine, {each * more:.1f} s each", len(alive))
+        bench.together(number, [Pair(c) for c in alive], also, each * more)
+        alive = [c for c in alive if evidence.is_open(c)]
+    won = [c for c in singles if evidence.lasting(c) and evidence.effect(c) == "faster"]
+    won.sort(key=lambda c: -evidence.gains[c].value)
+    bundles = [c for c in won if c[0] in evidence.bundles]
+    joined = _joined(bench, [c for c in won if c not in bundles], 2 * each)
+    bench.answer.swapped = bench.answer.best = _or_bundle(bench, joined, bundles, 2 * each)
+
+
+def _or_bundle(
+    bench: Bench, best: Combination, bundles: Sequence[Combination], each: float
+) -> Combination:
+    """The fastest bundle, where it is faster than what was put together."""
+    evidence = bench.evidence
+    for bundle in bundles[:1]:
+        (words,) = bundle
+        if {*swaps_of(words)} == {s for w in best for s in swaps_of(w)}:
+            evidence.why[words] = f"the same as {name_of(best)}"
+        elif not best or evidence.gains[bundle].value > evidence.gains[best].value:
+            if best and bench.budget.allows_steps(each):
+                bench.together(0, [Pair(bundle, best)], [], each)
+                trial = evidence.last(bundle, best)
+                gain = over_batches(trial.times) if trial else None
+                if not gain or evidence.claims(gain) != "faster":
+                    evidence.why[words] = f"no faster than {name_of(best)}"
+                    continue
+            best = bundle
+    return best
+
+
+def _joined(bench: Bench, won: Sequence[Combination], each: float) -> Combination:
+    """Adds one after another to the best, and keeps what makes it faster.
+
+    Of those that are left the fastest is next; but first those that need no other engine.
+    """
+    evidence, holds = bench.evidence, bench.measure.holds
+    best, rest = (won[0], [words for (words,) in won[1:]]) if won else (BASE, [])
+    while rest:
+        live = (w for w in rest if holds(bench.ordered((*best, w))))
+        words = next(live, rest[0])
+        rest.remove(words)
+        wanted = bench.ordered((*best, words))
+        if not fits(best, words):
+            evidence.why[words] = f"{name_of(best)} is faster in its place"
+            continue
+        if not bench.budget.allows_steps(each, engines=not holds(wanted)):
+            evidence.why[words] = f"no time was left to try it with {name_of(best)}"
+            continue
+        also = map(bench.ordered, family(best, [words, *rest], _MOST_SIDES))
+        bench.tell(f"{name_of(wanted)} over {name_of(best)}", len(rest) + 1)
+        bench.together(0, [Pair(wanted, best)], list(also), each)
+        trial = evidence.last(wanted, best)
+        gain = over_batches(trial.times) if trial and trial.outcome == "measured" else None
+        if gain and evidence.claims(gain) == "faster":
+            ends = zip(astuple(evidence.gains[best]), astuple(gain), strict=True)
+            evidence.gains[wanted] = Interval(*(one * other for one, other in ends))
+            best = wanted
+        else:
+            evidence.why[words] = f"brings nothing beside {name_of(best)}"
+    return best
+
+
+def family(current: Combination, rest: Sequence[str], most: int) -> list[Combination]:
+    """Combinations that may be asked for when the rest is added one after another.
+
+    Each of the rest stays or not: first come those where all stay, then where one did not.
+    """
+    members: dict[Combination, None] = {}
+    for left_out in range(len(rest)):
+        for skipped in combinations(range(len(rest)), left_out):
+            grown = current
+            for place, words in enumerate(rest):
+                if place in skipped or not fits(grown, words):
+                    continue
+                grown = (*grown, words)
+                if len(grown) > 1:
+                    members.setdefault(grown)
+                if len(members) >= most:
+                    return list(members)[: max(most, 0)]
+    return list(members)[: max(most, 0)]
