@@ -25,7 +25,8 @@ from tests.rows import each_row
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
-UNPACKED_LIMIT = 8_000_000
+UNPACKED_LIMIT = 10_000_000
+"""Bytes: a third are the three example recordings, half the sources."""
 BUILD = """
 import sys
 from setuptools import build_meta

@@ -117,8 +117,8 @@ def gate(result: Result) -> Section:
     return Section("ab_gate", "The same answers", columns, rows, (*intro, *whys))
 
 
-def text(result: Result) -> Section:
-    """The perplexity of both sides on a text, beside that of a against itself."""
+def text(result: Result, *, floor: bool = True) -> Section:
+    """The perplexity of both sides on a text, with `floor` beside that of a against itself."""
     columns = (
         Column(""),
         *numbers("Tokens", "Perplexity of a", "of the other", "Nats more", "Standard error"),
@@ -135,7 +135,7 @@ def text(result: Result) -> Section:
         for each in result.gates
         for name, figures in (
             ("a and b", each.verdict.figures),
-            ("a and a rounded", each.verdict.floor),
+            ("a and a rounded", each.verdict.floor if floor else None),
         )
         if figures and figures.text
     )

@@ -36,6 +36,7 @@ def _sections(result: Result, rows: int, longest: int) -> Iterator[Section]:
     yield ab_sections.compared(result)
     yield first_rows(replace(ab_sections.gains(result), intro=()), rows)
     yield first_rows(_gate(result), rows)
+    yield first_rows(replace(ab_sections.text(result, floor=False), intro=()), rows)
     yield first_rows(ab_sections.reasons(result), rows)
     yield from _where(result, rows)
     yield first_rows(_fell_back(ab_sections.swaps(result)), rows)

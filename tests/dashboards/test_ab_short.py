@@ -11,6 +11,8 @@ from spark_prof.dashboards.ab_answer import answer
 from spark_prof.dashboards.ab_report import render_ab
 from spark_prof.dashboards.section import Bounds, Layout
 
+from .ab_sample import AB_SAMPLES
+
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks" / "results" / "ab").glob("*.json"))
 
 
@@ -35,3 +37,11 @@ def test_one_screen_has_the_step_and_the_largest_savings(tmp_path: Path) -> None
     for words in ("experts ", "step  ", "Proof, batch 1: 4 of 6 claims hold; the others:"):
         assert words in drawn
     assert "Kernels that changed most" not in drawn
+
+
+def test_one_screen_has_the_perplexity_of_a_text_that_was_given() -> None:
+    result = AB_SAMPLES["ab_quantized_two_engines"]
+    assert any(gate.verdict.figures and gate.verdict.figures.text for gate in result.gates)
+    drawn = render_ab(result, Layout("text", 100), whole=False)
+    assert "Perplexity of the text" in drawn
+    assert "a rounded" not in drawn.partition("Perplexity of the text")[2].partition("\n\n")[0]
