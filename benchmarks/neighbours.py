@@ -25,7 +25,7 @@ import torch
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from spark_prof.kernels.bench.race import Call, repeated
+from spark_prof.kernels.bench.race import Call, Repeated
 from spark_prof.kernels.dense import linear
 from spark_prof.kernels.pack import pack_linear
 
@@ -90,7 +90,7 @@ def timed(layers: list[Layer], repeats: int) -> tuple[float, dict[str, float]]:
         repeats: of the graph.
     """
     device = torch.device("cuda", torch.cuda.current_device())
-    graph = repeated(followed(layers, device), len(layers), device)
+    graph = Repeated(followed(layers, device), len(layers), device)
     whole = statistics.median(graph.seconds() for _ in range(repeats))
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(repeats):

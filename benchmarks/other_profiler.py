@@ -133,7 +133,7 @@ def run_engine(options: argparse.Namespace) -> None:
 
 def recorded(generate: Any) -> int:
     """Kernels in a recording that is attached, while the engine generates."""
-    from spark_prof.profiler.attach import recordable_among, request_recording
+    from spark_prof.profiler.attach import recordable_among, registered, request_recording
     from spark_prof.profiler.control import STOP_FILE
     from spark_prof.profiler.settings import Settings
     from spark_prof.profiler.watch import Watcher
@@ -145,7 +145,7 @@ def recorded(generate: Any) -> int:
     processes = recordable_among(psutil.Process())
     if not processes:
         raise SystemExit("no process of this engine can be recorded")
-    request_recording(processes, Settings(str(folder), steps=STEPS))
+    request_recording(registered(processes), Settings(str(folder), steps=STEPS))
     time.sleep(2)
     watcher = Watcher(pieces_folder(folder), 0, lambda _: None)
     generate()

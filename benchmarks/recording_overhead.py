@@ -34,7 +34,7 @@ from typing import Any
 
 import psutil
 
-from spark_prof.profiler.attach import recordable_among, request_recording
+from spark_prof.profiler.attach import recordable_among, registered, request_recording
 from spark_prof.profiler.control import STOP_FILE
 from spark_prof.profiler.settings import Settings
 from spark_prof.profiler.watch import Watcher
@@ -80,7 +80,8 @@ def main() -> None:
     kinds = options.kinds.split(",")
     times: dict[str, list[float]] = {kind: [] for kind in ("dormant", *kinds)}
     memory = {kind: Memory() for kind in times}
-    pauses: list[float] = []
+    ending: list[float] = []
+    pauses: dict[str, list[float]] = {kind: [] for kind in kinds}
     with memory["dormant"]:  # before anything was ever recorded
         stretch(llm, options.batch, options.tokens)
     for _ in range(options.stretches):
@@ -94,21 +95,26 @@ def main() -> None:
             with memory[backend]:
                 found.append(stretch(llm, options.batch, options.tokens))
                 before = time.perf_counter()
-                recording.stop()
+                pauses[backend].append(max(recording.stop(), default=0.0))
             if backend == kinds[0]:
-                pauses.append(time.perf_counter() - before)
+                ending.append(time.perf_counter() - before)
     base = statistics.median(times["dormant"])
     quiet = memory["dormant"].largest
     print(f"dormant     {base * 1e3:8.3f} ms per decode step, {quiet >> 20} MiB")
     for kind in kinds:
         middle = statistics.median(times[kind])
         more = (memory[kind].largest - quiet) / (1 << 20)
-        print(f"{kind:10}  {middle * 1e3:8.3f} ms, {middle / base:.3f} x dormant, {more:+.0f} MiB")
+        paused = statistics.median(pauses[kind]) / options.tokens / base
+        print(f"{kind:10}  {middle * 1e3:8.3f} ms, {middle / base:.3f} x dormant, {more:+.0f} MiB;")
+        pairs = [b / a for a, b in zip(times["dormant"], times[kind], strict=True)]
+        low, middle, high = statistics.quantiles(pairs, n=4)
+        print(f"{'':10}  beside the dormant one before {middle:.3f} x ({low:.3f} to {high:.3f});")
+        print(f"{'':10}  pauses, getting ready among them, are {paused:.3f} of a step")
     again = times["dormant"]
     half = len(again) // 2
     spread = statistics.median(again[:half]) / statistics.median(again[half:])
     print(f"dormant, first half over second half: {spread:.3f} (the noise of this machine)")
-    print(f"ending a recording of {options.tokens} steps: {statistics.median(pauses):.2f} s")
+    print(f"ending a recording of {options.tokens} steps: {statistics.median(ending):.2f} s")
     if options.soak:
         soak(llm, options)
 
@@ -220,17 +226,19 @@ class Recording:
             counters=backend == "counters",
             steps_per_piece=256 if backend == "sampled" else 10_000,
         )
-        request_recording(processes, settings)
+        request_recording(registered(processes), settings)
         self.watcher = Watcher(pieces_folder(self.folder), 0, lambda _: None)
         if not self.watcher.wait(lambda: bool(self.watcher.ranks()), 10):
             raise SystemExit("the engine did not begin to record")
 
-    def stop(self) -> None:
-        """Ends the recording and throws its folder away."""
+    def stop(self) -> list[float]:
+        """Ends the recording and throws its folder away; the pauses of each rank, in seconds."""
         (pieces_folder(self.folder) / STOP_FILE).touch()
         self.watcher.wait(self.watcher.done, 30)
         self.watcher.wait_for_engine()
+        pauses = [rank.get("pauses", {}).get("total_ns", 0) / 1e9 for rank in self.watcher.ranks()]
         shutil.rmtree(self.folder)
+        return pauses
 
 
 def stretch(llm: Any, batch: int, tokens: int) -> float:

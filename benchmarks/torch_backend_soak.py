@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from demo.models import write_model  # noqa: E402
-from spark_prof.profiler.attach import recordable_among, request_recording  # noqa: E402
+from spark_prof.profiler.attach import recordable_among, registered, request_recording  # noqa: E402
 from spark_prof.profiler.control import STOP_FILE  # noqa: E402
 from spark_prof.profiler.settings import Settings  # noqa: E402
 from spark_prof.profiler.watch import Watcher  # noqa: E402
@@ -67,7 +67,7 @@ def main() -> None:
         bundle = Path(options.keep or Path(folder) / "bundle")
         pieces_folder(bundle).mkdir(parents=True)
         settings = Settings(str(bundle), steps=0, backend=options.backend)
-        request_recording(recordable_among(psutil.Process()), settings)
+        request_recording(registered(recordable_among(psutil.Process())), settings)
         watcher = Watcher(settings.pieces, 0, lambda _: None)
         if not watcher.wait(lambda: bool(watcher.ranks()), 20):
             raise SystemExit("the engine did not begin to record")

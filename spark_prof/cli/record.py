@@ -70,7 +70,7 @@ def record(
             "--stretches",
             metavar="STEPS/PERIOD",
             help="Profile so many steps of each period and only time the others; 1/1 profiles all. "
-            "By default 16/256 on an NVIDIA GPU after the first steps of each kind; 25/50 with "
+            "By default 8/256 on an NVIDIA GPU after the first steps of each kind; 25/50 with "
             "--steady.",
         ),
     ] = None,

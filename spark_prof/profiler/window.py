@@ -48,7 +48,7 @@ class Stretches:
         return Take.WATCH if position < self.watched else Take.TIME
 
 
-WATCHED, TURN = 16, 256
+WATCHED, TURN = 8, 256
 """Of so many steps in a row, so many are watched, once all kinds of steps have been."""
 
 _WANTED = {PREFILL: 8, DECODE: 16, MIXED: 8}

@@ -92,7 +92,7 @@ def test_a_sample_has_the_first_steps_of_each_kind_and_then_some_of_each_turn() 
     steps = [(batch.PREFILL, 0)] + [(batch.DECODE, 1)] * 700
     taken = [sampling.next(*step) for step in steps]
     watched = [number for number, take in enumerate(taken) if take is Take.WATCH]
-    assert watched == [*range(24), *range(256, 272), *range(512, 528)]
+    assert watched == [*range(24), *range(256, 264), *range(512, 520)]
 
 
 def test_a_kind_that_comes_late_is_watched_when_it_comes() -> None:
