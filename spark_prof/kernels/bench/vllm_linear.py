@@ -9,6 +9,7 @@ vLLM or this GPU does not have takes part with the reason why not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -87,7 +88,10 @@ def bf16_peers(weight: torch.Tensor) -> Mapping[str, Callable[[Any, int], Multip
 def _multiplying(peer: LinearPeer, weight: Any, copies: int) -> Multiply:
     if not is_on_gpu(weight):  # before vLLM is imported, which takes long
         raise KernelError("it runs on GPUs alone")
-    made = [_made(peer, weight) for _ in range(copies)]
+    # What quantizes activations to FP8 asks for vLLM's configuration when it is made.
+    of_fp8 = isinstance(weight, Fp8Rows | Fp8Blocks)
+    with default_config(peer) if of_fp8 else nullcontext():
+        made = [_made(peer, weight) for _ in range(copies)]
 
     def multiply(x: torch.Tensor, number: int) -> torch.Tensor:
         kernel, layer = made[number]
@@ -120,11 +124,19 @@ def _made(peer: LinearPeer, weight: Any) -> tuple[Any, Any]:
     if not can:
         raise KernelError(str(why or f"{peer.kernel} does not implement this layer"))
     names = ["weight", "weight_scale", "input_scale", "input_scale_ub"]
-    of_fp8 = isinstance(weight, Fp8Rows)
-    kernel = kernel_class(config, layer_param_names=names) if of_fp8 else kernel_class(config)
+    # DeepGEMM's class knows its layer's names.
+    named = peer.module == "scaled_mm.humming"
+    kernel = kernel_class(config, layer_param_names=names) if named else kernel_class(config)
     layer = layer_of_checkpoint(weight)
     kernel.process_weights_after_loading(layer)
     return kernel, layer
+
+
+def default_config(peer: LinearPeer) -> AbstractContextManager[None]:
+    """A context in which vLLM's configuration is the default one."""
+    set_config = _attribute("vllm.config.set_current_vllm_config", peer)
+    found: AbstractContextManager[None] = set_config(_attribute("vllm.config.VllmConfig", peer)())
+    return found
 
 
 def layer_of_checkpoint(weight: Any) -> Any:

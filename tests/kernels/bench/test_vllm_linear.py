@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -28,11 +31,14 @@ class Kernel:
 
     supported: tuple[bool, str | None] = (True, None)
     implemented: tuple[bool, str | None] = (True, None)
+    is_configured = False
     matrix: torch.Tensor
     seen: ClassVar[list[tuple[str, Any]]] = []
 
     def __init__(self, config: Any, layer_param_names: list[str] | None = None) -> None:
         self.seen.append(("made", (config, layer_param_names)))
+        # As an operator of vLLM's that quantizes to FP8.
+        assert self.is_configured or not hasattr(config, "activation_quant_key")
 
     @classmethod
     def is_supported(cls) -> tuple[bool, str | None]:
@@ -69,7 +75,20 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> type[Kernel]:
             setattr(module, peer.kernel, found)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(vllm_linear, "is_on_gpu", lambda weight: True)
+    settings = ModuleType("vllm.config")
+    settings.VllmConfig = dict  # type: ignore[attr-defined]
+    settings.set_current_vllm_config = partial(configured, found)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.config", settings)
     return found
+
+
+@contextmanager
+def configured(kernel: type[Kernel], config: Any) -> Iterator[None]:
+    """As vLLM's `set_current_vllm_config`."""
+    assert config == {}
+    kernel.is_configured = True
+    yield
+    kernel.is_configured = False
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -100,6 +119,9 @@ def test_blocks_of_fp8_go_to_deep_gemm_and_humming(kernel: type[Kernel]) -> None
     assert list(peers) == ["vLLM Humming", "vLLM DeepGEMM"]
     for make in peers.values():
         make(weight, 1)
+    names = [given[1] for step, given in kernel.seen if step == "made"]
+    assert [bool(each) for each in names] == [True, False]
+    assert not kernel.is_configured
     assert set(kernel.seen[1][1]) == {"weight", "weight_scale_inv"}
     assert kernel.seen[0][1][0].weight_quant_key == "kFp8Static128BlockSym"
 
@@ -186,6 +208,14 @@ def test_hummings_experts_are_made_as_vllms_oracle_makes_them(
     shape = ExpertsShape("small", form, 4, 2, 64, 64, activation, form == "mxfp4")
     weights = random_experts(shape, torch.device("cpu"))
     made: list[Any] = []
+    contexts: list[str] = []
+
+    @contextmanager
+    def override(context: Any) -> Iterator[None]:
+        assert context.no_compile_layers == {}
+        contexts.append("entered")
+        yield
+        contexts.append("left")
 
     class MoE:
         def __init__(self, layer: Any) -> None:
@@ -194,12 +224,23 @@ def test_hummings_experts_are_made_as_vllms_oracle_makes_them(
         def apply(self, hidden_states: torch.Tensor, **given: Any) -> torch.Tensor:
             assert given["w1"] is self.layer.w13_weight
             assert given["global_num_experts"] == 4
+            # vLLM's has no defaults for these.
+            assert given["expert_map"] is None
+            assert not given["apply_router_weight_on_input"]
+            assert contexts == ["made", "entered"]
             return hidden_states * given["topk_weights"].sum()
 
     def convert(layer: Any, quant_config: Any) -> None:
         made.append((quant_config, dict(layer.named_parameters())))
 
-    modules = {
+    modules: dict[str, Any] = {
+        "v1.worker.workspace": SimpleNamespace(
+            is_workspace_manager_initialized=lambda: bool(contexts),
+            init_workspace_manager=lambda device: contexts.append("made"),
+        ),
+        "forward_context": SimpleNamespace(
+            ForwardContext=SimpleNamespace, override_forward_context=override
+        ),
         "quantization.utils.humming": SimpleNamespace(
             select_humming_moe_experts=lambda config, key, activation: key,
             convert_to_humming_moe_kernel_format=convert,
@@ -219,11 +260,12 @@ def test_hummings_experts_are_made_as_vllms_oracle_makes_them(
             MoEActivation=SimpleNamespace(SILU="silu", SWIGLUOAI="swigluoai")
         ),
     }
-    monkeypatch.setattr(vllm_humming, "_module", modules.__getitem__)
+    monkeypatch.setattr(vllm_humming, "_module", lambda name, below="": modules[name])
     monkeypatch.setattr(vllm_humming, "is_on_gpu", lambda weights: True)
     mix = vllm_humming.humming_experts(weights, 2)
     x, logits = torch.ones((3, 64)), torch.ones((3, 4))
     assert torch.equal(mix(x, logits, 1), x * 6)
+    assert contexts == ["made", "entered", "left"]
     assert len(made) == 2
     config, parameters = made[0]
     assert parameters["w13_weight"].shape[:2] == (4, 128)
