@@ -77,10 +77,16 @@ def linear_peers(weight: Weight) -> Mapping[str, Callable[[Any, int], Multiply]]
     }
 
 
-def bf16_peers(weight: torch.Tensor) -> Mapping[str, Callable[[Any, int], Multiply]]:
-    """What vLLM 0.33 has for few tokens with a BF16 weight, beside those of vllm_peers.py."""
+def bf16_peers(
+    weight: torch.Tensor, *, gate: bool = True
+) -> Mapping[str, Callable[[Any, int], Multiply]]:
+    """What vLLM 0.33 has for few tokens with a BF16 weight, beside those of vllm_peers.py.
+
+    Args:
+        gate: whether the weight is that of a router without a bias.
+    """
     found: dict[str, Callable[[Any, int], Multiply]] = {"vLLM CuTe skinny": _skinny}
-    if len(weight) <= _MOST_EXPERTS:
+    if gate and len(weight) <= _MOST_EXPERTS:
         found["vLLM ll_fp32w"] = _router_in_fp32
     return found
 
@@ -219,9 +225,11 @@ def _attribute(path: str, peer: LinearPeer) -> Any:
 
 def is_on_gpu(weight: Weight) -> bool:
     """Whether a weight lies on a GPU."""
-    for name in ("packed", "values"):
-        weight = getattr(weight, name, weight)
-    return isinstance(weight, torch.Tensor) and weight.device.type == "cuda"
+    stored: Any = weight
+    if not isinstance(weight, torch.Tensor):  # which has a method `values`
+        stored = getattr(weight, "packed", None)
+        stored = getattr(weight, "values", None) if stored is None else stored
+    return isinstance(stored, torch.Tensor) and stored.device.type == "cuda"
 
 
 def _parameter(values: torch.Tensor) -> torch.nn.Parameter:

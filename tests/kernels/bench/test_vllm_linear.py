@@ -11,14 +11,15 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from spark_prof.kernels.bench import vllm_humming, vllm_linear
 from spark_prof.kernels.bench.field import _peers
 from spark_prof.kernels.bench.race import prepared
 from spark_prof.kernels.bench.random_weights import decoded, random_experts, random_weight
 from spark_prof.kernels.bench.results import Result
-from spark_prof.kernels.bench.shapes import ExpertsShape
-from spark_prof.kernels.bench.vllm_linear import PEERS, bf16_peers, linear_peers
+from spark_prof.kernels.bench.shapes import ExpertsShape, WeightFormat
+from spark_prof.kernels.bench.vllm_linear import PEERS, bf16_peers, is_on_gpu, linear_peers
 from spark_prof.kernels.formats import Fp8Blocks, Fp8Rows, MxFp4, NvFp4
 from spark_prof.kernels.kernel_error import KernelError
 
@@ -168,7 +169,7 @@ def test_everybody_takes_part_and_says_on_a_cpu_that_it_needs_a_gpu() -> None:
         (random_weight("bf16", (32, 64), cpu), "router"),
     ):
         peers = {**linear_peers(weight)} if kind == "qkv" else {**bf16_peers(weight)}
-        assert set(peers) <= set(_peers(kind, weight))
+        assert set(peers) <= set(_peers(kind, weight, gate=True))
         for make in peers.values():
             with pytest.raises(KernelError, match="on GPUs alone"):
                 make(weight, 1)
@@ -277,3 +278,15 @@ def test_hummings_experts_are_made_as_vllms_oracle_makes_them(
     modules["quantization.utils.humming"].select_humming_moe_experts = lambda *_: None
     with pytest.raises(KernelError, match="not installed"):
         vllm_humming.humming_experts(weights, 1)
+
+
+@pytest.mark.parametrize("form", ["nvfp4", "mxfp4", "fp8", "bf16"])
+def test_weights_of_every_form_are_seen_to_lie_on_a_gpu(form: WeightFormat) -> None:
+    """A tensor has a method `values`, which is no part of it."""
+    weight = random_weight(form, (64, 128), torch.device("cpu"))
+    assert not is_on_gpu(weight)
+    stored = {} if form == "bf16" else vars(weight)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        on_gpu = torch.empty((64, 128), device="cuda")
+    name = "packed" if "packed" in stored else "values"
+    assert is_on_gpu(SimpleNamespace(**{name: on_gpu}) if stored else on_gpu)  # type: ignore[arg-type]
