@@ -10,6 +10,7 @@ from spark_prof.profiler.process import Process
 from spark_prof.traces.chunks import DRAFT_DTYPE, array_name
 
 _ROWS_PER_PIECE = 16384
+_MOST_NAMES = 8192  # of requests; then those that have ended are forgotten
 _UNKNOWN = -1
 
 Row = tuple[int, int, int, int, int]
@@ -27,6 +28,7 @@ class DraftRecording:
     def __init__(self) -> None:
         self._rows: list[Row] = []
         self._numbers: dict[str, int] = {}
+        self._counted = 0
         self._pieces = 0
 
     @property
@@ -45,6 +47,10 @@ class DraftRecording:
         """
         if not getattr(scheduler, "num_sampled_tokens_per_step", 1):
             return  # a diffusion model, whose drafts are its canvas
+        if len(self._numbers) >= _MOST_NAMES:
+            self._numbers = {
+                name: n for name, n in self._numbers.items() if name in scheduler.requests
+            }
         drafts = output.scheduled_spec_decode_tokens
         invalid = getattr(output, "num_invalid_spec_tokens", None) or {}
         cached = output.scheduled_cached_reqs
@@ -56,7 +62,10 @@ class DraftRecording:
         for name, tokens in drafts.items():
             if not tokens:
                 continue
-            number = self._numbers.setdefault(name, len(self._numbers))
+            number = self._numbers.get(name)
+            if number is None:
+                number = self._numbers[name] = self._counted
+                self._counted += 1
             accepted = _UNKNOWN
             # What is sampled for a request that has ended meanwhile is thrown away.
             request, at = requests.get(name), place.get(name)

@@ -229,6 +229,21 @@ def test_a_scheduler_without_requests_costs_the_drafts_alone(record: Any, tmp_pa
     assert [line for line in bundle.meta.lost if "hook drafts failed" in line]
 
 
+def test_names_of_requests_that_ended_are_forgotten(
+    record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_prof.profiler.drafts._MOST_NAMES", 2)
+    steps = [verify(5, **{f"r{n}": 1, "always": 1}) for n in range(4)]
+    scheduler = Scheduler(*steps)
+    recording = record(scheduler)
+    for n in range(4):
+        scheduler.ends = {f"r{n}"}
+        scheduler.update_from_output(scheduler.schedule(), sampled({f"r{n}": 1, "always": 2}))
+    assert len(recording._drafts._numbers) <= 3
+    recording.finish()
+    assert [row[1] for row in drafts(tmp_path)] == [0, 1, 2, 1, 3, 1, 4, 1]
+
+
 def test_many_rows_are_written_before_the_end(
     record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spark_prof.analyzers.findings.rule import Observation, rule
+from spark_prof.analyzers.findings import format_conversions
+from spark_prof.analyzers.findings.format_conversions import FP8_OF_16_BITS, drafted_head_us
+from spark_prof.analyzers.findings.rule import (
+    Observation,
+    decode_steps_us,
+    is_at_least,
+    ms_per_token,
+    rule,
+)
 from spark_prof.analyzers.model import Report
 from spark_prof.analyzers.speculation.speculation_rows import DraftCost, Speculation
+from spark_prof.rules.components import LM_HEAD
 
 _ENOUGH = 16  # verifications below which nothing is said
 _MATTERS = 0.02  # of a token's time
@@ -15,6 +24,7 @@ _SELDOM = 0.05  # share of the drafts at a place that is accepted
 _NEARLY_ALWAYS = 0.8
 _MOST_DRAFTS = 7  # that are advised
 _MUCH_OUTSIDE = 0.1  # of the steps with drafts
+_WIDE = ("bfloat16", "float16")
 _ONE_BY_ONE = ("mtp", "eagle", "eagle3", "draft_model")
 """Methods whose drafter runs once for each draft; others make all at once."""
 
@@ -148,6 +158,39 @@ def _outside(report: Report) -> Iterator[Observation]:
         "of requests that occur.",
         (f"A step with drafts computes {cost.width:.1f} tokens of a request.",),
     )  # fmt: skip
+
+
+@rule("drafter-lm-head", "kernels",
+      "a drafter's products with a 16-bit lm_head take 4 % of the decode steps of a model that is "
+      "not quantized itself, on vLLM 0.33 or later")  # fmt: skip
+def _wide_head(report: Report) -> Iterator[Observation]:
+    found = report.speculation
+    heads = [row for row in report.modules if row.component == LM_HEAD and row.bytes]
+    # One of its own is another matrix than the model's, and of that vLLM makes no copy.
+    shared = bool(heads) and not any(row.part for row in heads)
+    wide = all(row.weight_dtype in _WIDE and not row.format for row in heads)
+    if found is None or not shared or not wide or not _takes_a_copy(report, found):
+        return
+    us, whole = drafted_head_us(report), decode_steps_us(report)
+    saved_us = us * (1 - FP8_OF_16_BITS)
+    told = next(iter(format_conversions.not_quantized.look(report)), None)
+    if told is not None or not whole or saved_us < _MATTERS * whole:
+        return
+    yield Observation(ms_per_token(report, saved_us),
+        f"The drafter reads lm_head in {heads[0].weight_dtype} for each of its drafts: that takes "
+        f"{us / report.steps.decode:,.1f} us of a decode step, {100 * us / whole:.1f} %.",
+        "Set draft_lm_head_quantization to fp8 in --speculative-config: a copy in 8 bits for the "
+        "drafter alone. The model still decides each token.",
+        (f"FP8 reads {100 * FP8_OF_16_BITS:.0f} % of its bytes; a copy takes memory of its own.",),
+        components=(LM_HEAD,),
+    )  # fmt: skip
+
+
+def _takes_a_copy(report: Report, found: Speculation) -> bool:
+    """Whether this vLLM can give the drafter a narrow copy of the model's head."""
+    method = found.method.lower()
+    known = method in ("mtp", "eagle", "eagle3") or method.endswith("_mtp")
+    return known and is_at_least(report, 0, 33) and report.run.mode.runner == "V2"
 
 
 def _upper(found: Speculation) -> float:

@@ -54,7 +54,8 @@ def speculation_of(
         return None
     settled, keys = known(rows), rows["key"].drop_duplicates()
     told = summary.told
-    alone = None if told is None else told.screen.alone_us
+    # Where other steps were only timed, a token takes what it takes in them.
+    alone = told.screen.alone_us if told is not None and told.screen.timed_steps else None
     method, most = _asked(bundle.facts(rank))
     return Speculation(
         method=method,

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.model import ModuleRow, Report
+from spark_prof.analyzers.roofline.roofline_rows import (
+    Ceilings,
+    Roofline,
+    RooflinePhase,
+    RooflineRow,
+)
 from spark_prof.analyzers.speculation.acceptance import interval
 from spark_prof.analyzers.speculation.speculation_rows import (
     DraftCost,
@@ -15,8 +21,9 @@ from spark_prof.analyzers.speculation.speculation_rows import (
     Speculation,
 )
 
-from .reports import HEALTHY, found
+from .reports import HEALTHY, STEP_US, executed, found
 
+GEMM = "nvjet_tst_64x8_64x16_4x1_v_bz_TNN"
 RULES = ("drafts-do-not-pay", "drafts-too-many", "drafts-too-few", "drafts-outside-graphs")
 
 
@@ -142,3 +149,32 @@ def test_steps_with_drafts_outside_of_graphs() -> None:
     tokens = 1 + 420 / 200
     assert fired(one) == {"drafts-outside-graphs": round(0.5 * 0.2 / tokens, 3)}
     assert fired(report([170, 140, 110], outside=10)) == {}
+
+
+def reading_a_head(own: str = "", stored: str = "bfloat16", vllm: str = "0.33.0") -> Report:
+    """A drafter whose products with the model's head, or its own, take a tenth of a step."""
+    runner = HEALTHY.run.execution.replace("runner V1", "runner V2")
+    base = executed(report([170, 140, 110]), runner, vllm=vllm)
+    row = RooflineRow(
+        GEMM, "lm_head", 1.0, 0.1 * STEP_US, None, 0.0, 0.0, "", "", False, None, None, None, None,
+        None, None, None, role="drafter.lm_head",
+    )  # fmt: skip
+    phase = RooflinePhase("decode", 1, 1.0, STEP_US, STEP_US, 0.0, None, 0.0, 0.0, 0.0, (row,))
+    heads = [ModuleRow("lm_head", "ParallelLMHead", "", "", stored, "", 1, 1_000_000_000)]
+    if own:
+        heads.append(replace(heads[0], part=own))
+    return replace(base, roofline=Roofline(Ceilings(""), (phase,), ()), modules=tuple(heads))
+
+
+def test_a_drafter_that_reads_the_models_head_in_16_bits() -> None:
+    [finding] = found(reading_a_head(), "drafter-lm-head")
+    assert "100.0 us of a decode step, 10.0 %" in finding.text
+    assert "draft_lm_head_quantization to fp8" in finding.fix
+    assert finding.ms_per_token == pytest.approx(0.05)
+    for other in (
+        reading_a_head(own="drafter"),  # of which vLLM makes no copy
+        reading_a_head(stored="float8_e4m3fn"),
+        reading_a_head(vllm="0.32.1"),  # has no such option
+        replace(reading_a_head(), speculation=report([170], method="draft_model").speculation),
+    ):
+        assert found(other, "drafter-lm-head") == []
