@@ -40,6 +40,7 @@ class Drafted:
     drafter_us: int = 300  # of it the drafter's kernels, with a hole between them; 0 for none
     host_us: int = 40  # of the call that drafts
     context: int = 10
+    shared: bool = False  # whether drafting also calls a module that it shares with the model
 
 
 def recorded(
@@ -86,6 +87,9 @@ def recorded(
             middle = (drafter + end) // 2
             kinds += [("gemm_draft", drafter, middle - 10_000, launched + 200),
                       ("gemm_draft", middle + 10_000, end, launched + 400)]  # fmt: skip
+        if each.shared:
+            calls += call(QKV, launched + 5000, launched + 6000)
+            kinds.append(("gemm_shared", drafter - 4000, drafter - 1000, launched + 5500))
         for n, (name, first, last, launch) in enumerate(kinds):
             if on_cpu:
                 traced.append(operator(f"aten::{name}", launch, launch + 50))

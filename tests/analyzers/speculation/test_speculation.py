@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_prof.analyzers.attribution.placement import place_kernels
 from spark_prof.analyzers.speculation.acceptance import interval
 from spark_prof.analyzers.speculation.speculation_rows import DraftCost, Speculation
 from spark_prof.analyzers.summary import summarize
@@ -33,8 +34,8 @@ def cost(bundle: Bundle) -> DraftCost:
     return found
 
 
-def one(proposed: int, accepted: int, **times: int) -> Drafted:
-    return Drafted([(proposed, accepted)], **times)
+def one(proposed: int, accepted: int, *, shared: bool = False, **times: int) -> Drafted:
+    return Drafted([(proposed, accepted)], shared=shared, **times)
 
 
 @pytest.mark.parametrize("most", range(1, 8))
@@ -88,6 +89,22 @@ def test_drafting_is_from_the_drafters_first_kernel_to_its_last(tmp_path: Path) 
     assert found.plain_most_us == found.plain_low_us == found.plain_high_us == pytest.approx(700)
     assert found.plain_by == "drafter"
     assert found.break_even == pytest.approx(1000 / 700 - 1)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_what_drafting_shares_with_the_model_is_the_drafters(tmp_path: Path, on_cpu: bool) -> None:
+    """Such as a rotary embedding: the model's module, called while drafts are made."""
+    steps = [one(3, 2, shared=True) for _ in range(4)]
+    bundle = recorded(tmp_path / "b", steps, on_cpu=on_cpu)
+    placed = place_kernels(bundle, 0)
+    roles = placed["role"].astype(str).groupby(placed["name"].astype(str)).unique()
+    prefix = "aten::" if on_cpu else ""
+    assert {name.removeprefix(prefix): set(found) for name, found in roles.items()} == {
+        "gemm_qkv": {"qkv_proj"},
+        "gemm_shared": {"drafter.qkv_proj"},
+        "gemm_draft": {"drafter.mlp"},
+    }
+    assert set(placed["layer"][placed["name"].astype(str).str.contains("shared")]) == {-1}
 
 
 def test_steps_without_drafts_tell_what_one_takes(tmp_path: Path) -> None:
