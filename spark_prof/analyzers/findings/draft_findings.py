@@ -31,7 +31,7 @@ _ONE_BY_ONE = ("mtp", "eagle", "eagle3", "draft_model")
 
 def _enough(report: Report) -> tuple[Speculation, DraftCost] | None:
     found = report.speculation
-    if found is None or found.cost is None or found.verified < _ENOUGH:
+    if found is None or found.cost is None or found.verified < _ENOUGH or not found.positions:
         return None
     return found, found.cost
 

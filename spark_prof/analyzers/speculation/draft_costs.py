@@ -64,7 +64,9 @@ def draft_cost(
     """
     decode = that_count(steps)
     decode = decode[(decode["phase"].astype(str) == "decode").to_numpy()]
-    decode = decode[(given_tokens(decode)[0] > 0) & (decode["step_us"] > 0).to_numpy()]
+    sequences, tokens = given_tokens(decode)
+    sound = (decode["step_us"] > 0) & (decode["decode_requests"] > 0)
+    decode = decode[(sequences > 0) & (tokens > 0) & sound.to_numpy()]
     has_drafts = decode["key"].isin(drafted).to_numpy()
     verify, plain = decode[has_drafts], decode[~has_drafts]
     if verify.empty:

@@ -9,7 +9,7 @@ from spark_prof.analyzers.speculation.speculation_rows import DraftCost, DraftGr
 from spark_prof.dashboards import cells
 from spark_prof.dashboards.section import Section, listed, table
 from spark_prof.dashboards.sections.token_time_section import at_batch
-from spark_prof.dashboards.units import between, count, counted, microseconds, share
+from spark_prof.dashboards.units import between, count, counted, microseconds, share, shorten
 
 _UNKNOWN = {
     "drafter": "what drafting takes is not recorded",
@@ -22,6 +22,7 @@ _ESTIMATED = {
     "drafting in them",
     "drafter": "steps with drafts without their drafting, as they read the same weights",
 }
+_LONGEST = 40  # characters of a method's name
 _SAME = 0.005  # of a time: no further apart they are the same figure
 _MORE_EXPERTS = "; the lower figure also without the experts that only drafts may need"
 
@@ -131,7 +132,7 @@ def _accepted(found: Speculation) -> str:
 
 def _method(found: Speculation) -> str:
     asked = "" if found.most is None else f", at most {counted(found.most, 'draft')} a step"
-    return f" ({found.method}{asked})" if found.method else ""
+    return f" ({shorten(found.method, _LONGEST)}{asked})" if found.method else ""
 
 
 def _positions(found: Speculation) -> Section:

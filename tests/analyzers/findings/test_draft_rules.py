@@ -84,6 +84,12 @@ def test_a_drafter_whose_drafts_are_refused(plain: bool) -> None:
     assert "num_speculative_tokens" not in finding.fix
 
 
+def test_drafts_that_a_grammar_ruled_out_prove_nothing() -> None:
+    one = report([0, 0], of=30, drafter_us=450.0)
+    assert one.speculation is not None
+    assert fired(replace(one, speculation=replace(one.speculation, positions=()))) == {}
+
+
 def test_break_even_is_not_yet_a_loss() -> None:
     """A step of 1 ms pays from 0.43 accepted drafts on where one without drafts takes 0.7."""
     assert "drafts-do-not-pay" not in fired(report([100, 0, 0]))
