@@ -100,7 +100,8 @@ def _sentences(found: Speculation, report: Report) -> Iterator[str]:
 def _basis(cost: DraftCost) -> str:
     """What the time without drafts stands on, or why there is none."""
     if cost.plain_by:
-        how = _ESTIMATED[cost.plain_by].format(plain=counted(cost.plain_steps, "step"))
+        told = _ESTIMATED.get(cost.plain_by)
+        how = told.format(plain=counted(cost.plain_steps, "step")) if told else cost.plain_by
         more = _MORE_EXPERTS if cost.plain_low_us != cost.plain_high_us else ""
         return f"Without drafts: estimated from {how}{more}."
     why = _UNKNOWN.get(cost.why_unknown, cost.why_unknown)
