@@ -13,6 +13,16 @@ Json = dict[str, Any]
 _FEW, _FEW_LONG = 6, 3
 _OF_BATCH = ("batch", "steps", "token_us", "tokens_per_s_sequence", "tokens_per_s")
 _BOUND = ("floor_us", "step_us", "of_floor", "placed_us", "kernels_us")
+_DRAFTS = (
+    "method",
+    "most",
+    "verified",
+    "proposed_each",
+    "accepted_each",
+    "positions",
+    "batches",
+    "cost",
+)
 _CODE = ("architecture", "precisions", "products", "registers", "local_loads", "local_stores")
 _ROOF = (
     "needed_bytes", "bandwidth", "of_reached", "floor_us", "limiter", "left_ms_per_token", "what",
@@ -46,6 +56,8 @@ def summary(report: Json) -> Json:
         found["parts"] = [_chosen(row, ("name", "us", "share")) for row in report["components"]]
     if roof := _decode(roofline["phases"]):
         found["memory_bound"] = _chosen(roof, _BOUND)
+    if drafts := report.get("speculation"):
+        found["speculation"] = _chosen(drafts, _DRAFTS)
     found["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]
     found["findings"] = [row["id"] for row in report["findings"]]
     found |= issues(report)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spark_prof.profiler.batch import read_batch
+from spark_prof.profiler.drafts import DraftRecording
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import wrap_method
@@ -28,6 +29,7 @@ class EngineRecording:
         self.fence = Fence(process.log, settings.faults)
         self._open: dict[int, tuple[int, int, int]] = {}
         self._rows: list[tuple[int, ...]] = []
+        self._drafts = DraftRecording()
         self._piece = self._number = self._seen = 0
         self._finished = False
         self._undo: list[Callable[[], None]] = []
@@ -69,11 +71,13 @@ class EngineRecording:
             piece = np.array(rows, dtype=ENGINE_DTYPE)
             self.process.write(array_name(self.process.name, "engine", self._piece), piece)
             self._piece += 1
+        self._drafts.flush(self.process)
 
     def abandon(self) -> None:
         """Takes the wraps off the scheduler and forgets what was not written."""
         self._finished = True
         self._rows.clear()
+        self._drafts.clear()
         while self._undo:
             self._undo.pop()()
 
@@ -101,6 +105,9 @@ class EngineRecording:
         return output
 
     def _around_update(self, original: Any, scheduler_output: Any, *rest: Any, **named: Any) -> Any:
+        if getattr(scheduler_output, "scheduled_spec_decode_tokens", None):
+            sampled = rest[0] if rest else named.get("model_runner_output")
+            self.fence.call("drafts", self._drafted, scheduler_output, sampled)
         result = original(scheduler_output, *rest, **named)
         self.fence.call("update", self._updated, scheduler_output, result)
         return result
@@ -111,6 +118,11 @@ class EngineRecording:
             self._open[id(output)] = (read_batch(output).key, begin, tokens)
             if len(self._open) > _OPEN_AT_MOST:
                 self._open.pop(next(iter(self._open)))
+
+    def _drafted(self, output: Any, sampled: Any) -> None:
+        scheduled = self._open.get(id(output))
+        if scheduled is not None:
+            self._drafts.add(scheduled[0], self._scheduler, output, sampled)
 
     def _updated(self, output: Any, result: Any) -> None:
         scheduled = self._open.pop(id(output), None)
@@ -129,5 +141,6 @@ class EngineRecording:
         )
         self._number += 1
         self.process.counter.end(self._number)
-        if len(self._rows) >= _ROWS_PER_PIECE and not self.failed:
+        full = len(self._rows) >= _ROWS_PER_PIECE or self._drafts.full
+        if full and not self.failed:
             self.fence.call("flush", self.flush)

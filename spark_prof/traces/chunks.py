@@ -86,6 +86,9 @@ ENGINE_DTYPE = _columns(
 )
 """One iteration as the scheduler saw it; the columns of the `engine` table."""
 
+DRAFT_DTYPE = _columns("key:i8 request:i4 context:i4 proposed:i4 accepted:i4")
+"""What was drafted for one request of an iteration; the columns of the `drafts` table."""
+
 
 def pieces_folder(bundle: Path) -> Path:
     """Where the pieces of that bundle lie while it is recorded."""
@@ -108,7 +111,7 @@ def tensors_name(process: str) -> str:
 
 
 def array_name(process: str, kind: str, piece: int) -> str:
-    """The NumPy file of one piece; `kind` is steps, events, arguments or engine."""
+    """The NumPy file of one piece; `kind` is steps, events, arguments, engine or drafts."""
     return f"{process}.{piece:05d}.{kind}.npy"
 
 

@@ -122,6 +122,15 @@ output_tokens    int32 tokens accepted by all requests
 output_requests  int32 requests that got at least one token
 unfinished       int32 requests left after the update, running or waiting
 
+drafts: one row per request of an iteration in which drafted tokens of it were verified
+key      int64 fingerprint of the scheduled batch, joins `engine.key` and `steps.key`
+request  int32 number of the request among those with drafts, in the order in which they came
+context  int32 its tokens already in the KV cache; with asynchronous scheduling as if all drafts
+               of the iteration before were accepted; -1 where unknown
+proposed int32 its drafted tokens in the batch, without those that a grammar ruled out
+accepted int32 how many of them were accepted, from the first on; -1 where the request had ended
+               meanwhile, so that nothing was taken
+
 ranges: one row per call of an instrumented module
 module   int32 joins `modules.module`
 start_ns int64 entered
@@ -310,6 +319,10 @@ def _table(paragraph: str) -> Table:
 TABLES: Mapping[str, Table] = {
     table.name: table for table in map(_table, _TABLES.strip().split("\n\n"))
 }
+
+
+OF_ENGINES = frozenset({"engine", "drafts"})
+"""Tables of a scheduler's process: the number in their files' names is a replica's, no rank."""
 
 
 def empty_table(name: str) -> pa.Table:
