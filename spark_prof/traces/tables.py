@@ -121,6 +121,37 @@ scheduled_tokens int32 tokens in the batch
 output_tokens    int32 tokens accepted by all requests
 output_requests  int32 requests that got at least one token
 unfinished       int32 requests left after the update, running or waiting
+iteration        int64=-1 running number of the iteration in this process
+running          int32=-1 requests that have a place in the batch and KV cache, this batch chosen
+waiting          int32=-1 requests that wait for one then
+free_blocks      int64=-1 blocks of the KV cache that are free then, reusable prefixes included
+limit            names='' what kept more out of the batch: none, tokens (the budget of a batch),
+                          sequences (max_num_seqs), kv (the KV cache is full), other; empty: unknown
+
+engine_requests: one row per request as the scheduler's process saw it, without its id
+request            int32 running number in this process, joins `request_steps.request`
+arrival_ns         int64 the front end received it, by its own clock; 0 where unknown
+queued_ns          int64 the scheduler received it; 0 if before the recording
+scheduled_ns       int64 the scheduler begins the first batch with it; 0 if never, or before
+first_token_ns     int64 the scheduler has its first token; 0 if never, or before the recording
+last_token_ns      int64 the same of the last one
+end_ns             int64 it was finished or aborted; 0 where the recording ended first
+prompt_tokens      int32 tokens of its prompt
+cached_tokens      int32 of these, found in the prefix cache at its first batch; -1 if unknown
+output_tokens      int32 generated tokens
+preemptions        int32 how often it lost its place in the KV cache
+preempted_ns       int64 how long it had none after that, all together
+first_preempted_ns int64 of that, before its first token
+finish             names how it ended: stop, length, abort, error, repetition, other; empty where
+                         the recording ended first
+
+request_steps: one row per unbroken run of iterations in which a request got tokens, or one in which
+  it read
+request       int32 `engine_requests.request` of the same process
+first         int64 `engine.iteration` of the first
+last          int64 of the last; the same where it read
+read_tokens   int32 tokens that it read: of its prompt, or again after a preemption; else 0
+output_tokens int64 tokens that it got
 
 ranges: one row per call of an instrumented module
 module   int32 joins `modules.module`
