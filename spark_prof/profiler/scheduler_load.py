@@ -102,7 +102,8 @@ class LoadReader:
         request = peek()
         if getattr(request.status, "name", "") not in _READY:
             return False
-        return -(-request.num_tokens // self._block_size) * self._groups > free - self._spare
+        needed = -(-request.num_tokens // self._block_size) * self._groups
+        return bool(needed > free - self._spare)
 
 
 def _positive(value: object) -> int:

@@ -65,6 +65,12 @@ _DEFAULTS: dict[str, str | bool | int | None] = {
     "": None, "''": "", "True": True, "False": False, "0": 0, "-1": -1,
 }  # fmt: skip
 
+OF_SCHEDULERS = ("engine", "engine_requests", "request_steps")
+"""Tables whose number is that of a scheduler, none of a worker's rank."""
+
+DURATIONS = frozenset({"paused_ns", "preempted_ns", "first_preempted_ns"})
+"""Columns of nanoseconds that no clock shows."""
+
 STATISTICS = ("mean", "median", "p90", "p99", "std")
 """What is kept of each latency of a load generator."""
 
