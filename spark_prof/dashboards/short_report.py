@@ -23,6 +23,7 @@ from spark_prof.dashboards.section import Document, Section, commands, document,
 from spark_prof.dashboards.sections import (
     issue_section,
     layer_section,
+    request_section,
     run_section,
     token_time_section,
     waterfall_section,
@@ -176,6 +177,7 @@ def _worth_most(findings: Sequence[Finding]) -> list[Finding]:
 
 def _verdict(report: Report) -> Iterator[str]:
     yield from waterfall_section.speed_and_distance(report)
+    yield from request_section.in_a_line(report)
     yield from told_first_uses(report.steps)
     if clock := run_section.left_out(report):
         yield f"{clock}."

@@ -59,5 +59,7 @@ SECTIONS: Mapping[str, str] = {
     "steps": "steps",
     "conversions": "conversions",
     "ranks": "ranks",
+    "requests-queue": "requests",
+    "kv-cache-bound": "requests",
 }
-"""The section, one that every report with such a finding has, that has a page's evidence."""
+"""The section, one that every report with such a finding has, that has its or a page's evidence."""

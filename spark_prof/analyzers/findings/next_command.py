@@ -60,7 +60,7 @@ def _look(finding: Finding, report: Report, page: str) -> Action:
     """Where to look, as there is nothing to measure."""
     if finding.id in OF_THE_MACHINE:
         return Action("doctor")
-    section = SECTIONS.get(page, "findings")
+    section = SECTIONS.get(finding.id) or SECTIONS.get(page, "findings")
     return Action("report", (source_word(report.run.source), "--section", section))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,27 +40,27 @@ def request_times(bundle: Bundle, scheduler: int, rank: int | None = None) -> pd
     runs = bundle.frame("request_steps", scheduler)
     reads = runs[(runs["read_tokens"] > 0)].sort_values(["request", "first"], kind="stable")
     own: dict[int, list[tuple[int, int]]] = {}
-    for number, first, tokens in reads[["request", "first", "read_tokens"]].itertuples(index=False):
+    columns = (reads[name].tolist() for name in ("request", "first", "read_tokens"))
+    for number, first, tokens in zip(*columns, strict=True):
         own.setdefault(number, []).append((batches.find(first), tokens))
     parts = {name: np.full(len(requests), np.nan) for name in PARTS}
     lost = np.zeros(len(requests), bool)
-    for place, row in enumerate(requests.itertuples(index=False)):
+    rows: Iterable[Any] = requests.itertuples(index=False)
+    for place, row in enumerate(rows):
         if row.first_token_ns <= 0 or row.scheduled_ns <= 0:
             continue
         found = _parts_of(row, own.get(row.request, ()), batches)
         lost[place] = found is None
         for name, ns in zip(PARTS, found or (), strict=bool(found)):
             parts[name][place] = ns / 1e3
-    first, last = (
-        requests[name].to_numpy(np.int64) for name in ("first_token_ns", "last_token_ns")
-    )
+    begins, ends = (requests[f"{name}_token_ns"].to_numpy(np.int64) for name in ("first", "last"))
     state = _states(requests, lost)
     whole = state == WHOLE
     more = requests["output_tokens"].to_numpy(np.int64) - 1
-    tpot = np.where(whole & (more > 0), (last - first) / 1e3 / np.maximum(more, 1), np.nan)
-    columns = {f"{name}_us": values for name, values in parts.items()}
+    tpot = np.where(whole & (more > 0), (ends - begins) / 1e3 / np.maximum(more, 1), np.nan)
+    of_parts = {f"{name}_us": values for name, values in parts.items()}
     ttft = np.where(whole, sum(parts.values()), np.nan)
-    return requests.assign(state=state, ttft_us=ttft, tpot_us=tpot, **columns)
+    return requests.assign(state=state, ttft_us=ttft, tpot_us=tpot, **of_parts)
 
 
 def token_gaps(bundle: Bundle, scheduler: int, requests: pd.DataFrame) -> np.ndarray:

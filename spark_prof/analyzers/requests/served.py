@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -104,7 +105,7 @@ def _around(ttft: np.ndarray, parts: np.ndarray, percentile: int) -> np.ndarray:
     return np.asarray(band * (float(np.percentile(ttft, percentile)) / whole if whole else 0.0))
 
 
-def _load(bundle: Bundle, numbers: Sequence[int]) -> dict[str, object]:
+def _load(bundle: Bundle, numbers: Sequence[int]) -> dict[str, Any]:
     """What the schedulers' batches say of their load, and their limits."""
     columns = ["limit", "running", "waiting", "free_blocks"]
     engines, used = [], []
@@ -120,7 +121,7 @@ def _load(bundle: Bundle, numbers: Sequence[int]) -> dict[str, object]:
     rows = pd.concat(engines, ignore_index=True)
     limits = Counter(limit for limit in rows["limit"].tolist() if limit)
     whole = sum(limits.values())
-    found: dict[str, object] = {
+    found: dict[str, Any] = {
         "limits": tuple(
             LimitRow(name, batches, batches / whole)
             for name, batches in sorted(limits.items(), key=lambda item: (-item[1], item[0]))
