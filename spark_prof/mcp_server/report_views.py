@@ -13,6 +13,10 @@ Json = dict[str, Any]
 _FEW, _FEW_LONG = 6, 3
 _OF_BATCH = ("batch", "steps", "token_us", "tokens_per_s_sequence", "tokens_per_s")
 _BOUND = ("floor_us", "step_us", "of_floor", "placed_us", "kernels_us")
+_REQUESTS = (
+    "requests", "whole", "ttft", "parts", "tpot", "itl", "cached_tokens", "prompt_tokens",
+    "preemptions", "running", "waiting", "kv_used", "kv_most_used", "max_num_seqs", "limits",
+)  # fmt: skip
 _CODE = ("architecture", "precisions", "products", "registers", "local_loads", "local_stores")
 _ROOF = (
     "needed_bytes", "bandwidth", "of_reached", "floor_us", "limiter", "left_ms_per_token", "what",
@@ -44,6 +48,8 @@ def summary(report: Json) -> Json:
         }
     else:
         found["parts"] = [_chosen(row, ("name", "us", "share")) for row in report["components"]]
+    if requests := report.get("requests"):
+        found["requests"] = _chosen(requests, _REQUESTS)
     if roof := _decode(roofline["phases"]):
         found["memory_bound"] = _chosen(roof, _BOUND)
     found["answers"] = [_chosen(row, ("id", "text", "evidence")) for row in report["answers"]]

@@ -17,8 +17,9 @@ from spark_prof.profiler.engine import EngineRecording
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.settings import Settings
 from spark_prof.traces.bundle import SCHEMA, Bundle, Meta, TableFiles
-from spark_prof.traces.chunk_tables import PieceTables
-from spark_prof.traces.chunks import pieces_folder
+from spark_prof.traces.chunk_files import load_array
+from spark_prof.traces.chunk_tables import PieceTables, engine_frame
+from spark_prof.traces.chunks import ENGINE_DTYPE, pieces_folder
 
 from .request_scheduler import Clock, FakeScheduler, Request
 
@@ -219,3 +220,19 @@ def test_requests_that_had_begun_before_are_told_as_cut(
     waited = found[(found["queued_ns"] == 0) & (found["scheduled_ns"] > 0)]
     assert len(waited) > 0
     assert (waited.loc[waited["state"] == "whole", "front_end_us"] == 0).all()
+
+
+def test_pieces_of_an_earlier_spark_prof_are_read_and_tell_no_load(tmp_path: Path) -> None:
+    later = ("iteration", "running", "waiting", "free_blocks", "limit")
+    old = [(name, ENGINE_DTYPE[name]) for name in ENGINE_DTYPE.names or () if name not in later]
+    rows = np.array([(7, 100, 200, 5, 1, 1, 0)], dtype=old)
+    np.save(tmp_path / "engine0.00000.engine.npy", rows)
+    frame = engine_frame(load_array(tmp_path / "engine0.00000.engine.npy", ENGINE_DTYPE))
+    assert frame["scheduled_tokens"].tolist() == [5]
+    assert frame[list(later[:-1])].to_numpy().tolist() == [[-1, -1, -1, -1]]
+    assert frame["limit"].tolist() == [""]
+
+
+def test_a_bundle_without_requests_has_no_summary(tmp_path: Path) -> None:
+    Meta(SCHEMA, "0", "complete", (), "", "none").write(tmp_path)
+    assert served_of(Bundle(tmp_path)) is None

@@ -53,7 +53,7 @@ def requests(report: Report) -> Section:
         cells.Time("90th percentile", lambda row: row[2].p90, optional=True),
         cells.Time("99th percentile", lambda row: row[2].p99),
         cells.Time("Mean", lambda row: row[2].mean, optional=True),
-        cells.Prose("What it is", lambda row: _MEANINGS[row[1]]),
+        cells.Prose("What it is", lambda row: _MEANINGS.get(row[1], "")),
     )
     rows = list(_rows(found)) if found else []
     intro = list(_intro(found)) if found else []
@@ -68,7 +68,7 @@ def in_a_line(report: Report) -> Iterator[str]:
     if (found.running or 0.0) < _LEAST_RUNNING or not found.ttft.p50:
         return
     parts = sorted(found.parts, key=lambda part: -part.p50)
-    named = [f"{microseconds(p.p50)} {_NAMES[p.name]}" for p in parts[:_NAMED_PARTS] if p.p50]
+    named = [f"{microseconds(p.p50)} {_called(p)}" for p in parts[:_NAMED_PARTS] if p.p50]
     rest = sum(part.p50 for part in parts[_NAMED_PARTS:])
     if rest > 0:
         named.append(f"{microseconds(rest)} else")
@@ -79,9 +79,13 @@ def in_a_line(report: Report) -> Iterator[str]:
     )
 
 
+def _called(part: FirstTokenPart) -> str:
+    return _NAMES.get(part.name, part.name)
+
+
 def _rows(found: Served) -> Iterator[_Row]:
     for part in found.parts:
-        yield _NAMES[part.name], part.name, part
+        yield _called(part), part.name, part
     for title, name, one in (
         ("TTFT", "ttft", found.ttft), ("TPOT", "tpot", found.tpot), ("ITL", "itl", found.itl),
     ):  # fmt: skip
@@ -126,5 +130,7 @@ def _intro(found: Served) -> Iterator[str]:
             f"{share(found.kv_most_used)}{preempted}."
         )
     if found.limits:
-        bound = ", ".join(f"{_LIMITS[row.limit]} {share(row.share)}" for row in found.limits)
+        bound = ", ".join(
+            f"{_LIMITS.get(row.limit, row.limit)} {share(row.share)}" for row in found.limits
+        )
         yield f"What kept more out of the batches: {bound}."
