@@ -72,6 +72,13 @@ GRAPH_KINDS = ("", "model", "drafter", "metadata", "encoder", "ubatches", "memor
 attention metadata, an encoder, a forward in two halves that overlap (DBO), thrown away once its
 memory is known, anything else."""
 
+LIMITS = ("", "none", "tokens", "sequences", "kv", "other")
+"""What kept the scheduler from putting more into a batch: unknown, nothing, the token budget, the
+number of sequences, the KV cache, anything else (a grammar, a transfer, a LoRA)."""
+
+FINISHES = ("", "stop", "length", "abort", "error", "repetition", "other")
+"""How a request ended; empty where the recording ended before it."""
+
 PHASES = ("prefill", "decode", "mixed", "unknown")  # what one engine iteration works on
 
 COPIES = ("memcpy", "memset")  # the kinds of rows that are no kernels

@@ -19,6 +19,7 @@ from spark_prof.analyzers.overhead import Overhead
 from spark_prof.analyzers.pauses import Pauses
 from spark_prof.analyzers.rank_layout import Parallel
 from spark_prof.analyzers.recorded_run import Gpu, MarkerRow, Run
+from spark_prof.analyzers.requests.request_rows import Served
 from spark_prof.analyzers.roofline.roofline_rows import Roofline, RooflinePhase, StreamedWeights
 from spark_prof.analyzers.shapes.shape_rows import Shapes
 from spark_prof.analyzers.speculation.speculation_rows import Speculation
@@ -201,6 +202,7 @@ class Report:
     pauses: Pauses | None = None  # None where the recording does not tell, or had none
     counters: Counters | None = None  # None where the hardware counters were not sampled
     markers: tuple[MarkerRow, ...] = ()  # the recorded NVTX ranges that took the longest
+    requests: Served | None = None  # that the scheduler saw; None where it was not recorded
     clients: tuple[ClientRow, ...] = ()  # what load generators saw of the same server
     machine_code: tuple[CodeRow, ...] = ()  # of its kernels, the most expensive first
     conflicts: tuple[Conflict, ...] = ()  # names that counters or code contradict

@@ -53,6 +53,7 @@ from spark_prof.analyzers.rank_layout import parallel_of
 from spark_prof.analyzers.ranks.rank_summary import collectives_of
 from spark_prof.analyzers.ranks.replica_load import replica_load
 from spark_prof.analyzers.recorded_run import NOTHING, Run, gpu_of, markers_of, run_of, steps_by
+from spark_prof.analyzers.requests.served import served_of
 from spark_prof.analyzers.roofline.step_roofline import roofline_of
 from spark_prof.analyzers.roofline.weight_bytes import stored_as, weights_of_tensors
 from spark_prof.analyzers.shapes.shape_summary import shapes_of
@@ -264,6 +265,7 @@ def _summary(
         parallel=parallel_of(bundle, rank),
         overhead=overhead,
         pauses=pauses_of(bundle, rank),
+        requests=whole.requests if whole is not None else served_of(bundle, rank),
         # A trace of sums alone does not say when a step began.
         clients=clients_of(runs, steps if timed else steps[:0], bundle.facts(rank), overhead),
         counters=counters,

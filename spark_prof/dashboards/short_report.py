@@ -23,6 +23,7 @@ from spark_prof.dashboards.section import Document, Section, commands, document,
 from spark_prof.dashboards.sections import (
     issue_section,
     layer_section,
+    request_section,
     run_section,
     speculation_section,
     token_time_section,
@@ -178,6 +179,7 @@ def _worth_most(findings: Sequence[Finding]) -> list[Finding]:
 def _verdict(report: Report) -> Iterator[str]:
     yield from waterfall_section.speed_and_distance(report)
     yield speculation_section.line(report)
+    yield from request_section.in_a_line(report)
     yield from told_first_uses(report.steps)
     if clock := run_section.left_out(report):
         yield f"{clock}."

@@ -17,6 +17,7 @@ from spark_prof.exporters.pseudonyms import Pseudonyms, is_machine
 from spark_prof.exporters.shared_facts import shared_text
 from spark_prof.rules.known_words import unknown_parts
 from spark_prof.traces.readers.engine_log import statements_of
+from spark_prof.vocabulary import FINISHES, LIMITS
 
 LEFT_OUT = ("markers", "clients", "requests")
 """Tables with names that the recorded program or its clients chose."""
@@ -26,6 +27,7 @@ _OF_KERNELS = {
     ("kernels", "name"), ("functions", "name"), ("functions", "function"), ("cubins", "functions"),
     ("metrics", "name"),
 }  # fmt: skip
+_WORDS = {("engine", "limit"): LIMITS, ("engine_requests", "finish"): FINISHES}
 _OPCODES = re.compile(r"(?:[A-Z][A-Z0-9_]{0,15}(?:\.[A-Za-z0-9_]{1,16}){0,12} \d{1,9}\n?)*")
 _LENGTH = re.compile(r"(?<![\dL])(?<!L[a-z])([1-9]\d{0,2})(?=[A-Za-z_])")
 _NUMBERS = re.compile(r"(?:\d{1,13}(?:[,x -]{1,2}\d{1,13}){0,32})?")
@@ -41,6 +43,8 @@ def shared_table(table: str, rows: pa.Table, names: Pseudonyms) -> pa.Table:
     def of_column(column: str) -> Callable[[str], str]:
         if (table, column) in _OF_HASHES:
             return lambda text: text if _HASHES.fullmatch(text) else names.name("id", text)
+        if words := _WORDS.get((table, column)):
+            return lambda text: text if text in words else names.name("text", text)
         if (table, column) == ("functions", "opcodes"):
             return lambda text: text if _OPCODES.fullmatch(text) else shared_code(text, names)
         if (table, column) in _OF_KERNELS:

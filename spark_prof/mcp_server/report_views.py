@@ -23,6 +23,10 @@ _DRAFTS = (
     "batches",
     "cost",
 )
+_REQUESTS = (
+    "requests", "whole", "ttft", "parts", "tpot", "itl", "cached_tokens", "prompt_tokens",
+    "preemptions", "running", "waiting", "kv_used", "kv_most_used", "max_num_seqs", "limits",
+)  # fmt: skip
 _CODE = ("architecture", "precisions", "products", "registers", "local_loads", "local_stores")
 _ROOF = (
     "needed_bytes", "bandwidth", "of_reached", "floor_us", "limiter", "left_ms_per_token", "what",
@@ -54,6 +58,8 @@ def summary(report: Json) -> Json:
         }
     else:
         found["parts"] = [_chosen(row, ("name", "us", "share")) for row in report["components"]]
+    if requests := report.get("requests"):
+        found["requests"] = _chosen(requests, _REQUESTS)
     if roof := _decode(roofline["phases"]):
         found["memory_bound"] = _chosen(roof, _BOUND)
     if drafts := report.get("speculation"):

@@ -13,8 +13,10 @@ from spark_prof.profiler.drafts import DraftRecording
 from spark_prof.profiler.fence import Fence
 from spark_prof.profiler.process import Process
 from spark_prof.profiler.ranges import wrap_method
+from spark_prof.profiler.request_log import ChosenBatch, RequestLog, log_requests
+from spark_prof.profiler.scheduler_load import Load
 from spark_prof.profiler.settings import Settings
-from spark_prof.traces.chunks import ENGINE_DTYPE, array_name
+from spark_prof.traces.chunks import ENGINE_DTYPE, REQUEST_DTYPE, REQUEST_STEP_DTYPE, array_name
 
 _ROWS_PER_PIECE = 512
 _OPEN_AT_MOST = 64
@@ -27,9 +29,10 @@ class EngineRecording:
         self._scheduler = scheduler
         self.process = process
         self.fence = Fence(process.log, settings.faults)
-        self._open: dict[int, tuple[int, int, int]] = {}
+        self._open: dict[int, tuple[int, int, int, ChosenBatch | None]] = {}
         self._rows: list[tuple[int, ...]] = []
         self._drafts = DraftRecording()
+        self._requests: RequestLog | None = None
         self._piece = self._number = self._seen = 0
         self._finished = False
         self._undo: list[Callable[[], None]] = []
@@ -39,8 +42,13 @@ class EngineRecording:
         if self.fence.call("counts", self.process.begin) is False:
             self._finished = True
             return
-        self.fence.call("facts", self.process.write_facts, {})
+        self._requests = self.fence.call("requests", log_requests, self._scheduler)
+        facts = self._requests and self.fence.call("requests", self._requests.load.facts)
+        self.fence.call("facts", self.process.write_facts, {"scheduler": facts or {}})
+        if self._requests is not None:
+            self.fence.call("requests", self._requests.begin)
         self._undo = [
+            wrap_method(self._scheduler, "add_request", self._around_add),
             wrap_method(self._scheduler, "schedule", self._around_schedule),
             wrap_method(self._scheduler, "update_from_output", self._around_update),
         ]
@@ -60,24 +68,36 @@ class EngineRecording:
 
         A process that is killed then has lost nothing but a burst that was still going on.
         """
-        if len(self._rows) == self._seen:
+        if "requests" in self.fence.failed:
+            self._requests = None  # it would hold on to the engine's requests
+        if self._rows_kept == self._seen:
             self.fence.call("flush", self.flush)
-        self._seen = len(self._rows)
+        self._seen = self._rows_kept
 
     def flush(self) -> None:
         """Writes the finished iterations as one piece; callable from any thread."""
-        rows, self._rows = self._rows, []
-        if rows:
-            piece = np.array(rows, dtype=ENGINE_DTYPE)
-            self.process.write(array_name(self.process.name, "engine", self._piece), piece)
-            self._piece += 1
         self._drafts.flush(self.process)
+        rows, self._rows = self._rows, []
+        tables: list[tuple[str, np.dtype[Any], list[tuple[int, ...]]]]
+        tables = [("engine", ENGINE_DTYPE, rows)]
+        if self._requests is not None:
+            requests, steps = self._requests.take()
+            tables.append(("engine_requests", REQUEST_DTYPE, requests))
+            tables.append(("request_steps", REQUEST_STEP_DTYPE, steps))
+        if not any(found for _, _, found in tables):
+            return
+        piece, self._piece = self._piece, self._piece + 1
+        for table, kind, found in tables:
+            if found:
+                name = array_name(self.process.name, table, piece)
+                self.process.write(name, np.array(found, dtype=kind))
 
     def abandon(self) -> None:
         """Takes the wraps off the scheduler and forgets what was not written."""
         self._finished = True
         self._rows.clear()
         self._drafts.clear()
+        self._requests = None
         while self._undo:
             self._undo.pop()()
 
@@ -92,11 +112,20 @@ class EngineRecording:
         self._finished = True
         while self._undo:
             self._undo.pop()()
+        if self._requests is not None:
+            self.fence.call("requests", self._requests.finish)
         self.fence.call("flush", self.flush)
         if self.failed:
             self.process.counter.fail()
         self.fence.call("progress", self.process.tell, {"finished": True, "ended": why})
         self.process.counter.finish()
+
+    def _around_add(self, original: Any, request: Any, *rest: Any, **named: Any) -> Any:
+        now = time.time_ns()
+        result = original(request, *rest, **named)
+        if self._requests is not None:
+            self.fence.call("requests", self._requests.added, request, now)
+        return result
 
     def _around_schedule(self, original: Any, *arguments: Any, **named: Any) -> Any:
         begin = time.time_ns()
@@ -113,9 +142,12 @@ class EngineRecording:
         return result
 
     def _scheduled(self, output: Any, begin: int) -> None:
+        chosen = None
+        if self._requests is not None:
+            chosen = self.fence.call("requests", self._requests.scheduled, output, begin)
         tokens = output.total_num_scheduled_tokens
         if tokens:
-            self._open[id(output)] = (read_batch(output).key, begin, tokens)
+            self._open[id(output)] = (read_batch(output).key, begin, tokens, chosen)
             if len(self._open) > _OPEN_AT_MOST:
                 self._open.pop(next(iter(self._open)))
 
@@ -128,7 +160,7 @@ class EngineRecording:
         scheduled = self._open.pop(id(output), None)
         if scheduled is None:
             return
-        key, begin, tokens = scheduled
+        key, begin, tokens, chosen = scheduled
         counts = [
             len(item.new_token_ids)
             for outputs in (result or {}).values()
@@ -136,11 +168,19 @@ class EngineRecording:
             if item.new_token_ids
         ]
         unfinished = self._scheduler.get_num_unfinished_requests()
+        now, number = time.time_ns(), self._number
+        load = chosen.load if chosen is not None else Load()
         self._rows.append(
-            (key, begin, time.time_ns(), tokens, sum(counts), len(counts), unfinished)
+            (key, begin, now, tokens, sum(counts), len(counts), unfinished, number, *load)
         )
         self._number += 1
         self.process.counter.end(self._number)
-        full = len(self._rows) >= _ROWS_PER_PIECE or self._drafts.full
+        if self._requests is not None and chosen is not None:
+            self.fence.call("requests", self._requests.updated, chosen, result, number, now)
+        full = self._rows_kept >= _ROWS_PER_PIECE or self._drafts.full
         if full and not self.failed:
             self.fence.call("flush", self.flush)
+
+    @property
+    def _rows_kept(self) -> int:
+        return len(self._rows) + (self._requests.waiting_rows if self._requests else 0)

@@ -33,6 +33,8 @@ from spark_prof.traces.chunks import (
     ENGINE_DTYPE,
     EVENT_DTYPE,
     NODE_DTYPE,
+    REQUEST_DTYPE,
+    REQUEST_STEP_DTYPE,
     STEP_DTYPE,
     activity_name,
     array_name,
@@ -61,7 +63,7 @@ from spark_prof.traces.nsys_chunks import read_nsys_piece
 from spark_prof.traces.readers.cupti_trace import symbols_of
 from spark_prof.traces.readers.kineto import read_kineto
 from spark_prof.traces.tables import TABLES, empty_frame
-from spark_prof.vocabulary import PHASES
+from spark_prof.vocabulary import FINISHES, LIMITS, PHASES
 
 
 def join_piece(
@@ -381,12 +383,18 @@ class PieceTables:
         before = len(self.lost)
         for path in sorted(self._pieces.glob(f"{self._name}.*.engine.npy")):
             rows = self._load(path.name, ENGINE_DTYPE)
-            self._tables.add("engine", self._rank, pd.DataFrame(rows))
+            self._tables.add("engine", self._rank, engine_frame(rows))
             known = self.steps.setdefault(self._name, [])
             known.append(np.arange(len(rows)) + sum(map(len, known)))
         for path in sorted(self._pieces.glob(f"{self._name}.*.drafts.npy")):
             drafts = self._load(path.name, DRAFT_DTYPE)
             self._tables.add("drafts", self._rank, pd.DataFrame(drafts))
+        for table, kind in (
+            ("engine_requests", REQUEST_DTYPE), ("request_steps", REQUEST_STEP_DTYPE),
+        ):  # fmt: skip
+            for path in sorted(self._pieces.glob(f"{self._name}.*.{table}.npy")):
+                rows = self._load(path.name, kind)
+                self._tables.add(table, self._rank, request_frame(rows))
         self.lost[before:] = [f"{self._name}: {text}" for text in self.lost[before:]]
 
     def _add_tensors(self) -> None:
@@ -446,6 +454,25 @@ class PieceTables:
             self._tables.add("arguments", self._rank, pd.DataFrame(added))
 
 
+_OF_LIMITS = ("iteration", "running", "waiting", "free_blocks")  # of the `engine` table
+
+
+def engine_frame(rows: Rows) -> pd.DataFrame:
+    """Rows of ENGINE_DTYPE as the `engine` table has them."""
+    frame = pd.DataFrame(rows).assign(limit=[LIMITS[code] for code in rows["limit"]])
+    # An earlier spark-prof wrote none of these: they came as zeros.
+    unknown = rows["limit"] == 0
+    return frame.assign(**{name: np.where(unknown, -1, rows[name]) for name in _OF_LIMITS})
+
+
+def request_frame(rows: Rows) -> pd.DataFrame:
+    """Rows of REQUEST_DTYPE or REQUEST_STEP_DTYPE as their tables have them."""
+    frame = pd.DataFrame(rows)
+    if "finish" not in frame:
+        return frame
+    return frame.assign(finish=[FINISHES[code] for code in rows["finish"]])
+
+
 def _whole(rows: Rows, name: str) -> Rows:
     """Refuses rows without a time: some file systems fill with zeros what a power cut took."""
     for column in {"start_ns", "time_ns", "schedule_ns"}.intersection(rows.dtype.names or ()):
@@ -454,6 +481,9 @@ def _whole(rows: Rows, name: str) -> Rows:
     names = rows.dtype.names or ()
     if "phase" in names and not np.isin(rows["phase"], range(len(PHASES))).all():
         raise CommandError(f"{name} is damaged: it holds steps of no phase")
+    for column, words in (("limit", LIMITS), ("finish", FINISHES)):
+        if column in names and not np.isin(rows[column], range(len(words))).all():
+            raise CommandError(f"{name} is damaged: it holds a {column} of no name")
     if "code" in names and (np.abs(rows["code"] // 2) > _MOST_MODULES).any():
         raise CommandError(f"{name} is damaged: it holds calls of no module")
     if (

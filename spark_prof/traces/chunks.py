@@ -58,7 +58,9 @@ STEP_DTYPE = _columns(
 )
 """One recorded step; `phase` counts through vocabulary.PHASES."""
 
-LATER_COLUMNS = frozenset({"paused_ns", "kind", "group"})
+LATER_COLUMNS = frozenset(
+    {"paused_ns", "kind", "group", "iteration", "running", "waiting", "free_blocks", "limit"}
+)
 """Columns that an earlier spark-prof did not write: they are 0 in its pieces."""
 
 EVENT_DTYPE = _columns("time_ns:i8 code:i8")
@@ -82,9 +84,19 @@ COUNTER_DTYPE = _columns(
 
 ENGINE_DTYPE = _columns(
     "key:i8 schedule_ns:i8 update_ns:i8 scheduled_tokens:i4 output_tokens:i4 output_requests:i4 "
-    "unfinished:i4"
+    "unfinished:i4 iteration:i8 running:i4 waiting:i4 free_blocks:i8 limit:i1"
 )
-"""One iteration as the scheduler saw it; the columns of the `engine` table."""
+"""One iteration as the scheduler saw it; `limit` counts through vocabulary.LIMITS."""
+
+REQUEST_DTYPE = _columns(
+    "request:i4 arrival_ns:i8 queued_ns:i8 scheduled_ns:i8 first_token_ns:i8 last_token_ns:i8 "
+    "end_ns:i8 prompt_tokens:i4 cached_tokens:i4 output_tokens:i4 preemptions:i4 preempted_ns:i8 "
+    "first_preempted_ns:i8 finish:i1"
+)
+"""One request of the scheduler; `finish` counts through vocabulary.FINISHES."""
+
+REQUEST_STEP_DTYPE = _columns("request:i4 first:i8 last:i8 read_tokens:i4 output_tokens:i8")
+"""An unbroken run of iterations that a request took part in; the `request_steps` table."""
 
 DRAFT_DTYPE = _columns("key:i8 request:i4 context:i4 proposed:i4 accepted:i4")
 """What was drafted for one request of an iteration; the columns of the `drafts` table."""
@@ -111,7 +123,7 @@ def tensors_name(process: str) -> str:
 
 
 def array_name(process: str, kind: str, piece: int) -> str:
-    """The NumPy file of one piece; `kind` is steps, events, arguments, engine or drafts."""
+    """The NumPy file of one piece; `kind` is steps, events, arguments, engine, drafts...."""
     return f"{process}.{piece:05d}.{kind}.npy"
 
 

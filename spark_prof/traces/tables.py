@@ -65,6 +65,12 @@ _DEFAULTS: dict[str, str | bool | int | None] = {
     "": None, "''": "", "True": True, "False": False, "0": 0, "-1": -1,
 }  # fmt: skip
 
+OF_SCHEDULERS = ("engine", "engine_requests", "request_steps", "drafts")
+"""Tables whose number is that of a scheduler, none of a worker's rank."""
+
+DURATIONS = frozenset({"paused_ns", "preempted_ns", "first_preempted_ns"})
+"""Columns of nanoseconds that no clock shows."""
+
 STATISTICS = ("mean", "median", "p90", "p99", "std")
 """What is kept of each latency of a load generator."""
 
@@ -121,6 +127,37 @@ scheduled_tokens int32 tokens in the batch
 output_tokens    int32 tokens accepted by all requests
 output_requests  int32 requests that got at least one token
 unfinished       int32 requests left after the update, running or waiting
+iteration        int64=-1 running number of the iteration in this process
+running          int32=-1 requests that have a place in the batch and KV cache, this batch chosen
+waiting          int32=-1 requests that wait for one then
+free_blocks      int64=-1 blocks of the KV cache that are free then, reusable prefixes included
+limit            names='' what kept more out of the batch: none, tokens (the budget of a batch),
+                          sequences (max_num_seqs), kv (the KV cache is full), other; empty: unknown
+
+engine_requests: one row per request as the scheduler's process saw it, without its id
+request            int32 running number in this process, joins `request_steps.request`
+arrival_ns         int64 the front end received it, by its own clock; 0 where unknown
+queued_ns          int64 the scheduler received it; 0 if before the recording
+scheduled_ns       int64 the scheduler begins the first batch with it; 0 if never, or before
+first_token_ns     int64 the scheduler has its first token; 0 if never, or before the recording
+last_token_ns      int64 the same of the last one
+end_ns             int64 it was finished or aborted; 0 where the recording ended first
+prompt_tokens      int32 tokens of its prompt
+cached_tokens      int32 of these, found in the prefix cache at its first batch; -1 if unknown
+output_tokens      int32 generated tokens
+preemptions        int32 how often it lost its place in the KV cache
+preempted_ns       int64 how long it had none after that, all together
+first_preempted_ns int64 of that, before its first token
+finish             names how it ended: stop, length, abort, error, repetition, other; empty where
+                         the recording ended first
+
+request_steps: one row per unbroken run of iterations in which a request got tokens, or one in which
+  it read
+request       int32 `engine_requests.request` of the same process
+first         int64 `engine.iteration` of the first
+last          int64 of the last; the same where it read
+read_tokens   int32 tokens that it read: of its prompt, or again after a preemption; else 0
+output_tokens int64 tokens that it got
 
 drafts: one row per request of an iteration in which drafted tokens of it were verified
 key      int64 fingerprint of the scheduled batch, joins `engine.key` and `steps.key`
@@ -319,10 +356,6 @@ def _table(paragraph: str) -> Table:
 TABLES: Mapping[str, Table] = {
     table.name: table for table in map(_table, _TABLES.strip().split("\n\n"))
 }
-
-
-OF_ENGINES = frozenset({"engine", "drafts"})
-"""Tables of a scheduler's process: the number in their files' names is a replica's, no rank."""
 
 
 def empty_table(name: str) -> pa.Table:

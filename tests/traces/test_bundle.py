@@ -16,7 +16,13 @@ import pytest
 from spark_prof.errors import CommandError
 from spark_prof.traces import bundle as bundles
 from spark_prof.traces.bundle import META_FILE, Bundle, table_file
-from spark_prof.traces.chunks import COUNTER_DTYPE, ENGINE_DTYPE, STEP_DTYPE
+from spark_prof.traces.chunks import (
+    COUNTER_DTYPE,
+    ENGINE_DTYPE,
+    REQUEST_DTYPE,
+    REQUEST_STEP_DTYPE,
+    STEP_DTYPE,
+)
 from spark_prof.traces.tables import TABLES
 from tests.rows import each_row
 from tests.support import Recorded, eager_decode, refusal
@@ -234,7 +240,7 @@ def test_a_large_table_is_the_same_frame(bundle: Bundle, table: str) -> None:
     assert list(bundle.frame(table, 0, columns)) == columns
 
 
-SCHEMA = "17646f126241b0f9"
+SCHEMA = "95bd62fe708fbe45"
 """Of names, order and types of all columns. Who changes them changes `bundle.SCHEMA` too, but for
 tables that are added, and columns with a default."""
 
@@ -248,4 +254,6 @@ def test_the_recorded_arrays_fill_their_tables() -> None:
     steps = {column.name for column in TABLES["steps"].columns}
     assert set(STEP_DTYPE.names or ()) - {"thread"} == steps - {"piece"}
     assert list(ENGINE_DTYPE.names or ()) == TABLES["engine"].schema.names
+    assert list(REQUEST_DTYPE.names or ()) == TABLES["engine_requests"].schema.names
+    assert list(REQUEST_STEP_DTYPE.names or ()) == TABLES["request_steps"].schema.names
     assert list(COUNTER_DTYPE.names or ()) == TABLES["counters"].schema.names

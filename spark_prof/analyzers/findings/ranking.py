@@ -14,6 +14,7 @@ from spark_prof.analyzers.findings import (
     grids_and_tiles,
     memory_floor,
     stragglers,
+    waiting_requests,
 )
 from spark_prof.analyzers.findings.audit_findings import FALLBACKS
 from spark_prof.analyzers.findings.claims import held_to_parts, token_ms
@@ -28,7 +29,8 @@ def _in(*modules: ModuleType) -> Iterator[Rule[Report]]:
 
 
 RULES: tuple[Rule[Report], ...] = (
-    *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers, draft_findings),
+    *_in(gaps_and_slow_steps, memory_floor, grids_and_tiles, stragglers),
+    *_in(draft_findings, waiting_requests),
     *format_conversions.CONVERSIONS,
     *_in(format_conversions, fp4_builds),
     *FALLBACKS,
@@ -45,7 +47,7 @@ def findings_of(report: Report) -> tuple[Finding, ...]:
     return ranked(found, report, report)
 
 
-OF_ALL_STEPS = frozenset({"mixed-steps", "preemptions"})
+OF_ALL_STEPS = frozenset({"mixed-steps", "preemptions", "requests-queue", "kv-cache-bound"})
 """What is found among the steps of all batch sizes; the others are of the screen's size."""
 
 

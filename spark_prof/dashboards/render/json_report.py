@@ -59,7 +59,7 @@ _KEYS = (
     "run", "gpu", "steps", "time", "books", "coverage", "components", "layers", "kernels",
     "machine_code", "conflicts", "tokens", "client_tokens", "copies", "shapes", "conversions",
     "modules", "audit", "ranks", "collectives", "overhead", "pauses", "counters", "markers",
-    "roofline", "clients", "answers", "findings", "notes", "invariants", "parallel",
+    "roofline", "requests", "clients", "answers", "findings", "notes", "invariants", "parallel",
     "graphs", "speculation", "known_issues",
 )  # fmt: skip
 """What a report's JSON has after its schema: its parts, and five that are made here."""

@@ -8,7 +8,12 @@ import streamlit as st
 
 from spark_prof.analyzers.views.step_series import Steps, batch_times, context_fits, steps_of
 from spark_prof.dashboards import chart_steps
-from spark_prof.dashboards.sections import client_section, speculation_section, time_section
+from spark_prof.dashboards.sections import (
+    client_section,
+    request_section,
+    speculation_section,
+    time_section,
+)
 from spark_prof.dashboards.sections.client_section import clients_beside_steps
 from spark_prof.datasets.prepared import clients_beside
 from spark_prof.explorer import links, state, widgets
@@ -37,6 +42,7 @@ def show(sources: Sources) -> None:
             links.go("timeline", step=int(step))
     steps = steps_of(shown.steps)
     widgets.section(time_section.steps(shown.report))
+    widgets.section(request_section.requests(shown.report))
     _in_order(steps)
     widgets.section(time_section.slowest(steps))
     _against_work(steps)

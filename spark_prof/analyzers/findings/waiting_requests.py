@@ -1,0 +1,69 @@
+"""Rules about requests that waited for their first token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_prof.analyzers.findings.rule import Observation, rule
+from spark_prof.analyzers.model import Report
+from spark_prof.analyzers.requests.request_rows import Served
+
+_FEWEST = 8  # requests: fewer say little about a queue
+_MUCH = 0.5  # of the median time to the first token
+_OFTEN = 0.25  # of the batches
+_FULL = 0.9  # of the KV cache
+
+
+@rule("requests-queue", "steps",
+      "half of the time to the first token is spent in the queue while --max-num-seqs is "
+      "reached")  # fmt: skip
+def _queue(report: Report) -> Iterator[Observation]:
+    found, queued = report.requests, _queued(report.requests)
+    if found is None or not queued or found.limited("sequences") < _OFTEN:
+        return
+    if (found.kv_most_used or 0.0) > _FULL or found.max_num_seqs is None:
+        return
+    yield Observation(None,
+        f"{queued}, while {found.max_num_seqs} requests ran: --max-num-seqs bound "
+        f"{found.limited('sequences'):.0%} of the batches.",
+        f"Raise --max-num-seqs: the KV cache was never more than {found.kv_most_used:.0%} full. "
+        "More requests at a time make each token take longer."
+        if found.kv_most_used is not None
+        else "Raise --max-num-seqs. More requests at a time make each token take longer.",
+        _evidence(found),
+    )  # fmt: skip
+
+
+@rule("kv-cache-bound", "steps",
+      "half of the time to the first token is spent in the queue while the KV cache is "
+      "full")  # fmt: skip
+def _kv(report: Report) -> Iterator[Observation]:
+    found, queued = report.requests, _queued(report.requests)
+    if found is None or not queued or found.limited("kv") < _OFTEN:
+        return
+    used = f", which was up to {found.kv_most_used:.0%} full" if found.kv_most_used else ""
+    yield Observation(None,
+        f"{queued}: the KV cache{used} bound {found.limited('kv'):.0%} of the batches.",
+        "--kv-cache-dtype fp8 halves what a token takes; a higher --gpu-memory-utilization gives "
+        "it more memory.",
+        _evidence(found),
+    )  # fmt: skip
+
+
+def _queued(found: Served | None) -> str:
+    """What the queue takes of a first token's time; empty where that is not most of it."""
+    queue, ttft = (found.part("queue"), found.ttft) if found else (None, None)
+    if found is None or queue is None or ttft is None or found.whole < _FEWEST:
+        return ""
+    if not queue.p50 >= _MUCH * ttft.p50 > 0:
+        return ""
+    return (
+        f"Of the median {ttft.p50 / 1e3:,.1f} ms to the first token {queue.p50 / 1e3:,.1f} ms are "
+        "spent in the queue"
+    )
+
+
+def _evidence(found: Served) -> tuple[str, ...]:
+    return (
+        f"{found.whole} requests from their arrival to their end, by the scheduler's own record.",
+    )
