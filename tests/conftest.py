@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ def pytest_configure() -> None:
     """Lets tests interrupt what they start; a job in a shell's background ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # a quarter of what collecting tests takes; nothing collected is garbage
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,6 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if real and not item.get_closest_marker("smoke"):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in _ALONE])
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def _kind(file: str) -> str:
