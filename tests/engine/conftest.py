@@ -27,6 +27,9 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
 
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""An engine without processes of its own starts sooner: for what is not about its processes."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = "vLLM is not installed here; make test installs it"
