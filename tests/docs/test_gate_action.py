@@ -118,6 +118,7 @@ def test_no_input_is_run(name: str, tmp_path: Path) -> None:
     more = HOSTILE.count("\n") + 1 if name == "fail-on" else 0
     assert [len(each) for each in words] == [len(usual[0]) + more, len(usual[1])]
     assert sum(word.count("touch hacked") for word in words[0]) == (4 if name != "strict" else 0)
+    assert not any("\n" in side for each in words for side in each[-2:])  # joined by commas
     assert not {"--out=hacked", "touch hacked", "hacked"} & {w for each in words for w in each}
     assert not list(tmp_path.rglob("hacked"))
 
